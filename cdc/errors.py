@@ -1,0 +1,193 @@
+"""What can go wrong that a user can mend: one message, where, remedy, exit code, and retry or not.
+
+Everything else that is raised is our bug (exit code 1). ``millrace.py`` is the one place that
+turns these into text and an exit code; messages never contain a secret.
+"""
+
+from enum import IntEnum
+
+
+class ExitCode(IntEnum):
+    """Exit codes of every command; docs/errors.md explains each."""
+
+    OK = 0
+    BUG = 1
+    CONFIG = 2
+    NOTHING_TO_DO = 3
+    BUSY = 4
+    SOURCE_UNREACHABLE = 10
+    SOURCE_AUTHENTICATION = 11
+    SOURCE_SETTING = 12
+    SOURCE_PRIVILEGE = 13
+    SLOT_IN_USE = 14
+    PUBLICATION = 15
+    TABLE_REFUSED = 16
+    GAP = 17
+    CORRUPT_MESSAGE = 18
+    LOG_UNREACHABLE = 20
+    LOG_ACCESS = 21
+    TOPIC_MISMATCH = 22
+    RECORD_REFUSED = 23
+    LOG_FORMAT = 24
+    FENCED = 25
+    SINK = 30
+    SINK_UNREACHABLE = 31
+    SPARK_MISSING = 32
+    LOG_FORGOTTEN = 33
+    INTERRUPTED = 130
+
+
+class MillraceError(Exception):
+    """Base of all errors that a user can cause or mend."""
+
+    exit_code = ExitCode.BUG
+    retry = False
+    """Whether the daemon starts over by itself, with back-off, once it has been streaming."""
+
+    def __init__(self, what: str, *, where: str = "", remedy: str = "") -> None:
+        super().__init__(what)
+        self.what = what
+        self.where = where
+        self.remedy = remedy
+
+    def __str__(self) -> str:
+        where = f" ({self.where})" if self.where else ""
+        remedy = f"\n  → {self.remedy}" if self.remedy else ""
+        return f"{self.what}{where}{remedy}"
+
+
+class ConfigError(MillraceError):
+    """The configuration file, an environment variable or an argument is wrong."""
+
+    exit_code = ExitCode.CONFIG
+
+
+class BusyError(MillraceError):
+    """Another run of the same job is under way."""
+
+    exit_code = ExitCode.BUSY
+
+
+class SourceError(MillraceError):
+    """Base of what is wrong at PostgreSQL's side."""
+
+
+class SourceUnreachableError(SourceError):
+    """No connection to PostgreSQL, or a connection lost."""
+
+    exit_code = ExitCode.SOURCE_UNREACHABLE
+    retry = True
+
+
+class SourceAuthenticationError(SourceError):
+    """PostgreSQL refused the role, the password or the certificate."""
+
+    exit_code = ExitCode.SOURCE_AUTHENTICATION
+
+
+class SourceSettingError(SourceError):
+    """A server setting makes logical replication impossible (``wal_level`` and the like)."""
+
+    exit_code = ExitCode.SOURCE_SETTING
+
+
+class SourcePrivilegeError(SourceError):
+    """The role lacks a right; found by trying."""
+
+    exit_code = ExitCode.SOURCE_PRIVILEGE
+
+
+class SlotInUseError(SourceError):
+    """Another session holds the slot, or another daemon the right to it."""
+
+    exit_code = ExitCode.SLOT_IN_USE
+    retry = True
+
+
+class PublicationError(SourceError):
+    """The publication is missing, or is not what the configuration asks for."""
+
+    exit_code = ExitCode.PUBLICATION
+
+
+class TableRefusedError(SourceError):
+    """A table can't be captured as configured (no key, no replica identity)."""
+
+    exit_code = ExitCode.TABLE_REFUSED
+
+
+class GapError(SourceError):
+    """The slot can no longer give everything after the recorded position."""
+
+    exit_code = ExitCode.GAP
+
+
+class CorruptMessageError(SourceError):
+    """Bytes from the replication stream that are not what the protocol says."""
+
+    exit_code = ExitCode.CORRUPT_MESSAGE
+
+
+class LogError(MillraceError):
+    """Base of what is wrong at Kafka's side."""
+
+
+class LogUnreachableError(LogError):
+    """No broker answers, or it stopped answering for longer than we can wait."""
+
+    exit_code = ExitCode.LOG_UNREACHABLE
+    retry = True
+
+
+class LogAccessError(LogError):
+    """Kafka refused authentication, TLS or an operation's authorization."""
+
+    exit_code = ExitCode.LOG_ACCESS
+
+
+class TopicMismatchError(LogError):
+    """A topic exists with other partitions or settings than the recorded or configured ones."""
+
+    exit_code = ExitCode.TOPIC_MISMATCH
+
+
+class RecordRefusedError(LogError):
+    """The broker refuses a record (too large, no key in a compacted topic, disk full)."""
+
+    exit_code = ExitCode.RECORD_REFUSED
+
+
+class LogFormatError(LogError):
+    """A state record was written by a newer Millrace, or is damaged."""
+
+    exit_code = ExitCode.LOG_FORMAT
+
+
+class FencedError(LogError):
+    """Another daemon with the same transactional.id has taken over."""
+
+    exit_code = ExitCode.FENCED
+
+
+class SinkError(MillraceError):
+    """A lakehouse table or an index can't be written or read."""
+
+    exit_code = ExitCode.SINK
+
+
+class SinkUnreachableError(SinkError):
+    """The search server or the lakehouse's file system doesn't answer."""
+
+    exit_code = ExitCode.SINK_UNREACHABLE
+
+
+class SparkMissingError(SinkError):
+    """Spark, Java, or one of the jars that the merge jobs need is not there."""
+
+    exit_code = ExitCode.SPARK_MISSING
+
+
+class LogForgottenError(SinkError):
+    """The sink comes later than ``log.keep``: the log may lack changes that it hasn't applied."""
+
+    exit_code = ExitCode.LOG_FORGOTTEN

@@ -1,0 +1,1 @@
+"""What talks to Kafka: topics, the transactional producer, state records."""

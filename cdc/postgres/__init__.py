@@ -1,0 +1,1 @@
+"""What talks to PostgreSQL: connections, catalog, publication, slot, replication stream."""

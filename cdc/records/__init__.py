@@ -1,0 +1,1 @@
+"""The contract: everything that both sides of the log must agree on, and nothing else."""

@@ -1,0 +1,76 @@
+"""LSNs and positions → order: where a change stands in the source's one order of commits.
+
+docs/decisions/0001-positions.md says why a bare LSN is not an order. The text forms are part of
+the log's format: they never change meaning under the same format number.
+"""
+
+import re
+from typing import NamedTuple
+
+HEADER = "millrace.position"
+"""Name of the record header that carries a position and a schema version."""
+
+_LSN = re.compile(r"([0-9A-Fa-f]{1,8})/([0-9A-Fa-f]{1,8})\Z")
+_POSITION = re.compile(r"([0-9a-f]{8})\.([0-9a-f]{16})\.([0-9a-f]{16})\Z")
+
+
+class Lsn(int):
+    """A byte position in the WAL, written as PostgreSQL writes it (``16/B374D848``).
+
+    https://www.postgresql.org/docs/current/datatype-pg-lsn.html
+    """
+
+    __slots__ = ()
+
+    @classmethod
+    def parse(cls, text: str) -> "Lsn":
+        """Read PostgreSQL's text form; raises ValueError for anything else."""
+        match = _LSN.match(text)
+        if match is None:
+            raise ValueError(f"not an LSN: {text!r}")
+        return cls((int(match[1], 16) << 32) | int(match[2], 16))
+
+    def __str__(self) -> str:
+        return f"{self >> 32:X}/{self & 0xFFFFFFFF:X}"
+
+    def __repr__(self) -> str:
+        return f"Lsn({str(self)!r})"
+
+
+class Position(NamedTuple):
+    """Where a change stands: history, then transaction, then frame within the transaction.
+
+    ``epoch`` counts histories from 1, ``commit_lsn`` is the LSN in Begin/Commit (or a snapshot's
+    consistent point), ``index`` counts the transaction's row, truncate and message frames from 1;
+    a snapshot's rows have index 0. Positions compare in the order in which changes took effect.
+    """
+
+    epoch: int
+    commit_lsn: Lsn
+    index: int  # type: ignore[assignment]  # tuple's own index() is given up for the field's name
+
+    def __str__(self) -> str:
+        """Fixed-width text, which sorts as the position does."""
+        return f"{self.epoch:08x}.{self.commit_lsn:016x}.{self.index:016x}"
+
+    @classmethod
+    def parse(cls, text: str) -> "Position":
+        """Read the text form; raises ValueError for anything else."""
+        match = _POSITION.match(text)
+        if match is None:
+            raise ValueError(f"not a position: {text!r}")
+        return cls(int(match[1], 16), Lsn(int(match[2], 16)), int(match[3], 16))
+
+
+def header(position: Position, schema_version: int) -> bytes:
+    """The value of the ``millrace.position`` header: ``<position>/<schema version>``."""
+    return f"{position}/{schema_version}".encode()
+
+
+def parse_header(value: bytes) -> tuple[Position, int]:
+    """Position and schema version of a header; raises ValueError for anything else.
+
+    Fields that a later format adds after the version are ignored.
+    """
+    position, version, *_ = value.decode("ascii").split("/")
+    return Position.parse(position), int(version)

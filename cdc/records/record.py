@@ -1,0 +1,13 @@
+"""One Kafka record, as the daemon hands it to the producer."""
+
+from typing import NamedTuple
+
+
+class Record(NamedTuple):
+    """A keyed record; ``partition`` None leaves the choice to the murmur2 partitioner."""
+
+    topic: str
+    key: bytes | None
+    value: bytes | None
+    headers: list[tuple[str, bytes]]
+    partition: int | None = None

@@ -1,0 +1,92 @@
+"""Table schemas and their versions: what a record's columns mean, without asking the source.
+
+A version holds from its position on. Versions are kept in the schema topic under (table, version),
+so that compaction never loses one: docs/decisions/0003-state-topics.md.
+"""
+
+from typing import Final, Literal, NamedTuple
+
+from pydantic import BaseModel, ConfigDict
+
+FORMAT: Final = 1
+
+
+class TableName(NamedTuple):
+    """A table's schema and name, as PostgreSQL stores them (unquoted)."""
+
+    namespace: str
+    name: str
+
+    def __str__(self) -> str:
+        """Debezium's ``schema.table`` form, used in filters, topics and messages."""
+        return f"{self.namespace}.{self.name}"
+
+
+class Column(BaseModel):
+    """One column: its type resolved as far as a reader needs it.
+
+    ``type`` is the name in pg_type of the base type (``int4``, ``numeric``, ``timestamptz``):
+    a domain's base, an array's element; every enum is ``enum``. ``modifier`` is atttypmod (-1:
+    none). ``declared`` is format_type()'s text, for people. ``key`` is the ordinal in the record's
+    key, from 1.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    name: str
+    type: str
+    type_oid: int
+    modifier: int = -1
+    array: bool = False
+    declared: str
+    optional: bool = True
+    key: int | None = None
+
+    @property
+    def precision_scale(self) -> tuple[int, int] | None:
+        """(precision, scale) of a constrained numeric, else None.
+
+        numeric's modifier packs both, the scale as a signed 11-bit field
+        (https://www.postgresql.org/docs/current/datatype-numeric.html allows -1000 to 1000).
+        """
+        if self.type != "numeric" or self.modifier < 4:
+            return None
+        packed = self.modifier - 4
+        scale = packed & 0x7FF
+        return (packed >> 16) & 0xFFFF, scale - 2048 if scale >= 1024 else scale
+
+    @property
+    def time_precision(self) -> int:
+        """Fractional digits of a time or timestamp type: 0 to 6."""
+        return 6 if self.modifier < 0 else self.modifier & 0xFFFF
+
+
+class TableSchema(BaseModel):
+    """One version of a table's schema; ``since`` is the position it holds from, as text.
+
+    ``replica_identity`` is pg_class.relreplident: d(efault), n(othing), f(ull), i(ndex).
+    ``signature`` tells whether a Relation message still means this version.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    format: Literal[1] = FORMAT
+    namespace: str
+    table: str
+    version: int
+    since: str
+    topic: str
+    replica_identity: Literal["d", "n", "f", "i"]
+    columns: tuple[Column, ...]
+    signature: str
+
+    @property
+    def name(self) -> TableName:
+        """The table that this schema describes."""
+        return TableName(self.namespace, self.table)
+
+    @property
+    def key(self) -> tuple[Column, ...]:
+        """The key's columns in key order; empty for a table without one."""
+        keyed = [column for column in self.columns if column.key is not None]
+        return tuple(sorted(keyed, key=lambda column: column.key or 0))

@@ -1,0 +1,107 @@
+"""State records: what the daemon keeps in the log about itself, read by its next start and sinks.
+
+docs/decisions/0003-state-topics.md lists the topics, keys and who reads them. Each record has a
+format number; a reader that meets a newer one stops (LogFormatError).
+"""
+
+from enum import StrEnum
+from typing import Annotated, Final, Literal, TypeVar
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, PlainSerializer, ValidationError
+
+from cdc.errors import LogFormatError
+from cdc.records.position import Lsn, Position
+from cdc.records.schema import TableName, TableSchema
+
+FORMAT: Final = 1
+
+
+def _lsn(value: object) -> Lsn:
+    return Lsn.parse(value) if isinstance(value, str) else Lsn(value)  # type: ignore[call-overload]
+
+
+def _position(value: object) -> Position:
+    return Position.parse(value) if isinstance(value, str) else Position(*value)  # type: ignore[misc]
+
+
+LsnField = Annotated[Lsn, BeforeValidator(_lsn), PlainSerializer(str, return_type=str)]
+PositionField = Annotated[
+    Position, BeforeValidator(_position), PlainSerializer(str, return_type=str)
+]
+
+
+class Phase(StrEnum):
+    """How far the life of a slot or of a table's snapshot has come."""
+
+    CREATING = "creating"
+    SNAPSHOT = "snapshot"
+    STREAMING = "streaming"
+
+
+class Progress(BaseModel):
+    """How far the log goes. The last committed one is the truth; there is no other place.
+
+    ``position``: every record up to it is in the log. ``complete_lsn``: commit LSN of the last
+    source transaction that is in the log as a whole, which is the newest cut a sink can take;
+    ``complete_ts_us`` its commit time (µs since 1970, UTC). ``flush_lsn``: what may be
+    acknowledged to PostgreSQL. ``events`` counts data records ever written, tombstones too.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    format: Literal[1] = FORMAT
+    slot: str
+    system_identifier: str
+    timeline: int
+    database: str
+    phase: Phase
+    position: PositionField
+    complete_lsn: LsnField
+    complete_ts_us: int
+    flush_lsn: LsnField
+    events: int = 0
+    ts_ms: int = 0
+
+
+class TableState(BaseModel):
+    """A table's topic and its snapshot: written with the rows that it speaks of.
+
+    ``partitions`` and ``cleanup`` are what the topic was made with, for ever. A sink shows the
+    table once ``phase`` is streaming and its cut reaches ``snapshot_lsn``.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    format: Literal[1] = FORMAT
+    namespace: str
+    table: str
+    topic: str
+    partitions: int
+    cleanup: Literal["compact", "delete"]
+    epoch: int
+    phase: Phase
+    snapshot_lsn: LsnField
+    rows_estimated: int = 0
+    rows_sent: int = 0
+    chunks_total: int = 0
+    chunks_done: int = 0
+    ts_ms: int = 0
+
+    @property
+    def name(self) -> TableName:
+        """The table that this record speaks of."""
+        return TableName(self.namespace, self.table)
+
+
+StateRecord = TypeVar("StateRecord", Progress, TableState, TableSchema)
+
+
+def parse_state(kind: type[StateRecord], value: bytes, topic: str) -> StateRecord:
+    """Read a state record; raises LogFormatError when it is newer than us, or damaged."""
+    try:
+        return kind.model_validate_json(value)
+    except ValidationError as error:
+        raise LogFormatError(
+            f"a record of {kind.__name__} can't be read: {error.errors()[0]['msg']}",
+            where=f"topic {topic}",
+        ) from error

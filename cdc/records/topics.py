@@ -1,0 +1,35 @@
+"""Topic names, and the reserved key of TRUNCATE in a compacted topic."""
+
+import re
+
+from cdc.records.schema import TableName
+
+_INVALID = re.compile(r"[^a-zA-Z0-9._-]")
+NAME_CHARS_MAX = 249
+"""Kafka's limit on a topic's name."""
+
+TRUNCATE_KEY = b'{"__millrace_truncate":true}'
+"""Key of the truncate records, one a partition, so that compaction keeps the last of them."""
+
+
+def data_topic(prefix: str, table: TableName) -> str:
+    """Debezium's name: ``<topic.prefix>.<schema>.<table>``, invalid characters replaced by ``_``.
+
+    Two tables can be given one name so; cdc.kafka.topics refuses that at start.
+    """
+    return _INVALID.sub("_", f"{prefix}.{table}")[:NAME_CHARS_MAX]
+
+
+def progress_topic(prefix: str) -> str:
+    """Where the daemon records the position that it reached, with every batch of events."""
+    return f"__millrace.{prefix}.progress"
+
+
+def schema_topic(prefix: str) -> str:
+    """Where every version of every table's schema is kept."""
+    return f"__millrace.{prefix}.schemas"
+
+
+def table_topic(prefix: str) -> str:
+    """Where each table's topic settings and the state of its snapshot are kept."""
+    return f"__millrace.{prefix}.tables"

@@ -1,0 +1,1 @@
+"""Bytes → pgoutput messages: pure, no I/O."""

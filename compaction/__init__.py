@@ -1,0 +1,1 @@
+"""Keeps the log, the lakehouse and the indexes small."""

@@ -1,0 +1,1 @@
+"""Log → derived tables: PySpark jobs that know records, and nothing of PostgreSQL."""

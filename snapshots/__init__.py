@@ -1,0 +1,1 @@
+"""Existing rows → the same events as the stream's, consistent with it."""
