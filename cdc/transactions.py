@@ -1,8 +1,13 @@
-"""Begin, row and Commit messages → positions: what belongs to which transaction, in which place."""
+"""Begin, row and Commit messages → positions: what belongs to which transaction, in which place.
+
+The cursor gives each frame of a transaction its position and tells which frames the log already
+has, so that a start goes on in the middle of a transaction (docs/decisions/0002).
+"""
 
 from typing import NamedTuple
 
-from cdc.records.position import Lsn
+from cdc.errors import CorruptMessageError
+from cdc.records.position import Lsn, Position
 
 
 class Transaction(NamedTuple):
@@ -17,3 +22,57 @@ class Transaction(NamedTuple):
     commit_lsn: Lsn
     commit_ts_us: int
     previous_commit_lsn: Lsn | None
+
+
+class Cursor:
+    """The place in the stream: Begin, then frames, then Commit, over and over.
+
+    ``reached`` is the last position handed out or already in the log, ``cut`` the last one with no
+    transaction open. ``flush_lsn`` is the end of the last whole transaction: what may be
+    acknowledged once everything up to ``reached`` is durable.
+    """
+
+    def __init__(self, reached: Position, cut: Position, flush_lsn: Lsn) -> None:
+        self.reached = reached
+        self.cut = cut
+        self.flush_lsn = flush_lsn
+        self.transaction: Transaction | None = None
+        self._previous: Lsn | None = None
+        self._index = 0
+
+    def begin(self, xid: int, commit_lsn: Lsn, commit_ts_us: int) -> Transaction:
+        """Enter a transaction; raises CorruptMessageError inside of another one."""
+        if self.transaction is not None:
+            raise CorruptMessageError("Begin inside of a transaction", where=f"LSN {commit_lsn}")
+        self.transaction = Transaction(xid, commit_lsn, commit_ts_us, self._previous)
+        self._index = 0
+        return self.transaction
+
+    def next(self) -> Position | None:
+        """The position of the next frame, or None when the log has it already."""
+        if self.transaction is None:
+            raise CorruptMessageError("a row outside of a transaction")
+        self._index += 1
+        position = Position(self.reached.epoch, self.transaction.commit_lsn, self._index)
+        if position <= self.reached:
+            return None
+        self.reached = position
+        return position
+
+    def commit(self, commit_lsn: Lsn, end_lsn: Lsn) -> Transaction:
+        """Leave the transaction; raises CorruptMessageError when it isn't the one begun."""
+        transaction = self.transaction
+        if transaction is None or transaction.commit_lsn != commit_lsn:
+            raise CorruptMessageError("Commit of another transaction", where=f"LSN {commit_lsn}")
+        self.transaction = None
+        self._previous = commit_lsn
+        end = Position(self.reached.epoch, commit_lsn, self._index)
+        self.reached = self.cut = max(self.reached, end)
+        self.flush_lsn = max(self.flush_lsn, end_lsn)
+        return transaction
+
+    def idle_at(self, wal_end: Lsn) -> None:
+        """Take in a keepalive: everything that committed before ``wal_end`` was seen."""
+        if self.transaction is None and wal_end > self.flush_lsn:
+            self.reached = self.cut = max(self.reached, Position(self.reached.epoch, wal_end, 0))
+            self.flush_lsn = wal_end

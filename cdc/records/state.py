@@ -41,10 +41,11 @@ class Phase(StrEnum):
 class Progress(BaseModel):
     """How far the log goes. The last committed one is the truth; there is no other place.
 
-    ``position``: every record up to it is in the log. ``complete_lsn``: commit LSN of the last
-    source transaction that is in the log as a whole, which is the newest cut a sink can take;
-    ``complete_ts_us`` its commit time (µs since 1970, UTC). ``flush_lsn``: what may be
-    acknowledged to PostgreSQL. ``events`` counts data records ever written, tombstones too.
+    ``position``: every record up to it is in the log. ``cut``: every record up to it is in the
+    log, and no transaction is there in part: the newest position that a sink may apply up to.
+    ``cut_ts_us``: commit time of the last transaction before the cut (µs since 1970, UTC; 0: none
+    yet). ``flush_lsn``: what may be acknowledged to PostgreSQL. ``events`` counts data records
+    ever written, tombstones too.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -56,8 +57,8 @@ class Progress(BaseModel):
     database: str
     phase: Phase
     position: PositionField
-    complete_lsn: LsnField
-    complete_ts_us: int
+    cut: PositionField
+    cut_ts_us: int = 0
     flush_lsn: LsnField
     events: int = 0
     ts_ms: int = 0
@@ -67,7 +68,7 @@ class TableState(BaseModel):
     """A table's topic and its snapshot: written with the rows that it speaks of.
 
     ``partitions`` and ``cleanup`` are what the topic was made with, for ever. A sink shows the
-    table once ``phase`` is streaming and its cut reaches ``snapshot_lsn``.
+    table once ``phase`` is streaming and its cut reaches ``(epoch, snapshot_lsn, 0)``.
     """
 
     model_config = ConfigDict(frozen=True)
