@@ -1,0 +1,229 @@
+"""A folder -> a running Kafka broker (KRaft, one node) on loopback ports, optionally with SASL_SSL.
+
+Clients use the listener CLIENT; the broker talks to itself through INTERNAL, so that a proxy put
+before the first (`advertised_port`) can be cut without breaking the broker. Where security is asked
+for there is a third listener, SECURE, with TLS and a password, beside the plain one.
+"""
+
+import base64
+import logging
+import secrets
+import signal
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Literal, Self
+
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
+
+from deploy.local.certificates import Certificates
+from deploy.local.jars import classpath, java
+from deploy.local.ports import accepts, reserve_port
+from deploy.local.processes import Command, Process
+
+Mechanism = Literal["PLAIN", "SCRAM-SHA-512"]
+
+_librdkafka = logging.getLogger("deploy.local.kafka.librdkafka")
+
+_LOG_CONFIGURATION: Final = """\
+shutdownHook = disable
+rootLogger.level = INFO
+rootLogger.appenderRef.console.ref = console
+appender.console.type = Console
+appender.console.name = console
+appender.console.layout.type = PatternLayout
+appender.console.layout.pattern = %d %p %c{1} %m%n
+"""
+# One node, three seconds from kill -9 to back, and compaction that a test can wait for.
+_SETTINGS: Final[Mapping[str, str]] = {
+    "process.roles": "broker,controller",
+    "node.id": "1",
+    "controller.listener.names": "CONTROLLER",
+    "inter.broker.listener.name": "INTERNAL",
+    "offsets.topic.replication.factor": "1",
+    "offsets.topic.num.partitions": "1",
+    "transaction.state.log.replication.factor": "1",
+    "transaction.state.log.min.isr": "1",
+    "transaction.state.log.num.partitions": "1",
+    "share.coordinator.state.topic.replication.factor": "1",
+    "share.coordinator.state.topic.min.isr": "1",
+    "group.initial.rebalance.delay.ms": "0",
+    "auto.create.topics.enable": "false",
+    "log.cleaner.backoff.ms": "500",
+    "log.cleaner.dedupe.buffer.size": "2097152",
+    "log.retention.check.interval.ms": "1000",
+    "log.segment.delete.delay.ms": "1000",
+    "log.initial.task.delay.ms": "500",
+    "broker.session.timeout.ms": "1500",
+    "broker.heartbeat.interval.ms": "300",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Security:
+    """What the SECURE listener asks of clients, and what it shows them."""
+
+    certificates: Certificates
+    mechanism: Mechanism = "PLAIN"
+    username: str = "millrace"
+
+
+class Kafka:
+    """One Kafka broker; its ports and its data outlive stop, kill and start."""
+
+    name = "Kafka"
+    stop_signal = signal.SIGTERM
+
+    def __init__(
+        self,
+        base_dir: Path,
+        settings: Mapping[str, str] | None = None,
+        *,
+        security: Security | None = None,
+        heap_mb: int = 384,
+        keep: bool = False,
+    ) -> None:
+        self.port = reserve_port()
+        self.advertised_port = self.port
+        self.settings = dict(settings or {})
+        self.process: Process | None = None
+        self._ports = {"INTERNAL": reserve_port(), "CONTROLLER": reserve_port()}
+        if security is not None:
+            self._ports["SECURE"] = reserve_port()
+        self._folder = base_dir / "kafka"
+        self._security = security
+        self._password = secrets.token_hex(16)
+        self._heap_mb = heap_mb
+        self._keep = keep
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """Where a client without TLS connects."""
+        return f"127.0.0.1:{self.advertised_port}"
+
+    def client_options(self) -> dict[str, str]:
+        """Return librdkafka's options to connect: by TLS and password where there is security."""
+        if self._security is None:
+            return {"bootstrap.servers": self.bootstrap_servers}
+        return {
+            "bootstrap.servers": f"127.0.0.1:{self._ports['SECURE']}",
+            "security.protocol": "SASL_SSL",
+            "sasl.mechanism": self._security.mechanism,
+            "sasl.username": self._security.username,
+            "sasl.password": self._password,
+            "ssl.ca.location": str(self._security.certificates.authority),
+        }
+
+    def start(self) -> Self:
+        """Start the broker, the first time with formatting, and wait until it serves metadata."""
+        fresh = not self._folder.exists()
+        self._folder.mkdir(parents=True, exist_ok=True)
+        (self._folder / "log4j2.properties").write_text(_LOG_CONFIGURATION)
+        properties = self._folder / "server.properties"
+        properties.touch(mode=0o600)
+        properties.write_text(
+            "".join(f"{name}={value}\n" for name, value in self._properties().items())
+        )
+        if fresh:
+            self._format(properties)
+        heap = f"-Xmx{self._heap_mb}m"
+        command = self._java(self.name, heap, "kafka.Kafka", str(properties))
+        self.process = command.start(keep=self._keep)
+        self.process.wait_until(self._answers)
+        return self
+
+    def stop(self) -> None:
+        """Shut down in order: what is in memory is written."""
+        if self.process is not None:
+            self.process.stop(self.stop_signal)
+
+    def restart(self) -> None:
+        """Stop and start again, on the same ports and data."""
+        self.stop()
+        self.start()
+
+    def kill(self) -> None:
+        """Crash the broker by SIGKILL."""
+        if self.process is not None:
+            self.process.kill()
+
+    def pause(self) -> None:
+        """Let the broker hang: connections stay open and nobody answers."""
+        if self.process is not None:
+            self.process.pause()
+
+    def resume(self) -> None:
+        """Let a paused broker go on."""
+        if self.process is not None:
+            self.process.resume()
+
+    def _properties(self) -> dict[str, str]:
+        listeners = {"CLIENT": self.port, **self._ports}
+        advertised = {**listeners, "CLIENT": self.advertised_port}
+        del advertised["CONTROLLER"]
+        protocols = {name: "SASL_SSL" if name == "SECURE" else "PLAINTEXT" for name in listeners}
+        properties = {
+            **_SETTINGS,
+            "controller.quorum.voters": f"1@127.0.0.1:{self._ports['CONTROLLER']}",
+            "listeners": _addresses(listeners),
+            "advertised.listeners": _addresses(advertised),
+            "listener.security.protocol.map": ",".join(f"{k}:{v}" for k, v in protocols.items()),
+            "log.dirs": str(self._folder / "data"),
+        }
+        if self._security is not None:
+            properties |= self._security_properties(self._security)
+        return properties | self.settings
+
+    def _security_properties(self, security: Security) -> dict[str, str]:
+        if security.mechanism == "PLAIN":
+            module = "org.apache.kafka.common.security.plain.PlainLoginModule"
+            users = f' user_{security.username}="{self._password}"'
+        else:
+            module = "org.apache.kafka.common.security.scram.ScramLoginModule"
+            users = ""  # kept in the cluster's metadata, written by `format`
+        listener = "listener.name.secure"
+        login = f"{listener}.{security.mechanism.lower()}.sasl.jaas.config"
+        return {
+            "sasl.enabled.mechanisms": security.mechanism,
+            login: f"{module} required{users};",
+            f"{listener}.ssl.keystore.type": "PEM",
+            f"{listener}.ssl.keystore.location": str(security.certificates.key_store),
+        }
+
+    def _format(self, properties: Path) -> None:
+        words = ["kafka.tools.StorageTool", "format", "-c", str(properties), "-t", _cluster_id()]
+        if self._security is not None and self._security.mechanism != "PLAIN":
+            user = f"[name={self._security.username},password={self._password}]"
+            words += ["--add-scram", f"{self._security.mechanism}={user}"]
+        self._java("Kafka's storage tool", "-XX:TieredStopAtLevel=1", *words).run()
+
+    def _java(self, name: str, *words: str) -> Command:
+        options = (
+            *("-Xms128m", "-XX:+UseSerialGC"),
+            f"-Dlog4j2.configurationFile={self._folder / 'log4j2.properties'}",
+            *("-cp", classpath("kafka")),
+        )
+        return Command(name, (java(), *options, *words), self._folder / "kafka.log")
+
+    def _answers(self) -> bool:
+        # Asked too early, librdkafka would complain about each refused connection.
+        if not accepts(self.port):
+            return False
+        address = f"127.0.0.1:{self._ports['INTERNAL']}"
+        try:
+            client = AdminClient({"bootstrap.servers": address}, logger=_librdkafka)
+            return bool(client.list_topics(timeout=2).brokers)
+        except KafkaException:
+            return False
+
+
+def _addresses(listeners: Mapping[str, int]) -> str:
+    return ",".join(f"{name}://127.0.0.1:{port}" for name, port in listeners.items())
+
+
+def _cluster_id() -> str:
+    # Kafka's tools take an id that begins with "-" for an option, hence the first bit.
+    random = uuid.uuid4().bytes
+    return base64.urlsafe_b64encode(bytes([random[0] & 0x7F]) + random[1:]).decode().rstrip("=")

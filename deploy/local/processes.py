@@ -1,0 +1,167 @@
+"""A command line -> a child process with a log file, that doesn't outlive us unless told to.
+
+A child runs in a session of its own, so that Ctrl-C in our terminal reaches us alone and we decide
+the order in which servers stop. That we end without stopping it (SIGKILL, a crash) is handled by a
+*lifeline*: a shell that reads from a pipe whose other end only we hold, and that kills the child's
+process group when the pipe ends. Linux's PR_SET_PDEATHSIG would need no second process, but it
+fires when the starting *thread* ends, doesn't survive a change of user, and isn't known to macOS.
+"""
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from deploy.local.accounts import Account
+
+READY_TIMEOUT_S: Final = 120.0  # a busy machine with two cores needs three times a quiet one's time
+_STOP_TIMEOUT_S: Final = 20.0
+_POLL_S: Final = 0.03
+_TAIL_LINES: Final = 20
+_TAIL_BYTES: Final = 16_384
+_LIFELINE: Final = 'read -r _; kill -s KILL -- "-$1"'
+
+
+class ServerError(RuntimeError):
+    """A server didn't start, or ended when it shouldn't have."""
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """What to run: the words, where its output goes, and as whom."""
+
+    name: str
+    words: tuple[str, ...]
+    log: Path
+    account: Account | None = None
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+    def start(self, *, keep: bool = False) -> "Process":
+        """Start it in the background; `keep` lets it outlive us."""
+        with self.log.open("ab") as log:
+            child = self._spawn(log.fileno())
+        return Process(self, child, None if keep else _lifeline(child.pid))
+
+    def run(self) -> None:
+        """Run it to its end; an exit code other than 0 raises with the end of its log."""
+        with self.log.open("ab") as log:
+            code = self._spawn(log.fileno()).wait()
+        if code != 0:
+            raise ServerError(f"{self.name} ended with exit code {code}. {self.log_end()}")
+
+    def log_end(self) -> str:
+        """Quote the last lines of the log, and name the file."""
+        size = self.log.stat().st_size
+        with self.log.open("rb") as log:
+            log.seek(max(0, size - _TAIL_BYTES))
+            lines = log.read().decode(errors="replace").splitlines()[-_TAIL_LINES:]
+        return "\n  ".join([f"The end of {self.log}:", *lines])
+
+    def _spawn(self, log: int) -> subprocess.Popen[bytes]:
+        account = self.account
+        return subprocess.Popen(
+            self.words,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            cwd=self.log.parent,
+            env={**os.environ, **self.environment},
+            user=account.uid if account else None,
+            group=account.gid if account else None,
+            extra_groups=[] if account else None,
+            start_new_session=True,
+        )
+
+
+class Process:
+    """A started command: wait for it, pause it, end it."""
+
+    def __init__(
+        self,
+        command: Command,
+        child: subprocess.Popen[bytes],
+        lifeline: subprocess.Popen[bytes] | None,
+    ) -> None:
+        self.command = command
+        self._child = child
+        self._lifeline = lifeline
+
+    @property
+    def pid(self) -> int:
+        """The process id, which is also that of its process group and session."""
+        return self._child.pid
+
+    @property
+    def running(self) -> bool:
+        """Whether the process hasn't ended yet (a paused one runs)."""
+        return self._child.poll() is None
+
+    def wait_until(self, ready: Callable[[], bool], timeout_s: float = READY_TIMEOUT_S) -> None:
+        """Poll `ready`; raise with the end of the log where the process ends or time is up."""
+        deadline = time.monotonic() + timeout_s
+        while not ready():
+            code = self._child.poll()
+            if code is not None:
+                self._cut_lifeline()
+                reason = f"ended with exit code {code} while starting"
+            elif time.monotonic() > deadline:
+                self.kill()
+                reason = f"wasn't ready after {timeout_s:.0f} s"
+            else:
+                time.sleep(_POLL_S)
+                continue
+            raise ServerError(f"{self.command.name} {reason}. {self.command.log_end()}")
+
+    def stop(
+        self, ask: signal.Signals = signal.SIGTERM, timeout_s: float = _STOP_TIMEOUT_S
+    ) -> None:
+        """Ask it to end by a signal, and kill it when it doesn't in time."""
+        if self.running:
+            self._child.send_signal(ask)
+            self._child.send_signal(signal.SIGCONT)  # a paused process doesn't hear the first one
+            try:
+                self._child.wait(timeout_s)
+            except subprocess.TimeoutExpired:
+                self._signal_group(signal.SIGKILL)
+                self._child.wait()
+        self._cut_lifeline()
+
+    def kill(self) -> None:
+        """End it as a crash would: SIGKILL, no chance to tidy up."""
+        if self.running:
+            self._signal_group(signal.SIGKILL)
+            self._child.wait()
+        self._cut_lifeline()
+
+    def pause(self) -> None:
+        """Stop its execution: connections stay open and nobody answers."""
+        self._signal_group(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Let a paused process go on."""
+        self._signal_group(signal.SIGCONT)
+
+    def _signal_group(self, number: signal.Signals) -> None:
+        if self.running:
+            os.killpg(self._child.pid, number)
+
+    def _cut_lifeline(self) -> None:
+        # Killed before its pipe closes: the child's id may belong to somebody else by now.
+        if self._lifeline is not None:
+            self._lifeline.kill()
+            self._lifeline.communicate()
+            self._lifeline = None
+
+
+def _lifeline(pid: int) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        ["/bin/sh", "-c", _LIFELINE, "lifeline", str(pid)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
