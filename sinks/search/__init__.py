@@ -1,0 +1,1 @@
+"""Latest rows → search documents: one index a table, versioned by commit LSN."""

@@ -1,0 +1,187 @@
+"""Actions → bulk requests: each document at its version, once in effect, however often repeated.
+
+The version is the commit LSN of the change, of type ``external_gte``: the server refuses whatever
+is older than what it has, deletions included, and takes the same again. So its 409 is a success.
+What is refused because the server is busy is sent again, alone; what is refused for its content
+stops the run, since a document left out in silence would be a lie.
+"""
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Any, Final, NamedTuple
+
+from opensearchpy import OpenSearch, OpenSearchException
+
+from cdc.errors import SinkError, SinkUnreachableError
+from sinks.search.client import blocked, explain, is_blocked, is_busy
+from sinks.search.retries import PATIENT, Backoff, Patience, is_too_large, passes
+
+ACTIONS_MAX: Final = 10_000
+"""Deletions have few bytes: this bounds what the server answers to one request."""
+_REFUSALS_SHOWN: Final = 3
+_ANSWER_PARTS: Final = "items.*._id,items.*.status,items.*.error"
+
+
+class Action(NamedTuple):
+    """One document's new state: ``source`` is a JSON object's text, None deletes.
+
+    ``absent`` names the fields that the log has no value for: those that the index has are kept.
+    """
+
+    id: str
+    version: int
+    source: str | None
+    absent: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """What became of the actions; ``stale`` ones found something newer in the index.
+
+    ``incomplete`` of the indexed documents lack fields (``_millrace_absent`` names them).
+    """
+
+    indexed: int = 0
+    deleted: int = 0
+    stale: int = 0
+    incomplete: int = 0
+
+    def __add__(self, other: "Counts") -> "Counts":
+        return Counts(
+            self.indexed + other.indexed,
+            self.deleted + other.deleted,
+            self.stale + other.stale,
+            self.incomplete + other.incomplete,
+        )
+
+
+class _Line(NamedTuple):
+    """An action as the bulk request has it."""
+
+    body: bytes
+    deletes: bool
+
+
+def write(
+    client: OpenSearch,
+    index: str,
+    actions: Iterable[Action],
+    *,
+    bulk_bytes: int,
+    patience: Patience = PATIENT,
+) -> Counts:
+    """Send the actions in requests of about bulk_bytes; raises SinkError at the first refusal."""
+    counts = Counts()
+    for lines in _batches(actions, bulk_bytes):
+        counts += _send(client, index, lines, patience)
+    return counts
+
+
+def _batches(actions: Iterable[Action], bulk_bytes: int) -> Iterator[list[_Line]]:
+    lines: list[_Line] = []
+    size = 0
+    for action in actions:
+        line = _line(action)
+        if lines and (size + len(line.body) > bulk_bytes or len(lines) == ACTIONS_MAX):
+            yield lines
+            lines, size = [], 0
+        lines.append(line)
+        size += len(line.body)
+    if lines:
+        yield lines
+
+
+def _line(action: Action) -> _Line:
+    verb = "delete" if action.source is None else "index"
+    head = (
+        f'{{"{verb}":{{"_id":{json.dumps(action.id)},"version":{action.version},'
+        '"version_type":"external_gte"}}\n'
+    )
+    text = head if action.source is None else f"{head}{action.source}\n"
+    return _Line(text.encode(), action.source is None)
+
+
+def _send(client: OpenSearch, index: str, lines: Sequence[_Line], patience: Patience) -> Counts:
+    """One request, and again with what the server was too busy for."""
+    counts = Counts()
+    backoff = Backoff(patience)
+    where = f"index {index}"
+    while True:
+        try:
+            answer = client.bulk(
+                index=index,
+                body=b"".join(line.body for line in lines),
+                params={"filter_path": _ANSWER_PARTS},
+            )
+        except OpenSearchException as failure:
+            if is_too_large(failure) and len(lines) > 1:
+                half = len(lines) // 2
+                first = _send(client, index, lines[:half], patience)
+                return counts + first + _send(client, index, lines[half:], patience)
+            if not passes(failure) or not backoff.wait():
+                raise explain(failure, where) from None
+            continue
+        done, lines = _settle(lines, answer["items"], where)
+        counts += done
+        if not lines:
+            return counts
+        if not backoff.wait():
+            raise SinkUnreachableError(
+                f"the search server stayed too busy to take {len(lines)} documents",
+                where=where,
+                remedy="look at its load and its disk; the next run goes on here",
+            )
+
+
+def _settle(
+    lines: Sequence[_Line], items: Sequence[dict[str, Any]], where: str
+) -> tuple[Counts, list[_Line]]:
+    """What the server did, and the lines that it was too busy for."""
+    indexed = deleted = stale = 0
+    busy: list[_Line] = []
+    refused: list[dict[str, Any]] = []
+    for line, item in zip(lines, items, strict=True):
+        (result,) = item.values()
+        status = result["status"]
+        if status < HTTPStatus.MULTIPLE_CHOICES or (
+            line.deletes and status == HTTPStatus.NOT_FOUND and "error" not in result
+        ):
+            deleted += line.deletes
+            indexed += not line.deletes
+        elif status == HTTPStatus.CONFLICT:
+            stale += 1
+        elif is_busy(status) and not is_blocked(*_error(result)):
+            busy.append(line)
+        else:
+            refused.append(result)
+    if refused:
+        raise _refusal(refused, where)
+    return Counts(indexed, deleted, stale), busy
+
+
+def _error(result: dict[str, Any]) -> tuple[str, str]:
+    """An item's kind of error, and the reason with its causes, outermost first."""
+    error = result.get("error") or {}
+    kind, reasons = str(error.get("type", "")), []
+    while isinstance(error, dict) and error.get("reason"):
+        reasons.append(str(error["reason"]))
+        error = error.get("caused_by")
+    return kind, ": ".join(reasons)
+
+
+def _refusal(refused: list[dict[str, Any]], where: str) -> SinkError:
+    for result in refused:
+        kind, reason = _error(result)
+        if is_blocked(kind, reason):
+            return blocked(reason, where)
+    shown = [f"\n  {result['_id']}: {_error(result)[1]}" for result in refused[:_REFUSALS_SHOWN]]
+    more = len(refused) - len(shown)
+    return SinkError(
+        f"the search server refused {len(refused)} document(s):{''.join(shown)}"
+        + (f"\n  and {more} more" if more else ""),
+        where=where,
+        remedy="nothing of this run counts as applied: once the reason is mended,"
+        " the next run repeats it",
+    )

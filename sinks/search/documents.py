@@ -1,0 +1,156 @@
+"""TableSchema → index name, mapping and document ids: how a table looks as an index.
+
+A document's ``_source`` is the truth, its mapping only how it is searched. So nothing in a value
+can get a document refused: the mapping is ``dynamic: false`` (what isn't mapped is kept, not
+indexed), numbers and dates that the server can't index (NaN, infinity, a year beyond its range)
+are kept and listed in ``_ignored``, and terms longer than Lucene takes are left out of the index.
+
+- text: full text, and exact under ``.keyword`` (up to 256 characters)
+- numeric: its exact text; searched and sorted as a double, exact under ``.exact``
+- json, jsonb: the exact text, words in it are found by full-text search; never an object, since
+  one odd document would claim a field's type for all the others
+- date, timestamp, timestamptz: ISO 8601 text with all its digits, searched by the millisecond; a
+  timestamp without time zone is searched as if it were UTC
+- an array is a field with several values; bytea is base64 and not searched; all else is a keyword
+
+A field has its column's name, but a dot (which would make it an object) becomes ``_``, and a name
+that is blank or starts with ``_`` (the server's own fields) gets an ``x`` in front.
+"""
+
+import hashlib
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+from cdc.errors import SinkError
+from cdc.records.schema import Column, TableName, TableSchema
+
+POSITION_FIELD: Final = "_millrace_position"
+"""Position of the change that a document is the result of, as fixed-width text."""
+ABSENT_FIELD: Final = "_millrace_absent"
+"""Fields whose value neither the log nor the index had; only in documents that lack some."""
+
+_ID_BYTES_MAX: Final = 512  # the server's limit
+_HASHED: Final = "sha256:"
+_INVALID: Final = re.compile(r'[\\/*?"<>| ,#:\x00-\x1f]')
+_NUMBERED: Final = re.compile(r"-\d+\Z")
+_TERM_CHARS_MAX: Final = 8191  # Lucene's 32,766 bytes, at four bytes a character
+
+_KEYWORD: Final = {"type": "keyword", "ignore_above": _TERM_CHARS_MAX}
+_TEXT: Final = {"type": "text", "fields": {"keyword": {"type": "keyword", "ignore_above": 256}}}
+_DATE: Final = {
+    "type": "date",
+    "format": "strict_date_optional_time_nanos",
+    "ignore_malformed": True,
+}
+_NUMERIC: Final = {"type": "double", "ignore_malformed": True, "fields": {"exact": _KEYWORD}}
+
+
+def _number(name: str) -> dict[str, Any]:
+    return {"type": name, "ignore_malformed": True}
+
+
+_TYPES: Final[Mapping[str, dict[str, Any]]] = {
+    "bool": {"type": "boolean"},
+    "int2": _number("short"),
+    "int4": _number("integer"),
+    "int8": _number("long"),
+    "oid": _number("long"),
+    "float4": _number("float"),
+    "float8": _number("double"),
+    "numeric": _NUMERIC,
+    "text": _TEXT,
+    "varchar": _TEXT,
+    "bpchar": _TEXT,
+    "citext": _TEXT,
+    "xml": {"type": "text"},
+    "json": {"type": "text"},
+    "jsonb": {"type": "text"},
+    "date": _DATE,
+    "timestamp": _DATE,
+    "timestamptz": _DATE,
+    "bytea": {"type": "binary"},
+}
+
+
+def index_name(prefix: str, table: TableName) -> str:
+    """The alias that a table's documents are found under: ``<index.prefix><schema>.<table>``.
+
+    Lower case, and ``_`` where the server takes no such character.
+    """
+    name = _INVALID.sub("_", f"{prefix}{table}".lower()).lstrip("_-+.")
+    if not name:
+        raise SinkError(
+            "no index can be named after the table",
+            where=f"table {table}",
+            remedy="set index.prefix in [search], or leave the table out by table.exclude.list",
+        )
+    return name
+
+
+def index_names(prefix: str, tables: Iterable[TableName]) -> dict[TableName, str]:
+    """Each table's alias; raises SinkError where two tables would share one.
+
+    The index behind an alias is ``<alias>-<generation>``, so that form of a name counts, too.
+    """
+    names: dict[TableName, str] = {}
+    owners: dict[str, TableName] = {}
+    for table in sorted(tables):
+        names[table] = index_name(prefix, table)
+        other = owners.setdefault(names[table], table)
+        if other != table:
+            raise _collision(table, other, names[table])
+    for name, table in owners.items():
+        other = owners.get(_NUMBERED.sub("", name), table)
+        if other != table:
+            raise _collision(table, other, name)
+    return names
+
+
+def _collision(table: TableName, other: TableName, name: str) -> SinkError:
+    return SinkError(
+        f"the tables {other} and {table} would share the index {name}",
+        remedy="leave one of them out by table.exclude.list, or rename it",
+    )
+
+
+def field_names(schema: TableSchema) -> dict[str, str]:
+    """Each column's field; raises SinkError where two columns would share one."""
+    fields: dict[str, str] = {}
+    for column in schema.columns:
+        field = column.name.replace(".", "_")
+        if field.startswith("_") or not field.strip():
+            field = f"x{field}"
+        if field in fields.values():
+            raise SinkError(
+                f"two columns would share the field {field!r}",
+                where=f"table {schema.name}",
+                remedy="rename one of them, or leave the table out by table.exclude.list",
+            )
+        fields[column.name] = field
+    return fields
+
+
+def mapping(schema: TableSchema) -> dict[str, Any]:
+    """The mapping of a table's index."""
+    fields = field_names(schema)
+    properties = {fields[column.name]: _field(column) for column in schema.columns}
+    own = {POSITION_FIELD: {"type": "keyword"}, ABSENT_FIELD: {"type": "keyword"}}
+    return {"dynamic": False, "properties": properties | own}
+
+
+def _field(column: Column) -> dict[str, Any]:
+    return _TYPES.get(column.type, _KEYWORD)
+
+
+def document_id(key: Sequence[str]) -> str:
+    """The id of a row: its key's text, of several columns the JSON array of their texts.
+
+    What the server wouldn't take as an id (nothing, or more than 512 bytes) becomes a hash.
+    """
+    text = key[0] if len(key) == 1 else json.dumps(key, ensure_ascii=False, separators=(",", ":"))
+    encoded = text.encode()
+    if 0 < len(encoded) <= _ID_BYTES_MAX and not text.startswith(_HASHED):
+        return text
+    return _HASHED + hashlib.sha256(encoded).hexdigest()
