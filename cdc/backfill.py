@@ -1,0 +1,136 @@
+"""Batches of existing rows → the log, with each table's progress in the same Kafka transactions.
+
+The daemon must not import the snapshots package; what it needs of it is the protocol below.
+"""
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple, Protocol
+
+from cdc.events import TableEncoder
+from cdc.faults import FaultPoint, reach
+from cdc.kafka.producer import LogWriter
+from cdc.postgres.catalog import TableDescription
+from cdc.postgres.slot import ExportedSnapshot
+from cdc.records.position import Position
+from cdc.records.record import Record
+from cdc.records.schema import TableName
+from cdc.settings import CaptureSettings
+from cdc.tables import Tables
+
+COMMIT_AGE_S_MAX = 0.5
+"""Kafka transactions of snapshot rows stay well under a second: readers wait for them."""
+
+
+class SnapshotBatch(NamedTuple):
+    """Some rows of one chunk; ``rows`` counts those of the table so far, this batch included."""
+
+    table: TableName
+    records: Sequence[Record]
+    rows: int
+    chunks_done: int
+    chunks_total: int
+
+    @property
+    def table_done(self) -> bool:
+        """Whether these were the table's last rows."""
+        return self.chunks_done == self.chunks_total
+
+
+class Backfill(Protocol):
+    """Reads existing rows under an exported snapshot."""
+
+    def read(
+        self,
+        exported: ExportedSnapshot,
+        tables: Sequence[TableDescription],
+        encoder: Callable[[TableDescription], TableEncoder],
+    ) -> Iterator[SnapshotBatch]:
+        """Every row of the tables, table by table, as batches of bounded size."""
+        ...
+
+
+class SnapshotObserver(Protocol):
+    """Is told how far a snapshot has come."""
+
+    def snapshot_started(self, tables: Sequence[TableDescription]) -> None:
+        """Tell that these tables are about to be read."""
+        ...
+
+    def snapshot_batch(self, batch: SnapshotBatch) -> None:
+        """Tell that a batch was written."""
+        ...
+
+
+class SnapshotWriter:
+    """Writes a backfill's batches to the log, a Kafka transaction at a time."""
+
+    def __init__(
+        self,
+        settings: CaptureSettings,
+        writer: LogWriter,
+        tables: Tables,
+        *,
+        keep_alive: Callable[[], None],
+        observer: SnapshotObserver,
+    ) -> None:
+        self._settings = settings
+        self._writer = writer
+        self._tables = tables
+        self._keep_alive = keep_alive
+        self._observer = observer
+
+    def write(
+        self,
+        backfill: Backfill,
+        exported: ExportedSnapshot,
+        described: Sequence[TableDescription],
+        position: Position,
+        stop: threading.Event,
+    ) -> int:
+        """Snapshot the tables; returns the number of events, all of them durable.
+
+        Told to stop, it ends early: the tables that aren't whole are read again by the next start.
+        """
+        writer = self._writer
+        writer.write(
+            self._tables.begin_snapshot(table, exported.consistent_point) for table in described
+        )
+        writer.commit()
+        self._observer.snapshot_started(described)
+
+        def encoder(table: TableDescription) -> TableEncoder:
+            made, schema_records = self._tables.snapshot_encoder(table, position)
+            writer.write(schema_records)
+            return made
+
+        events = 0
+        for batch in backfill.read(exported, described, encoder):
+            writer.write(batch.records)
+            events += len(batch.records)
+            chunk_done = batch.chunks_done > self._tables.states[batch.table].chunks_done
+            if chunk_done:
+                writer.write(
+                    [
+                        self._tables.advance_snapshot(
+                            batch.table, batch.rows, (batch.chunks_done, batch.chunks_total)
+                        )
+                    ]
+                )
+                reach(FaultPoint.CHUNK_WRITTEN)
+            if self._full() or batch.table_done:
+                writer.commit()
+                reach(FaultPoint.SNAPSHOT_COMMITTED)
+            self._observer.snapshot_batch(batch)
+            self._keep_alive()
+            if stop.is_set():
+                writer.commit()
+                break
+        return events
+
+    def _full(self) -> bool:
+        return (
+            self._writer.pending_records >= self._settings.max_batch_size
+            or self._writer.pending_bytes >= self._settings.max_batch_size_in_bytes
+            or self._writer.transaction_age_s >= COMMIT_AGE_S_MAX
+        )

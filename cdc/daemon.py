@@ -1,0 +1,263 @@
+"""Settings → a running capture: start, snapshot where needed, stream, start over after a fault.
+
+docs/decisions/0002-start-and-acknowledge.md has the order of a start and what each start finds
+after a death at any point.
+"""
+
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from typing import Protocol
+
+import psycopg
+import structlog
+from psycopg import pq
+
+from cdc import start
+from cdc.backfill import Backfill, SnapshotObserver, SnapshotWriter
+from cdc.errors import ConfigError, MillraceError, SlotInUseError
+from cdc.faults import FaultPoint, reach
+from cdc.kafka.producer import LogWriter
+from cdc.kafka.state import last_progress, read_all
+from cdc.kafka.topics import LogTopics
+from cdc.postgres import catalog, preflight, publication, slot
+from cdc.postgres.catalog import TableDescription
+from cdc.postgres.connection import System, connect, connect_replication, identify
+from cdc.postgres.stream import ReplicationStream
+from cdc.records.position import Position
+from cdc.records.schema import TableSchema
+from cdc.records.state import Phase, Progress, TableState, progress_record
+from cdc.records.topics import progress_topic, schema_topic, table_topic
+from cdc.settings import Settings
+from cdc.streaming import Streaming
+from cdc.tables import Tables
+
+log = structlog.get_logger()
+RETRY_DELAY_S_MAX = 30.0
+
+
+class Observer(SnapshotObserver, Protocol):
+    """Is told what the daemon does, for people to see."""
+
+    def streaming(self, progress: Progress) -> None:
+        """Tell that a batch is durable and acknowledged."""
+        ...
+
+
+class Daemon:
+    """Captures one source through one slot into one log."""
+
+    def __init__(self, settings: Settings, backfill: Backfill, observer: Observer) -> None:
+        self._settings = settings
+        self._backfill = backfill
+        self._observer = observer
+        self._was_streaming = False
+
+    def run(self, stop: threading.Event) -> None:
+        """Capture until stopped; raises a MillraceError that starting over doesn't mend."""
+        delay_s = 1.0
+        while not stop.is_set():
+            try:
+                self._capture(stop)
+            except MillraceError as error:
+                if not (error.retry and self._was_streaming):
+                    raise
+                log.warning("starting over", reason=error.what, where=error.where, delay_s=delay_s)
+                stop.wait(delay_s)
+                delay_s = min(2 * delay_s, RETRY_DELAY_S_MAX)
+            else:
+                return
+
+    def _capture(self, stop: threading.Event) -> None:
+        with ExitStack() as stack:
+            session = Session(self._settings, stack, stop)
+            progress = session.open(self._backfill, self._observer)
+            if stop.is_set():
+                return
+            self._was_streaming = True
+            log.info("streaming", slot=progress.slot, position=str(progress.position))
+            Streaming(
+                self._settings.capture,
+                session.hold_slot(),
+                session.writer,
+                session.tables,
+                progress,
+                on_commit=self._observer.streaming,
+            ).run(stop)
+
+    def snapshot(self, names: Sequence[str], stop: threading.Event) -> None:
+        """Read the named tables (again), or those that were never read whole; no streaming."""
+        with ExitStack() as stack:
+            Session(self._settings, stack, stop).open(self._backfill, self._observer, names)
+
+
+class Session:
+    """Everything that one start opens, and closes again when the stack unwinds."""
+
+    writer: LogWriter
+    tables: Tables
+
+    def __init__(self, settings: Settings, stack: ExitStack, stop: threading.Event) -> None:
+        self._settings = settings
+        self._capture = settings.capture
+        self._stack = stack
+        self._stop = stop
+        self._stream: ReplicationStream | None = None
+
+    def open(self, backfill: Backfill, observer: Observer, again: Sequence[str] = ()) -> Progress:
+        """Come to the point where only streaming is left to do; returns the progress there."""
+        sql, system, described = self._open_source(again)
+        topics = LogTopics(self._settings)
+        topics.check_reachable()
+        self._take_lock(sql)
+        found = slot.inspect(sql, self._capture.slot_name)
+        if found is not None:
+            self.hold_slot()
+        topics.ensure_state_topics()
+        self.writer = self._open_writer(system)
+        progress = self._last_progress()
+        if progress is None:
+            start.check_unrecorded(found, self._capture.slot_name)
+        elif progress.phase is not Phase.CREATING:
+            start.check_continuity(progress, found, system)
+        self._open_tables(sql, system)
+        topics.ensure_data_topics(self.tables.states.values(), described)
+        exported = None
+        if progress is None or progress.phase is Phase.CREATING:
+            self._release_slot()
+            replication = self._connect_replication()
+            progress, exported = start.create_slot(
+                self._settings, sql, replication, system, self.writer, left_over=found
+            )
+        unread = self.tables.unread(described, again)
+        if unread:
+            if exported is None:
+                exported = slot.export_snapshot(self._connect_replication())
+            progress = self._snapshot(backfill, observer, exported, unread, progress)
+        return self._begin_streaming(progress)
+
+    def _open_source(
+        self, again: Sequence[str]
+    ) -> tuple[psycopg.Connection, System, list[TableDescription]]:
+        """Connect and check everything that can be wrong on PostgreSQL's side."""
+        sql = self._stack.enter_context(connect(self._settings.source, purpose="control"))
+        replication = self._connect_replication()
+        system = identify(replication)
+        captured = catalog.captured_tables(sql, self._capture)
+        preflight.check(sql, self._capture, captured)
+        publication.ensure(sql, self._capture, captured)
+        described = catalog.describe(sql, self._capture, captured)
+        missing = set(again) - {str(table.name) for table in described}
+        if missing:
+            raise ConfigError(
+                f"not captured: {', '.join(sorted(missing))}",
+                where="table.include.list and the publication",
+                remedy="name tables as schema.table; `millrace status` lists those captured",
+            )
+        return sql, system, described
+
+    def _connect_replication(self) -> pq.PGconn:
+        connection = connect_replication(self._settings.source)
+        self._stack.callback(connection.finish)
+        return connection
+
+    def _patiently(self, attempt: Callable[[], bool], held: str) -> None:
+        """Try until it works, slot.max.retries times; raises SlotInUseError."""
+        for retry in range(self._capture.slot_max_retries + 1):
+            if attempt():
+                return
+            log.info("waiting", held=held, retry=retry)
+            if self._stop.wait(self._capture.slot_retry_delay_ms / 1_000):
+                break
+        raise SlotInUseError(
+            f"{held} by another session",
+            where=f"slot {self._capture.slot_name}",
+            remedy="stop the other daemon, or raise slot.max.retries to stand by for longer",
+        )
+
+    def _take_lock(self, sql: psycopg.Connection) -> None:
+        self._patiently(lambda: slot.lock(sql, self._capture.slot_name), "the capture lock is held")
+
+    def hold_slot(self) -> ReplicationStream:
+        """Start replication, unless this session has; it gives nothing until it is read."""
+        if self._stream is None:
+            stream = ReplicationStream(self._capture)
+
+            def attempt() -> bool:
+                try:
+                    stream.start(self._connect_replication())
+                except SlotInUseError:
+                    return False
+                return True
+
+            self._patiently(attempt, "the slot is held")
+            self._stream = stream
+            self._stack.callback(stream.close)
+        return self._stream
+
+    def _release_slot(self) -> None:
+        if self._stream is not None:
+            self._stream.close()
+            self._stream = None
+
+    def keep_alive(self) -> None:
+        """Answer PostgreSQL when it is time to, whatever else is being waited for."""
+        if self._stream is not None:
+            self._stream.keep_alive()
+
+    def _open_writer(self, system: System) -> LogWriter:
+        writer = LogWriter(
+            self._settings.kafka,
+            f"millrace-{self._capture.topic_prefix}-{self._capture.slot_name}",
+            while_waiting=self.keep_alive,
+        )
+        self._stack.callback(writer.close)
+        writer.open()
+        log.info("log opened", system=system.identifier, timeline=system.timeline)
+        return writer
+
+    def _last_progress(self) -> Progress | None:
+        topic = progress_topic(self._capture.topic_prefix)
+        return last_progress(self._settings.kafka, topic, self._capture.slot_name)
+
+    def _open_tables(self, sql: psycopg.Connection, system: System) -> None:
+        prefix, kafka = self._capture.topic_prefix, self._settings.kafka
+        self.tables = Tables(
+            self._settings,
+            system.database,
+            read_all(kafka, table_topic(prefix), TableState),
+            read_all(kafka, schema_topic(prefix), TableSchema),
+            lambda relation: catalog.describe_relation(sql, relation),
+        )
+
+    def _snapshot(
+        self,
+        backfill: Backfill,
+        observer: Observer,
+        exported: slot.ExportedSnapshot,
+        unread: Sequence[TableDescription],
+        progress: Progress,
+    ) -> Progress:
+        log.info("snapshot", tables=len(unread), consistent_point=str(exported.consistent_point))
+        events = SnapshotWriter(
+            self._capture,
+            self.writer,
+            self.tables,
+            keep_alive=self.keep_alive,
+            observer=observer,
+        ).write(
+            backfill,
+            exported,
+            unread,
+            Position(start.EPOCH, exported.consistent_point, 0),
+            self._stop,
+        )
+        reach(FaultPoint.SNAPSHOT_DONE)
+        return progress.model_copy(update={"events": progress.events + events})
+
+    def _begin_streaming(self, progress: Progress) -> Progress:
+        if progress.phase is not Phase.STREAMING and not self._stop.is_set():
+            progress = progress.model_copy(update={"phase": Phase.STREAMING})
+            self.writer.write([progress_record(self._capture.topic_prefix, progress)])
+            self.writer.commit()
+        return progress

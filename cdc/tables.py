@@ -1,0 +1,135 @@
+"""Relation messages and catalog descriptions → an encoder per table, in its current version.
+
+Also keeps each table's state record. What is new (a schema version, a table's state) is handed
+out as a state record, to be written in the same Kafka transaction as the rows that need it.
+"""
+
+import time
+from collections.abc import Callable, Collection, Iterable
+from typing import Literal
+
+from cdc.events import TableEncoder
+from cdc.postgres.catalog import TableDescription, relation_signature
+from cdc.records.position import Lsn, Position
+from cdc.records.record import Record
+from cdc.records.schema import Column, TableName, TableSchema
+from cdc.records.state import Phase, TableState, schema_record, table_record
+from cdc.records.topics import data_topic
+from cdc.schemas import SchemaHistory
+from cdc.settings import Settings
+from cdc.wal.messages import Relation
+
+DescribeRelation = Callable[[Relation], tuple[Column, ...]]
+
+
+class Tables:
+    """The captured tables as the log knows them: states, schema versions, encoders."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        database: str,
+        states: Iterable[TableState],
+        schemas: Iterable[TableSchema],
+        describe: DescribeRelation,
+    ) -> None:
+        self.states = {state.name: state for state in states}
+        self.prefix = settings.capture.topic_prefix
+        self._partitions = settings.log.topic_partitions
+        self._database = database
+        self._history = SchemaHistory(self.prefix, schemas)
+        self._describe = describe
+
+    def unread(
+        self, described: Iterable[TableDescription], again: Collection[str] = ()
+    ) -> list[TableDescription]:
+        """The tables whose rows aren't all in the log yet, and those asked for again."""
+        return [
+            table
+            for table in described
+            if str(table.name) in again
+            or table.name not in self.states
+            or self.states[table.name].phase is not Phase.STREAMING
+        ]
+
+    def begin_snapshot(self, table: TableDescription, consistent_point: Lsn) -> Record:
+        """Start (or start again) a table's snapshot; returns its state record."""
+        known = self.states.get(table.name)
+        return self._set(
+            TableState(
+                namespace=table.name.namespace,
+                table=table.name.name,
+                topic=data_topic(self.prefix, table.name),
+                partitions=known.partitions if known else self._partitions,
+                cleanup="compact" if any(column.key for column in table.columns) else "delete",
+                epoch=1,
+                phase=Phase.SNAPSHOT,
+                snapshot_lsn=consistent_point,
+                rows_estimated=table.rows_estimated,
+            )
+        )
+
+    def advance_snapshot(self, table: TableName, rows: int, chunks: tuple[int, int]) -> Record:
+        """Count the chunks (done, total) and rows sent so far; returns the table's state record."""
+        chunks_done, chunks_total = chunks
+        return self._set(
+            self.states[table].model_copy(
+                update={
+                    "rows_sent": rows,
+                    "chunks_done": chunks_done,
+                    "chunks_total": chunks_total,
+                    "phase": Phase.STREAMING if chunks_done == chunks_total else Phase.SNAPSHOT,
+                    "ts_ms": time.time_ns() // 1_000_000,
+                }
+            )
+        )
+
+    def _set(self, state: TableState) -> Record:
+        self.states[state.name] = state
+        return table_record(self.prefix, state)
+
+    def snapshot_encoder(
+        self, table: TableDescription, since: Position
+    ) -> tuple[TableEncoder, list[Record]]:
+        """An encoder for a described table, and the record of its schema version if it is new."""
+        return self._encoder(
+            table.name, table.signature, table.replica_identity, since, lambda: table.columns
+        )
+
+    def stream_encoder(
+        self, relation: Relation, since: Position
+    ) -> tuple[TableEncoder | None, list[Record]]:
+        """An encoder for a relation, or None when its table isn't captured."""
+        table = TableName(relation.namespace, relation.name)
+        if table not in self.states:
+            return None, []
+        return self._encoder(
+            table,
+            relation_signature(relation),
+            relation.replica_identity,
+            since,
+            lambda: self._describe(relation),
+        )
+
+    def _encoder(
+        self,
+        table: TableName,
+        signature: str,
+        replica_identity: Literal["d", "n", "f", "i"],
+        since: Position,
+        columns: Callable[[], tuple[Column, ...]],
+    ) -> tuple[TableEncoder, list[Record]]:
+        schema = self._history.current(table, signature)
+        new: list[Record] = []
+        if schema is None:
+            schema = self._history.add(table, columns(), signature, replica_identity, since)
+            new.append(schema_record(self.prefix, schema))
+        state = self.states[table]
+        encoder = TableEncoder(
+            schema,
+            prefix=self.prefix,
+            database=self._database,
+            partitions=state.partitions,
+            compacted=state.cleanup == "compact",
+        )
+        return encoder, new

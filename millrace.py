@@ -1,0 +1,237 @@
+"""The command line: arguments → one call into a part, and an exit code.
+
+The only module that imports everything, each part lazily: the daemon's machine needs no Spark.
+"""
+
+import contextlib
+import importlib.resources
+import os
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Iterator
+from enum import StrEnum
+from importlib.metadata import version
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from cdc.errors import ConfigError, ExitCode, MillraceError
+from cdc.settings import DEFAULT_PATH, Duration, Settings, load
+
+DEBUG_VARIABLE = "MILLRACE_DEBUG"
+app = typer.Typer(
+    name="millrace",
+    help="Turn a PostgreSQL database into derived tables that are always right.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+ConfigOption = Annotated[
+    Path, typer.Option("--config", "-c", help="The configuration file.", show_default=True)
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
+
+
+class Sink(StrEnum):
+    """Which derived tables a merge is for."""
+
+    LAKEHOUSE = "lakehouse"
+    SEARCH = "search"
+    ALL = "all"
+
+
+def main() -> None:
+    """Run the command line; the one place that turns errors into text and an exit code."""
+    try:
+        app(standalone_mode=True)
+    except MillraceError as error:
+        fail(error)
+    except KeyboardInterrupt:
+        sys.exit(ExitCode.INTERRUPTED)
+    except Exception as error:  # noqa: BLE001 (a bug of ours gets a message, too)
+        if os.environ.get(DEBUG_VARIABLE):
+            traceback.print_exc()
+        print(
+            f"millrace: internal error: {type(error).__name__}\n"
+            f"  → this is a bug; {DEBUG_VARIABLE}=1 shows the details to report. Nothing is lost: "
+            "the next start goes on where this one was",
+            file=sys.stderr,
+        )
+        sys.exit(ExitCode.BUG)
+
+
+def fail(error: MillraceError) -> None:
+    """Print the one message of an error and exit with its code."""
+    print(f"millrace: {error}", file=sys.stderr)
+    sys.exit(error.exit_code)
+
+
+@contextlib.contextmanager
+def stop_on_signals() -> Iterator[threading.Event]:
+    """An event that SIGTERM and SIGINT set; a second SIGINT interrupts at once."""
+    stop = threading.Event()
+
+    def handle(number: int, _frame: object) -> None:
+        if stop.is_set() and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        stop.set()
+
+    previous = {number: signal.signal(number, handle) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield stop
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+
+
+@app.command()
+def init(
+    path: Annotated[Path, typer.Argument(help="Where to write it.")] = DEFAULT_PATH,
+    *,
+    force: Annotated[bool, typer.Option(help="Overwrite an existing file.")] = False,
+) -> None:
+    """Write a commented configuration file."""
+    if path.exists() and not force:
+        raise ConfigError("the file exists", where=str(path), remedy="--force overwrites it")
+    text = importlib.resources.files("deploy").joinpath("example.toml").read_text(encoding="utf-8")
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"can't write: {error.strerror}", where=str(path)) from None
+    print(f"wrote {path}: fill in [source] and [kafka], then run `millrace run`")
+
+
+def _with_daemon(config: Path, json: bool, use: Callable[..., None], *arguments: object) -> None:
+    from cdc.daemon import Daemon
+    from deploy.console import ConsoleObserver, configure_logging
+    from snapshots.initial import InitialSnapshot
+
+    settings = load(config)
+    configure_logging(json=json)
+    with stop_on_signals() as stop, ConsoleObserver() as observer:
+        daemon = Daemon(settings, InitialSnapshot(settings), observer)
+        use(daemon, *arguments, stop)
+
+
+@app.command()
+def run(config: ConfigOption = DEFAULT_PATH, *, json_log: JsonOption = False) -> None:
+    """Capture: snapshot what wasn't read yet, then stream until stopped (SIGTERM drains)."""
+    from cdc.daemon import Daemon
+
+    _with_daemon(config, json_log, Daemon.run)
+
+
+@app.command()
+def snapshot(
+    tables: Annotated[
+        list[str] | None,
+        typer.Argument(help="Tables as schema.table, to be read again. Default: those never read."),
+    ] = None,
+    config: ConfigOption = DEFAULT_PATH,
+    *,
+    json_log: JsonOption = False,
+) -> None:
+    """Read existing rows into the log, and end; not while `millrace run` holds the slot."""
+    from cdc.daemon import Daemon
+
+    _with_daemon(config, json_log, Daemon.snapshot, tables or [])
+
+
+@app.command()
+def merge(
+    sink: Annotated[Sink, typer.Argument(help="Which derived tables.")] = Sink.ALL,
+    config: ConfigOption = DEFAULT_PATH,
+    *,
+    follow: Annotated[
+        bool, typer.Option("--follow/--once", help="Go on, run after run; default: one run.")
+    ] = False,
+    interval: Annotated[str, typer.Option(help="With --follow: time between runs.")] = "10s",
+) -> None:
+    """Apply the log to lakehouse tables and search indexes: one bounded run, fit for cron.
+
+    Exit codes: 0 applied, 3 nothing to do, 4 another run is under way, others: docs/errors.md.
+    """
+    from sinks.job import Jobs
+
+    settings = load(config)
+    pause_s = _seconds(interval)
+    with stop_on_signals() as stop, Jobs(settings, sink) as jobs:
+        code = jobs.run(print_line)
+        while follow and not stop.wait(pause_s):
+            jobs.run(print_line)
+    raise typer.Exit(ExitCode.OK if follow else code)
+
+
+def print_line(line: str) -> None:
+    """Print one line at once, also into cron's mail."""
+    print(line, flush=True)
+
+
+def _seconds(text: str) -> float:
+    from pydantic import TypeAdapter, ValidationError
+
+    try:
+        return TypeAdapter(Duration).validate_python(text).total_seconds()
+    except ValidationError:
+        raise ConfigError(f"not a duration: {text}", remedy="write it as 30s, 5m or 1h") from None
+
+
+@app.command()
+def status(config: ConfigOption = DEFAULT_PATH, *, json: JsonOption = False) -> None:
+    """Show slot, lag, snapshot progress, and how far each sink is."""
+    from deploy.status import collect, render
+
+    found = collect(load(config))
+    if json:
+        print(found.model_dump_json(indent=2))
+    else:
+        Console().print(render(found))
+
+
+@app.command()
+def drop(
+    config: ConfigOption = DEFAULT_PATH,
+    *,
+    yes: Annotated[bool, typer.Option("--yes", help="Do it; without, only show.")] = False,
+    topics: Annotated[bool, typer.Option("--topics", help="The topics, too.")] = False,
+    lakehouse: Annotated[bool, typer.Option("--lakehouse", help="The Delta tables, too.")] = False,
+    indexes: Annotated[bool, typer.Option("--indexes", help="The search indexes, too.")] = False,
+) -> None:
+    """Remove slot and publication, so that nothing holds WAL back any more."""
+    from deploy.drop import plan
+
+    settings = load(config)
+    steps = plan(settings, topics=topics, lakehouse=lakehouse, indexes=indexes)
+    for step in steps:
+        print(f"{'dropping' if yes else 'would drop'} {step.what}", flush=True)
+        if yes:
+            step.act()
+    if not steps:
+        print("nothing to drop")
+    elif not yes:
+        print("nothing was changed; --yes drops it")
+
+
+@app.command()
+def compact(config: ConfigOption = DEFAULT_PATH) -> None:
+    """Keep it small: check the topics' compaction, OPTIMIZE and VACUUM tables, merge segments."""
+    from deploy.compact import compact_all
+
+    settings: Settings = load(config)
+    for line in compact_all(settings):
+        print_line(line)
+
+
+@app.command(name="version")
+def show_version() -> None:
+    """Print the version."""
+    print(version("millrace"))
+
+
+if __name__ == "__main__":
+    main()
