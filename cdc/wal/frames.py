@@ -1,0 +1,71 @@
+"""CopyData of the replication stream ⇄ frames: WAL data, keepalives, and our status updates.
+
+https://www.postgresql.org/docs/current/protocol-replication.html (START_REPLICATION)
+"""
+
+import struct
+from typing import NamedTuple
+
+from cdc.records.position import Lsn
+from cdc.wal.cursor import POSTGRES_EPOCH_US, corrupt
+
+_XLOG_DATA = struct.Struct(">QQq")
+_KEEPALIVE = struct.Struct(">QqB")
+_STATUS = struct.Struct(">cQQQqB")
+_HEADER_BYTES = 1 + _XLOG_DATA.size
+
+
+class XLogData(NamedTuple):
+    """One pgoutput message and where it stands in the WAL; ``sent_us`` is µs since 1970, UTC."""
+
+    start: Lsn
+    end: Lsn
+    sent_us: int
+    payload: bytes
+
+
+class PrimaryKeepalive(NamedTuple):
+    """The server's sign of life; ``sent_us`` is µs since 1970, UTC."""
+
+    wal_end: Lsn
+    sent_us: int
+    reply_requested: bool
+
+
+Frame = XLogData | PrimaryKeepalive
+
+
+def parse(data: bytes | memoryview) -> Frame:
+    """Read one CopyData payload; raises CorruptMessageError for anything else.
+
+    XLogData: 'w', Int64 start LSN, Int64 end LSN, Int64 time (µs since 2000), message.
+    Primary keepalive: 'k', Int64 end LSN, Int64 time, Byte1 reply requested (0 or 1).
+    """
+    raw = data if isinstance(data, bytes) else bytes(data)
+    kind = raw[:1]
+    if kind == b"w":
+        if len(raw) < _HEADER_BYTES:
+            raise corrupt("frame ends too early", raw, len(raw))
+        start, end, sent = _XLOG_DATA.unpack_from(raw, 1)
+        return XLogData(Lsn(start), Lsn(end), sent + POSTGRES_EPOCH_US, raw[_HEADER_BYTES:])
+    if kind == b"k":
+        if len(raw) != 1 + _KEEPALIVE.size:
+            raise corrupt("keepalive of a wrong size", raw, len(raw))
+        wal_end, sent, reply = _KEEPALIVE.unpack_from(raw, 1)
+        if reply > 1:
+            raise corrupt("keepalive with a wrong flag", raw, len(raw) - 1)
+        return PrimaryKeepalive(Lsn(wal_end), sent + POSTGRES_EPOCH_US, bool(reply))
+    raise corrupt("unknown frame", raw, 0)
+
+
+def standby_status_update(
+    flushed: Lsn, received: Lsn, now_us: int, *, reply_requested: bool = False
+) -> bytes:
+    """Tell the server what may be forgotten; ``now_us`` is µs since 1970, UTC.
+
+    'r', Int64 written (what we received), Int64 flushed, Int64 applied (both: durable in the log),
+    Int64 time (µs since 2000), Byte1 reply requested.
+    """
+    return _STATUS.pack(
+        b"r", received, flushed, flushed, now_us - POSTGRES_EPOCH_US, reply_requested
+    )

@@ -1,0 +1,236 @@
+"""pgoutput's messages, protocol 1 to 4 → typed values, named as PostgreSQL names them.
+
+One class per message, whatever the protocol version: what only some versions send is optional.
+``xid`` on a row, relation, type, truncate or logical message is the (sub)transaction within a
+streamed transaction, else None. Times are µs since 1970, UTC.
+https://www.postgresql.org/docs/current/protocol-logicalrep-message-formats.html
+"""
+
+from enum import Enum
+from typing import Final, Literal, NamedTuple
+
+from cdc.records.position import Lsn
+
+
+class Absent(Enum):
+    """The type of ABSENT; an enum, so that type checkers know that there is just one."""
+
+    ABSENT = "ABSENT"
+
+    def __repr__(self) -> str:
+        return "ABSENT"
+
+
+ABSENT: Final = Absent.ABSENT
+"""A column whose value wasn't sent: a large (TOASTed) value that the update left unchanged."""
+
+Value = bytes | Literal[Absent.ABSENT] | None
+"""A column as sent: PostgreSQL's text, None for NULL, or ABSENT."""
+Row = tuple[Value, ...]
+"""The columns' values in the order of the Relation message."""
+
+ReplicaIdentity = Literal["d", "n", "f", "i"]
+
+
+class Begin(NamedTuple):
+    """Start of a transaction; ``final_lsn`` is where its commit record starts."""
+
+    final_lsn: Lsn
+    commit_ts_us: int
+    xid: int
+
+
+class Commit(NamedTuple):
+    """End of a transaction; ``end_lsn`` is what may be acknowledged."""
+
+    commit_lsn: Lsn
+    end_lsn: Lsn
+    commit_ts_us: int
+
+
+class Origin(NamedTuple):
+    """The transaction was replicated from elsewhere."""
+
+    commit_lsn: Lsn
+    name: str
+
+
+class RelationColumn(NamedTuple):
+    """A column of a relation; ``key``: part of the replica identity."""
+
+    key: bool
+    name: str
+    type_oid: int
+    modifier: int
+
+
+class Relation(NamedTuple):
+    """What a relation id means from here on."""
+
+    oid: int
+    namespace: str
+    name: str
+    replica_identity: ReplicaIdentity
+    columns: tuple[RelationColumn, ...]
+    xid: int | None = None
+
+
+class Type(NamedTuple):
+    """The name of a type that isn't built in."""
+
+    oid: int
+    namespace: str
+    name: str
+    xid: int | None = None
+
+
+class Insert(NamedTuple):
+    """A new row."""
+
+    relation_oid: int
+    new: Row
+    xid: int | None = None
+
+
+class Update(NamedTuple):
+    """A changed row; ``old`` only if a column of the replica identity changed, or it is FULL.
+
+    With ``old_is_key`` the old row has values for the identity's columns only, the others are None.
+    """
+
+    relation_oid: int
+    old: Row | None
+    old_is_key: bool
+    new: Row
+    xid: int | None = None
+
+
+class Delete(NamedTuple):
+    """A deleted row; see Update for ``old_is_key``."""
+
+    relation_oid: int
+    old: Row
+    old_is_key: bool
+    xid: int | None = None
+
+
+class Truncate(NamedTuple):
+    """Relations emptied by one statement."""
+
+    relation_oids: tuple[int, ...]
+    cascade: bool
+    restart_identity: bool
+    xid: int | None = None
+
+
+class LogicalMessage(NamedTuple):
+    """What pg_logical_emit_message() wrote."""
+
+    transactional: bool
+    lsn: Lsn
+    prefix: str
+    content: bytes
+    xid: int | None = None
+
+
+class StreamStart(NamedTuple):
+    """A part of a transaction in progress follows."""
+
+    xid: int
+    first_segment: bool
+
+
+class StreamStop(NamedTuple):
+    """The part ends."""
+
+
+class StreamCommit(NamedTuple):
+    """A streamed transaction committed."""
+
+    xid: int
+    commit_lsn: Lsn
+    end_lsn: Lsn
+    commit_ts_us: int
+
+
+class StreamAbort(NamedTuple):
+    """A streamed transaction, or its subtransaction ``subxid``, was rolled back."""
+
+    xid: int
+    subxid: int
+    abort_lsn: Lsn | None = None
+    abort_ts_us: int | None = None
+
+
+class BeginPrepare(NamedTuple):
+    """Start of a prepared transaction."""
+
+    prepare_lsn: Lsn
+    end_lsn: Lsn
+    prepare_ts_us: int
+    xid: int
+    gid: str
+
+
+class Prepare(NamedTuple):
+    """End of a prepared transaction."""
+
+    prepare_lsn: Lsn
+    end_lsn: Lsn
+    prepare_ts_us: int
+    xid: int
+    gid: str
+
+
+class CommitPrepared(NamedTuple):
+    """COMMIT PREPARED."""
+
+    commit_lsn: Lsn
+    end_lsn: Lsn
+    commit_ts_us: int
+    xid: int
+    gid: str
+
+
+class RollbackPrepared(NamedTuple):
+    """ROLLBACK PREPARED."""
+
+    prepare_end_lsn: Lsn
+    rollback_end_lsn: Lsn
+    prepare_ts_us: int
+    rollback_ts_us: int
+    xid: int
+    gid: str
+
+
+class StreamPrepare(NamedTuple):
+    """A streamed transaction was prepared."""
+
+    prepare_lsn: Lsn
+    end_lsn: Lsn
+    prepare_ts_us: int
+    xid: int
+    gid: str
+
+
+Message = (
+    Begin
+    | Commit
+    | Origin
+    | Relation
+    | Type
+    | Insert
+    | Update
+    | Delete
+    | Truncate
+    | LogicalMessage
+    | StreamStart
+    | StreamStop
+    | StreamCommit
+    | StreamAbort
+    | BeginPrepare
+    | Prepare
+    | CommitPrepared
+    | RollbackPrepared
+    | StreamPrepare
+)
