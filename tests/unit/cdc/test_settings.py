@@ -1,0 +1,119 @@
+"""millrace.toml and the environment: typed, overridable, and silent about secrets."""
+
+import importlib.resources
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from cdc.errors import ConfigError
+from cdc.settings import Settings, load
+
+MINIMAL = """
+[source]
+host = "db"
+password = "hunter2"
+[capture]
+topic.prefix = "shop"
+[kafka]
+bootstrap.servers = "kafka:9092"
+"""
+
+
+@pytest.fixture
+def read(tmp_path: Path) -> "Read":
+    return Read(tmp_path / "millrace.toml")
+
+
+class Read:
+    """Write a configuration and load it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __call__(self, text: str) -> Settings:
+        self.path.write_text(text)
+        return load(self.path)
+
+
+def test_bare_and_quoted_dotted_names_are_the_same(read: Read) -> None:
+    bare = read(MINIMAL)
+    quoted = read(MINIMAL.replace("topic.prefix", '"topic.prefix"'))
+    assert bare == quoted
+    assert bare.capture.topic_prefix == "shop"
+    assert bare.kafka == {"bootstrap.servers": "kafka:9092"}
+
+
+def test_library_options_may_be_written_as_numbers_and_booleans(read: Read) -> None:
+    settings = read(MINIMAL + "linger.ms = 5\nenable.idempotence = true\n")
+    assert settings.kafka["linger.ms"] == "5"
+    assert settings.kafka["enable.idempotence"] == "true"
+
+
+def test_the_environment_overrides_the_file(read: Read, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MILLRACE_CAPTURE__TOPIC__PREFIX", "other")
+    monkeypatch.setenv("MILLRACE_SOURCE__PASSWORD", "0123")
+    monkeypatch.setenv("MILLRACE_LOG__KEEP", "36h")
+    monkeypatch.setenv("MILLRACE_SEARCH__URL", "http://search:9200")
+    settings = read(MINIMAL)
+    assert settings.capture.topic_prefix == "other"
+    assert settings.source["password"] == "0123"
+    assert settings.log.keep == timedelta(hours=36)
+    assert settings.search is not None
+
+
+def test_secrets_come_from_environment_variables_and_files(
+    read: Read, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("DB_PASSWORD", "from-env")
+    (tmp_path / "secret").write_text("from-file\n")
+    text = MINIMAL.replace("hunter2", "${env:DB_PASSWORD}")
+    settings = read(text + f'sasl.password = "${{file:{tmp_path / "secret"}}}"\n')
+    assert settings.source["password"] == "from-env"
+    assert settings.kafka["sasl.password"] == "from-file"
+
+
+@pytest.mark.parametrize(
+    ("broken", "message"),
+    [
+        ('[capture]\ntopic.prefx = "x"', r"\[capture\] topic.prefx: no such key"),
+        ("[captures]", r"\[captures\]: no such key"),
+        ('[log]\nkeep = "7 weeks"', r"\[log\] keep: .*timedelta"),
+        ('[capture]\ntable.include.list = "(("', r"table.include.list.*not a regular expression"),
+        ("[log", "not valid TOML"),
+        ('[capture]\nslot.name = "Bad-Name"', r"slot.name: String should match"),
+        ('[source]\npassfile = "${env:NOT_SET_ANYWHERE}"', "NOT_SET_ANYWHERE.*is not set"),
+    ],
+)
+def test_a_mistake_is_named_with_its_key(read: Read, broken: str, message: str) -> None:
+    section = broken.split("\n", maxsplit=1)[0]
+    known = f"{section}\n" in MINIMAL
+    text = MINIMAL.replace(f"{section}\n", f"{broken}\n") if known else MINIMAL + broken
+    with pytest.raises(ConfigError, match=r"(?s)" + message) as caught:
+        read(text)
+    assert "hunter2" not in str(caught.value)
+
+
+def test_a_missing_file_says_how_to_write_one(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="millrace init"):
+        load(tmp_path / "none.toml")
+
+
+def test_secrets_are_not_in_the_settings_text(read: Read) -> None:
+    assert "hunter2" not in repr(read(MINIMAL))
+
+
+def test_table_lists_match_whole_names_in_any_case(read: Read) -> None:
+    lists = 'table.include.list = "public.a.*, sales\\\\.x"\ntable.exclude.list = ["public.abc"]\n'
+    capture = read(MINIMAL.replace("[kafka]", lists + "[kafka]")).capture
+    assert capture.captures("public.ab")
+    assert capture.captures("PUBLIC.A")
+    assert not capture.captures("public.abc")
+    assert not capture.captures("xpublic.a")
+    assert not capture.captures("sales.xy")
+
+
+def test_the_example_that_init_writes_is_valid(read: Read, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MILLRACE_PASSWORD", "x")
+    example = importlib.resources.files("deploy").joinpath("example.toml").read_text("utf-8")
+    assert read(example).capture.topic_prefix == "shop"

@@ -1,0 +1,71 @@
+"""The cursor: whatever the log already has, exactly the rest is handed out."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cdc.errors import CorruptMessageError
+from cdc.records.position import Lsn, Position
+from cdc.transactions import Cursor
+
+START = Position(1, Lsn(100), 0)
+"""A slot's consistent point: the next record, perhaps a commit, starts exactly there."""
+
+
+def walk(cursor: Cursor, frames: list[int]) -> list[Position]:
+    """Transactions with these numbers of frames, the first committing at the consistent point."""
+    given_out = []
+    for number, count in enumerate(frames):
+        commit_lsn = Lsn(100 + 10 * number)
+        cursor.begin(number, commit_lsn, 0)
+        given_out += [position for _ in range(count) if (position := cursor.next())]
+        cursor.commit(commit_lsn, Lsn(commit_lsn + 10))
+    return given_out
+
+
+@given(st.lists(st.integers(0, 4), min_size=1, max_size=6), st.data())
+def test_a_start_at_any_position_goes_on_with_exactly_the_rest(
+    frames: list[int], data: st.DataObject
+) -> None:
+    everything = walk(Cursor(START, START, Lsn(100)), frames)
+    assert everything == sorted(set(everything))
+    assert len(everything) == sum(frames)
+    reached = data.draw(st.sampled_from([START, *everything]))
+    resumed = Cursor(reached, START, Lsn(100))
+    assert walk(resumed, frames) == [position for position in everything if position > reached]
+    assert resumed.flush_lsn == 100 + 10 * len(frames)
+
+
+def test_the_cut_never_lies_inside_of_a_transaction() -> None:
+    cursor = Cursor(START, START, Lsn(100))
+    cursor.begin(1, Lsn(150), 0)
+    cursor.next()
+    cursor.idle_at(Lsn(900))
+    assert (cursor.cut, cursor.flush_lsn) == (START, 100)
+    cursor.commit(Lsn(150), Lsn(160))
+    assert (cursor.cut, cursor.flush_lsn) == (Position(1, Lsn(150), 1), 160)
+
+
+def test_a_commit_that_starts_where_a_keepalive_stood_is_not_skipped() -> None:
+    cursor = Cursor(START, START, Lsn(100))
+    cursor.idle_at(Lsn(200))
+    assert (cursor.cut, cursor.flush_lsn) == (Position(1, Lsn(200), 0), 200)
+    cursor.begin(1, Lsn(200), 0)
+    assert cursor.next() == Position(1, Lsn(200), 1)
+
+
+def test_a_keepalive_never_moves_back() -> None:
+    cursor = Cursor(START, START, Lsn(100))
+    cursor.idle_at(Lsn(50))
+    assert (cursor.cut, cursor.flush_lsn) == (START, 100)
+
+
+def test_messages_out_of_order_are_corrupt() -> None:
+    cursor = Cursor(START, START, Lsn(100))
+    with pytest.raises(CorruptMessageError, match="outside"):
+        cursor.next()
+    cursor.begin(1, Lsn(150), 0)
+    with pytest.raises(CorruptMessageError, match="inside"):
+        cursor.begin(2, Lsn(160), 0)
+    with pytest.raises(CorruptMessageError, match="another"):
+        cursor.commit(Lsn(160), Lsn(170))
