@@ -1,0 +1,1 @@
+"""Tests by need: unit (no server), integration, faults, golden, properties."""

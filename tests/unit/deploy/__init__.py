@@ -1,0 +1,1 @@
+"""Tests of deploy that need no server."""
