@@ -1,0 +1,362 @@
+"""pg_catalog → the captured tables and what their columns, keys and partitions are.
+
+One query for all tables each, so that a thousand tables start as fast as one. What a *Relation*
+message says counts over the catalog, which may have moved on since the message was written.
+"""
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal, NamedTuple
+
+import psycopg
+
+from cdc.errors import PublicationError
+from cdc.postgres.column_types import Attribute, ColumnType, column, resolve
+from cdc.postgres.connection import query
+from cdc.postgres.failures import place
+from cdc.records.schema import Column, TableName
+from cdc.settings import CaptureSettings
+from cdc.wal.messages import Relation
+
+ReplicaIdentity = Literal["d", "n", "f", "i"]
+
+_USER_TABLES: Final = """
+SELECT c.oid, n.nspname, c.relname
+FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+WHERE c.relkind IN ('r', 'p') AND NOT c.relispartition AND c.relpersistence = 'p'
+  AND n.nspname <> 'information_schema' AND n.nspname !~ '^pg_' AND c.oid >= 16384
+ORDER BY n.nspname, c.relname
+"""
+_PUBLISHED_TABLES: Final = """
+SELECT c.oid, n.nspname, c.relname
+FROM pg_publication_tables p
+JOIN pg_namespace n ON n.nspname = p.schemaname
+JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = p.tablename
+WHERE p.pubname = %s
+ORDER BY n.nspname, c.relname
+"""
+# What identifies a row for the log of old rows: as RelationGetIdentityKeyBitmap() decides it.
+_IDENTITY: Final = """
+SELECT i.indrelid,
+       array_agg(a.attname::text ORDER BY k.ordinal) FILTER (WHERE i.indisprimary),
+       array_agg(a.attname::text ORDER BY k.ordinal) FILTER (
+           WHERE i.indisvalid AND i.indimmediate AND CASE c.relreplident
+               WHEN 'd' THEN i.indisprimary WHEN 'i' THEN i.indisreplident ELSE false END)
+FROM pg_index i
+JOIN pg_class c ON c.oid = i.indrelid
+CROSS JOIN unnest(i.indkey::int2[]) WITH ORDINALITY AS k (attnum, ordinal)
+JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum
+WHERE i.indrelid = ANY (%s) AND (i.indisprimary OR i.indisreplident)
+  AND k.ordinal <= i.indnkeyatts
+GROUP BY i.indrelid
+"""
+_RELATIONS: Final = """
+SELECT c.oid, n.nspname, c.relname, c.relreplident::text, c.relkind = 'p',
+       c.reltuples::float8, c.relpages,
+       coalesce(pg_relation_size(c.oid), 0) / current_setting('block_size')::int8, root.oid
+FROM unnest(%s::oid[]) AS root (oid)
+CROSS JOIN LATERAL (
+    SELECT root.oid AS member UNION SELECT relid FROM pg_partition_tree(root.oid) WHERE isleaf
+) AS tree
+JOIN pg_class c ON c.oid = tree.member
+JOIN pg_namespace n ON n.oid = c.relnamespace
+WHERE c.relkind IN ('r', 'p')
+ORDER BY root.oid, n.nspname, c.relname
+"""
+_ATTRIBUTES: Final = """
+SELECT attrelid, attname, atttypid, atttypmod, attnotnull, attgenerated::text
+FROM pg_attribute
+WHERE attrelid = ANY (%s) AND attnum > 0 AND NOT attisdropped
+ORDER BY attrelid, attnum
+"""
+_PUBLISHED_COLUMNS: Final = """
+SELECT c.oid, p.attnames::text[], p.rowfilter
+FROM pg_publication_tables p
+JOIN pg_namespace n ON n.nspname = p.schemaname
+JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = p.tablename
+WHERE p.pubname = %s AND c.oid = ANY (%s)
+"""
+_PUBLICATION_EXISTS: Final = "SELECT 1 FROM pg_publication WHERE pubname = %s"
+_BLOCK_BYTES: Final = "SELECT current_setting('block_size')::int"
+
+
+class CapturedTable(NamedTuple):
+    """A relation that passes the lists: a table, or the root of a partitioned one."""
+
+    oid: int
+    name: TableName
+
+
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """What holds rows: a plain table itself, or each partition of a partitioned one.
+
+    ``identity`` names the columns of the replica identity; empty when there is none.
+    """
+
+    oid: int
+    name: TableName
+    pages: int
+    replica_identity: ReplicaIdentity
+    identity: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class TableDescription:
+    """All that the daemon needs to know of a table before it reads it.
+
+    ``columns`` are those that the publication publishes; ``primary_key`` names all key columns,
+    published or not. ``rows_estimated`` is the planner's guess. ``row_filter`` is SQL.
+    """
+
+    oid: int
+    name: TableName
+    columns: tuple[Column, ...]
+    primary_key: tuple[str, ...]
+    replica_identity: ReplicaIdentity
+    identity: frozenset[str]
+    partitioned: bool
+    leaves: tuple[Leaf, ...]
+    rows_estimated: int
+    block_bytes: int
+    row_filter: str | None
+    signature: str
+
+    @property
+    def pages(self) -> int:
+        """How many pages the table's rows fill, without TOAST."""
+        return sum(leaf.pages for leaf in self.leaves)
+
+
+def captured_tables(
+    connection: psycopg.Connection, settings: CaptureSettings
+) -> list[CapturedTable]:
+    """The relations that the configuration asks for, by name.
+
+    With publication.autocreate.mode = disabled: those of the publication that pass the lists.
+    """
+    if settings.publication_autocreate_mode == "filtered":
+        rows = query(connection, _USER_TABLES)
+    else:
+        if not publication_exists(connection, settings.publication_name):
+            raise PublicationError(
+                f"publication {settings.publication_name} doesn't exist",
+                where=place(connection.pgconn),
+                remedy="create it, or let Millrace do so: publication.autocreate.mode = filtered",
+            )
+        rows = query(connection, _PUBLISHED_TABLES, [settings.publication_name])
+    tables = (CapturedTable(oid, TableName(namespace, name)) for oid, namespace, name in rows)
+    return [table for table in tables if settings.captures(str(table.name))]
+
+
+def publication_exists(connection: psycopg.Connection, name: str) -> bool:
+    """Whether the database has a publication of that name."""
+    return bool(query(connection, _PUBLICATION_EXISTS, [name]))
+
+
+def describe(
+    connection: psycopg.Connection, tables: Sequence[CapturedTable], publication: str
+) -> list[TableDescription]:
+    """Describe tables in their order, as the publication (if it exists yet) publishes them.
+
+    A table that was dropped meanwhile is left out.
+    """
+    facts = _Facts.look_up(connection, [table.oid for table in tables], publication)
+    return [_description(table, facts) for table in tables if table.oid in facts.roots]
+
+
+def describe_relation(connection: psycopg.Connection, relation: Relation) -> tuple[Column, ...]:
+    """The columns of a Relation message; the catalog adds only what the message lacks.
+
+    Nullability and the key's order come from the table as it is now, by column name. Where the
+    table is gone or its key was changed, the message's own identity columns are the key if it is
+    the primary key that identifies rows (replica identity default), and every column may be null.
+    """
+    attributes = [Attribute(*entry) for entry in relation.columns]
+    types = resolve(connection, attributes)
+    now = {raw.name: raw for raw in _attributes(connection, [relation.oid]).get(relation.oid, [])}
+    primary_key = _primary_key(connection, relation.oid)
+    flagged = tuple(a.name for a in attributes if a.identity)
+    if relation.replica_identity == "d" and set(flagged) != set(primary_key):
+        primary_key = flagged
+    elif not {a.name for a in attributes}.issuperset(primary_key):
+        primary_key = ()
+    return tuple(
+        column(
+            attribute,
+            types,
+            optional=attribute.name not in now or not now[attribute.name].not_null,
+            key=_ordinal(attribute.name, primary_key),
+        )
+        for attribute in attributes
+    )
+
+
+def signature(replica_identity: str, attributes: Iterable[Attribute]) -> str:
+    """Canonical text of what a Relation message says: equal text, equal meaning of its rows."""
+    columns = [[a.name, a.type_oid, a.modifier, a.identity] for a in attributes]
+    return json.dumps([replica_identity, columns], ensure_ascii=False, separators=(",", ":"))
+
+
+def relation_signature(relation: Relation) -> str:
+    """The signature of a Relation message; that of an unchanged table's description is equal."""
+    return signature(relation.replica_identity, (Attribute(*entry) for entry in relation.columns))
+
+
+class _Member(NamedTuple):
+    """A row of _RELATIONS: a captured table, or a partition of one."""
+
+    oid: int
+    namespace: str
+    table: str
+    replica_identity: ReplicaIdentity
+    partitioned: bool
+    tuples: float
+    pages_analyzed: int
+    pages: int
+    root: int
+
+    @property
+    def rows(self) -> int:
+        """The planner's way: the density last seen, times today's size."""
+        if self.partitioned or self.tuples <= 0 or self.pages_analyzed <= 0:
+            return 0
+        return round(self.tuples / self.pages_analyzed * self.pages)
+
+
+class _RawAttribute(NamedTuple):
+    name: str
+    type_oid: int
+    modifier: int
+    not_null: bool
+    generated: str
+
+    def is_published(self, published: Sequence[str] | None, server_version: int) -> bool:
+        """Generated columns are in the stream from PostgreSQL 18 on, and only if asked for."""
+        if self.generated and (published is None or server_version < 180_000):
+            return False
+        return published is None or self.name in published
+
+
+class _Identity(NamedTuple):
+    primary_key: tuple[str, ...] = ()
+    columns: frozenset[str] = frozenset()
+
+
+class _Facts(NamedTuple):
+    """What the catalog says about some tables, one look-up each."""
+
+    server_version: int
+    block_bytes: int
+    roots: dict[int, _Member]
+    leaves: dict[int, list[_Member]]
+    identities: dict[int, _Identity]
+    attributes: dict[int, list[_RawAttribute]]
+    published: dict[int, tuple[list[str] | None, str | None]]
+    types: dict[tuple[int, int], ColumnType]
+
+    @classmethod
+    def look_up(cls, connection: psycopg.Connection, oids: list[int], publication: str) -> "_Facts":
+        members = [_Member(*row) for row in query(connection, _RELATIONS, [oids])]
+        attributes = _attributes(connection, oids)
+        leaves: dict[int, list[_Member]] = {}
+        for member in members:
+            if not member.partitioned:
+                leaves.setdefault(member.root, []).append(member)
+        ((block_bytes,),) = query(connection, _BLOCK_BYTES)
+        raws = (raw for table in attributes.values() for raw in table)
+        return cls(
+            server_version=connection.info.server_version,
+            block_bytes=block_bytes,
+            roots={member.oid: member for member in members if member.oid == member.root},
+            leaves=leaves,
+            identities=_identities(connection, [member.oid for member in members]),
+            attributes=attributes,
+            published=_published(connection, publication, oids),
+            types=resolve(connection, (Attribute(False, *raw[:3]) for raw in raws)),
+        )
+
+    def identity(self, member: _Member) -> frozenset[str]:
+        if member.replica_identity == "f":
+            return frozenset(raw.name for raw in self.attributes.get(member.root, []))
+        return self.identities.get(member.oid, _Identity()).columns
+
+
+def _description(table: CapturedTable, facts: _Facts) -> TableDescription:
+    root = facts.roots[table.oid]
+    names, row_filter = facts.published.get(root.oid, (None, None))
+    primary_key = facts.identities.get(root.oid, _Identity()).primary_key
+    identity = facts.identity(root)
+    leaves = facts.leaves.get(root.oid, [])
+    kept = [
+        raw
+        for raw in facts.attributes.get(root.oid, [])
+        if raw.is_published(names, facts.server_version)
+    ]
+    attributes = [Attribute(raw.name in identity, *raw[:3]) for raw in kept]
+    return TableDescription(
+        oid=root.oid,
+        name=table.name,
+        columns=tuple(
+            column(
+                attribute,
+                facts.types,
+                optional=not raw.not_null,
+                key=_ordinal(attribute.name, primary_key),
+            )
+            for attribute, raw in zip(attributes, kept, strict=True)
+        ),
+        primary_key=primary_key,
+        replica_identity=root.replica_identity,
+        identity=identity,
+        partitioned=root.partitioned,
+        leaves=tuple(
+            Leaf(
+                leaf.oid,
+                TableName(leaf.namespace, leaf.table),
+                leaf.pages,
+                leaf.replica_identity,
+                facts.identity(leaf),
+            )
+            for leaf in leaves
+        ),
+        rows_estimated=sum(leaf.rows for leaf in leaves),
+        block_bytes=facts.block_bytes,
+        row_filter=row_filter,
+        signature=signature(root.replica_identity, attributes),
+    )
+
+
+def _ordinal(name: str, primary_key: Sequence[str]) -> int | None:
+    return primary_key.index(name) + 1 if name in primary_key else None
+
+
+def _primary_key(connection: psycopg.Connection, oid: int) -> tuple[str, ...]:
+    return _identities(connection, [oid]).get(oid, _Identity()).primary_key
+
+
+def _identities(connection: psycopg.Connection, oids: list[int]) -> dict[int, _Identity]:
+    return {
+        oid: _Identity(tuple(primary_key or ()), frozenset(identity or ()))
+        for oid, primary_key, identity in query(connection, _IDENTITY, [oids])
+    }
+
+
+def _attributes(connection: psycopg.Connection, oids: list[int]) -> dict[int, list[_RawAttribute]]:
+    attributes: dict[int, list[_RawAttribute]] = {}
+    for oid, *raw in query(connection, _ATTRIBUTES, [oids]):
+        attributes.setdefault(oid, []).append(_RawAttribute(*raw))
+    return attributes
+
+
+def _published(
+    connection: psycopg.Connection, publication: str, oids: list[int]
+) -> dict[int, tuple[list[str] | None, str | None]]:
+    """Column names and row filter of each table in the publication; PostgreSQL 14 has neither."""
+    if connection.info.server_version < 150_000:
+        return {}
+    return {
+        oid: (names, row_filter)
+        for oid, names, row_filter in query(connection, _PUBLISHED_COLUMNS, [publication, oids])
+    }

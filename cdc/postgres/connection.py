@@ -1,0 +1,199 @@
+"""libpq keywords from [source] → connections that all write values as text in the same form.
+
+Snapshot and stream must print one value alike, whatever the role's or the server's defaults are,
+so every setting that changes a type's text is pinned in the start-up packet. The user's keywords
+are kept, and win where nothing depends on the value.
+https://www.postgresql.org/docs/current/libpq-connect.html#LIBPQ-PARAMKEYWORDS
+"""
+
+import select
+import time
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
+
+import psycopg
+from psycopg import pq, sql
+from psycopg.conninfo import make_conninfo
+from psycopg.pq.abc import PGconn, PGresult
+
+from cdc.errors import ConfigError, SourceUnreachableError
+from cdc.postgres.failures import connect_error, explained, place, raise_result
+from cdc.records.position import Lsn
+from cdc.settings import LibraryOptions
+
+_PINNED: Final = {
+    "TimeZone": "UTC",
+    "DateStyle": "ISO",
+    "IntervalStyle": "iso_8601",
+    "extra_float_digits": "1",
+    "bytea_output": "hex",
+    "lc_monetary": "C",
+    # Names inside regclass values, row filters and declared types are always qualified.
+    "search_path": "pg_catalog",
+    # A policy must never hide rows from a snapshot in silence: with off, the server raises.
+    "row_security": "off",
+    "statement_timeout": "0",
+    "idle_in_transaction_session_timeout": "0",
+    "idle_session_timeout": "0",
+    # The server notices within half a minute that we died without a word, and frees the lock.
+    # No tcp_user_timeout there: it would cut a connection that we leave unread under back pressure.
+    "tcp_keepalives_idle": "10",
+    "tcp_keepalives_interval": "5",
+    "tcp_keepalives_count": "3",
+}
+_PINNED_QUERY: Final = {"lock_timeout": "10s"}
+_PINNED_REPLICATION: Final = {"wal_sender_timeout": "10s"}
+_PINNED_SINCE: Final = ((170_000, "SET transaction_timeout = 0"),)
+"""Settings that an older server would refuse to start a session with."""
+
+_DEFAULTS: Final = {
+    "connect_timeout": "10",
+    "keepalives_idle": "10",
+    "keepalives_interval": "5",
+    "keepalives_count": "3",
+    "tcp_user_timeout": "20000",
+}
+_POLL_TLS_S: Final = 0.05
+"""Under TLS, decrypted bytes can wait in the library while the socket is silent: look often."""
+
+
+class System(NamedTuple):
+    """Which history a server writes: IDENTIFY_SYSTEM's answer."""
+
+    identifier: str
+    timeline: int
+    flush_lsn: Lsn
+    database: str
+
+
+def connect(source: LibraryOptions, *, purpose: str) -> psycopg.Connection:
+    """Open an autocommit session named ``millrace <purpose>``; raises what docs/errors.md lists."""
+    conninfo = _conninfo(source, purpose, {**_PINNED, **_PINNED_QUERY})
+    try:
+        connection = psycopg.connect(conninfo, autocommit=True, prepare_threshold=None)
+    except psycopg.OperationalError as error:
+        raise _refused(str(error), source) from None
+    except psycopg.ProgrammingError as error:
+        raise ConfigError(str(error).strip(), where="[source]") from None
+    for since, statement in _PINNED_SINCE:
+        if connection.info.server_version >= since:
+            query(connection, statement)
+    return connection
+
+
+def connect_replication(source: LibraryOptions) -> PGconn:
+    """Open a connection that takes replication commands of its database."""
+    options = {**_PINNED, **_PINNED_REPLICATION}
+    conninfo = _conninfo({**source, "replication": "database"}, "replication", options)
+    pgconn = pq.PGconn.connect(conninfo.encode())
+    if pgconn.status != pq.ConnStatus.OK:
+        error = _refused(pgconn.get_error_message(), source)
+        pgconn.finish()
+        raise error
+    for since, statement in _PINNED_SINCE:
+        if pgconn.server_version >= since:
+            command(pgconn, statement)
+    return pgconn
+
+
+def target(source: LibraryOptions) -> str:
+    """Where the keywords lead, without secrets: ``host:port/dbname``."""
+    keywords = _effective(source)
+    host = keywords.get("host") or keywords.get("hostaddr") or "local"
+    return f"{host}:{keywords.get('port', '')}/{keywords.get('dbname', '')}"
+
+
+def query(
+    connection: psycopg.Connection,
+    statement: sql.SQL | sql.Composed | str,
+    parameters: Sequence[Any] | None = None,
+) -> list[tuple[Any, ...]]:
+    """Run a statement and return its rows, if it has any."""
+    with explained(connection.pgconn):
+        text = statement.encode() if isinstance(statement, str) else statement
+        cursor = connection.execute(text, parameters)
+        return cursor.fetchall() if cursor.description else []
+
+
+def command(pgconn: PGconn, text: str) -> PGresult:
+    """Run a replication command or a simple query, and return its result."""
+    with explained(pgconn):
+        result = pgconn.exec_(text.encode())
+    if result.status in {pq.ExecStatus.FATAL_ERROR, pq.ExecStatus.BAD_RESPONSE}:
+        raise_result(result, place(pgconn))
+    return result
+
+
+def identify(pgconn: PGconn) -> System:
+    """Ask the server which history it writes, and how far it is."""
+    result = command(pgconn, "IDENTIFY_SYSTEM")
+    identifier, timeline, lsn, database = (
+        (result.get_value(0, number) or b"").decode() for number in range(4)
+    )
+    return System(identifier, int(timeline), Lsn.parse(lsn), database)
+
+
+def wait_readable(pgconn: PGconn, timeout_s: float) -> bool:
+    """Wait until something may have arrived, then take it from the socket into libpq.
+
+    Returns whether it looked; False means that the time is over and nothing came.
+    """
+    if pgconn.ssl_in_use or pgconn.used_gssapi:
+        timeout_s = min(timeout_s, _POLL_TLS_S)
+    poller = select.poll()
+    poller.register(pgconn.socket, select.POLLIN)
+    ready = bool(poller.poll(max(0, timeout_s) * 1000))
+    if ready or pgconn.ssl_in_use or pgconn.used_gssapi:
+        with explained(pgconn):
+            pgconn.consume_input()
+    return ready
+
+
+def flush(pgconn: PGconn, timeout_s: float) -> None:
+    """Send what libpq holds back; raises SourceUnreachableError when the server doesn't take it."""
+    deadline = time.monotonic() + timeout_s
+    poller = select.poll()
+    poller.register(pgconn.socket, select.POLLIN | select.POLLOUT)
+    with explained(pgconn):
+        while pgconn.flush():
+            left = deadline - time.monotonic()
+            if left <= 0:
+                raise SourceUnreachableError("the server takes no more data", where=place(pgconn))
+            if any(events & select.POLLIN for _, events in poller.poll(left * 1000)):
+                pgconn.consume_input()
+
+
+def _conninfo(source: LibraryOptions, purpose: str, pinned: dict[str, str]) -> str:
+    options = " ".join(f"-c {name}={value}" for name, value in pinned.items())
+    keywords = {
+        **_DEFAULTS,
+        "application_name": f"millrace {purpose}",
+        **source,
+        "client_encoding": "UTF8",
+        "options": f"{source.get('options', '')} {options}".strip(),
+    }
+    try:
+        return make_conninfo(**keywords)
+    except psycopg.ProgrammingError as error:
+        raise ConfigError(
+            str(error).strip(),
+            where="[source]",
+            remedy="[source] takes libpq's connection keywords: host, port, dbname, user …",
+        ) from None
+
+
+def _effective(source: LibraryOptions) -> dict[str, str]:
+    """The keywords, and libpq's defaults (environment, user name) for those not given."""
+    defaults = {
+        option.keyword.decode(): option.val.decode()
+        for option in pq.Conninfo.get_defaults()
+        if option.val is not None
+    }
+    keywords = {**defaults, **source}
+    keywords.setdefault("dbname", keywords.get("user", ""))
+    return keywords
+
+
+def _refused(text: str, source: LibraryOptions) -> Exception:
+    keywords = _effective(source)
+    return connect_error(text, target(source), keywords.get("user", ""), keywords.get("dbname", ""))

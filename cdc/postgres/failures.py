@@ -1,0 +1,186 @@
+"""libpq's messages and SQLSTATEs → errors that say what is wrong, where, and what mends it.
+
+A connection that never came to be has no SQLSTATE in libpq, only a text: CONNECT_FAILURES reads
+the English ones. A server that speaks another language gets the general class, with its own words.
+https://www.postgresql.org/docs/current/errcodes-appendix.html
+"""
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import NamedTuple, NoReturn
+
+import psycopg
+from psycopg import pq
+from psycopg.pq.abc import PGconn, PGresult
+
+from cdc.errors import (
+    ConfigError,
+    MillraceError,
+    SourceAuthenticationError,
+    SourceError,
+    SourcePrivilegeError,
+    SourceSettingError,
+    SourceUnreachableError,
+)
+
+
+class _Failure(NamedTuple):
+    pattern: re.Pattern[str]
+    error: type[MillraceError]
+    remedy: str
+
+
+def _failure(pattern: str, error: type[MillraceError], remedy: str) -> _Failure:
+    return _Failure(re.compile(pattern, re.IGNORECASE), error, remedy)
+
+
+_CONNECT_FAILURES = (
+    _failure(
+        r"invalid .+ value|invalid integer value|invalid port|bad value for|invalid connection opt"
+        r"|unrecognized configuration parameter|missing .*=|could not match \d+ (port|host)"
+        r"|service (file )?.+ not found|requires a value|invalid value for parameter",
+        ConfigError,
+        "correct that keyword in [source]: it takes libpq's connection keywords",
+    ),
+    _failure(
+        r"password authentication failed|no password supplied|fe_sendauth|SCRAM|SASL",
+        SourceAuthenticationError,
+        "check user and password in [source]",
+    ),
+    _failure(
+        r"no pg_hba\.conf entry|pg_hba\.conf rejects",
+        SourceAuthenticationError,
+        "add a line for this user, database and address to the server's pg_hba.conf, and reload it",
+    ),
+    _failure(
+        r"role .+ does not exist|not permitted to log in|authentication failed",
+        SourceAuthenticationError,
+        "name a role that may log in as user in [source]",
+    ),
+    _failure(
+        r"does not support SSL",
+        SourceAuthenticationError,
+        "enable TLS at the server (ssl = on), or choose another sslmode in [source]",
+    ),
+    _failure(
+        r"certificate|SSL error|tlsv1 alert|private key file|channel binding",
+        SourceAuthenticationError,
+        "check sslmode, sslrootcert, sslcert and sslkey in [source], and that host is the name in"
+        " the server's certificate",
+    ),
+    _failure(
+        r"database .+ does not exist",
+        ConfigError,
+        "name an existing database as dbname in [source]",
+    ),
+    _failure(
+        r"start WAL sender|superuser or replication role",
+        SourcePrivilegeError,
+        "let a superuser run ALTER ROLE {role} REPLICATION; (managed services: grant their"
+        " replication role, such as rds_replication, instead)",
+    ),
+    _failure(
+        r"permission denied for database",
+        SourcePrivilegeError,
+        "let the database's owner run GRANT CONNECT ON DATABASE {database} TO {role};",
+    ),
+    _failure(
+        r"max_wal_senders",
+        SourceUnreachableError,
+        "raise max_wal_senders and restart the server, or stop an idle replication client",
+    ),
+    _failure(
+        r"too many (clients|connections)|remaining connection slots",
+        SourceUnreachableError,
+        "raise max_connections (or the role's CONNECTION LIMIT), or close idle sessions",
+    ),
+)
+
+_STATEMENT_FAILURES: dict[str, tuple[type[MillraceError], str]] = {
+    "08": (SourceUnreachableError, "check the server and the network in between"),
+    "25006": (SourceSettingError, "connect to the primary: this server is read-only"),
+    "42501": (SourcePrivilegeError, "grant the missing right to the role in [source]"),
+    "53": (SourceUnreachableError, "free the resource that the server is short of"),
+    "53400": (SourceSettingError, "raise that limit in postgresql.conf and restart the server"),
+    "55P03": (
+        SourceUnreachableError,
+        "wait for the session that holds the lock, or end it (pg_locks, pg_stat_activity)",
+    ),
+    "57014": (SourceUnreachableError, "find out who cancelled the statement, and start again"),
+    "57P": (SourceUnreachableError, "wait until the server accepts connections again"),
+}
+"""SQLSTATE, or the beginning of one → the error; the longest match counts."""
+
+
+def place(pgconn: PGconn) -> str:
+    """Where a connection leads: ``host:port/dbname``."""
+    host, port, name = (part.decode() for part in (pgconn.host, pgconn.port, pgconn.db))
+    return f"{host or 'local'}:{port}/{name}"
+
+
+def connect_error(text: str, where: str, role: str, database: str) -> MillraceError:
+    """Explain why no connection came to be; ``text`` is libpq's message."""
+    what = text.strip().removeprefix("connection failed: ").removeprefix("connection is bad: ")
+    for failure in _CONNECT_FAILURES:
+        if failure.pattern.search(what):
+            remedy = failure.remedy.format(role=quote(role), database=quote(database))
+            return failure.error(what, where=where, remedy=remedy)
+    return SourceUnreachableError(
+        what, where=where, remedy="check host and port in [source], and that the server runs"
+    )
+
+
+def statement_error(sqlstate: str | None, text: str, where: str) -> MillraceError:
+    """Explain why a statement failed; without an SQLSTATE the connection was lost."""
+    if sqlstate is None:
+        sqlstate = "08006"
+        text = text or "the connection was lost"
+    for length in (5, 3, 2):
+        known = _STATEMENT_FAILURES.get(sqlstate[:length])
+        if known is not None:
+            return known[0](text.strip(), where=where, remedy=known[1])
+    return SourceError(f"{text.strip()} [SQLSTATE {sqlstate}]", where=where)
+
+
+@contextmanager
+def explained(pgconn: PGconn) -> Iterator[None]:
+    """Turn what psycopg raises within into our errors."""
+    where = place(pgconn) if pgconn.status == pq.ConnStatus.OK else ""
+    try:
+        yield
+    except psycopg.Error as error:
+        text = error.diag.message_primary or str(error)
+        raise statement_error(error.sqlstate, text, where) from error
+
+
+def result_sqlstate(result: PGresult) -> str | None:
+    """The SQLSTATE of a failed result; None where the connection broke."""
+    code = result.error_field(pq.DiagnosticField.SQLSTATE)
+    return code.decode() if code else None
+
+
+def result_text(result: PGresult) -> str:
+    """The server's message and its detail and hint, on one line."""
+    fields = (
+        result.error_field(field)
+        for field in (
+            pq.DiagnosticField.MESSAGE_PRIMARY,
+            pq.DiagnosticField.MESSAGE_DETAIL,
+            pq.DiagnosticField.MESSAGE_HINT,
+        )
+    )
+    text = "; ".join(field.decode("utf-8", "replace") for field in fields if field)
+    return text or result.error_message.decode("utf-8", "replace").strip()
+
+
+def raise_result(result: PGresult, where: str) -> NoReturn:
+    """Raise what a failed result means in general."""
+    raise statement_error(result_sqlstate(result), result_text(result), where)
+
+
+def quote(name: str) -> str:
+    """A name as SQL wants it in a line that the user can paste."""
+    if re.fullmatch(r"[a-z_][a-z0-9_]*", name):
+        return name
+    return '"' + name.replace('"', '""') + '"'
