@@ -1,0 +1,131 @@
+"""Servers → a whole pipeline on them: configuration, daemon and merge jobs as separate processes.
+
+The demo, the end-to-end tests and the benchmarks run Millrace this way, which is a user's way.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Final
+
+import psycopg
+from psycopg.conninfo import make_conninfo
+
+from cdc.kafka.state import last_progress, read_all
+from cdc.records.position import Lsn
+from cdc.records.state import Progress, TableState
+from cdc.records.topics import progress_topic, table_topic
+from cdc.settings import Settings, load
+from deploy.local.processes import Command, Process, ServerError
+
+_POLL_S: Final = 0.1
+_MILLRACE: Final = (sys.executable, "-m", "millrace")
+_ROOT: Final = Path(__file__).resolve().parents[2]
+
+
+class Pipeline:
+    """One configuration, and the commands that use it."""
+
+    def __init__(
+        self,
+        folder: Path,
+        source: Mapping[str, str],
+        kafka: Mapping[str, str],
+        *,
+        prefix: str,
+        search_url: str | None = None,
+        capture: Mapping[str, str | int] | None = None,
+    ) -> None:
+        self.folder = folder
+        self.config = folder / "millrace.toml"
+        self._source = dict(source)
+        sections: dict[str, Mapping[str, str | int]] = {
+            "source": source,
+            "capture": {"topic.prefix": prefix, "slot.name": prefix, "publication.name": prefix}
+            | dict(capture or {}),
+            "kafka": kafka,
+            "lakehouse": {"path": str(folder / "lakehouse")},
+        }
+        if search_url is not None:
+            sections["search"] = {"url": search_url, "index.prefix": f"{prefix}."}
+        self.config.write_text(_toml(sections), encoding="utf-8")
+        self.config.chmod(0o600)
+        self.settings: Settings = load(self.config)
+
+    def start(self, environment: Mapping[str, str] | None = None, *, keep: bool = False) -> Process:
+        """Start the daemon; its log is ``daemon.log`` in the folder."""
+        return Command(
+            "millrace run",
+            (*_MILLRACE, "run", "--config", str(self.config)),
+            self.folder / "daemon.log",
+            environment={"PYTHONPATH": str(_ROOT)} | dict(environment or {}),
+        ).start(keep=keep)
+
+    def millrace(
+        self, *words: str, environment: Mapping[str, str] | None = None, timeout_s: float = 300
+    ) -> subprocess.CompletedProcess[str]:
+        """Run a command to its end, as cron would."""
+        return subprocess.run(
+            [*_MILLRACE, *words, "--config", str(self.config)],
+            cwd=_ROOT,
+            env=_environment(environment),
+            capture_output=True,
+            text=True,
+            timeout=timeout_s,
+            check=False,
+        )
+
+    def progress(self) -> Progress | None:
+        """The last progress record."""
+        capture = self.settings.capture
+        topic = progress_topic(capture.topic_prefix)
+        return last_progress(self.settings.kafka, topic, capture.slot_name)
+
+    def tables(self) -> list[TableState]:
+        """The state of every table, as far as the log has one."""
+        topic = table_topic(self.settings.capture.topic_prefix)
+        return list(read_all(self.settings.kafka, topic, TableState))
+
+    def wal_end(self) -> Lsn:
+        """Where the source's WAL ends now."""
+        with psycopg.connect(make_conninfo(**self._source), autocommit=True) as connection:
+            row = connection.execute("SELECT pg_current_wal_insert_lsn()::text").fetchone()
+        assert row is not None  # noqa: S101 (a function call returns a row)
+        return Lsn.parse(row[0])
+
+    def wait_until_logged(
+        self,
+        lsn: Lsn,
+        daemon: Process,
+        *,
+        timeout_s: float = 120,
+        waiting: Callable[[], None] | None = None,
+    ) -> Progress:
+        """Wait until the log has everything before ``lsn``; raises ServerError when it won't."""
+        deadline = time.monotonic() + timeout_s
+        while True:
+            progress = self.progress()
+            if progress is not None and progress.flush_lsn >= lsn:
+                return progress
+            if not daemon.running or time.monotonic() > deadline:
+                reached = progress.flush_lsn if progress else "nothing"
+                raise ServerError(f"the log has {reached}, not {lsn}. {daemon.command.log_end()}")
+            if waiting is not None:
+                waiting()
+            time.sleep(_POLL_S)
+
+
+def _environment(extra: Mapping[str, str] | None) -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": str(_ROOT), **(extra or {})}
+
+
+def _toml(sections: Mapping[str, Mapping[str, str | int]]) -> str:
+    # A JSON string is a TOML string, as long as it is short of lone surrogates.
+    lines = []
+    for section, values in sections.items():
+        lines += [f"[{section}]", *(f'"{key}" = {json.dumps(v)}' for key, v in values.items()), ""]
+    return "\n".join(lines)

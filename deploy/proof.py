@@ -1,0 +1,196 @@
+"""Source, Delta table and index of one table → their differences, row by row.
+
+Takes another way than the pipeline on purpose: PostgreSQL itself writes each row as JSON
+(row_to_json), Spark reads that file with the Delta table's own column types and counts rows that
+are on one side only; documents are compared with the same JSON in Python.
+"""
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import psycopg
+from psycopg import sql
+
+from cdc.records.schema import TableName
+
+if TYPE_CHECKING:
+    from opensearchpy import OpenSearch
+    from pyspark.sql import SparkSession
+
+_PLAIN: Final = {
+    *("int2", "int4", "int8", "oid", "float4", "float8", "numeric", "bool", "date"),
+    *("text", "varchar", "bpchar", "name", "timestamp", "timestamptz"),
+}
+"""Types that row_to_json writes in a form that Spark reads back exactly."""
+_SCAN_SIZE: Final = 5_000
+
+
+@dataclass(frozen=True, slots=True)
+class SourceColumn:
+    """A column as the source's catalog has it; ``type`` is an array's element type."""
+
+    name: str
+    type: str
+    array: bool
+    key: bool
+
+
+def source_columns(connection: psycopg.Connection, table: TableName) -> list[SourceColumn]:
+    """The table's columns in their order."""
+    rows = connection.execute(
+        """
+        SELECT attname, coalesce(element.typname, type.typname), element.oid IS NOT NULL,
+               coalesce(attnum = ANY (indkey), false)
+        FROM pg_attribute
+        JOIN pg_type type ON type.oid = atttypid
+        LEFT JOIN pg_type element ON element.oid = type.typelem AND type.typcategory = 'A'
+        LEFT JOIN pg_index ON indrelid = attrelid AND indisprimary
+        WHERE attrelid = format('%%I.%%I', %s::text, %s::text)::regclass
+          AND attnum > 0 AND NOT attisdropped
+        ORDER BY attnum
+        """,
+        table,
+    ).fetchall()
+    return [SourceColumn(*row) for row in rows]
+
+
+def _as_json(column: SourceColumn, *, text: bool) -> sql.Composable:
+    name = sql.Identifier(column.name)
+    if column.type == "bytea":
+        return sql.SQL("replace(encode({0}, 'base64'), E'\\n', '') AS {0}").format(name)
+    if column.type in {"time", "timetz"} and not column.array:
+        return sql.SQL("(extract(epoch FROM {0}) * 1000000)::bigint AS {0}").format(name)
+    if column.type == "bpchar" or (column.type in _PLAIN and not text) or column.array:
+        return name
+    return sql.SQL("{0}::text AS {0}").format(name)
+
+
+def export(
+    connection: psycopg.Connection,
+    table: TableName,
+    file: Path,
+    *,
+    as_text: Callable[[SourceColumn], bool] = lambda _column: False,
+) -> int:
+    """Write the table's rows as JSON lines; returns their number."""
+    columns = source_columns(connection, table)
+    query = sql.SQL(
+        "COPY (SELECT row_to_json(r) FROM (SELECT {} FROM {}) r) TO STDOUT "
+        "(FORMAT csv, QUOTE E'\\x01', DELIMITER E'\\x02')"
+    ).format(
+        sql.SQL(", ").join(_as_json(column, text=as_text(column)) for column in columns),
+        sql.Identifier(*table),
+    )
+    rows = 0
+    with file.open("wb") as lines, connection.cursor().copy(query) as copy:
+        for block in copy:
+            lines.write(block)
+            rows += bytes(block).count(b"\n")
+    return rows
+
+
+def lakehouse_differences(
+    spark: "SparkSession",
+    connection: psycopg.Connection,
+    table: TableName,
+    delta_path: str,
+    folder: Path,
+) -> tuple[int, int, list[str]]:
+    """(rows of the source, rows that are on one side only, examples of those)."""
+    from pyspark.sql import functions as F  # noqa: N812 (as everybody calls it)
+    from pyspark.sql.types import StringType, StructType
+
+    spark.conf.set("spark.sql.caseSensitive", "true")
+    target = spark.read.format("delta").load(delta_path)
+    names = [column.name for column in source_columns(connection, table)]
+    types = {field.name: field for field in target.schema if field.name in names}
+    file = folder / f"{table}.json"
+    rows = export(
+        connection,
+        table,
+        file,
+        as_text=lambda column: isinstance(types[column.name].dataType, StringType),
+    )
+    chosen = [f"`{name.replace('`', '``')}`" for name in names]
+    source = spark.read.schema(StructType([types[name] for name in names])).json(
+        str(file), mode="FAILFAST"
+    )
+    difference = (
+        source.select(*chosen, F.lit(1).alias("_side"))
+        .union(target.select(*chosen, F.lit(-1).alias("_side")))
+        .groupBy(*chosen)
+        .agg(F.sum("_side").alias("_side"))
+        .where("_side <> 0")
+    )
+    examples = [row.asDict() for row in difference.limit(3).collect()]
+    count = int(difference.agg(F.coalesce(F.sum(F.abs("_side")), F.lit(0))).first()[0])
+    file.unlink()
+    return rows, count, [json.dumps(example, default=str) for example in examples]
+
+
+def _canonical(value: Any, column: SourceColumn) -> Any:
+    if value is None or column.array:
+        return value
+    if column.type == "numeric":
+        return str(Decimal(str(value)).normalize())
+    if column.type in {"timestamp", "timestamptz"}:
+        moment = datetime.fromisoformat(str(value))
+        return moment.astimezone(UTC).isoformat() if moment.tzinfo else moment.isoformat()
+    if column.type in {"float4", "float8"}:
+        return float(value)
+    return value
+
+
+def _rows_by_key(
+    rows: Iterator[Mapping[str, Any]], columns: list[SourceColumn]
+) -> tuple[dict[tuple[Any, ...], bytes], int]:
+    """(key → digest of the whole row, number of rows whose key was there already)."""
+    found: dict[tuple[Any, ...], bytes] = {}
+    repeated = 0
+    for row in rows:
+        values = {column.name: _canonical(row.get(column.name), column) for column in columns}
+        key = tuple(values[column.name] for column in columns if column.key)
+        repeated += key in found
+        text = json.dumps(values, sort_keys=True, default=str)
+        found[key] = hashlib.blake2b(text.encode(), digest_size=16).digest()
+    return found, repeated
+
+
+def index_differences(
+    client: "OpenSearch",
+    connection: psycopg.Connection,
+    table: TableName,
+    index: str,
+    folder: Path,
+) -> tuple[int, int, list[str]]:
+    """(documents, keys that differ or are on one side only, examples); for tables with a key."""
+    from opensearchpy.helpers import scan
+
+    columns = source_columns(connection, table)
+    file = folder / f"{table}.documents.json"
+    export(connection, table, file)
+    with file.open(encoding="utf-8") as lines:
+        rows = (json.loads(line, parse_float=Decimal) for line in lines)
+        expected, _ = _rows_by_key(rows, columns)
+    file.unlink()
+    client.indices.refresh(index=index)
+    hits = scan(client, index=index, size=_SCAN_SIZE, query={"query": {"match_all": {}}})
+    found, repeated = _rows_by_key((hit["_source"] for hit in hits), columns)
+    different = [
+        key for key in expected.keys() | found.keys() if expected.get(key) != found.get(key)
+    ]
+    return len(found) + repeated, len(different) + repeated, [str(key) for key in different[:3]]
+
+
+def connect(conninfo: Mapping[str, str]) -> closing[psycopg.Connection]:
+    """A connection to the source that prints times in UTC."""
+    connection = psycopg.connect(**dict(conninfo), autocommit=True)  # type: ignore[arg-type]
+    connection.execute("SET TimeZone = 'UTC'")
+    return closing(connection)
