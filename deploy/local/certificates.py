@@ -1,6 +1,7 @@
 """A folder -> a certificate authority and a server certificate for this machine, for TLS tests."""
 
 import ipaddress
+import secrets
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -38,7 +39,8 @@ class Certificates:
         folder.mkdir(parents=True, exist_ok=True)
         files = cls(*(folder / name for name in ("ca.pem", "server.pem", "key.pem", "store.pem")))
         authority_key, server_key = (ec.generate_private_key(ec.SECP256R1()) for _ in range(2))
-        issuer = _name("Millrace local authority")
+        # A name of its own, or a client with another authority's file blames the signature.
+        issuer = _name(f"Millrace local authority {secrets.token_hex(4)}")
         authority = _sign(
             _builder(issuer, issuer, authority_key.public_key())
             .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)

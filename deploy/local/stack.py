@@ -11,7 +11,7 @@ block that ends well leaves the servers running and says in a file how `make sto
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from signal import Signals
 from types import TracebackType
@@ -74,7 +74,7 @@ class Stack:
         with ThreadPoolExecutor(len(self.servers)) as executor:
             starts = [executor.submit(server.start) for server in self.servers]
             try:
-                for start in starts:
+                for start in wait(starts, return_when=FIRST_EXCEPTION).done:
                     start.result()
             except BaseException:
                 self._abandon(starts)

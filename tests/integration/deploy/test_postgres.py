@@ -1,0 +1,93 @@
+"""The local PostgreSQL: its settings, its restarts and crashes, TLS, leftover slots."""
+
+from pathlib import Path
+
+import psycopg
+import pytest
+from psycopg.conninfo import make_conninfo
+
+from deploy.local.certificates import Certificates
+from deploy.local.postgres import Postgres
+
+pytestmark = pytest.mark.postgres
+
+Conninfo = dict[str, str]
+
+
+def connect(conninfo: Conninfo, **more: str) -> psycopg.Connection:
+    return psycopg.connect(make_conninfo(**{**conninfo, **more}), autocommit=True)
+
+
+def one(conninfo: Conninfo, query: str) -> object:
+    with connect(conninfo) as connection:
+        cursor = connection.execute(query.encode())
+        row = cursor.fetchone() if cursor.description else None
+    return row[0] if row else None
+
+
+def waits_for_data(connection: psycopg.Connection) -> bool:
+    result = connection.pgconn.get_result()
+    return result is not None and result.status == psycopg.pq.ExecStatus.COPY_BOTH
+
+
+def test_logical_decoding_is_on_and_time_is_utc(database: Conninfo) -> None:
+    assert one(database, "SHOW wal_level") == "logical"
+    assert one(database, "SHOW timezone") == "UTC"
+    assert one(database, "SHOW server_version_num") >= "180000"  # type: ignore[operator]
+
+
+def test_wrong_password_is_refused(database: Conninfo) -> None:
+    with pytest.raises(psycopg.OperationalError, match="password authentication failed"):
+        connect(database, password="wrong")
+
+
+def test_restart_takes_new_settings_and_crash_keeps_rows(server_folder: Path) -> None:
+    server = Postgres(server_folder, {"max_replication_slots": "7"}).start()
+    conninfo = server.create_database("it's")
+    assert one(conninfo, "SHOW max_replication_slots") == "7"
+    one(conninfo, "CREATE TABLE t AS SELECT 1 AS a")
+    server.settings["max_replication_slots"] = "8"
+    server.kill()
+    server.start()
+    assert one(conninfo, "SELECT a FROM t") == 1
+    assert one(conninfo, "SHOW max_replication_slots") == "8"
+    server.restart()
+    assert one(conninfo, "SELECT a FROM t") == 1
+    server.stop()
+
+
+def test_database_is_dropped_with_the_slot_that_a_walsender_holds(postgres: Postgres) -> None:
+    conninfo = postgres.create_database("left")
+    held = connect(conninfo, replication="database")
+    held.execute("CREATE_REPLICATION_SLOT leftover LOGICAL pgoutput")
+    options = b"(proto_version '4', publication_names 'p')"
+    held.pgconn.send_query(b"START_REPLICATION SLOT leftover LOGICAL 0/0 " + options)
+    assert waits_for_data(held)
+    postgres.drop_database("left")
+    held.close()
+    slots = "SELECT count(*) FROM pg_replication_slots WHERE slot_name = 'leftover'"
+    assert one(postgres.conninfo(), slots) == 0
+
+
+def test_tls_is_verified_and_required(server_folder: Path) -> None:
+    certificates = Certificates.create(server_folder / "certificates")
+    other = Certificates.create(server_folder / "other")
+    server = Postgres(server_folder, certificates=certificates).start()
+    conninfo = server.conninfo()
+    assert conninfo["sslmode"] == "verify-full"
+    with connect(conninfo) as connection:
+        assert connection.pgconn.ssl_in_use
+        rows = connection.execute("SELECT repeat('x', 1000) FROM generate_series(1, 20000)")
+        assert len(rows.fetchall()) == 20_000
+    with pytest.raises(psycopg.OperationalError, match="certificate verify failed"):
+        connect(conninfo, sslrootcert=str(other.authority))
+    with pytest.raises(psycopg.OperationalError):
+        connect(conninfo, sslmode="disable")
+    server.restart()
+    assert one(conninfo, "SELECT 1") == 1
+    server.stop()
+
+
+def test_programs_are_the_servers_own(postgres: Postgres) -> None:
+    for name in ("psql", "pgbench", "pg_recvlogical", "pg_dump"):
+        assert postgres.bin(name).exists()
