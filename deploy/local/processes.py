@@ -100,6 +100,15 @@ class Process:
         """Whether the process hasn't ended yet (a paused one runs)."""
         return self._child.poll() is None
 
+    @property
+    def exit_code(self) -> int | None:
+        """The exit code, negative for a signal; None while it runs."""
+        return self._child.poll()
+
+    def wait(self, timeout_s: float) -> int:
+        """Wait for its end; returns the exit code, raises subprocess.TimeoutExpired."""
+        return self._child.wait(timeout_s)
+
     def wait_until(self, ready: Callable[[], bool], timeout_s: float = READY_TIMEOUT_S) -> None:
         """Poll `ready`; raise with the end of the log where the process ends or time is up."""
         deadline = time.monotonic() + timeout_s
