@@ -1,0 +1,99 @@
+"""Changes of a table → the newest state of each key, column by column where a value is absent.
+
+One shuffle by key. The newest change wins by position alone; a column that it lacks is taken from
+the newest change that has it, and stays in ``_millrace_absent`` if none of the batch has.
+"""
+
+from collections.abc import Sequence
+
+from pyspark.sql import Column as SparkColumn
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812 (as everybody calls it)
+
+from cdc.records.position import Position
+from cdc.records.schema import TableSchema
+from sinks.parse import ABSENT, DELETE, OP, POSITION, quoted, target_names
+from sinks.types import can_be_absent, refuse
+
+_NEWEST = "_millrace_newest"
+_DELETED = "_millrace_deleted"
+
+
+def within(
+    raw: DataFrame, after: Position | None, cut: Position, truncated: Position | None
+) -> DataFrame:
+    """The raw records that this run has to apply.
+
+    Those up to the cut, newer than the cut that the table had reached (``after``) and newer than
+    the table's last TRUNCATE (``truncated``) if the batch has one. Records without a position
+    stay, for parse to refuse.
+    """
+    position = F.col("position")
+    low = max((bound for bound in (after, truncated) if bound is not None), default=None)
+    applicable = position <= str(cut)
+    if low is not None:
+        applicable &= position > str(low)
+    return raw.where(position.isNull() | applicable)
+
+
+def latest(changes: DataFrame, schema: TableSchema) -> DataFrame:
+    """One row per key of parsed changes, in the same columns.
+
+    A value from before a delete doesn't count: what comes after one is another row.
+    """
+    names = target_names(schema)
+    keys = [names[column.name] for column in schema.key]
+    patchy = [names[column.name] for column in schema.columns if can_be_absent(column)]
+    others = [name for name in names.values() if name not in keys and name not in patchy]
+    deleted = F.col(OP) == DELETE
+    grouped = changes.groupBy(*map(quoted, keys)).agg(
+        F.max_by(F.struct(*map(quoted, others), OP, ABSENT), POSITION).alias(_NEWEST),
+        F.max(POSITION).alias(POSITION),
+        F.max(F.when(deleted, F.col(POSITION))).alias(_DELETED),
+        *(_newest_present(name).alias(f"{_NEWEST}_{i}") for i, name in enumerate(patchy)),
+    )
+    winner, gone = F.col(_NEWEST), F.col(_DELETED)
+    found = {}
+    for i, name in enumerate(patchy):
+        newest = F.col(f"{_NEWEST}_{i}")
+        found[name] = F.when(gone.isNull() | (newest["position"] > gone), newest)
+    columns = {
+        **{name: F.col(quoted(name)) for name in keys},
+        **{name: winner.getField(name) for name in others},
+        **{name: found[name]["value"] for name in patchy},
+    }
+    absent = _still_absent(winner[ABSENT], found)
+    unknown = gone.isNotNull() & (F.size(absent) > 0)
+    return grouped.select(
+        *(columns[name].alias(name) for name in names.values()),
+        POSITION,
+        winner[OP].alias(OP),
+        F.coalesce(refuse(unknown, lost(absent), "array<string>"), absent).alias(ABSENT),
+    )
+
+
+def lost(absent: SparkColumn) -> SparkColumn:
+    """The message for a new row with columns whose values the log never had under its key."""
+    return F.concat(
+        F.lit("a row's key changed, and the log has no value for its unchanged columns "),
+        F.concat_ws(", ", absent),
+        F.lit(": set REPLICA IDENTITY FULL and take a new snapshot of the table"),
+    )
+
+
+def _newest_present(name: str) -> SparkColumn:
+    """The newest value that is there; in a struct, which tells a null from none."""
+    present = (F.col(OP) != DELETE) & ~F.array_contains(ABSENT, name)
+    value = F.struct(F.col(quoted(name)).alias("value"), F.col(POSITION).alias("position"))
+    return F.max_by(value, F.when(present, F.col(POSITION)))
+
+
+def _still_absent(absent: SparkColumn, found: dict[str, SparkColumn]) -> SparkColumn:
+    none = F.array().cast("array<string>")
+    if not found:
+        return none
+    missing = (
+        F.when(F.array_contains(absent, name) & value.isNull(), F.lit(name))
+        for name, value in found.items()
+    )
+    return F.when(F.size(absent) > 0, F.array_compact(F.array(*missing))).otherwise(none)

@@ -1,0 +1,144 @@
+"""The [spark] section → a SparkSession with Delta and Kafka, or one clear reason why not.
+
+Started from Python, the session takes its jars from ``MILLRACE_JARS`` or ``.cache/jars`` (folder
+``spark``), as ``make setup`` left them. Under spark-submit, or where [spark] names jars itself,
+what is there is used. The JVM's own output goes to a file without a name, whose end is shown if
+it doesn't start: a user reads one message, not log4j's.
+"""
+
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Final
+
+from cdc.errors import SparkMissingError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+REQUIRED: Final = {
+    "Delta Lake": "org.apache.spark.sql.delta.DeltaLog",
+    "Spark's Kafka source": "org.apache.spark.sql.kafka010.KafkaSourceProvider",
+}
+
+SESSION: Final = {
+    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+    "spark.sql.session.timeZone": "UTC",
+    # Kafka's secrets are options of the reader: keep them out of plans, logs and event files.
+    "spark.redaction.regex": "(?i)secret|password|token|access[.]?key|jaas|keystore|ssl[.]key",
+    "spark.sql.redaction.options.regex": "(?i)url|secret|password|token|jaas|keystore|ssl[.]key",
+    "spark.sql.shuffle.partitions": "8",
+    "spark.databricks.delta.snapshotPartitions": "2",
+    # VACUUM lists files with this parallelism: 27 s with the default of 32, 3 s so (docs: FACTS).
+    "spark.sql.sources.parallelPartitionDiscovery.parallelism": "4",
+}
+
+OWN_DRIVER: Final = {
+    "spark.master": "local[*]",
+    "spark.driver.memory": "2g",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+}
+_JAR_SETTINGS: Final = ("spark.jars", "spark.jars.packages", "spark.driver.extraClassPath")
+_REPOSITORY: Final = Path(__file__).resolve().parents[1]
+
+
+def open_session(options: Mapping[str, str], name: str = "millrace") -> "SparkSession":
+    """Start Spark, or join the session of this process; raises SparkMissingError."""
+    try:
+        from pyspark.sql import SparkSession
+    except ImportError:
+        raise SparkMissingError(
+            "PySpark is not installed", remedy="make setup, or: pip install 'millrace[spark]'"
+        ) from None
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    submitted = "PYSPARK_GATEWAY_PORT" in os.environ
+    if SparkSession.getActiveSession() is None and not submitted:
+        session = _start({"spark.app.name": name} | SESSION | OWN_DRIVER | dict(options))
+    else:
+        builder = SparkSession.builder.appName(name)
+        session = builder.config(map={**SESSION, **options}).getOrCreate()
+    session.sparkContext.setLogLevel("OFF")
+    _require_classes(session)
+    return session
+
+
+def _start(options: dict[str, str]) -> "SparkSession":
+    from pyspark import SparkConf, SparkContext
+    from pyspark.errors import PySparkException
+    from pyspark.java_gateway import launch_gateway
+    from pyspark.sql import SparkSession
+
+    _require_java()
+    if not any(setting in options for setting in _JAR_SETTINGS):
+        options |= _jars(local=options["spark.master"].startswith("local"))
+    if options["spark.master"].startswith("local"):
+        os.environ.setdefault("SPARK_LOCAL_IP", options["spark.driver.host"])
+    conf = SparkConf(loadDefaults=False).setAll(list(options.items()))
+    with tempfile.TemporaryFile() as output:
+        try:
+            quiet = {"stdout": output, "stderr": output}
+            gateway = launch_gateway(conf, quiet)  # type: ignore[no-untyped-call]
+            return SparkSession(SparkContext(conf=conf, gateway=gateway))
+        except (PySparkException, OSError, ValueError) as error:
+            raise SparkMissingError(
+                f"Spark doesn't start: {_reason(output) or error}",
+                remedy="check Java (17 or newer) and the [spark] section",
+            ) from None
+
+
+def _require_java() -> None:
+    home = os.environ.get("JAVA_HOME")
+    if shutil.which("java", path=str(Path(home) / "bin") if home else None) is None:
+        raise SparkMissingError(
+            "there is no java in JAVA_HOME or on PATH" if home else "there is no java on PATH",
+            remedy="install a JDK, version 17 or newer (make setup says which package)",
+        )
+
+
+def _jars(*, local: bool) -> dict[str, str]:
+    """A local driver gets a class path, which starts faster; a cluster gets the files sent."""
+    root = Path(os.environ.get("MILLRACE_JARS") or _REPOSITORY / ".cache" / "jars")
+    jars = sorted((root / "spark").glob("*.jar"))
+    if not jars:
+        raise SparkMissingError(
+            "there are no jars of Delta Lake and Spark's Kafka source",
+            where=str(root / "spark"),
+            remedy="make setup, or name them in [spark]: "
+            '"spark.jars.packages" = "io.delta:delta-spark_2.13:4.4.0,'
+            'org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0"',
+        )
+    if local:
+        return {"spark.driver.extraClassPath": str(root / "spark" / "*")}
+    return {"spark.jars": ",".join(map(str, jars))}
+
+
+def _require_classes(session: "SparkSession") -> None:
+    from py4j.protocol import Py4JJavaError
+
+    jvm = session.sparkContext._jvm  # noqa: SLF001 (PySpark has no other way to its JVM)
+    assert jvm is not None  # noqa: S101 (of a running session)
+    loader = jvm.java.lang.Thread.currentThread().getContextClassLoader()
+    for what, name in REQUIRED.items():
+        try:
+            loader.loadClass(name)
+        except Py4JJavaError:
+            raise SparkMissingError(
+                f"{what} is not on Spark's class path ({name} not found)",
+                remedy="make setup, or give spark-submit --packages io.delta:delta-spark_2.13:4.4.0"
+                ",org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0",
+            ) from None
+
+
+def _reason(output: IO[bytes]) -> str:
+    """The line of the JVM's output that says most: the first error, else the last line."""
+    output.seek(0)
+    lines = [line.strip() for line in output.read().decode(errors="replace").splitlines()]
+    telling = [line for line in lines if "rror" in line or "xception" in line]
+    return (telling or [line for line in lines if line] or [""])[0][:400]
