@@ -45,7 +45,7 @@ jars: $(SETS:%=$(JARS)/%/.complete)
 $(JARS)/%/.complete: deploy/local/jars/%/pom.xml
 	@echo "setup: jars of $*"
 	@mkdir -p $(@D) && rm -f $(@D)/*.jar
-	@mvn -q -B -ntp -f $< dependency:copy-dependencies -DoutputDirectory=$(@D) </dev/null
+	@mvn -q -B -ntp -Dstyle.color=never -f $< dependency:copy-dependencies -DoutputDirectory=$(@D) </dev/null
 	@touch $@
 
 # One after the other: Maven's local repository isn't made for two writers.

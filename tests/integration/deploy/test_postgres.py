@@ -1,17 +1,21 @@
 """The local PostgreSQL: its settings, its restarts and crashes, TLS, leftover slots."""
 
+import os
 from pathlib import Path
 
 import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
+from deploy.local.accounts import Account
 from deploy.local.certificates import Certificates
 from deploy.local.postgres import Postgres
 
 pytestmark = pytest.mark.postgres
 
 Conninfo = dict[str, str]
+
+DEBIAN_15 = Path("/usr/lib/postgresql/15/bin")
 
 
 def connect(conninfo: Conninfo, **more: str) -> psycopg.Connection:
@@ -85,6 +89,24 @@ def test_tls_is_verified_and_required(server_folder: Path) -> None:
         connect(conninfo, sslmode="disable")
     server.restart()
     assert one(conninfo, "SELECT 1") == 1
+    server.stop()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root drops to another account")
+def test_server_that_the_account_cannot_reach_runs_from_a_copy(
+    server_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Account, "reaches", lambda _self, path: "site-packages" not in str(path))
+    server = Postgres(server_folder).start()
+    assert server_folder in server.bin("postgres").parents
+    assert one(server.conninfo(), "SELECT 1") == 1
+    server.stop()
+
+
+@pytest.mark.skipif(not DEBIAN_15.exists(), reason="Debian's PostgreSQL 15 isn't installed")
+def test_another_version_runs_from_its_own_folder(server_folder: Path) -> None:
+    server = Postgres(server_folder, binaries=DEBIAN_15).start()
+    assert str(one(server.conninfo(), "SHOW server_version")).startswith("15.")
     server.stop()
 
 
