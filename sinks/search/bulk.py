@@ -66,16 +66,19 @@ class _Line(NamedTuple):
 
 def write(
     client: OpenSearch,
-    index: str,
+    alias: str,
     actions: Iterable[Action],
     *,
     bulk_bytes: int,
     patience: Patience = PATIENT,
 ) -> Counts:
-    """Send the actions in requests of about bulk_bytes; raises SinkError at the first refusal."""
+    """Send the actions in requests of about bulk_bytes; raises SinkError at the first refusal.
+
+    An index is written by an alias, never by its own name.
+    """
     counts = Counts()
     for lines in _batches(actions, bulk_bytes):
-        counts += _send(client, index, lines, patience)
+        counts += _send(client, alias, lines, patience)
     return counts
 
 
@@ -103,23 +106,24 @@ def _line(action: Action) -> _Line:
     return _Line(text.encode(), action.source is None)
 
 
-def _send(client: OpenSearch, index: str, lines: Sequence[_Line], patience: Patience) -> Counts:
+def _send(client: OpenSearch, alias: str, lines: Sequence[_Line], patience: Patience) -> Counts:
     """One request, and again with what the server was too busy for."""
     counts = Counts()
     backoff = Backoff(patience)
-    where = f"index {index}"
+    where = f"index {alias}"
     while True:
         try:
             answer = client.bulk(
-                index=index,
+                index=alias,
                 body=b"".join(line.body for line in lines),
-                params={"filter_path": _ANSWER_PARTS},
+                # A server left to itself would make an index that was deleted meanwhile anew.
+                params={"filter_path": _ANSWER_PARTS, "require_alias": "true"},
             )
         except OpenSearchException as failure:
             if is_too_large(failure) and len(lines) > 1:
                 half = len(lines) // 2
-                first = _send(client, index, lines[:half], patience)
-                return counts + first + _send(client, index, lines[half:], patience)
+                first = _send(client, alias, lines[:half], patience)
+                return counts + first + _send(client, alias, lines[half:], patience)
             if not passes(failure) or not backoff.wait():
                 raise explain(failure, where) from None
             continue

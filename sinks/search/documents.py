@@ -34,7 +34,7 @@ ABSENT_FIELD: Final = "_millrace_absent"
 _ID_BYTES_MAX: Final = 512  # the server's limit
 _HASHED: Final = "sha256:"
 _INVALID: Final = re.compile(r'[\\/*?"<>| ,#:\x00-\x1f]')
-_NUMBERED: Final = re.compile(r"-\d+\Z")
+_OWN_SUFFIX: Final = re.compile(r"-\d+(-write)?\Z")
 _TERM_CHARS_MAX: Final = 8191  # Lucene's 32,766 bytes, at four bytes a character
 
 _KEYWORD: Final = {"type": "keyword", "ignore_above": _TERM_CHARS_MAX}
@@ -92,7 +92,7 @@ def index_name(prefix: str, table: TableName) -> str:
 def index_names(prefix: str, tables: Iterable[TableName]) -> dict[TableName, str]:
     """Each table's alias; raises SinkError where two tables would share one.
 
-    The index behind an alias is ``<alias>-<generation>``, so that form of a name counts, too.
+    The index behind an alias is ``<alias>-<generation>``, so names of that form count, too.
     """
     names: dict[TableName, str] = {}
     owners: dict[str, TableName] = {}
@@ -102,7 +102,7 @@ def index_names(prefix: str, tables: Iterable[TableName]) -> dict[TableName, str
         if other != table:
             raise _collision(table, other, names[table])
     for name, table in owners.items():
-        other = owners.get(_NUMBERED.sub("", name), table)
+        other = owners.get(_OWN_SUFFIX.sub("", name), table)
         if other != table:
             raise _collision(table, other, name)
     return names

@@ -1,0 +1,209 @@
+"""TableSchema → an index behind its alias: made, loaded, extended, published, emptied.
+
+A table's documents are in ``<alias>-<generation>``, behind ``<alias>`` once they are complete. A
+new generation is loaded beside the old one and takes over the alias in one step. We write through
+a second alias, ``<alias>-<generation>-write``: with ``require_alias`` the server doesn't invent an
+index where ours was deleted, or where a run that should be dead still writes to an old one.
+
+``index.gc_deletes`` is an hour: so long the server itself knows the versions of deleted documents
+and refuses a late, older write. Past that, a run's plan protects them: changes that aren't newer
+than the table's cut are never sent.
+"""
+
+import re
+import time
+from collections.abc import Callable
+from typing import Any, Final, TypeVar
+
+from opensearchpy import NotFoundError, OpenSearch, RequestError
+
+from cdc.errors import SinkError
+from cdc.records.position import Position
+from cdc.records.schema import TableName, TableSchema
+from sinks.search.documents import POSITION_FIELD, mapping
+from sinks.search.retries import insist
+
+Answer = TypeVar("Answer")
+
+_GC_DELETES: Final = "1h"
+_FIELDS_PER_COLUMN: Final = 2  # with its subfield
+_FIELDS_SPARE: Final = 1_000  # the server's own default limit
+_LOADING: Final = {"refresh_interval": "-1", "number_of_replicas": 0}
+_SERVING: Final = {"refresh_interval": None, "auto_expand_replicas": "0-1"}
+_TASK_POLL_S: Final = 0.2
+_TASK_POLL_S_MAX: Final = 5.0
+
+
+def write_alias(index: str) -> str:
+    """The alias that an index is written through."""
+    return f"{index}-write"
+
+
+class TableIndex:
+    """The indexes of one table: ``log`` (the topic prefix) and table say whose they are."""
+
+    def __init__(self, client: OpenSearch, alias: str, log: str, table: TableName) -> None:
+        self.alias = alias
+        self._client = client
+        self._owner = {"log": log, "table": str(table)}
+
+    def make(self, schema: TableSchema, generation: int) -> str:
+        """Create an empty index of at least this generation, set up for a fast load."""
+        self._refuse_strangers()
+        taken = [int(name.rpartition("-")[2]) for name in self._generations()]
+        generation = max([generation, *(number + 1 for number in taken)])
+        index = f"{self.alias}-{generation}"
+        limit = len(schema.columns) * _FIELDS_PER_COLUMN + _FIELDS_SPARE
+        body = {
+            "settings": {
+                "index": {
+                    "gc_deletes": _GC_DELETES,
+                    "mapping.total_fields.limit": limit,
+                    **_LOADING,
+                }
+            },
+            "mappings": {**mapping(schema), "_meta": {"millrace": self._owner}},
+            "aliases": {write_alias(index): {}},
+        }
+
+        def create() -> None:
+            try:
+                self._client.indices.create(index=index, body=body)
+            except RequestError as failure:
+                # Ours, by a request whose answer was lost: a generation in use was skipped.
+                if failure.error != "resource_already_exists_exception":
+                    raise
+
+        self._ask(create)
+        return index
+
+    def uuid(self, index: str) -> str | None:
+        """The index's own identity, which a new one of the same name doesn't share."""
+
+        def ask() -> str | None:
+            try:
+                answer = self._client.indices.get_settings(index=index)
+            except NotFoundError:
+                return None
+            return str(answer[index]["settings"]["index"]["uuid"]) if index in answer else None
+
+        return self._ask(ask)
+
+    def extend(self, index: str, schema: TableSchema) -> None:
+        """Add the fields of new columns; raises SinkError where a column's type has changed."""
+        limit = len(schema.columns) * _FIELDS_PER_COLUMN + _FIELDS_SPARE
+        settings = {"index.mapping.total_fields.limit": limit}
+        self._ask(lambda: self._client.indices.put_settings(index=index, body=settings))
+        try:
+            self._ask(lambda: self._client.indices.put_mapping(index=index, body=mapping(schema)))
+        except SinkError as failure:
+            raise SinkError(
+                f"the table's columns no longer fit its index: {failure.what}",
+                where=f"table {schema.name}",
+                remedy=f"delete the index {index}: the next run loads a new one from the log",
+            ) from None
+
+    def publish(self, index: str) -> None:
+        """Make a loaded index the one behind the alias, and delete the ones before it."""
+        self._refuse_strangers()
+        self._ask(lambda: self._client.indices.put_settings(index=index, body={"index": _SERVING}))
+        self.refresh(index)
+        before = [name for name in self._generations() if name != index]
+        remove = [{"remove": {"index": name, "alias": self.alias}} for name in self._aliased()]
+        actions = [*remove, {"add": {"index": index, "alias": self.alias}}]
+        self._ask(lambda: self._client.indices.update_aliases(body={"actions": actions}))
+        for name in before:
+            self._ask(
+                lambda name=name: self._client.indices.delete(  # type: ignore[misc]
+                    index=name, params={"ignore_unavailable": "true"}
+                )
+            )
+
+    def refresh(self, index: str) -> None:
+        """Make everything written so far visible to searches."""
+        self._ask(lambda: self._client.indices.refresh(index=index))
+
+    def truncate(self, index: str, position: Position) -> int:
+        """Delete every document that is older than a TRUNCATE; the number of those deleted.
+
+        Documents that change meanwhile are looked at again. As a task of the server's, since no
+        request lives as long as this may take.
+        """
+        query = {"query": {"range": {POSITION_FIELD: {"lt": str(position)}}}}
+        deleted = 0
+        while True:
+            self.refresh(index)
+            task = self._ask(
+                lambda: self._client.delete_by_query(
+                    index=index,
+                    body=query,
+                    params={"conflicts": "proceed", "wait_for_completion": "false"},
+                )
+            )["task"]
+            done = self._finished(task)
+            deleted += int(done["deleted"])
+            if done.get("failures"):
+                raise SinkError(
+                    f"a TRUNCATE could not be applied: {done['failures'][0]}",
+                    where=f"index {index}",
+                )
+            if not done["version_conflicts"]:
+                return deleted
+
+    def _finished(self, task: str) -> dict[str, Any]:
+        pause_s = _TASK_POLL_S
+        while True:
+            answer = self._ask(lambda: self._client.tasks.get(task_id=task))
+            if answer["completed"]:
+                if "error" in answer:
+                    raise SinkError(
+                        f"a TRUNCATE could not be applied: {answer['error'].get('reason')}",
+                        where=f"index {self.alias}",
+                    )
+                response: dict[str, Any] = answer["response"]
+                return response
+            time.sleep(pause_s)
+            pause_s = min(pause_s * 2, _TASK_POLL_S_MAX)
+
+    def _generations(self) -> list[str]:
+        """Our indexes of this table, whatever alias they are behind."""
+        pattern = re.compile(re.escape(self.alias) + r"-\d+")
+        mappings = self._ask(
+            lambda: self._client.indices.get_mapping(
+                index=f"{self.alias}-*", params={"allow_no_indices": "true"}
+            )
+        )
+        return [
+            name
+            for name, about in mappings.items()
+            if pattern.fullmatch(name)
+            and about["mappings"].get("_meta", {}).get("millrace") == self._owner
+        ]
+
+    def _aliased(self) -> list[str]:
+        """The indexes behind the alias."""
+
+        def ask() -> list[str]:
+            try:
+                return list(self._client.indices.get_alias(name=self.alias))
+            except NotFoundError:
+                return []
+
+        return self._ask(ask)
+
+    def _refuse_strangers(self) -> None:
+        """Never take an alias or a name away from somebody else's index."""
+        ours = self._generations()
+        strangers = [name for name in self._aliased() if name not in ours]
+        if not strangers and not self._aliased():
+            exists = self._ask(lambda: self._client.indices.exists(index=self.alias))
+            strangers = [self.alias] if exists else []
+        if strangers:
+            raise SinkError(
+                f"the name {self.alias} belongs to an index that isn't ours: {strangers[0]}",
+                where=f"table {self._owner['table']}",
+                remedy="set another index.prefix in [search], or remove that index or alias",
+            )
+
+    def _ask(self, send: Callable[[], Answer]) -> Answer:
+        return insist(send, f"index {self.alias}")

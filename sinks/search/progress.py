@@ -1,0 +1,326 @@
+"""The progress index → who runs, the plan that is under way, and how far each table is applied.
+
+Two kinds of documents in ``<index.prefix>millrace-progress``, each written with ``if_seq_no``, so
+that of two writers one wins and the other learns it: ``run/<topic.prefix>`` holds the plan of the
+last run, started or done, and its owner; ``table/<topic.prefix>/<schema>.<table>`` holds what a
+table's index has been given.
+
+The owner's heartbeat only keeps two runs from doing the same work twice. Correctness doesn't hang
+on it: a run that lost its claim repeats what the winner's plan, which is the same plan, says, and
+can't record anything (docs/decisions/0004-sinks-and-cuts.md).
+"""
+
+import os
+import socket
+import threading
+import time
+from collections.abc import Iterable
+from typing import Any, Final, Literal, NamedTuple, Self, TypeVar
+from uuid import uuid4
+
+from opensearchpy import ConflictError, NotFoundError, OpenSearch, RequestError
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from cdc.errors import BusyError, LogFormatError, MillraceError
+from cdc.records.schema import TableName
+from cdc.records.state import PositionField
+from sinks.search.retries import PATIENT, Patience, insist
+
+FORMAT: Final = 1
+BEAT_S: Final = 5.0
+BRIEF: Final = Patience(total_s=1.0)
+"""For what is tried again anyway, and for what mustn't delay the news of a failure."""
+SILENCE_S_MAX: Final = 30.0
+"""After this long without a heartbeat a run counts as dead; a clock may be off by half of it."""
+
+
+class Owner(BaseModel):
+    """The process that runs; ``token`` tells two runs of one process apart."""
+
+    model_config = ConfigDict(frozen=True)
+
+    host: str
+    pid: int
+    token: str
+    beat_ms: int
+
+    def alive(self, now_ms: int) -> bool:
+        """Whether the process may still run: its heart beats, and if it is ours, it exists."""
+        if now_ms - self.beat_ms > SILENCE_S_MAX * 1000:
+            return False
+        if self.host != socket.gethostname() or self.pid == os.getpid():
+            return True
+        try:
+            os.kill(self.pid, 0)
+        except ProcessLookupError:
+            return False
+        except PermissionError:
+            return True
+        return True
+
+
+class RunRecord(BaseModel):
+    """The last run: its plan, as the JSON text that the job makes of it, and its owner."""
+
+    model_config = ConfigDict(frozen=True)
+
+    format: Literal[1] = FORMAT
+    run: int = 0
+    state: Literal["started", "done"] = "done"
+    plan: str = ""
+    owner: Owner | None = None
+
+
+class TableRecord(BaseModel):
+    """What a table's index has been given: everything before ``offsets``, up to ``cut``.
+
+    ``uuid`` is the index's own: an index that was deleted, or made anew by somebody else, isn't the
+    one that this record speaks of, and the table is loaded again. ``generation`` numbers the
+    indexes that stood behind the alias.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    format: Literal[1] = FORMAT
+    run: int
+    index: str
+    uuid: str
+    generation: int
+    epoch: int
+    cut: PositionField
+    offsets: dict[int, int]
+    schema_version: int
+    ts_ms: int = 0
+
+
+Stored = TypeVar("Stored", RunRecord, TableRecord)
+
+
+class _Version(NamedTuple):
+    """What if_seq_no and if_primary_term compare with; None: the document isn't there."""
+
+    seq_no: int
+    primary_term: int
+
+
+class Ledger:
+    """The progress documents of one topic prefix."""
+
+    def __init__(self, client: OpenSearch, index_prefix: str, topic_prefix: str) -> None:
+        self.index = f"{index_prefix}millrace-progress"
+        self._client = client
+        self._topic_prefix = topic_prefix
+
+    def create(self) -> None:
+        """Make the progress index where it doesn't exist yet."""
+        settings = {"number_of_shards": 1, "auto_expand_replicas": "0-1"}
+        body = {"settings": settings, "mappings": {"dynamic": False}}
+
+        def send() -> None:
+            try:
+                self._client.indices.create(index=self.index, body=body)
+            except RequestError as failure:
+                if failure.error != "resource_already_exists_exception":
+                    raise
+
+        if not insist(lambda: self._client.indices.exists(index=self.index), self._where):
+            insist(send, self._where)
+
+    def run(self) -> RunRecord:
+        """The last run's record; an empty one where there was none."""
+        return self.read_run()[0]
+
+    def read_run(self) -> tuple[RunRecord, _Version | None]:
+        """The last run's record, and what to compare with when writing it."""
+        source, version = self._get(f"run/{self._topic_prefix}")
+        return (self._parse(RunRecord, source) if source else RunRecord()), version
+
+    def tables(self, names: Iterable[TableName]) -> dict[TableName, TableRecord]:
+        """The records of those tables that have one."""
+        wanted = {self._table_id(name): name for name in names}
+        if not wanted:
+            return {}
+        try:
+            answer = insist(
+                lambda: self._client.mget(index=self.index, body={"ids": list(wanted)}),
+                self._where,
+            )
+        except NotFoundError:
+            return {}
+        return {
+            wanted[found["_id"]]: self._parse(TableRecord, found["_source"])
+            for found in answer["docs"]
+            if found.get("found")
+        }
+
+    def claim(self) -> "Claim":
+        """The right to run, until it is released; raises BusyError while another run has it."""
+        record, version = self.read_run()
+        if record.owner is not None and record.owner.alive(_now_ms()):
+            raise BusyError(
+                f"another run applies the log to the search indexes (process {record.owner.pid}"
+                f" on {record.owner.host})",
+                where=self._where,
+                remedy="wait for its end; a dead one is taken over after "
+                f"{SILENCE_S_MAX:.0f} seconds",
+            )
+        return Claim(self, record, version)
+
+    def write_run(
+        self, record: RunRecord, expected: _Version | None, patience: Patience = PATIENT
+    ) -> _Version:
+        """Replace the record that was read; raises BusyError if another run did so before."""
+        document = f"run/{self._topic_prefix}"
+        return self._put(document, record.model_dump_json(), expected, patience)
+
+    def write_table(self, name: TableName, record: TableRecord) -> None:
+        """Replace a table's record; raises BusyError if a later run has written it."""
+        document = self._table_id(name)
+        source, version = self._get(document)
+        if source and self._parse(TableRecord, source).run > record.run:
+            raise _overtaken(self._where)
+        self._put(document, record.model_dump_json(), version)
+
+    @property
+    def _where(self) -> str:
+        return f"index {self.index}"
+
+    def _table_id(self, name: TableName) -> str:
+        return f"table/{self._topic_prefix}/{name}"
+
+    def _get(self, document: str) -> tuple[dict[str, Any], _Version | None]:
+        def send() -> tuple[dict[str, Any], _Version | None]:
+            try:
+                found = self._client.get(index=self.index, id=document)
+            except NotFoundError:
+                return {}, None
+            return found["_source"], _Version(found["_seq_no"], found["_primary_term"])
+
+        return insist(send, self._where)
+
+    def _put(
+        self,
+        document: str,
+        text: str,
+        expected: _Version | None,
+        patience: Patience = PATIENT,
+    ) -> _Version:
+        """Write against the expected version; a conflict with our own lost answer is none."""
+        condition: dict[str, Any] = (
+            {"op_type": "create"}
+            if expected is None
+            else {"if_seq_no": expected.seq_no, "if_primary_term": expected.primary_term}
+        )
+
+        def send() -> dict[str, Any] | None:
+            try:
+                answer: dict[str, Any] = self._client.index(
+                    index=self.index, id=document, body=text, params=condition
+                )
+            except ConflictError:
+                return None
+            return answer
+
+        written = insist(send, self._where, patience)
+        if written is not None:
+            return _Version(written["_seq_no"], written["_primary_term"])
+        source, version = self._get(document)
+        kind: type[BaseModel] = RunRecord if document.startswith("run/") else TableRecord
+        if version is None or kind.model_validate(source).model_dump_json() != text:
+            raise _overtaken(self._where)
+        return version
+
+    def _parse(self, kind: type[Stored], source: dict[str, Any]) -> Stored:
+        try:
+            return kind.model_validate(source)
+        except ValidationError as error:
+            raise LogFormatError(
+                f"a progress document can't be read: {error.errors()[0]['msg']}",
+                where=self._where,
+                remedy="a newer Millrace has written it: run that one",
+            ) from None
+
+
+class Claim:
+    """The right to run: a heartbeat from entering to leaving, and the plan's two steps.
+
+    A heartbeat that fails is left to the run's own next write to complain about. A claim that is
+    left without finish() leaves the plan started: the next run repeats it.
+    """
+
+    def __init__(self, ledger: Ledger, record: RunRecord, version: _Version | None) -> None:
+        self.record = record
+        self._ledger = ledger
+        self._version = version
+        self._lock = threading.Lock()
+        self._stopped = threading.Event()
+        self._token = uuid4().hex
+        self._heart = threading.Thread(target=self._beat, name="search claim", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._write(self.record.model_copy(update={"owner": self._owner()}))
+        self._heart.start()
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        self._stopped.set()
+        self._heart.join()
+        failed = failure[0] is not None
+        try:
+            self._write(
+                self.record.model_copy(update={"owner": None}), BRIEF if failed else PATIENT
+            )
+        except MillraceError:
+            if not failed:
+                raise
+
+    @property
+    def unfinished(self) -> RunRecord | None:
+        """The plan that an earlier run started and didn't finish: it comes first."""
+        return self.record if self.record.state == "started" else None
+
+    def start(self, plan: str) -> RunRecord:
+        """Record the plan of a new run; raises BusyError if the claim was taken over."""
+        if self.record.state == "started":
+            raise AssertionError("a started plan is finished or repeated, never replaced")
+        changes = {"run": self.record.run + 1, "state": "started", "plan": plan}
+        self._write(self.record.model_copy(update={**changes, "owner": self._owner()}))
+        return self.record
+
+    def finish(self) -> None:
+        """Record that the plan is applied to every table."""
+        self._write(self.record.model_copy(update={"state": "done", "owner": self._owner()}))
+
+    def _owner(self) -> Owner:
+        host, pid = socket.gethostname(), os.getpid()
+        return Owner(host=host, pid=pid, token=self._token, beat_ms=_now_ms())
+
+    def _write(self, record: RunRecord, patience: Patience = PATIENT) -> None:
+        with self._lock:
+            self._version = self._ledger.write_run(record, self._version, patience)
+            self.record = record
+
+    def _beat(self) -> None:
+        """Whatever goes wrong here meets the run itself at its next write."""
+        while not self._stopped.wait(BEAT_S):
+            try:
+                with self._lock:
+                    record = self.record.model_copy(update={"owner": self._owner()})
+                    self._version = self._ledger.write_run(record, self._version, BRIEF)
+                    self.record = record
+            except BusyError:
+                return
+            except MillraceError:
+                continue
+
+
+def _overtaken(where: str) -> BusyError:
+    return BusyError(
+        "another run has taken over while this one was silent",
+        where=where,
+        remedy="nothing is lost: the other run applies the same plan",
+    )
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

@@ -1,0 +1,1 @@
+"""Tests of sinks that need no server."""

@@ -1,0 +1,126 @@
+"""Table schemas -> index names, fields, mappings and document ids."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cdc.errors import SinkError
+from cdc.records.schema import Column, TableName, TableSchema
+from sinks.search.documents import (
+    document_id,
+    field_names,
+    index_name,
+    index_names,
+    mapping,
+)
+
+
+def column(name: str, kind: str = "text", **more: object) -> Column:
+    return Column.model_validate(
+        {"name": name, "type": kind, "type_oid": 25, "declared": kind, **more}
+    )
+
+
+def schema(*columns: Column) -> TableSchema:
+    return TableSchema(
+        namespace="public",
+        table="t",
+        version=1,
+        since="",
+        topic="p.public.t",
+        replica_identity="d",
+        columns=columns,
+        signature="",
+    )
+
+
+@pytest.mark.parametrize(
+    ("prefix", "table", "name"),
+    [
+        ("", TableName("public", "flights"), "public.flights"),
+        ("shop-", TableName("public", "Flights"), "shop-public.flights"),
+        ("", TableName("_private", "a b/c"), "private.a_b_c"),
+        ("", TableName("public", "größe"), "public.größe"),
+    ],
+)
+def test_index_is_named_after_its_table(prefix: str, table: TableName, name: str) -> None:
+    assert index_name(prefix, table) == name
+
+
+@pytest.mark.parametrize(
+    "names",
+    [("Users", "users"), ("a b", "a_b"), ("t", "t-1"), ("t", "t-12-write")],
+)
+def test_tables_that_would_share_an_index_are_refused(names: tuple[str, ...]) -> None:
+    with pytest.raises(SinkError, match="would share the index"):
+        index_names("", [TableName("public", name) for name in names])
+
+
+def test_tables_with_names_of_their_own_are_accepted() -> None:
+    tables = [TableName("public", name) for name in ("t", "t-x", "t1", "u-1")]
+    assert len(set(index_names("p-", tables).values())) == len(tables)
+
+
+def test_fields_have_names_that_a_document_can_have() -> None:
+    fields = field_names(schema(*map(column, ("id", "a.b", "_id", "_millrace_position", " "))))
+    assert list(fields.values()) == ["id", "a_b", "x_id", "x_millrace_position", "x "]
+
+
+def test_columns_that_would_share_a_field_are_refused() -> None:
+    with pytest.raises(SinkError, match="would share the field 'a_b'"):
+        field_names(schema(column("a.b"), column("a_b")))
+
+
+def test_every_type_has_a_field_that_no_value_can_break() -> None:
+    kinds = {
+        "int2": "short",
+        "int4": "integer",
+        "int8": "long",
+        "float4": "float",
+        "float8": "double",
+        "numeric": "double",
+        "bool": "boolean",
+        "date": "date",
+        "timestamp": "date",
+        "timestamptz": "date",
+        "jsonb": "text",
+        "text": "text",
+        "bytea": "binary",
+        "uuid": "keyword",
+        "interval": "keyword",
+        "enum": "keyword",
+        "something_new": "keyword",
+    }
+    made = mapping(schema(*(column(f"c_{kind}", kind) for kind in kinds)))
+    assert made["dynamic"] is False
+    for kind, expected in kinds.items():
+        field = made["properties"][f"c_{kind}"]
+        assert field["type"] == expected
+        safe = {"boolean", "binary", "text"}
+        assert field["type"] in safe or "ignore_malformed" in field or "ignore_above" in field
+    assert "_millrace_position" in made["properties"]
+
+
+def test_id_of_a_single_key_column_is_its_text() -> None:
+    assert document_id(["42"]) == "42"
+    assert document_id(["größe"]) == "größe"
+
+
+def test_id_of_several_key_columns_is_their_json_array() -> None:
+    assert document_id(["2013", 'a"b', "é"]) == '["2013","a\\"b","é"]'
+
+
+@pytest.mark.parametrize("key", [[""], ["x" * 513], ["é" * 257], ["sha256:x"], ["x" * 300] * 2])
+def test_id_that_the_server_would_not_take_is_hashed(key: list[str]) -> None:
+    assert document_id(key).startswith("sha256:")
+    assert len(document_id(key)) == len("sha256:") + 64
+
+
+@given(st.lists(st.lists(st.text(), min_size=2, max_size=2), min_size=2, max_size=2))
+def test_ids_differ_where_keys_differ(keys: list[list[str]]) -> None:
+    one, other = keys
+    assert (document_id(one) == document_id(other)) == (one == other)
+    if not document_id(one).startswith("sha256:"):
+        assert json.loads(document_id(one)) == one
