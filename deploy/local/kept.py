@@ -69,7 +69,7 @@ class KeptStack:
     connections: Mapping[str, Mapping[str, str]]
     format: int = field(default=_FORMAT)
 
-    def write(self, file: Path = STATE_FILE) -> None:
+    def write(self, file: Path) -> None:
         """Write the state file, readable by its owner alone."""
         file.parent.mkdir(parents=True, exist_ok=True)
         file.unlink(missing_ok=True)
@@ -77,7 +77,7 @@ class KeptStack:
         file.write_text(json.dumps(asdict(self), indent=2) + "\n")
 
     @classmethod
-    def read(cls, file: Path = STATE_FILE) -> Self | None:
+    def read(cls, file: Path) -> Self | None:
         """Read the state file, or nothing where no stack is kept."""
         if not file.exists():
             return None
@@ -92,7 +92,7 @@ class KeptStack:
         """Whether any of its processes still runs."""
         return any(process.running for process in self.processes)
 
-    def stop(self, file: Path = STATE_FILE) -> None:
+    def stop(self, file: Path) -> None:
         """End its processes, the last started first, and remove its folder and the file."""
         for process in reversed(self.processes):
             process.stop()

@@ -53,9 +53,11 @@ class Stack:
         postgres_settings: Mapping[str, str] | None = None,
         kafka_settings: Mapping[str, str] | None = None,
         keep: bool = False,
+        state_file: Path = STATE_FILE,
     ) -> None:
         if keep:
-            _refuse_second()
+            _refuse_second(state_file)
+        self._state_file = state_file
         self._folder_is_ours = base_dir is None
         self._keep = keep
         self._beside: list[KeptProcess] = []
@@ -80,7 +82,7 @@ class Stack:
                 self._abandon(starts)
                 raise
         if self._keep:
-            self._describe().write()
+            self._describe().write(self._state_file)
         return self
 
     def stop(self) -> None:
@@ -93,12 +95,12 @@ class Stack:
         if self._keep:
             for process in reversed(self._beside):
                 process.stop()
-            STATE_FILE.unlink(missing_ok=True)
+            self._state_file.unlink(missing_ok=True)
 
     def keep_also(self, name: str, pid: int) -> None:
         """Put another process, a daemon say, into the state file, to be ended first by `stop`."""
         self._beside.append(KeptProcess.of(name, pid))
-        self._describe().write()
+        self._describe().write(self._state_file)
 
     def __enter__(self) -> Self:
         return self.start()
@@ -134,28 +136,28 @@ class Stack:
         return KeptStack(folder, self._folder_is_ours, processes + self._beside, connections)
 
 
-def main(arguments: Sequence[str]) -> int:
+def main(arguments: Sequence[str], state_file: Path = STATE_FILE) -> int:
     """Start a stack to keep, or stop the one that is kept."""
     if list(arguments) == ["stop"]:
-        kept = KeptStack.read()
+        kept = KeptStack.read(state_file)
         if kept is None:
             print("no stack is kept")
         else:
-            kept.stop()
+            kept.stop(state_file)
             print(f"stopped {', '.join(process.name for process in kept.processes)}")
         return 0
     if list(arguments) == ["start"]:
-        Stack(keep=True).start()
-        print(f"started; how to connect is in {STATE_FILE}, make stop ends it")
+        Stack(keep=True, state_file=state_file).start()
+        print(f"started; how to connect is in {state_file}, make stop ends it")
         return 0
     print(_USAGE, file=sys.stderr)
     return 2
 
 
-def _refuse_second() -> None:
-    kept = KeptStack.read()
+def _refuse_second(state_file: Path) -> None:
+    kept = KeptStack.read(state_file)
     if kept is not None and kept.running:
-        raise ServerError(f"a kept stack runs already (see {STATE_FILE}): make stop ends it")
+        raise ServerError(f"a kept stack runs already (see {state_file}): make stop ends it")
 
 
 if __name__ == "__main__":

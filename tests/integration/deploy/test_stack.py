@@ -4,11 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from deploy.local import stack as stacks
-from deploy.local.kept import KeptProcess, KeptStack
+from deploy.local.kept import KeptProcess
 from deploy.local.postgres import Postgres
 from deploy.local.processes import ServerError
-from deploy.local.stack import Stack
+from deploy.local.stack import Stack, main
 
 pytestmark = [pytest.mark.postgres, pytest.mark.kafka, pytest.mark.opensearch]
 
@@ -50,20 +49,14 @@ def test_interrupt_while_starting_leaves_nothing(monkeypatch: pytest.MonkeyPatch
     assert not stack.folder.exists()
 
 
-def test_kept_stack_is_ended_by_the_command(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_kept_stack_is_ended_by_the_command(tmp_path: Path) -> None:
     file = tmp_path / "stack.json"
-    monkeypatch.setattr(stacks, "STATE_FILE", file)
-    monkeypatch.setattr(KeptStack.write, "__defaults__", (file,))
-    monkeypatch.setattr(KeptStack.read.__func__, "__defaults__", (file,))  # type: ignore[attr-defined]
-    monkeypatch.setattr(KeptStack.stop, "__defaults__", (file,))
-    with Stack(keep=True) as stack:
+    with Stack(keep=True, state_file=file) as stack:
         running = processes(stack)
     assert all(process.running for process in running)
     with pytest.raises(ServerError, match="make stop"):
-        Stack(keep=True)
-    assert stacks.main(["stop"]) == 0
+        Stack(keep=True, state_file=file)
+    assert main(["stop"], file) == 0
     assert not any(process.running for process in running)
     assert not file.exists()
     assert not stack.folder.exists()
