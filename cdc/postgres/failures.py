@@ -97,6 +97,11 @@ _CONNECT_FAILURES = (
     ),
 )
 
+_PREFIX = re.compile(
+    r"connection (failed|is bad): |connection to server .+ failed: |(?<!\S)FATAL: |\AERROR: "
+)
+"""What libpq puts before the reason; the place is named anyway."""
+
 _STATEMENT_FAILURES: dict[str, tuple[type[MillraceError], str]] = {
     "08": (SourceUnreachableError, "check the server and the network in between"),
     "25006": (SourceSettingError, "connect to the primary: this server is read-only"),
@@ -121,7 +126,9 @@ def place(pgconn: PGconn) -> str:
 
 def connect_error(text: str, where: str, role: str, database: str) -> MillraceError:
     """Explain why no connection came to be; ``text`` is libpq's message."""
-    what = text.strip().removeprefix("connection failed: ").removeprefix("connection is bad: ")
+    what = " ".join(text.split())
+    if what.count("connection to server") < 2:
+        what = _PREFIX.sub("", what)
     for failure in _CONNECT_FAILURES:
         if failure.pattern.search(what):
             remedy = failure.remedy.format(role=quote(role), database=quote(database))
@@ -136,11 +143,12 @@ def statement_error(sqlstate: str | None, text: str, where: str) -> MillraceErro
     if sqlstate is None:
         sqlstate = "08006"
         text = text or "the connection was lost"
+    text = " ".join(text.split())
     for length in (5, 3, 2):
         known = _STATEMENT_FAILURES.get(sqlstate[:length])
         if known is not None:
-            return known[0](text.strip(), where=where, remedy=known[1])
-    return SourceError(f"{text.strip()} [SQLSTATE {sqlstate}]", where=where)
+            return known[0](text, where=where, remedy=known[1])
+    return SourceError(f"{text} [SQLSTATE {sqlstate}]", where=where)
 
 
 @contextmanager

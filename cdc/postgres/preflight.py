@@ -1,0 +1,268 @@
+"""Server, role, configuration and tables → every reason why capturing can't work, with its remedy.
+
+Each requirement is one function that yields what it finds wrong; ``check`` runs them all, so that
+a user mends everything in one go. Rights are found by trying: managed services grant them their
+own way.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
+
+import psycopg
+from psycopg.types.json import Jsonb
+
+from cdc.errors import (
+    ConfigError,
+    MillraceError,
+    SourceError,
+    SourcePrivilegeError,
+    SourceSettingError,
+    TableRefusedError,
+)
+from cdc.postgres import connection as connections
+from cdc.postgres import slot as slots
+from cdc.postgres.catalog import TableDescription
+from cdc.postgres.connection import query
+from cdc.postgres.failures import place, quote
+from cdc.records.schema import TableName
+from cdc.records.topics import data_topic
+from cdc.settings import CaptureSettings, LibraryOptions
+
+VERSION_MIN: Final = 140_000
+_SETTINGS: Final = """
+SELECT current_setting('wal_level'), pg_is_in_recovery(),
+       current_setting('max_replication_slots')::int, (SELECT count(*) FROM pg_replication_slots),
+       current_setting('max_wal_senders')::int, (SELECT count(*) FROM pg_stat_replication)
+"""
+_UNREADABLE: Final = """
+SELECT c.oid, has_schema_privilege(c.relnamespace, 'USAGE'),
+       has_table_privilege(c.oid, 'SELECT') OR NOT EXISTS (
+           SELECT FROM pg_attribute a
+           WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
+             AND a.attname = ANY (asked.columns)
+             AND NOT has_column_privilege(c.oid, a.attnum, 'SELECT')),
+       row_security_active(c.oid)
+FROM jsonb_to_recordset(%s::jsonb) AS asked (oid oid, columns text[])
+JOIN pg_class c ON c.oid = asked.oid
+"""
+
+
+class PreflightError(SourceError):
+    """Several requirements aren't met; behaves as the first of them."""
+
+    def __init__(self, problems: Sequence[MillraceError]) -> None:
+        lines = "".join(f"\n{number}. {problem}" for number, problem in enumerate(problems, 1))
+        super().__init__(f"{len(problems)} requirements aren't met:{lines}")
+        self.problems = tuple(problems)
+        self.exit_code = problems[0].exit_code
+        self.retry = all(problem.retry for problem in problems)
+
+
+def check(
+    connection: psycopg.Connection,
+    source: LibraryOptions,
+    settings: CaptureSettings,
+    tables: Sequence[TableDescription],
+) -> None:
+    """Raise what is wrong: the problem itself if there is one, PreflightError if there are more."""
+    problems = list(find_problems(connection, source, settings, tables))
+    if len(problems) > 1:
+        raise PreflightError(problems)
+    if problems:
+        raise problems[0]
+
+
+def find_problems(
+    connection: psycopg.Connection,
+    source: LibraryOptions,
+    settings: CaptureSettings,
+    tables: Sequence[TableDescription],
+) -> Iterator[MillraceError]:
+    """Every requirement that isn't met."""
+    where = place(connection.pgconn)
+    yield from _server(connection, settings.slot_name, where)
+    yield from _role(source)
+    yield from _some_tables(tables, where)
+    yield from _readable(connection, tables, where)
+    for table in tables:
+        yield from _identified(table, settings, where)
+    yield from _topics(settings.topic_prefix, tables)
+
+
+def _server(connection: psycopg.Connection, slot: str, where: str) -> Iterator[MillraceError]:
+    def problem(what: str, remedy: str) -> SourceSettingError:
+        return SourceSettingError(what, where=where, remedy=remedy)
+
+    version = connection.info.server_version
+    if version < VERSION_MIN:
+        yield problem(
+            f"the server is PostgreSQL {version // 10_000}, and Millrace needs 14 or newer",
+            "upgrade the server",
+        )
+    ((wal_level, standby, slots_max, slots_used, senders_max, senders_used),) = query(
+        connection, _SETTINGS
+    )
+    if standby:
+        yield problem(
+            "the server is a standby, which isn't supported as a source yet",
+            "name the primary as host in [source] (target_session_attrs = read-write finds it)",
+        )
+        return
+    if wal_level != "logical":
+        yield problem(
+            f"wal_level is {wal_level}, and decoding needs logical",
+            "ALTER SYSTEM SET wal_level = 'logical'; then restart the server (managed services:"
+            " rds.logical_replication = 1, or cloudsql.logical_decoding = on)",
+        )
+    if slots_used >= slots_max and slots.inspect(connection, slot) is None:
+        yield problem(
+            f"all {slots_max} replication slots are taken",
+            f"ALTER SYSTEM SET max_replication_slots = {slots_max + 2}; then restart the server,"
+            " or drop a slot that nobody needs (pg_replication_slots)",
+        )
+    if senders_used >= senders_max:
+        yield problem(
+            f"all {senders_max} WAL senders are taken",
+            f"ALTER SYSTEM SET max_wal_senders = {senders_max + 2}; then restart the server, or"
+            " stop a replication client (pg_stat_replication)",
+        )
+
+
+def _role(source: LibraryOptions) -> Iterator[MillraceError]:
+    """Whether the role can start replication is found by trying."""
+    try:
+        pgconn = connections.connect_replication(source)
+    except MillraceError as error:
+        yield error
+        return
+    try:
+        connections.identify(pgconn)
+    except MillraceError as error:
+        yield error
+    finally:
+        pgconn.finish()
+
+
+def _some_tables(tables: Sequence[TableDescription], where: str) -> Iterator[MillraceError]:
+    if not tables:
+        yield ConfigError(
+            "no table is captured",
+            where=where,
+            remedy="check dbname in [source], table.include.list and table.exclude.list: they match"
+            " whole names such as public.orders",
+        )
+
+
+def _readable(
+    connection: psycopg.Connection, tables: Sequence[TableDescription], where: str
+) -> Iterator[MillraceError]:
+    """The snapshot reads every leaf by itself, so it needs SELECT on each partition, too."""
+    names = {leaf.oid: leaf.name for table in tables for leaf in table.leaves}
+    asked = [
+        {"oid": leaf.oid, "columns": [column.name for column in table.columns]}
+        for table in tables
+        for leaf in table.leaves
+    ]
+    rows = query(connection, _UNREADABLE, [Jsonb(asked)])
+    role = quote(connection.info.user)
+    unusable = sorted({names[oid].namespace for oid, usage, _, _ in rows if not usage})
+    unreadable = sorted(names[oid] for oid, _, select, _ in rows if not select)
+    hidden = sorted(names[oid] for oid, _, _, secured in rows if secured)
+    if unusable or unreadable:
+        grants = [f"GRANT USAGE ON SCHEMA {quote(name)} TO {role};" for name in unusable]
+        if unreadable:
+            grants.append(f"GRANT SELECT ON {_sql_names(unreadable)} TO {role};")
+        yield SourcePrivilegeError(
+            f"the role {role} may not read {len({*unreadable}) or 'the'} captured tables",
+            where=where,
+            remedy="let their owner run" + "".join(f"\n      {grant}" for grant in grants),
+        )
+    if hidden:
+        yield SourcePrivilegeError(
+            f"row-level security hides rows of {', '.join(map(str, hidden))} from the role {role}",
+            where=where,
+            remedy=f"let a superuser run ALTER ROLE {role} BYPASSRLS;",
+        )
+
+
+def _identified(
+    table: TableDescription, settings: CaptureSettings, where: str
+) -> Iterator[MillraceError]:
+    """Whether each change of the table tells which row it changed.
+
+    Publishing updates and deletes of a table without identity would make the user's own UPDATE and
+    DELETE fail (https://www.postgresql.org/docs/current/logical-replication-publication.html).
+    """
+    if not table.primary_key and settings.table_without_key == "refuse":
+        yield _refused(
+            table, where, "has no primary key", "add one (ALTER TABLE … ADD PRIMARY KEY)"
+        )
+        return
+    identity = "DEFAULT" if table.primary_key else "FULL"
+    bare = [leaf.name for leaf in table.leaves if not leaf.identity]
+    if not table.identity and table.name not in bare:
+        bare.insert(0, table.name)
+    if bare:
+        yield _refused(
+            table,
+            where,
+            "has no replica identity: once published, its UPDATEs and DELETEs would fail",
+            f"let its owner run{_alter(bare, identity)}",
+        )
+        return
+    unlike = [
+        name
+        for name, replica_identity, columns in (
+            (table.name, table.replica_identity, table.identity),
+            *((leaf.name, leaf.replica_identity, leaf.identity) for leaf in table.leaves),
+        )
+        if (replica_identity == "f") != (table.replica_identity == "f")
+        or not columns >= set(table.primary_key)
+    ]
+    if unlike:
+        identity = "FULL" if table.replica_identity == "f" else identity
+        yield _refused(
+            table,
+            where,
+            "has a replica identity without its primary key, or partitions with another one than"
+            " its own: a DELETE wouldn't tell its key",
+            f"let its owner run{_alter(dict.fromkeys(unlike), identity)}",
+        )
+    published = {column.name for column in table.columns}
+    if lacking := [name for name in table.primary_key if name not in published]:
+        yield _refused(
+            table,
+            where,
+            f"is published without its key's column {', '.join(lacking)}",
+            "add the column to the publication's column list",
+        )
+
+
+def _refused(table: TableDescription, where: str, what: str, remedy: str) -> TableRefusedError:
+    return TableRefusedError(
+        f"table {table.name} {what}",
+        where=where,
+        remedy=f"{remedy}\n    or add it to table.exclude.list",
+    )
+
+
+def _topics(prefix: str, tables: Sequence[TableDescription]) -> Iterator[MillraceError]:
+    by_topic: dict[str, list[TableName]] = {}
+    for table in tables:
+        by_topic.setdefault(data_topic(prefix, table.name), []).append(table.name)
+    for topic, names in by_topic.items():
+        if len(names) > 1:
+            yield TableRefusedError(
+                f"tables {' and '.join(map(str, names))} would share the topic {topic}",
+                remedy="rename one, or add one to table.exclude.list",
+            )
+
+
+def _alter(names: Iterable[TableName], identity: str) -> str:
+    return "".join(
+        f"\n      ALTER TABLE {_sql_names([name])} REPLICA IDENTITY {identity};" for name in names
+    )
+
+
+def _sql_names(names: Iterable[TableName]) -> str:
+    return ", ".join(f"{quote(name.namespace)}.{quote(name.name)}" for name in names)

@@ -1,0 +1,234 @@
+"""A slot's name → its state, its creation with an exact snapshot, its lock, its removal.
+
+https://www.postgresql.org/docs/current/view-pg-replication-slots.html and
+https://www.postgresql.org/docs/current/protocol-replication.html (CREATE_REPLICATION_SLOT)
+"""
+
+import hashlib
+import secrets
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Final, NamedTuple
+
+import psycopg
+from psycopg import pq
+from psycopg.pq.abc import PGconn, PGresult
+
+from cdc.errors import ConfigError, GapError, SlotInUseError, SourceSettingError
+from cdc.postgres.connection import connect_replication, query, wait_readable
+from cdc.postgres.failures import explained, place, raise_result, result_sqlstate, result_text
+from cdc.records.position import Lsn
+from cdc.settings import LibraryOptions
+
+PLUGIN: Final = "pgoutput"
+_STATE: Final = """
+SELECT plugin, database, temporary, active, active_pid, confirmed_flush_lsn::text,
+       restart_lsn::text, wal_status, safe_wal_size,
+       pg_wal_lsn_diff(pg_current_wal_lsn(), confirmed_flush_lsn)::int8,
+       pg_wal_lsn_diff(pg_current_wal_lsn(), restart_lsn)::int8, {reason}
+FROM pg_replication_slots WHERE slot_name = %s
+"""
+_OBJECT_IN_USE: Final = "55006"
+_DUPLICATE_OBJECT: Final = "42710"
+_UNDEFINED_OBJECT: Final = "42704"
+_LIMIT_EXCEEDED: Final = "53400"
+_NOT_IN_PREREQUISITE_STATE: Final = "55000"
+
+
+class ExportedSnapshot(NamedTuple):
+    """What a slot's creation exports: a snapshot of everything committed before a point.
+
+    It can be imported as long as the connection that made it stays open and does nothing else.
+    """
+
+    consistent_point: Lsn
+    name: str
+
+
+class SlotState(NamedTuple):
+    """A row of pg_replication_slots.
+
+    ``lag_bytes`` isn't acknowledged yet; ``retained_bytes`` is the WAL kept for the slot.
+    """
+
+    name: str
+    plugin: str | None
+    database: str | None
+    temporary: bool
+    active: bool
+    active_pid: int | None
+    confirmed_flush_lsn: Lsn
+    restart_lsn: Lsn | None
+    wal_status: str | None
+    safe_wal_size: int | None
+    lag_bytes: int
+    retained_bytes: int
+    invalidation_reason: str | None
+
+
+def inspect(connection: psycopg.Connection, name: str) -> SlotState | None:
+    """The slot's state now, or None when there is no such slot."""
+    reason = "invalidation_reason" if connection.info.server_version >= 170_000 else "NULL"
+    rows = query(connection, _STATE.format(reason=reason), [name])
+    if not rows:
+        return None
+    (plugin, database, temporary, active, pid, confirmed, restart, *rest) = rows[0]
+    wal_status, safe_wal_size, lag, retained, invalidation_reason = rest
+    return SlotState(
+        name,
+        plugin,
+        database,
+        temporary,
+        active,
+        pid,
+        Lsn.parse(confirmed) if confirmed else Lsn(0),
+        Lsn.parse(restart) if restart else None,
+        wal_status,
+        safe_wal_size,
+        max(0, lag or 0),
+        max(0, retained or 0),
+        invalidation_reason,
+    )
+
+
+def verify(connection: psycopg.Connection, state: SlotState) -> None:
+    """Raise unless the slot is one of ours in this database, and still has all of its WAL."""
+    where = place(connection.pgconn)
+    if state.plugin != PLUGIN or state.database != connection.info.dbname or state.temporary:
+        kind = f"plugin {state.plugin}" if state.plugin else "physical"
+        raise ConfigError(
+            f"slot {state.name} belongs to something else ({kind}, database {state.database})",
+            where=where,
+            remedy="choose another slot.name",
+        )
+    if state.wal_status == "lost" or state.invalidation_reason:
+        reason = state.invalidation_reason or "wal_removed"
+        raise lost(state.name, f"the server invalidated it ({reason})", where)
+
+
+def lost(name: str, reason: str, where: str) -> GapError:
+    """What to say of a slot that can't give the changes it stood for any more."""
+    return GapError(
+        f"slot {name} has lost changes that the log doesn't have: {reason}",
+        where=where,
+        remedy="remove it with `millrace drop --yes`, capture again under another topic.prefix, and"
+        " raise max_slot_wal_keep_size (or idle_replication_slot_timeout) at the server",
+    )
+
+
+def lock(connection: psycopg.Connection, name: str) -> bool:
+    """Try to take the right to the slot, for as long as this session lives (decision 0002)."""
+    ((taken,),) = query(connection, "SELECT pg_try_advisory_lock(%s::int8)", [_lock_key(name)])
+    return bool(taken)
+
+
+def create(
+    pgconn: PGconn,
+    name: str,
+    *,
+    temporary: bool = False,
+    on_wait: Callable[[float], None] | None = None,
+) -> ExportedSnapshot:
+    """Make a slot and export the snapshot that goes with it.
+
+    The server first waits for the transactions that are open now; ``on_wait`` is called about
+    every second with the seconds waited, and may raise to give up.
+    """
+    kind = "TEMPORARY " if temporary else ""
+    export = "(SNAPSHOT 'export')" if pgconn.server_version >= 150_000 else "EXPORT_SNAPSHOT"
+    text = f'CREATE_REPLICATION_SLOT "{name}" {kind}LOGICAL {PLUGIN} {export}'
+    with explained(pgconn):
+        pgconn.send_query(text.encode())
+    try:
+        result = _await_result(pgconn, on_wait)
+    except BaseException:
+        if pgconn.status == pq.ConnStatus.OK:
+            pgconn.get_cancel().cancel()
+        raise
+    if result.status != pq.ExecStatus.TUPLES_OK:
+        _raise_not_created(result, name, place(pgconn))
+    _, point, snapshot, _ = ((result.get_value(0, i) or b"").decode() for i in range(4))
+    return ExportedSnapshot(Lsn.parse(point), snapshot)
+
+
+@contextmanager
+def exact_snapshot(source: LibraryOptions, name: str) -> Iterator[ExportedSnapshot]:
+    """A new snapshot with an exact position, by a temporary slot that ends with the context.
+
+    For a snapshot that is taken up again: the slot's own snapshot went with its connection.
+    """
+    pgconn = connect_replication(source)
+    try:
+        yield create(pgconn, f"{name[:40]}_snapshot_{secrets.token_hex(4)}", temporary=True)
+    finally:
+        pgconn.finish()
+
+
+def drop(connection: psycopg.Connection, name: str) -> bool:
+    """Drop the slot; returns whether there was one. Raises SlotInUseError while one reads it."""
+    state = inspect(connection, name)
+    if state is None:
+        return False
+    if state.active:
+        raise in_use(name, state.active_pid, place(connection.pgconn))
+    query(connection, "SELECT pg_drop_replication_slot(%s)", [name])
+    return True
+
+
+def in_use(name: str, pid: int | None, where: str) -> SlotInUseError:
+    """What to say of a slot that another session reads."""
+    reader = f"the server process {pid}" if pid else "another session"
+    return SlotInUseError(
+        f"slot {name} is in use by {reader}",
+        where=where,
+        remedy="stop the other reader (pg_stat_replication shows who it is), or choose another"
+        " slot.name",
+    )
+
+
+def _await_result(pgconn: PGconn, on_wait: Callable[[float], None] | None) -> PGresult:
+    started = time.monotonic()
+    told = 0
+    while pgconn.is_busy():
+        wait_readable(pgconn, 0.2)
+        waited = time.monotonic() - started
+        if on_wait is not None and int(waited) > told:
+            told = int(waited)
+            on_wait(waited)
+    with explained(pgconn):
+        result = pgconn.get_result()
+        while pgconn.get_result() is not None:
+            pass
+    assert result is not None, "a command without a result"  # noqa: S101 (libpq's promise)
+    return result
+
+
+def _raise_not_created(result: PGresult, name: str, where: str) -> None:
+    sqlstate, text = result_sqlstate(result), result_text(result)
+    if sqlstate == _DUPLICATE_OBJECT:
+        raise SlotInUseError(
+            f"slot {name} exists already: somebody made it just now",
+            where=where,
+            remedy="stop the other daemon, or choose another slot.name",
+        )
+    if sqlstate == _LIMIT_EXCEEDED:
+        raise SourceSettingError(
+            f"no free replication slot: {text}",
+            where=where,
+            remedy="drop a slot that nobody needs (SELECT * FROM pg_replication_slots), or raise"
+            " max_replication_slots and restart the server",
+        )
+    if sqlstate == _NOT_IN_PREREQUISITE_STATE:
+        raise SourceSettingError(
+            text,
+            where=where,
+            remedy="ALTER SYSTEM SET wal_level = 'logical'; then restart the server",
+        )
+    raise_result(result, where)
+
+
+def _lock_key(name: str) -> int:
+    """A stable signed 64-bit hash: the advisory lock that stands for a slot of this database."""
+    digest = hashlib.sha256(f"millrace slot {name}".encode()).digest()
+    return int.from_bytes(digest[:8], "big", signed=True)
