@@ -1,0 +1,247 @@
+"""Decoded rows → keyed records in Debezium's envelope: the hot path, bytes straight from the row.
+
+What it writes is defined by cdc/reference.py (Change → Envelope → bytes), and held byte-equal to
+it by tests/properties. What is the same for all rows of a transaction is written once (``begin``);
+a row costs one fragment per column, one join and one encode.
+"""
+
+import time
+from collections.abc import Callable, Iterable
+from json.encoder import encode_basestring
+from typing import Final
+
+from cdc import values
+from cdc.changes import ABSENT, Row, filled, no_key
+from cdc.errors import CorruptMessageError
+from cdc.records.envelope import CONNECTOR, VERSION
+from cdc.records.position import HEADER, Lsn, Position
+from cdc.records.record import Record
+from cdc.records.schema import TableSchema
+from cdc.records.topics import TRUNCATE_KEY
+from cdc.transactions import Transaction
+
+_NO_TRANSACTION: Final = ',"xmin":null,"origin":null,"origin_lsn":null},"transaction":null,"op":"'
+
+
+class TableEncoder:
+    """Turns the rows of one table, in one version of its schema, into records.
+
+    ``begin`` must have been called for the transaction that a row belongs to; snapshot rows need
+    none. All records of one call share the position, and keep their order. A text that isn't of
+    its column's type raises CorruptMessageError, a missing old key TableRefusedError.
+    """
+
+    def __init__(
+        self,
+        schema: TableSchema,
+        *,
+        prefix: str,
+        database: str,
+        partitions: int,
+        compacted: bool,
+        clock_ns: Callable[[], int] = time.time_ns,
+    ) -> None:
+        self._schema = schema
+        self._topic = schema.topic
+        self._partitions = partitions
+        self._compacted = compacted
+        self._clock_ns = clock_ns
+        self._columns = [
+            (f",{encode_basestring(column.name)}:", values.json_fragment(column))
+            for column in schema.columns
+        ]
+        self._width = len(self._columns)
+        self._key = [schema.columns.index(column) for column in schema.key]
+        self._source = _SourceText(schema, prefix, database)
+        self._before_lsn = self._after_lsn = self._op = ""
+        self._snapshot_of: tuple[Lsn, int] | None = None
+        self._snapshot = ("", "")
+        self._commit: tuple[int, Lsn] | None = None
+        self._header_start = ""
+        self._header_end = f"/{schema.version}"
+
+    def begin(self, transaction: Transaction) -> None:
+        """Enter a transaction: its part of every event's source block is written here."""
+        self._before_lsn, self._after_lsn, self._op = self._source.of_transaction(transaction)
+
+    def insert(self, new: Row, lsn: Lsn, position: Position) -> list[Record]:
+        """A new row: one create."""
+        parts = self._parts(new)
+        return [
+            Record(
+                self._topic,
+                self._key_of(parts),
+                self._value("null", _row(parts), "c", lsn),
+                self._headers(position),
+            )
+        ]
+
+    def update(
+        self, old: Row | None, old_is_key: bool, new: Row, lsn: Lsn, position: Position
+    ) -> list[Record]:
+        """A changed row: one update; where its key changed: delete, tombstone, create."""
+        if old is None:
+            parts = self._parts(new)
+            key = self._key_of(parts)
+            value = self._value("null", _row(parts), "u", lsn)
+            return [Record(self._topic, key, value, self._headers(position))]
+        self._check(old)
+        self._check(new)
+        new = filled(new, old, old_is_key=old_is_key)
+        old_parts = self._old_parts(old, old_is_key)
+        parts = self._parts(new)
+        headers = self._headers(position)
+        old_key, key = self._old_key(old_parts), self._key_of(parts)
+        if old_key == key:
+            before = "null" if old_is_key else _row(old_parts)
+            return [Record(self._topic, key, self._value(before, _row(parts), "u", lsn), headers)]
+        create = self._value("null", _row(parts), "c", lsn)
+        return [
+            *self._deleted(old_key, old_parts, lsn, headers),
+            Record(self._topic, key, create, headers),
+        ]
+
+    def delete(self, old: Row, old_is_key: bool, lsn: Lsn, position: Position) -> list[Record]:
+        """A deleted row: a delete, followed by a tombstone in a compacted topic."""
+        parts = self._old_parts(old, old_is_key)
+        key = self._old_key(parts)
+        return self._deleted(key, parts, lsn, self._headers(position))
+
+    def truncate(self, lsn: Lsn, position: Position) -> list[Record]:
+        """All rows gone: one record per partition, since each holds a part of the keys."""
+        key = TRUNCATE_KEY if self._compacted else None
+        value = self._value("null", "null", "t", lsn)
+        headers = self._headers(position)
+        return [
+            Record(self._topic, key, value, headers, partition)
+            for partition in range(self._partitions)
+        ]
+
+    def snapshot_row(self, row: Row, position: Position, lsn: Lsn, ts_us: int) -> Record:
+        """A row read by a snapshot at ``lsn``, at ``ts_us`` (µs since 1970, UTC)."""
+        if self._snapshot_of != (lsn, ts_us):
+            self._snapshot_of = (lsn, ts_us)
+            self._snapshot = self._source.of_snapshot(lsn, ts_us)
+        parts = self._parts(row)
+        start, end = self._snapshot
+        value = f'{{"before":null,"after":{_row(parts)}{start}{end}r{self._made()}'
+        key = self._key_of(parts)
+        return Record(self._topic, key, value.encode(), self._headers(position))
+
+    def _deleted(
+        self, key: bytes | None, parts: list[str], lsn: Lsn, headers: list[tuple[str, bytes]]
+    ) -> list[Record]:
+        deleted = Record(self._topic, key, self._value(_row(parts), "null", "d", lsn), headers)
+        if not self._compacted:
+            return [deleted]
+        return [deleted, Record(self._topic, key, None, headers)]
+
+    def _check(self, row: Row) -> None:
+        if len(row) != self._width:
+            raise CorruptMessageError(
+                f"a row of {len(row)} columns where {self._width} were announced",
+                where=f"table {self._schema.name}",
+            )
+
+    def _parts(self, row: Row) -> list[str]:
+        """Per column ``,"name":value``, or nothing where no value was sent."""
+        if len(row) != self._width:
+            self._check(row)
+        try:
+            return [
+                name + fragment(value)
+                if value.__class__ is bytes
+                else (name + "null" if value is None else "")
+                for (name, fragment), value in zip(self._columns, row, strict=True)
+            ]
+        except values.MALFORMED:
+            raise self._malformed(row) from None
+
+    def _old_parts(self, old: Row, old_is_key: bool) -> list[str]:
+        """As ``_parts``; of an old key what is None wasn't sent."""
+        if not old_is_key:
+            return self._parts(old)
+        return self._parts(tuple(ABSENT if value is None else value for value in old))
+
+    def _malformed(self, row: Row) -> CorruptMessageError:
+        """Find the column that ``_parts`` stumbled over."""
+        for column, value in zip(self._schema.columns, row, strict=True):
+            if isinstance(value, bytes):
+                try:
+                    values.json_fragment(column)(value)
+                except values.MALFORMED:
+                    return values.malformed(column, self._schema.name)
+        raise AssertionError("a row failed whose columns are all right")
+
+    def _key_of(self, parts: list[str]) -> bytes | None:
+        """The key in key order; a column that wasn't sent has left an empty part."""
+        if not self._key:
+            return None
+        texts = [parts[index] for index in self._key]
+        if "" in texts:
+            raise CorruptMessageError("a row without its key", where=f"table {self._schema.name}")
+        return _row(texts).encode()
+
+    def _old_key(self, parts: list[str]) -> bytes | None:
+        if not all(parts[index] for index in self._key):
+            raise no_key(self._schema)
+        return self._key_of(parts)
+
+    def _value(self, before: str, after: str, op: str, lsn: Lsn) -> bytes:
+        number = int.__repr__(lsn)
+        return (
+            f'{{"before":{before},"after":{after}{self._before_lsn}{number}{self._after_lsn}'
+            f"{number}{self._op}{op}{self._made()}"
+        ).encode()
+
+    def _made(self) -> str:
+        """The end of every event: when it was made."""
+        clock = self._clock_ns()
+        return f'","ts_ms":{clock // 1_000_000},"ts_us":{clock // 1_000},"ts_ns":{clock}}}'
+
+    def _headers(self, position: Position) -> list[tuple[str, bytes]]:
+        """As records.position.header, with what the transaction's rows share written once."""
+        epoch, commit_lsn, index = position
+        if self._commit != (epoch, commit_lsn):
+            self._commit = (epoch, commit_lsn)
+            self._header_start = str(position)[:-16]
+        return [(HEADER, f"{self._header_start}{index:016x}{self._header_end}".encode())]
+
+
+class _SourceText:
+    """The source block's text, cut at the places where a row's own LSN goes."""
+
+    def __init__(self, schema: TableSchema, prefix: str, database: str) -> None:
+        self._start = _members(("version", VERSION), ("connector", CONNECTOR), ("name", prefix))
+        self._database = _members(("db", database))
+        self._table = _members(("schema", schema.namespace), ("table", schema.table))
+
+    def of_transaction(self, transaction: Transaction) -> tuple[str, str, str]:
+        """Text up to the LSN in ``sequence``, from there to ``lsn``, from there to ``op``."""
+        previous = transaction.previous_commit_lsn
+        before = "null" if previous is None else f'\\"{previous:d}\\"'
+        start, middle = self._around(transaction.commit_ts_us, "false", before)
+        return start, f'{middle},"txId":{transaction.xid},"lsn":', _NO_TRANSACTION
+
+    def of_snapshot(self, lsn: Lsn, ts_us: int) -> tuple[str, str]:
+        """Text up to ``lsn``'s value, and from there to ``op``."""
+        start, middle = self._around(ts_us, "true", "null")
+        return f'{start}{lsn:d}{middle},"txId":null,"lsn":{lsn:d}', _NO_TRANSACTION
+
+    def _around(self, ts_us: int, snapshot: str, previous: str) -> tuple[str, str]:
+        return (
+            (
+                f',"source":{{{self._start},"ts_ms":{ts_us // 1_000},"snapshot":"{snapshot}",'
+                f'{self._database},"sequence":"[{previous},\\"'
+            ),
+            f'\\"]","ts_us":{ts_us},"ts_ns":{ts_us * 1_000},{self._table}',
+        )
+
+
+def _members(*members: tuple[str, str]) -> str:
+    return ",".join(f'"{name}":{encode_basestring(text)}' for name, text in members)
+
+
+def _row(parts: Iterable[str]) -> str:
+    """An object of ``_parts``, without the first one's comma."""
+    return f"{{{''.join(parts)[1:]}}}"
