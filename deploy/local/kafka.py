@@ -118,7 +118,7 @@ class Kafka:
 
     def start(self) -> Self:
         """Start the broker, the first time with formatting, and wait until it serves metadata."""
-        fresh = not self._folder.exists()
+        fresh = not (self._folder / "data" / "meta.properties").exists()
         self._folder.mkdir(parents=True, exist_ok=True)
         (self._folder / "log4j2.properties").write_text(_LOG_CONFIGURATION)
         properties = self._folder / "server.properties"
