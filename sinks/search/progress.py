@@ -23,7 +23,6 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from cdc.errors import BusyError, LogFormatError, MillraceError
 from cdc.records.schema import TableName
-from cdc.records.state import PositionField
 from sinks.search.retries import PATIENT, Patience, insist
 
 FORMAT: Final = 1
@@ -72,7 +71,7 @@ class RunRecord(BaseModel):
 
 
 class TableRecord(BaseModel):
-    """What a table's index has been given: everything before ``offsets``, up to ``cut``.
+    """What a table's index has been given: everything before ``offsets``, up to ``cut`` (text).
 
     ``uuid`` is the index's own: an index that was deleted, or made anew by somebody else, isn't the
     one that this record speaks of, and the table is loaded again. ``generation`` numbers the
@@ -87,7 +86,7 @@ class TableRecord(BaseModel):
     uuid: str
     generation: int
     epoch: int
-    cut: PositionField
+    cut: str
     offsets: dict[int, int]
     schema_version: int
     ts_ms: int = 0
