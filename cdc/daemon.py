@@ -4,6 +4,7 @@ docs/decisions/0002-start-and-acknowledge.md has the order of a start and what e
 after a death at any point.
 """
 
+import contextlib
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -11,7 +12,7 @@ from typing import Protocol
 
 import psycopg
 import structlog
-from psycopg import pq
+from psycopg.pq.abc import PGconn
 
 from cdc import start
 from cdc.backfill import Backfill, SnapshotObserver, SnapshotWriter
@@ -34,6 +35,11 @@ from cdc.tables import Tables
 
 log = structlog.get_logger()
 RETRY_DELAY_S_MAX = 30.0
+WAITING_LINE_S = 10
+
+
+class StoppedError(Exception):
+    """The daemon was told to stop while it waited for something; not an error to anybody."""
 
 
 class Observer(SnapshotObserver, Protocol):
@@ -59,6 +65,8 @@ class Daemon:
         while not stop.is_set():
             try:
                 self._capture(stop)
+            except StoppedError:
+                return
             except MillraceError as error:
                 if not (error.retry and self._was_streaming):
                     raise
@@ -87,7 +95,7 @@ class Daemon:
 
     def snapshot(self, names: Sequence[str], stop: threading.Event) -> None:
         """Read the named tables (again), or those that were never read whole; no streaming."""
-        with ExitStack() as stack:
+        with ExitStack() as stack, contextlib.suppress(StoppedError):
             Session(self._settings, stack, stop).open(self._backfill, self._observer, names)
 
 
@@ -107,14 +115,15 @@ class Session:
     def open(self, backfill: Backfill, observer: Observer, again: Sequence[str] = ()) -> Progress:
         """Come to the point where only streaming is left to do; returns the progress there."""
         sql, system, described = self._open_source(again)
-        topics = LogTopics(self._settings)
+        topics = LogTopics(self._settings, self.keep_alive)
         topics.check_reachable()
         self._take_lock(sql)
         found = slot.inspect(sql, self._capture.slot_name)
         if found is not None:
+            slot.verify(sql, found)
             self.hold_slot()
         topics.ensure_state_topics()
-        self.writer = self._open_writer(system)
+        self.writer = self._open_writer()
         progress = self._last_progress()
         if progress is None:
             start.check_unrecorded(found, self._capture.slot_name)
@@ -127,12 +136,24 @@ class Session:
             self._release_slot()
             replication = self._connect_replication()
             progress, exported = start.create_slot(
-                self._settings, sql, replication, system, self.writer, left_over=found
+                self._settings,
+                sql,
+                replication,
+                system,
+                self.writer,
+                left_over=found,
+                on_wait=self._wait_for_open_transactions,
             )
         unread = self.tables.unread(described, again)
         if unread:
             if exported is None:
-                exported = slot.export_snapshot(self._connect_replication())
+                exported = self._stack.enter_context(
+                    slot.exact_snapshot(
+                        self._settings.source,
+                        self._capture.slot_name,
+                        on_wait=self._wait_for_open_transactions,
+                    )
+                )
             progress = self._snapshot(backfill, observer, exported, unread, progress)
         return self._begin_streaming(progress)
 
@@ -144,9 +165,11 @@ class Session:
         replication = self._connect_replication()
         system = identify(replication)
         captured = catalog.captured_tables(sql, self._capture)
-        preflight.check(sql, self._capture, captured)
-        publication.ensure(sql, self._capture, captured)
-        described = catalog.describe(sql, self._capture, captured)
+        name = self._capture.publication_name
+        described = catalog.describe(sql, captured, name)
+        preflight.check(sql, self._settings.source, self._capture, described)
+        if publication.ensure(sql, self._capture, captured):
+            described = catalog.describe(sql, captured, name)
         missing = set(again) - {str(table.name) for table in described}
         if missing:
             raise ConfigError(
@@ -156,10 +179,18 @@ class Session:
             )
         return sql, system, described
 
-    def _connect_replication(self) -> pq.PGconn:
+    def _connect_replication(self) -> PGconn:
         connection = connect_replication(self._settings.source)
         self._stack.callback(connection.finish)
         return connection
+
+    def _wait_for_open_transactions(self, waited_s: float) -> None:
+        """Stay in touch while a new slot waits for the transactions that were open before it."""
+        self.keep_alive()
+        if self._stop.is_set():
+            raise StoppedError
+        if int(waited_s) % WAITING_LINE_S == 1:
+            log.info("a new slot waits for open transactions of the source", seconds=int(waited_s))
 
     def _patiently(self, attempt: Callable[[], bool], held: str) -> None:
         """Try until it works, slot.max.retries times; raises SlotInUseError."""
@@ -168,7 +199,7 @@ class Session:
                 return
             log.info("waiting", held=held, retry=retry)
             if self._stop.wait(self._capture.slot_retry_delay_ms / 1_000):
-                break
+                raise StoppedError
         raise SlotInUseError(
             f"{held} by another session",
             where=f"slot {self._capture.slot_name}",
@@ -181,23 +212,30 @@ class Session:
     def hold_slot(self) -> ReplicationStream:
         """Start replication, unless this session has; it gives nothing until it is read."""
         if self._stream is None:
-            stream = ReplicationStream(self._capture)
-
-            def attempt() -> bool:
-                try:
-                    stream.start(self._connect_replication())
-                except SlotInUseError:
-                    return False
-                return True
-
-            self._patiently(attempt, "the slot is held")
-            self._stream = stream
-            self._stack.callback(stream.close)
+            self._patiently(self._start_stream, "the slot is held")
+        assert self._stream is not None  # noqa: S101 (_patiently raises otherwise)
         return self._stream
+
+    def _start_stream(self) -> bool:
+        connection = connect_replication(self._settings.source)
+        try:
+            self._stream = ReplicationStream.start(
+                connection,
+                self._capture.slot_name,
+                self._capture.publication_name,
+                status_interval_ms=self._capture.status_update_interval_ms,
+            )
+        except BaseException as error:
+            connection.finish()
+            if isinstance(error, SlotInUseError):
+                return False
+            raise
+        self._stack.callback(self._stream.close)
+        return True
 
     def _release_slot(self) -> None:
         if self._stream is not None:
-            self._stream.close()
+            self._stream.close()  # closing once more, when the stack unwinds, does nothing
             self._stream = None
 
     def keep_alive(self) -> None:
@@ -205,7 +243,7 @@ class Session:
         if self._stream is not None:
             self._stream.keep_alive()
 
-    def _open_writer(self, system: System) -> LogWriter:
+    def _open_writer(self) -> LogWriter:
         writer = LogWriter(
             self._settings.kafka,
             f"millrace-{self._capture.topic_prefix}-{self._capture.slot_name}",
@@ -213,20 +251,19 @@ class Session:
         )
         self._stack.callback(writer.close)
         writer.open()
-        log.info("log opened", system=system.identifier, timeline=system.timeline)
         return writer
 
     def _last_progress(self) -> Progress | None:
         topic = progress_topic(self._capture.topic_prefix)
-        return last_progress(self._settings.kafka, topic, self._capture.slot_name)
+        return last_progress(self._settings.kafka, topic, self._capture.slot_name, self.keep_alive)
 
     def _open_tables(self, sql: psycopg.Connection, system: System) -> None:
         prefix, kafka = self._capture.topic_prefix, self._settings.kafka
         self.tables = Tables(
             self._settings,
             system.database,
-            read_all(kafka, table_topic(prefix), TableState),
-            read_all(kafka, schema_topic(prefix), TableSchema),
+            read_all(kafka, table_topic(prefix), TableState, self.keep_alive),
+            read_all(kafka, schema_topic(prefix), TableSchema, self.keep_alive),
             lambda relation: catalog.describe_relation(sql, relation),
         )
 

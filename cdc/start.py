@@ -5,9 +5,10 @@ finds, in which order it looks, and what it does about it.
 """
 
 import time
+from collections.abc import Callable
 
 import psycopg
-from psycopg import pq
+from psycopg.pq.abc import PGconn
 
 from cdc.errors import GapError
 from cdc.faults import FaultPoint, reach
@@ -78,11 +79,12 @@ def first_progress(settings: Settings, system: System) -> Progress:
 def create_slot(
     settings: Settings,
     sql: psycopg.Connection,
-    replication: pq.PGconn,
+    replication: PGconn,
     system: System,
     writer: LogWriter,
     *,
     left_over: SlotState | None,
+    on_wait: Callable[[float], None],
 ) -> tuple[Progress, ExportedSnapshot]:
     """Make the slot, recording each step before the next; returns its progress and snapshot.
 
@@ -97,7 +99,7 @@ def create_slot(
     reach(FaultPoint.CREATING_RECORDED)
     if left_over is not None:
         slot.drop(sql, name)
-    exported = slot.create(replication, name)
+    exported = slot.create(replication, name, on_wait=on_wait)
     reach(FaultPoint.SLOT_CREATED)
     point = Position(EPOCH, exported.consistent_point, 0)
     progress = progress.model_copy(

@@ -153,14 +153,17 @@ def create(
 
 
 @contextmanager
-def exact_snapshot(source: LibraryOptions, name: str) -> Iterator[ExportedSnapshot]:
+def exact_snapshot(
+    source: LibraryOptions, name: str, on_wait: Callable[[float], None] | None = None
+) -> Iterator[ExportedSnapshot]:
     """A new snapshot with an exact position, by a temporary slot that ends with the context.
 
     For a snapshot that is taken up again: the slot's own snapshot went with its connection.
     """
     pgconn = connect_replication(source)
     try:
-        yield create(pgconn, f"{name[:40]}_snapshot_{secrets.token_hex(4)}", temporary=True)
+        own_name = f"{name[:40]}_snapshot_{secrets.token_hex(4)}"
+        yield create(pgconn, own_name, temporary=True, on_wait=on_wait)
     finally:
         pgconn.finish()
 
