@@ -4,6 +4,7 @@ docs/decisions/0003-state-topics.md lists the topics, keys and who reads them. E
 format number; a reader that meets a newer one stops (LogFormatError).
 """
 
+import json
 from enum import StrEnum
 from typing import Annotated, Final, Literal, TypeVar
 
@@ -11,7 +12,9 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, PlainSerializer, Va
 
 from cdc.errors import LogFormatError
 from cdc.records.position import Lsn, Position
+from cdc.records.record import Record
 from cdc.records.schema import TableName, TableSchema
+from cdc.records.topics import progress_topic, schema_topic, table_topic
 
 FORMAT: Final = 1
 
@@ -106,3 +109,41 @@ def parse_state(kind: type[StateRecord], value: bytes, topic: str) -> StateRecor
             f"a record of {kind.__name__} can't be read: {error.errors()[0]['msg']}",
             where=f"topic {topic}",
         ) from error
+
+
+def progress_key(slot: str) -> bytes:
+    """Key of a slot's progress: the newest record under it is the truth."""
+    return _key(slot=slot)
+
+
+def table_key(table: TableName) -> bytes:
+    """Key of a table's state."""
+    return _key(table=str(table))
+
+
+def schema_key(table: TableName, version: int) -> bytes:
+    """Key of one version of a table's schema: compaction never loses a version."""
+    return _key(table=str(table), version=version)
+
+
+def progress_record(prefix: str, progress: Progress) -> Record:
+    """The progress topic's record, to be written in the transaction of the rows up to there."""
+    return _record(progress_topic(prefix), progress_key(progress.slot), progress)
+
+
+def table_record(prefix: str, state: TableState) -> Record:
+    """The table topic's record, to be written in the transaction of the rows it counts."""
+    return _record(table_topic(prefix), table_key(state.name), state)
+
+
+def schema_record(prefix: str, schema: TableSchema) -> Record:
+    """The schema topic's record, to be written in the transaction of the version's first row."""
+    return _record(schema_topic(prefix), schema_key(schema.name, schema.version), schema)
+
+
+def _key(**parts: str | int) -> bytes:
+    return json.dumps(parts, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+def _record(topic: str, key: bytes, model: BaseModel) -> Record:
+    return Record(topic, key, model.model_dump_json().encode(), [], 0)

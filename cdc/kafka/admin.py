@@ -1,0 +1,199 @@
+"""Questions and orders to the brokers about topics → answers, in bounded waits.
+
+Orders go out for all topics at once. An answer is a value or a KafkaError, one for each topic.
+"""
+
+import time
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from typing import Any, Final, NamedTuple, TypeVar
+
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
+from confluent_kafka.admin import (  # type: ignore[attr-defined]  # re-exported without saying so
+    AdminClient,
+    ConfigResource,
+    OffsetSpec,
+    ResourceType,
+)
+from confluent_kafka.cimpl import NewTopic
+
+from cdc.errors import LogUnreachableError
+from cdc.kafka import options
+from cdc.kafka.errors import is_access, log_error, option_error, reason
+
+ATTEMPT_S: Final = 0.5
+METADATA_S: Final = 1.0
+REACH_S: Final = 10.0
+"""How long a broker may take to answer at all before the start gives up."""
+REQUEST_S: Final = 60.0
+PARTITIONS_PER_REQUEST_MAX: Final = 2_000
+"""A KRaft controller takes 10,000 metadata records a request: partitions, topics and settings."""
+
+Asked = TypeVar("Asked", bound=Hashable)
+
+
+class TopicFound(NamedTuple):
+    """A topic as the brokers describe it."""
+
+    partitions: int
+    config: Mapping[str, str]
+
+
+def do_nothing() -> None:
+    """What to do while waiting, where nobody else waits for us."""
+
+
+class LogAdmin:
+    """One admin client, whose waits call ``while_waiting`` at least twice a second."""
+
+    def __init__(
+        self, kafka_options: Mapping[str, str], while_waiting: Callable[[], None] = do_nothing
+    ) -> None:
+        self.servers = kafka_options.get("bootstrap.servers", "")
+        self._while_waiting = while_waiting
+        self._complaints: list[KafkaError] = []
+        config: dict[str, Any] = {
+            **options.admin_options(kafka_options),
+            "error_cb": self._complaints.append,
+        }
+        try:
+            self._client = AdminClient(config, logger=options.LOGGER)
+        except KafkaException as exception:
+            raise option_error(reason(exception), kafka_options) from None
+
+    def partitions(self) -> dict[str, int]:
+        """All topics that we may see, with their partition counts; the wait is REACH_S."""
+        deadline = time.monotonic() + REACH_S
+        while True:
+            try:
+                found = self._client.list_topics(timeout=METADATA_S).topics
+            except KafkaException as exception:
+                error = reason(exception)
+            else:
+                return {name: len(topic.partitions) for name, topic in found.items()}
+            self._client.poll(0)
+            self._while_waiting()
+            # What was complained of on the way says more than that there is no metadata.
+            for complaint in self._complaints:
+                if complaint.name() != "_ALL_BROKERS_DOWN":
+                    error = complaint
+            if is_access(error) or time.monotonic() > deadline:
+                raise log_error(error, "connecting to Kafka", f"bootstrap.servers {self.servers}")
+
+    def describe(self, names: Iterable[str]) -> dict[str, TopicFound]:
+        """Partitions and settings of those of the topics that exist."""
+        existing = self.partitions()
+        wanted = [name for name in names if name in existing]
+        answers = self._topic_configs(wanted)
+        for name, answer in answers.items():
+            if isinstance(answer, KafkaError):
+                raise log_error(answer, "reading a topic's settings", f"topic {name}")
+        return {
+            name: TopicFound(existing[name], config)
+            for name, config in answers.items()
+            if not isinstance(config, KafkaError)
+        }
+
+    def _topic_configs(self, names: list[str]) -> dict[str, dict[str, str] | KafkaError]:
+        if not names:
+            return {}
+        resources = [ConfigResource(ResourceType.TOPIC, name) for name in names]
+        futures = self._client.describe_configs(resources, request_timeout=REQUEST_S)
+        answers = self._settle(
+            {resource.name: future for resource, future in futures.items()},
+            "reading topics' settings",
+        )
+        return {
+            name: answer
+            if isinstance(answer, KafkaError)
+            else {key: str(entry.value) for key, entry in answer.items()}
+            for name, answer in answers.items()
+        }
+
+    def broker_settings(self) -> dict[str, dict[str, str]]:
+        """Each broker's settings by its id; without those that we may not read."""
+        ids = [str(broker) for broker in self._client.list_topics(timeout=METADATA_S).brokers]
+        found: dict[str, dict[str, str]] = {}
+        for broker in ids:  # each has to be asked by itself
+            resource = ConfigResource(ResourceType.BROKER, broker)
+            futures = self._client.describe_configs([resource], request_timeout=REQUEST_S)
+            answer = self._settle(futures, "reading a broker's settings")[resource]
+            if not isinstance(answer, KafkaError):
+                found[broker] = {key: str(entry.value) for key, entry in answer.items()}
+        return found
+
+    def create(self, topics: Iterable[NewTopic]) -> dict[str, KafkaError]:
+        """Make topics; returns what went wrong with which."""
+        failed: dict[str, KafkaError] = {}
+        for request in _portions(topics):
+            futures = self._client.create_topics(request, request_timeout=REQUEST_S)
+            answers = self._settle(futures, "creating topics")
+            failed |= {n: answer for n, answer in answers.items() if isinstance(answer, KafkaError)}
+        return failed
+
+    def delete(self, names: Iterable[str]) -> dict[str, KafkaError]:
+        """Delete topics; returns what went wrong with which."""
+        wanted = list(names)
+        if not wanted:
+            return {}
+        futures = self._client.delete_topics(wanted, request_timeout=REQUEST_S)
+        answers = self._settle(futures, "deleting topics")
+        return {name: error for name, error in answers.items() if isinstance(error, KafkaError)}
+
+    def offsets(self, partitions: Mapping[str, int]) -> dict[str, list[tuple[int, int]]]:
+        """First and end offset (uncommitted records too) of each partition of each topic."""
+        places = [(name, index) for name, count in partitions.items() for index in range(count)]
+        first = self._offsets(places, OffsetSpec.earliest())  # type: ignore[no-untyped-call]
+        end = self._offsets(places, OffsetSpec.latest())  # type: ignore[no-untyped-call]
+        return {
+            name: [(first[name, index], end[name, index]) for index in range(count)]
+            for name, count in partitions.items()
+        }
+
+    def _offsets(
+        self, places: list[tuple[str, int]], spec: OffsetSpec
+    ) -> dict[tuple[str, int], int]:
+        if not places:
+            return {}
+        asked = {TopicPartition(name, index): spec for name, index in places}
+        futures = self._client.list_offsets(asked, request_timeout=REQUEST_S)
+        answers = self._settle(futures, "reading topics' offsets")
+        found: dict[tuple[str, int], int] = {}
+        for place, answer in answers.items():
+            if isinstance(answer, KafkaError):
+                raise log_error(answer, "reading a topic's offsets", f"topic {place.topic}")
+            found[place.topic, place.partition] = answer.offset
+        return found
+
+    def _settle(self, futures: Mapping[Asked, Future[Any]], doing: str) -> dict[Asked, Any]:
+        """Wait for all answers; an answer that is an error is returned as such."""
+        deadline = time.monotonic() + REQUEST_S + ATTEMPT_S
+        answers: dict[Asked, Any] = {}
+        for asked, future in futures.items():
+            while asked not in answers:
+                try:
+                    answers[asked] = future.result(timeout=ATTEMPT_S)
+                except FutureTimeoutError:
+                    self._while_waiting()
+                    if time.monotonic() > deadline:
+                        raise LogUnreachableError(
+                            f"{doing}: no answer for {REQUEST_S:.0f} s",
+                            where=f"bootstrap.servers {self.servers}",
+                        ) from None
+                except KafkaException as exception:
+                    answers[asked] = reason(exception)
+        return answers
+
+
+def _portions(topics: Iterable[NewTopic]) -> Iterable[list[NewTopic]]:
+    portion: list[NewTopic] = []
+    partitions = 0
+    for topic in topics:
+        partitions += topic.num_partitions
+        if portion and partitions > PARTITIONS_PER_REQUEST_MAX:
+            yield portion
+            portion, partitions = [], topic.num_partitions
+        portion.append(topic)
+    if portion:
+        yield portion

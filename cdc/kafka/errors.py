@@ -1,0 +1,143 @@
+"""What librdkafka and brokers report → the errors that a user can mend, without any secret.
+
+Three kinds matter to a transaction: *retriable* (the same call is resumed), *abortable* (the
+transaction is lost, the producer lives) and *fatal* (the producer is lost). KafkaError itself says
+which it is; this file says, by its name, what it means to the user.
+https://docs.confluent.io/platform/current/clients/librdkafka/html/md_INTRODUCTION.html
+"""
+
+import re
+from collections.abc import Mapping
+from typing import Final
+
+from confluent_kafka import KafkaError, KafkaException
+
+from cdc.errors import (
+    ConfigError,
+    FencedError,
+    LogAccessError,
+    LogUnreachableError,
+    MillraceError,
+    RecordRefusedError,
+    TopicMismatchError,
+)
+
+_ACCESS: Final = frozenset({
+    "_AUTHENTICATION",
+    "_SSL",
+    "SASL_AUTHENTICATION_FAILED",
+    "UNSUPPORTED_SASL_MECHANISM",
+    "ILLEGAL_SASL_STATE",
+    "TOPIC_AUTHORIZATION_FAILED",
+    "GROUP_AUTHORIZATION_FAILED",
+    "CLUSTER_AUTHORIZATION_FAILED",
+    "TRANSACTIONAL_ID_AUTHORIZATION_FAILED",
+})  # fmt: skip
+_FENCED: Final = frozenset({"_FENCED", "PRODUCER_FENCED", "INVALID_PRODUCER_EPOCH"})
+_TOO_LARGE: Final = frozenset({"MSG_SIZE_TOO_LARGE", "RECORD_LIST_TOO_LARGE", "INVALID_MSG_SIZE"})
+_REFUSED: Final = _TOO_LARGE | {
+    "INVALID_RECORD",
+    "INVALID_MSG",
+    "INVALID_TIMESTAMP",
+    "UNSUPPORTED_FOR_MESSAGE_FORMAT",
+}
+_TOPIC: Final = frozenset({
+    "_UNKNOWN_TOPIC",
+    "_UNKNOWN_PARTITION",
+    "UNKNOWN_TOPIC_OR_PART",
+    "TOPIC_EXCEPTION",
+    "POLICY_VIOLATION",
+})  # fmt: skip
+_CONFIG: Final = frozenset({
+    "_INVALID_ARG",
+    "INVALID_CONFIG",
+    "INVALID_REPLICATION_FACTOR",
+    "INVALID_PARTITIONS",
+    "INVALID_TRANSACTION_TIMEOUT",
+    "UNSUPPORTED_VERSION",
+    "_UNSUPPORTED_FEATURE",
+})  # fmt: skip
+
+_ACCESS_REMEDY: Final = (
+    "check security.protocol, sasl.* and ssl.* under [kafka], and the rights of that user: "
+    "Describe, Read, Write, Create and DescribeConfigs on the topics, Write on the transactional id"
+)
+_OPTION: Final = re.compile(r'property "([^"]+)"')
+_SECRET_WORDS: Final = ("password", "secret", ".pem", "jaas", "sasl.oauthbearer.config")
+
+
+def reason(exception: KafkaException) -> KafkaError:
+    """The KafkaError that the client wraps."""
+    error = exception.args[0]
+    if not isinstance(error, KafkaError):
+        raise TypeError(f"not a KafkaError: {error!r}") from exception
+    return error
+
+
+def is_refusal(error: KafkaError) -> bool:
+    """Whether a broker says by this that it won't ever take the record."""
+    return error.name() in _REFUSED
+
+
+def is_too_large(error: KafkaError) -> bool:
+    """Whether the record or its batch is above a limit of client, topic or broker."""
+    return error.name() in _TOO_LARGE
+
+
+def is_fencing(error: KafkaError) -> bool:
+    """Whether the producer's epoch is no longer the newest."""
+    return error.name() in _FENCED
+
+
+def is_access(error: KafkaError) -> bool:
+    """Whether trying again is no use before somebody mends credentials, TLS or rights."""
+    return error.name() in _ACCESS
+
+
+def log_error(error: KafkaError, doing: str, where: str = "") -> MillraceError:
+    """What the user is told; what isn't known to be anything else is taken for unreachable."""
+    name, what = error.name(), f"{doing} failed: {error.str()}"
+    if name in _ACCESS:
+        return LogAccessError(what, where=where, remedy=_ACCESS_REMEDY)
+    if name in _FENCED:
+        return FencedError(
+            "another daemon writes with the same transactional.id",
+            where=where or doing,
+            remedy="run one daemon per slot; give other slots or topic.prefixes to the others",
+        )
+    if name in _REFUSED:
+        return RecordRefusedError(what, where=where)
+    if name in _TOPIC:
+        return TopicMismatchError(
+            what, where=where, remedy="check the topic, and the broker's policy for new topics"
+        )
+    if name in _CONFIG:
+        return ConfigError(what, where=where, remedy="change it under [kafka] or [log]")
+    return LogUnreachableError(
+        what, where=where, remedy="check that the brokers are up and bootstrap.servers is right"
+    )
+
+
+def option_error(error: KafkaError, options: Mapping[str, str]) -> ConfigError:
+    """What is wrong with the options of [kafka]: names the option, never shows its value."""
+    text = error.str()
+    named = _OPTION.search(text)
+    if named and text.startswith("No such"):
+        what = f"Kafka's client knows no option {named[1]}"
+    elif named:
+        what = f"the value of {named[1]} is not valid"
+    else:
+        what = _without_secrets(text, options)
+    return ConfigError(
+        what,
+        where="[kafka]",
+        remedy="https://github.com/confluentinc/librdkafka/blob/master/CONFIGURATION.md lists "
+        "every option",
+    )
+
+
+def _without_secrets(text: str, options: Mapping[str, str]) -> str:
+    for name, value in options.items():
+        if value and any(word in name for word in _SECRET_WORDS):
+            text = text.replace(value, "…")
+    return text

@@ -1,0 +1,131 @@
+"""The user's [kafka] options → those of a producer, a reader and an admin client.
+
+Ours in the middle: defaults of ours give way to the user's, what exactly-once rests on doesn't.
+https://github.com/confluentinc/librdkafka/blob/master/CONFIGURATION.md
+"""
+
+import logging
+import time
+from collections.abc import Mapping
+from typing import Final
+
+from cdc.errors import ConfigError
+
+TRANSACTION_TIMEOUT_MS: Final = 120_000
+"""A broker that is away for half a minute is survived in place, a dead one noticed in two."""
+SOCKET_TIMEOUT_MS: Final = 30_000
+MESSAGE_BYTES_MAX: Final = 32 << 20
+"""Above this a record is refused before it is sent; the topic's max.message.bytes may be lower."""
+QUEUE_KBYTES_MAX: Final = 64 << 10
+_REPEAT_S: Final = 10.0
+
+_OWNED: Final[Mapping[str, frozenset[str]]] = {
+    "transactional.id": frozenset(),
+    "enable.idempotence": frozenset({"true"}),
+    "acks": frozenset({"all", "-1"}),
+    "request.required.acks": frozenset({"all", "-1"}),
+    "partitioner": frozenset({"murmur2_random"}),
+    "delivery.report.only.error": frozenset({"true"}),
+    "isolation.level": frozenset({"read_committed"}),
+    "enable.auto.commit": frozenset({"false"}),
+    "enable.partition.eof": frozenset({"true"}),
+    "auto.offset.reset": frozenset({"error"}),
+    "allow.auto.create.topics": frozenset({"false"}),
+}
+"""Options that aren't the user's to choose, with the values that say what we do anyway."""
+
+_CONNECTION: Final[Mapping[str, str]] = {
+    "client.id": "millrace",
+    "socket.nagle.disable": "true",
+    "socket.timeout.ms": str(SOCKET_TIMEOUT_MS),
+    "reconnect.backoff.max.ms": "2000",
+}
+_PRODUCER: Final[Mapping[str, str]] = {
+    "compression.type": "lz4",
+    "linger.ms": "20",
+    "message.max.bytes": str(MESSAGE_BYTES_MAX),
+    "queue.buffering.max.messages": "200000",
+    "transaction.timeout.ms": str(TRANSACTION_TIMEOUT_MS),
+}
+_READER: Final[Mapping[str, str]] = {
+    "group.id": "millrace",  # librdkafka wants one; nothing is ever committed under it
+    "fetch.wait.max.ms": "50",
+    "receive.message.max.bytes": str(2 * MESSAGE_BYTES_MAX + 512),
+}
+
+
+class _Sparing(logging.Filter):
+    """Lets a message of librdkafka through once in a while, not at every reconnection."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._seen: dict[str, float] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Drop repeats, and the warning that a reader's option means nothing to a producer."""
+        facility = record.getMessage().split(" ", 1)[0]
+        now = time.monotonic()
+        if facility == "CONFWARN" or now - self._seen.get(facility, -_REPEAT_S) < _REPEAT_S:
+            return False
+        self._seen[facility] = now
+        return True
+
+
+LOGGER: Final = logging.getLogger("cdc.kafka.librdkafka")
+LOGGER.addFilter(_Sparing())
+
+
+def admin_options(options: Mapping[str, str]) -> dict[str, str]:
+    """For creating, describing and deleting topics."""
+    _check(options)
+    return {**_CONNECTION, **options}
+
+
+def reader_options(options: Mapping[str, str]) -> dict[str, str]:
+    """For reading state records: committed ones only, by explicit offsets, to the end."""
+    _check(options)
+    return {
+        **_CONNECTION,
+        **_READER,
+        **options,
+        "isolation.level": "read_committed",
+        "enable.auto.commit": "false",
+        "enable.auto.offset.store": "false",
+        "enable.partition.eof": "true",
+        "auto.offset.reset": "error",
+        "allow.auto.create.topics": "false",
+    }
+
+
+def producer_options(options: Mapping[str, str], transactional_id: str) -> dict[str, str]:
+    """For the one writer of a slot."""
+    _check(options)
+    merged = {**_CONNECTION, **_PRODUCER, **options}
+    # librdkafka refuses waits that are longer than the transaction's.
+    transaction_ms = merged["transaction.timeout.ms"]
+    if not {"message.timeout.ms", "delivery.timeout.ms"} & options.keys():
+        merged["message.timeout.ms"] = transaction_ms
+    if "socket.timeout.ms" not in options and transaction_ms.isdigit():
+        merged["socket.timeout.ms"] = str(min(SOCKET_TIMEOUT_MS, int(transaction_ms)))
+    if "queue.buffering.max.kbytes" not in options and merged["message.max.bytes"].isdigit():
+        # A queue smaller than a record would never take it.
+        largest = int(merged["message.max.bytes"]) // 1024
+        merged["queue.buffering.max.kbytes"] = str(max(QUEUE_KBYTES_MAX, 2 * largest))
+    return {
+        **merged,
+        "transactional.id": transactional_id,
+        "enable.idempotence": "true",
+        "acks": "all",
+        "partitioner": "murmur2_random",
+    }
+
+
+def _check(options: Mapping[str, str]) -> None:
+    for name, value in options.items():
+        if name in _OWNED and value not in _OWNED[name]:
+            ours = " or ".join(sorted(_OWNED[name])) or "made from topic.prefix and slot.name"
+            raise ConfigError(
+                f"{name} isn't free to choose: it is {ours}",
+                where="[kafka]",
+                remedy=f"remove {name}; exactly-once rests on it",
+            )

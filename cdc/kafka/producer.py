@@ -1,0 +1,289 @@
+"""Records → the log, in Kafka transactions that are committed or aborted as a whole.
+
+Rules. No call into librdkafka lasts longer than ATTEMPT_S: it is resumed, and `while_waiting` is
+called in between, because PostgreSQL must hear from us meanwhile. Delivered records don't call
+back; refused ones do, and doom their transaction: then the culprit is named. After any error only
+`close` is of use: a new writer's `open` settles what was left (librdkafka 2.16 can't go on with
+some: "skipped sequence numbers"), and the progress record tells whether a commit took place whose
+end nobody saw. One thread uses a writer.
+"""
+
+import contextlib
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Final, NamedTuple, NoReturn
+
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
+
+from cdc.errors import LogUnreachableError, MillraceError, RecordRefusedError
+from cdc.kafka import options
+from cdc.kafka.errors import (
+    is_fencing,
+    is_refusal,
+    is_too_large,
+    log_error,
+    option_error,
+    reason,
+)
+from cdc.records.position import HEADER
+from cdc.records.record import Record
+
+ATTEMPT_S: Final = 0.5
+GIVE_UP_S: Final = options.TRANSACTION_TIMEOUT_MS / 1_000
+"""How long a call is resumed before the brokers count as unreachable."""
+CLOSE_S: Final = 2.0
+"""How long closing tries to abort, so that readers needn't wait for the transaction's timeout."""
+_ROOM_S: Final = 0.1
+_POLL_EVERY: Final = 500
+_REPORT_S: Final = 1.0
+_KEY_CHARS_MAX: Final = 200
+
+
+_Written = tuple[str, bytes | None, int, Sequence[tuple[str, bytes]]]
+"""Topic, key, size and headers of a record, kept until its end: reports come without headers."""
+
+
+class _Refused(NamedTuple):
+    error: KafkaError
+    topic: str
+    key: bytes | None
+    size: int
+
+
+class LogWriter:
+    """The one producer of a slot."""
+
+    def __init__(
+        self,
+        kafka_options: Mapping[str, str],
+        transactional_id: str,
+        while_waiting: Callable[[], None],
+    ) -> None:
+        self._while_waiting = while_waiting
+        self._transactional_id = transactional_id
+        self._written: list[_Written] = []
+        self._refused: list[_Refused] = []
+        self._begun: float | None = None
+        self._broken = False
+        self._since_poll = 0
+        self.pending_bytes = 0
+        """Key and value bytes of the open transaction."""
+        config = options.producer_options(kafka_options, transactional_id)
+        try:
+            self._producer: Producer | None = Producer(
+                {
+                    **config,
+                    "on_delivery": self._on_refused,
+                    "delivery.report.only.error": True,  # else every delivered record calls back
+                },
+                logger=options.LOGGER,
+            )
+        except KafkaException as exception:
+            raise option_error(reason(exception), kafka_options) from None
+        self._transaction_timeout_s = int(config["transaction.timeout.ms"]) / 1_000
+
+    @property
+    def pending_records(self) -> int:
+        """How many records the open transaction has."""
+        return len(self._written)
+
+    @property
+    def transaction_age_s(self) -> float:
+        """How long the transaction has been open; 0 without one."""
+        return 0.0 if self._begun is None else time.monotonic() - self._begun
+
+    def open(self) -> None:
+        """Fence off every older writer of this id, and settle what it left unfinished."""
+        self._resume(self._client().init_transactions, "opening the log for writing")
+
+    def write(self, records: Iterable[Record]) -> None:
+        """Add records to the transaction, beginning one if none is open."""
+        # Its stub takes lists of headers with optional values only, and lists are invariant.
+        produce: Callable[..., None] = self._client().produce
+        keep = self._written.append
+        for record in records:
+            if self._begun is None:
+                self._begin()
+            topic, key, value, headers, partition = record
+            place = -1 if partition is None else partition
+            try:
+                produce(topic, value, key, place, None, None, 0, headers)
+            except BufferError:
+                self._produce_when_room(record)
+            except KafkaException as exception:
+                self._fail_produce(reason(exception), _written(record))
+            size = (len(key) if key else 0) + (len(value) if value else 0)
+            keep((topic, key, size, headers))
+            self.pending_bytes += size
+            self._since_poll += 1
+            if self._since_poll >= _POLL_EVERY:
+                self._wait(0)
+
+    def commit(self) -> None:
+        """Make everything written since the last commit visible at once; none open: nothing."""
+        if self._begun is None:
+            return
+        self._resume(self._client().commit_transaction, "committing to the log")
+        self._ended()
+
+    def abort(self) -> None:
+        """Undo everything written since the last commit."""
+        if self._begun is None or self._broken:
+            return
+        self._resume(self._client().abort_transaction, "aborting a transaction of the log")
+        self._ended()
+
+    def close(self) -> None:
+        """Let go, whatever state things are in: aborts what is open if the broker answers soon."""
+        if self._producer is not None and self._begun is not None and not self._broken:
+            with contextlib.suppress(MillraceError):
+                self._resume(self._producer.abort_transaction, "aborting", give_up_s=CLOSE_S)
+        # Producer.close() would wait for the brokers without end; dropping it doesn't wait at all.
+        self._producer = None
+
+    def _client(self) -> Producer:
+        assert self._producer is not None, "the writer is closed"  # noqa: S101
+        return self._producer
+
+    def _begin(self) -> None:
+        try:
+            self._client().begin_transaction()
+        except KafkaException as exception:
+            self._fail(reason(exception), "beginning a transaction of the log")
+        self._begun = time.monotonic()
+
+    def _ended(self) -> None:
+        self._begun = None
+        self._written.clear()
+        self._refused.clear()
+        self.pending_bytes = 0
+
+    def _wait(self, timeout_s: float) -> None:
+        """Serve the client's callbacks, and everybody else who waits for us."""
+        self._since_poll = 0
+        self._client().poll(timeout_s)
+        self._while_waiting()
+        if self._refused:
+            self._fail_refused()
+
+    def _resume(
+        self, call: Callable[[float], None], doing: str, give_up_s: float = GIVE_UP_S
+    ) -> None:
+        """Make a call to its end, in attempts."""
+        deadline = time.monotonic() + give_up_s
+        while True:
+            started = time.monotonic()
+            try:
+                call(ATTEMPT_S)
+            except KafkaException as exception:
+                error = reason(exception)
+                if not error.retriable():
+                    self._fail(error, doing)
+            else:
+                return
+            if time.monotonic() - started < _ROOM_S:
+                self._client().poll(_ROOM_S)
+            self._while_waiting()
+            if time.monotonic() > deadline:
+                self._broken = True
+                raise LogUnreachableError(
+                    f"{doing}: the brokers didn't answer for {give_up_s:.0f} s",
+                    where=f"transactional.id {self._transactional_id}",
+                    remedy="check that the brokers are up; the next start finds out what is there",
+                )
+
+    def _produce_when_room(self, record: Record) -> None:
+        """Wait for the bounded queue to drain: this is the back pressure."""
+        topic, key, value, headers, partition = record
+        place = -1 if partition is None else partition
+        produce: Callable[..., None] = self._client().produce
+        deadline = time.monotonic() + GIVE_UP_S
+        while time.monotonic() < deadline:
+            self._wait(_ROOM_S)
+            with contextlib.suppress(BufferError):
+                try:
+                    produce(topic, value, key, place, None, None, 0, headers)
+                except KafkaException as exception:
+                    self._fail_produce(reason(exception), _written(record))
+                return
+        self._broken = True
+        raise LogUnreachableError(f"nothing could be sent for {GIVE_UP_S:.0f} s", where=topic)
+
+    def _on_refused(self, error: KafkaError | None, message: Message) -> None:
+        if error is not None and is_refusal(error):
+            size = len(message.key() or b"") + len(message.value() or b"")
+            self._refused.append(_Refused(error, message.topic() or "", message.key(), size))
+
+    def _fail_produce(self, error: KafkaError, record: _Written) -> NoReturn:
+        if is_refusal(error):
+            raise _refusal(error, record)
+        if error.name() in {"_STATE", "_FATAL"}:
+            # The transaction has failed already; beginning another one tells why.
+            try:
+                self._client().begin_transaction()
+            except KafkaException as told:
+                error = reason(told)
+        self._fail(error, f"writing to topic {record[0]}")
+
+    def _fail(self, error: KafkaError, doing: str) -> NoReturn:
+        if is_refusal(error):
+            deadline = time.monotonic() + _REPORT_S
+            while not self._refused and time.monotonic() < deadline:
+                self._client().poll(_ROOM_S)
+            if self._refused:
+                self._fail_refused()
+        self._broken = self._broken or error.fatal()
+        where = f"transactional.id {self._transactional_id}"
+        if is_fencing(error) and self.transaction_age_s >= self._transaction_timeout_s:
+            # The coordinator bumps the epoch of a transaction that it times out, too. Starting
+            # over is safe either way: the slot is taken before the log is.
+            raise LogUnreachableError(
+                f"{doing}: the transaction was open for longer than transaction.timeout.ms",
+                where=where,
+            )
+        raise log_error(error, doing, where)
+
+    def _fail_refused(self) -> NoReturn:
+        """Name the culprit: a whole batch is reported, with nothing to tell its records apart."""
+        error = self._refused[0].error
+        alike = [one for one in self._refused if one.error.code() == error.code()]
+        if is_too_large(error):
+            culprit = max(alike, key=lambda one: one.size)
+        else:
+            culprit = next((one for one in alike if one.key is None), alike[0])
+        found = (written for written in self._written if written[:3] == culprit[1:])
+        raise _refusal(error, next(found, (*culprit[1:], ())))
+
+
+def _written(record: Record) -> _Written:
+    size = len(record.key or b"") + len(record.value or b"")
+    return record.topic, record.key, size, record.headers
+
+
+def _refusal(error: KafkaError, record: _Written) -> RecordRefusedError:
+    topic, key, size, headers = record
+    shown = "no key"
+    if key is not None:
+        shown = "key " + key.decode("utf-8", "backslashreplace")[:_KEY_CHARS_MAX]
+    position = dict(headers).get(HEADER, b"unknown").decode("ascii", "backslashreplace")
+    if is_too_large(error):
+        what = "a record is too large for the log"
+        remedy = (
+            "raise the topic's limit (kafka-configs --alter --entity-type topics --entity-name "
+            f"{topic} --add-config max.message.bytes=…), and message.max.bytes under "
+            "[kafka] if that is lower; or leave the table out (table.exclude.list)"
+        )
+    elif key is None and error.name() == "INVALID_RECORD":
+        what = "a record without a key doesn't fit into a compacted topic"
+        remedy = (
+            "the table lost its primary key after its topic was made: add one, "
+            "or leave the table out (table.exclude.list)"
+        )
+    else:
+        what = f"the broker refuses a record: {error.str()}"
+        remedy = "the broker's log says more"
+    return RecordRefusedError(
+        what,
+        where=f"topic {topic}, {shown}, position {position}, {size} bytes",
+        remedy=remedy,
+    )

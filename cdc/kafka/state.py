@@ -1,0 +1,143 @@
+"""State topics → the records in them: the last progress from the end, the others whole.
+
+Only committed records are seen. The end is the last stable offset: while a transaction is open,
+what stands before it. Offsets aren't a count (transaction markers, aborted records and what
+compaction took leave gaps), so the end is reached when the broker says so, not at a number.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from itertools import islice
+from typing import Any, Final
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+
+from cdc.errors import LogUnreachableError
+from cdc.kafka import options
+from cdc.kafka.admin import ATTEMPT_S, METADATA_S, do_nothing
+from cdc.kafka.errors import is_access, log_error, option_error, reason
+from cdc.records.state import Progress, StateRecord, parse_state, progress_key
+
+SILENCE_S: Final = 30.0
+"""A read that brings nothing for so long is given up."""
+_RETRY_S: Final = 0.05
+FIRST_STEP: Final = 128
+STEP_GROWTH: Final = 4
+
+
+def last_progress(
+    kafka_options: Mapping[str, str],
+    topic: str,
+    slot: str,
+    while_waiting: Callable[[], None] = do_nothing,
+) -> Progress | None:
+    """The slot's last committed progress, read back from the end in growing steps."""
+    reader = _Reader(kafka_options, topic, while_waiting)
+    low, stop = reader.bounds()
+    key, step = progress_key(slot), FIRST_STEP
+    while stop > low:
+        start = max(low, stop - step)
+        values = [message.value() for message in reader.read(start, stop) if message.key() == key]
+        if values:
+            return None if values[-1] is None else parse_state(Progress, values[-1], topic)
+        stop, step = start, step * STEP_GROWTH
+    return None
+
+
+def read_all(
+    kafka_options: Mapping[str, str],
+    topic: str,
+    kind: type[StateRecord],
+    while_waiting: Callable[[], None] = do_nothing,
+) -> list[StateRecord]:
+    """The newest record of every key, in the log's order; a tombstone removes its key."""
+    reader = _Reader(kafka_options, topic, while_waiting)
+    newest: dict[bytes | None, bytes] = {}
+    for message in reader.read(*reader.bounds()):
+        newest.pop(message.key(), None)
+        value = message.value()
+        if value is not None:
+            newest[message.key()] = value
+    return [parse_state(kind, value, topic) for value in newest.values()]
+
+
+def read_oldest(
+    kafka_options: Mapping[str, str], topic: str, records: int
+) -> list[tuple[bytes | None, int]]:
+    """Key and time (ms since 1970) of the first records that compaction has left."""
+    reader = _Reader(kafka_options, topic, do_nothing)
+    first = islice(reader.read(*reader.bounds()), records)
+    return [(message.key(), message.timestamp()[1]) for message in first]
+
+
+class _Reader:
+    """Reads partition 0 of a topic; a topic that doesn't exist reads as an empty one.
+
+    It is dropped rather than closed: closing would talk to a group coordinator, without bounds.
+    """
+
+    def __init__(
+        self, kafka_options: Mapping[str, str], topic: str, while_waiting: Callable[[], None]
+    ) -> None:
+        self._topic = topic
+        self._while_waiting = while_waiting
+        self._complaints: list[KafkaError] = []
+        config: dict[str, Any] = {
+            **options.reader_options(kafka_options),
+            "error_cb": self._complaints.append,
+        }
+        try:
+            self._consumer = Consumer(config, logger=options.LOGGER)
+        except KafkaException as exception:
+            raise option_error(reason(exception), kafka_options) from None
+
+    def bounds(self) -> tuple[int, int]:
+        """The first offset, and the last stable one."""
+        partition = TopicPartition(self._topic, 0)
+        deadline = time.monotonic() + SILENCE_S
+        while True:
+            try:
+                found = self._consumer.list_topics(self._topic, timeout=METADATA_S)
+                error = found.topics[self._topic].error
+                if error is None:
+                    bounds = self._consumer.get_watermark_offsets(
+                        partition, timeout=METADATA_S, cached=False
+                    )
+                    if bounds is not None:
+                        return bounds
+                elif error.name() == "UNKNOWN_TOPIC_OR_PART":
+                    return 0, 0
+            except KafkaException as exception:
+                error = reason(exception)
+            self._pause(error, deadline)
+
+    def read(self, start: int, stop: int) -> Iterator[Message]:
+        """Committed records from ``start`` until before ``stop``, or the end."""
+        if start >= stop:
+            return
+        self._consumer.assign([TopicPartition(self._topic, 0, start)])
+        deadline = time.monotonic() + SILENCE_S
+        while True:
+            message = self._consumer.poll(ATTEMPT_S)
+            error = message.error() if message is not None else None
+            if message is None or (error is not None and error.name() != "_PARTITION_EOF"):
+                self._pause(error, deadline)
+                continue
+            if error is not None or (message.offset() or 0) >= stop:
+                return
+            deadline = time.monotonic() + SILENCE_S
+            yield message
+
+    def _pause(self, error: KafkaError | None, deadline: float) -> None:
+        if error is not None:
+            time.sleep(_RETRY_S)
+        self._while_waiting()
+        for complaint in (*self._complaints, error):
+            if complaint is not None and is_access(complaint):
+                raise log_error(complaint, "reading the log", f"topic {self._topic}")
+        if time.monotonic() > deadline:
+            if error is not None:
+                raise log_error(error, "reading the log", f"topic {self._topic}")
+            raise LogUnreachableError(
+                f"reading the log: nothing came for {SILENCE_S:.0f} s", where=f"topic {self._topic}"
+            )

@@ -1,0 +1,205 @@
+"""Captured tables → topics that exist with the partitions and settings that were promised.
+
+Missing topics are made with explicit settings; existing ones are verified and never altered,
+because what they were made with is what readers rely on. docs/decisions/0003-state-topics.md.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final, Literal, NamedTuple, Protocol
+
+from confluent_kafka.cimpl import NewTopic
+
+from cdc.errors import ConfigError, TopicMismatchError
+from cdc.kafka.admin import LogAdmin, TopicFound, do_nothing
+from cdc.kafka.errors import log_error
+from cdc.records.schema import Column, TableName
+from cdc.records.state import Phase, TableState
+from cdc.records.topics import data_topic, progress_topic, schema_topic, table_topic
+from cdc.settings import Settings
+
+Cleanup = Literal["compact", "delete"]
+
+STATE_CONFIG: Final[Mapping[str, str]] = {
+    "cleanup.policy": "compact",
+    "delete.retention.ms": "86400000",  # a reader under way sees a tombstone
+    "segment.bytes": str(1 << 20),  # the smallest that Kafka 4 takes
+    "segment.ms": "600000",
+    "min.cleanable.dirty.ratio": "0.1",
+}
+SHOWN_MAX: Final = 20
+
+
+class CapturedTable(Protocol):
+    """What is needed of a table's description: its name, and whether it has a key."""
+
+    @property
+    def name(self) -> TableName:
+        """Schema and name."""
+        ...
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        """The columns, those of the key marked."""
+        ...
+
+
+class WantedTopic(NamedTuple):
+    """What a topic has to be; one that is ``recorded`` has been in use, so it has to exist."""
+
+    name: str
+    partitions: int
+    cleanup: Cleanup
+    recorded: bool = False
+
+
+class LogTopics:
+    """Makes and verifies the topics of one topic.prefix."""
+
+    def __init__(self, settings: Settings, while_waiting: Callable[[], None] = do_nothing) -> None:
+        self._prefix = settings.capture.topic_prefix
+        self._log = settings.log
+        self._keep_ms = int(settings.log.keep.total_seconds() * 1_000)
+        self._admin = LogAdmin(settings.kafka, while_waiting)
+
+    def check_reachable(self) -> None:
+        """Raise LogUnreachableError or LogAccessError unless a broker answers within seconds."""
+        self._admin.partitions()
+
+    def ensure_state_topics(self) -> None:
+        """Make the progress, schema and table topics where they don't exist, else verify them."""
+        names = [named(self._prefix) for named in (progress_topic, schema_topic, table_topic)]
+        self._ensure([WantedTopic(name, 1, "compact") for name in names], STATE_CONFIG, keep_ms=0)
+
+    def ensure_data_topics(
+        self, states: Iterable[TableState], tables: Iterable[CapturedTable]
+    ) -> None:
+        """The same for the tables' topics; what is recorded of one comes before the settings."""
+        recorded = {state.name: state for state in states}
+        wanted: dict[str, WantedTopic] = {}
+        for table in tables:
+            topic = self._wanted(table, recorded.get(table.name))
+            if topic.name in wanted:
+                raise ConfigError(
+                    f"two captured tables would share the topic {topic.name}, one of them "
+                    f"{table.name}: characters that Kafka doesn't allow become _",
+                    where="table.include.list",
+                    remedy="leave one of them out, or capture it under another topic.prefix",
+                )
+            wanted[topic.name] = topic
+        self._ensure(wanted.values(), {}, self._keep_ms)
+
+    def delete(self, names: Iterable[str]) -> None:
+        """Delete the named topics; one that doesn't exist is no error."""
+        failed = self._admin.delete(names)
+        for name, error in failed.items():
+            if error.name() != "UNKNOWN_TOPIC_OR_PART":
+                raise log_error(error, "deleting a topic", f"topic {name}")
+
+    def _wanted(self, table: CapturedTable, state: TableState | None) -> WantedTopic:
+        keyed = any(column.key is not None for column in table.columns)
+        cleanup: Cleanup = "compact" if keyed else "delete"
+        name = data_topic(self._prefix, table.name)
+        if state is None:
+            return WantedTopic(name, self._log.topic_partitions, cleanup)
+        if state.cleanup != cleanup:
+            raise TopicMismatchError(
+                f"table {table.name} {'has' if keyed else 'no longer has'} a primary key, "
+                f"but its topic was made for a table {'without' if keyed else 'with'} one",
+                where=f"topic {state.topic}, cleanup.policy={state.cleanup}",
+                remedy="undo the change, or leave the table out (table.exclude.list)",
+            )
+        begun = state.phase is not Phase.CREATING
+        return WantedTopic(state.topic, state.partitions, state.cleanup, recorded=begun)
+
+    def _ensure(
+        self, topics: Iterable[WantedTopic], config: Mapping[str, str], keep_ms: int
+    ) -> None:
+        wanted = {topic.name: topic for topic in topics}
+        found = self._admin.describe(wanted)
+        missing = [topic for name, topic in wanted.items() if name not in found]
+        mismatches = [
+            f"topic {topic.name} was deleted, and what it held is nowhere else\n    → "
+            "start anew: millrace drop --yes --topics, then millrace run"
+            for topic in missing
+            if topic.recorded
+        ]
+        for name, topic in found.items():
+            mismatches += self._mismatches(wanted[name], topic, keep_ms)
+        if mismatches:
+            raise TopicMismatchError(
+                "topics aren't what they have to be:\n  " + "\n  ".join(mismatches[:SHOWN_MAX]),
+                where=f"{len(mismatches)} findings",
+            )
+        self._create(missing, config, keep_ms)
+
+    def _create(self, topics: list[WantedTopic], config: Mapping[str, str], keep_ms: int) -> None:
+        if not topics:
+            return
+        failed = self._admin.create(
+            NewTopic(
+                topic.name,
+                topic.partitions,
+                self._log.topic_replication_factor,
+                config={**promised(topic.cleanup, keep_ms), **config},
+            )
+            for topic in topics
+        )
+        raced = [topic for topic in topics if topic.name in failed]
+        for name, error in failed.items():
+            if error.name() != "TOPIC_ALREADY_EXISTS":
+                raise log_error(error, "creating a topic", f"topic {name}")
+        if raced:  # somebody else was faster: it has to be what we would have made
+            self._ensure(raced, config, keep_ms)
+
+    def _mismatches(self, wanted: WantedTopic, found: TopicFound, keep_ms: int) -> list[str]:
+        findings = [
+            f"topic {wanted.name}: {finding}\n    → {self._alter(wanted.name, name, value)}"
+            for name, value, finding in setting_findings(wanted.cleanup, found.config, keep_ms)
+        ]
+        if found.partitions != wanted.partitions:
+            remedy = (
+                "keys have moved between partitions: start anew with a new topic "
+                "(millrace drop --yes --topics, then millrace run)"
+                if wanted.recorded
+                else f"delete the topic, or set topic.partitions = {found.partitions} under [log]"
+            )
+            findings.append(
+                f"topic {wanted.name} has {found.partitions} partitions, not {wanted.partitions}"
+                f"\n    → {remedy}"
+            )
+        return findings
+
+    def _alter(self, topic: str, name: str, value: str) -> str:
+        return (
+            f"kafka-configs --bootstrap-server {self._admin.servers} --alter --entity-type topics "
+            f"--entity-name {topic} --add-config {name}={value}"
+        )
+
+
+def promised(cleanup: Cleanup, keep_ms: int) -> dict[str, str]:
+    """The settings that make a topic keep everything for log.keep."""
+    if cleanup == "compact":
+        return {
+            "cleanup.policy": "compact",
+            "min.compaction.lag.ms": str(keep_ms),
+            "delete.retention.ms": str(keep_ms),
+        }
+    return {"cleanup.policy": "delete", "retention.ms": str(keep_ms), "retention.bytes": "-1"}
+
+
+def setting_findings(
+    cleanup: Cleanup, config: Mapping[str, str], keep_ms: int
+) -> list[tuple[str, str, str]]:
+    """Settings under which a topic breaks the promise: name, value it needs, what is wrong."""
+    findings = []
+    for name, value in promised(cleanup, keep_ms).items():
+        has = config.get(name, "")
+        if name == "cleanup.policy":
+            fine = has == value
+        elif has == "-1":
+            fine = name.startswith("retention.")
+        else:
+            fine = has.isdigit() and value != "-1" and int(has) >= int(value)
+        if not fine:
+            findings.append((name, value, f"{name} is {has or 'unknown'}, not {value}"))
+    return findings

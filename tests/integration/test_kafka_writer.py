@@ -1,0 +1,298 @@
+"""Records → a real broker: what a commit, an abort, a fault and a refusal leave to be read."""
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+
+from cdc.errors import (
+    ConfigError,
+    FencedError,
+    LogUnreachableError,
+    RecordRefusedError,
+)
+from cdc.kafka.producer import LogWriter
+from cdc.records.position import HEADER
+from cdc.records.record import Record
+from deploy.local.kafka import Kafka
+
+pytestmark = pytest.mark.kafka
+
+POSITION = b"00000001.0000000000000010.0000000000000001/1"
+
+
+def nothing() -> None:
+    """Nobody waits for this writer."""
+
+
+def make_topic(kafka: Kafka, name: str, partitions: int = 1, **config: str) -> str:
+    admin = AdminClient({**kafka.client_options()})
+    settings = {key.replace("_", "."): value for key, value in config.items()}
+    for future in admin.create_topics([NewTopic(name, partitions, 1, config=settings)]).values():
+        future.result()
+    return name
+
+
+def visible(kafka: Kafka, topic: str, partitions: int = 1) -> list[tuple[int, bytes | None]]:
+    """Partition and key of every committed record."""
+    consumer = Consumer({
+        **kafka.client_options(),
+        "group.id": "test",
+        "isolation.level": "read_committed",
+        "enable.partition.eof": True,
+        "fetch.wait.max.ms": 50,
+    })  # fmt: skip
+    consumer.assign([TopicPartition(topic, index, 0) for index in range(partitions)])
+    found: list[tuple[int, bytes | None]] = []
+    ended: set[int | None] = set()
+    deadline = time.monotonic() + 30
+    while len(ended) < partitions and time.monotonic() < deadline:
+        message = consumer.poll(0.5)
+        if message is None:
+            continue
+        if message.error() is not None:
+            ended.add(message.partition())
+        else:
+            found.append((message.partition() or 0, message.key()))
+    consumer.close()
+    assert len(ended) == partitions
+    return found
+
+
+def send(writer: LogWriter, records: Iterable[Record]) -> None:
+    writer.write(records)
+    writer.commit()
+
+
+def record(topic: str, key: bytes | None, value: bytes | None = b"v") -> Record:
+    return Record(topic, key, value, [(HEADER, POSITION)])
+
+
+@pytest.fixture
+def writers(kafka: Kafka, topic_prefix: str) -> Iterator[Callable[..., LogWriter]]:
+    """Make writers of one transactional id, closed at the end."""
+    made: list[LogWriter] = []
+
+    def make(while_waiting: Callable[[], None] = nothing, **options: str) -> LogWriter:
+        settings = {key.replace("_", "."): value for key, value in options.items()}
+        made.append(LogWriter(kafka.client_options() | settings, topic_prefix, while_waiting))
+        return made[-1]
+
+    yield make
+    for writer in made:
+        writer.close()
+
+
+def test_only_what_was_committed_is_seen(
+    kafka: Kafka, topic_prefix: str, writers: Callable[..., LogWriter]
+) -> None:
+    topic = make_topic(kafka, topic_prefix)
+    writer = writers()
+    writer.open()
+    writer.commit()
+    writer.write([record(topic, b"1"), record(topic, b"2", None)])
+    assert (writer.pending_records, writer.pending_bytes) == (2, 3)
+    assert writer.transaction_age_s > 0
+    writer.commit()
+    assert (writer.pending_records, writer.transaction_age_s) == (0, 0)
+    writer.write([record(topic, b"3")])
+    writer.abort()
+    writer.write([record(topic, b"4")])
+    writer.commit()
+    writer.write([record(topic, b"5")])
+    assert visible(kafka, topic) == [(0, b"1"), (0, b"2"), (0, b"4")]
+
+
+def test_newer_writer_fences_the_older_one(
+    kafka: Kafka, topic_prefix: str, writers: Callable[..., LogWriter]
+) -> None:
+    topic = make_topic(kafka, topic_prefix)
+    older, newer = writers(), writers()
+    older.open()
+    older.write([record(topic, b"old")])
+    newer.open()
+    with pytest.raises(FencedError):
+        older.commit()
+    older.close()
+    newer.write([record(topic, b"new")])
+    newer.commit()
+    assert visible(kafka, topic) == [(0, b"new")]
+
+
+def test_transaction_open_for_too_long_starts_over(
+    kafka: Kafka, topic_prefix: str, writers: Callable[..., LogWriter]
+) -> None:
+    topic = make_topic(kafka, topic_prefix)
+    writer = writers(transaction_timeout_ms="1000")
+    writer.open()
+    writer.write([record(topic, b"early")])
+    time.sleep(13)  # the coordinator looks every 10 s
+    with pytest.raises(LogUnreachableError) as raised:
+        send(writer, [record(topic, b"late")])
+    assert raised.value.retry
+    assert visible(kafka, topic) == []
+
+
+def test_commit_survives_a_hanging_broker_and_postgresql_hears_from_us(
+    kafka: Kafka, topic_prefix: str, writers: Callable[..., LogWriter]
+) -> None:
+    topic = make_topic(kafka, topic_prefix)
+    calls: list[float] = []
+    writer = writers(lambda: calls.append(time.monotonic()))
+    writer.open()
+    writer.write([record(topic, b"1")])
+    kafka.pause()
+    threading.Timer(5, kafka.resume).start()
+    started = time.monotonic()
+    writer.write(record(topic, b"%d" % key) for key in range(2, 1_000))
+    writer.commit()
+    assert time.monotonic() - started > 4
+    waits = [b - a for a, b in zip([started, *calls], calls, strict=False)]
+    assert max(waits) < 1
+    assert len(visible(kafka, topic)) == 999
+
+
+def test_full_queue_waits_for_a_hanging_broker(
+    kafka: Kafka, topic_prefix: str, writers: Callable[..., LogWriter]
+) -> None:
+    topic = make_topic(kafka, topic_prefix)
+    calls: list[float] = []
+    writer = writers(lambda: calls.append(time.monotonic()), queue_buffering_max_messages="1000")
+    writer.open()
+    kafka.pause()
+    threading.Timer(3, kafka.resume).start()
+    started = time.monotonic()
+    writer.write(record(topic, b"%d" % key) for key in range(5_000))
+    writer.commit()
+    waits = [b - a for a, b in zip([started, *calls], calls, strict=False)]
+    assert max(waits) < 1
+    assert len(visible(kafka, topic)) == 5_000
+
+
+def test_killed_broker_in_mid_transaction_loses_and_doubles_nothing(
+    server_folder: Path, topic_prefix: str
+) -> None:
+    kafka = Kafka(server_folder).start()
+    try:
+        topic = make_topic(kafka, topic_prefix)
+        writer = LogWriter(kafka.client_options(), topic_prefix, nothing)
+        writer.open()
+        writer.write([record(topic, b"1")])
+        writer.commit()
+        writer.write(record(topic, b"%d" % key) for key in range(2, 500))
+        kafka.kill()
+        restart = threading.Thread(target=kafka.start)
+        restart.start()
+        writer.write(record(topic, b"%d" % key) for key in range(500, 1_001))
+        writer.commit()
+        restart.join()
+        writer.close()
+        assert [key for _, key in visible(kafka, topic)] == [b"%d" % key for key in range(1, 1_001)]
+    finally:
+        kafka.stop()
+
+
+def test_writer_that_is_closed_while_the_broker_hangs_doesnt_hang(
+    kafka: Kafka, topic_prefix: str, writers: Callable[..., LogWriter]
+) -> None:
+    topic = make_topic(kafka, topic_prefix)
+    writer = writers()
+    writer.open()
+    writer.write([record(topic, b"1")])
+    kafka.pause()
+    started = time.monotonic()
+    try:
+        writer.close()
+    finally:
+        kafka.resume()
+    assert time.monotonic() - started < 5
+    successor = writers()
+    successor.open()
+    assert visible(kafka, topic) == []
+
+
+def test_record_without_key_in_a_compacted_topic_is_named(
+    kafka: Kafka, topic_prefix: str, writers: Callable[..., LogWriter]
+) -> None:
+    topic = make_topic(kafka, topic_prefix, cleanup_policy="compact")
+    writer = writers()
+    writer.open()
+    keys = [b"%d" % key for key in range(300)]
+    refused = Record(topic, None, b"value", [(HEADER, b"where it is")])
+    others = [record(topic, key) for key in keys]
+    with pytest.raises(RecordRefusedError, match="without a key") as raised:
+        send(writer, [*others, refused, *others])
+    assert topic in raised.value.where
+    assert "position where it is" in raised.value.where
+    assert "5 bytes" in raised.value.where
+    writer.close()
+    successor = writers()
+    successor.open()
+    successor.write([record(topic, b"kept")])
+    successor.commit()
+    assert visible(kafka, topic) == [(0, b"kept")]
+
+
+@pytest.mark.parametrize("client_limit", ["1000000", "30000000"])
+def test_oversized_record_is_named_by_client_and_broker(
+    kafka: Kafka, topic_prefix: str, writers: Callable[..., LogWriter], client_limit: str
+) -> None:
+    topic = make_topic(kafka, topic_prefix)
+    writer = writers(message_max_bytes=client_limit)
+    writer.open()
+    large = record(topic, b"large", os.urandom(2_000_000))
+    others = [record(topic, b"%d" % key) for key in range(1_000)]
+    with pytest.raises(RecordRefusedError, match="too large") as raised:
+        send(writer, [*others, large, *others])
+    assert "key large" in raised.value.where
+    assert POSITION.decode() in raised.value.where
+    assert "2000005 bytes" in raised.value.where
+    started = time.monotonic()
+    writer.close()
+    assert time.monotonic() - started < 3
+
+
+def test_murmur2_places_keys_as_the_java_client_does(
+    kafka: Kafka, topic_prefix: str, writers: Callable[..., LogWriter]
+) -> None:
+    # Hashes from Kafka's own UtilsTest.testMurmur2 (Java client).
+    hashes = {
+        b"21": -973932308,
+        b"foobar": -790332482,
+        b"a-little-bit-long-string": -985981536,
+        b"a-little-bit-longer-string": -1486304829,
+        b"lkjh234lh9fiuh90y23oiuhsafujhadof229phr9h19h89h8": -58897971,
+        b"abc": 479470107,
+    }
+    topic = make_topic(kafka, topic_prefix, partitions=97)
+    writer = writers()
+    writer.open()
+    writer.write(record(topic, key) for key in hashes)
+    writer.write([Record(topic, b"placed", b"v", [], 42)])
+    writer.commit()
+    expected = [((value & 0x7FFFFFFF) % 97, key) for key, value in hashes.items()]
+    assert sorted(visible(kafka, topic, 97)) == sorted([*expected, (42, b"placed")])
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"no.such.option": "secret"}, "no.such.option"),
+        ({"linger.ms": "secret"}, "queue.buffering.max.ms"),
+        ({"transactional.id": "mine"}, "transactional.id"),
+        ({"acks": "1"}, "acks"),
+        ({"partitioner": "random"}, "partitioner"),
+        ({"security.protocol": "ssl", "ssl.key.pem": "secret"}, "ssl.key.pem"),
+    ],
+)
+def test_wrong_option_is_named_without_its_value(options: dict[str, str], named: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        LogWriter({"bootstrap.servers": "127.0.0.1:1", **options}, "id", nothing)
+    assert named in str(raised.value)
+    assert "secret" not in str(raised.value)
