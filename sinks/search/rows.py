@@ -1,0 +1,88 @@
+"""Latest rows of a table → key texts and JSON documents, by Spark functions only.
+
+What Python does to a row afterwards, in the executor, is to put an id and a version before it. A
+null field is left out of its document: to a search that is the same, and a wide table is smaller.
+"""
+
+from typing import Final
+
+from pyspark.sql import Column as SparkColumn
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812 (as everybody calls it)
+
+from cdc.records.schema import Column, TableSchema
+from sinks.parse import ABSENT, OP, POSITION, UPSERT, quoted, target_names
+from sinks.search.documents import POSITION_FIELD, field_names
+
+_JSON: Final = {
+    "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
+    "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
+    "timeZone": "UTC",
+}
+_HOUR_US: Final = 3_600_000_000
+_MINUTE_US: Final = 60_000_000
+_SECOND_US: Final = 1_000_000
+
+
+def documents(rows: DataFrame, schema: TableSchema) -> DataFrame:
+    """Columns key (array of text), version, source (JSON, null: delete) and absent (fields)."""
+    targets, fields = target_names(schema), field_names(schema)
+    values = {
+        column.name: _value(column, F.col(quoted(targets[column.name])))
+        for column in schema.columns
+    }
+    source = F.struct(
+        *(values[name].alias(field) for name, field in fields.items()),
+        F.col(POSITION).alias(POSITION_FIELD),
+    )
+    return rows.select(
+        F.array(*(_text(column, values[column.name]) for column in schema.key)).alias("key"),
+        F.conv(F.substring(POSITION, 10, 16), 16, 10).cast("bigint").alias("version"),
+        F.when(F.col(OP) == UPSERT, F.to_json(source, _JSON)).alias("source"),
+        _renamed(F.col(ABSENT), {targets[name]: field for name, field in fields.items()}),
+    )
+
+
+def _value(column: Column, value: SparkColumn) -> SparkColumn:
+    """What Spark's JSON of a value would change or not tell: decimals, and times of day."""
+    kind = "array<string>" if column.array else "string"
+    if column.type == "numeric":
+        return value.cast(kind)
+    if column.type == "time":
+        return F.transform(value, _time_of_day) if column.array else _time_of_day(value)
+    return value
+
+
+def _time_of_day(value: SparkColumn) -> SparkColumn:
+    """Microseconds since midnight as PostgreSQL writes them; 24:00:00 is a time of day, too."""
+    return F.when(
+        value.isNotNull(),
+        F.format_string(
+            "%02d:%02d:%02d.%06d",
+            F.floor(value / _HOUR_US),
+            F.floor(value % _HOUR_US / _MINUTE_US),
+            F.floor(value % _MINUTE_US / _SECOND_US),
+            value % _SECOND_US,
+        ),
+    )
+
+
+def _text(column: Column, value: SparkColumn) -> SparkColumn:
+    """A key value as its document has it."""
+    if column.array:
+        return F.to_json(value, _JSON)
+    if column.type == "bytea":
+        return F.base64(value)
+    if column.type in {"timestamp", "timestamptz"}:
+        zone = "timestampFormat" if column.type == "timestamptz" else "timestampNTZFormat"
+        return F.date_format(value, _JSON[zone])
+    return value.cast("string")
+
+
+def _renamed(absent: SparkColumn, fields: dict[str, str]) -> SparkColumn:
+    """Names of target columns as names of fields, where any differs."""
+    renamed = {target: field for target, field in fields.items() if target != field}
+    if renamed:
+        known = F.create_map(*(F.lit(name) for pair in renamed.items() for name in pair))
+        absent = F.transform(absent, lambda name: F.coalesce(known[name], name))
+    return absent.alias("absent")
