@@ -1,0 +1,1 @@
+"""Properties: two ways that must mean the same, over random input."""
