@@ -108,13 +108,17 @@ def init(
 
 def _with_daemon(config: Path, json: bool, use: Callable[..., None], *arguments: object) -> None:
     from cdc.daemon import Daemon
+    from cdc.start import EPOCH
     from deploy.console import ConsoleObserver, configure_logging
     from snapshots.initial import InitialSnapshot
 
     settings = load(config)
     configure_logging(json=json)
     with stop_on_signals() as stop, ConsoleObserver() as observer:
-        daemon = Daemon(settings, InitialSnapshot(settings), observer)
+        backfill = InitialSnapshot(
+            settings.source, epoch=EPOCH, chunk_bytes=settings.capture.snapshot_chunk_bytes
+        )
+        daemon = Daemon(settings, backfill, observer)
         use(daemon, *arguments, stop)
 
 

@@ -109,7 +109,7 @@ class SnapshotWriter:
             writer.write(batch.records)
             events += len(batch.records)
             chunk_done = batch.chunks_done > self._tables.states[batch.table].chunks_done
-            if chunk_done:
+            if chunk_done or batch.table_done:
                 writer.write(
                     [
                         self._tables.advance_snapshot(

@@ -57,7 +57,7 @@ class Daemon:
         self._settings = settings
         self._backfill = backfill
         self._observer = observer
-        self._was_streaming = False
+        self._was_capturing = False
 
     def run(self, stop: threading.Event) -> None:
         """Capture until stopped; raises a MillraceError that starting over doesn't mend."""
@@ -68,7 +68,7 @@ class Daemon:
             except StoppedError:
                 return
             except MillraceError as error:
-                if not (error.retry and self._was_streaming):
+                if not (error.retry and self._was_capturing):
                     raise
                 log.warning("starting over", reason=error.what, where=error.where, delay_s=delay_s)
                 stop.wait(delay_s)
@@ -79,10 +79,11 @@ class Daemon:
     def _capture(self, stop: threading.Event) -> None:
         with ExitStack() as stack:
             session = Session(self._settings, stack, stop)
-            progress = session.open(self._backfill, self._observer)
+            session.open()
+            self._was_capturing = True
+            progress = session.catch_up(self._backfill, self._observer)
             if stop.is_set():
                 return
-            self._was_streaming = True
             log.info("streaming", slot=progress.slot, position=str(progress.position))
             Streaming(
                 self._settings.capture,
@@ -96,7 +97,9 @@ class Daemon:
     def snapshot(self, names: Sequence[str], stop: threading.Event) -> None:
         """Read the named tables (again), or those that were never read whole; no streaming."""
         with ExitStack() as stack, contextlib.suppress(StoppedError):
-            Session(self._settings, stack, stop).open(self._backfill, self._observer, names)
+            session = Session(self._settings, stack, stop)
+            session.open(names)
+            session.catch_up(self._backfill, self._observer, names)
 
 
 class Session:
@@ -104,6 +107,11 @@ class Session:
 
     writer: LogWriter
     tables: Tables
+    _sql: psycopg.Connection
+    _system: System
+    _described: list[TableDescription]
+    _slot: slot.SlotState | None
+    _progress: Progress | None
 
     def __init__(self, settings: Settings, stack: ExitStack, stop: threading.Event) -> None:
         self._settings = settings
@@ -112,39 +120,43 @@ class Session:
         self._stop = stop
         self._stream: ReplicationStream | None = None
 
-    def open(self, backfill: Backfill, observer: Observer, again: Sequence[str] = ()) -> Progress:
-        """Come to the point where only streaming is left to do; returns the progress there."""
-        sql, system, described = self._open_source(again)
+    def open(self, again: Sequence[str] = ()) -> None:
+        """Connect to both sides, hold the slot and the log, and make sure that they fit."""
+        self._sql, self._system, self._described = self._open_source(again)
         topics = LogTopics(self._settings, self.keep_alive)
         topics.check_reachable()
-        self._take_lock(sql)
-        found = slot.inspect(sql, self._capture.slot_name)
-        if found is not None:
-            slot.verify(sql, found)
+        self._take_lock()
+        self._slot = slot.inspect(self._sql, self._capture.slot_name)
+        if self._slot is not None:
+            slot.verify(self._sql, self._slot)
             self.hold_slot()
         topics.ensure_state_topics()
         self.writer = self._open_writer()
-        progress = self._last_progress()
-        if progress is None:
-            start.check_unrecorded(found, self._capture.slot_name)
-        elif progress.phase is not Phase.CREATING:
-            start.check_continuity(progress, found, system)
-        self._open_tables(sql, system)
-        topics.ensure_data_topics(self.tables.states.values(), described)
-        exported = None
+        self._progress = self._last_progress()
+        if self._progress is None:
+            start.check_unrecorded(self._slot, self._capture.slot_name)
+        elif self._progress.phase is not Phase.CREATING:
+            start.check_continuity(self._progress, self._slot, self._system)
+        self.tables = self._open_tables()
+        topics.ensure_data_topics(self.tables.states.values(), self._described)
+
+    def catch_up(
+        self, backfill: Backfill, observer: Observer, again: Sequence[str] = ()
+    ) -> Progress:
+        """Make the slot and read existing rows where that is still to do; returns the progress."""
+        progress, exported = self._progress, None
         if progress is None or progress.phase is Phase.CREATING:
             self._release_slot()
-            replication = self._connect_replication()
             progress, exported = start.create_slot(
                 self._settings,
-                sql,
-                replication,
-                system,
+                self._sql,
+                self._connect_replication(),
+                self._system,
                 self.writer,
-                left_over=found,
+                left_over=self._slot,
                 on_wait=self._wait_for_open_transactions,
             )
-        unread = self.tables.unread(described, again)
+        unread = self.tables.unread(self._described, again)
         if unread:
             if exported is None:
                 exported = self._stack.enter_context(
@@ -206,8 +218,9 @@ class Session:
             remedy="stop the other daemon, or raise slot.max.retries to stand by for longer",
         )
 
-    def _take_lock(self, sql: psycopg.Connection) -> None:
-        self._patiently(lambda: slot.lock(sql, self._capture.slot_name), "the capture lock is held")
+    def _take_lock(self) -> None:
+        name = self._capture.slot_name
+        self._patiently(lambda: slot.lock(self._sql, name), "the capture lock is held")
 
     def hold_slot(self) -> ReplicationStream:
         """Start replication, unless this session has; it gives nothing until it is read."""
@@ -257,14 +270,14 @@ class Session:
         topic = progress_topic(self._capture.topic_prefix)
         return last_progress(self._settings.kafka, topic, self._capture.slot_name, self.keep_alive)
 
-    def _open_tables(self, sql: psycopg.Connection, system: System) -> None:
+    def _open_tables(self) -> Tables:
         prefix, kafka = self._capture.topic_prefix, self._settings.kafka
-        self.tables = Tables(
+        return Tables(
             self._settings,
-            system.database,
+            self._system.database,
             read_all(kafka, table_topic(prefix), TableState, self.keep_alive),
             read_all(kafka, schema_topic(prefix), TableSchema, self.keep_alive),
-            lambda relation: catalog.describe_relation(sql, relation),
+            lambda relation: catalog.describe_relation(self._sql, relation),
         )
 
     def _snapshot(

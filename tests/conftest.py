@@ -6,4 +6,5 @@ pytest_plugins = [
     "tests.fixtures.kafka",
     "tests.fixtures.opensearch",
     "tests.fixtures.proxy",
+    "tests.fixtures.pipeline",
 ]

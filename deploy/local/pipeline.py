@@ -43,9 +43,10 @@ class Pipeline:
         self.folder = folder
         self.config = folder / "millrace.toml"
         self._source = dict(source)
+        name = prefix.replace("-", "_")
         sections: dict[str, Mapping[str, str | int]] = {
             "source": source,
-            "capture": {"topic.prefix": prefix, "slot.name": prefix, "publication.name": prefix}
+            "capture": {"topic.prefix": prefix, "slot.name": name, "publication.name": name}
             | dict(capture or {}),
             "kafka": kafka,
             "lakehouse": {"path": str(folder / "lakehouse")},

@@ -1,0 +1,138 @@
+"""SIGKILL at every fault point: the next start goes on, and the log lacks and repeats nothing."""
+
+import json
+import random
+import signal
+from collections import Counter
+from collections.abc import Callable, Mapping
+
+import psycopg
+import pytest
+from psycopg.conninfo import make_conninfo
+
+from cdc.faults import VARIABLE, FaultPoint
+from cdc.records.position import Position
+from tests.fixtures.pipeline import LogRecord, RunningPipeline, state_of
+
+pytestmark = [pytest.mark.postgres, pytest.mark.kafka]
+MakePipeline = Callable[..., RunningPipeline]
+SMALL = {
+    "snapshot.chunk.bytes": 8192,
+    "max.batch.size": 50,
+    "slot.retry.delay.ms": 500,
+    "slot.max.retries": 60,
+}
+"""Many chunks and many Kafka transactions, also inside of one source transaction."""
+SCHEMA = """
+    CREATE TABLE item (id int PRIMARY KEY, v text, n int);
+    CREATE TABLE pair (a int, b text, v int, PRIMARY KEY (a, b));
+    CREATE TABLE loose (v int); ALTER TABLE loose REPLICA IDENTITY FULL;
+    INSERT INTO item SELECT i, repeat('x', 100), 0 FROM generate_series(1, 600) i;
+    INSERT INTO pair SELECT i, 'b' || i, 0 FROM generate_series(1, 300) i;
+    INSERT INTO loose SELECT i FROM generate_series(1, 50) i;
+"""
+
+
+def change(connection: psycopg.Connection, seed: int, transactions: int) -> None:
+    """Random transactions: inserts, updates, deletes, key changes, a large one, a rollback."""
+    choose = random.Random(seed)  # noqa: S311 (repeatable is what it has to be)
+    fresh = 10_000 * (seed + 1)
+    for number in range(transactions):
+        with connection.transaction(force_rollback=number % 10 == 9):
+            for _ in range(choose.choice([1, 3, 120])):
+                one = choose.randint(1, 600)
+                fresh += 1
+                statement = choose.choice(
+                    [
+                        f"UPDATE item SET n = n + 1 WHERE id = {one}",
+                        f"DELETE FROM item WHERE id = {one}",
+                        f"INSERT INTO item VALUES ({fresh}, 'new', 1)",
+                        f"UPDATE item SET id = {fresh} WHERE id = {one}",
+                        f"UPDATE pair SET v = v + 1 WHERE a = {one % 300}",
+                        f"UPDATE pair SET b = 'c{fresh}' WHERE a = {one % 300}",
+                        f"INSERT INTO loose VALUES ({fresh})",
+                    ]
+                )
+                connection.execute(statement)
+
+
+def source_rows(connection: psycopg.Connection, table: str, key: str) -> dict[str, object]:
+    """Key as the log's JSON text → row."""
+    query = f"SELECT json_build_object({key})::text, row_to_json(t) FROM {table} t"
+    return {
+        json.dumps(json.loads(text), separators=(",", ":")): row
+        for text, row in connection.execute(query).fetchall()
+    }
+
+
+def assert_log_is_whole(records: list[LogRecord]) -> None:
+    """No frame of a streamed transaction is missing or there twice."""
+    streamed = [record for record in records if record.position.index > 0]
+    seen = Counter((record.position, record.key, record.op, record.topic) for record in streamed)
+    assert [record for record, count in seen.items() if count > 1] == []
+    indexes: dict[int, set[int]] = {}
+    for record in streamed:
+        indexes.setdefault(record.position.commit_lsn, set()).add(record.position.index)
+    for lsn, found in indexes.items():
+        assert found == set(range(1, max(found) + 1)), f"transaction {lsn:x} has gaps"
+
+
+def assert_in_commit_order(records: list[LogRecord]) -> None:
+    """Within a partition, streamed records come by position."""
+    last: dict[tuple[str, int], Position] = {}
+    for record in records:
+        if record.position.index > 0:
+            place = (record.topic, record.partition)
+            assert record.position >= last.get(place, record.position)
+            last[place] = record.position
+
+
+def assert_log_is_the_source(
+    pipeline: RunningPipeline, database: Mapping[str, str], prefix: str
+) -> None:
+    """What the log adds up to is what SELECT says."""
+    records = pipeline.log()
+    assert_log_is_whole(records)
+    assert_in_commit_order(records)
+
+    def topic(table: str) -> list[LogRecord]:
+        return [record for record in records if record.topic == f"{prefix}.public.{table}"]
+
+    with psycopg.connect(make_conninfo(**database)) as connection:
+        assert state_of(topic("item")) == source_rows(connection, "item", "'id', id")
+        assert state_of(topic("pair")) == source_rows(connection, "pair", "'a', a, 'b', b")
+        loose = {row[0] for row in connection.execute("SELECT v FROM loose")}
+        assert {r.value["after"]["v"] for r in topic("loose") if r.value} == loose
+
+
+# Which time a point is passed matters where it is passed often: early, and in the middle.
+POINTS = [
+    FaultPoint.CREATING_RECORDED,
+    FaultPoint.SLOT_CREATED,
+    FaultPoint.SNAPSHOT_RECORDED,
+    f"{FaultPoint.CHUNK_WRITTEN}:5",
+    f"{FaultPoint.SNAPSHOT_COMMITTED}:4",
+    FaultPoint.SNAPSHOT_DONE,
+    f"{FaultPoint.BATCH_WRITTEN}:7",
+    f"{FaultPoint.BATCH_COMMITTED}:7",
+]
+
+
+@pytest.mark.parametrize("point", POINTS)
+def test_a_daemon_killed_anywhere_loses_nothing_and_repeats_nothing(
+    point: str, pipeline: MakePipeline, database: dict[str, str], topic_prefix: str
+) -> None:
+    made = pipeline(**SMALL)
+    with psycopg.connect(make_conninfo(**database), autocommit=True) as connection:
+        connection.execute(SCHEMA)
+        daemon = made.start({VARIABLE: point})
+        if point.startswith("batch"):
+            daemon.wait_until(lambda: (p := made.progress()) is not None and p.phase == "streaming")
+            change(connection, seed=1, transactions=20)
+        assert daemon.wait(60) == -signal.SIGKILL
+        change(connection, seed=2, transactions=20)
+        daemon = made.start()
+        change(connection, seed=3, transactions=20)
+        made.wait_until_logged(made.wal_end(), daemon)
+    assert made.stop(daemon) == 0
+    assert_log_is_the_source(made, database, topic_prefix)
