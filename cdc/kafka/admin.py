@@ -4,6 +4,7 @@ Orders go out for all topics at once. An answer is a value or a KafkaError, one 
 """
 
 import time
+from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
@@ -20,7 +21,7 @@ from confluent_kafka.cimpl import NewTopic
 
 from cdc.errors import LogUnreachableError
 from cdc.kafka import options
-from cdc.kafka.errors import is_access, log_error, option_error, reason
+from cdc.kafka.errors import COMPLAINTS_MAX, is_access, log_error, option_error, reason, telling
 
 ATTEMPT_S: Final = 0.5
 METADATA_S: Final = 1.0
@@ -52,7 +53,7 @@ class LogAdmin:
     ) -> None:
         self.servers = kafka_options.get("bootstrap.servers", "")
         self._while_waiting = while_waiting
-        self._complaints: list[KafkaError] = []
+        self._complaints: deque[KafkaError] = deque(maxlen=COMPLAINTS_MAX)
         config: dict[str, Any] = {
             **options.admin_options(kafka_options),
             "error_cb": self._complaints.append,
@@ -74,10 +75,7 @@ class LogAdmin:
                 return {name: len(topic.partitions) for name, topic in found.items()}
             self._client.poll(0)
             self._while_waiting()
-            # What was complained of on the way says more than that there is no metadata.
-            for complaint in self._complaints:
-                if complaint.name() != "_ALL_BROKERS_DOWN":
-                    error = complaint
+            error = telling(error, self._complaints) or error
             if is_access(error) or time.monotonic() > deadline:
                 raise log_error(error, "connecting to Kafka", f"bootstrap.servers {self.servers}")
 

@@ -7,7 +7,7 @@ https://docs.confluent.io/platform/current/clients/librdkafka/html/md_INTRODUCTI
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from confluent_kafka import KafkaError, KafkaException
@@ -58,6 +58,8 @@ _CONFIG: Final = frozenset({
     "_UNSUPPORTED_FEATURE",
 })  # fmt: skip
 
+COMPLAINTS_MAX: Final = 20
+"""How many of a client's latest complaints are kept to explain a failure."""
 _ACCESS_REMEDY: Final = (
     "check security.protocol, sasl.* and ssl.* under [kafka], and the rights of that user: "
     "Describe, Read, Write, Create and DescribeConfigs on the topics, Write on the transactional id"
@@ -92,6 +94,13 @@ def is_fencing(error: KafkaError) -> bool:
 def is_access(error: KafkaError) -> bool:
     """Whether trying again is no use before somebody mends credentials, TLS or rights."""
     return error.name() in _ACCESS
+
+
+def telling(error: KafkaError | None, complaints: Iterable[KafkaError]) -> KafkaError | None:
+    """What says most about a call that failed: the client's complaints on the way, or its end."""
+    told = [each for each in complaints if each.name() != "_ALL_BROKERS_DOWN"]
+    refused = [each for each in (*told, error) if each is not None and is_access(each)]
+    return (refused or told or [None])[-1] or error
 
 
 def log_error(error: KafkaError, doing: str, where: str = "") -> MillraceError:

@@ -10,6 +10,7 @@ end nobody saw. One thread uses a writer.
 
 import contextlib
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple, NoReturn
 
@@ -18,12 +19,15 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from cdc.errors import LogUnreachableError, MillraceError, RecordRefusedError
 from cdc.kafka import options
 from cdc.kafka.errors import (
+    COMPLAINTS_MAX,
+    is_access,
     is_fencing,
     is_refusal,
     is_too_large,
     log_error,
     option_error,
     reason,
+    telling,
 )
 from cdc.records.position import HEADER
 from cdc.records.record import Record
@@ -60,10 +64,12 @@ class LogWriter:
         while_waiting: Callable[[], None],
     ) -> None:
         self._while_waiting = while_waiting
-        self._transactional_id = transactional_id
+        self._where = f"transactional.id {transactional_id}"
         self._written: list[_Written] = []
         self._refused: list[_Refused] = []
+        self._complaints: deque[KafkaError] = deque(maxlen=COMPLAINTS_MAX)
         self._begun: float | None = None
+        self._opened = False
         self._broken = False
         self._since_poll = 0
         self.pending_bytes = 0
@@ -74,6 +80,7 @@ class LogWriter:
                 {
                     **config,
                     "on_delivery": self._on_refused,
+                    "error_cb": self._complaints.append,
                     "delivery.report.only.error": True,  # else every delivered record calls back
                 },
                 logger=options.LOGGER,
@@ -95,6 +102,7 @@ class LogWriter:
     def open(self) -> None:
         """Fence off every older writer of this id, and settle what it left unfinished."""
         self._resume(self._client().init_transactions, "opening the log for writing")
+        self._opened = True
 
     def write(self, records: Iterable[Record]) -> None:
         """Add records to the transaction, beginning one if none is open."""
@@ -184,11 +192,15 @@ class LogWriter:
             if time.monotonic() - started < _ROOM_S:
                 self._client().poll(_ROOM_S)
             self._while_waiting()
+            told = telling(None, self._complaints)
+            if not self._opened and told is not None and is_access(told):
+                raise log_error(told, doing, self._where)
             if time.monotonic() > deadline:
                 self._broken = True
+                because = f": {told.str()}" if told else ""
                 raise LogUnreachableError(
-                    f"{doing}: the brokers didn't answer for {give_up_s:.0f} s",
-                    where=f"transactional.id {self._transactional_id}",
+                    f"{doing}: the brokers didn't answer for {give_up_s:.0f} s{because}",
+                    where=self._where,
                     remedy="check that the brokers are up; the next start finds out what is there",
                 )
 
@@ -233,15 +245,14 @@ class LogWriter:
             if self._refused:
                 self._fail_refused()
         self._broken = self._broken or error.fatal()
-        where = f"transactional.id {self._transactional_id}"
         if is_fencing(error) and self.transaction_age_s >= self._transaction_timeout_s:
             # The coordinator bumps the epoch of a transaction that it times out, too. Starting
             # over is safe either way: the slot is taken before the log is.
             raise LogUnreachableError(
                 f"{doing}: the transaction was open for longer than transaction.timeout.ms",
-                where=where,
+                where=self._where,
             )
-        raise log_error(error, doing, where)
+        raise log_error(error, doing, self._where)
 
     def _fail_refused(self) -> NoReturn:
         """Name the culprit: a whole batch is reported, with nothing to tell its records apart."""

@@ -6,6 +6,7 @@ compaction took leave gaps), so the end is reached when the broker says so, not 
 """
 
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
 from typing import Any, Final
@@ -15,7 +16,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 from cdc.errors import LogUnreachableError
 from cdc.kafka import options
 from cdc.kafka.admin import ATTEMPT_S, METADATA_S, do_nothing
-from cdc.kafka.errors import is_access, log_error, option_error, reason
+from cdc.kafka.errors import COMPLAINTS_MAX, is_access, log_error, option_error, reason, telling
 from cdc.records.state import Progress, StateRecord, parse_state, progress_key
 
 SILENCE_S: Final = 30.0
@@ -81,7 +82,7 @@ class _Reader:
     ) -> None:
         self._topic = topic
         self._while_waiting = while_waiting
-        self._complaints: list[KafkaError] = []
+        self._complaints: deque[KafkaError] = deque(maxlen=COMPLAINTS_MAX)
         config: dict[str, Any] = {
             **options.reader_options(kafka_options),
             "error_cb": self._complaints.append,
@@ -109,6 +110,7 @@ class _Reader:
                     return 0, 0
             except KafkaException as exception:
                 error = reason(exception)
+            self._consumer.poll(0)  # serves the complaints; no partition is assigned yet
             self._pause(error, deadline)
 
     def read(self, start: int, stop: int) -> Iterator[Message]:
@@ -132,12 +134,11 @@ class _Reader:
         if error is not None:
             time.sleep(_RETRY_S)
         self._while_waiting()
-        for complaint in (*self._complaints, error):
-            if complaint is not None and is_access(complaint):
-                raise log_error(complaint, "reading the log", f"topic {self._topic}")
-        if time.monotonic() > deadline:
-            if error is not None:
-                raise log_error(error, "reading the log", f"topic {self._topic}")
+        error = telling(error, self._complaints)
+        late = time.monotonic() > deadline
+        if error is not None and (late or is_access(error)):
+            raise log_error(error, "reading the log", f"topic {self._topic}")
+        if late:
             raise LogUnreachableError(
                 f"reading the log: nothing came for {SILENCE_S:.0f} s", where=f"topic {self._topic}"
             )

@@ -8,7 +8,7 @@ import json
 from enum import StrEnum
 from typing import Annotated, Final, Literal, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, PlainSerializer, ValidationError
+from pydantic import BaseModel, ConfigDict, PlainSerializer, PlainValidator, ValidationError
 
 from cdc.errors import LogFormatError
 from cdc.records.position import Lsn, Position
@@ -20,16 +20,24 @@ FORMAT: Final = 1
 
 
 def _lsn(value: object) -> Lsn:
-    return Lsn.parse(value) if isinstance(value, str) else Lsn(value)  # type: ignore[call-overload]
+    if isinstance(value, str):
+        return Lsn.parse(value)
+    if isinstance(value, int):
+        return Lsn(value)
+    raise ValueError("not an LSN")
 
 
 def _position(value: object) -> Position:
-    return Position.parse(value) if isinstance(value, str) else Position(*value)  # type: ignore[misc]
+    if isinstance(value, str):
+        return Position.parse(value)
+    if isinstance(value, Position):
+        return value
+    raise ValueError("not a position")
 
 
-LsnField = Annotated[Lsn, BeforeValidator(_lsn), PlainSerializer(str, return_type=str)]
+LsnField = Annotated[Lsn, PlainValidator(_lsn), PlainSerializer(str, return_type=str)]
 PositionField = Annotated[
-    Position, BeforeValidator(_position), PlainSerializer(str, return_type=str)
+    Position, PlainValidator(_position), PlainSerializer(str, return_type=str)
 ]
 
 
