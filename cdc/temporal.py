@@ -87,7 +87,7 @@ def timestamp_ms(value: bytes) -> int:
 def zoned_timestamp(value: bytes, digits: int) -> str:
     """ISO 8601 in UTC with the declared number of fractional digits, as Debezium writes it."""
     shape = value.translate(_DIGITS_TO_ZERO)
-    if shape in _UTC_SHAPES:
+    if shape in _UTC_SHAPES and value[-3:] == b"+00":
         text = value[:-3].decode()
         datetime.fromisoformat(text)
         if digits == 6 and shape == _MICROSECOND_SHAPE:
