@@ -42,6 +42,11 @@ CALL_S: Final = 15.0
 """How long one call to Kafka may take before the log counts as unreachable."""
 MARKERS_S: Final = 120.0
 """How long to wait for open transactions: twice the time after which Kafka aborts one."""
+RAW: Final = (
+    "topic string, partition int, offset bigint, key string, value string, position string, "
+    "commit_lsn bigint, schema_version int"
+)
+"""The columns of raw records, in Spark's words."""
 _EARLIEST: Final = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
 _LATEST: Final = OffsetSpec.latest()  # type: ignore[no-untyped-call]
 _FIRST_STEP: Final = 16
@@ -293,9 +298,12 @@ def read_raw(
     """Read exactly the committed records from ``start`` up to, not including, ``end``.
 
     Columns: topic, partition, offset, key, value (text), position (text, null where a record has
-    no header of ours), commit_lsn (bigint) and schema_version (int). Needs ``has_records``.
+    no header of ours), commit_lsn (bigint) and schema_version (int).
     """
     from pyspark.sql import functions as F  # noqa: N812 (as everybody calls it)
+
+    if not has_records(start, end):
+        return spark.createDataFrame([], RAW)
 
     filled = {
         topic: [number for number, offset in partitions.items() if end[topic][number] > offset]

@@ -4,8 +4,6 @@ One shuffle by key. The newest change wins by position alone; a column that it l
 the newest change that has it, and stays in ``_millrace_absent`` if none of the batch has.
 """
 
-from collections.abc import Sequence
-
 from pyspark.sql import Column as SparkColumn
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 (as everybody calls it)

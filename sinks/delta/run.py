@@ -1,0 +1,221 @@
+"""The log → every Delta table of the lakehouse, up to one cut: one bounded run.
+
+Last plan finished? Then the log is asked whether it has anything new, which needs no JVM. If so:
+a look at the new records (the next offsets above the cut, TRUNCATEs), the plan, each table's
+commit, the outcome. A plan that a run left unfinished is finished first.
+"""
+
+import time
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from cdc.errors import ConfigError, LogForgottenError, MillraceError
+from cdc.settings import Settings
+from sinks.batch import Log, LogState, Report, require_retained
+from sinks.delta.files import Files, HadoopFiles, LocalFiles, one_at_a_time
+from sinks.delta.plans import Plans
+from sinks.paths import local_path, runs_path
+from sinks.plan import Plan, TablePlan, counted, goes_on, has_work, proposed
+from sinks.summary import RunSummary, TableResult
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+Session = Callable[[], "SparkSession"]
+
+
+def run_lakehouse(settings: Settings, session: Session, report: Report = print) -> RunSummary:
+    """Apply what the log has to the lakehouse; tables that fail are in the summary.
+
+    ``session`` is called once there is something for Spark to do. Raises MillraceError where no
+    table could be applied at all (the log or the lakehouse can't be reached, another run).
+    """
+    if settings.lakehouse is None:
+        raise ConfigError(
+            "there is no lakehouse to merge into",
+            where="[lakehouse]",
+            remedy='add a section [lakehouse] with path = "…"',
+        )
+    with one_at_a_time(settings.lakehouse.path):
+        return _Run(settings, settings.lakehouse.path, session, report).once()
+
+
+def lakehouse_plans(location: str, session: Session) -> Plans:
+    """The plans of a lakehouse; ``session`` is called where its file system needs the JVM."""
+    folder = local_path(location)
+    files: Files = (
+        HadoopFiles(session(), runs_path(location))
+        if folder is None
+        else LocalFiles(folder / "_millrace" / "runs")
+    )
+    return Plans(files, runs_path(location))
+
+
+class _Run:
+    def __init__(self, settings: Settings, location: str, session: Session, report: Report) -> None:
+        self._settings = settings
+        self._location = location
+        self._prefix = settings.capture.topic_prefix
+        self._session = session
+        self._report = report
+        self._started = time.monotonic()
+        self._plans = lakehouse_plans(location, session)
+
+    def once(self) -> RunSummary:
+        last = self._plans.last()
+        if last is not None and last.prefix != self._prefix:
+            raise ConfigError(
+                f"the lakehouse belongs to topic.prefix {last.prefix}",
+                where=self._location,
+                remedy="give each topic.prefix a lakehouse.path of its own",
+            )
+        with closing(Log(self._settings.kafka)) as log:
+            state = log.state(self._prefix, self._settings.capture.slot_name, self._report)
+            if state is None:
+                return self._nothing("the log is empty: has `millrace run` been started?")
+            results: list[TableResult] = []
+            outcome = self._plans.outcome(last) if last else None
+            if last is not None and outcome is None:
+                self._report(f"finishing run {last.run}, which was interrupted")
+                results = self._apply(last, state)
+                outcome = self._plans.finish(last, _messages(results))
+            before = goes_on(last, outcome) if last and outcome else {}
+            tables = proposed(before, state)
+            if not has_work(tables):
+                self._plans.check(str(state.progress.cut))
+                return self._summary(last, results) if last and results else self._nothing()
+            return self._new_run(log, state, last.run if last else 0, tables, results)
+
+    def _new_run(
+        self,
+        log: Log,
+        state: LogState,
+        last_run: int,
+        tables: dict[str, TablePlan],
+        results: list[TableResult],
+    ) -> RunSummary:
+        tables, forgotten = self._remembered(log, state, self._rebuilt(tables, state))
+        plan = Plan(
+            run=last_run + 1,
+            prefix=self._prefix,
+            cut=state.progress.cut,
+            cut_ts_us=state.progress.cut_ts_us,
+            ts_ms=int(time.time() * 1000),
+            tables=self._looked_at(tables, state),
+        )
+        self._plans.start(plan)
+        applied = self._apply(plan, state)
+        self._plans.finish(plan, _messages(applied) | _messages(forgotten))
+        return self._summary(plan, [*results, *applied, *forgotten])
+
+    def _rebuilt(self, tables: dict[str, TablePlan], state: LogState) -> dict[str, TablePlan]:
+        """The tables, those from the log's start again whose Delta table somebody removed."""
+        from sinks.delta.table import DeltaTarget
+
+        def removed(name: str, table: TablePlan) -> bool:
+            table_name = state.tables[name].name
+            target = DeltaTarget(self._session(), self._location, self._prefix, table_name)
+            return bool(table.base) and not target.exists()
+
+        return {
+            name: table.model_copy(
+                update={
+                    "start": state.starts[table.topic],
+                    "after": None,
+                    "shown": None,
+                    "base": 0,
+                    "fresh_ms": int(time.time() * 1000),
+                }
+            )
+            if table.pending and removed(name, table)
+            else table
+            for name, table in tables.items()
+        }
+
+    def _remembered(
+        self, log: Log, state: LogState, tables: dict[str, TablePlan]
+    ) -> tuple[dict[str, TablePlan], list[TableResult]]:
+        """The tables, those as idle that the log may have forgotten changes of (DESIGN, 9)."""
+        keep = self._settings.log.keep
+        fresh_since = time.time() * 1000 - keep.total_seconds() * 1000
+        checked = self._plans.checked_ms()
+        failures: list[TableResult] = []
+        kept = dict(tables)
+        asked = {name: table for name, table in tables.items() if table.pending or not table.base}
+        for name, table in asked.items():
+            start = {table.topic: table.start}
+            retained = state.tables[name].cleanup == "delete"
+            try:
+                if retained and not table.base:
+                    from_zero = {table.topic: dict.fromkeys(table.start, 0)}
+                    require_retained(from_zero, state.starts, name, keep)
+                require_retained(start, state.starts, name, keep)
+                if table.base and max(table.fresh_ms, checked) < fresh_since:
+                    require_retained(start, log.forgotten(start, keep), name, keep)
+            except LogForgottenError as error:
+                failures.append(TableResult(name, error=error))
+                kept.pop(name)
+                if table.base:
+                    kept[name] = table.model_copy(update={"end": table.start, "next": table.start})
+        return kept, failures
+
+    def _looked_at(self, tables: dict[str, TablePlan], state: LogState) -> dict[str, TablePlan]:
+        from sinks.delta.census import census
+
+        pending = {name: table for name, table in tables.items() if table.pending}
+        found = census(self._session(), self._settings.kafka, pending, state.progress.cut)
+        return {
+            name: counted(
+                table,
+                found,
+                state.progress.cut,
+                keyed=bool(state.schemas[name][-1].key),
+            )
+            if table.pending or not table.base
+            else table
+            for name, table in tables.items()
+        }
+
+    def _apply(self, plan: Plan, state: LogState) -> list[TableResult]:
+        results = []
+        waiting = {
+            name: table
+            for name, table in plan.tables.items()
+            if (table.pending or not table.base) and table.commits
+        }
+        for name, table in waiting.items():
+            started = time.monotonic()
+            self._report(f"{name}: {table.events:,} events")
+            result = self._applied(name, table, plan, state)
+            results.append(replace(result, seconds=time.monotonic() - started))
+            self._report(str(results[-1]))
+        return results
+
+    def _applied(self, name: str, table: TablePlan, plan: Plan, state: LogState) -> TableResult:
+        from sinks.delta.apply import apply_table, explained
+        from sinks.delta.table import DeltaTarget
+
+        known = state.schemas.get(name, ())
+        versions = [schema for schema in known if schema.version <= table.schema_version]
+        try:
+            with explained(name, self._settings.log.keep):
+                spark = self._session()
+                table_name = versions[-1].name
+                target = DeltaTarget(spark, self._location, self._prefix, table_name)
+                rows = apply_table(target, self._settings.kafka, table, plan, versions)
+        except MillraceError as error:
+            return TableResult(name, table.events, error=error)
+        return TableResult(name, table.events, *rows)
+
+    def _nothing(self, note: str = "") -> RunSummary:
+        return RunSummary("lakehouse", 0, "", time.monotonic() - self._started, note=note)
+
+    def _summary(self, plan: Plan, results: list[TableResult]) -> RunSummary:
+        seconds = time.monotonic() - self._started
+        return RunSummary("lakehouse", plan.run, str(plan.cut.commit_lsn), seconds, results)
+
+
+def _messages(results: list[TableResult]) -> dict[str, str]:
+    return {table.name: str(table.error) for table in results if table.error is not None}

@@ -1,0 +1,79 @@
+"""Settings and a sink's name → runs, with one Spark session for all of them."""
+
+from collections.abc import Callable
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from cdc.errors import ConfigError, ExitCode, MillraceError
+from cdc.settings import Settings
+from sinks.batch import Report
+from sinks.delta.run import Session, run_lakehouse
+from sinks.summary import RunSummary
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+class Jobs:
+    """The merge jobs of a configuration; a context manager that stops Spark at its end.
+
+    Spark is started by the first run that has something for it to do.
+    """
+
+    def __init__(self, settings: Settings, sink: str) -> None:
+        self._settings = settings
+        self._session: SparkSession | None = None
+        self._runs = self._chosen(sink)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._session is not None:
+            self._session.stop()
+
+    def run(self, report: Report = print) -> ExitCode:
+        """Run each chosen sink once; every sink has its turn, and one line in the report.
+
+        The code is that of the first failure, else OK if there was anything to do.
+        """
+        codes = []
+        for name, run in self._runs.items():
+            try:
+                summary = run(self._settings, self.session, report)
+                codes.append(summary.exit_code)
+                report(summary.line())
+            except MillraceError as error:
+                codes.append(error.exit_code)
+                report(f"{name}: {error}")
+        failures = [code for code in codes if code not in {ExitCode.OK, ExitCode.NOTHING_TO_DO}]
+        return failures[0] if failures else min(codes)
+
+    def session(self) -> "SparkSession":
+        """The Spark session, started when it is needed first."""
+        if self._session is None:
+            from sinks.session import open_session
+
+            self._session = open_session(self._settings.spark)
+        return self._session
+
+    def _chosen(self, sink: str) -> dict[str, Callable[[Settings, Session, Report], RunSummary]]:
+        runs: dict[str, Callable[[Settings, Session, Report], RunSummary]] = {}
+        if sink == "lakehouse" or (sink == "all" and self._settings.lakehouse is not None):
+            runs["lakehouse"] = run_lakehouse
+        if sink == "search" or (sink == "all" and self._settings.search is not None):
+            from sinks.search.run import run_search
+
+            runs["search"] = run_search
+        if not runs:
+            raise ConfigError(
+                "there is nothing to merge into",
+                where="[lakehouse], [search]",
+                remedy="add one of these sections",
+            )
+        return runs

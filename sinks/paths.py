@@ -1,0 +1,25 @@
+"""The lakehouse's location and a table's name → where things are in it."""
+
+from pathlib import Path
+from urllib.parse import quote, unquote, urlsplit
+
+from cdc.records.schema import TableName
+
+
+def table_path(lakehouse: str, table: TableName) -> str:
+    """``<lakehouse>/<schema>/<table>``; other characters than letters, digits, ``.-_`` as %XX."""
+    folders = (quote(part, safe="") for part in table)
+    return "/".join([lakehouse.rstrip("/"), *folders])
+
+
+def runs_path(lakehouse: str) -> str:
+    """The folder of the plans."""
+    return f"{lakehouse.rstrip('/')}/_millrace/runs"
+
+
+def local_path(location: str) -> Path | None:
+    """The path of a location on this machine's own file system, else None."""
+    parts = urlsplit(location)
+    if parts.scheme == "file":
+        return Path(unquote(parts.path))
+    return None if parts.scheme else Path(location).absolute()

@@ -1,0 +1,204 @@
+"""The log's state and the last plan → the next plan: what a run applies to which table.
+
+A plan is written before anything is applied, and then finished or repeated, never replaced. Each
+table goes on where its own last *applied* plan ended, so a table that fails holds up no other.
+"""
+
+import time
+from typing import Final, Literal, NamedTuple
+
+from pydantic import BaseModel, ConfigDict
+
+from cdc.records.position import Lsn, Position
+from cdc.records.state import PositionField, TableState
+from sinks.batch import LogState, Offsets
+
+FORMAT: Final = 1
+
+
+class TablePlan(BaseModel):
+    """What a run applies to one table: the records from ``start`` up to, not including, ``end``.
+
+    Of those what is newer than ``after`` (the cut the table had reached), newer than
+    ``truncated`` (older rows of the table go) and not newer than the plan's cut. ``next`` is the
+    first offset above the cut, where the next plan goes on. ``snapshot`` is the position of the
+    table's last snapshot in the log, ``shown`` that of the one that is applied. ``base`` is the
+    number of the run whose commit must be the table's last (0: there is no table yet).
+    ``fresh_ms`` is when ``start`` was last known to be all of the log.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    topic: str
+    start: dict[int, int]
+    end: dict[int, int]
+    next: dict[int, int]
+    after: PositionField | None
+    truncated: PositionField | None
+    snapshot: PositionField
+    shown: PositionField | None
+    schema_version: int
+    base: int
+    events: int
+    fresh_ms: int
+
+    @property
+    def pending(self) -> bool:
+        """Whether there is anything to read."""
+        return any(self.end[partition] > offset for partition, offset in self.start.items())
+
+    @property
+    def commits(self) -> bool:
+        """Whether the run must commit to the table: it has events, or isn't there yet."""
+        return self.base == 0 or self.events > 0 or self.truncated is not None
+
+
+class Plan(BaseModel):
+    """One run: its number, its cut, and what it applies."""
+
+    model_config = ConfigDict(frozen=True)
+
+    format: Literal[1] = FORMAT
+    run: int
+    prefix: str
+    cut: PositionField
+    cut_ts_us: int
+    ts_ms: int
+    tables: dict[str, TablePlan]
+
+
+class Outcome(BaseModel):
+    """The end of a run: the tables that failed, and why. The others are applied."""
+
+    model_config = ConfigDict(frozen=True)
+
+    format: Literal[1] = FORMAT
+    run: int
+    ts_ms: int
+    failed: dict[str, str]
+
+
+class Found(NamedTuple):
+    """What a look at a partition's new records found; positions as text."""
+
+    above: int | None
+    events: int
+    truncated: str | None
+
+
+Census = dict[tuple[str, int], Found]
+"""Topic and partition → what its new records are."""
+
+
+def goes_on(plan: Plan, outcome: Outcome) -> dict[str, TablePlan]:
+    """Where each table of a finished plan goes on: nothing to read yet, if it was applied."""
+    return {
+        name: table.model_copy(
+            update={"end": table.start, "next": table.start, "events": 0, "truncated": None}
+            if name in outcome.failed
+            else {
+                "start": table.next,
+                "end": table.next,
+                "after": plan.cut if table.pending or not table.base else table.after,
+                "shown": table.snapshot,
+                "base": plan.run if table.commits else table.base,
+                "events": 0,
+                "truncated": None,
+            }
+        )
+        for name, table in plan.tables.items()
+    }
+
+
+def ready(table: TableState, cut: Position) -> bool:
+    """Whether the table's snapshot is complete at the cut, so that it may be shown."""
+    return table.phase == "streaming" and snapshot_position(table) <= cut
+
+
+def snapshot_position(table: TableState) -> Position:
+    """The position of the rows of the table's last snapshot."""
+    return Position(table.epoch, table.snapshot_lsn, 0)
+
+
+def proposed(before: dict[str, TablePlan], state: LogState) -> dict[str, TablePlan]:
+    """The tables with all that is new for them, before anybody has looked at the records."""
+    tables = {name: table for name, table in before.items() if table.base}
+    now_ms = int(time.time() * 1000)
+    for name, table in state.tables.items():
+        if not ready(table, state.progress.cut):
+            continue
+        ends = state.ends[table.topic]
+        last = before.get(name)
+        start = last.start if last is not None else state.starts[table.topic]
+        current = last is not None and start == ends
+        tables[name] = TablePlan(
+            topic=table.topic,
+            start=start,
+            end=ends,
+            next=ends,
+            after=last.after if last else None,
+            truncated=None,
+            snapshot=snapshot_position(table),
+            shown=last.shown if last else None,
+            schema_version=state.schemas[name][-1].version,
+            base=last.base if last else 0,
+            events=0,
+            fresh_ms=now_ms if current or last is None else last.fresh_ms,
+        )
+    return tables
+
+
+def has_work(tables: dict[str, TablePlan]) -> bool:
+    """Whether any table has something to read, or isn't there yet."""
+    return any(table.pending or not table.base for table in tables.values())
+
+
+def counted(table: TablePlan, census: Census, cut: Position, *, keyed: bool) -> TablePlan:
+    """The table's plan after a look at its records."""
+    found = {
+        partition: census.get((table.topic, partition), Found(None, 0, None))
+        for partition in table.start
+    }
+    bounds = [
+        position
+        for partition in found.values()
+        if partition.truncated is not None
+        and (position := Position.parse(partition.truncated)) <= cut
+        and (table.after is None or position > table.after)
+    ]
+    if _replaces_all(table, keyed=keyed):
+        bounds.append(_just_before(table.snapshot))
+    return table.model_copy(
+        update={
+            "next": {
+                partition: table.end[partition] if found.above is None else found.above
+                for partition, found in found.items()
+            },
+            "events": sum(partition.events for partition in found.values()),
+            "truncated": max(bounds, default=None),
+        }
+    )
+
+
+def assigned(tables: dict[str, TablePlan]) -> tuple[Offsets, Offsets]:
+    """Start and end offsets of all tables' topics."""
+    return (
+        {table.topic: table.start for table in tables.values()},
+        {table.topic: table.end for table in tables.values()},
+    )
+
+
+def _replaces_all(table: TablePlan, *, keyed: bool) -> bool:
+    """Whether a whole new snapshot takes the place of everything older.
+
+    It does in a new epoch, and always where rows have no key to be matched by.
+    """
+    if table.shown is None:
+        return not keyed
+    if keyed:
+        return table.shown.epoch != table.snapshot.epoch
+    return table.shown != table.snapshot
+
+
+def _just_before(position: Position) -> Position:
+    return Position(position.epoch, Lsn(position.commit_lsn - 1), (1 << 64) - 1)

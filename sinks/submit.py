@@ -1,0 +1,31 @@
+"""``spark-submit …/sinks/submit.py lakehouse|search|all [--config FILE]`` → one run.
+
+The same as ``millrace merge``, for clusters where Spark starts the program. Jars and master are
+spark-submit's; ``--py-files`` takes this project's wheel where it isn't installed.
+"""
+
+import argparse
+import sys
+from pathlib import Path
+
+from cdc.errors import MillraceError
+from cdc.settings import DEFAULT_PATH, load
+from sinks.job import Jobs
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the chosen jobs once; the exit code is that of ``millrace merge``."""
+    parser = argparse.ArgumentParser(description="Apply the log to derived tables.")
+    parser.add_argument("sink", choices=["lakehouse", "search", "all"], nargs="?", default="all")
+    parser.add_argument("--config", type=Path, default=DEFAULT_PATH)
+    chosen = parser.parse_args(arguments)
+    try:
+        with Jobs(load(chosen.config), chosen.sink) as jobs:
+            return int(jobs.run(lambda line: print(line, flush=True)))  # noqa: T201 (cron's mail)
+    except MillraceError as error:
+        print(error, file=sys.stderr)  # noqa: T201
+        return int(error.exit_code)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,61 @@
+"""What a run did to each table → its exit code, and the one line that cron's mail carries."""
+
+from dataclasses import dataclass, field
+
+from cdc.errors import ExitCode, MillraceError
+
+
+@dataclass(frozen=True, slots=True)
+class TableResult:
+    """One table of a run: records read, rows touched, and what went wrong, if anything."""
+
+    name: str
+    events: int = 0
+    inserted: int = 0
+    updated: int = 0
+    deleted: int = 0
+    seconds: float = 0.0
+    error: MillraceError | None = None
+
+    def __str__(self) -> str:
+        if self.error is not None:
+            return f"{self.name}: not applied: {self.error}"
+        return (
+            f"{self.name}: {self.events:,} events, {self.inserted:,} rows inserted, "
+            f"{self.updated:,} updated, {self.deleted:,} deleted in {self.seconds:.1f} s"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class RunSummary:
+    """One run of one sink."""
+
+    sink: str
+    run: int
+    cut: str
+    seconds: float
+    tables: list[TableResult] = field(default_factory=list)
+    note: str = ""
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """The first failure's; else whether there was anything to do."""
+        for table in self.tables:
+            if table.error is not None:
+                return table.error.exit_code
+        return ExitCode.OK if self.tables else ExitCode.NOTHING_TO_DO
+
+    def line(self) -> str:
+        """The run in one line."""
+        if not self.tables:
+            return f"{self.sink}: {self.note or 'nothing to do'} ({self.seconds:.1f} s)"
+        failed = [table.name for table in self.tables if table.error is not None]
+        counts = ", ".join(
+            f"{sum(getattr(table, what) for table in self.tables):,} {what}"
+            for what in ("events", "inserted", "updated", "deleted")
+        )
+        return (
+            f"{self.sink}: run {self.run} to {self.cut}: {len(self.tables) - len(failed)} of "
+            f"{len(self.tables)} tables, {counts} in {self.seconds:.1f} s"
+            + (f"; FAILED: {', '.join(failed)}" if failed else "")
+        )
