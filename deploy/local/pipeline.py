@@ -17,7 +17,7 @@ from psycopg.conninfo import make_conninfo
 
 from cdc.kafka.state import last_progress, read_all
 from cdc.records.position import Lsn
-from cdc.records.state import Progress, TableState
+from cdc.records.state import Phase, Progress, TableState
 from cdc.records.topics import progress_topic, table_topic
 from cdc.settings import Settings, load
 from deploy.local.processes import Command, Process, ServerError
@@ -106,11 +106,12 @@ class Pipeline:
         timeout_s: float = 120,
         waiting: Callable[[], None] | None = None,
     ) -> Progress:
-        """Wait until the log has everything before ``lsn``; raises ServerError when it won't."""
+        """Wait until snapshots are whole and the log has all before ``lsn``, or ServerError."""
         deadline = time.monotonic() + timeout_s
         while True:
             progress = self.progress()
-            if progress is not None and progress.flush_lsn >= lsn:
+            streaming = progress is not None and progress.phase is Phase.STREAMING
+            if progress is not None and streaming and progress.flush_lsn >= lsn:
                 return progress
             if not daemon.running or time.monotonic() > deadline:
                 reached = progress.flush_lsn if progress else "nothing"
