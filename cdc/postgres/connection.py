@@ -6,6 +6,7 @@ are kept, and win where nothing depends on the value.
 https://www.postgresql.org/docs/current/libpq-connect.html#LIBPQ-PARAMKEYWORDS
 """
 
+import math
 import select
 import time
 from collections.abc import Sequence
@@ -53,6 +54,11 @@ _DEFAULTS: Final = {
     "keepalives_count": "3",
     "tcp_user_timeout": "20000",
 }
+_POLL_EVENTS: Final = {
+    pq.PollingStatus.READING: select.POLLIN,
+    pq.PollingStatus.WRITING: select.POLLOUT,
+}
+_POLL_MS: Final = 200
 _POLL_TLS_S: Final = 0.05
 """Under TLS, decrypted bytes can wait in the library while the socket is silent: look often."""
 
@@ -85,7 +91,8 @@ def connect_replication(source: LibraryOptions) -> PGconn:
     """Open a connection that takes replication commands of its database."""
     options = {**_PINNED, **_PINNED_REPLICATION}
     conninfo = _conninfo({**source, "replication": "database"}, "replication", options)
-    pgconn = pq.PGconn.connect(conninfo.encode())
+    pgconn = pq.PGconn.connect_start(conninfo.encode())
+    _complete(pgconn, source)
     if pgconn.status != pq.ConnStatus.OK:
         error = _refused(pgconn.get_error_message(), source)
         pgconn.finish()
@@ -161,6 +168,25 @@ def flush(pgconn: PGconn, timeout_s: float) -> None:
                 raise SourceUnreachableError("the server takes no more data", where=place(pgconn))
             if any(events & select.POLLIN for _, events in poller.poll(left * 1000)):
                 pgconn.consume_input()
+
+
+def _complete(pgconn: PGconn, source: LibraryOptions) -> None:
+    """Wait for the connection; libpq's own way of waiting stops every thread of ours."""
+    hosts = _effective(source).get("host", "").count(",") + 1
+    given = source.get("connect_timeout", _DEFAULTS["connect_timeout"]).strip()
+    if not given.lstrip("-").isdecimal():
+        raise ConfigError(f"bad value for connect_timeout: {given!r}", where="[source]")
+    seconds = int(given)
+    deadline = time.monotonic() + hosts * seconds if seconds > 0 else math.inf
+    waiting = pq.PollingStatus.WRITING
+    while pgconn.status != pq.ConnStatus.BAD and waiting in _POLL_EVENTS:
+        poller = select.poll()
+        poller.register(pgconn.socket, _POLL_EVENTS[waiting])
+        if poller.poll(_POLL_MS):
+            waiting = pq.PollingStatus(pgconn.connect_poll())
+        elif time.monotonic() > deadline:
+            pgconn.finish()
+            raise _refused(f"no answer in {hosts * seconds} seconds", source)
 
 
 def _conninfo(source: LibraryOptions, purpose: str, pinned: dict[str, str]) -> str:

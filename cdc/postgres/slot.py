@@ -92,19 +92,23 @@ def inspect(connection: psycopg.Connection, name: str) -> SlotState | None:
     )
 
 
-def verify(connection: psycopg.Connection, state: SlotState) -> None:
-    """Raise unless the slot is one of ours in this database, and still has all of its WAL."""
-    where = place(connection.pgconn)
+def verify_ours(connection: psycopg.Connection, state: SlotState) -> None:
+    """Raise unless the slot is one that we could have made in this database."""
     if state.plugin != PLUGIN or state.database != connection.info.dbname or state.temporary:
         kind = f"plugin {state.plugin}" if state.plugin else "physical"
         raise ConfigError(
             f"slot {state.name} belongs to something else ({kind}, database {state.database})",
-            where=where,
+            where=place(connection.pgconn),
             remedy="choose another slot.name",
         )
+
+
+def verify(connection: psycopg.Connection, state: SlotState) -> None:
+    """Raise unless the slot is one of ours in this database, and still has all of its WAL."""
+    verify_ours(connection, state)
     if state.wal_status == "lost" or state.invalidation_reason:
         reason = state.invalidation_reason or "wal_removed"
-        raise lost(state.name, f"the server invalidated it ({reason})", where)
+        raise lost(state.name, f"the server invalidated it ({reason})", place(connection.pgconn))
 
 
 def lost(name: str, reason: str, where: str) -> GapError:

@@ -32,6 +32,7 @@ REFUSED: list[tuple[dict[str, str], type[MillraceError], str]] = [
     ({"sslmode": "maybe"}, ConfigError, "[source]"),
     ({"passwrd": "x"}, ConfigError, "libpq's connection keywords"),
     ({"port": "many"}, ConfigError, "[source]"),
+    ({"connect_timeout": "soon"}, ConfigError, "[source]"),
     ({"options": "-c nosuch=1"}, ConfigError, "[source]"),
 ]
 
