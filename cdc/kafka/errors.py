@@ -99,8 +99,10 @@ def is_access(error: KafkaError) -> bool:
 def telling(error: KafkaError | None, complaints: Iterable[KafkaError]) -> KafkaError | None:
     """What says most about a call that failed: the client's complaints on the way, or its end."""
     told = [each for each in complaints if each.name() != "_ALL_BROKERS_DOWN"]
-    refused = [each for each in (*told, error) if each is not None and is_access(each)]
-    return (refused or told or [None])[-1] or error
+    if error is not None and (is_access(error) or not told):
+        return error
+    refused = [each for each in told if is_access(each)]
+    return next(reversed(refused or told), None)
 
 
 def log_error(error: KafkaError, doing: str, where: str = "") -> MillraceError:

@@ -189,8 +189,8 @@ class LogWriter:
                     self._fail(error, doing)
             else:
                 return
-            if time.monotonic() - started < _ROOM_S:
-                self._client().poll(_ROOM_S)
+            quick = time.monotonic() - started < _ROOM_S
+            self._client().poll(_ROOM_S if quick else 0)
             self._while_waiting()
             told = telling(None, self._complaints)
             if not self._opened and told is not None and is_access(told):
