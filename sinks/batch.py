@@ -49,6 +49,7 @@ RAW: Final = (
 """The columns of raw records, in Spark's words."""
 _EARLIEST: Final = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
 _LATEST: Final = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+_POSITION: Final = r"^[0-9a-f]{8}\.[0-9a-f]{16}\.[0-9a-f]{16}$"
 _FIRST_STEP: Final = 16
 """Offsets read back from the progress topic's end at first: its last record, and markers."""
 _ACCESS: Final = frozenset({
@@ -328,7 +329,8 @@ def read_raw(
     )
     ours = F.get(F.filter("headers", lambda header: header["key"] == HEADER), F.lit(0))
     fields = F.split(ours["value"].cast("string"), "/")
-    position = F.get(fields, F.lit(0))
+    text = F.get(fields, F.lit(0))
+    position = F.when(text.rlike(_POSITION), text)
     return records.select(
         "topic",
         "partition",

@@ -6,5 +6,6 @@ pytest_plugins = [
     "tests.fixtures.kafka",
     "tests.fixtures.opensearch",
     "tests.fixtures.proxy",
+    "tests.fixtures.spark",
     "tests.fixtures.pipeline",
 ]

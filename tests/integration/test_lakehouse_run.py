@@ -1,0 +1,292 @@
+"""A log written by hand → Delta tables, run after run: what a run promises, and what breaks it."""
+
+import datetime as dt
+from collections.abc import Callable
+from decimal import Decimal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from cdc.errors import BusyError, ExitCode
+from cdc.records.schema import TableSchema
+from cdc.records.state import Phase
+from deploy.local.kafka import Kafka
+from sinks.delta import apply
+from sinks.delta.files import one_at_a_time
+from sinks.delta.run import run_lakehouse
+from sinks.parse import POSITION
+from sinks.paths import table_path
+from sinks.summary import RunSummary
+from tests.fixtures.spark import HandLog, at, column, merge_settings, table_schema
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = [pytest.mark.kafka, pytest.mark.spark]
+
+
+class Lakehouse:
+    """A lakehouse and its log."""
+
+    def __init__(self, spark: "SparkSession", kafka: Kafka, prefix: str, folder: Path) -> None:
+        self.spark = spark
+        self.kafka = kafka
+        self.prefix = prefix
+        self.folder = folder
+        self.settings = merge_settings(kafka, prefix, folder)
+
+    def log(self, *columns: Any, table: str = "t") -> HandLog:
+        return HandLog(self.kafka, self.prefix, table_schema(self.prefix, table, *columns))
+
+    def merge(self) -> RunSummary:
+        return run_lakehouse(self.settings, lambda: self.spark, lambda _: None)
+
+    def rows(self, schema: TableSchema) -> list[dict[str, Any]]:
+        path = table_path(str(self.folder), schema.name)
+        found = self.spark.read.format("delta").load(path).drop(POSITION, "_millrace_row")
+        return sorted((row.asDict() for row in found.collect()), key=str)
+
+    def version(self, schema: TableSchema) -> int:
+        path = table_path(str(self.folder), schema.name)
+        history = self.spark.sql(f"DESCRIBE HISTORY delta.`{path}`")
+        return int(history.agg({"version": "max"}).collect()[0][0])
+
+
+@pytest.fixture
+def lakehouse(spark: "SparkSession", kafka: Kafka, topic_prefix: str, tmp_path: Path) -> Lakehouse:
+    return Lakehouse(spark, kafka, topic_prefix, tmp_path / "lake")
+
+
+def test_changes_reach_the_table_once_and_in_order(lakehouse: Lakehouse) -> None:
+    log = lakehouse.log(column("id", "int4", 1), column("a", "text"), column("n", "int8"))
+    assert lakehouse.merge().exit_code == ExitCode.NOTHING_TO_DO
+    for number in range(5):
+        log.row("r", at(100, 0), {"id": number, "a": f"a{number}", "n": number})
+    log.table(100, Phase.SNAPSHOT)
+    log.reached(at(100, 0))
+    assert lakehouse.merge().exit_code == ExitCode.NOTHING_TO_DO, "the snapshot isn't complete"
+    log.table(100)
+    log.reached(at(100, 0))
+    first = lakehouse.merge()
+    assert (first.exit_code, first.tables[0].inserted) == (ExitCode.OK, 5)
+
+    log.row("u", at(200, 1), {"id": 0, "a": "new", "n": None})
+    log.row("u", at(200, 2), {"id": 1, "n": 11})  # a is absent
+    log.row("d", at(200, 3), None, {"id": 2})
+    log.tombstone(at(200, 3), {"id": 2})
+    log.row("d", at(200, 4), None, {"id": 3})
+    log.tombstone(at(200, 4), {"id": 3})
+    log.row("c", at(200, 4), {"id": 33, "a": "moved", "n": 3})
+    log.row("u", at(300, 1), {"id": 4, "a": "above the cut", "n": 4})
+    log.reached(at(200, 4))
+    second = lakehouse.merge()
+    expected = [
+        {"id": 0, "a": "new", "n": None},
+        {"id": 1, "a": "a1", "n": 11},
+        {"id": 33, "a": "moved", "n": 3},
+        {"id": 4, "a": "a4", "n": 4},
+    ]
+    assert lakehouse.rows(log.schema) == sorted(expected, key=str)
+    result = second.tables[0]
+    assert (result.inserted, result.updated, result.deleted) == (1, 2, 2)
+
+    log.truncate(at(300, 2))
+    log.row("c", at(300, 3), {"id": 7, "a": "after", "n": 7})
+    log.reached(at(300, 3))
+    lakehouse.merge()
+    assert lakehouse.rows(log.schema) == [{"id": 7, "a": "after", "n": 7}]
+    version = lakehouse.version(log.schema)
+    assert lakehouse.merge().exit_code == ExitCode.NOTHING_TO_DO
+    assert lakehouse.version(log.schema) == version
+
+
+def test_values_get_true_types(lakehouse: Lakehouse) -> None:
+    columns = {
+        "id": ("uuid", {}, "x", "x"),
+        "b": ("bool", {}, True, True),
+        "i2": ("int2", {}, -5, -5),
+        "i8": ("int8", {}, 2**63 - 1, 2**63 - 1),
+        "oid": ("oid", {}, 2**32 - 1, 2**32 - 1),
+        "f8": ("float8", {}, "Infinity", float("inf")),
+        "f4": ("float4", {}, 0.5, 0.5),
+        "dec": ("numeric", {"modifier": (10 << 16 | 2) + 4}, "12345678.90", Decimal("12345678.90")),
+        "free": ("numeric", {}, "NaN", "NaN"),
+        "d": ("date", {}, -1, dt.date(1969, 12, 31)),
+        "ts": ("timestamp", {}, 1, dt.datetime(1970, 1, 1, 0, 0, 0, 1)),  # noqa: DTZ001
+        "ts3": (
+            "timestamp",
+            {"modifier": 3},
+            1,
+            dt.datetime(1970, 1, 1, 0, 0, 0, 1000),  # noqa: DTZ001
+        ),
+        "t": ("time", {}, 1, 1),
+        "t0": ("time", {"modifier": 0}, 1000, 1_000_000),
+        "by": ("bytea", {}, "AAEC", bytearray(b"\x00\x01\x02")),
+        "arr": ("int4", {"array": True}, [1, None, 3], [1, None, 3]),
+        "darr": ("date", {"array": True}, [0], [dt.date(1970, 1, 1)]),
+        "tarr": ("text", {"array": True}, ["a", 'q"x', None], ["a", 'q"x', None]),
+        "js": ("jsonb", {}, '{"a": 1}', '{"a": 1}'),
+        "odd name, (yes).`x`": ("text", {}, "odd", "odd"),
+        "Case": ("text", {}, "upper", "upper"),
+    }
+    log = lakehouse.log(
+        *(
+            column(name, kind, 1 if name == "id" else None, **more)
+            for name, (kind, more, _, _) in columns.items()
+        ),
+        column("case", "text"),
+    )
+    value = {name: written for name, (_, _, written, _) in columns.items()} | {"case": "lower"}
+    read = {name: found for name, (_, _, _, found) in columns.items()} | {"case__2": "lower"}
+    log.row("r", at(10, 0), value)
+    log.table(10)
+    log.reached(at(10, 0))
+    assert [str(table) for table in lakehouse.merge().tables if table.error] == []
+    assert lakehouse.rows(log.schema) == [read]
+    log.row("u", at(20), value | {"case": None, "i8": 1})
+    log.reached(at(20))
+    assert [str(table) for table in lakehouse.merge().tables if table.error] == []
+    assert lakehouse.rows(log.schema) == [read | {"case__2": None, "i8": 1}]
+
+
+@pytest.mark.parametrize(
+    ("bad", "says"),
+    [
+        ({"dec": "NaN"}, "column dec (numeric) can't hold NaN"),
+        ({"d": 2**31 - 1}, "column d (date) can't hold 2147483647"),
+        ({"arr": [[1], [2]]}, "can't hold [1]"),
+        (None, "is not one of Millrace's"),
+    ],
+    ids=["nan", "infinity", "dimensions", "garbage"],
+)
+def test_a_bad_value_stops_its_table_only_and_changes_nothing(
+    lakehouse: Lakehouse, bad: dict[str, Any] | None, says: str
+) -> None:
+    log = lakehouse.log(
+        column("id", "int4", 1),
+        column("dec", "numeric", modifier=(10 << 16 | 2) + 4),
+        column("d", "date"),
+        column("arr", "int4", array=True),
+    )
+    log.row("r", at(10, 0), {"id": 1, "dec": "1.00", "d": 1, "arr": [1]})
+    log.table(10)
+    log.reached(at(10, 0))
+    lakehouse.merge()
+    if bad is None:
+        log.raw(b'{"id":1}', b"not json", b"garbage")
+    else:
+        log.row("u", at(20), {"id": 1, "dec": "2.00", "d": 2, "arr": [2]} | bad)
+    log.reached(at(20))
+    for _ in range(2):
+        summary = lakehouse.merge()
+        assert summary.exit_code == ExitCode.SINK
+        assert says in str(summary.tables[0].error)
+    assert lakehouse.rows(log.schema)[0]["arr"] == [1]
+
+
+@pytest.mark.parametrize("fails_after_commit", [True, False])
+def test_an_interrupted_run_is_finished_by_the_next_one(
+    lakehouse: Lakehouse, monkeypatch: pytest.MonkeyPatch, *, fails_after_commit: bool
+) -> None:
+    log = lakehouse.log(column("id", "int4", 1), column("n", "int4"))
+    log.row("r", at(10, 0), {"id": 1, "n": 1})
+    log.table(10)
+    log.reached(at(10, 0))
+    lakehouse.merge()
+    log.row("u", at(20), {"id": 1, "n": 2})
+    log.reached(at(20))
+
+    real: Callable[..., Any] = apply.commit
+
+    def dies(*arguments: Any) -> Any:
+        if fails_after_commit:
+            real(*arguments)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(apply, "commit", dies)
+        with pytest.raises(KeyboardInterrupt):
+            lakehouse.merge()
+    log.row("u", at(30), {"id": 1, "n": 3})
+    log.row("c", at(30, 2), {"id": 2, "n": 3})
+    log.reached(at(30, 2))
+    version = lakehouse.version(log.schema)
+    lakehouse.merge()
+    assert lakehouse.rows(log.schema) == [{"id": 1, "n": 3}, {"id": 2, "n": 3}]
+    assert lakehouse.version(log.schema) == version + (1 if fails_after_commit else 2)
+
+
+def test_a_second_run_leaves_at_once(lakehouse: Lakehouse) -> None:
+    with one_at_a_time(str(lakehouse.folder)), pytest.raises(BusyError):
+        lakehouse.merge()
+
+
+def test_columns_are_added_dropped_and_widened(lakehouse: Lakehouse) -> None:
+    log = lakehouse.log(column("id", "int4", 1), column("a", "int4"), column("b", "text"))
+    log.row("r", at(10, 0), {"id": 1, "a": 1, "b": "b"})
+    log.row("r", at(10, 0), {"id": 2, "a": 2, "b": "b"})
+    log.table(10)
+    log.reached(at(10, 0))
+    lakehouse.merge()
+    log.row("u", at(20), {"id": 1, "a": 5, "b": "old version"})
+    log.add_schema(
+        table_schema(
+            lakehouse.prefix,
+            "t",
+            column("id", "int4", 1),
+            column("a", "int8"),
+            column("c", "timestamp"),
+            version=2,
+        )
+    )
+    log.row("u", at(30), {"id": 2, "a": 2**40, "c": 0})
+    log.reached(at(30))
+    assert [str(table.error) for table in lakehouse.merge().tables if table.error] == []
+    epoch = dt.datetime(1970, 1, 1)  # noqa: DTZ001
+    assert lakehouse.rows(log.schema) == [
+        {"id": 1, "a": 5, "b": None, "c": None},
+        {"id": 2, "a": 2**40, "b": None, "c": epoch},
+    ]
+
+
+def test_a_removed_table_is_rebuilt_from_the_log(lakehouse: Lakehouse) -> None:
+    import shutil
+
+    log = lakehouse.log(column("id", "int4", 1), column("n", "int4"))
+    log.row("r", at(10, 0), {"id": 1, "n": 1})
+    log.table(10)
+    log.reached(at(10, 0))
+    lakehouse.merge()
+    shutil.rmtree(table_path(str(lakehouse.folder), log.schema.name))
+    log.row("c", at(20), {"id": 2, "n": 2})
+    log.reached(at(20))
+    assert lakehouse.merge().exit_code == ExitCode.OK
+    assert lakehouse.rows(log.schema) == [{"id": 1, "n": 1}, {"id": 2, "n": 2}]
+
+
+def test_a_table_without_key_keeps_as_many_copies_as_the_source(lakehouse: Lakehouse) -> None:
+    log = lakehouse.log(column("a", "text"), column("n", "float8"))
+    one, two = {"a": "x", "n": 1.5}, {"a": "x", "n": None}
+    log.row("r", at(5, 0), one)  # of a snapshot that was taken again
+    for image in (one, one, one, two):
+        log.row("r", at(10, 0), image)
+    log.row("c", at(8), two)  # the snapshot has it
+    log.table(10)
+    log.reached(at(10, 0))
+    lakehouse.merge()
+    assert lakehouse.rows(log.schema) == sorted([one, one, one, two], key=str)
+    log.row("d", at(20), None, one)
+    log.row("u", at(20, 2), {"a": "y", "n": 0.0}, one)
+    log.row("c", at(20, 3), two)
+    log.row("c", at(20, 4), {"a": "z", "n": 1.0})
+    log.row("d", at(20, 5), None, {"a": "z", "n": 1.0})
+    log.reached(at(20, 5))
+    summary = lakehouse.merge()
+    assert [str(table.error) for table in summary.tables if table.error] == []
+    assert lakehouse.rows(log.schema) == sorted([one, two, two, {"a": "y", "n": 0.0}], key=str)
+    log.truncate(at(30))
+    log.row("c", at(30, 2), two)
+    log.reached(at(30, 2))
+    lakehouse.merge()
+    assert lakehouse.rows(log.schema) == [two]
