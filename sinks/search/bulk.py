@@ -7,8 +7,9 @@ stops the run, since a document left out in silence would be a lie.
 """
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from http import HTTPStatus
 from typing import Any, Final, NamedTuple
 
@@ -21,7 +22,7 @@ from sinks.search.retries import PATIENT, Backoff, Patience, is_too_large, passe
 ACTIONS_MAX: Final = 10_000
 """Deletions have few bytes: this bounds what the server answers to one request."""
 _REFUSALS_SHOWN: Final = 3
-_ANSWER_PARTS: Final = "items.*._id,items.*.status,items.*.error"
+_ANSWER_PARTS: Final = "items.*._id,items.*.status,items.*.result,items.*.error"
 
 
 class Action(NamedTuple):
@@ -40,28 +41,24 @@ class Action(NamedTuple):
 class Counts:
     """What became of the actions; ``stale`` ones found something newer in the index.
 
-    ``incomplete`` of the indexed documents lack fields (``_millrace_absent`` names them).
+    ``incomplete`` of the documents written lack fields (``_millrace_absent`` names them).
     """
 
-    indexed: int = 0
+    inserted: int = 0
+    updated: int = 0
     deleted: int = 0
     stale: int = 0
     incomplete: int = 0
 
+    @property
+    def indexed(self) -> int:
+        """Documents written, new or not."""
+        return self.inserted + self.updated
+
     def __add__(self, other: "Counts") -> "Counts":
         return Counts(
-            self.indexed + other.indexed,
-            self.deleted + other.deleted,
-            self.stale + other.stale,
-            self.incomplete + other.incomplete,
+            *(one + more for one, more in zip(astuple(self), astuple(other), strict=True))
         )
-
-
-class _Line(NamedTuple):
-    """An action as the bulk request has it."""
-
-    body: bytes
-    deletes: bool
 
 
 def write(
@@ -82,31 +79,31 @@ def write(
     return counts
 
 
-def _batches(actions: Iterable[Action], bulk_bytes: int) -> Iterator[list[_Line]]:
-    lines: list[_Line] = []
+def _batches(actions: Iterable[Action], bulk_bytes: int) -> Iterator[list[bytes]]:
+    lines: list[bytes] = []
     size = 0
     for action in actions:
         line = _line(action)
-        if lines and (size + len(line.body) > bulk_bytes or len(lines) == ACTIONS_MAX):
+        if lines and (size + len(line) > bulk_bytes or len(lines) == ACTIONS_MAX):
             yield lines
             lines, size = [], 0
         lines.append(line)
-        size += len(line.body)
+        size += len(line)
     if lines:
         yield lines
 
 
-def _line(action: Action) -> _Line:
+def _line(action: Action) -> bytes:
     verb = "delete" if action.source is None else "index"
     head = (
         f'{{"{verb}":{{"_id":{json.dumps(action.id)},"version":{action.version},'
         '"version_type":"external_gte"}}\n'
     )
     text = head if action.source is None else f"{head}{action.source}\n"
-    return _Line(text.encode(), action.source is None)
+    return text.encode()
 
 
-def _send(client: OpenSearch, alias: str, lines: Sequence[_Line], patience: Patience) -> Counts:
+def _send(client: OpenSearch, alias: str, lines: Sequence[bytes], patience: Patience) -> Counts:
     """One request, and again with what the server was too busy for."""
     counts = Counts()
     backoff = Backoff(patience)
@@ -115,7 +112,7 @@ def _send(client: OpenSearch, alias: str, lines: Sequence[_Line], patience: Pati
         try:
             answer = client.bulk(
                 index=alias,
-                body=b"".join(line.body for line in lines),
+                body=b"".join(lines),
                 # A server left to itself would make an index that was deleted meanwhile anew.
                 params={"filter_path": _ANSWER_PARTS, "require_alias": "true"},
             )
@@ -140,29 +137,27 @@ def _send(client: OpenSearch, alias: str, lines: Sequence[_Line], patience: Pati
 
 
 def _settle(
-    lines: Sequence[_Line], items: Sequence[dict[str, Any]], where: str
-) -> tuple[Counts, list[_Line]]:
+    lines: Sequence[bytes], items: Sequence[dict[str, Any]], where: str
+) -> tuple[Counts, list[bytes]]:
     """What the server did, and the lines that it was too busy for."""
-    indexed = deleted = stale = 0
-    busy: list[_Line] = []
+    results = Counter[str]()
+    busy: list[bytes] = []
     refused: list[dict[str, Any]] = []
     for line, item in zip(lines, items, strict=True):
         (result,) = item.values()
         status = result["status"]
-        if status < HTTPStatus.MULTIPLE_CHOICES or (
-            line.deletes and status == HTTPStatus.NOT_FOUND and "error" not in result
-        ):
-            deleted += line.deletes
-            indexed += not line.deletes
-        elif status == HTTPStatus.CONFLICT:
-            stale += 1
+        if status == HTTPStatus.CONFLICT:
+            results["stale"] += 1
+        elif "error" not in result:  # to delete what isn't there is a 404 without an error
+            results[result["result"]] += 1
         elif is_busy(status) and not is_blocked(*_error(result)):
             busy.append(line)
         else:
             refused.append(result)
     if refused:
         raise _refusal(refused, where)
-    return Counts(indexed, deleted, stale), busy
+    done = Counts(results["created"], results["updated"], results["deleted"], results["stale"])
+    return done, busy
 
 
 def _error(result: dict[str, Any]) -> tuple[str, str]:

@@ -50,8 +50,10 @@ class TableIndex:
     def make(self, schema: TableSchema, generation: int) -> str:
         """Create an empty index of at least this generation, set up for a fast load."""
         self._refuse_strangers()
-        taken = [int(name.rpartition("-")[2]) for name in self._generations()]
+        before, serving = self._generations(), self._aliased()
+        taken = [int(name.rpartition("-")[2]) for name in before]
         generation = max([generation, *(number + 1 for number in taken)])
+        self._delete([name for name in before if name not in serving])  # loads that failed
         index = f"{self.alias}-{generation}"
         limit = len(schema.columns) * _FIELDS_PER_COLUMN + _FIELDS_SPARE
         body = {
@@ -112,12 +114,7 @@ class TableIndex:
         remove = [{"remove": {"index": name, "alias": self.alias}} for name in self._aliased()]
         actions = [*remove, {"add": {"index": index, "alias": self.alias}}]
         self._ask(lambda: self._client.indices.update_aliases(body={"actions": actions}))
-        for name in before:
-            self._ask(
-                lambda name=name: self._client.indices.delete(  # type: ignore[misc]
-                    index=name, params={"ignore_unavailable": "true"}
-                )
-            )
+        self._delete(before)
 
     def refresh(self, index: str) -> None:
         """Make everything written so far visible to searches."""
@@ -164,6 +161,12 @@ class TableIndex:
                 return response
             time.sleep(pause_s)
             pause_s = min(pause_s * 2, _TASK_POLL_S_MAX)
+
+    def _delete(self, indexes: list[str]) -> None:
+        for index in indexes:
+            self._ask(lambda index=index: self._client.indices.delete(  # type: ignore[misc]
+                index=index, params={"ignore_unavailable": "true"}
+            ))  # fmt: skip
 
     def _generations(self) -> list[str]:
         """Our indexes of this table, whatever alias they are behind."""

@@ -59,7 +59,10 @@ class Owner(BaseModel):
 
 
 class RunRecord(BaseModel):
-    """The last run: its plan, as the JSON text that the job makes of it, and its owner."""
+    """The last run: its plan and outcome, as the JSON texts that the job makes of them.
+
+    ``checked_ms`` is when a run last found nothing to do.
+    """
 
     model_config = ConfigDict(frozen=True)
 
@@ -67,6 +70,8 @@ class RunRecord(BaseModel):
     run: int = 0
     state: Literal["started", "done"] = "done"
     plan: str = ""
+    outcome: str = ""
+    checked_ms: int = 0
     owner: Owner | None = None
 
 
@@ -282,13 +287,18 @@ class Claim:
         """Record the plan of a new run; raises BusyError if the claim was taken over."""
         if self.record.state == "started":
             raise AssertionError("a started plan is finished or repeated, never replaced")
-        changes = {"run": self.record.run + 1, "state": "started", "plan": plan}
+        changes = {"run": self.record.run + 1, "state": "started", "plan": plan, "outcome": ""}
         self._write(self.record.model_copy(update={**changes, "owner": self._owner()}))
         return self.record
 
-    def finish(self) -> None:
-        """Record that the plan is applied to every table."""
-        self._write(self.record.model_copy(update={"state": "done", "owner": self._owner()}))
+    def finish(self, outcome: str = "") -> None:
+        """Record that nothing of the plan is under way any more, and how it ended."""
+        changes = {"state": "done", "outcome": outcome, "owner": self._owner()}
+        self._write(self.record.model_copy(update=changes))
+
+    def check(self) -> None:
+        """Record that there is nothing to do now."""
+        self._write(self.record.model_copy(update={"checked_ms": _now_ms()}))
 
     def _owner(self) -> Owner:
         host, pid = socket.gethostname(), os.getpid()

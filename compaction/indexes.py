@@ -1,0 +1,116 @@
+"""Search indexes → fewer deleted documents in their segments, where merging pays.
+
+An update leaves the old document in its segment, marked deleted, until a merge drops it. The
+server merges by itself, but it lets up to a third of an index be such leftovers, and segments that
+have grown large are left alone for long. A merge rewrites whole segments, so it is done only where
+the share of deleted documents is worth it, and only to expunge those: one large segment, as
+``max_num_segments=1`` makes it, would never be merged again while its table goes on changing.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from cdc.errors import SinkError
+from cdc.records.schema import TableName
+from cdc.settings import SearchSettings
+from sinks.search.client import connect
+from sinks.search.documents import index_names
+from sinks.search.retries import insist
+
+DELETED_SHARE_MIN: Final = 0.1
+"""Below this a merge reads and writes more than it frees."""
+DELETED_MIN: Final = 10_000
+"""A small index is merged by the server soon enough."""
+_MERGE_TIMEOUT_S: Final = 3_600
+
+
+@dataclass(frozen=True, slots=True)
+class IndexSize:
+    """What an index holds: documents, those marked deleted, bytes on disk, and segments."""
+
+    documents: int
+    deleted: int
+    size_bytes: int
+    segments: int
+
+    @property
+    def deleted_share(self) -> float:
+        """The part of all documents in the segments that only takes room."""
+        return self.deleted / max(self.documents + self.deleted, 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Merge:
+    """One index before and after; the same figures where a merge wouldn't have paid."""
+
+    index: str
+    before: IndexSize
+    after: IndexSize
+
+    @property
+    def merged(self) -> bool:
+        """Whether the index was merged at all."""
+        return self.before != self.after
+
+
+def compact(
+    settings: SearchSettings,
+    tables: Iterable[TableName],
+    *,
+    deleted_share_min: float = DELETED_SHARE_MIN,
+    deleted_min: int = DELETED_MIN,
+) -> list[Merge]:
+    """Expunge deleted documents from the tables' indexes where they are many."""
+    client = connect(settings)
+    merges = []
+    for alias in index_names(settings.index_prefix, tables).values():
+        where = f"index {alias}"
+        before = _size(client, alias)
+        if before is None:
+            continue
+        after: IndexSize | None = before
+        if before.deleted >= deleted_min and before.deleted_share >= deleted_share_min:
+            insist(lambda alias=alias: _merge(client, alias), where)  # type: ignore[misc]
+            after = _size(client, alias)
+        if after is None:
+            raise SinkError("the index was deleted while it was merged", where=where)
+        merges.append(Merge(alias, before, after))
+    return merges
+
+
+def _merge(client: Any, alias: str) -> None:
+    # Deletions since the last commit, and those of the last 30 seconds or so (the retention
+    # lease, which the server renews by itself), are kept for a replica to catch up from.
+    client.indices.flush(index=alias)
+    client.indices.forcemerge(
+        index=alias,
+        params={"only_expunge_deletes": "true", "request_timeout": _MERGE_TIMEOUT_S},
+    )
+    # A merged segment's files stay until the next refresh lets go of them.
+    client.indices.refresh(index=alias)
+
+
+def _size(client: Any, alias: str) -> IndexSize | None:
+    """The figures of an index's primary shards; None where there is no such index."""
+    answer = insist(
+        lambda: (
+            client.indices.stats(
+                index=alias,
+                metric="docs,store,segments",
+                params={"ignore_unavailable": "true", "allow_no_indices": "true"},
+            )
+            if client.indices.exists_alias(name=alias)
+            else None
+        ),
+        f"index {alias}",
+    )
+    if answer is None:
+        return None
+    primaries = answer["_all"]["primaries"]
+    return IndexSize(
+        documents=primaries["docs"]["count"],
+        deleted=primaries["docs"]["deleted"],
+        size_bytes=primaries["store"]["size_in_bytes"],
+        segments=primaries["segments"]["count"],
+    )
