@@ -1,0 +1,1 @@
+"""Tests of snapshots that need no server."""
