@@ -1,0 +1,128 @@
+"""A random history of one table, in random batches and cuts → Delta is the model at every cut."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from cdc.records.state import Phase
+from deploy.local.kafka import Kafka
+from sinks.delta.run import run_lakehouse
+from sinks.parse import POSITION
+from sinks.paths import table_path
+from tests.fixtures.spark import HandLog, at, column, merge_settings, table_schema
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = [pytest.mark.kafka, pytest.mark.spark]
+
+Table = dict[int, dict[str, Any]]
+Step = tuple[str, int, int]
+KEYS = 6
+STEP = st.tuples(
+    st.sampled_from(["put", "put", "put", "patch", "patch", "delete", "move", "truncate"]),
+    st.integers(0, KEYS - 1),
+    st.integers(0, KEYS - 1),
+)
+TRANSACTION = st.lists(STEP, min_size=1, max_size=6)
+HISTORY = st.lists(TRANSACTION, min_size=12, max_size=40)
+BATCHES = st.lists(st.tuples(st.integers(1, 12), st.integers(0, 2)), min_size=3, max_size=3)
+
+
+class Source:
+    """The source as a dictionary, and its changes as they go to the log."""
+
+    def __init__(self) -> None:
+        self.rows: Table = {}
+        self.changes: list[tuple[Any, ...]] = []
+        self._value = 0
+
+    def run(self, lsn: int, steps: list[Step]) -> None:
+        """One transaction."""
+        for index, (kind, key, other) in enumerate(steps, 1):
+            self._value += 1
+            position = at(lsn, index)
+            row = self.rows.get(key)
+            if kind == "truncate" and key:
+                kind = "delete"  # a TRUNCATE is rare
+            if kind == "truncate":
+                self.rows.clear()
+                self.changes.append(("t", position, None))
+            elif kind == "put" or row is None:
+                new = {"id": key, "a": f"a{self._value}" if other else None, "n": self._value}
+                self.rows[key] = new
+                self.changes.append(("c" if row is None else "u", position, dict(new)))
+            elif kind == "patch":
+                row["n"] = self._value
+                self.changes.append(("u", position, {"id": key, "n": self._value}))
+            else:
+                del self.rows[key]
+                self.changes.append(("d", position, {"id": key}))
+                if kind == "move" and other not in self.rows:
+                    self.rows[other] = {**row, "id": other}
+                    self.changes.append(("c", position, self.rows[other].copy()))
+
+    def copy(self) -> Table:
+        return {key: dict(row) for key, row in self.rows.items()}
+
+
+def write(log: HandLog, changes: list[tuple[Any, ...]]) -> None:
+    """Changes as the daemon writes them."""
+    for operation, position, row in changes:
+        if operation == "t":
+            log.truncate(position)
+        elif operation == "d":
+            log.row("d", position, None, row)
+            log.tombstone(position, row)
+        else:
+            log.row(operation, position, row)
+
+
+@settings(
+    max_examples=3,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+@given(history=HISTORY, batches=BATCHES, snapshot_at=st.integers(0, 10))
+def test_delta_is_the_model_at_every_cut(
+    spark: "SparkSession",
+    kafka: Kafka,
+    tmp_path_factory: pytest.TempPathFactory,
+    history: list[list[Step]],
+    batches: list[tuple[int, int]],
+    snapshot_at: int,
+) -> None:
+    folder: Path = tmp_path_factory.mktemp("lake")
+    prefix = f"model-{uuid4().hex[:12]}"
+    schema = table_schema(
+        prefix, "t", column("id", "int4", 1), column("a", "text"), column("n", "int4")
+    )
+    merge = merge_settings(kafka, prefix, folder)
+    log = HandLog(kafka, prefix, schema)
+    source, states = Source(), []
+    for number, steps in enumerate(history):
+        source.run(number * 10 + 10, steps)
+        states.append(source.copy())
+
+    # A snapshot that begins after the stream's first transactions, whose events follow its rows.
+    point = snapshot_at * 10 + 15
+    for row in states[snapshot_at].values():
+        log.row("r", at(point, 0), row)
+    log.table(point, Phase.STREAMING)
+    written = 0
+    for more, held_back in [*batches, (len(history), 0)]:
+        upto = min(max(written + more, snapshot_at + 2), len(history))
+        between = [c for c in source.changes if written < c[1].commit_lsn // 10 <= upto]
+        write(log, between)
+        written = upto
+        cut = max(upto - held_back, snapshot_at + 1)
+        log.reached(at(cut * 10, 9) if cut > snapshot_at + 1 else at(point, 0))
+        summary = run_lakehouse(merge, lambda: spark, lambda _: None)
+        assert [str(table.error) for table in summary.tables if table.error] == []
+        found = spark.read.format("delta").load(table_path(str(folder), schema.name))
+        rows = {row["id"]: row.asDict() for row in found.drop(POSITION).collect()}
+        assert rows == states[cut - 1]

@@ -1,0 +1,77 @@
+"""librdkafka's options → Spark's, or an error that names the option."""
+
+from pathlib import Path
+
+import pytest
+
+from cdc.errors import ConfigError
+from sinks.kafka_options import client_options, spark_options
+
+
+def test_sasl_over_tls_becomes_jaas_and_inline_certificates(tmp_path: Path) -> None:
+    authority = tmp_path / "ca.pem"
+    authority.write_text("-----BEGIN CERTIFICATE-----\nAA==\n-----END CERTIFICATE-----\n")
+    found = spark_options(
+        {
+            "bootstrap.servers": "b:9093",
+            "security.protocol": "sasl_ssl",
+            "sasl.mechanisms": "SCRAM-SHA-512",
+            "sasl.username": "millrace",
+            "sasl.password": 'p"a\\ss;',
+            "ssl.ca.location": str(authority),
+            "ssl.endpoint.identification.algorithm": "none",
+            "socket.timeout.ms": "30000",
+            "linger.ms": "5",
+            "compression.type": "lz4",
+        }
+    )
+    assert found == {
+        "kafka.bootstrap.servers": "b:9093",
+        "kafka.security.protocol": "SASL_SSL",
+        "kafka.sasl.mechanism": "SCRAM-SHA-512",
+        "kafka.sasl.jaas.config": "org.apache.kafka.common.security.scram.ScramLoginModule "
+        'required username="millrace" password="p\\"a\\\\ss;";',
+        "kafka.ssl.truststore.type": "PEM",
+        "kafka.ssl.truststore.certificates": authority.read_text(),
+        "kafka.ssl.endpoint.identification.algorithm": "",
+        "kafka.request.timeout.ms": "30000",
+    }
+
+
+def test_a_client_certificate_goes_along_as_text(tmp_path: Path) -> None:
+    key, certificate = tmp_path / "key.pem", tmp_path / "cert.pem"
+    key.write_text("KEY")
+    certificate.write_text("CERT")
+    found = spark_options(
+        {
+            "bootstrap.servers": "b",
+            "security.protocol": "SSL",
+            "ssl.key.location": str(key),
+            "ssl.certificate.location": str(certificate),
+            "ssl.key.password": "secret",
+        }
+    )
+    assert found["kafka.ssl.keystore.type"] == "PEM"
+    assert found["kafka.ssl.keystore.key"] == "KEY"
+    assert found["kafka.ssl.keystore.certificate.chain"] == "CERT"
+    assert found["kafka.ssl.key.password"] == "secret"
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"no.such.option": "1"}, "no.such.option"),
+        ({"sasl.username": "u", "sasl.mechanism": "GSSAPI"}, "GSSAPI"),
+        ({"enable.ssl.certificate.verification": "false"}, "always verifies"),
+        ({"ssl.ca.location": "/no/such/file"}, "can't be read"),
+    ],
+)
+def test_what_has_no_meaning_is_refused(options: dict[str, str], says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        spark_options({"bootstrap.servers": "b"} | options)
+
+
+def test_a_reader_gets_no_producer_options() -> None:
+    assert client_options({"bootstrap.servers": "b", "linger.ms": "5"}) == {
+        "bootstrap.servers": "b"
+    }

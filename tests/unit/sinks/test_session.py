@@ -1,0 +1,28 @@
+"""A missing Spark → one error with the remedy, before any JVM."""
+
+from pathlib import Path
+
+import pytest
+
+from cdc.errors import SparkMissingError
+from sinks import session
+
+
+@pytest.fixture(autouse=True)
+def _no_session(monkeypatch: pytest.MonkeyPatch) -> None:
+    from pyspark.sql import SparkSession
+
+    monkeypatch.setattr(SparkSession, "getActiveSession", lambda: None)
+    monkeypatch.delenv("PYSPARK_GATEWAY_PORT", raising=False)
+
+
+def test_missing_java_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    with pytest.raises(SparkMissingError, match="no java"):
+        session.open_session({})
+
+
+def test_missing_jars_are_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("MILLRACE_JARS", str(tmp_path))
+    with pytest.raises(SparkMissingError, match="make setup"):
+        session.open_session({})
