@@ -1,0 +1,108 @@
+"""Nothing -> servers, a database and a pipeline on it, for the stages of one benchmark to share."""
+
+import os
+import shutil
+import time
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import psycopg
+from psycopg.conninfo import make_conninfo
+
+from benchmarks import table
+from cdc.records.schema import TableName
+from cdc.records.topics import data_topic
+from deploy.local.accounts import run_folder
+from deploy.local.kafka import Kafka
+from deploy.local.pipeline import Pipeline
+from deploy.local.postgres import Postgres
+from deploy.local.processes import Process
+
+PREFIX: Final = "bench"
+_STARTED: Final = time.monotonic()
+_PROGRESS_ROWS: Final = 100_000
+
+
+def say(text: str) -> None:
+    """Print a line of progress."""
+    print(f"[{time.monotonic() - _STARTED:5.1f} s] {text}", flush=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """What a stage works on."""
+
+    postgres: Postgres
+    source: Mapping[str, str]
+    pipeline: Pipeline
+
+    @property
+    def kafka(self) -> Mapping[str, str]:
+        """How a client connects to the broker."""
+        return self.pipeline.settings.kafka
+
+    def connect(self) -> psycopg.Connection:
+        """Connect to the database; every statement is a transaction."""
+        return psycopg.connect(make_conninfo(**self.source), autocommit=True)
+
+    def environment(self) -> dict[str, str]:
+        """How PostgreSQL's own programs connect."""
+        names = {"host": "PGHOST", "port": "PGPORT", "user": "PGUSER"}
+        names |= {"password": "PGPASSWORD", "dbname": "PGDATABASE"}
+        return {**os.environ, **{names[keyword]: value for keyword, value in self.source.items()}}
+
+    def fill(self, rows: int, rows_per_transaction: int) -> None:
+        """Add rows to the table."""
+        with self.connect() as connection:
+            found = connection.execute(f"SELECT coalesce(max(id), 0) FROM {table.NAME}").fetchone()
+            assert found is not None  # noqa: S101 (an aggregate returns a row)
+            told = 0
+            for done in table.fill(connection, found[0] + 1, rows, rows_per_transaction):
+                if done - told >= _PROGRESS_ROWS or done == rows:
+                    say(f"  {done:,} of {rows:,} rows inserted")
+                    told = done
+
+
+def topic_of(name: str) -> str:
+    """The data topic of one of the benchmark's tables."""
+    return data_topic(PREFIX, TableName("public", name))
+
+
+@contextmanager
+def scene() -> Iterator[Scene]:
+    """Start everything but the daemon, and take all of it away in the end."""
+    folder = run_folder("millrace-bench-")
+    postgres, kafka = Postgres(folder), Kafka(folder)
+    try:
+        with ThreadPoolExecutor(1) as executor:
+            starting = executor.submit(kafka.start)
+            postgres.start()
+            starting.result()
+        source = postgres.create_database(PREFIX)
+        pipeline = Pipeline(folder, source, kafka.client_options(), prefix=PREFIX)
+        made = Scene(postgres, source, pipeline)
+        with made.connect() as connection:
+            connection.execute(table.TABLES)
+        yield made
+    finally:
+        kafka.stop()
+        postgres.stop()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def peak_rss_mb(process: Process) -> float:
+    """The most memory that a running process has had (VmHWM), in MiB."""
+    status = Path(f"/proc/{process.pid}/status").read_text(encoding="ascii")
+    line = next(line for line in status.splitlines() if line.startswith("VmHWM:"))
+    return round(int(line.split()[1]) / 1024, 1)
+
+
+def cpu_s(process: Process) -> float:
+    """User and system time that a running process has used."""
+    fields = Path(f"/proc/{process.pid}/stat").read_text(encoding="ascii").rpartition(")")[2]
+    user, system = fields.split()[11:13]
+    return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
