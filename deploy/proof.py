@@ -130,9 +130,9 @@ def lakehouse_differences(
         .where("_side <> 0")
     )
     examples = [row.asDict() for row in difference.limit(3).collect()]
-    count = int(difference.agg(F.coalesce(F.sum(F.abs("_side")), F.lit(0))).first()[0])
+    ((count,),) = difference.agg(F.coalesce(F.sum(F.abs("_side")), F.lit(0))).collect()
     file.unlink()
-    return rows, count, [json.dumps(example, default=str) for example in examples]
+    return rows, int(count), [json.dumps(example, default=str) for example in examples]
 
 
 def _canonical(value: Any, column: SourceColumn) -> Any:

@@ -1,0 +1,280 @@
+"""Configuration → how the slot, the snapshot, the log and each sink stand: ``millrace status``.
+
+Looks only; what can't be reached is told in its place, so that the rest still shows.
+"""
+
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+from pydantic import BaseModel
+from rich.console import Group
+from rich.table import Table
+from rich.text import Text
+
+from cdc.errors import MillraceError
+from cdc.kafka.state import last_progress, read_all
+from cdc.postgres import slot
+from cdc.postgres.connection import connect
+from cdc.records.position import Position
+from cdc.records.state import Phase, Progress, TableState
+from cdc.records.topics import progress_topic, table_topic
+from cdc.settings import Settings
+
+Found = TypeVar("Found")
+
+
+class SlotStatus(BaseModel):
+    """The slot at the source; ``retained_bytes`` of WAL are kept for it."""
+
+    name: str
+    active: bool
+    confirmed_flush_lsn: str
+    lag_bytes: int
+    retained_bytes: int
+    wal_status: str | None
+    safe_wal_size: int | None
+    invalidation_reason: str | None
+
+
+class TableStatus(BaseModel):
+    """A table in the log; ``percent`` of its snapshot, by chunks."""
+
+    table: str
+    topic: str
+    phase: Phase
+    percent: float
+    rows: int
+
+
+class SinkStatus(BaseModel):
+    """How far a sink is; ``keep_left_s``: time until the log may forget what it hasn't applied."""
+
+    sink: str
+    run: int
+    cut: str | None
+    lag_s: float | None
+    tables: int
+    failed: dict[str, str]
+    finished: bool
+    keep_left_s: float | None
+
+
+class Status(BaseModel):
+    """Everything that ``millrace status`` shows. ``lag_s`` of the daemon: see ``_log_lag_s``."""
+
+    slot: SlotStatus | None = None
+    position: str | None = None
+    events: int = 0
+    lag_s: float | None = None
+    tables: list[TableStatus] = []
+    sinks: list[SinkStatus] = []
+    problems: list[str] = []
+
+
+def collect(settings: Settings) -> Status:
+    """Ask PostgreSQL, Kafka and the sinks; what doesn't answer becomes a problem."""
+    problems: list[str] = []
+
+    def ask(question: Callable[[], Found]) -> Found | None:
+        try:
+            return question()
+        except MillraceError as error:
+            problems.append(str(error))
+            return None
+
+    capture = settings.capture
+    prefix, kafka = capture.topic_prefix, settings.kafka
+    found = ask(lambda: _slot(settings))
+    progress = ask(lambda: last_progress(kafka, progress_topic(prefix), capture.slot_name))
+    states = ask(lambda: read_all(kafka, table_topic(prefix), TableState)) or []
+    sinks = [ask(lambda: _lakehouse(settings, progress)), ask(lambda: _search(settings, progress))]
+    return Status(
+        slot=found,
+        position=str(progress.position) if progress else None,
+        events=progress.events if progress else 0,
+        lag_s=_log_lag_s(progress, found),
+        tables=[_table(state) for state in states],
+        sinks=[sink for sink in sinks if sink is not None],
+        problems=problems,
+    )
+
+
+def _slot(settings: Settings) -> SlotStatus | None:
+    with connect(settings.source, purpose="status") as connection:
+        state = slot.inspect(connection, settings.capture.slot_name)
+    if state is None:
+        return None
+    return SlotStatus(
+        name=state.name,
+        active=state.active,
+        confirmed_flush_lsn=str(state.confirmed_flush_lsn),
+        lag_bytes=state.lag_bytes,
+        retained_bytes=state.retained_bytes,
+        wal_status=state.wal_status,
+        safe_wal_size=state.safe_wal_size,
+        invalidation_reason=state.invalidation_reason,
+    )
+
+
+def _table(state: TableState) -> TableStatus:
+    done = state.phase is Phase.STREAMING
+    return TableStatus(
+        table=str(state.name),
+        topic=state.topic,
+        phase=state.phase,
+        percent=100.0 if done else 100.0 * state.chunks_done / max(1, state.chunks_total),
+        rows=state.rows_sent,
+    )
+
+
+def _log_lag_s(progress: Progress | None, found: SlotStatus | None) -> float | None:
+    """How old the newest thing is that the log may lack, in seconds.
+
+    With WAL to go: since the commit last recorded, or since a keepalive said that all was read.
+    """
+    if progress is None or progress.phase is not Phase.STREAMING or found is None:
+        return None
+    if found.lag_bytes == 0:
+        return 0.0
+    read_all_until_ms = progress.ts_ms if progress.position.index == 0 else 0
+    return max(0.0, time.time() - max(progress.cut_ts_us / 1e6, read_all_until_ms / 1e3))
+
+
+def _cut_lag_s(cut: Position, cut_ts_us: int, progress: Progress | None) -> float | None:
+    """How much older the sink's cut is than the log's, in seconds of commit time."""
+    if progress is None or not cut_ts_us:
+        return None
+    return max(0.0, (progress.cut_ts_us - cut_ts_us) / 1e6) if cut < progress.cut else 0.0
+
+
+def _lakehouse(settings: Settings, progress: Progress | None) -> SinkStatus | None:
+    if settings.lakehouse is None:
+        return None
+    from sinks.delta.run import lakehouse_plans
+    from sinks.session import open_session
+
+    plans = lakehouse_plans(settings.lakehouse.path, lambda: open_session(settings.spark))
+    last = plans.last()
+    if last is None:
+        return _never("lakehouse")
+    outcome = plans.outcome(last)
+    fresh_ms = max(plans.checked_ms(), last.ts_ms)
+    return SinkStatus(
+        sink="lakehouse",
+        run=last.run,
+        cut=str(last.cut),
+        lag_s=_cut_lag_s(last.cut, last.cut_ts_us, progress),
+        tables=len(last.tables),
+        failed=outcome.failed if outcome else {},
+        finished=outcome is not None,
+        keep_left_s=settings.log.keep.total_seconds() - (time.time() - fresh_ms / 1e3),
+    )
+
+
+def _search(settings: Settings, progress: Progress | None) -> SinkStatus | None:
+    if settings.search is None:
+        return None
+    from sinks.plan import Plan
+    from sinks.search.client import connect as connect_search
+    from sinks.search.progress import Ledger
+
+    ledger = Ledger(
+        connect_search(settings.search),
+        settings.search.index_prefix,
+        settings.capture.topic_prefix,
+    )
+    record = ledger.run()
+    if record.run == 0:
+        return _never("search")
+    plan = Plan.model_validate_json(record.plan)
+    return SinkStatus(
+        sink="search",
+        run=record.run,
+        cut=str(plan.cut),
+        lag_s=_cut_lag_s(plan.cut, plan.cut_ts_us, progress),
+        tables=len(plan.tables),
+        failed={},
+        finished=record.state == "done",
+        keep_left_s=settings.log.keep.total_seconds() - (time.time() - plan.ts_ms / 1e3),
+    )
+
+
+def _never(sink: str) -> SinkStatus:
+    return SinkStatus(
+        sink=sink,
+        run=0,
+        cut=None,
+        lag_s=None,
+        tables=0,
+        failed={},
+        finished=True,
+        keep_left_s=None,
+    )
+
+
+def render(status: Status) -> Group:
+    """The status as tables for people."""
+    parts: list[Text | Table] = []
+    if status.slot is None:
+        parts.append(Text("slot: none (has `millrace run` been started?)"))
+    else:
+        found = status.slot
+        state = "active" if found.active else "NOT ACTIVE: is the daemon running?"
+        parts.append(
+            Text(
+                f"slot {found.name}: {state}, acknowledged {found.confirmed_flush_lsn}, "
+                f"{_bytes(found.lag_bytes)} to go, {_bytes(found.retained_bytes)} of WAL held back"
+                f" ({found.invalidation_reason or found.wal_status or 'unknown'})"
+            )
+        )
+    parts.append(
+        Text(
+            f"log: {status.events:,} events, position {status.position or 'none'}, "
+            f"{_seconds(status.lag_s)} behind"
+        )
+    )
+    tables = Table("table", "snapshot", "rows", "topic")
+    for table in status.tables:
+        tables.add_row(
+            Text(table.table),
+            "complete" if table.phase is Phase.STREAMING else f"{table.percent:.0f} %",
+            f"{table.rows:,}",
+            Text(table.topic),
+        )
+    sinks = Table("sink", "run", "tables", "cut", "behind the log", "log.keep left")
+    for sink in status.sinks:
+        sinks.add_row(
+            sink.sink,
+            f"{sink.run}" + ("" if sink.finished else " (not finished)"),
+            f"{sink.tables}" + (f", {len(sink.failed)} FAILED" if sink.failed else ""),
+            sink.cut or "nothing applied yet",
+            _seconds(sink.lag_s),
+            _seconds(sink.keep_left_s),
+        )
+    failures = [
+        Text(f"{sink.sink}, {table}: {reason}")
+        for sink in status.sinks
+        for table, reason in sink.failed.items()
+    ]
+    problems = [Text(f"problem: {problem}", style="red") for problem in status.problems]
+    return Group(*parts, tables, sinks, *failures, *problems)
+
+
+def _bytes(count: int) -> str:
+    size, unit = float(count), "bytes"
+    for larger in ("KiB", "MiB", "GiB", "TiB"):
+        if size < 1024:
+            break
+        size, unit = size / 1024, larger
+    return f"{size:.0f} {unit}" if unit == "bytes" else f"{size:.1f} {unit}"
+
+
+def _seconds(seconds: float | None) -> str:
+    if seconds is None:
+        return "unknown"
+    if seconds < 120:
+        return f"{seconds:.1f} s"
+    if seconds < 7_200:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3_600:.1f} h" if seconds < 172_800 else f"{seconds / 86_400:.1f} d"
