@@ -9,6 +9,7 @@ from typing import Final
 
 Row = tuple[bytes | None, ...]
 
+_NULL: Final = rb"\N"
 _ESCAPE: Final = re.compile(rb"\\(.)", re.DOTALL)
 _MEANINGS: Final = {
     b"b": b"\b",
@@ -24,11 +25,14 @@ _MEANINGS: Final = {
 def parse(line: bytes) -> Row:
     """Read one line, with its line end; for tables of at least one column."""
     fields = line[:-1].split(b"\t")
-    if b"\\" not in line:
+    escapes = line.count(b"\\")
+    if not escapes:
         return tuple(fields)
+    if escapes == fields.count(_NULL):
+        return tuple([None if field == _NULL else field for field in fields])
     return tuple(
         [
-            field if b"\\" not in field else None if field == rb"\N" else _unescape(field)
+            field if b"\\" not in field else None if field == _NULL else _unescape(field)
             for field in fields
         ]
     )
