@@ -145,7 +145,7 @@ def statement_error(sqlstate: str | None, text: str, where: str) -> MillraceErro
     """Explain why a statement failed; without an SQLSTATE the connection was lost."""
     if sqlstate is None:
         sqlstate = "08006"
-        text = text or "the connection was lost"
+        text = f"the connection was lost: {text}"
     text = " ".join(text.split())
     for length in (5, 3, 2):
         known = _STATEMENT_FAILURES.get(sqlstate[:length])

@@ -69,6 +69,7 @@ class ReplicationStream:
         self._flushed = Lsn(0)
         self._sent_at = clock()
         self._reply_requested = False
+        self._warning = ""
         self._tcp = _tcp_socket(pgconn)
         self._patient = False
         self._judged_at = clock()
@@ -86,6 +87,7 @@ class ReplicationStream:
     ) -> Self:
         """START_REPLICATION from where the slot stands; raises SlotInUseError with the pid."""
         stream = cls(pgconn, slot, publication, status_interval_ms / 1000, clock)
+        pgconn.notice_handler = stream._notice
         with explained(pgconn):
             result = pgconn.exec_(_start_command(pgconn.server_version, slot, publication).encode())
         if result.status != pq.ExecStatus.COPY_BOTH:
@@ -161,6 +163,8 @@ class ReplicationStream:
                 self._consume()
             else:
                 break
+        if self._warning:
+            raise self._unpublished(self._warning)
         self._note(frames)
         self._judge(size_total)
         return frames
@@ -219,6 +223,20 @@ class ReplicationStream:
         except psycopg.Error as error:
             raise self._disconnected(str(error)) from error
 
+    def _notice(self, notice: PGresult) -> None:
+        """From PostgreSQL 18 on, a publication that is missing is only warned about."""
+        if result_sqlstate(notice) == _NOT_IN_PREREQUISITE_STATE:
+            self._warning = result_text(notice)
+
+    def _unpublished(self, text: str) -> PublicationError:
+        return PublicationError(
+            text,
+            where=self._where,
+            remedy="the slot decodes with the publications of the change's time: if"
+            f" {self._publication} was dropped, create it anew as it was, then drop the slot"
+            " (`millrace drop --yes`) and capture again under another topic.prefix",
+        )
+
     def _disconnected(self, text: str) -> SourceUnreachableError:
         return SourceUnreachableError(
             f"the replication connection was lost: {' '.join(text.split())}",
@@ -238,13 +256,7 @@ class ReplicationStream:
         if sqlstate is None:
             raise self._disconnected(text)
         if sqlstate == _UNDEFINED_OBJECT:
-            raise PublicationError(
-                text,
-                where=self._where,
-                remedy=f"the slot decodes with the publications of the change's time: if"
-                f" {self._publication} was dropped, create it anew as it was, then drop the slot"
-                " (`millrace drop --yes`) and capture again under another topic.prefix",
-            )
+            raise self._unpublished(text)
         self._raise_slot_failure(result)
 
     def _raise_not_started(self, result: PGresult) -> NoReturn:
