@@ -1,0 +1,270 @@
+"""The log → every table's search index, up to one cut: one bounded run.
+
+The same plans as the lakehouse's, kept in the progress index: what is planned is finished or
+repeated, and since every document carries its version, repeating it changes nothing. A table that
+has no index yet (or lost it, or begins a new epoch, or comes so late that the log may have
+forgotten changes) is loaded from the log's start into a new index, which takes over the alias when
+it is complete. A table without a key has nothing to name its documents by, and is left out.
+"""
+
+import time
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import replace
+from typing import TYPE_CHECKING, TypeVar
+
+from opensearchpy import OpenSearch
+from pydantic import BaseModel, ValidationError
+
+from cdc.errors import (
+    BusyError,
+    ConfigError,
+    LogForgottenError,
+    LogFormatError,
+    MillraceError,
+    SinkError,
+    SinkUnreachableError,
+)
+from cdc.records.schema import TableName
+from cdc.settings import SearchSettings, Settings
+from sinks.batch import Log, LogState, Report, require_retained
+from sinks.plan import Outcome, Plan, TablePlan, counted, goes_on, has_work, proposed, ready
+from sinks.search.client import check, connect
+from sinks.search.documents import index_names
+from sinks.search.indexes import TableIndex
+from sinks.search.progress import Claim, Ledger
+from sinks.summary import RunSummary, TableResult
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+Session = Callable[[], "SparkSession"]
+Model = TypeVar("Model", bound=BaseModel)
+
+
+def run_search(settings: Settings, session: Session, report: Report = print) -> RunSummary:
+    """Apply what the log has to the search indexes; tables that fail are in the summary.
+
+    ``session`` is called once there is something for Spark to do. Raises MillraceError where no
+    table could be applied at all (the log or the server can't be reached, another run).
+    """
+    if settings.search is None:
+        raise ConfigError(
+            "there is no search server to merge into",
+            where="[search]",
+            remedy='add a section [search] with url = "…"',
+        )
+    started = time.monotonic()
+    client = connect(settings.search)
+    check(client, settings.search)
+    ledger = Ledger(client, settings.search.index_prefix, settings.capture.topic_prefix)
+    ledger.create()
+    with ledger.claim() as claim, closing(Log(settings.kafka)) as log:
+        prefix, slot = settings.capture.topic_prefix, settings.capture.slot_name
+        state = log.state(prefix, slot, report)
+        if state is None:
+            note = "the log is empty: has `millrace run` been started?"
+            return RunSummary("search", 0, "", time.monotonic() - started, note=note)
+        run = _Run(settings, settings.search, client, ledger, state, session, report)
+        plan, results = run.once(log, claim)
+    seconds = time.monotonic() - started
+    if plan is None:
+        return RunSummary("search", 0, "", seconds, results)
+    return RunSummary("search", plan.run, str(plan.cut.commit_lsn), seconds, results)
+
+
+class _Run:
+    """One run against one state of the log."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        search: SearchSettings,
+        client: OpenSearch,
+        ledger: Ledger,
+        state: LogState,
+        session: Session,
+        report: Report,
+    ) -> None:
+        keyed = {name: versions for name, versions in state.schemas.items() if versions[-1].key}
+        for name in sorted(state.tables.keys() - keyed.keys()):
+            report(f"{name}: not indexed, since it has no key")
+        self._settings = settings
+        self._search = search
+        self._client = client
+        self._ledger = ledger
+        self._state = replace(
+            state, tables={name: table for name, table in state.tables.items() if name in keyed}
+        )
+        self._aliases = index_names(
+            search.index_prefix, (table.name for table in self._state.tables.values())
+        )
+        self._session = session
+        self._report = report
+
+    def once(self, log: Log, claim: Claim) -> tuple[Plan | None, list[TableResult]]:
+        """Finish the plan that is under way, then plan and apply what is new."""
+        results: list[TableResult] = []
+        last = _parse(Plan, claim.record.plan) if claim.record.plan else None
+        if last is not None and claim.unfinished is not None:
+            self._report(f"finishing run {last.run}, which was interrupted")
+            results = self._finish(last, claim)
+        before: dict[str, TablePlan] = {}
+        if last is not None:
+            outcome = _parse(Outcome, claim.record.outcome)
+            before = self._standing(goes_on(last, outcome))
+        before, forgotten = self._remembered(log, before, claim.record.checked_ms)
+        tables = proposed(before, self._state)
+        forgotten |= self._never_whole(tables)
+        # A table that may lack changes stays as it is, and the run says so each time.
+        for name in forgotten:
+            tables.pop(name)
+            if name in before:
+                tables[name] = before[name]
+        results += [TableResult(name, error=error) for name, error in forgotten.items()]
+        if not has_work(tables):
+            claim.check()
+            return last, results
+        plan = Plan(
+            run=claim.record.run + 1,
+            prefix=self._settings.capture.topic_prefix,
+            cut=self._state.progress.cut,
+            cut_ts_us=self._state.progress.cut_ts_us,
+            ts_ms=int(time.time() * 1000),
+            tables=self._looked_at(tables),
+        )
+        claim.start(plan.model_dump_json())
+        return plan, results + self._finish(plan, claim)
+
+    def _finish(self, plan: Plan, claim: Claim) -> list[TableResult]:
+        results = self._apply(plan)
+        failed = {table.name: str(table.error) for table in results if table.error is not None}
+        outcome = Outcome(run=plan.run, ts_ms=int(time.time() * 1000), failed=failed)
+        claim.finish(outcome.model_dump_json())
+        return results
+
+    def _standing(self, tables: dict[str, TablePlan]) -> dict[str, TablePlan]:
+        """The tables that have an index to go on with; the others are loaded anew."""
+        records = self._ledger.tables(self._aliases)
+        standing: dict[str, TablePlan] = {}
+        for name, table in tables.items():
+            known = self._state.tables.get(name)
+            if known is None or not table.base:
+                continue
+            record = records.get(known.name)
+            if record is None or record.uuid != self._index(known.name).uuid(record.index):
+                self._report(f"{name}: its index is gone: loading it again from the log")
+            elif record.epoch != known.epoch and ready(known, self._state.progress.cut):
+                self._report(f"{name}: a new history begins: loading a new index from the log")
+            else:
+                standing[name] = table
+        return standing
+
+    def _remembered(
+        self, log: Log, tables: dict[str, TablePlan], checked_ms: int
+    ) -> tuple[dict[str, TablePlan], dict[str, LogForgottenError]]:
+        """The tables that may go on, and of those what the log may have forgotten changes of.
+
+        Where the log keeps every key, such a table is loaded anew instead (DESIGN, 9).
+        """
+        keep = self._settings.log.keep
+        fresh_since = (time.time() - keep.total_seconds()) * 1000
+        kept: dict[str, TablePlan] = {}
+        forgotten: dict[str, LogForgottenError] = {}
+        for name, table in tables.items():
+            start = {table.topic: table.start}
+            try:
+                require_retained(start, self._state.starts, name, keep)
+                if max(table.fresh_ms, checked_ms) < fresh_since:
+                    require_retained(start, log.forgotten(start, keep), name, keep)
+            except LogForgottenError as error:
+                if self._state.tables[name].cleanup == "compact":
+                    self._report(f"{name}: {error.what}: loading it again from the log")
+                    continue
+                forgotten[name] = error
+            kept[name] = table
+        return kept, forgotten
+
+    def _never_whole(self, tables: dict[str, TablePlan]) -> dict[str, LogForgottenError]:
+        """Tables to be loaded from a log that keeps no table whole, and has forgotten its start."""
+        found = {}
+        for name, table in tables.items():
+            if table.base or self._state.tables[name].cleanup == "compact":
+                continue
+            first = {table.topic: dict.fromkeys(table.start, 0)}
+            try:
+                require_retained(first, self._state.starts, name, self._settings.log.keep)
+            except LogForgottenError as error:
+                found[name] = error
+        return found
+
+    def _looked_at(self, tables: dict[str, TablePlan]) -> dict[str, TablePlan]:
+        from sinks.delta.census import census
+
+        pending = {name: table for name, table in tables.items() if table.pending}
+        cut = self._state.progress.cut
+        found = census(self._session(), self._settings.kafka, pending, cut)
+        return {
+            name: counted(table, found, cut, keyed=True)
+            if table.pending or not table.base
+            else table
+            for name, table in tables.items()
+        }
+
+    def _apply(self, plan: Plan) -> list[TableResult]:
+        results = []
+        for name, table in plan.tables.items():
+            if not (table.pending or not table.base):
+                continue
+            started = time.monotonic()
+            if table.commits:
+                self._report(f"{name}: {table.events:,} events")
+            result = self._applied(name, table, plan)
+            if table.commits:
+                results.append(replace(result, seconds=time.monotonic() - started))
+                self._report(str(results[-1]))
+        return results
+
+    def _applied(self, name: str, table: TablePlan, plan: Plan) -> TableResult:
+        """One table's part; a server that is away ends the run, which is then repeated."""
+        from sinks.search.apply import apply_table
+
+        if name not in self._state.tables:
+            error = SinkError("the log doesn't have the table any more", where=f"table {name}")
+            return TableResult(name, table.events, error=error)
+        known = self._state.schemas[name]
+        versions = [schema for schema in known if schema.version <= table.schema_version]
+        try:
+            counts = apply_table(
+                self._session(),
+                self._settings,
+                self._index(versions[-1].name),
+                self._ledger,
+                table,
+                plan,
+                versions,
+            )
+        except (BusyError, SinkUnreachableError):
+            raise
+        except MillraceError as error:
+            return TableResult(name, table.events, error=error)
+        if counts.incomplete:
+            self._report(
+                f"{name}: {counts.incomplete:,} documents lack values that the log doesn't have"
+                " any more: search for _exists_:_millrace_absent"
+            )
+        return TableResult(name, table.events, counts.inserted, counts.updated, counts.deleted)
+
+    def _index(self, table: TableName) -> TableIndex:
+        log = self._settings.capture.topic_prefix
+        return TableIndex(self._client, self._aliases[table], log, table)
+
+
+def _parse(kind: type[Model], text: str) -> Model:
+    try:
+        return kind.model_validate_json(text)
+    except ValidationError as error:
+        raise LogFormatError(
+            f"the plan in the progress index can't be read: {error.errors()[0]['msg']}",
+            remedy="a newer Millrace has written it: run that one",
+        ) from None

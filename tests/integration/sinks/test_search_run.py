@@ -1,0 +1,337 @@
+"""A log written by hand → search indexes, run after run: promises, and what breaks them."""
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from cdc.errors import BusyError, ConfigError, ExitCode, SinkUnreachableError
+from cdc.records.schema import TableName
+from cdc.records.state import Phase
+from cdc.settings import Settings
+from deploy.local.kafka import Kafka
+from deploy.local.opensearch import OpenSearch
+from deploy.local.ports import reserve_port
+from sinks.search.client import connect
+from sinks.search.progress import Ledger
+from sinks.search.run import run_search
+from sinks.summary import RunSummary
+from tests.fixtures.spark import SPARK, HandLog, at, column, table_schema
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.opensearch]
+
+ALIAS = "public.t"
+
+
+class Indexes:
+    """The indexes of a log, and the runs that fill them."""
+
+    def __init__(self, spark: "SparkSession", kafka: Kafka, prefix: str, url: str) -> None:
+        self.spark = spark
+        self.kafka = kafka
+        self.prefix = prefix
+        self.said: list[str] = []
+        self.settings = self._settings(url)
+        assert self.settings.search is not None
+        self.client = connect(self.settings.search)
+        self.ledger = Ledger(self.client, f"{prefix}-", prefix)
+
+    def _settings(self, url: str) -> Settings:
+        return Settings.model_validate(
+            {
+                "source": {},
+                "capture": {"topic.prefix": self.prefix},
+                "kafka": self.kafka.client_options(),
+                "search": {"url": url, "index.prefix": f"{self.prefix}-"},
+                "spark": SPARK,
+            }
+        )
+
+    def log(self, *columns: Any, table: str = "t") -> HandLog:
+        return HandLog(self.kafka, self.prefix, table_schema(self.prefix, table, *columns))
+
+    def merge(self, url: str = "") -> RunSummary:
+        settings = self._settings(url) if url else self.settings
+        return run_search(settings, lambda: self.spark, self.said.append)
+
+    def documents(self) -> dict[str, dict[str, Any]]:
+        answer = self.client.search(index=f"{self.prefix}-{ALIAS}", body={"size": 1_000})
+        hits = {hit["_id"]: dict(hit["_source"]) for hit in answer["hits"]["hits"]}
+        for source in hits.values():
+            source.pop("_millrace_position")
+        return hits
+
+    def index(self) -> str:
+        (name,) = self.client.indices.get_alias(name=f"{self.prefix}-{ALIAS}")
+        return str(name)
+
+
+@pytest.fixture
+def indexes(
+    spark: "SparkSession", kafka: Kafka, topic_prefix: str, opensearch: OpenSearch
+) -> Indexes:
+    return Indexes(spark, kafka, topic_prefix, opensearch.url)
+
+
+def loaded(indexes: Indexes, rows: int = 5) -> HandLog:
+    """A table whose snapshot is applied."""
+    log = indexes.log(column("id", "int4", 1), column("a", "text"), column("n", "int8"))
+    for number in range(rows):
+        log.row("r", at(100, 0), {"id": number, "a": f"a{number}", "n": number})
+    log.table(100)
+    log.reached(at(100, 0))
+    assert indexes.merge().tables[0].inserted == rows
+    return log
+
+
+def test_changes_reach_the_index_once_and_in_order(indexes: Indexes) -> None:
+    log = indexes.log(column("id", "int4", 1), column("a", "text"), column("n", "int8"))
+    assert indexes.merge().exit_code == ExitCode.NOTHING_TO_DO
+    for number in range(5):
+        log.row("r", at(100, 0), {"id": number, "a": f"a{number}", "n": number})
+    log.table(100, Phase.SNAPSHOT)
+    log.reached(at(100, 0))
+    assert indexes.merge().exit_code == ExitCode.NOTHING_TO_DO, "the snapshot isn't complete"
+    log.table(100)
+    log.reached(at(100, 0))
+    first = indexes.merge()
+    assert (first.exit_code, first.tables[0].inserted) == (ExitCode.OK, 5)
+
+    log.row("u", at(200, 1), {"id": 0, "a": "new", "n": None})
+    log.row("u", at(200, 2), {"id": 1, "n": 11})  # a is absent
+    log.row("d", at(200, 3), None, {"id": 2})
+    log.tombstone(at(200, 3), {"id": 2})
+    log.row("d", at(200, 4), None, {"id": 3})
+    log.tombstone(at(200, 4), {"id": 3})
+    log.row("c", at(200, 4), {"id": 33, "a": "moved", "n": 3})
+    log.row("u", at(300, 1), {"id": 4, "a": "above the cut", "n": 4})
+    log.reached(at(200, 4))
+    result = indexes.merge().tables[0]
+    assert (result.inserted, result.updated, result.deleted) == (1, 2, 2)
+    assert indexes.documents() == {
+        "0": {"id": 0, "a": "new"},
+        "1": {"id": 1, "a": "a1", "n": 11},
+        "33": {"id": 33, "a": "moved", "n": 3},
+        "4": {"id": 4, "a": "a4", "n": 4},
+    }
+
+    log.truncate(at(300, 2))
+    log.row("c", at(300, 3), {"id": 7, "a": "after", "n": 7})
+    log.reached(at(300, 3))
+    indexes.merge()
+    assert indexes.documents() == {"7": {"id": 7, "a": "after", "n": 7}}
+    assert indexes.merge().exit_code == ExitCode.NOTHING_TO_DO
+
+
+def test_values_and_composite_keys_are_documents(indexes: Indexes) -> None:
+    log = indexes.log(
+        column("id", "int4", 1),
+        column("day", "date", 2),
+        column("dec", "numeric", modifier=(10 << 16 | 2) + 4),
+        column("free", "numeric"),
+        column("f", "float8"),
+        column("ts", "timestamp"),
+        column("tz", "timestamptz"),
+        column("t", "time"),
+        column("by", "bytea"),
+        column("arr", "numeric", array=True, modifier=(10 << 16 | 2) + 4),
+        column("js", "jsonb"),
+        column("a.b", "bool"),
+        column("Case", "text"),
+        column("case", "text"),
+    )
+    value = {
+        "id": 1,
+        "day": 1,
+        "dec": "1.10",
+        "free": "NaN",
+        "f": "NaN",
+        "ts": 1,
+        "tz": "2024-05-06T07:08:09.123456Z",
+        "t": 86_400_000_000,
+        "by": "AAEC",
+        "arr": ["1.10", None],
+        "js": '{"a": 1}',
+        "a.b": True,
+        "Case": "upper",
+        "case": "lower",
+    }
+    log.row("r", at(100, 0), value)
+    log.table(100)
+    log.reached(at(100, 0))
+    indexes.merge()
+    assert indexes.documents() == {
+        '["1","1970-01-02"]': {
+            "id": 1,
+            "day": "1970-01-02",
+            "dec": "1.10",
+            "free": "NaN",
+            "f": "NaN",
+            "ts": "1970-01-01T00:00:00.000001",
+            "tz": "2024-05-06T07:08:09.123456Z",
+            "t": "24:00:00.000000",
+            "by": "AAEC",
+            "arr": ["1.10", None],
+            "js": '{"a": 1}',
+            "a_b": True,
+            "Case": "upper",
+            "case": "lower",
+        }
+    }
+
+
+def test_new_column_arrives_in_the_same_index(indexes: Indexes) -> None:
+    log = loaded(indexes, 1)
+    index = indexes.index()
+    columns = (*log.schema.columns, column("added", "int4"))
+    log.add_schema(table_schema(indexes.prefix, "t", *columns, version=2))
+    log.row("u", at(200), {"id": 0, "a": "x", "n": 1, "added": 5})
+    log.reached(at(200))
+    indexes.merge()
+    assert indexes.documents()["0"] == {"id": 0, "a": "x", "n": 1, "added": 5}
+    assert indexes.index() == index
+    assert (
+        "added" in indexes.client.indices.get_mapping(index=index)[index]["mappings"]["properties"]
+    )
+
+
+@pytest.mark.parametrize(
+    ("owner", "name"),
+    [
+        ("sinks.search.apply", "write_documents"),
+        ("sinks.search.indexes.TableIndex", "publish"),
+        ("sinks.search.progress.Ledger", "write_table"),
+        ("sinks.search.progress.Claim", "finish"),
+    ],
+)
+def test_crash_anywhere_is_repeated_to_the_same_index(
+    indexes: Indexes, monkeypatch: pytest.MonkeyPatch, owner: str, name: str
+) -> None:
+    log = indexes.log(column("id", "int4", 1), column("a", "text"))
+    for number in range(5):
+        log.row("r", at(100, 0), {"id": number, "a": "old"})
+    log.table(100)
+    log.reached(at(100, 0))
+
+    def fail(*_: object, **__: object) -> None:
+        raise ZeroDivisionError
+
+    for lsn in (100, 200):
+        if lsn == 200:
+            if name == "publish":
+                return
+            log.row("d", at(200, 1), None, {"id": 1})
+            log.tombstone(at(200, 1), {"id": 1})
+            log.row("u", at(200, 2), {"id": 2})
+            log.row("c", at(200, 3), {"id": 9, "a": "new"})
+            log.reached(at(200, 3))
+        with monkeypatch.context() as patch:
+            patch.setattr(f"{owner}.{name}", fail)
+            with pytest.raises(ZeroDivisionError):
+                indexes.merge()
+        run = indexes.ledger.run()
+        assert run.state == "started"
+        log.row("u", at(lsn + 50), {"id": 3, "a": f"after {lsn}"})  # not in the plan
+        log.reached(at(lsn + 50))
+        summary = indexes.merge()
+        assert summary.run == run.run + 1
+        assert "interrupted" in "".join(indexes.said)
+    assert indexes.documents() == {
+        "0": {"id": 0, "a": "old"},
+        "2": {"id": 2, "a": "old"},
+        "3": {"id": 3, "a": "after 200"},
+        "4": {"id": 4, "a": "old"},
+        "9": {"id": 9, "a": "new"},
+    }
+    assert len(indexes.client.indices.get(index=f"{indexes.prefix}-{ALIAS}-*")) == 1
+
+
+def test_deleted_index_is_loaded_again_from_the_log(indexes: Indexes) -> None:
+    log = loaded(indexes)
+    before = indexes.documents()
+    indexes.client.indices.delete(index=indexes.index())
+    assert indexes.merge().tables[0].inserted == 5
+    assert indexes.documents() == before
+    log.row("d", at(200), None, {"id": 0})
+    log.reached(at(200))
+    indexes.merge()
+    assert set(indexes.documents()) == {"1", "2", "3", "4"}
+
+
+def test_new_epoch_is_a_new_index_without_the_old_rows(indexes: Indexes) -> None:
+    log = loaded(indexes)
+    old = indexes.index()
+    log.row("r", at(50, 0, epoch=2), {"id": 1, "a": "other history", "n": 1})
+    log.table(50, Phase.SNAPSHOT, epoch=2)
+    log.reached(at(50, 0, epoch=2))
+    indexes.merge()
+    assert len(indexes.documents()) == 5, "the old index serves until the new one is complete"
+    log.table(50, epoch=2)
+    log.reached(at(50, 0, epoch=2))
+    indexes.merge()
+    assert indexes.documents() == {"1": {"id": 1, "a": "other history", "n": 1}}
+    assert indexes.index() != old
+    log.row("u", at(60, 1, epoch=2), {"id": 1, "a": "goes on", "n": 1})
+    log.reached(at(60, 1, epoch=2))
+    indexes.merge()
+    assert indexes.documents()["1"]["a"] == "goes on"
+
+
+def test_value_that_is_nowhere_is_missing_and_said(indexes: Indexes) -> None:
+    log = indexes.log(column("id", "int4", 1), column("a", "text"))
+    log.row("u", at(100, 1), {"id": 1})
+    log.table(90)
+    log.reached(at(100, 1))
+    indexes.merge()
+    assert indexes.documents() == {"1": {"id": 1, "_millrace_absent": ["a"]}}
+    assert any("_exists_:_millrace_absent" in line for line in indexes.said)
+
+
+def test_table_that_failed_is_applied_by_the_next_run(indexes: Indexes) -> None:
+    log = loaded(indexes, 1)
+    block = {"index.blocks.write": True}
+    index = indexes.index()
+    indexes.client.indices.put_settings(index=index, body=block)
+    log.row("c", at(200), {"id": 5, "a": "x", "n": 1})
+    log.reached(at(200))
+    failed = indexes.merge()
+    assert failed.exit_code == ExitCode.SINK
+    assert "read-only" in str(failed.tables[0].error)
+    indexes.client.indices.put_settings(index=index, body={"index.blocks.write": None})
+    assert indexes.merge().exit_code == ExitCode.OK
+    assert set(indexes.documents()) == {"0", "5"}
+
+
+def test_table_without_a_key_is_left_out_and_said(indexes: Indexes) -> None:
+    log = indexes.log(column("a", "text"))
+    log.row("c", at(100), {"a": "x"})
+    log.table(90)
+    log.reached(at(100))
+    assert indexes.merge().exit_code == ExitCode.NOTHING_TO_DO
+    assert any("no key" in line for line in indexes.said)
+
+
+def test_overlapping_run_is_refused(indexes: Indexes) -> None:
+    loaded(indexes, 1)
+    with indexes.ledger.claim(), pytest.raises(BusyError):
+        indexes.merge()
+    assert indexes.merge().exit_code == ExitCode.NOTHING_TO_DO
+
+
+def test_server_that_is_not_there_is_said_at_once(indexes: Indexes) -> None:
+    with pytest.raises(SinkUnreachableError, match="doesn't answer"):
+        indexes.merge(f"http://127.0.0.1:{reserve_port()}")
+
+
+def test_missing_section_is_said(indexes: Indexes) -> None:
+    settings = indexes.settings.model_copy(update={"search": None})
+    with pytest.raises(ConfigError, match="no search server"):
+        run_search(settings, lambda: indexes.spark, print)
+
+
+def test_applied_tables_are_recorded(indexes: Indexes) -> None:
+    loaded(indexes, 1)
+    record = indexes.ledger.tables([TableName("public", "t")])[TableName("public", "t")]
+    assert (record.run, record.cut, record.index) == (1, str(at(100, 0)), indexes.index())
