@@ -12,6 +12,7 @@ from confluent_kafka.cimpl import NewTopic
 from cdc.errors import ConfigError, TopicMismatchError
 from cdc.kafka.admin import LogAdmin, TopicFound, do_nothing
 from cdc.kafka.errors import log_error
+from cdc.kafka.options import MESSAGE_BYTES_MAX
 from cdc.records.schema import Column, TableName
 from cdc.records.state import Phase, TableState
 from cdc.records.topics import data_topic, progress_topic, schema_topic, table_topic
@@ -59,6 +60,7 @@ class LogTopics:
         self._prefix = settings.capture.topic_prefix
         self._log = settings.log
         self._keep_ms = int(settings.log.keep.total_seconds() * 1_000)
+        self._record_bytes_max = settings.kafka.get("message.max.bytes", str(MESSAGE_BYTES_MAX))
         self._admin = LogAdmin(settings.kafka, while_waiting)
 
     def check_reachable(self) -> None:
@@ -86,7 +88,8 @@ class LogTopics:
                     remedy="leave one of them out, or capture it under another topic.prefix",
                 )
             wanted[topic.name] = topic
-        self._ensure(wanted.values(), {}, self._keep_ms)
+        # The brokers' default is 1 MiB: a long text would stop the daemon that could send it.
+        self._ensure(wanted.values(), {"max.message.bytes": self._record_bytes_max}, self._keep_ms)
 
     def delete(self, names: Iterable[str]) -> None:
         """Delete the named topics; one that doesn't exist is no error."""
