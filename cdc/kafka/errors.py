@@ -136,7 +136,9 @@ def option_error(error: KafkaError, options: Mapping[str, str]) -> ConfigError:
     if named and text.startswith("No such"):
         what = f"Kafka's client knows no option {named[1]}"
     elif named:
-        what = f"the value of {named[1]} is not valid"
+        # librdkafka names linger.ms as queue.buffering.max.ms, and the like.
+        alias = "" if named[1] in options else ", or of an alias of it,"
+        what = f"the value of {named[1]}{alias} is not valid"
     else:
         what = _without_secrets(text, options)
     return ConfigError(

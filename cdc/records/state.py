@@ -113,9 +113,19 @@ def parse_state(kind: type[StateRecord], value: bytes, topic: str) -> StateRecor
     try:
         return kind.model_validate_json(value)
     except ValidationError as error:
+        first = error.errors()[0]
+        if first["loc"] == ("format",):
+            raise LogFormatError(
+                f"a record of {kind.__name__} has format {first['input']}, a newer one than "
+                f"{FORMAT}",
+                where=f"topic {topic}",
+                remedy="upgrade this Millrace: a newer one has written to the log",
+            ) from error
+        place = ".".join(map(str, first["loc"]))
         raise LogFormatError(
-            f"a record of {kind.__name__} can't be read: {error.errors()[0]['msg']}",
+            f"a record of {kind.__name__} can't be read: {place}: {first['msg']}",
             where=f"topic {topic}",
+            remedy="nobody but Millrace may write to this topic; report it if nobody else does",
         ) from error
 
 
