@@ -8,4 +8,5 @@ pytest_plugins = [
     "tests.fixtures.proxy",
     "tests.fixtures.spark",
     "tests.fixtures.pipeline",
+    "tests.fixtures.refusals",
 ]

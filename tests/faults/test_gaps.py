@@ -1,0 +1,151 @@
+"""A slot and a log that no longer fit together → the daemon says so and moves nothing."""
+
+import json
+import subprocess
+from collections.abc import Mapping
+
+import psycopg
+import pytest
+from confluent_kafka import Producer
+from psycopg.conninfo import make_conninfo
+
+from cdc.errors import ExitCode
+from cdc.records.state import FORMAT
+from cdc.records.topics import progress_topic
+from deploy.local.postgres import Postgres
+from tests.fixtures.pipeline import RunningPipeline
+from tests.fixtures.refusals import Configured, refusal
+
+pytestmark = [pytest.mark.postgres, pytest.mark.kafka]
+
+
+def run(database: Mapping[str, str], *statements: str) -> None:
+    with psycopg.connect(make_conninfo(**database), autocommit=True) as connection:
+        for statement in statements:
+            connection.execute(statement.encode())
+
+
+@pytest.fixture
+def captured(configured: Configured, database: dict[str, str]) -> RunningPipeline:
+    """A pipeline whose daemon has captured a table, and was stopped."""
+    run(database, "CREATE TABLE item (id int PRIMARY KEY)", "INSERT INTO item VALUES (1)")
+    made = configured()
+    daemon = made.start()
+    run(database, "INSERT INTO item VALUES (2)")
+    made.wait_until_logged(made.wal_end(), daemon)
+    assert made.stop(daemon) == 0
+    return made
+
+
+def test_a_slot_that_was_moved_or_removed_behind_our_back_is_a_gap(
+    captured: RunningPipeline, database: dict[str, str]
+) -> None:
+    name = captured.settings.capture.slot_name
+    run(
+        database,
+        "INSERT INTO item VALUES (3)",
+        f"SELECT pg_replication_slot_advance('{name}', pg_current_wal_lsn())",
+    )
+    before = captured.progress()
+    refusal(captured, ExitCode.GAP, f"slot {name} was moved to", "not in the log")
+    run(database, f"SELECT pg_drop_replication_slot('{name}')")
+    refusal(captured, ExitCode.GAP, f"slot {name} is gone", "topic.prefix")
+    run(database, f"SELECT pg_create_logical_replication_slot('{name}', 'pgoutput')")
+    refusal(captured, ExitCode.GAP, f"slot {name} was moved to", "not in the log")
+    assert captured.progress() == before
+
+
+def test_a_slot_without_a_record_is_a_gap(configured: Configured, database: dict[str, str]) -> None:
+    made = configured()
+    name = made.settings.capture.slot_name
+    run(
+        database,
+        "CREATE TABLE item (id int PRIMARY KEY)",
+        f"SELECT pg_create_logical_replication_slot('{name}', 'pgoutput')",
+    )
+    refusal(made, ExitCode.GAP, f"slot {name} exists", "millrace drop --yes")
+
+
+def test_a_slot_of_something_else_is_left_to_it(
+    configured: Configured, database: dict[str, str]
+) -> None:
+    made = configured()
+    name = made.settings.capture.slot_name
+    run(
+        database,
+        "CREATE TABLE item (id int PRIMARY KEY)",
+        f"SELECT pg_create_physical_replication_slot('{name}')",
+    )
+    refusal(made, ExitCode.CONFIG, f"slot {name} belongs to something else", "slot.name")
+    run(database, f"SELECT pg_drop_replication_slot('{name}')")
+
+
+def test_a_log_of_a_newer_millrace_is_left_to_it(captured: RunningPipeline) -> None:
+    progress = captured.progress()
+    assert progress is not None
+    record = json.loads(progress.model_dump_json()) | {"format": FORMAT + 1}
+    producer = Producer(captured.settings.kafka)
+    topic = progress_topic(captured.settings.capture.topic_prefix)
+    key = json.dumps({"slot": progress.slot}, separators=(",", ":"))
+    producer.produce(topic, json.dumps(record), key)
+    assert producer.flush(10) == 0
+    refusal(captured, ExitCode.LOG_FORMAT, "newer", topic)
+
+
+def test_another_cluster_is_a_gap(captured: RunningPipeline) -> None:
+    progress = captured.progress()
+    assert progress is not None
+    record = json.loads(progress.model_dump_json()) | {"system_identifier": "1"}
+    producer = Producer(captured.settings.kafka)
+    topic = progress_topic(captured.settings.capture.topic_prefix)
+    key = json.dumps({"slot": progress.slot}, separators=(",", ":"))
+    producer.produce(topic, json.dumps(record), key)
+    assert producer.flush(10) == 0
+    refusal(captured, ExitCode.GAP, "another PostgreSQL cluster", "topic.prefix")
+
+
+def test_a_slot_that_somebody_else_reads_is_not_taken_from_him(
+    captured: RunningPipeline, postgres: Postgres, database: dict[str, str]
+) -> None:
+    capture = captured.settings.capture
+    reader = subprocess.Popen(
+        [
+            *(str(postgres.bin("pg_recvlogical")), "--start", "--file", "-"),
+            *("--slot", capture.slot_name, "--dbname", make_conninfo(**database)),
+            *("--option", "proto_version=4"),
+            *("--option", f"publication_names={capture.publication_name}"),
+        ],
+        stdout=subprocess.DEVNULL,
+    )
+    try:
+        wait_for_slot(database, capture.slot_name)
+        refusal(captured, ExitCode.SLOT_IN_USE, f"slot {capture.slot_name}", "slot.max.retries")
+        assert reader.poll() is None
+    finally:
+        reader.kill()
+        reader.wait()
+
+
+def test_a_second_daemon_leaves_the_first_one_alone(
+    captured: RunningPipeline, database: dict[str, str]
+) -> None:
+    first = captured.start()
+    wait_for_slot(database, captured.settings.capture.slot_name)
+    refusal(captured, ExitCode.SLOT_IN_USE, "another session", "slot.max.retries")
+    run(database, "INSERT INTO item VALUES (4)")
+    captured.wait_until_logged(captured.wal_end(), first)
+    assert captured.stop(first) == 0
+
+
+def wait_for_slot(database: Mapping[str, str], name: str) -> None:
+    """Wait until somebody reads the slot."""
+    with psycopg.connect(make_conninfo(**database), autocommit=True) as connection:
+        wait = """
+            DO $$ BEGIN
+              FOR attempt IN 1..300 LOOP
+                EXIT WHEN (SELECT active FROM pg_replication_slots WHERE slot_name = '{}');
+                PERFORM pg_sleep(0.1);
+              END LOOP;
+            END $$
+        """
+        connection.execute(wait.format(name).encode())
