@@ -158,8 +158,10 @@ def _read(raw: DataFrame, versions: Sequence[TableSchema]) -> DataFrame:
         F.lit(" is not one of Millrace's, or of a newer schema version: "),
         F.concat_ws("/", "position", "schema_version"),
     )
-    # A filter, so that it is evaluated for every row that goes on.
-    return rows.where(good | refuse(~good, place, "boolean"))
+    # Not a filter: Spark would push that below, and read each envelope once per mention there.
+    return rows.withColumn(
+        "position", F.coalesce(refuse(~good, place, "string"), F.col("position"))
+    )
 
 
 def _value(column: Column, text: SparkColumn, versions: Sequence[TableSchema]) -> SparkColumn:

@@ -6,6 +6,7 @@ what is there is used. The JVM's own output goes to a file without a name, whose
 it doesn't start: a user reads one message, not log4j's.
 """
 
+import logging
 import os
 import shutil
 import sys
@@ -46,6 +47,8 @@ OWN_DRIVER: Final = {
     "spark.ui.showConsoleProgress": "false",
 }
 _JAR_SETTINGS: Final = ("spark.jars", "spark.jars.packages", "spark.driver.extraClassPath")
+_QUERY_ERRORS: Final = "DataFrameQueryContextLogger"
+"""PySpark's logger of every failed query, as a page of JSON on stderr."""
 _REPOSITORY: Final = Path(__file__).resolve().parents[1]
 
 
@@ -65,6 +68,7 @@ def open_session(options: Mapping[str, str], name: str = "millrace") -> "SparkSe
         builder = SparkSession.builder.appName(name)
         session = builder.config(map={**SESSION, **options}).getOrCreate()
     session.sparkContext.setLogLevel("OFF")
+    logging.getLogger(_QUERY_ERRORS).disabled = True
     _require_classes(session)
     return session
 

@@ -47,9 +47,7 @@ class Source:
             self._value += 1
             position = at(lsn, index)
             row = self.rows.get(key)
-            if kind == "truncate" and key:
-                kind = "delete"  # a TRUNCATE is rare
-            if kind == "truncate":
+            if kind == "truncate" and key == 0:  # rarely
                 self.rows.clear()
                 self.changes.append(("t", position, None))
             elif kind == "put" or row is None:
