@@ -20,7 +20,7 @@ from cdc.records.schema import TableSchema
 from cdc.records.topics import TRUNCATE_KEY
 from cdc.transactions import Transaction
 
-_NO_TRANSACTION: Final = ',"xmin":null,"origin":null,"origin_lsn":null},"transaction":null,"op":"'
+_AFTER_LSN: Final = ',"xmin":null,"origin":null,"origin_lsn":null},"transaction":null,"op":"'
 
 
 class TableEncoder:
@@ -52,17 +52,17 @@ class TableEncoder:
         ]
         self._width = len(self._columns)
         self._key = [schema.columns.index(column) for column in schema.key]
+        self._single_key = self._key[0] if len(self._key) == 1 else None
         self._source = _SourceText(schema, prefix, database)
-        self._before_lsn = self._after_lsn = self._op = ""
-        self._snapshot_of: tuple[Lsn, int] | None = None
-        self._snapshot = ("", "")
+        self._transaction = self._snapshot = ("", "", "")
+        self._snapshot_ts_us: int | None = None
         self._commit: tuple[int, Lsn] | None = None
         self._header_start = ""
         self._header_end = f"/{schema.version}"
 
     def begin(self, transaction: Transaction) -> None:
         """Enter a transaction: its part of every event's source block is written here."""
-        self._before_lsn, self._after_lsn, self._op = self._source.of_transaction(transaction)
+        self._transaction = self._source.of_transaction(transaction)
 
     def insert(self, new: Row, lsn: Lsn, position: Position) -> list[Record]:
         """A new row: one create."""
@@ -119,14 +119,12 @@ class TableEncoder:
 
     def snapshot_row(self, row: Row, position: Position, lsn: Lsn, ts_us: int) -> Record:
         """A row read by a snapshot at ``lsn``, at ``ts_us`` (µs since 1970, UTC)."""
-        if self._snapshot_of != (lsn, ts_us):
-            self._snapshot_of = (lsn, ts_us)
-            self._snapshot = self._source.of_snapshot(lsn, ts_us)
+        if self._snapshot_ts_us != ts_us:
+            self._snapshot_ts_us = ts_us
+            self._snapshot = self._source.of_snapshot(ts_us)
         parts = self._parts(row)
-        start, end = self._snapshot
-        value = f'{{"before":null,"after":{_row(parts)}{start}{end}r{self._made()}'
-        key = self._key_of(parts)
-        return Record(self._topic, key, value.encode(), self._headers(position))
+        value = self._value("null", _row(parts), "r", lsn, self._snapshot)
+        return Record(self._topic, self._key_of(parts), value, self._headers(position))
 
     def _deleted(
         self, key: bytes | None, parts: list[str], lsn: Lsn, headers: list[tuple[str, bytes]]
@@ -175,6 +173,8 @@ class TableEncoder:
 
     def _key_of(self, parts: list[str]) -> bytes | None:
         """The key in key order; a column that wasn't sent has left an empty part."""
+        if self._single_key is not None and (text := parts[self._single_key]):
+            return f"{{{text[1:]}}}".encode()
         if not self._key:
             return None
         texts = [parts[index] for index in self._key]
@@ -187,17 +187,17 @@ class TableEncoder:
             raise no_key(self._schema)
         return self._key_of(parts)
 
-    def _value(self, before: str, after: str, op: str, lsn: Lsn) -> bytes:
+    def _value(
+        self, before: str, after: str, op: str, lsn: Lsn, source: tuple[str, str, str] | None = None
+    ) -> bytes:
+        """The envelope; ``source`` is the transaction's unless given."""
+        start, middle, end = source or self._transaction
         number = int.__repr__(lsn)
-        return (
-            f'{{"before":{before},"after":{after}{self._before_lsn}{number}{self._after_lsn}'
-            f"{number}{self._op}{op}{self._made()}"
-        ).encode()
-
-    def _made(self) -> str:
-        """The end of every event: when it was made."""
         clock = self._clock_ns()
-        return f'","ts_ms":{clock // 1_000_000},"ts_us":{clock // 1_000},"ts_ns":{clock}}}'
+        return (
+            f'{{"before":{before},"after":{after}{start}{number}{middle}{number}{end}{op}"'
+            f',"ts_ms":{clock // 1_000_000},"ts_us":{clock // 1_000},"ts_ns":{clock}}}'
+        ).encode()
 
     def _headers(self, position: Position) -> list[tuple[str, bytes]]:
         """As records.position.header, with what the transaction's rows share written once."""
@@ -221,12 +221,12 @@ class _SourceText:
         previous = transaction.previous_commit_lsn
         before = "null" if previous is None else f'\\"{previous:d}\\"'
         start, middle = self._around(transaction.commit_ts_us, "false", before)
-        return start, f'{middle},"txId":{transaction.xid},"lsn":', _NO_TRANSACTION
+        return start, f'{middle},"txId":{transaction.xid},"lsn":', _AFTER_LSN
 
-    def of_snapshot(self, lsn: Lsn, ts_us: int) -> tuple[str, str]:
-        """Text up to ``lsn``'s value, and from there to ``op``."""
+    def of_snapshot(self, ts_us: int) -> tuple[str, str, str]:
+        """The same for a row of a snapshot."""
         start, middle = self._around(ts_us, "true", "null")
-        return f'{start}{lsn:d}{middle},"txId":null,"lsn":{lsn:d}', _NO_TRANSACTION
+        return start, f'{middle},"txId":null,"lsn":', _AFTER_LSN
 
     def _around(self, ts_us: int, snapshot: str, previous: str) -> tuple[str, str]:
         return (

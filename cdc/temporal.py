@@ -84,15 +84,15 @@ def timestamp_ms(value: bytes) -> int:
     return microseconds if microseconds in TIMESTAMP_INFINITY else _whole_ms(microseconds)
 
 
-def zoned_timestamp(value: bytes, digits: int) -> str:
+def zoned_timestamp(digits: int, value: bytes) -> str:
     """ISO 8601 in UTC with the declared number of fractional digits, as Debezium writes it."""
     shape = value.translate(_DIGITS_TO_ZERO)
     if shape in _UTC_SHAPES and value[-3:] == b"+00":
-        text = value[:-3].decode()
-        datetime.fromisoformat(text)
-        if digits == 6 and shape == _MICROSECOND_SHAPE:
-            return f"{text[:10]}T{text[11:]}Z"
-        return f"{text[:10]}T{_padded(text[11:19], text[20:], digits)}Z"
+        text = value.decode()
+        datetime.fromisoformat(text[:-3])
+        if shape == _MICROSECOND_SHAPE:
+            return f"{text[:10]}T{text[11:26]}Z"
+        return f"{text[:10]}T{_padded(text[11:19], text[20:-3], digits)}Z"
     if value in {b"infinity", b"-infinity"}:
         return value.decode()
     match = _TIMESTAMP.fullmatch(value)

@@ -41,6 +41,8 @@ def codec(column: Column) -> Codec:
     if not column.array:
         return one
     delimiter = b";" if column.type == "box" else b","
+    if one is _TEXT and column.type != "box":
+        return Codec(partial(_array, _text, delimiter), _text_array_fragment)
     return Codec(
         partial(_array, one.decode, delimiter), partial(_array_fragment, one.fragment, delimiter)
     )
@@ -80,8 +82,8 @@ _FLOAT_AS_IS = re.compile(
 ).fullmatch
 """Up to 15 digits with a fraction and no exponent: Python writes such a float just so, too."""
 _FLOAT_WORDS = {word.encode(): word for word in ("NaN", "Infinity", "-Infinity")}
+_BARE_TEXTS = re.compile(rb'\{[^{}"\\,]+(?:,[^{}"\\,]+)*\}').fullmatch
 _NEXT_TEXT = '","'
-"""Between two texts of an array; an element with its delimiter in it is quoted, so not flat."""
 _BOOLS = {b"t": True, b"f": False}
 _BOOL_FRAGMENTS = {b"t": "true", b"f": "false"}
 
@@ -156,9 +158,14 @@ def _array_fragment(element: Fragment, delimiter: bytes, value: bytes) -> str:
     parts = flat(value, delimiter)
     if parts is None:
         return _joined(elements(value, element, delimiter))
-    if element is _text_fragment and parts and b"NULL" not in parts:
-        return f"[{_text_fragment(value[1:-1]).replace(delimiter.decode(), _NEXT_TEXT)}]"
     return f"[{','.join(['null' if part == b'NULL' else element(part) for part in parts])}]"
+
+
+def _text_array_fragment(value: bytes) -> str:
+    """As ``_array_fragment`` of texts: as long as none is quoted, commas only stand between."""
+    if _BARE_TEXTS(value) and b"NULL" not in value:
+        return f"[{_text_fragment(value[1:-1]).replace(',', _NEXT_TEXT)}]"
+    return _array_fragment(_text_fragment, b",", value)
 
 
 def _joined(fragments: list[Any]) -> str:
@@ -203,7 +210,7 @@ def _of_timestamp(column: Column) -> Codec:
 
 def _of_timestamptz(column: Column) -> Codec:
     digits = column.time_precision
-    return _plain(lambda value: temporal.zoned_timestamp(value, digits))
+    return _plain(partial(temporal.zoned_timestamp, digits))
 
 
 _TYPES: Final[dict[str, Callable[[Column], Codec]]] = {
