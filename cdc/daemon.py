@@ -5,7 +5,9 @@ after a death at any point.
 """
 
 import contextlib
+import math
 import threading
+import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from typing import Protocol
@@ -34,8 +36,13 @@ from cdc.streaming import Streaming
 from cdc.tables import Tables
 
 log = structlog.get_logger()
+RETRY_DELAY_S = 1.0
 RETRY_DELAY_S_MAX = 30.0
+STEADY_S = 60.0
+"""After so long without a fault the next one is a new one: back-off begins anew."""
 WAITING_LINE_S = 10
+DRAIN_S_MAX = 10.0
+"""How long Kafka may take to answer after we were told to stop; supervisors kill after longer."""
 
 
 class StoppedError(Exception):
@@ -61,8 +68,9 @@ class Daemon:
 
     def run(self, stop: threading.Event) -> None:
         """Capture until stopped; raises a MillraceError that starting over doesn't mend."""
-        delay_s = 1.0
+        delay_s = RETRY_DELAY_S
         while not stop.is_set():
+            started = time.monotonic()
             try:
                 self._capture(stop)
             except StoppedError:
@@ -70,6 +78,8 @@ class Daemon:
             except MillraceError as error:
                 if not (error.retry and self._was_capturing):
                     raise
+                if time.monotonic() - started >= STEADY_S:
+                    delay_s = RETRY_DELAY_S
                 log.warning("starting over", reason=error.what, where=error.where, delay_s=delay_s)
                 stop.wait(delay_s)
                 delay_s = min(2 * delay_s, RETRY_DELAY_S_MAX)
@@ -119,6 +129,7 @@ class Session:
         self._stack = stack
         self._stop = stop
         self._stream: ReplicationStream | None = None
+        self._drain_until: float | None = None
 
     def open(self, again: Sequence[str] = ()) -> None:
         """Connect to both sides, hold the slot and the log, and make sure that they fit."""
@@ -252,9 +263,22 @@ class Session:
             self._stream = None
 
     def keep_alive(self) -> None:
-        """Answer PostgreSQL when it is time to, whatever else is being waited for."""
+        """Answer PostgreSQL when it is time to, whatever else is being waited for.
+
+        Raises StoppedError, once, where we were told to stop and wait for Kafka in vain.
+        """
         if self._stream is not None:
             self._stream.keep_alive()
+        if not self._stop.is_set():
+            return
+        if self._drain_until is None:
+            self._drain_until = time.monotonic() + DRAIN_S_MAX
+        elif time.monotonic() > self._drain_until:
+            self._drain_until = math.inf
+            log.warning(
+                "stopped without draining: Kafka doesn't answer; the next start sends what is left"
+            )
+            raise StoppedError
 
     def _open_writer(self) -> LogWriter:
         writer = LogWriter(
