@@ -4,6 +4,8 @@ In: CopyData from START_REPLICATION. Out: frames as read; our status updates. Ru
 - ``read`` takes what has arrived, at most FRAME_BYTES_MAX a call, and blocks no longer than told.
 - ``keep_alive`` sends the last positions again when an update is due. It reads nothing and never
   blocks, so it can be called between the slices of a Kafka call.
+- A server that answers nothing while we listen, though asked to, counts as gone: what lies between
+  may keep a dead connection open for ever.
 - The walsender sends every row on its own. While much arrives, SO_RCVLOWAT lets the socket fill
   before we are woken, which saves CPU on both sides; when the stream calms down it is taken back.
 https://www.postgresql.org/docs/current/protocol-replication.html
@@ -32,6 +34,9 @@ FRAMES_MAX: Final = 10_000
 FRAME_BYTES_MAX: Final = 1 << 20
 """A call of read returns once it has this much, so that status updates stay on time."""
 
+ASK_AFTER_S: Final = 10.0
+"""An idle server that hears from us has no reason to speak: after this long it is asked to."""
+SILENCE_S_MAX: Final = 60.0
 _LOW_WATER_BYTES: Final = 64 << 10
 _LOW_WATER_WAIT_S: Final = 0.005
 """How long rows may wait in a socket that fills slower than we judged."""
@@ -69,6 +74,7 @@ class ReplicationStream:
         self._flushed = Lsn(0)
         self._sent_at = clock()
         self._reply_requested = False
+        self._silent_s = 0.0
         self._warning = ""
         self._tcp = _tcp_socket(pgconn)
         self._patient = False
@@ -100,13 +106,19 @@ class ReplicationStream:
         deadline = self._clock() + timeout_s
         while True:
             frames = self._drain()
-            left = deadline - self._clock()
-            if frames or left <= 0:
+            if frames:
+                self._silent_s = 0.0
                 return frames
-            if not self._patient:
-                wait_readable(self._pgconn, left)
-            elif not wait_readable(self._pgconn, min(left, _LOW_WATER_WAIT_S)):
+            now = self._clock()
+            left = deadline - now
+            if left <= 0:
+                return []
+            wait_s = min(left, _LOW_WATER_WAIT_S) if self._patient else left
+            if wait_readable(self._pgconn, wait_s):
+                self._silent_s = 0.0
+            else:
                 self._set_patient(patient=False)
+                self._bear_silence(self._clock() - now)
 
     def send_status(self, received: Lsn, flushed: Lsn) -> None:
         """Tell the server now what we have, and what it may forget."""
@@ -169,6 +181,15 @@ class ReplicationStream:
         self._judge(size_total)
         return frames
 
+    def _bear_silence(self, waited_s: float) -> None:
+        """Count the time in which we listened and nothing came; ask for a word, or give up."""
+        asked = self._silent_s // ASK_AFTER_S
+        self._silent_s += waited_s
+        if self._silent_s >= SILENCE_S_MAX:
+            raise self._disconnected(f"nothing came for {SILENCE_S_MAX:.0f} s")
+        if self._silent_s // ASK_AFTER_S > asked:
+            self._send(reply_requested=True)
+
     def _note(self, frames: list[Frame]) -> None:
         """Remember how far the server is, and whether it wants to hear from us."""
         for frame in frames:
@@ -203,11 +224,13 @@ class ReplicationStream:
         except psycopg.Error as error:
             raise self._disconnected(str(error)) from error
 
-    def _send(self) -> None:
+    def _send(self, *, reply_requested: bool = False) -> None:
         if not self._flush():
             return
         now_us = time.time_ns() // 1_000
-        update = standby_status_update(self._flushed, self._received, now_us)
+        update = standby_status_update(
+            self._flushed, self._received, now_us, reply_requested=reply_requested
+        )
         try:
             self._pgconn.put_copy_data(update)
         except psycopg.Error as error:
