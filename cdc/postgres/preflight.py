@@ -200,7 +200,9 @@ def _identified(
         return
     identity = "DEFAULT" if table.primary_key else "FULL"
     # The whole row identifies even where a table has no column.
-    bare = [leaf.name for leaf in table.leaves if not leaf.identity and leaf.replica_identity != "f"]
+    bare = [
+        leaf.name for leaf in table.leaves if not leaf.identity and leaf.replica_identity != "f"
+    ]
     if not table.identity and table.replica_identity != "f" and table.name not in bare:
         bare.insert(0, table.name)
     if bare:
