@@ -1,0 +1,273 @@
+"""A server or the network goes away and comes back → the daemon goes on by itself.
+
+Nothing is missing and nothing is there twice afterwards: the log is the source.
+"""
+
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+
+import psycopg
+import pytest
+from psycopg.conninfo import make_conninfo
+
+from cdc.errors import ExitCode
+from deploy.local.kafka import Kafka
+from deploy.local.postgres import Postgres
+from deploy.local.processes import Process
+from tests.faults.test_killed_daemon import SCHEMA, assert_log_is_the_source
+from tests.fixtures.pipeline import RunningPipeline
+from tests.fixtures.proxy import Proxy
+from tests.fixtures.refusals import Configured
+
+pytestmark = [pytest.mark.postgres, pytest.mark.kafka]
+MakeProxy = Callable[[int], Proxy]
+WAL_SENDER_TIMEOUT_S = 10
+STOP_S_MAX = 20
+
+
+class Load:
+    """Transactions one after the other; a lost connection is made anew."""
+
+    def __init__(self, database: Mapping[str, str]) -> None:
+        self._conninfo = make_conninfo(**database)
+        self._stop = threading.Event()
+        self._choose = random.Random(3)  # noqa: S311 (repeatable is what it has to be)
+        self.transactions = 0
+
+    def run(self) -> None:
+        while not self._stop.is_set():
+            try:
+                with psycopg.connect(self._conninfo, autocommit=True) as connection:
+                    self._change(connection)
+            except psycopg.OperationalError:
+                time.sleep(0.1)
+
+    def _change(self, connection: psycopg.Connection) -> None:
+        while not self._stop.wait(0.01):
+            one, fresh = self._choose.randint(1, 600), 100_000 + self.transactions
+            with connection.transaction():
+                connection.execute("UPDATE item SET n = n + 1 WHERE id = %s", [one])
+                connection.execute("INSERT INTO pair VALUES (%s, 'new', 1)", [fresh])
+                connection.execute("UPDATE pair SET b = b || 'x' WHERE a = %s", [one])
+            self.transactions += 1
+
+    def stop(self) -> None:
+        self._stop.set()
+
+
+@contextmanager
+def under_load(database: Mapping[str, str]) -> Iterator[Load]:
+    load = Load(database)
+    thread = threading.Thread(target=load.run)
+    thread.start()
+    try:
+        yield load
+    finally:
+        load.stop()
+        thread.join()
+
+
+def query(database: Mapping[str, str], statement: str, *values: object) -> object:
+    """The first column of the first row."""
+    with psycopg.connect(make_conninfo(**database), autocommit=True) as connection:
+        row = connection.execute(statement.encode(), values).fetchone()
+    return row[0] if row else None
+
+
+def streaming(pipeline: RunningPipeline, daemon: Process) -> None:
+    daemon.wait_until(lambda: (p := pipeline.progress()) is not None and p.phase == "streaming")
+
+
+def reader(pipeline: RunningPipeline, database: Mapping[str, str]) -> object:
+    """The server process that reads the slot, while there is one."""
+    statement = "SELECT active_pid FROM pg_replication_slots WHERE slot_name = %s"
+    return query(database, statement, pipeline.settings.capture.slot_name)
+
+
+def create(database: Mapping[str, str]) -> None:
+    with psycopg.connect(make_conninfo(**database)) as connection:
+        connection.execute(SCHEMA.encode())
+
+
+def finish(
+    pipeline: RunningPipeline, daemon: Process, database: Mapping[str, str], prefix: str
+) -> None:
+    """What was changed by now arrives, the daemon ends in order, and the log is the source."""
+    pipeline.wait_until_logged(pipeline.wal_end(), daemon)
+    assert pipeline.stop(daemon) == 0
+    assert_log_is_the_source(pipeline, database, prefix)
+
+
+def test_a_hanging_kafka_costs_neither_the_connection_nor_a_change(
+    configured: Configured, database: dict[str, str], kafka: Kafka, topic_prefix: str
+) -> None:
+    create(database)
+    made = configured()
+    daemon = made.start()
+    streaming(made, daemon)
+    walsender = reader(made, database)
+    with under_load(database) as load:
+        time.sleep(1)
+        kafka.pause()
+        try:
+            before = load.transactions
+            time.sleep(2 * WAL_SENDER_TIMEOUT_S + 2)
+            assert load.transactions > before
+            assert reader(made, database) == walsender
+        finally:
+            kafka.resume()
+        made.wait_until_logged(made.wal_end(), daemon)
+        assert reader(made, database) == walsender
+    assert walsender is not None
+    finish(made, daemon, database, topic_prefix)
+
+
+def test_sigterm_ends_the_daemon_even_while_kafka_hangs(
+    configured: Configured, database: dict[str, str], kafka: Kafka, topic_prefix: str
+) -> None:
+    create(database)
+    made = configured()
+    daemon = made.start()
+    streaming(made, daemon)
+    kafka.pause()
+    try:
+        query(database, "UPDATE item SET n = n + 1 RETURNING 1")
+        time.sleep(1)
+        started = time.monotonic()
+        assert made.stop(daemon) == 0
+        assert time.monotonic() - started < STOP_S_MAX
+    finally:
+        kafka.resume()
+    finish(made, made.start(), database, topic_prefix)
+
+
+def break_kafka(kafka: Kafka, _postgres: Postgres, _proxy: Proxy) -> None:
+    kafka.kill()
+    time.sleep(1)
+    kafka.start()
+
+
+def restart_postgres(_kafka: Kafka, postgres: Postgres, _proxy: Proxy) -> None:
+    postgres.restart()
+
+
+def crash_postgres(_kafka: Kafka, postgres: Postgres, _proxy: Proxy) -> None:
+    postgres.kill()
+    postgres.start()
+
+
+def cut(_kafka: Kafka, _postgres: Postgres, proxy: Proxy) -> None:
+    proxy.cut()
+    time.sleep(3)
+    proxy.restore()
+
+
+def deafen(_kafka: Kafka, _postgres: Postgres, proxy: Proxy) -> None:
+    proxy.deafen()
+    time.sleep(WAL_SENDER_TIMEOUT_S + 2)
+    proxy.restore()
+
+
+@pytest.mark.parametrize("outage", [break_kafka, restart_postgres, crash_postgres, cut, deafen])
+def test_the_daemon_recovers_by_itself(
+    outage: Callable[[Kafka, Postgres, Proxy], None],
+    configured: Configured,
+    database: dict[str, str],
+    kafka: Kafka,
+    postgres: Postgres,
+    proxy: MakeProxy,
+    topic_prefix: str,
+) -> None:
+    create(database)
+    way = proxy(postgres.port)
+    made = configured({"port": str(way.port)}, **{"slot.max.retries": 60})
+    daemon = made.start()
+    streaming(made, daemon)
+    with under_load(database) as load:
+        time.sleep(0.5)
+        outage(kafka, postgres, way)
+        transactions = load.transactions
+        deadline = time.monotonic() + 30
+        while load.transactions < transactions + 20 and time.monotonic() < deadline:
+            time.sleep(0.1)
+    finish(made, daemon, database, topic_prefix)
+
+
+def test_sigterm_in_the_snapshot_and_while_waiting_for_the_slot_ends_at_once(
+    configured: Configured, database: dict[str, str], topic_prefix: str
+) -> None:
+    create(database)
+    query(
+        database,
+        "INSERT INTO item SELECT i, repeat('y', 3000), 0 FROM generate_series(1000, 30000) i"
+        " RETURNING 1",
+    )
+    first = configured(**{"slot.max.retries": 60})
+    daemon = first.start({"MILLRACE_CAPTURE__SNAPSHOT__CHUNK__BYTES": "8192"})
+    daemon.wait_until(lambda: any(table.rows_sent > 0 for table in first.tables()))
+    assert stopped_within(first, daemon, 5)
+    assert any(table.phase == "snapshot" for table in first.tables())
+    daemon = first.start()
+    streaming(first, daemon)
+    standby = configured(**{"slot.max.retries": 60})
+    waiting = standby.start()
+    waiting.wait_until(lambda: "waiting" in waiting.command.log_end())
+    assert stopped_within(standby, waiting, 5)
+    finish(first, daemon, database, topic_prefix)
+
+
+def stopped_within(pipeline: RunningPipeline, daemon: Process, seconds: float) -> bool:
+    started = time.monotonic()
+    assert pipeline.stop(daemon) == 0
+    return time.monotonic() - started < seconds
+
+
+def test_a_standby_takes_over_from_a_killed_daemon(
+    configured: Configured, database: dict[str, str], topic_prefix: str
+) -> None:
+    create(database)
+    first = configured()
+    daemon = first.start()
+    streaming(first, daemon)
+    standby = configured(**{"slot.max.retries": 120})
+    waiting = standby.start()
+    waiting.wait_until(lambda: "waiting" in waiting.command.log_end())
+    with under_load(database) as load:
+        time.sleep(1)
+        daemon.kill()
+        time.sleep(1)
+        assert load.transactions > 0
+    finish(standby, waiting, database, topic_prefix)
+
+
+def test_a_daemon_that_slept_while_another_took_over_writes_nothing_more(
+    configured: Configured,
+    database: dict[str, str],
+    postgres: Postgres,
+    proxy: MakeProxy,
+    topic_prefix: str,
+) -> None:
+    create(database)
+    way = proxy(postgres.port)
+    first = configured({"port": str(way.port)}, **{"slot.max.retries": 120})
+    sleeper = first.start()
+    streaming(first, sleeper)
+    with under_load(database):
+        time.sleep(1)
+        sleeper.pause()
+        way.reset_connections()  # as the server does when a frozen machine answers no probe
+        standby = configured(**{"slot.max.retries": 120})
+        successor = standby.start()
+        standby.wait_until_logged(standby.wal_end(), successor)
+        sleeper.resume()
+        time.sleep(3)
+    standby.wait_until_logged(standby.wal_end(), successor)
+    if sleeper.running:  # PostgreSQL told it first: it stands by
+        assert "waiting" in sleeper.command.log_end()
+        assert stopped_within(first, sleeper, 5)
+    else:  # Kafka told it first
+        assert sleeper.exit_code == ExitCode.FENCED
+    finish(standby, successor, database, topic_prefix)
