@@ -12,7 +12,7 @@ from cdc.errors import BusyError, ExitCode
 from cdc.records.schema import TableSchema
 from cdc.records.state import Phase
 from deploy.local.kafka import Kafka
-from sinks.delta import apply
+from sinks.delta import apply, merge
 from sinks.delta.files import one_at_a_time
 from sinks.delta.run import run_lakehouse
 from sinks.parse import POSITION
@@ -102,7 +102,7 @@ def test_changes_reach_the_table_once_and_in_order(lakehouse: Lakehouse) -> None
 
 
 def test_values_get_true_types(lakehouse: Lakehouse) -> None:
-    columns = {
+    columns: dict[str, tuple[str, dict[str, Any], Any, Any]] = {
         "id": ("uuid", {}, "x", "x"),
         "b": ("bool", {}, True, True),
         "i2": ("int2", {}, -5, -5),
@@ -197,7 +197,7 @@ def test_an_interrupted_run_is_finished_by_the_next_one(
     log.row("u", at(20), {"id": 1, "n": 2})
     log.reached(at(20))
 
-    real: Callable[..., Any] = apply.commit
+    real: Callable[..., Any] = merge.commit
 
     def dies(*arguments: Any) -> Any:
         if fails_after_commit:
