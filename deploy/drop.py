@@ -127,4 +127,20 @@ def _no_session() -> "SparkSession":
 def _indexes(settings: Settings) -> list[Step]:
     if settings.search is None:
         raise ConfigError("there is no [search] to drop")
-    return []
+    from sinks.search.client import connect as connect_search
+    from sinks.search.documents import index_names
+    from sinks.search.indexes import TableIndex
+    from sinks.search.progress import Ledger
+
+    client = connect_search(settings.search)
+    prefix = settings.capture.topic_prefix
+    names = [state.name for state in _states(settings) if state.cleanup == "compact"]
+    steps = [
+        Step(f"index {index}", partial(client.indices.delete, index=index))
+        for name, alias in index_names(settings.search.index_prefix, names).items()
+        for index in TableIndex(client, alias, prefix, name).generations()
+    ]
+    ledger = Ledger(client, settings.search.index_prefix, prefix)
+    if ledger.run().run:
+        steps.append(Step(f"the progress of {prefix} in index {ledger.index}", ledger.forget))
+    return steps

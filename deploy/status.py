@@ -175,7 +175,7 @@ def _lakehouse(settings: Settings, progress: Progress | None) -> SinkStatus | No
 def _search(settings: Settings, progress: Progress | None) -> SinkStatus | None:
     if settings.search is None:
         return None
-    from sinks.plan import Plan
+    from sinks.plan import Outcome, Plan
     from sinks.search.client import connect as connect_search
     from sinks.search.progress import Ledger
 
@@ -188,15 +188,16 @@ def _search(settings: Settings, progress: Progress | None) -> SinkStatus | None:
     if record.run == 0:
         return _never("search")
     plan = Plan.model_validate_json(record.plan)
+    fresh_ms = max(plan.ts_ms, record.checked_ms)
     return SinkStatus(
         sink="search",
         run=record.run,
         cut=str(plan.cut),
         lag_s=_cut_lag_s(plan.cut, plan.cut_ts_us, progress),
         tables=len(plan.tables),
-        failed={},
+        failed=Outcome.model_validate_json(record.outcome).failed if record.outcome else {},
         finished=record.state == "done",
-        keep_left_s=settings.log.keep.total_seconds() - (time.time() - plan.ts_ms / 1e3),
+        keep_left_s=settings.log.keep.total_seconds() - (time.time() - fresh_ms / 1e3),
     )
 
 

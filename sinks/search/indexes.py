@@ -50,7 +50,7 @@ class TableIndex:
     def make(self, schema: TableSchema, generation: int) -> str:
         """Create an empty index of at least this generation, set up for a fast load."""
         self._refuse_strangers()
-        before, serving = self._generations(), self._aliased()
+        before, serving = self.generations(), self._aliased()
         taken = [int(name.rpartition("-")[2]) for name in before]
         generation = max([generation, *(number + 1 for number in taken)])
         self._delete([name for name in before if name not in serving])  # loads that failed
@@ -110,7 +110,7 @@ class TableIndex:
         self._refuse_strangers()
         self._ask(lambda: self._client.indices.put_settings(index=index, body={"index": _SERVING}))
         self.refresh(index)
-        before = [name for name in self._generations() if name != index]
+        before = [name for name in self.generations() if name != index]
         remove = [{"remove": {"index": name, "alias": self.alias}} for name in self._aliased()]
         actions = [*remove, {"add": {"index": index, "alias": self.alias}}]
         self._ask(lambda: self._client.indices.update_aliases(body={"actions": actions}))
@@ -168,7 +168,7 @@ class TableIndex:
                 index=index, params={"ignore_unavailable": "true"}
             ))  # fmt: skip
 
-    def _generations(self) -> list[str]:
+    def generations(self) -> list[str]:
         """Our indexes of this table, whatever alias they are behind."""
         pattern = re.compile(re.escape(self.alias) + r"-\d+")
         mappings = self._ask(
@@ -196,7 +196,7 @@ class TableIndex:
 
     def _refuse_strangers(self) -> None:
         """Never take an alias or a name away from somebody else's index."""
-        ours = self._generations()
+        ours = self.generations()
         strangers = [name for name in self._aliased() if name not in ours]
         if not strangers and not self._aliased():
             exists = self._ask(lambda: self._client.indices.exists(index=self.alias))

@@ -157,6 +157,19 @@ class Ledger:
             if found.get("found")
         }
 
+    def forget(self) -> None:
+        """Delete the records of this topic prefix: its indexes are no longer of any run's making.
+
+        Raises BusyError while a run is under way.
+        """
+        with self.claim():
+            query = {"prefix": {"_id": f"table/{self._topic_prefix}/"}}
+            body = {"query": query}
+            insist(lambda: self._client.indices.refresh(index=self.index), self._where)
+            insist(lambda: self._client.delete_by_query(index=self.index, body=body), self._where)
+        document = f"run/{self._topic_prefix}"
+        insist(lambda: self._client.delete(index=self.index, id=document), self._where)
+
     def claim(self) -> "Claim":
         """The right to run, until it is released; raises BusyError while another run has it."""
         record, version = self.read_run()
