@@ -16,6 +16,15 @@ _BOUNDS = re.compile(rb"(?:\[-?\d+:-?\d+\]){1,6}=")
 _QUOTED = re.compile(rb'"((?:[^"\\]|\\.)*)"', re.DOTALL)
 _ESCAPE = re.compile(rb"\\(.)", re.DOTALL)
 _BARE = {delimiter: re.compile(rb'[^{}"\\' + delimiter + rb"]+") for delimiter in (b",", b";")}
+_UNESCAPED = {
+    delimiter: re.compile(rb'"[^"\\]*+"|[^{}"\\' + delimiter + rb"]++") for delimiter in _BARE
+}
+"""An element that is written as it is, in quotes or bare."""
+_LIST = {
+    delimiter: re.compile(rb"\{(?:%b)(?:%b(?:%b))*+\}" % (item.pattern, delimiter, item.pattern))
+    for delimiter, item in _UNESCAPED.items()
+}
+"""One dimension of such elements: an array of texts with spaces in them, most often."""
 
 
 def elements(value: bytes, element: Callable[[bytes], Any], delimiter: bytes = b",") -> list[Any]:
@@ -26,6 +35,11 @@ def elements(value: bytes, element: Callable[[bytes], Any], delimiter: bytes = b
     parts = flat(value, delimiter)
     if parts is not None:
         return [None if part == b"NULL" else element(part) for part in parts]
+    if _LIST[delimiter].fullmatch(value):
+        return [
+            element(item[1:-1]) if item[0] == 0x22 else None if item == b"NULL" else element(item)
+            for item in _UNESCAPED[delimiter].findall(value)
+        ]
     if value[:1] == b"[":
         bounds = _BOUNDS.match(value)
         if bounds is None:
