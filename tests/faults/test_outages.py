@@ -202,7 +202,7 @@ def test_sigterm_in_the_snapshot_and_while_waiting_for_the_slot_ends_at_once(
     create(database)
     query(
         database,
-        "INSERT INTO item SELECT i, repeat('y', 3000), 0 FROM generate_series(1000, 30000) i"
+        "INSERT INTO item SELECT i, repeat('y', 3000), 0 FROM generate_series(1000, 12000) i"
         " RETURNING 1",
     )
     first = configured(**{"slot.max.retries": 60})
