@@ -142,5 +142,6 @@ def _indexes(settings: Settings) -> list[Step]:
     ]
     ledger = Ledger(client, settings.search.index_prefix, prefix)
     if ledger.run().run:
-        steps.append(Step(f"the progress of {prefix} in index {ledger.index}", ledger.forget))
+        what = f"the progress of {prefix} in index {ledger.index}"
+        steps.append(Step(what, partial(ledger.forget, names)))
     return steps

@@ -157,14 +157,14 @@ class Ledger:
             if found.get("found")
         }
 
-    def forget(self) -> None:
-        """Delete the records of this topic prefix: its indexes are no longer of any run's making.
+    def forget(self, names: Iterable[TableName]) -> None:
+        """Delete what is known of these tables and of the runs, as if there had been none.
 
         Raises BusyError while a run is under way.
         """
+        ids = [self._table_id(name) for name in names]
         with self.claim():
-            query = {"prefix": {"_id": f"table/{self._topic_prefix}/"}}
-            body = {"query": query}
+            body = {"query": {"ids": {"values": ids}}}
             insist(lambda: self._client.indices.refresh(index=self.index), self._where)
             insist(lambda: self._client.delete_by_query(index=self.index, body=body), self._where)
         document = f"run/{self._topic_prefix}"

@@ -68,7 +68,7 @@ def source_rows(connection: psycopg.Connection, table: str, key: str) -> dict[st
 def assert_log_is_whole(records: list[LogRecord]) -> None:
     """No frame of a streamed transaction is missing or there twice."""
     streamed = [record for record in records if record.position.index > 0]
-    seen = Counter((record.position, record.key, record.op, record.topic) for record in streamed)
+    seen = Counter((r.position, r.key, r.op, r.topic, r.partition) for r in streamed)
     assert [record for record, count in seen.items() if count > 1] == []
     indexes: dict[int, set[int]] = {}
     for record in streamed:

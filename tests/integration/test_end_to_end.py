@@ -1,0 +1,150 @@
+"""The whole way as a user runs it: a daemon killed twice, merges by cron, and nothing differs."""
+
+import json
+import random
+import signal
+from collections.abc import Callable
+
+import psycopg
+import pytest
+from psycopg.conninfo import make_conninfo
+
+from cdc.errors import ExitCode
+from cdc.faults import VARIABLE, FaultPoint
+from cdc.records.schema import TableName
+from deploy.proof import connect, index_differences, lakehouse_differences
+from sinks.paths import table_path
+from sinks.search.client import connect as connect_search
+from sinks.search.documents import index_name
+from sinks.session import open_session
+from tests.faults.test_killed_daemon import SMALL, assert_log_is_whole
+from tests.fixtures.pipeline import RunningPipeline
+
+pytestmark = [pytest.mark.postgres, pytest.mark.kafka, pytest.mark.opensearch, pytest.mark.spark]
+TABLES = {"item": True, "Odd Näme": True, "loose": False}
+"""Name → whether it has a key, and so an index."""
+SCHEMA = """
+    CREATE TABLE item (
+        id int PRIMARY KEY, name text, price numeric(10, 2), weight double precision, on_sale bool,
+        since date, seen timestamptz, made timestamp, tags text[], doc jsonb, raw bytea, big text);
+    ALTER TABLE item ALTER big SET STORAGE EXTERNAL;
+    CREATE TABLE "Odd Näme" (a int, "the key" text, v bigint, PRIMARY KEY (a, "the key"));
+    CREATE TABLE loose (v int, w text); ALTER TABLE loose REPLICA IDENTITY FULL;
+    INSERT INTO item SELECT
+        i, 'name ' || i, i / 7.0, i * 0.1, i % 2 = 0, '2020-02-29'::date + i,
+        '2024-01-01 00:00:00.123456+02'::timestamptz + i * interval '1 hour',
+        '1999-12-31 23:59:59.5'::timestamp - i * interval '1 day',
+        ARRAY['a' || i, NULL, 'with "quotes"'], jsonb_build_object('n', i),
+        decode(lpad(to_hex(i), 8, '0'), 'hex'), repeat(md5(i::text), 100)
+    FROM generate_series(1, 400) i;
+    INSERT INTO "Odd Näme" SELECT i, 'k' || i, i FROM generate_series(1, 200) i;
+    INSERT INTO loose SELECT i % 7, 'same' FROM generate_series(1, 40) i;
+"""
+CHANGES = [
+    "UPDATE item SET price = price + 1, name = name || '!' WHERE id = {one}",
+    "UPDATE item SET big = repeat(md5('{fresh}'), 100), tags = NULL WHERE id = {one}",
+    "UPDATE item SET weight = 'NaN', on_sale = NULL WHERE id = {one}",
+    "DELETE FROM item WHERE id = {one}",
+    "INSERT INTO item (id, name, seen) VALUES ({fresh}, 'new', now()) ON CONFLICT DO NOTHING",
+    'UPDATE "Odd Näme" SET v = v + 1 WHERE a = {one}',
+    'UPDATE "Odd Näme" SET "the key" = \'z{fresh}\' WHERE a = {one}',
+    "INSERT INTO loose VALUES ({one}, 'same')",
+    "DELETE FROM loose WHERE ctid = (SELECT min(ctid) FROM loose)",
+    "UPDATE loose SET w = 'other' WHERE ctid = (SELECT max(ctid) FROM loose)",
+]
+
+
+def live(connection: psycopg.Connection, seed: int, transactions: int) -> None:
+    """Random transactions of a few changes, every tenth rolled back."""
+    choose = random.Random(seed)  # noqa: S311 (repeatable is what it has to be)
+    for number in range(transactions):
+        with connection.transaction(force_rollback=number % 10 == 9):
+            for _ in range(choose.randint(1, 5)):
+                fresh = 1_000 * seed + number * 10 + choose.randint(0, 9)
+                statement = choose.choice(CHANGES).format(one=choose.randint(1, 400), fresh=fresh)
+                connection.execute(statement)
+
+
+def merged(pipeline: RunningPipeline) -> str:
+    """A run of all sinks that had something to do."""
+    result = pipeline.millrace("merge", "all")
+    assert result.returncode == ExitCode.OK, result.stdout + result.stderr
+    assert result.stderr == ""
+    return result.stdout
+
+
+def assert_derived_is_source(pipeline: RunningPipeline, database: dict[str, str]) -> None:
+    """Compare every table and every index with the source, row by row."""
+    settings = pipeline.settings
+    assert settings.lakehouse is not None
+    assert settings.search is not None
+    spark = open_session(settings.spark, "tests")
+    client = connect_search(settings.search)
+    with connect(database) as connection:
+        for table, keyed in TABLES.items():
+            name = TableName("public", table)
+            path = table_path(settings.lakehouse.path, name)
+            rows, differences, examples = lakehouse_differences(
+                spark, connection, name, path, pipeline.folder
+            )
+            assert (differences, examples) == (0, [])
+            assert rows > 0
+            if keyed:
+                index = index_name(settings.search.index_prefix, name)
+                found, different, keys = index_differences(
+                    client, connection, name, index, pipeline.folder
+                )
+                assert (found, different, keys) == (rows, 0, [])
+
+
+def test_killed_daemons_and_cron_runs_end_in_tables_and_indexes_that_are_the_source(
+    pipeline: Callable[..., RunningPipeline], database: dict[str, str]
+) -> None:
+    made = pipeline(search=True, **SMALL)
+    with psycopg.connect(make_conninfo(**database), autocommit=True) as connection:
+        connection.execute(SCHEMA)
+        daemon = made.start({VARIABLE: f"{FaultPoint.CHUNK_WRITTEN}:4"})
+        assert daemon.wait(60) == -signal.SIGKILL
+        live(connection, seed=1, transactions=50)
+        daemon = made.start({VARIABLE: f"{FaultPoint.BATCH_COMMITTED}:9"})
+        daemon.wait_until(lambda: (p := made.progress()) is not None and p.phase == "streaming")
+        live(connection, seed=2, transactions=100)
+        assert daemon.wait(60) == -signal.SIGKILL
+        assert "lakehouse: run 1" in merged(made)
+        daemon = made.start()
+        live(connection, seed=3, transactions=50)
+        connection.execute('TRUNCATE "Odd Näme"')
+        connection.execute("""INSERT INTO "Odd Näme" VALUES (1, 'again', 1)""")
+        made.wait_until_logged(made.wal_end(), daemon)
+    merged(made)
+    assert_log_is_whole(made.log())
+    assert_derived_is_source(made, database)
+    assert made.millrace("merge", "all").returncode == ExitCode.NOTHING_TO_DO
+    assert_status_tells_all(made)
+    assert made.stop(daemon) == ExitCode.OK
+    assert made.millrace("compact").returncode == ExitCode.OK
+    assert_derived_is_source(made, database)
+    assert_drop_leaves_nothing(made)
+
+
+def assert_status_tells_all(pipeline: RunningPipeline) -> None:
+    """Slot, tables and sinks are in the JSON, and nothing is behind."""
+    status = json.loads(pipeline.millrace("status", "--json").stdout)
+    assert status["slot"]["active"]
+    assert status["problems"] == []
+    assert {table["phase"] for table in status["tables"]} == {"streaming"}
+    assert [(sink["sink"], sink["run"], sink["failed"]) for sink in status["sinks"]] == [
+        ("lakehouse", 2, {}),
+        ("search", 2, {}),
+    ]
+    assert all(sink["keep_left_s"] > 6 * 86_400 for sink in status["sinks"])
+
+
+def assert_drop_leaves_nothing(pipeline: RunningPipeline) -> None:
+    """Shown first, changed by --yes only, and then all of it is gone."""
+    named = ("--topics", "--lakehouse", "--indexes")
+    shown = pipeline.millrace("drop", *named).stdout
+    assert "would drop slot" in shown
+    assert "would drop publication" in shown
+    assert pipeline.millrace("drop", "--yes", *named).returncode == ExitCode.OK
+    assert pipeline.millrace("drop", *named).stdout == "nothing to drop\n"
