@@ -56,7 +56,7 @@ def explained(name: str, keep: timedelta) -> Iterator[None]:
         if REFUSED in text:
             reason = text.partition(REFUSED)[2].partition("\n")[0].partition(" SQLSTATE")[0]
             raise SinkError(
-                reason, where=f"table {name}", remedy="docs/lakehouse.md says what to do"
+                reason, where=f"table {name}", remedy="docs/types.md says what to do"
             ) from None
         if "failOnDataLoss" in text or "OffsetOutOfRange" in text:
             raise LogForgottenError(
