@@ -1,52 +1,26 @@
-"""Settings → a running capture: start, snapshot where needed, stream, start over after a fault.
-
-docs/decisions/0002-start-and-acknowledge.md has the order of a start and what each start finds
-after a death at any point.
-"""
+"""Settings → a running capture: start, snapshot where needed, stream, start over after a fault."""
 
 import contextlib
-import math
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import Protocol
 
-import psycopg
 import structlog
-from psycopg.pq.abc import PGconn
 
-from cdc import start
-from cdc.backfill import Backfill, SnapshotObserver, SnapshotWriter
-from cdc.errors import ConfigError, MillraceError, SlotInUseError
-from cdc.faults import FaultPoint, reach
-from cdc.kafka.producer import LogWriter
-from cdc.kafka.state import last_progress, read_all
-from cdc.kafka.topics import LogTopics
-from cdc.postgres import catalog, preflight, publication, slot
-from cdc.postgres.catalog import TableDescription
-from cdc.postgres.connection import System, connect, connect_replication, identify
-from cdc.postgres.stream import ReplicationStream
-from cdc.records.position import Position
-from cdc.records.schema import TableSchema
-from cdc.records.state import Phase, Progress, TableState, progress_record
-from cdc.records.topics import progress_topic, schema_topic, table_topic
+from cdc.backfill import Backfill, SnapshotObserver
+from cdc.errors import MillraceError
+from cdc.records.state import Progress
+from cdc.session import Session, StoppedError
 from cdc.settings import Settings
 from cdc.streaming import Streaming
-from cdc.tables import Tables
 
 log = structlog.get_logger()
 RETRY_DELAY_S = 1.0
 RETRY_DELAY_S_MAX = 30.0
 STEADY_S = 60.0
 """After so long without a fault the next one is a new one: back-off begins anew."""
-WAITING_LINE_S = 10
-DRAIN_S_MAX = 10.0
-"""How long Kafka may take to answer after we were told to stop; supervisors kill after longer."""
-
-
-class StoppedError(Exception):
-    """The daemon was told to stop while it waited for something; not an error to anybody."""
 
 
 class Observer(SnapshotObserver, Protocol):
@@ -110,228 +84,3 @@ class Daemon:
             session = Session(self._settings, stack, stop)
             session.open(names)
             session.catch_up(self._backfill, self._observer, names)
-
-
-class Session:
-    """Everything that one start opens, and closes again when the stack unwinds."""
-
-    writer: LogWriter
-    tables: Tables
-    _sql: psycopg.Connection
-    _system: System
-    _described: list[TableDescription]
-    _slot: slot.SlotState | None
-    _progress: Progress | None
-
-    def __init__(self, settings: Settings, stack: ExitStack, stop: threading.Event) -> None:
-        self._settings = settings
-        self._capture = settings.capture
-        self._stack = stack
-        self._stop = stop
-        self._stream: ReplicationStream | None = None
-        self._drain_until: float | None = None
-
-    def open(self, again: Sequence[str] = ()) -> None:
-        """Connect to both sides, hold the slot and the log, and make sure that they fit."""
-        self._sql, self._system, self._described = self._open_source(again)
-        topics = LogTopics(self._settings, self.keep_alive)
-        topics.check_reachable()
-        self._take_lock()
-        self._slot = slot.inspect(self._sql, self._capture.slot_name)
-        if self._slot is not None:
-            slot.verify(self._sql, self._slot)
-            self.hold_slot()
-        topics.ensure_state_topics()
-        self.writer = self._open_writer()
-        self._progress = self._last_progress()
-        if self._progress is None:
-            start.check_unrecorded(self._slot, self._capture.slot_name)
-        elif self._progress.phase is not Phase.CREATING:
-            start.check_continuity(self._progress, self._slot, self._system)
-        self.tables = self._open_tables()
-        topics.ensure_data_topics(self.tables.states.values(), self._described)
-
-    def catch_up(
-        self, backfill: Backfill, observer: Observer, again: Sequence[str] = ()
-    ) -> Progress:
-        """Make the slot and read existing rows where that is still to do; returns the progress."""
-        progress, exported = self._progress, None
-        if progress is None or progress.phase is Phase.CREATING:
-            self._release_slot()
-            progress, exported = start.create_slot(
-                self._settings,
-                self._sql,
-                self._connect_replication(),
-                self._system,
-                self.writer,
-                left_over=self._slot,
-                on_wait=self._wait_for_open_transactions,
-            )
-        unread = self.tables.unread(self._described, again)
-        if unread:
-            if exported is None:
-                exported = self._stack.enter_context(
-                    slot.exact_snapshot(
-                        self._settings.source,
-                        self._capture.slot_name,
-                        on_wait=self._wait_for_open_transactions,
-                    )
-                )
-            progress = self._snapshot(backfill, observer, exported, unread, progress)
-        return self._begin_streaming(progress)
-
-    def _open_source(
-        self, again: Sequence[str]
-    ) -> tuple[psycopg.Connection, System, list[TableDescription]]:
-        """Connect and check everything that can be wrong on PostgreSQL's side."""
-        sql = self._stack.enter_context(connect(self._settings.source, purpose="control"))
-        replication = self._connect_replication()
-        system = identify(replication)
-        captured = catalog.captured_tables(sql, self._capture)
-        name = self._capture.publication_name
-        described = catalog.describe(sql, captured, name)
-        preflight.check(sql, self._settings.source, self._capture, described)
-        if publication.ensure(sql, self._capture, captured):
-            described = catalog.describe(sql, captured, name)
-        missing = set(again) - {str(table.name) for table in described}
-        if missing:
-            raise ConfigError(
-                f"not captured: {', '.join(sorted(missing))}",
-                where="table.include.list and the publication",
-                remedy="name tables as schema.table; `millrace status` lists those captured",
-            )
-        return sql, system, described
-
-    def _connect_replication(self) -> PGconn:
-        connection = connect_replication(self._settings.source)
-        self._stack.callback(connection.finish)
-        return connection
-
-    def _wait_for_open_transactions(self, waited_s: float) -> None:
-        """Stay in touch while a new slot waits for the transactions that were open before it."""
-        self.keep_alive()
-        if self._stop.is_set():
-            raise StoppedError
-        if int(waited_s) % WAITING_LINE_S == 1:
-            log.info("a new slot waits for open transactions of the source", seconds=int(waited_s))
-
-    def _patiently(self, attempt: Callable[[], bool], held: str) -> None:
-        """Try until it works, slot.max.retries times; raises SlotInUseError."""
-        for retry in range(self._capture.slot_max_retries + 1):
-            if attempt():
-                return
-            log.info("waiting", held=held, retry=retry)
-            if self._stop.wait(self._capture.slot_retry_delay_ms / 1_000):
-                raise StoppedError
-        raise SlotInUseError(
-            f"{held} by another session",
-            where=f"slot {self._capture.slot_name}",
-            remedy="stop the other daemon, or raise slot.max.retries to stand by for longer",
-        )
-
-    def _take_lock(self) -> None:
-        name = self._capture.slot_name
-        self._patiently(lambda: slot.lock(self._sql, name), "the capture lock is held")
-
-    def hold_slot(self) -> ReplicationStream:
-        """Start replication, unless this session has; it gives nothing until it is read."""
-        if self._stream is None:
-            self._patiently(self._start_stream, "the slot is held")
-        assert self._stream is not None  # noqa: S101 (_patiently raises otherwise)
-        return self._stream
-
-    def _start_stream(self) -> bool:
-        connection = connect_replication(self._settings.source)
-        try:
-            self._stream = ReplicationStream.start(
-                connection,
-                self._capture.slot_name,
-                self._capture.publication_name,
-                status_interval_ms=self._capture.status_update_interval_ms,
-            )
-        except BaseException as error:
-            connection.finish()
-            if isinstance(error, SlotInUseError):
-                return False
-            raise
-        self._stack.callback(self._stream.close)
-        return True
-
-    def _release_slot(self) -> None:
-        if self._stream is not None:
-            self._stream.close()  # closing once more, when the stack unwinds, does nothing
-            self._stream = None
-
-    def keep_alive(self) -> None:
-        """Answer PostgreSQL when it is time to, whatever else is being waited for.
-
-        Raises StoppedError, once, where we were told to stop and wait for Kafka in vain.
-        """
-        if self._stream is not None:
-            self._stream.keep_alive()
-        if not self._stop.is_set():
-            return
-        if self._drain_until is None:
-            self._drain_until = time.monotonic() + DRAIN_S_MAX
-        elif time.monotonic() > self._drain_until:
-            self._drain_until = math.inf
-            log.warning(
-                "stopped without draining: Kafka doesn't answer; the next start sends what is left"
-            )
-            raise StoppedError
-
-    def _open_writer(self) -> LogWriter:
-        writer = LogWriter(
-            self._settings.kafka,
-            f"millrace-{self._capture.topic_prefix}-{self._capture.slot_name}",
-            while_waiting=self.keep_alive,
-        )
-        self._stack.callback(writer.close)
-        writer.open()
-        return writer
-
-    def _last_progress(self) -> Progress | None:
-        topic = progress_topic(self._capture.topic_prefix)
-        return last_progress(self._settings.kafka, topic, self._capture.slot_name, self.keep_alive)
-
-    def _open_tables(self) -> Tables:
-        prefix, kafka = self._capture.topic_prefix, self._settings.kafka
-        return Tables(
-            self._settings,
-            self._system.database,
-            read_all(kafka, table_topic(prefix), TableState, self.keep_alive),
-            read_all(kafka, schema_topic(prefix), TableSchema, self.keep_alive),
-            lambda relation: catalog.describe_relation(self._sql, relation),
-        )
-
-    def _snapshot(
-        self,
-        backfill: Backfill,
-        observer: Observer,
-        exported: slot.ExportedSnapshot,
-        unread: Sequence[TableDescription],
-        progress: Progress,
-    ) -> Progress:
-        log.info("snapshot", tables=len(unread), consistent_point=str(exported.consistent_point))
-        events = SnapshotWriter(
-            self._capture,
-            self.writer,
-            self.tables,
-            keep_alive=self.keep_alive,
-            observer=observer,
-        ).write(
-            backfill,
-            exported,
-            unread,
-            Position(start.EPOCH, exported.consistent_point, 0),
-            self._stop,
-        )
-        reach(FaultPoint.SNAPSHOT_DONE)
-        return progress.model_copy(update={"events": progress.events + events})
-
-    def _begin_streaming(self, progress: Progress) -> Progress:
-        if progress.phase is not Phase.STREAMING and not self._stop.is_set():
-            progress = progress.model_copy(update={"phase": Phase.STREAMING})
-            self.writer.write([progress_record(self._capture.topic_prefix, progress)])
-            self.writer.commit()
-        return progress

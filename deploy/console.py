@@ -1,5 +1,6 @@
 """What the daemon does → what a person at a terminal, or a log file, sees of it."""
 
+import logging
 import sys
 import time
 from collections.abc import Sequence
@@ -29,6 +30,13 @@ STREAMING_LINE_S = 30.0
 """How often a log file gets a line about streaming."""
 
 
+class _ToStructlog(logging.Handler):
+    """Lines of libraries that use the standard library's logging."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        log.log(record.levelno, record.getMessage(), logger=record.name)
+
+
 def configure_logging(*, json: bool = False) -> None:
     """Log to standard error: for people, or one JSON object a line."""
     renderer: structlog.typing.Processor = (
@@ -44,6 +52,7 @@ def configure_logging(*, json: bool = False) -> None:
         ],
         logger_factory=structlog.WriteLoggerFactory(sys.stderr),
     )
+    logging.basicConfig(level=logging.WARNING, handlers=[_ToStructlog()], force=True)
 
 
 class ConsoleObserver:
