@@ -30,10 +30,10 @@ def main(arguments: Sequence[str]) -> int:
 
 def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="benchmarks.stream_kafka")
-    parser.add_argument("--rows", type=int, default=300_000, help="rows per round of the stream")
+    parser.add_argument("--rows", type=int, default=200_000, help="rows per round of the stream")
     parser.add_argument("--transaction-rows", type=int, default=10_000)
     parser.add_argument("--rounds", type=int, default=2)
-    parser.add_argument("--snapshot-rows", type=int, default=300_000)
+    parser.add_argument("--snapshot-rows", type=int, default=200_000)
     parser.add_argument("--rate", type=int, default=500, help="transactions/s of the latency test")
     parser.add_argument("--seconds", type=int, default=20, help="length of the latency test")
     parser.add_argument(

@@ -43,7 +43,6 @@ class Reader:
                 "group.id": "benchmarks",
                 "enable.auto.commit": "false",
                 "isolation.level": "read_committed",
-                "queued.min.messages": "10000",
             }
         )
         self._partitions: list[int] = []

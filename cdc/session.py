@@ -15,7 +15,7 @@ import structlog
 from psycopg.pq.abc import PGconn
 
 from cdc import start
-from cdc.backfill import Backfill, SnapshotWriter
+from cdc.backfill import Backfill, SnapshotObserver, SnapshotWriter
 from cdc.errors import ConfigError, SlotInUseError
 from cdc.faults import FaultPoint, reach
 from cdc.kafka.producer import LogWriter
