@@ -82,7 +82,7 @@ def write(log: HandLog, changes: list[tuple[Any, ...]]) -> None:
 
 
 @settings(
-    max_examples=3,
+    max_examples=2,
     phases=[Phases.explicit, Phases.reuse, Phases.generate],  # shrinking takes too long
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
