@@ -128,7 +128,7 @@ class SearchSettings(_Section):
     username: str | None = None
     password: SecretStr | None = None
     ca_certs: Path | None = None
-    bulk_bytes: int = Field(5 << 20, alias="bulk.bytes", ge=1 << 16)
+    bulk_bytes: int = Field(1 << 20, alias="bulk.bytes", ge=1 << 16)
 
 
 class Settings(BaseSettings):

@@ -9,7 +9,8 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final
@@ -29,8 +30,9 @@ from deploy.proof import connect, index_differences, lakehouse_differences
 
 DATABASE: Final = "flights"
 PREFIX: Final = "demo"
-TRANSACTIONS: Final = 4_000
-RATE: Final = 200.0
+TRANSACTIONS_MIN: Final = 3_000
+SLICE: Final = 500
+RATE: Final = 25.0
 """Transactions a second: life goes on during the snapshot and the first merge."""
 TABLES: Final = tuple(TableName("public", table.name) for table in flights.TABLES)
 EXAMPLE_QUERY: Final = (
@@ -38,6 +40,10 @@ EXAMPLE_QUERY: Final = (
     "FROM flights f JOIN airlines a ON f.carrier = a.carrier\n"
     "GROUP BY a.name ORDER BY flights DESC LIMIT 3"
 )
+
+
+Comparison = tuple[int, int, list[str]]
+"""Rows or documents, how many of them differ, examples."""
 
 
 @dataclass(slots=True)
@@ -58,28 +64,37 @@ class Proof:
 
 
 class Life(threading.Thread):
-    """The workload, beside everything else."""
+    """The workload, slice after slice, beside everything else."""
 
     def __init__(self, conninfo: dict[str, str]) -> None:
         super().__init__(name="workload", daemon=True)
         self._conninfo = conninfo
-        self.summary: workload.WorkloadSummary | None = None
-        self.error: Exception | None = None
+        self._enough = threading.Event()
+        self._error: Exception | None = None
+        self.transactions = self.rolled_back = 0
 
     def run(self) -> None:
-        """Make the transactions; what goes wrong is kept for who joins."""
+        """Make transactions until it is enough; what goes wrong is kept for who joins."""
         try:
-            self.summary = workload.run(self._conninfo, TRANSACTIONS, seed=2013, rate=RATE)
+            while not self._enough.is_set() or self.transactions < TRANSACTIONS_MIN:
+                hurry = self._enough.is_set()
+                done = workload.run(
+                    self._conninfo,
+                    SLICE,
+                    seed=2013 + self.transactions,
+                    rate=None if hurry else RATE,
+                )
+                self.transactions += done.transactions
+                self.rolled_back += done.rolled_back
         except Exception as error:  # noqa: BLE001 (raised again by finish, in the main thread)
-            self.error = error
+            self._error = error
 
-    def finish(self) -> workload.WorkloadSummary:
-        """Wait for the end."""
+    def finish(self) -> None:
+        """Let it come to its end, and wait for that."""
+        self._enough.set()
         self.join()
-        if self.error is not None:
-            raise self.error
-        assert self.summary is not None  # noqa: S101 (set unless there was an error)
-        return self.summary
+        if self._error is not None:
+            raise self._error
 
 
 class Demo:
@@ -126,13 +141,13 @@ class Demo:
             with self._step("First merge, as cron would run it"):
                 self._merge(pipeline)
             with self._step("The rest of the workload reaches the log"):
-                done = life.finish()
+                life.finish()
                 progress = pipeline.wait_until_logged(pipeline.wal_end(), daemon)
             with self._step("Second merge: what changed meanwhile"):
                 self._merge(pipeline)
             with self._step("Proof: source, Delta tables and indexes, row by row"):
                 proofs = self._prove(pipeline, source)
-            self._report(proofs, rows, progress.events, done)
+            self._report(proofs, rows, progress.events, life)
         finally:
             if not self._keep:
                 daemon.stop()
@@ -190,68 +205,59 @@ class Demo:
             raise ServerError(f"the merge failed ({result.returncode}): {result.stderr}")
 
     def _prove(self, pipeline: Pipeline, source: dict[str, str]) -> list[Proof]:
+        """Compare Delta tables (in Spark) and indexes (here) at the same time."""
+        with ThreadPoolExecutor() as executor:
+            in_delta = executor.submit(self._prove_lakehouse, pipeline, source)
+            in_search = executor.submit(self._prove_search, pipeline, source)
+            return [
+                Proof(table, *rows[:2], *documents[:2], [*rows[2], *documents[2]])
+                for table, rows, documents in zip(
+                    TABLES, in_delta.result(), in_search.result(), strict=True
+                )
+            ]
+
+    def _prove_lakehouse(self, pipeline: Pipeline, source: dict[str, str]) -> list[Comparison]:
         from sinks.paths import table_path
-        from sinks.search.client import connect as search_client
-        from sinks.search.documents import index_name
         from sinks.session import open_session
 
-        search = pipeline.settings.search
-        lakehouse = pipeline.settings.lakehouse
-        assert search is not None and lakehouse is not None  # noqa: S101, PT018 (we wrote them)
+        assert pipeline.settings.lakehouse is not None  # noqa: S101 (we wrote the settings)
+        location = pipeline.settings.lakehouse.path
         spark = open_session(pipeline.settings.spark, "proof")
-        client = search_client(search)
-        proofs = []
+        found = []
         with connect(source) as connection:
             for table in TABLES:
-                rows, row_differences, examples = lakehouse_differences(
-                    spark,
-                    connection,
-                    table,
-                    table_path(lakehouse.path, table),
-                    pipeline.folder,
-                )
-                documents, document_differences, keys = index_differences(
-                    client,
-                    connection,
-                    table,
-                    index_name(search.index_prefix, table),
-                    pipeline.folder,
-                )
-                proofs.append(
-                    Proof(
-                        table,
-                        rows,
-                        row_differences,
-                        documents,
-                        document_differences,
-                        examples + keys,
-                    )
-                )
-                self._console.print(f"  {table}: {row_differences + document_differences} differ")
-            for table in TABLES:
-                path = table_path(lakehouse.path, table)
+                path = table_path(location, table)
+                found.append(lakehouse_differences(spark, connection, table, path, pipeline.folder))
+                self._console.print(f"  Delta {table}: {found[-1][1]} differ")
                 spark.read.format("delta").load(path).createOrReplaceTempView(table.name)
-            answer = spark.sql(EXAMPLE_QUERY).collect()
-        hits = client.search(
-            index=index_name(search.index_prefix, TableName("public", "airports")),
-            body={"query": {"match": {"name": "international"}}, "size": 3},
-        )["hits"]["hits"]
-        spark.stop()
-        self._examples(answer, [hit["_source"]["name"] for hit in hits])
-        return proofs
-
-    def _examples(self, answer: Sequence[Sequence[object]], names: Sequence[str]) -> None:
         self._console.print("\n[bold]An example query[/] on the Delta tables:")
         self._console.print(EXAMPLE_QUERY, highlight=False, markup=False)
-        for row in answer:
+        for row in spark.sql(EXAMPLE_QUERY).collect():
             self._console.print("  " + " | ".join(str(value) for value in row))
-        self._console.print('\n[bold]An example search[/] for airports named "international":')
-        for name in names:
-            self._console.print(f"  {name}", markup=False)
+        spark.stop()
+        return found
 
-    def _report(
-        self, proofs: list[Proof], rows: int, events: int, done: workload.WorkloadSummary
-    ) -> None:
+    def _prove_search(self, pipeline: Pipeline, source: dict[str, str]) -> list[Comparison]:
+        from sinks.search.client import connect as connect_search
+        from sinks.search.documents import index_name
+        from sinks.search.query import search
+
+        settings = pipeline.settings.search
+        assert settings is not None  # noqa: S101 (we wrote the settings)
+        client = connect_search(settings)
+        names = {table: index_name(settings.index_prefix, table) for table in TABLES}
+        found = []
+        with connect(source) as connection:
+            for table, index in names.items():
+                found.append(index_differences(client, connection, table, index, pipeline.folder))
+                self._console.print(f"  index {table}: {found[-1][1]} differ")
+        airports = names[TableName("public", "airports")]
+        self._console.print('\n[bold]An example search[/] for airports named "international":')
+        for hit in search(settings, airports, "international", limit=3).hits:
+            self._console.print(f"  {hit['name']}", markup=False)
+        return found
+
+    def _report(self, proofs: list[Proof], rows: int, events: int, life: Life) -> None:
         table = Table(title="\nSource = Delta = index")
         for heading in ("table", "source rows", "rows that differ", "documents", "that differ"):
             table.add_column(heading, justify="left" if heading == "table" else "right")
@@ -270,8 +276,8 @@ class Demo:
         seconds = self._seconds[f"Snapshot, while {RATE:.0f} transactions a second go on"]
         self._console.print(
             f"{events:,} events in the log; snapshot of {rows:,} rows in {seconds:.1f} s with its "
-            f"start ({rows / seconds:,.0f} rows/s); {done.transactions:,} transactions "
-            f"({done.rolled_back} rolled back) at {done.rate:.0f}/s; "
+            f"start ({rows / seconds:,.0f} rows/s); {life.transactions:,} transactions meanwhile "
+            f"({life.rolled_back} rolled back); "
             f"{time.monotonic() - self._started:.0f} s in all"
         )
 

@@ -38,6 +38,8 @@ Offsets = dict[str, dict[int, int]]
 """Topic → partition → offset."""
 Report = Callable[[str], None]
 
+TABLES_AT_ONCE: Final = 2
+"""How many tables a run applies side by side."""
 CALL_S: Final = 15.0
 """How long one call to Kafka may take before the log counts as unreachable."""
 MARKERS_S: Final = 120.0
@@ -47,6 +49,8 @@ RAW: Final = (
     "commit_lsn bigint, schema_version int"
 )
 """The columns of raw records, in Spark's words."""
+FETCH_WAIT_MS: Final = 20
+"""How long a broker may keep us waiting at a partition's end: by default it takes 500 ms."""
 _EARLIEST: Final = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
 _LATEST: Final = OffsetSpec.latest()  # type: ignore[no-untyped-call]
 _POSITION: Final = r"^[0-9a-f]{8}\.[0-9a-f]{16}\.[0-9a-f]{16}$"
@@ -92,6 +96,7 @@ class Log:
             self._admin = AdminClient(options)
             self._consumer = Consumer({
                 **options,
+                "fetch.wait.max.ms": FETCH_WAIT_MS,
                 "group.id": "millrace-sinks",
                 "enable.auto.commit": False,
                 "isolation.level": "read_committed",

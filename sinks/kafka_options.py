@@ -111,6 +111,17 @@ _PEM: Final = {
 }
 
 
+_BOUNDED_READ: Final = {
+    # A partition that ends with a transaction's marker is read to its end by one more fetch, which
+    # waits for this long: by default half a second for every partition of every table.
+    "fetch.max.wait.ms": "20",
+    "max.partition.fetch.bytes": str(16 << 20),
+    "receive.buffer.bytes": str(1 << 20),
+    "max.poll.records": "20000",
+}
+"""The Java client's defaults are made for endless streams; a run reads up to known offsets."""
+
+
 def spark_options(options: Mapping[str, str]) -> dict[str, str]:
     """Options for ``spark.read.format("kafka")``; raises ConfigError for one without a meaning."""
     java: dict[str, str] = {}
@@ -131,7 +142,7 @@ def spark_options(options: Mapping[str, str]) -> dict[str, str]:
     if java.get("ssl.endpoint.identification.algorithm") == "none":
         java["ssl.endpoint.identification.algorithm"] = ""
     java |= _sasl(options) | _certificates(options)
-    return {f"kafka.{name}": value for name, value in java.items()}
+    return {f"kafka.{name}": value for name, value in (_BOUNDED_READ | java).items()}
 
 
 def client_options(options: Mapping[str, str]) -> dict[str, str]:

@@ -7,13 +7,14 @@ commit, the outcome. A plan that a run left unfinished is finished first.
 
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from cdc.errors import ConfigError, LogForgottenError, MillraceError
 from cdc.settings import Settings
-from sinks.batch import Log, LogState, Report, require_retained
+from sinks.batch import TABLES_AT_ONCE, Log, LogState, Report, require_retained
 from sinks.delta.files import Files, HadoopFiles, LocalFiles, one_at_a_time
 from sinks.delta.plans import Plans
 from sinks.paths import local_path, runs_path
@@ -179,29 +180,43 @@ class _Run:
         }
 
     def _apply(self, plan: Plan, state: LogState) -> list[TableResult]:
-        results = []
-        waiting = {
-            name: table
+        """Apply the plan to its tables, some of them side by side, and each in its own session.
+
+        A session's configuration carries a table's application transaction; and half of what a
+        small table takes is planning, on one core.
+        """
+        waiting = [
+            name
             for name, table in plan.tables.items()
             if (table.pending or not table.base) and table.commits
-        }
-        for name, table in waiting.items():
+        ]
+        if not waiting:
+            return []
+        spark = self._session()
+
+        def apply(name: str) -> TableResult:
+            table = plan.tables[name]
             started = time.monotonic()
             self._report(f"{name}: {table.events:,} events")
-            result = self._applied(name, table, plan, state)
-            results.append(replace(result, seconds=time.monotonic() - started))
-            self._report(str(results[-1]))
-        return results
+            result = self._applied(spark.newSession(), name, plan, state)
+            result = replace(result, seconds=time.monotonic() - started)
+            self._report(str(result))
+            return result
 
-    def _applied(self, name: str, table: TablePlan, plan: Plan, state: LogState) -> TableResult:
+        with ThreadPoolExecutor(TABLES_AT_ONCE) as executor:
+            return list(executor.map(apply, waiting))
+
+    def _applied(
+        self, spark: "SparkSession", name: str, plan: Plan, state: LogState
+    ) -> TableResult:
         from sinks.delta.apply import apply_table, explained
         from sinks.delta.table import DeltaTarget
 
+        table = plan.tables[name]
         known = state.schemas.get(name, ())
         versions = [schema for schema in known if schema.version <= table.schema_version]
         try:
             with explained(name, self._settings.log.keep):
-                spark = self._session()
                 table_name = versions[-1].name
                 target = DeltaTarget(spark, self._location, self._prefix, table_name)
                 rows = apply_table(target, self._settings.kafka, table, plan, versions)

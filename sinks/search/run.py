@@ -9,6 +9,7 @@ it is complete. A table without a key has nothing to name its documents by, and 
 
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
@@ -27,7 +28,7 @@ from cdc.errors import (
 )
 from cdc.records.schema import TableName
 from cdc.settings import SearchSettings, Settings
-from sinks.batch import Log, LogState, Report, require_retained
+from sinks.batch import TABLES_AT_ONCE, Log, LogState, Report, require_retained
 from sinks.plan import Outcome, Plan, TablePlan, counted, goes_on, has_work, proposed, ready
 from sinks.search.client import check, connect
 from sinks.search.documents import index_names
@@ -212,18 +213,25 @@ class _Run:
         }
 
     def _apply(self, plan: Plan) -> list[TableResult]:
-        results = []
-        for name, table in plan.tables.items():
-            if not (table.pending or not table.base):
-                continue
+        """Apply the plan to its tables, some of them side by side."""
+        waiting = [n for n, table in plan.tables.items() if table.pending or not table.base]
+        if waiting:
+            self._session()  # started here, once, and not by two threads
+
+        def apply(name: str) -> TableResult:
+            table = plan.tables[name]
             started = time.monotonic()
             if table.commits:
                 self._report(f"{name}: {table.events:,} events")
             result = self._applied(name, table, plan)
+            result = replace(result, seconds=time.monotonic() - started)
             if table.commits:
-                results.append(replace(result, seconds=time.monotonic() - started))
-                self._report(str(results[-1]))
-        return results
+                self._report(str(result))
+            return result
+
+        with ThreadPoolExecutor(TABLES_AT_ONCE) as executor:
+            results = list(executor.map(apply, waiting))
+        return [result for result in results if plan.tables[result.name].commits]
 
     def _applied(self, name: str, table: TablePlan, plan: Plan) -> TableResult:
         """One table's part; a server that is away ends the run, which is then repeated."""

@@ -131,7 +131,7 @@ def test_a_second_daemon_leaves_the_first_one_alone(
 ) -> None:
     first = captured.start()
     wait_for_slot(database, captured.settings.capture.slot_name)
-    refusal(captured, ExitCode.SLOT_IN_USE, "another session", "slot.max.retries")
+    refusal(captured, ExitCode.SLOT_IN_USE, "another daemon", "slot.max.retries")
     run(database, "INSERT INTO item VALUES (4)")
     captured.wait_until_logged(captured.wal_end(), first)
     assert captured.stop(first) == 0
