@@ -67,12 +67,14 @@ class Cursor:
         self.transaction = None
         self._previous = commit_lsn
         end = Position(self.reached.epoch, commit_lsn, self._index)
-        self.reached = self.cut = max(self.reached, end)
+        # Not the same: a start in the middle of a transaction sees those before it once more.
+        self.reached, self.cut = max(self.reached, end), max(self.cut, end)
         self.flush_lsn = max(self.flush_lsn, end_lsn)
         return transaction
 
     def idle_at(self, wal_end: Lsn) -> None:
         """Take in a keepalive: everything that committed before ``wal_end`` was seen."""
         if self.transaction is None and wal_end > self.flush_lsn:
-            self.reached = self.cut = max(self.reached, Position(self.reached.epoch, wal_end, 0))
+            point = Position(self.reached.epoch, wal_end, 0)
+            self.reached, self.cut = max(self.reached, point), max(self.cut, point)
             self.flush_lsn = wal_end

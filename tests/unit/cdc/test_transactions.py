@@ -46,6 +46,17 @@ def test_the_cut_never_lies_inside_of_a_transaction() -> None:
     assert (cursor.cut, cursor.flush_lsn) == (Position(1, Lsn(150), 1), 160)
 
 
+def test_the_cut_stays_before_a_transaction_that_is_in_the_log_in_part() -> None:
+    cursor = Cursor(Position(1, Lsn(150), 7), START, Lsn(100))
+    cursor.idle_at(Lsn(110))
+    assert (cursor.cut, cursor.reached.commit_lsn) == (Position(1, Lsn(110), 0), 150)
+    cursor.begin(1, Lsn(120), 0)
+    assert cursor.next() is None
+    cursor.commit(Lsn(120), Lsn(130))
+    assert (cursor.cut, cursor.flush_lsn) == (Position(1, Lsn(120), 1), 130)
+    assert cursor.reached == Position(1, Lsn(150), 7)
+
+
 def test_a_commit_that_starts_where_a_keepalive_stood_is_not_skipped() -> None:
     cursor = Cursor(START, START, Lsn(100))
     cursor.idle_at(Lsn(200))
