@@ -23,7 +23,13 @@ from cdc.kafka.state import last_progress, read_all
 from cdc.kafka.topics import LogTopics
 from cdc.postgres import catalog, preflight, publication, slot
 from cdc.postgres.catalog import CapturedTable, TableDescription
-from cdc.postgres.connection import System, connect, connect_replication, identify
+from cdc.postgres.connection import (
+    System,
+    connect,
+    connect_replication,
+    current_wal_end,
+    identify,
+)
 from cdc.postgres.stream import ReplicationStream
 from cdc.records.position import Position
 from cdc.records.schema import TableSchema
@@ -47,6 +53,7 @@ class Session:
 
     writer: LogWriter
     tables: Tables
+    _topics: LogTopics
     _sql: psycopg.Connection
     _system: System
     _described: list[TableDescription]
@@ -66,52 +73,60 @@ class Session:
         self._sql = self._stack.enter_context(connect(self._settings.source, purpose="control"))
         self._system = self._identify()
         self._check_tables()
-        topics = LogTopics(self._settings, self.keep_alive)
-        topics.check_reachable()
+        self._topics = LogTopics(self._settings, self.keep_alive)
+        self._topics.check_reachable()
         self._patiently(self._take_lock)
         # A standby has waited long: the tables may be others by now.
+        self._system = self._identify()
         self._described = self._publish(self._check_tables(), again)
         self._slot = slot.inspect(self._sql, self._capture.slot_name)
         if self._slot is not None:
             slot.verify(self._sql, self._slot)
             self.hold_slot()
-        topics.ensure_state_topics()
+        self._topics.ensure_state_topics()
         self.writer = self._open_writer()
         self._progress = self._last_progress()
         if self._progress is None:
             start.check_unrecorded(self._slot, self._capture.slot_name)
         elif self._progress.phase is not Phase.CREATING:
-            start.check_continuity(self._progress, self._slot, self._system)
+            wal_end = current_wal_end(self._sql)
+            start.check_continuity(self._progress, self._slot, self._system, wal_end)
+            self._progress = self._progress.model_copy(update={"timeline": self._system.timeline})
         self.tables = self._open_tables()
-        topics.ensure_data_topics(self.tables.states.values(), self._described)
+        if self._progress is None or self._progress.phase is Phase.CREATING:
+            start.check_untouched(self.tables.states, [table.name for table in self._described])
+        self._topics.ensure_data_topics(self.tables.states.values(), self._described)
 
     def catch_up(
         self, backfill: Backfill, observer: SnapshotObserver, again: Sequence[str] = ()
     ) -> Progress:
         """Make the slot and read existing rows where that is still to do; returns the progress."""
         progress, exported = self._progress, None
-        if progress is None or progress.phase is Phase.CREATING:
-            self._release_slot()
-            progress, exported = start.create_slot(
-                self._settings,
-                self._sql,
-                self._connect_replication(),
-                self._system,
-                self.writer,
-                left_over=self._slot,
-                on_wait=self._wait_for_open_transactions,
-            )
-        unread = self.tables.unread(self._described, again)
-        if unread:
-            if exported is None:
-                exported = self._stack.enter_context(
-                    slot.exact_snapshot(
-                        self._settings.source,
-                        self._capture.slot_name,
-                        on_wait=self._wait_for_open_transactions,
-                    )
+        # As long as a snapshot is exported, the source can't vacuum, nor remove WAL: not for long.
+        with ExitStack() as exporting:
+            if progress is None or progress.phase is Phase.CREATING:
+                self._release_slot()
+                progress, exported = start.create_slot(
+                    self._settings,
+                    self._sql,
+                    self._connect_replication(exporting),
+                    self._system,
+                    self.writer,
+                    left_over=self._slot,
+                    on_wait=self._wait_for_open_transactions,
                 )
-            progress = self._snapshot(backfill, observer, exported, unread, progress)
+            if self.tables.unread(self._described, again):
+                if exported is None:
+                    exported = exporting.enter_context(
+                        slot.exact_snapshot(
+                            self._settings.source,
+                            self._capture.slot_name,
+                            on_wait=self._wait_for_open_transactions,
+                        )
+                    )
+                self._describe_again()
+                unread = self.tables.unread(self._described, again)
+                progress = self._snapshot(backfill, observer, exported, unread, progress)
         return self._begin_streaming(progress)
 
     def _identify(self) -> System:
@@ -143,9 +158,15 @@ class Session:
             )
         return described
 
-    def _connect_replication(self) -> PGconn:
+    def _describe_again(self) -> None:
+        """Look tables up once more: what changed before the snapshot is in it, and only there."""
+        captured = [CapturedTable(table.oid, table.name) for table in self._described]
+        self._described = catalog.describe(self._sql, captured, self._capture.publication_name)
+        self._topics.ensure_data_topics(self.tables.states.values(), self._described)
+
+    def _connect_replication(self, stack: ExitStack) -> PGconn:
         connection = connect_replication(self._settings.source)
-        self._stack.callback(connection.finish)
+        stack.callback(connection.finish)
         return connection
 
     def _wait_for_open_transactions(self, waited_s: float) -> None:

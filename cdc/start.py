@@ -5,7 +5,7 @@ finds, in which order it looks, and what it does about it.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Container, Iterable
 
 import psycopg
 from psycopg.pq.abc import PGconn
@@ -17,14 +17,18 @@ from cdc.postgres import slot
 from cdc.postgres.connection import System
 from cdc.postgres.slot import ExportedSnapshot, SlotState
 from cdc.records.position import Lsn, Position
+from cdc.records.schema import TableName
 from cdc.records.state import Phase, Progress, progress_record
 from cdc.settings import Settings
 
 EPOCH = 1
 """A source's first history; the only one until a daemon can go on from another."""
+SHOWN_MAX = 20
 
 
-def check_continuity(progress: Progress, state: SlotState | None, system: System) -> None:
+def check_continuity(
+    progress: Progress, state: SlotState | None, system: System, wal_end: Lsn
+) -> None:
     """Raise GapError unless the slot gives everything after the recorded progress."""
     recorded = f"the log's progress record for slot {progress.slot}"
     if progress.system_identifier != system.identifier:
@@ -34,6 +38,7 @@ def check_continuity(progress: Progress, state: SlotState | None, system: System
             remedy="point [source] at the cluster that was captured, or capture this one under "
             "another topic.prefix",
         )
+    _check_history(progress, system, wal_end)
     if state is None:
         raise GapError(
             f"slot {progress.slot} is gone, but {recorded} says that it was at "
@@ -49,6 +54,33 @@ def check_continuity(progress: Progress, state: SlotState | None, system: System
         )
 
 
+def _check_history(progress: Progress, system: System, wal_end: Lsn) -> None:
+    """Raise GapError where the server has forgotten what the log has, and goes on without it."""
+    reached = max(progress.flush_lsn, progress.position.commit_lsn)
+    forked = progress.timeline != system.timeline
+    kept = system.forks.get(progress.timeline, Lsn(0)) if forked else wal_end
+    if kept >= reached:
+        return
+    raise GapError(
+        f"the server's history is another one: on timeline {progress.timeline} the log reaches "
+        f"{reached}, but the server (timeline {system.timeline}) has that only up to {kept}, after "
+        "a failover or from a backup. Other changes may stand in the same places",
+        remedy="capture again under another topic.prefix and slot.name",
+    )
+
+
+def check_untouched(states: Container[TableName], tables: Iterable[TableName]) -> None:
+    """Raise GapError where a slot that is still to be made meets tables that were captured."""
+    captured = [str(table) for table in tables if table in states]
+    if captured:
+        raise GapError(
+            "the log has rows of these tables already, but nothing from this slot: "
+            f"{', '.join(captured[:SHOWN_MAX])}. What was written in between is not in the log",
+            remedy="keep the slot.name that they were captured with; or capture again under another"
+            " topic.prefix; or start anew: millrace drop --yes --topics, then millrace run",
+        )
+
+
 def check_unrecorded(state: SlotState | None, name: str) -> None:
     """Raise GapError for a slot that exists without a progress record."""
     if state is not None:
@@ -56,7 +88,7 @@ def check_unrecorded(state: SlotState | None, name: str) -> None:
             f"slot {name} exists, but the log has no progress record for it: nobody can tell "
             "what it already gave away",
             remedy="if nothing needs the slot, remove it with `millrace drop --yes`, or choose "
-            "another slot.name",
+            "another slot.name and topic.prefix",
         )
 
 

@@ -7,9 +7,11 @@ https://www.postgresql.org/docs/current/libpq-connect.html#LIBPQ-PARAMKEYWORDS
 """
 
 import math
+import re
 import select
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 import psycopg
@@ -64,12 +66,16 @@ _POLL_TLS_S: Final = 0.05
 
 
 class System(NamedTuple):
-    """Which history a server writes: IDENTIFY_SYSTEM's answer."""
+    """Which history a server writes: IDENTIFY_SYSTEM's answer.
+
+    ``forks`` says of each earlier timeline where this one has left it, as far as that is known.
+    """
 
     identifier: str
     timeline: int
     flush_lsn: Lsn
     database: str
+    forks: Mapping[int, Lsn] = MappingProxyType({})
 
 
 def connect(source: LibraryOptions, *, purpose: str) -> psycopg.Connection:
@@ -137,7 +143,25 @@ def identify(pgconn: PGconn) -> System:
     identifier, timeline, lsn, database = (
         (result.get_value(0, number) or b"").decode() for number in range(4)
     )
-    return System(identifier, int(timeline), Lsn.parse(lsn), database)
+    forks = _forks(pgconn, int(timeline)) if int(timeline) > 1 else {}
+    return System(identifier, int(timeline), Lsn.parse(lsn), database, forks)
+
+
+def current_wal_end(connection: psycopg.Connection) -> Lsn:
+    """How far the server's WAL is durable: nobody was ever sent more of this history."""
+    ((lsn,),) = query(connection, "SELECT pg_current_wal_flush_lsn()::text")
+    return Lsn.parse(lsn)
+
+
+def _forks(pgconn: PGconn, timeline: int) -> dict[int, Lsn]:
+    """The timeline's history file: per line an earlier timeline, where it was left, and why."""
+    with explained(pgconn):
+        result = pgconn.exec_(f"TIMELINE_HISTORY {timeline}".encode())
+    if result.status != pq.ExecStatus.TUPLES_OK:  # the file is gone: then nothing is known
+        return {}
+    content = (result.get_value(0, 1) or b"").decode("utf-8", "replace")
+    found = re.findall(r"^\s*(\d+)\s+([0-9A-Fa-f]+/[0-9A-Fa-f]+)", content, re.MULTILINE)
+    return {int(number): Lsn.parse(lsn) for number, lsn in found}
 
 
 def wait_readable(pgconn: PGconn, timeout_s: float) -> bool:

@@ -1,0 +1,76 @@
+"""The comparison of slot, record and server: whatever can't be continued is a gap."""
+
+import pytest
+
+from cdc.errors import GapError
+from cdc.postgres.connection import System
+from cdc.postgres.slot import SlotState
+from cdc.records.position import Lsn, Position
+from cdc.records.schema import TableName
+from cdc.records.state import Phase, Progress
+from cdc.start import check_continuity, check_untouched
+
+SLOT = SlotState(
+    name="s",
+    plugin="pgoutput",
+    database="d",
+    temporary=False,
+    active=False,
+    active_pid=None,
+    confirmed_flush_lsn=Lsn(300),
+    restart_lsn=Lsn(200),
+    wal_status="reserved",
+    safe_wal_size=None,
+    lag_bytes=0,
+    retained_bytes=0,
+    invalidation_reason=None,
+)
+
+
+def progress(position: Position, flush: int, timeline: int = 1) -> Progress:
+    return Progress(
+        slot="s",
+        system_identifier="1",
+        timeline=timeline,
+        database="d",
+        phase=Phase.STREAMING,
+        position=position,
+        cut=position,
+        flush_lsn=Lsn(flush),
+    )
+
+
+@pytest.mark.parametrize(
+    ("timeline", "forks", "wal_end", "fits"),
+    [
+        (1, {}, 500, True),
+        (1, {}, 499, False),  # restored from a copy of the disk
+        (2, {1: Lsn(500)}, 900, True),  # a standby that had everything was promoted
+        (2, {1: Lsn(499)}, 900, False),
+        (2, {}, 900, False),
+        (3, {1: Lsn(480), 2: Lsn(600)}, 900, False),
+    ],
+)
+def test_a_server_that_forgot_what_the_log_has_is_a_gap(
+    timeline: int, forks: dict[int, Lsn], wal_end: int, fits: bool
+) -> None:
+    recorded = progress(Position(1, Lsn(490), 3), flush=500)
+    system = System("1", timeline, Lsn(900), "d", forks)
+    if fits:
+        check_continuity(recorded, SLOT, system, Lsn(wal_end))
+        return
+    with pytest.raises(GapError, match="history is another one"):
+        check_continuity(recorded, SLOT, system, Lsn(wal_end))
+
+
+def test_a_transaction_that_is_in_the_log_in_part_counts_as_reached() -> None:
+    recorded = progress(Position(1, Lsn(700), 3), flush=500)
+    with pytest.raises(GapError, match="only up to 0/258"):
+        check_continuity(recorded, SLOT, System("1", 2, Lsn(900), "d", {1: Lsn(600)}), Lsn(900))
+
+
+def test_a_new_slot_for_tables_that_were_captured_is_a_gap() -> None:
+    item, other = TableName("public", "item"), TableName("public", "other")
+    check_untouched({other: None}, [item])
+    with pytest.raises(GapError, match=r"public\.item"):
+        check_untouched({item: None, other: None}, [item])
