@@ -109,7 +109,8 @@ def init(
     print(f"wrote {path}: fill in [source] and [kafka], then run `millrace run`")
 
 
-def _with_daemon(config: Path, json: bool, use: Callable[..., None], *arguments: object) -> None:
+def _with_daemon(config: Path, json: bool, use: Callable[..., None], *arguments: object) -> bool:
+    """Use a daemon until it ends; returns whether it was told to stop."""
     from cdc.daemon import Daemon
     from cdc.start import EPOCH
     from deploy.console import ConsoleObserver, configure_logging
@@ -125,6 +126,7 @@ def _with_daemon(config: Path, json: bool, use: Callable[..., None], *arguments:
         )
         daemon = Daemon(settings, backfill, observer)
         use(daemon, *arguments, stop)
+        return stop.is_set()
 
 
 @app.command()
@@ -148,7 +150,8 @@ def snapshot(
     """Read existing rows into the log, and end; not while `millrace run` holds the slot."""
     from cdc.daemon import Daemon
 
-    _with_daemon(config, json_log, Daemon.snapshot, tables or [])
+    if _with_daemon(config, json_log, Daemon.snapshot, tables or []):
+        raise typer.Exit(ExitCode.INTERRUPTED)  # what is left is read by the next start
 
 
 @app.command()

@@ -14,6 +14,7 @@ from cdc.kafka.topics import LogTopics
 from cdc.postgres import publication, slot
 from cdc.postgres.catalog import publication_exists
 from cdc.postgres.connection import connect
+from cdc.postgres.failures import place
 from cdc.records.schema import TableName
 from cdc.records.state import TableState
 from cdc.records.topics import progress_topic, schema_topic, table_topic
@@ -69,8 +70,12 @@ def _source(settings: Settings) -> list[Step]:
 
 
 def _drop_slot(settings: Settings) -> None:
+    name = settings.capture.slot_name
     with connect(settings.source, purpose="drop") as connection:
-        slot.drop(connection, settings.capture.slot_name)
+        # In a snapshot nobody reads the slot, but its daemon has the lock.
+        if not slot.lock(connection, name):
+            raise slot.in_use(name, None, place(connection.pgconn))
+        slot.drop(connection, name)
 
 
 def _drop_publication(settings: Settings) -> None:
@@ -127,12 +132,14 @@ def _no_session() -> "SparkSession":
 def _indexes(settings: Settings) -> list[Step]:
     if settings.search is None:
         raise ConfigError("there is no [search] to drop")
+    from sinks.search.client import check
     from sinks.search.client import connect as connect_search
     from sinks.search.documents import index_names
     from sinks.search.indexes import TableIndex
     from sinks.search.progress import Ledger
 
     client = connect_search(settings.search)
+    check(client, settings.search)
     prefix = settings.capture.topic_prefix
     names = [state.name for state in _states(settings) if state.cleanup == "compact"]
     steps = [

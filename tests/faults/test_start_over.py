@@ -1,5 +1,9 @@
 """What a start must not overlook: what it holds at the source, and what changed while it waited."""
 
+import signal
+import subprocess
+import sys
+import time
 from collections.abc import Callable, Mapping
 
 import psycopg
@@ -111,3 +115,28 @@ def test_another_slot_under_the_same_prefix_is_a_gap(
         )
         refusal(made, ExitCode.GAP, "item", "topic.prefix")
         assert held_back(connection) == (0, 1)
+
+
+def test_a_snapshot_under_way_keeps_its_slot_and_one_that_was_stopped_says_so(
+    pipeline: MakePipeline, database: dict[str, str]
+) -> None:
+    made = pipeline(**{"snapshot.chunk.bytes": 8192})
+    with connect(database) as connection:
+        connection.execute("CREATE TABLE item (id int PRIMARY KEY, v text)")
+        connection.execute(
+            "INSERT INTO item SELECT i, repeat('x', 500) FROM generate_series(1, 60000) i"
+        )
+        words = (sys.executable, "-m", "millrace", "snapshot", "--config", str(made.config))
+        with subprocess.Popen(words, stderr=subprocess.PIPE) as reading:
+            deadline = time.monotonic() + 30
+            while not any(state.chunks_done for state in made.tables()):
+                assert time.monotonic() < deadline
+                time.sleep(0.05)
+            dropped = made.millrace("drop", "--yes")
+            reading.send_signal(signal.SIGTERM)
+            reading.communicate(timeout=30)
+        assert dropped.returncode == ExitCode.SLOT_IN_USE, dropped.stderr
+        assert reading.returncode == ExitCode.INTERRUPTED
+        assert held_back(connection) == (0, 1)
+        assert made.millrace("drop", "--yes").returncode == ExitCode.OK
+        assert held_back(connection) == (0, 0)
