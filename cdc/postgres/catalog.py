@@ -36,10 +36,12 @@ JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = p.tablename
 WHERE p.pubname = %s
 ORDER BY n.nspname, c.relname
 """
-# What identifies a row for the log of old rows: as RelationGetIdentityKeyBitmap() decides it.
+# What identifies a row for the log of old rows: as RelationGetIdentityKeyBitmap() decides it. A
+# deferrable primary key is no key: within a transaction two rows may have the same.
 _IDENTITY: Final = """
 SELECT i.indrelid,
-       array_agg(a.attname::text ORDER BY k.ordinal) FILTER (WHERE i.indisprimary),
+       array_agg(a.attname::text ORDER BY k.ordinal) FILTER (
+           WHERE i.indisprimary AND i.indimmediate),
        array_agg(a.attname::text ORDER BY k.ordinal) FILTER (
            WHERE i.indisvalid AND i.indimmediate AND CASE c.relreplident
                WHEN 'd' THEN i.indisprimary WHEN 'i' THEN i.indisreplident ELSE false END)

@@ -104,6 +104,18 @@ def test_tables_are_described(database: Conninfo) -> None:
     assert columns(tables['Odd "T.x é'])["ü'"].declared == "character varying(5)"
 
 
+def test_a_deferrable_primary_key_is_no_key(database: Conninfo) -> None:
+    run(
+        database,
+        "CREATE TABLE d (id int PRIMARY KEY DEFERRABLE, v text)",
+        "ALTER TABLE d REPLICA IDENTITY FULL",
+    )
+    with session(database) as opened:
+        (table,) = described(opened, capture(database))
+    assert table.primary_key == ()
+    assert columns(table)["id"].key is None
+
+
 def test_a_partitioned_table_is_one_table_with_its_leaves(database: Conninfo) -> None:
     run(database, *TABLES)
     with session(database) as opened:
