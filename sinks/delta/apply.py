@@ -27,6 +27,7 @@ def apply_table(
     versions: Sequence[TableSchema],
 ) -> Rows:
     """Commit what the plan says to the table, unless the table has it already."""
+    require_same_key(versions)
     newest = versions[-1]
     raw = read_raw(
         target.spark, kafka, {table.topic: table.start}, {table.topic: table.end}
@@ -44,6 +45,18 @@ def apply_table(
         return merge(target, rows, newest, table.truncated)
 
     return commit(target, plan.run, table.base, newest, write)
+
+
+def require_same_key(versions: Sequence[TableSchema]) -> None:
+    """Raise SinkError where the key has other columns than it had: old rows wouldn't be found."""
+    keys = [", ".join(column.name for column in version.key) for version in versions]
+    if len(set(keys)) > 1:
+        raise SinkError(
+            f"the table's key was changed or renamed: {' → '.join(dict.fromkeys(keys))}",
+            where=f"table {versions[-1].name}",
+            remedy="rows of the old key can't be found by the new one: change it back, leave the "
+            "table out by table.exclude.list, or capture it again under another topic.prefix",
+        )
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from cdc.records.position import Lsn, Position
 from cdc.records.schema import TableSchema
 from cdc.settings import SearchSettings, Settings
 from sinks.batch import read_raw
-from sinks.delta.apply import explained
+from sinks.delta.apply import explained, require_same_key
 from sinks.latest import latest, within
 from sinks.parse import parse
 from sinks.plan import Plan, TablePlan
@@ -39,6 +39,7 @@ def apply_table(
     """Write what the plan says to the table's index, unless this run has recorded it already."""
     if settings.search is None:
         raise AssertionError("run_search needs [search]")
+    require_same_key(versions)
     newest = versions[-1]
     before = ledger.tables([newest.name]).get(newest.name)
     if before is not None and before.run == plan.run and target.uuid(before.index) == before.uuid:
