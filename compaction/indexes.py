@@ -14,7 +14,7 @@ from typing import Any, Final
 from cdc.errors import SinkError
 from cdc.records.schema import TableName
 from cdc.settings import SearchSettings
-from sinks.search.client import connect
+from sinks.search.client import check, connect
 from sinks.search.documents import index_names
 from sinks.search.retries import insist
 
@@ -63,6 +63,7 @@ def compact(
 ) -> list[Merge]:
     """Expunge deleted documents from the tables' indexes where they are many."""
     client = connect(settings)
+    check(client, settings)
     merges = []
     for alias in index_names(settings.index_prefix, tables).values():
         where = f"index {alias}"

@@ -176,14 +176,13 @@ def _search(settings: Settings, progress: Progress | None) -> SinkStatus | None:
     if settings.search is None:
         return None
     from sinks.plan import Outcome, Plan
+    from sinks.search.client import check
     from sinks.search.client import connect as connect_search
     from sinks.search.progress import Ledger
 
-    ledger = Ledger(
-        connect_search(settings.search),
-        settings.search.index_prefix,
-        settings.capture.topic_prefix,
-    )
+    client = connect_search(settings.search)
+    check(client, settings.search)  # one that is away is not waited for, as a merge would
+    ledger = Ledger(client, settings.search.index_prefix, settings.capture.topic_prefix)
     record = ledger.run()
     if record.run == 0:
         return _never("search")
