@@ -35,6 +35,8 @@ _PINNED: Final = {
     "search_path": "pg_catalog",
     # A policy must never hide rows from a snapshot in silence: with off, the server raises.
     "row_security": "off",
+    # From PostgreSQL 18 on, a missing publication is a warning: unheard, its changes would be lost.
+    "client_min_messages": "notice",
     "statement_timeout": "0",
     "idle_in_transaction_session_timeout": "0",
     "idle_session_timeout": "0",

@@ -140,3 +140,19 @@ def test_a_snapshot_under_way_keeps_its_slot_and_one_that_was_stopped_says_so(
         assert held_back(connection) == (0, 1)
         assert made.millrace("drop", "--yes").returncode == ExitCode.OK
         assert held_back(connection) == (0, 0)
+
+
+def test_a_missing_publication_is_noticed_where_the_server_keeps_warnings_to_itself(
+    pipeline: MakePipeline, database: dict[str, str]
+) -> None:
+    made = pipeline()
+    with connect(database) as connection:
+        connection.execute("CREATE TABLE item (id int PRIMARY KEY)")
+        quiet = f"ALTER DATABASE {database['dbname']} SET client_min_messages = error"
+        connection.execute(quiet.encode())
+        daemon = made.start()
+        made.wait_until_logged(made.wal_end(), daemon)
+        statement = f"DROP PUBLICATION {made.settings.capture.publication_name}"
+        connection.execute(statement.encode())
+        connection.execute("INSERT INTO item VALUES (1)")
+    assert daemon.wait(30) == ExitCode.PUBLICATION
