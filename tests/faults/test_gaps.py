@@ -119,7 +119,7 @@ def test_a_slot_that_somebody_else_reads_is_not_taken_from_him(
     )
     try:
         wait_for_slot(database, capture.slot_name)
-        refusal(captured, ExitCode.SLOT_IN_USE, f"slot {capture.slot_name}", "slot.max.retries")
+        refusal(captured, ExitCode.SLOT_IN_USE, f"slot {capture.slot_name}", "slot.name")
         assert reader.poll() is None
     finally:
         reader.kill()
