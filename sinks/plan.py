@@ -9,6 +9,7 @@ from typing import Final, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict
 
+from cdc.errors import LogForgottenError
 from cdc.records.position import Lsn, Position
 from cdc.records.state import PositionField, TableState
 from sinks.batch import LogState, Offsets
@@ -129,6 +130,8 @@ def proposed(before: dict[str, TablePlan], state: LogState) -> dict[str, TablePl
             continue
         ends = state.ends[table.topic]
         last = before.get(name)
+        if last is not None and any(ends[number] < last.start[number] for number in ends):
+            raise _made_anew(name, table.topic)
         start = last.start if last is not None else state.starts[table.topic]
         current = last is not None and start == ends
         tables[name] = TablePlan(
@@ -146,6 +149,15 @@ def proposed(before: dict[str, TablePlan], state: LogState) -> dict[str, TablePl
             fresh_ms=now_ms if current or last is None else last.fresh_ms,
         )
     return tables
+
+
+def _made_anew(name: str, topic: str) -> LogForgottenError:
+    return LogForgottenError(
+        f"the log of {name} ends before what was applied: it was made anew",
+        where=f"topic {topic}",
+        remedy="a new log needs new derived tables: remove the lakehouse's tables and its "
+        "_millrace folder, and the indexes with their progress index",
+    )
 
 
 def has_work(tables: dict[str, TablePlan]) -> bool:

@@ -4,11 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from cdc.errors import BusyError, LogFormatError
+from cdc.errors import BusyError, LogForgottenError, LogFormatError
 from cdc.records.position import Lsn, Position
+from cdc.records.state import Phase, Progress, TableState
+from sinks.batch import LogState
 from sinks.delta.files import LocalFiles
 from sinks.delta.plans import Plans
-from sinks.plan import Census, Found, Outcome, Plan, TablePlan, counted, goes_on
+from sinks.plan import Census, Found, Outcome, Plan, TablePlan, counted, goes_on, proposed
 
 
 def position(lsn: int, epoch: int = 1) -> Position:
@@ -97,3 +99,29 @@ def test_a_new_snapshot_replaces_what_has_no_key_or_another_history(
     found = counted(table, {}, position(20, epoch=2), keyed=keyed).truncated
     assert (found is not None) == replaces
     assert found is None or found < snapshot
+
+
+def test_a_log_made_anew_is_never_applied_on() -> None:
+    table = TableState(
+        namespace="s",
+        table="a",
+        topic="t",
+        partitions=1,
+        cleanup="compact",
+        epoch=1,
+        phase=Phase.STREAMING,
+        snapshot_lsn=Lsn(7),
+    )
+    progress = Progress(
+        slot="s",
+        system_identifier="1",
+        timeline=1,
+        database="d",
+        phase=Phase.STREAMING,
+        position=position(20),
+        cut=position(20),
+        flush_lsn=Lsn(20),
+    )
+    state = LogState(progress, {"s.a": table}, {}, {"t": {0: 0}}, {"t": {0: 4}})
+    with pytest.raises(LogForgottenError, match="made anew"):
+        proposed({"s.a": table_plan()}, state)
