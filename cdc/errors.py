@@ -116,6 +116,13 @@ class TableRefusedError(SourceError):
     exit_code = ExitCode.TABLE_REFUSED
 
 
+class UnreadTableError(SourceError):
+    """Changes arrive of a table whose rows were never read: it is new, or has another name."""
+
+    exit_code = ExitCode.TABLE_REFUSED
+    retry = True
+
+
 class GapError(SourceError):
     """The slot can no longer give everything after the recorded position."""
 

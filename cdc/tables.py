@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Collection, Iterable
 from typing import Literal
 
+from cdc.errors import UnreadTableError
 from cdc.events import TableEncoder
 from cdc.postgres.catalog import TableDescription, relation_signature
 from cdc.records.position import Lsn, Position
@@ -35,6 +36,7 @@ class Tables:
     ) -> None:
         self.states = {state.name: state for state in states}
         self.prefix = settings.capture.topic_prefix
+        self._captures = settings.capture.captures
         self._partitions = settings.log.topic_partitions
         self._database = database
         self._history = SchemaHistory(self.prefix, schemas)
@@ -99,9 +101,21 @@ class Tables:
     def stream_encoder(
         self, relation: Relation, since: Position
     ) -> tuple[TableEncoder | None, list[Record]]:
-        """An encoder for a relation, or None when its table isn't captured."""
+        """An encoder for a relation, or None when its table isn't captured.
+
+        Raises UnreadTableError when it should be: the next start reads its rows first.
+        """
         table = TableName(relation.namespace, relation.name)
         if table not in self.states:
+            if self._captures(str(table)):
+                raise UnreadTableError(
+                    f"changes of table {table} arrive, whose rows were never read: it was renamed,"
+                    " or added to the publication",
+                    where=f"position {since}",
+                    remedy="start again: its rows are read first. If this comes again, the table"
+                    " had this name for a while only: leave the name out by table.exclude.list,"
+                    " then read it again by `millrace snapshot` under its present name",
+                )
             return None, []
         return self._encoder(
             table,

@@ -127,6 +127,8 @@ def _remedy(
     else:
         if wanted - published:
             lines.append(f"{alter} ADD TABLE {_only(wanted - published)};")
+            names = " ".join(str(name) for name in sorted(wanted - published))
+            lines.append(f"-- if captured before: millrace snapshot {names}")
         if published - wanted:
             lines.append(f"{alter} DROP TABLE {_only(published - wanted)};")
     sql_lines = "".join(f"\n      {line}" for line in lines)

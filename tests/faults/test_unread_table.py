@@ -1,0 +1,28 @@
+"""A table that appears in the stream unread: never passed over, its rows are read first."""
+
+from collections.abc import Callable
+
+import psycopg
+import pytest
+from psycopg.conninfo import make_conninfo
+
+from tests.fixtures.pipeline import RunningPipeline, state_of
+
+pytestmark = [pytest.mark.postgres, pytest.mark.kafka]
+
+
+def test_a_table_renamed_while_running_is_read_whole_under_its_new_name(
+    pipeline: Callable[..., RunningPipeline], database: dict[str, str], topic_prefix: str
+) -> None:
+    made = pipeline()
+    with psycopg.connect(make_conninfo(**database), autocommit=True) as connection:
+        connection.execute("CREATE TABLE item (id int PRIMARY KEY, v text)")
+        connection.execute("INSERT INTO item VALUES (1, 'before')")
+        daemon = made.start()
+        made.wait_until_logged(made.wal_end(), daemon)
+        connection.execute("ALTER TABLE item RENAME TO thing")
+        connection.execute("INSERT INTO thing VALUES (2, 'after')")
+        made.wait_until_logged(made.wal_end(), daemon)
+    assert made.stop(daemon) == 0
+    records = [record for record in made.log() if record.topic == f"{topic_prefix}.public.thing"]
+    assert sorted(row["v"] for row in state_of(records).values()) == ["after", "before"]
