@@ -106,7 +106,7 @@ def init(
         path.write_text(text, encoding="utf-8")
     except OSError as error:
         raise ConfigError(f"can't write: {error.strerror}", where=str(path)) from None
-    print(f"wrote {path}: fill in [source] and [kafka], then run `millrace run`")
+    print(f"wrote {path}: fill in its sections, then run `millrace run`")
 
 
 def _with_daemon(config: Path, json: bool, use: Callable[..., None], *arguments: object) -> bool:

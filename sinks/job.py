@@ -4,7 +4,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from cdc.errors import ConfigError, ExitCode, MillraceError
+from cdc.errors import ConfigError, ExitCode, MillraceError, SinkUnreachableError
 from cdc.settings import Settings
 from sinks.batch import Report
 from sinks.delta.run import Session, run_lakehouse
@@ -51,6 +51,12 @@ class Jobs:
             except MillraceError as error:
                 codes.append(error.exit_code)
                 report(f"{name}: {error}")
+            except Exception as error:
+                told = _of_spark(error)
+                if told is None:
+                    raise
+                codes.append(told.exit_code)
+                report(f"{name}: {told}")
         failures = [code for code in codes if code not in {ExitCode.OK, ExitCode.NOTHING_TO_DO}]
         return failures[0] if failures else min(codes)
 
@@ -77,3 +83,19 @@ class Jobs:
                 remedy="add one of these sections",
             )
         return runs
+
+
+def _of_spark(error: Exception) -> SinkUnreachableError | None:
+    """Our error for one of Spark's outside of any table: a file system, or Kafka in its hands.
+
+    Told by the module's name, since a run that needs no Spark doesn't import it.
+    """
+    if type(error).__module__.partition(".")[0] not in {"py4j", "pyspark"}:
+        return None
+    lines = [line.lstrip(": ") for line in str(error).splitlines() if line.strip()]
+    # Py4J's first line names the call, and the second one what went wrong in it.
+    reason = lines[min(1, len(lines) - 1)] if lines else type(error).__name__
+    return SinkUnreachableError(
+        f"Spark failed: {reason[:500]}",
+        remedy="check [lakehouse], [kafka] and [spark]; the next run goes on where this one was",
+    )

@@ -29,6 +29,7 @@ SESSION: Final = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
     "spark.sql.session.timeZone": "UTC",
+    + "/millrace-warehouse",  # unused: tables go by path
     # Kafka's secrets are options of the reader: keep them out of plans, logs and event files.
     "spark.redaction.regex": "(?i)secret|password|token|access[.]?key|jaas|keystore|ssl[.]key",
     "spark.sql.redaction.options.regex": "(?i)url|secret|password|token|jaas|keystore|ssl[.]key",
@@ -44,6 +45,8 @@ OWN_DRIVER: Final = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.ui.enabled": "false",
+    # Never used, since tables go by path; but it would appear in the working directory.
+    "spark.sql.warehouse.dir": f"{tempfile.gettempdir()}/millrace-warehouse",
     "spark.ui.showConsoleProgress": "false",
 }
 _JAR_SETTINGS: Final = ("spark.jars", "spark.jars.packages", "spark.driver.extraClassPath")

@@ -13,16 +13,19 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from cdc.errors import ConfigError, LogForgottenError, MillraceError
+from cdc.records.schema import TableName
 from cdc.settings import Settings
 from sinks.batch import TABLES_AT_ONCE, Log, LogState, Report, require_retained
 from sinks.delta.files import Files, HadoopFiles, LocalFiles, one_at_a_time
 from sinks.delta.plans import Plans
-from sinks.paths import local_path, runs_path
-from sinks.plan import Plan, TablePlan, counted, goes_on, has_work, proposed
+from sinks.paths import local_path, runs_path, table_path
+from sinks.plan import Outcome, Plan, TablePlan, counted, goes_on, has_work, proposed
 from sinks.summary import RunSummary, TableResult
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from sinks.delta.table import DeltaTarget
 
 Session = Callable[[], "SparkSession"]
 
@@ -82,8 +85,8 @@ class _Run:
                 self._report(f"finishing run {last.run}, which was interrupted")
                 results = self._apply(last, state)
                 outcome = self._plans.finish(last, _messages(results))
-            before = goes_on(last, outcome) if last and outcome else {}
-            tables = proposed(before, state)
+            before = goes_on(last, self._settled(last, outcome)) if last and outcome else {}
+            tables = self._rebuilt(proposed(before, state), state)
             if not has_work(tables):
                 self._plans.check(str(state.progress.cut))
                 return self._summary(last, results) if last and results else self._nothing()
@@ -97,7 +100,7 @@ class _Run:
         tables: dict[str, TablePlan],
         results: list[TableResult],
     ) -> RunSummary:
-        tables, forgotten = self._remembered(log, state, self._rebuilt(tables, state))
+        tables, forgotten = self._remembered(log, state, tables)
         plan = Plan(
             run=last_run + 1,
             prefix=self._prefix,
@@ -111,15 +114,34 @@ class _Run:
         self._plans.finish(plan, _messages(applied) | _messages(forgotten))
         return self._summary(plan, [*results, *applied, *forgotten])
 
-    def _rebuilt(self, tables: dict[str, TablePlan], state: LogState) -> dict[str, TablePlan]:
-        """The tables, those from the log's start again whose Delta table somebody removed."""
+    def _settled(self, plan: Plan, outcome: Outcome) -> Outcome:
+        """The outcome without the tables whose error came after their commit."""
+        landed = {
+            name
+            for name in outcome.failed
+            if name in plan.tables
+            and plan.tables[name].commits
+            and self._target(name).exists()
+            and self._target(name).applied_run() == plan.run
+        }
+        failed = {name: why for name, why in outcome.failed.items() if name not in landed}
+        return outcome.model_copy(update={"failed": failed})
+
+    def _target(self, name: str) -> "DeltaTarget":
         from sinks.delta.table import DeltaTarget
 
-        def removed(name: str, table: TablePlan) -> bool:
-            table_name = state.tables[name].name
-            target = DeltaTarget(self._session(), self._location, self._prefix, table_name)
-            return bool(table.base) and not target.exists()
+        table = TableName(*name.split(".", 1))
+        return DeltaTarget(self._session(), self._location, self._prefix, table)
 
+    def _removed(self, name: str, table: TablePlan) -> bool:
+        """Whether somebody removed the Delta table; elsewhere than here only if it has news."""
+        folder = local_path(table_path(self._location, TableName(*name.split(".", 1))))
+        if folder is not None:
+            return not (folder / "_delta_log").is_dir()
+        return table.pending and not self._target(name).exists()
+
+    def _rebuilt(self, tables: dict[str, TablePlan], state: LogState) -> dict[str, TablePlan]:
+        """The tables, those from the log's start again whose Delta table somebody removed."""
         return {
             name: table.model_copy(
                 update={
@@ -130,7 +152,7 @@ class _Run:
                     "fresh_ms": int(time.time() * 1000),
                 }
             )
-            if table.pending and removed(name, table)
+            if table.base and self._removed(name, table)
             else table
             for name, table in tables.items()
         }
