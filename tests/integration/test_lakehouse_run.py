@@ -14,7 +14,7 @@ from cdc.records.state import Phase
 from deploy.local.kafka import Kafka
 from sinks.delta import apply, merge
 from sinks.delta.files import one_at_a_time
-from sinks.delta.run import run_lakehouse
+from sinks.delta.run import lakehouse_plans, run_lakehouse
 from sinks.parse import POSITION
 from sinks.paths import table_path
 from sinks.summary import RunSummary
@@ -259,10 +259,30 @@ def test_a_removed_table_is_rebuilt_from_the_log(lakehouse: Lakehouse) -> None:
     log.reached(at(10, 0))
     lakehouse.merge()
     shutil.rmtree(table_path(str(lakehouse.folder), log.schema.name))
+    assert lakehouse.merge().exit_code == ExitCode.OK, "also while its topic is idle"
+    assert lakehouse.rows(log.schema) == [{"id": 1, "n": 1}]
     log.row("c", at(20), {"id": 2, "n": 2})
     log.reached(at(20))
     assert lakehouse.merge().exit_code == ExitCode.OK
     assert lakehouse.rows(log.schema) == [{"id": 1, "n": 1}, {"id": 2, "n": 2}]
+
+
+def test_an_error_after_the_commit_does_not_keep_the_table_from_going_on(
+    lakehouse: Lakehouse,
+) -> None:
+    log = lakehouse.log(column("id", "int4", 1))
+    log.row("r", at(10, 0), {"id": 1})
+    log.table(10)
+    log.reached(at(10, 0))
+    lakehouse.merge()
+    plans = lakehouse_plans(str(lakehouse.folder), lambda: lakehouse.spark)
+    last = plans.last()
+    assert last is not None
+    plans.finish(last, {str(log.schema.name): "the answer to the commit was lost"})
+    log.row("c", at(20), {"id": 2})
+    log.reached(at(20))
+    assert lakehouse.merge().exit_code == ExitCode.OK
+    assert lakehouse.rows(log.schema) == [{"id": 1}, {"id": 2}]
 
 
 def test_a_table_without_key_keeps_as_many_copies_as_the_source(lakehouse: Lakehouse) -> None:
