@@ -54,8 +54,7 @@ def compact_lakehouse(
         return
     plans.forget(last.run - PLANS_KEPT)
     for name in sorted(name for name, table in last.tables.items() if table.base):
-        namespace, _, table = name.partition(".")
-        target = DeltaTarget(session(), location, last.prefix, TableName(namespace, table))
+        target = DeltaTarget(session(), location, last.prefix, TableName.parse(name))
         with explained(name, settings.log.keep):
             if target.exists():
                 yield _compact(target, retention)

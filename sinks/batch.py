@@ -68,7 +68,7 @@ _ACCESS: Final = frozenset({
 
 @dataclass(frozen=True, slots=True)
 class LogState:
-    """What the log says of itself at one moment: a run's cut is ``progress.complete_lsn``.
+    """What the log says of itself at one moment: a run's cut is ``progress.cut``.
 
     ``tables`` and ``schemas`` (versions ascending) go by ``schema.table``; ``starts`` and
     ``ends`` are the offsets of every data partition.

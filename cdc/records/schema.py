@@ -21,6 +21,12 @@ class TableName(NamedTuple):
         """Debezium's ``schema.table`` form, used in filters, topics and messages."""
         return f"{self.namespace}.{self.name}"
 
+    @classmethod
+    def parse(cls, text: str) -> "TableName":
+        """Read that form; the first dot ends the schema, so a schema's name can't have one."""
+        namespace, _, name = text.partition(".")
+        return cls(namespace, name)
+
 
 class Column(BaseModel):
     """One column: its type resolved as far as a reader needs it.

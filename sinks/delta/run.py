@@ -121,8 +121,8 @@ class _Run:
             for name in outcome.failed
             if name in plan.tables
             and plan.tables[name].commits
-            and self._target(name).exists()
-            and self._target(name).applied_run() == plan.run
+            and (target := self._target(name)).exists()
+            and target.applied_run() == plan.run
         }
         failed = {name: why for name, why in outcome.failed.items() if name not in landed}
         return outcome.model_copy(update={"failed": failed})
@@ -130,12 +130,12 @@ class _Run:
     def _target(self, name: str) -> "DeltaTarget":
         from sinks.delta.table import DeltaTarget
 
-        table = TableName(*name.split(".", 1))
+        table = TableName.parse(name)
         return DeltaTarget(self._session(), self._location, self._prefix, table)
 
     def _removed(self, name: str, table: TablePlan) -> bool:
         """Whether somebody removed the Delta table; elsewhere than here only if it has news."""
-        folder = local_path(table_path(self._location, TableName(*name.split(".", 1))))
+        folder = local_path(table_path(self._location, TableName.parse(name)))
         if folder is not None:
             return not (folder / "_delta_log").is_dir()
         return table.pending and not self._target(name).exists()
