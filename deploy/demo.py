@@ -77,12 +77,12 @@ class Life(threading.Thread):
         """Make transactions until it is enough; what goes wrong is kept for who joins."""
         try:
             while not self._enough.is_set() or self.transactions < TRANSACTIONS_MIN:
-                hurry = self._enough.is_set()
                 done = workload.run(
                     self._conninfo,
                     SLICE,
                     seed=2013 + self.transactions,
-                    rate=None if hurry else RATE,
+                    rate=RATE,
+                    hurry=self._enough,
                 )
                 self.transactions += done.transactions
                 self.rolled_back += done.rolled_back

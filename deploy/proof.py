@@ -7,7 +7,7 @@ are on one side only; documents are compared with the same JSON in Python.
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -129,37 +129,46 @@ def lakehouse_differences(
         .agg(F.sum("_side").alias("_side"))
         .where("_side <> 0")
     )
-    examples = [row.asDict() for row in difference.limit(3).collect()]
     ((count,),) = difference.agg(F.coalesce(F.sum(F.abs("_side")), F.lit(0))).collect()
+    examples = [row.asDict() for row in difference.limit(3).collect()] if count else []
     file.unlink()
     return rows, int(count), [json.dumps(example, default=str) for example in examples]
 
 
-def _canonical(value: Any, column: SourceColumn) -> Any:
-    if value is None or column.array:
-        return value
+def _canonical(column: SourceColumn) -> Callable[[Any], Any] | None:
+    """What makes equal values of the column equal, however they were written."""
+    if column.array:
+        return str
     if column.type == "numeric":
-        return str(Decimal(str(value)).normalize())
+        return lambda value: str(Decimal(str(value)).normalize())
     if column.type in {"timestamp", "timestamptz"}:
-        moment = datetime.fromisoformat(str(value))
-        return moment.astimezone(UTC).isoformat() if moment.tzinfo else moment.isoformat()
+        return _moment
     if column.type in {"float4", "float8"}:
-        return float(value)
-    return value
+        return float
+    return None
+
+
+def _moment(value: str) -> str:
+    moment = datetime.fromisoformat(value)
+    return (moment.astimezone(UTC) if moment.tzinfo else moment).isoformat()
 
 
 def _rows_by_key(
-    rows: Iterator[Mapping[str, Any]], columns: list[SourceColumn]
+    rows: Iterable[Mapping[str, Any]], columns: list[SourceColumn]
 ) -> tuple[dict[tuple[Any, ...], bytes], int]:
     """(key → digest of the whole row, number of rows whose key was there already)."""
     found: dict[tuple[Any, ...], bytes] = {}
     repeated = 0
+    canonical = [(column.name, _canonical(column)) for column in columns]
+    keys = [number for number, column in enumerate(columns) if column.key]
     for row in rows:
-        values = {column.name: _canonical(row.get(column.name), column) for column in columns}
-        key = tuple(values[column.name] for column in columns if column.key)
+        values = [
+            value if (value := row.get(name)) is None or same is None else same(value)
+            for name, same in canonical
+        ]
+        key = tuple(values[number] for number in keys)
         repeated += key in found
-        text = json.dumps(values, sort_keys=True, default=str)
-        found[key] = hashlib.blake2b(text.encode(), digest_size=16).digest()
+        found[key] = hashlib.blake2b(repr(values).encode(), digest_size=16).digest()
     return found, repeated
 
 
@@ -177,8 +186,8 @@ def index_differences(
     file = folder / f"{table}.documents.json"
     export(connection, table, file)
     with file.open(encoding="utf-8") as lines:
-        rows = (json.loads(line, parse_float=Decimal) for line in lines)
-        expected, _ = _rows_by_key(rows, columns)
+        exactly = json.JSONDecoder(parse_float=Decimal)
+        expected, _ = _rows_by_key(map(exactly.decode, lines), columns)
     file.unlink()
     client.indices.refresh(index=index)
     hits = scan(client, index=index, size=_SCAN_SIZE, query={"query": {"match_all": {}}})

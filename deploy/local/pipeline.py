@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Final
+from typing import ClassVar, Final
 
 import psycopg
 from psycopg.conninfo import make_conninfo
@@ -23,18 +23,15 @@ from cdc.settings import Settings, load
 from deploy.local.processes import Command, Process, ServerError
 
 _POLL_S: Final = 0.1
-_SHORT_RUNS: Final = {
-    # Tables of a few MB on two cores: compiling takes longer than what it would save.
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseParallelGC",
-    "spark.sql.codegen.wholeStage": "false",
-    "spark.sql.shuffle.partitions": "2",
-}
 _MILLRACE: Final = (sys.executable, "-m", "millrace")
 _ROOT: Final = Path(__file__).resolve().parents[2]
 
 
 class Pipeline:
     """One configuration, and the commands that use it."""
+
+    spark: ClassVar[Mapping[str, str]] = {}
+    """The [spark] section."""
 
     def __init__(
         self,
@@ -56,7 +53,7 @@ class Pipeline:
             | dict(capture or {}),
             "kafka": kafka,
             "lakehouse": {"path": str(folder / "lakehouse")},
-            "spark": _SHORT_RUNS,
+            "spark": self.spark,
         }
         if search_url is not None:
             sections["search"] = {"url": search_url, "index.prefix": f"{prefix}."}

@@ -7,6 +7,7 @@ database and the seed alone, never on time, so two runs on equal databases end e
 """
 
 import random
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -23,7 +24,6 @@ Key = tuple[str, int, datetime]
 _ALPHABET: Final = "ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
 _PROGRESS_EVERY: Final = 500
 _POOL_FLIGHTS_MAX: Final = 20_000
-_SLEEP_MIN_S: Final = 0.001
 _DELAY: Final = (
     "UPDATE flights SET dep_delay = coalesce(dep_delay, 0) + %s,"
     " arr_delay = coalesce(arr_delay, 0) + %s"
@@ -71,15 +71,21 @@ def run(
     progress: Callable[[int], None] | None = None,
     *,
     rate: float | None = None,
+    hurry: threading.Event | None = None,
 ) -> WorkloadSummary:
-    """Make that many transactions, `rate` of them a second or as many as the server takes."""
+    """Make that many transactions, `rate` of them a second or as many as the server takes.
+
+    Once `hurry` is set, the rest is made without a pause.
+    """
+    hurry = hurry or threading.Event()
     kinds: Counter[str] = Counter()
     with psycopg.connect(make_conninfo(**conninfo), autocommit=True) as connection:
         life = _Life(connection, seed)
         started = time.monotonic()
         for number in range(transactions):
-            if rate is not None:
-                _sleep_until(started + number / rate)
+            if rate is not None and not hurry.is_set():
+                # Behind schedule, it catches up: the rate is an average, as it is with users.
+                hurry.wait(started + number / rate - time.monotonic())
             kind = life.choose(number)
             _KINDS[kind].make(life)
             kinds[kind] += 1
@@ -246,10 +252,3 @@ _KINDS: Final[Mapping[str, _Kind]] = {
     "abandon": _Kind(_Life.abandon, 10),
 }
 _CUMULATIVE: Final = [kind.weight for kind in _KINDS.values()]
-
-
-def _sleep_until(moment: float) -> None:
-    # Behind schedule, it catches up: the rate is an average, as it is for a source with users.
-    ahead = moment - time.monotonic()
-    if ahead > _SLEEP_MIN_S:
-        time.sleep(ahead)
