@@ -5,7 +5,7 @@ every file of the last ``retention``, so that a query that is under way, and tim
 it, still find theirs.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final
@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Final
 from cdc.records.schema import TableName
 from cdc.settings import Settings
 from sinks.delta.apply import explained
-from sinks.delta.run import Session, lakehouse_plans
+from sinks.delta.run import lakehouse_plans
 from sinks.delta.table import DeltaTarget
 
 if TYPE_CHECKING:
     from delta.tables import DeltaTable
+    from pyspark.sql import SparkSession
 
 RETENTION: Final = timedelta(days=7)
 PLANS_KEPT: Final = 1_000
@@ -42,7 +43,7 @@ class CompactedTable:
 
 
 def compact_lakehouse(
-    settings: Settings, session: Session, retention: timedelta = RETENTION
+    settings: Settings, session: Callable[[], "SparkSession"], retention: timedelta = RETENTION
 ) -> Iterator[CompactedTable]:
     """Compact every table that a run has written; one at a time, as it is asked for."""
     if settings.lakehouse is None:

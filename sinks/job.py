@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Self
 from cdc.errors import ConfigError, ExitCode, MillraceError, SinkUnreachableError
 from cdc.settings import Settings
 from sinks.batch import Report
-from sinks.delta.run import Session, run_lakehouse
+from sinks.delta.run import run_lakehouse
+from sinks.session import RECORDS_FEW, Session, open_session
 from sinks.summary import RunSummary
 
 if TYPE_CHECKING:
@@ -60,12 +61,10 @@ class Jobs:
         failures = [code for code in codes if code not in {ExitCode.OK, ExitCode.NOTHING_TO_DO}]
         return failures[0] if failures else min(codes)
 
-    def session(self) -> "SparkSession":
-        """The Spark session, started when it is needed first."""
+    def session(self, records: int = RECORDS_FEW) -> "SparkSession":
+        """The Spark session, started when it is needed first, and then for so many records."""
         if self._session is None:
-            from sinks.session import open_session
-
-            self._session = open_session(self._settings.spark)
+            self._session = open_session(self._settings.spark, records=records)
         return self._session
 
     def _chosen(self, sink: str) -> dict[str, Callable[[Settings, Session, Report], RunSummary]]:

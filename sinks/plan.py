@@ -165,6 +165,15 @@ def has_work(tables: dict[str, TablePlan]) -> bool:
     return any(table.pending or not table.base for table in tables.values())
 
 
+def to_read(tables: dict[str, TablePlan]) -> int:
+    """About how many records the tables have to read, transactions' markers among them."""
+    return sum(
+        table.end[number] - offset
+        for table in tables.values()
+        for number, offset in table.start.items()
+    )
+
+
 def counted(table: TablePlan, census: Census, cut: Position, *, keyed: bool) -> TablePlan:
     """The table's plan after a look at its records."""
     found = {

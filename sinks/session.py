@@ -13,7 +13,7 @@ import sys
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Final
+from typing import IO, TYPE_CHECKING, Final, Protocol
 
 from cdc.errors import SparkMissingError
 
@@ -41,11 +41,6 @@ SESSION: Final = {
 OWN_DRIVER: Final = {
     "spark.master": "local[*]",
     "spark.driver.memory": "2g",
-    # A run is short: its best-compiled code has to pay off within a minute, so it is made later
-    # than for a server's years (a half less compiling, and faster at both first and later runs).
-    "spark.driver.extraJavaOptions": "-XX:+IgnoreUnrecognizedVMOptions -XX:+UseParallelGC "
-    "-XX:Tier4InvocationThreshold=30000 -XX:Tier4MinInvocationThreshold=5000 "
-    "-XX:Tier4CompileThreshold=80000 -XX:Tier4BackEdgeThreshold=400000",
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.ui.enabled": "false",
@@ -53,14 +48,38 @@ OWN_DRIVER: Final = {
     "spark.sql.warehouse.dir": f"{tempfile.gettempdir()}/millrace-warehouse",
     "spark.ui.showConsoleProgress": "false",
 }
+RECORDS_FEW: Final = 100_000
+"""A run of fewer records is over before the JVM's best compiler has paid off."""
+_JAVA: Final = "-XX:+IgnoreUnrecognizedVMOptions -XX:+UseParallelGC "
+_QUICK: Final = f"{_JAVA} -XX:TieredStopAtLevel=1"
+# Only the hottest code is worth its best compilation, which shares the cores with the run.
+_STEADY: Final = (
+    f"{_JAVA} -XX:Tier4InvocationThreshold=30000 -XX:Tier4MinInvocationThreshold=5000"
+    " -XX:Tier4CompileThreshold=80000 -XX:Tier4BackEdgeThreshold=400000"
+)
 _JAR_SETTINGS: Final = ("spark.jars", "spark.jars.packages", "spark.driver.extraClassPath")
 _QUERY_ERRORS: Final = "DataFrameQueryContextLogger"
 """PySpark's logger of every failed query, as a page of JSON on stderr."""
 _REPOSITORY: Final = Path(__file__).resolve().parents[1]
 
 
-def open_session(options: Mapping[str, str], name: str = "millrace") -> "SparkSession":
-    """Start Spark, or join the session of this process; raises SparkMissingError."""
+class Session(Protocol):
+    """Gives out a run's Spark session, started when it is asked for first.
+
+    ``records`` is about how many there are to read, where that is known.
+    """
+
+    def __call__(self, records: int = RECORDS_FEW, /) -> "SparkSession":
+        """Return the session."""
+
+
+def open_session(
+    options: Mapping[str, str], name: str = "millrace", records: int = RECORDS_FEW
+) -> "SparkSession":
+    """Start Spark, or join the session of this process; raises SparkMissingError.
+
+    A driver of our own is tuned for about so many ``records``; [spark] overrides that.
+    """
     try:
         from pyspark.sql import SparkSession
     except ImportError:
@@ -70,7 +89,9 @@ def open_session(options: Mapping[str, str], name: str = "millrace") -> "SparkSe
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     submitted = "PYSPARK_GATEWAY_PORT" in os.environ
     if SparkSession.getActiveSession() is None and not submitted:
-        session = _start({"spark.app.name": name} | SESSION | OWN_DRIVER | dict(options))
+        java = _QUICK if records < RECORDS_FEW else _STEADY
+        own = {"spark.app.name": name, "spark.driver.extraJavaOptions": java}
+        session = _start(own | SESSION | OWN_DRIVER | dict(options))
     else:
         builder = SparkSession.builder.appName(name)
         session = builder.config(map={**SESSION, **options}).getOrCreate()

@@ -21,7 +21,7 @@ from cdc.records.schema import TableSchema
 from sinks.delta.table import DeltaTarget, creation_properties, evolve
 from sinks.latest import lost
 from sinks.parse import ABSENT, DELETE, OP, POSITION, UPSERT, quoted, target_names
-from sinks.types import refuse
+from sinks.types import can_be_absent, refuse
 
 ATTEMPTS_MAX: Final = 5
 """How often a commit is tried that another writer (OPTIMIZE, a second run) gets in the way of."""
@@ -60,13 +60,17 @@ def merge(
     """Apply upserts, deletes and a TRUNCATE to an existing table; inside of ``commit``."""
     names = list(target_names(schema).values())
     keys = [target_names(schema)[column.name] for column in schema.key]
+    patchy = {target_names(schema)[c.name] for c in schema.columns if can_be_absent(c)}
     here = {field.name.lower(): field.name for field in target.columns()}
     dropped = set(here.values()) - {here[name.lower()] for name in names} - {POSITION}
     newer = _source(POSITION) > _target(POSITION)
     incomplete = refuse(F.size(_source(ABSENT)) > 0, lost(_source(ABSENT)), "string")
     same_key = reduce(and_, (_target(key) == _source(key) for key in keys))
     updated: dict[str, str | SparkColumn] = {
-        **{quoted(name): _unless_absent(name) for name in names},
+        **{
+            quoted(name): _unless_absent(name) if name in patchy else _source(name)
+            for name in names
+        },
         **{quoted(name): F.lit(None) for name in dropped},
         POSITION: _source(POSITION),
     }

@@ -19,15 +19,14 @@ from sinks.batch import TABLES_AT_ONCE, Log, LogState, Report, require_retained
 from sinks.delta.files import Files, HadoopFiles, LocalFiles, one_at_a_time
 from sinks.delta.plans import Plans
 from sinks.paths import local_path, runs_path, table_path
-from sinks.plan import Outcome, Plan, TablePlan, counted, goes_on, has_work, proposed
+from sinks.plan import Outcome, Plan, TablePlan, counted, goes_on, has_work, proposed, to_read
+from sinks.session import Session
 from sinks.summary import RunSummary, TableResult
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from sinks.delta.table import DeltaTarget
-
-Session = Callable[[], "SparkSession"]
 
 
 def run_lakehouse(settings: Settings, session: Session, report: Report = print) -> RunSummary:
@@ -46,7 +45,7 @@ def run_lakehouse(settings: Settings, session: Session, report: Report = print) 
         return _Run(settings, settings.lakehouse.path, session, report).once()
 
 
-def lakehouse_plans(location: str, session: Session) -> Plans:
+def lakehouse_plans(location: str, session: Callable[[], "SparkSession"]) -> Plans:
     """The plans of a lakehouse; ``session`` is called where its file system needs the JVM."""
     folder = local_path(location)
     files: Files = (
@@ -185,10 +184,11 @@ class _Run:
         return kept, failures
 
     def _looked_at(self, tables: dict[str, TablePlan], state: LogState) -> dict[str, TablePlan]:
-        from sinks.delta.census import census
+        from sinks.census import census
 
         pending = {name: table for name, table in tables.items() if table.pending}
-        found = census(self._session(), self._settings.kafka, pending, state.progress.cut)
+        spark = self._session(to_read(pending))
+        found = census(spark, self._settings.kafka, pending, state.progress.cut)
         return {
             name: counted(
                 table,

@@ -46,8 +46,19 @@ class DeltaTarget:
         return self._log_version() >= 0
 
     def applied_run(self) -> int:
-        """The number of the run that the table has; 0 where none of ours has written to it."""
-        found = self._snapshot().transactions().get(self.application)
+        """The number of the run that the table has; 0 where none of ours has written to it.
+
+        A version's checksum file lists its application transactions; without one, Delta has to
+        put the version's whole state together, which takes three jobs.
+        https://github.com/delta-io/delta/blob/master/PROTOCOL.md#version-checksum-file
+        """
+        snapshot = self._snapshot()
+        checksum = snapshot.checksumOpt()
+        if checksum.isDefined() and checksum.get().setTransactions().isDefined():
+            listed = checksum.get().setTransactions().get()
+            runs = (listed.apply(number) for number in range(listed.size()))
+            return next((int(r.version()) for r in runs if r.appId() == self.application), 0)
+        found = snapshot.transactions().get(self.application)
         return int(found.get()) if found.isDefined() else 0
 
     def columns(self) -> StructType:

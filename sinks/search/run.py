@@ -8,11 +8,10 @@ it is complete. A table without a key has nothing to name its documents by, and 
 """
 
 import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from opensearchpy import OpenSearch
 from pydantic import BaseModel, ValidationError
@@ -29,17 +28,24 @@ from cdc.errors import (
 from cdc.records.schema import TableName
 from cdc.settings import SearchSettings, Settings
 from sinks.batch import TABLES_AT_ONCE, Log, LogState, Report, require_retained
-from sinks.plan import Outcome, Plan, TablePlan, counted, goes_on, has_work, proposed, ready
+from sinks.plan import (
+    Outcome,
+    Plan,
+    TablePlan,
+    counted,
+    goes_on,
+    has_work,
+    proposed,
+    ready,
+    to_read,
+)
 from sinks.search.client import check, connect
 from sinks.search.documents import index_names
 from sinks.search.indexes import TableIndex
 from sinks.search.progress import Claim, Ledger
+from sinks.session import Session
 from sinks.summary import RunSummary, TableResult
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-Session = Callable[[], "SparkSession"]
 Model = TypeVar("Model", bound=BaseModel)
 
 
@@ -200,11 +206,11 @@ class _Run:
         return found
 
     def _looked_at(self, tables: dict[str, TablePlan]) -> dict[str, TablePlan]:
-        from sinks.delta.census import census
+        from sinks.census import census
 
         pending = {name: table for name, table in tables.items() if table.pending}
         cut = self._state.progress.cut
-        found = census(self._session(), self._settings.kafka, pending, cut)
+        found = census(self._session(to_read(pending)), self._settings.kafka, pending, cut)
         return {
             name: counted(table, found, cut, keyed=True)
             if table.pending or not table.base

@@ -40,7 +40,7 @@ class Lakehouse:
         return HandLog(self.kafka, self.prefix, table_schema(self.prefix, table, *columns))
 
     def merge(self) -> RunSummary:
-        return run_lakehouse(self.settings, lambda: self.spark, lambda _: None)
+        return run_lakehouse(self.settings, lambda _records=0: self.spark, lambda _: None)
 
     def rows(self, schema: TableSchema) -> list[dict[str, Any]]:
         path = table_path(str(self.folder), schema.name)

@@ -121,7 +121,7 @@ def test_delta_is_the_model_at_every_cut(
         written = upto
         cut = max(upto - held_back, cut)  # a cut never goes back
         log.reached(at(cut * 10, 9) if cut > snapshot_at + 1 else at(point, 0))
-        summary = run_lakehouse(merge, lambda: spark, lambda _: None)
+        summary = run_lakehouse(merge, lambda _records=0: spark, lambda _: None)
         assert [str(table.error) for table in summary.tables if table.error] == []
         found = spark.read.format("delta").load(table_path(str(folder), schema.name))
         rows = {row["id"]: row.asDict() for row in found.drop(POSITION).collect()}

@@ -54,7 +54,7 @@ class Indexes:
 
     def merge(self, url: str = "") -> RunSummary:
         settings = self._settings(url) if url else self.settings
-        return run_search(settings, lambda: self.spark, self.said.append)
+        return run_search(settings, lambda _records=0: self.spark, self.said.append)
 
     def documents(self) -> dict[str, dict[str, Any]]:
         answer = self.client.search(index=f"{self.prefix}-{ALIAS}", body={"size": 1_000})
@@ -328,7 +328,7 @@ def test_server_that_is_not_there_is_said_at_once(indexes: Indexes) -> None:
 def test_missing_section_is_said(indexes: Indexes) -> None:
     settings = indexes.settings.model_copy(update={"search": None})
     with pytest.raises(ConfigError, match="no search server"):
-        run_search(settings, lambda: indexes.spark, print)
+        run_search(settings, lambda _records=0: indexes.spark, print)
 
 
 def test_applied_tables_are_recorded(indexes: Indexes) -> None:
