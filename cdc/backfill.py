@@ -4,6 +4,7 @@ The daemon must not import the snapshots package; what it needs of it is the pro
 """
 
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple, Protocol
 
@@ -93,9 +94,11 @@ class SnapshotWriter:
         Told to stop, it ends early: the tables that aren't whole are read again by the next start.
         """
         writer = self._writer
+        whole = [table for table in described if self._tables.is_whole(table.name)]
         writer.write(
             self._tables.begin_snapshot(table, exported.consistent_point) for table in described
         )
+        events = self._forget_rows(whole, position)
         writer.commit()
         self._observer.snapshot_started(described)
 
@@ -104,7 +107,6 @@ class SnapshotWriter:
             writer.write(schema_records)
             return made
 
-        events = 0
         for batch in backfill.read(exported, described, encoder):
             writer.write(batch.records)
             events += len(batch.records)
@@ -126,6 +128,18 @@ class SnapshotWriter:
             if stop.is_set():
                 writer.commit()
                 break
+        return events
+
+    def _forget_rows(self, tables: Sequence[TableDescription], position: Position) -> int:
+        """Let a table that is read once more be what it is now: rows that are gone go."""
+        events = 0
+        for table in tables:
+            encoder, schema_records = self._tables.snapshot_encoder(table, position)
+            self._writer.write(schema_records)
+            now_us = time.time_ns() // 1_000
+            records = encoder.snapshot_truncate(position, position.commit_lsn, now_us)
+            self._writer.write(records)
+            events += len(records)
         return events
 
     def _full(self) -> bool:

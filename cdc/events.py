@@ -109,8 +109,17 @@ class TableEncoder:
 
     def truncate(self, lsn: Lsn, position: Position) -> list[Record]:
         """All rows gone: one record per partition, since each holds a part of the keys."""
+        return self._truncated(lsn, position, self._transaction)
+
+    def snapshot_truncate(self, position: Position, lsn: Lsn, ts_us: int) -> list[Record]:
+        """All rows that were there before a snapshot gone: its own are all that there are."""
+        return self._truncated(lsn, position.just_before(), self._source.of_snapshot(ts_us))
+
+    def _truncated(
+        self, lsn: Lsn, position: Position, source: tuple[str, str, str]
+    ) -> list[Record]:
         key = TRUNCATE_KEY if self._compacted else None
-        value = self._value("null", "null", "t", lsn)
+        value = self._value("null", "null", "t", lsn, source)
         headers = self._headers(position)
         return [
             Record(self._topic, key, value, headers, partition)

@@ -36,7 +36,7 @@ from cdc.records.schema import TableSchema
 from cdc.records.state import Phase, Progress, TableState, progress_record
 from cdc.records.topics import progress_topic, schema_topic, table_topic
 from cdc.settings import Settings
-from cdc.tables import Tables
+from cdc.tables import Tables, check_published
 
 log = structlog.get_logger()
 WAITING_LINE_S = 10
@@ -95,6 +95,14 @@ class Session:
         self.tables = self._open_tables()
         if self._progress is None or self._progress.phase is Phase.CREATING:
             start.check_untouched(self.tables.states, [table.name for table in self._described])
+        check_published(
+            {
+                name: state.entry
+                for name, state in self.tables.states.items()
+                if state.phase is Phase.STREAMING and str(name) not in again
+            },
+            {table.name: table.entry for table in self._described},
+        )
         self._topics.ensure_data_topics(self.tables.states.values(), self._described)
 
     def catch_up(
@@ -161,7 +169,9 @@ class Session:
     def _describe_again(self) -> None:
         """Look tables up once more: what changed before the snapshot is in it, and only there."""
         captured = [CapturedTable(table.oid, table.name) for table in self._described]
+        before = {table.name: table.entry for table in self._described}
         self._described = catalog.describe(self._sql, captured, self._capture.publication_name)
+        check_published(before, {table.name: table.entry for table in self._described})
         self._topics.ensure_data_topics(self.tables.states.values(), self._described)
 
     def _connect_replication(self, stack: ExitStack) -> PGconn:
@@ -268,7 +278,12 @@ class Session:
             read_all(kafka, table_topic(prefix), TableState, self.keep_alive),
             read_all(kafka, schema_topic(prefix), TableSchema, self.keep_alive),
             lambda relation: catalog.describe_relation(self._sql, relation),
+            self._entry,
         )
+
+    def _entry(self, oid: int) -> int:
+        publication_name = self._capture.publication_name
+        return catalog.publication_entries(self._sql, publication_name, [oid]).get(oid, 0)
 
     def _snapshot(
         self,

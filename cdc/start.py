@@ -6,6 +6,7 @@ finds, in which order it looks, and what it does about it.
 
 import time
 from collections.abc import Callable, Container, Iterable
+from uuid import uuid4
 
 import psycopg
 from psycopg.pq.abc import PGconn
@@ -96,6 +97,7 @@ def first_progress(settings: Settings, system: System) -> Progress:
     """The record that announces a slot before it is made."""
     nowhere = Position(EPOCH, Lsn(0), 0)
     return Progress(
+        log=uuid4().hex,
         slot=settings.capture.slot_name,
         system_identifier=system.identifier,
         timeline=system.timeline,

@@ -5,10 +5,10 @@ out as a state record, to be written in the same Kafka transaction as the rows t
 """
 
 import time
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Literal
 
-from cdc.errors import UnreadTableError
+from cdc.errors import GapError, UnreadTableError
 from cdc.events import TableEncoder
 from cdc.postgres.catalog import TableDescription, relation_signature
 from cdc.records.position import Lsn, Position
@@ -21,6 +21,8 @@ from cdc.settings import Settings
 from cdc.wal.messages import Relation
 
 DescribeRelation = Callable[[Relation], tuple[Column, ...]]
+Entry = Callable[[int], int]
+"""A relation's OID → the OID of its entry in the publication."""
 
 
 class Tables:
@@ -33,6 +35,7 @@ class Tables:
         states: Iterable[TableState],
         schemas: Iterable[TableSchema],
         describe: DescribeRelation,
+        entry: Entry,
     ) -> None:
         self.states = {state.name: state for state in states}
         self.prefix = settings.capture.topic_prefix
@@ -41,6 +44,7 @@ class Tables:
         self._database = database
         self._history = SchemaHistory(self.prefix, schemas)
         self._describe = describe
+        self._entry = entry
 
     def unread(
         self, described: Iterable[TableDescription], again: Collection[str] = ()
@@ -49,10 +53,12 @@ class Tables:
         return [
             table
             for table in described
-            if str(table.name) in again
-            or table.name not in self.states
-            or self.states[table.name].phase is not Phase.STREAMING
+            if str(table.name) in again or not self.is_whole(table.name)
         ]
+
+    def is_whole(self, table: TableName) -> bool:
+        """Whether all of the table's rows are in the log."""
+        return table in self.states and self.states[table].phase is Phase.STREAMING
 
     def begin_snapshot(self, table: TableDescription, consistent_point: Lsn) -> Record:
         """Start (or start again) a table's snapshot; returns its state record."""
@@ -67,6 +73,7 @@ class Tables:
                 epoch=1,
                 phase=Phase.SNAPSHOT,
                 snapshot_lsn=consistent_point,
+                entry=table.entry,
                 rows_estimated=table.rows_estimated,
             )
         )
@@ -103,7 +110,8 @@ class Tables:
     ) -> tuple[TableEncoder | None, list[Record]]:
         """An encoder for a relation, or None when its table isn't captured.
 
-        Raises UnreadTableError when it should be: the next start reads its rows first.
+        Raises UnreadTableError when it should be: the next start reads its rows first. Raises
+        GapError if it left the publication and came back: PostgreSQL then sends a new Relation.
         """
         table = TableName(relation.namespace, relation.name)
         if table not in self.states:
@@ -117,6 +125,8 @@ class Tables:
                     " then read it again by `millrace snapshot` under its present name",
                 )
             return None, []
+        if (entry := self._entry(relation.oid)) != 0:  # else it has just left, maybe for ever
+            check_published({table: self.states[table].entry}, {table: entry})
         return self._encoder(
             table,
             relation_signature(relation),
@@ -147,3 +157,15 @@ class Tables:
             compacted=state.cleanup == "compact",
         )
         return encoder, new
+
+
+def check_published(before: Mapping[TableName, int], now: Mapping[TableName, int]) -> None:
+    """Raise GapError for tables that have another entry in the publication than they had."""
+    returned = sorted(name for name, entry in now.items() if before.get(name, 0) not in {0, entry})
+    if not returned:
+        return
+    names = [str(name) for name in returned]
+    raise GapError(
+        f"left the publication, and changes meanwhile are not in the log: {', '.join(names[:20])}",
+        remedy="read them again: millrace snapshot " + " ".join(names),
+    )

@@ -1,14 +1,23 @@
 """The lakehouse's location and a table's name → where things are in it."""
 
 from pathlib import Path
+from typing import Final
 from urllib.parse import quote, unquote, urlsplit
 
 from cdc.records.schema import TableName
 
+_RESERVED: Final = frozenset({".", "..", "_millrace"})
+
 
 def table_path(lakehouse: str, table: TableName) -> str:
-    """``<lakehouse>/<schema>/<table>``; other characters than letters, digits, ``.-_`` as %XX."""
-    folders = (quote(part, safe="") for part in table)
+    """``<lakehouse>/<schema>/<table>``; other characters than letters, digits, ``.-_`` as %XX.
+
+    So is what a file system, or Millrace itself, means something else by.
+    """
+    folders = (
+        f"%{ord(part[0]):02X}{part[1:]}" if part in _RESERVED else quote(part, safe="")
+        for part in table
+    )
     return "/".join([lakehouse.rstrip("/"), *folders])
 
 

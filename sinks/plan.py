@@ -10,7 +10,7 @@ from typing import Final, Literal, NamedTuple
 from pydantic import BaseModel, ConfigDict
 
 from cdc.errors import LogForgottenError
-from cdc.records.position import Lsn, Position
+from cdc.records.position import Position
 from cdc.records.state import PositionField, TableState
 from sinks.batch import LogState, Offsets
 
@@ -55,13 +55,14 @@ class TablePlan(BaseModel):
 
 
 class Plan(BaseModel):
-    """One run: its number, its cut, and what it applies."""
+    """One run of a sink: its number, the log that it reads, its cut, and what it applies."""
 
     model_config = ConfigDict(frozen=True)
 
     format: Literal[1] = FORMAT
     run: int
     prefix: str
+    log: str
     cut: PositionField
     cut_ts_us: int
     ts_ms: int
@@ -89,6 +90,12 @@ class Found(NamedTuple):
 
 Census = dict[tuple[str, int], Found]
 """Topic and partition → what its new records are."""
+
+
+def require_same_log(plan: Plan, state: LogState) -> None:
+    """Raise LogForgottenError where the log isn't the one that the plan was made for."""
+    if plan.log != state.progress.log:
+        raise _made_anew(f"the log of topic.prefix {plan.prefix}", "")
 
 
 def goes_on(plan: Plan, outcome: Outcome) -> dict[str, TablePlan]:
@@ -131,7 +138,7 @@ def proposed(before: dict[str, TablePlan], state: LogState) -> dict[str, TablePl
         ends = state.ends[table.topic]
         last = before.get(name)
         if last is not None and any(ends[number] < last.start[number] for number in ends):
-            raise _made_anew(name, table.topic)
+            raise _made_anew(f"the log of {name}", f"topic {table.topic}")
         start = last.start if last is not None else state.starts[table.topic]
         current = last is not None and start == ends
         tables[name] = TablePlan(
@@ -151,10 +158,10 @@ def proposed(before: dict[str, TablePlan], state: LogState) -> dict[str, TablePl
     return tables
 
 
-def _made_anew(name: str, topic: str) -> LogForgottenError:
+def _made_anew(what: str, where: str) -> LogForgottenError:
     return LogForgottenError(
-        f"the log of {name} ends before what was applied: it was made anew",
-        where=f"topic {topic}",
+        f"{what} was made anew: it isn't the one that was applied so far",
+        where=where,
         remedy="a new log needs new derived tables: remove the lakehouse's tables and its "
         "_millrace folder, and the indexes with their progress index",
     )
@@ -188,7 +195,7 @@ def counted(table: TablePlan, census: Census, cut: Position, *, keyed: bool) -> 
         and (table.after is None or position > table.after)
     ]
     if _replaces_all(table, keyed=keyed):
-        bounds.append(_just_before(table.snapshot))
+        bounds.append(table.snapshot.just_before())
     return table.model_copy(
         update={
             "next": {
@@ -219,7 +226,3 @@ def _replaces_all(table: TablePlan, *, keyed: bool) -> bool:
     if keyed:
         return table.shown.epoch != table.snapshot.epoch
     return table.shown != table.snapshot
-
-
-def _just_before(position: Position) -> Position:
-    return Position(position.epoch, Lsn(position.commit_lsn - 1), (1 << 64) - 1)

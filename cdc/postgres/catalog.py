@@ -79,6 +79,10 @@ JOIN pg_namespace n ON n.nspname = p.schemaname
 JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = p.tablename
 WHERE p.pubname = %s AND c.oid = ANY (%s)
 """
+_ENTRIES: Final = """
+SELECT r.prrelid, r.oid FROM pg_publication_rel r JOIN pg_publication p ON p.oid = r.prpubid
+WHERE p.pubname = %s AND r.prrelid = ANY (%s)
+"""
 _PUBLICATION_EXISTS: Final = "SELECT 1 FROM pg_publication WHERE pubname = %s"
 _BLOCK_BYTES: Final = "SELECT current_setting('block_size')::int"
 
@@ -109,7 +113,8 @@ class TableDescription:
     """All that the daemon needs to know of a table before it reads it.
 
     ``columns`` are those that the publication publishes; ``primary_key`` names all key columns,
-    published or not. ``rows_estimated`` is the planner's guess. ``row_filter`` is SQL.
+    published or not. ``rows_estimated`` is the planner's guess. ``row_filter`` is SQL. ``entry``
+    is the OID of the table's entry in the publication: 0 where that names no tables.
     """
 
     oid: int
@@ -124,6 +129,7 @@ class TableDescription:
     block_bytes: int
     row_filter: str | None
     signature: str
+    entry: int
 
     @property
     def pages(self) -> int:
@@ -166,6 +172,16 @@ def describe(
     """
     facts = _Facts.look_up(connection, [table.oid for table in tables], publication)
     return [_description(table, facts) for table in tables if table.oid in facts.roots]
+
+
+def publication_entries(
+    connection: psycopg.Connection, publication: str, oids: Sequence[int]
+) -> dict[int, int]:
+    """Table → its entry in the publication, by OIDs; one that left and came back has a new one.
+
+    https://www.postgresql.org/docs/current/catalog-pg-publication-rel.html
+    """
+    return dict(query(connection, _ENTRIES, [publication, list(oids)]))
 
 
 def describe_relation(connection: psycopg.Connection, relation: Relation) -> tuple[Column, ...]:
@@ -256,6 +272,7 @@ class _Facts(NamedTuple):
     identities: dict[int, _Identity]
     attributes: dict[int, list[_RawAttribute]]
     published: dict[int, tuple[list[str] | None, str | None]]
+    entries: dict[int, int]
     types: dict[tuple[int, int], ColumnType]
 
     @classmethod
@@ -276,6 +293,7 @@ class _Facts(NamedTuple):
             identities=_identities(connection, [member.oid for member in members]),
             attributes=attributes,
             published=_published(connection, publication, oids),
+            entries=publication_entries(connection, publication, oids),
             types=resolve(connection, (Attribute(False, *raw[:3]) for raw in raws)),
         )
 
@@ -327,6 +345,7 @@ def _description(table: CapturedTable, facts: _Facts) -> TableDescription:
         block_bytes=facts.block_bytes,
         row_filter=row_filter,
         signature=signature(root.replica_identity, attributes),
+        entry=facts.entries.get(root.oid, 0),
     )
 
 

@@ -85,6 +85,7 @@ def find_problems(
     yield from _some_tables(tables, where)
     yield from _readable(connection, tables, where)
     for table in tables:
+        yield from _named(table, where)
         yield from _identified(table, settings, where)
     yield from _topics(settings.topic_prefix, tables)
 
@@ -182,6 +183,17 @@ def _readable(
             f"row-level security hides rows of {', '.join(map(str, hidden))} from the role {role}",
             where=where,
             remedy=f"let a superuser run ALTER ROLE {role} BYPASSRLS;",
+        )
+
+
+def _named(table: TableDescription, where: str) -> Iterator[MillraceError]:
+    """A table is known by ``schema.table``, as Debezium writes it; a schema's name ends there."""
+    if "." in table.name.namespace:
+        yield _refused(
+            table,
+            where,
+            "is in a schema with a dot in its name",
+            "rename the schema",
         )
 
 

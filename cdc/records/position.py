@@ -5,7 +5,7 @@ the log's format: they never change meaning under the same format number.
 """
 
 import re
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 HEADER = "millrace.position"
 """Name of the record header that carries a position and a schema version."""
@@ -37,6 +37,9 @@ class Lsn(int):
         return f"Lsn({str(self)!r})"
 
 
+INDEX_MAX: Final = (1 << 64) - 1
+
+
 class Position(NamedTuple):
     """Where a change stands: history, then transaction, then frame within the transaction.
 
@@ -52,6 +55,10 @@ class Position(NamedTuple):
     def __str__(self) -> str:
         """Fixed-width text, which sorts as the position does."""
         return f"{self.epoch:08x}.{self.commit_lsn:016x}.{self.index:016x}"
+
+    def just_before(self) -> "Position":
+        """A position after everything that was committed before this one's transaction."""
+        return Position(self.epoch, Lsn(self.commit_lsn - 1), INDEX_MAX)
 
     @classmethod
     def parse(cls, text: str) -> "Position":

@@ -52,6 +52,7 @@ class Phase(StrEnum):
 class Progress(BaseModel):
     """How far the log goes. The last committed one is the truth; there is no other place.
 
+    ``log`` names the log: a new one under the same topics has another name.
     ``position``: every record up to it is in the log. ``cut``: every record up to it is in the
     log, and no transaction is there in part: the newest position that a sink may apply up to.
     ``cut_ts_us``: commit time of the last transaction before the cut (µs since 1970, UTC; 0: none
@@ -62,6 +63,7 @@ class Progress(BaseModel):
     model_config = ConfigDict(frozen=True)
 
     format: Literal[1] = FORMAT
+    log: str
     slot: str
     system_identifier: str
     timeline: int
@@ -78,7 +80,8 @@ class Progress(BaseModel):
 class TableState(BaseModel):
     """A table's topic and its snapshot: written with the rows that it speaks of.
 
-    ``partitions`` and ``cleanup`` are what the topic was made with, for ever. A sink shows the
+    ``partitions`` and ``cleanup`` are what the topic was made with, for ever. ``entry`` is the OID
+    of the table's entry in the publication when its snapshot began, 0 for none. A sink shows the
     table once ``phase`` is streaming and its cut reaches ``(epoch, snapshot_lsn, 0)``.
     """
 
@@ -93,6 +96,7 @@ class TableState(BaseModel):
     epoch: int
     phase: Phase
     snapshot_lsn: LsnField
+    entry: int = 0
     rows_estimated: int = 0
     rows_sent: int = 0
     chunks_total: int = 0

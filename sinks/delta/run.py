@@ -19,7 +19,17 @@ from sinks.batch import TABLES_AT_ONCE, Log, LogState, Report, require_retained
 from sinks.delta.files import Files, HadoopFiles, LocalFiles, one_at_a_time
 from sinks.delta.plans import Plans
 from sinks.paths import local_path, runs_path, table_path
-from sinks.plan import Outcome, Plan, TablePlan, counted, goes_on, has_work, proposed, to_read
+from sinks.plan import (
+    Outcome,
+    Plan,
+    TablePlan,
+    counted,
+    goes_on,
+    has_work,
+    proposed,
+    require_same_log,
+    to_read,
+)
 from sinks.session import Session
 from sinks.summary import RunSummary, TableResult
 
@@ -78,6 +88,8 @@ class _Run:
             state = log.state(self._prefix, self._settings.capture.slot_name, self._report)
             if state is None:
                 return self._nothing("the log is empty: has `millrace run` been started?")
+            if last is not None:
+                require_same_log(last, state)
             results: list[TableResult] = []
             outcome = self._plans.outcome(last) if last else None
             if last is not None and outcome is None:
@@ -103,6 +115,7 @@ class _Run:
         plan = Plan(
             run=last_run + 1,
             prefix=self._prefix,
+            log=state.progress.log,
             cut=state.progress.cut,
             cut_ts_us=state.progress.cut_ts_us,
             ts_ms=int(time.time() * 1000),

@@ -37,6 +37,7 @@ from sinks.plan import (
     has_work,
     proposed,
     ready,
+    require_same_log,
     to_read,
 )
 from sinks.search.client import check, connect
@@ -113,6 +114,8 @@ class _Run:
         """Finish the plan that is under way, then plan and apply what is new."""
         results: list[TableResult] = []
         last = _parse(Plan, claim.record.plan) if claim.record.plan else None
+        if last is not None:
+            require_same_log(last, self._state)
         if last is not None and claim.unfinished is not None:
             self._report(f"finishing run {last.run}, which was interrupted")
             results = self._finish(last, claim)
@@ -135,6 +138,7 @@ class _Run:
         plan = Plan(
             run=claim.record.run + 1,
             prefix=self._settings.capture.topic_prefix,
+            log=self._state.progress.log,
             cut=self._state.progress.cut,
             cut_ts_us=self._state.progress.cut_ts_us,
             ts_ms=int(time.time() * 1000),

@@ -13,7 +13,7 @@ from cdc.errors import ExitCode
 from cdc.records.state import FORMAT
 from cdc.records.topics import progress_topic
 from deploy.local.postgres import Postgres
-from tests.fixtures.pipeline import RunningPipeline
+from tests.fixtures.pipeline import RunningPipeline, state_of
 from tests.fixtures.refusals import Configured, refusal
 
 pytestmark = [pytest.mark.postgres, pytest.mark.kafka]
@@ -53,6 +53,25 @@ def test_a_slot_that_was_moved_or_removed_behind_our_back_is_a_gap(
     run(database, f"SELECT pg_create_logical_replication_slot('{name}', 'pgoutput')")
     refusal(captured, ExitCode.GAP, f"slot {name} was moved to", "not in the log")
     assert captured.progress() == before
+
+
+def test_a_table_that_left_the_publication_is_a_gap_until_it_is_read_again(
+    captured: RunningPipeline, database: dict[str, str]
+) -> None:
+    publication = f"ALTER PUBLICATION {captured.settings.capture.publication_name}"
+    away = (f"{publication} DROP TABLE item", f"{publication} ADD TABLE item")
+    run(database, away[0], "DELETE FROM item WHERE id = 1", "INSERT INTO item VALUES (3)", away[1])
+    refusal(captured, ExitCode.GAP, "left the publication", "millrace snapshot public.item")
+
+    assert captured.millrace("snapshot", "public.item").returncode == ExitCode.OK
+    daemon = captured.start()
+    run(database, "INSERT INTO item VALUES (4)")
+    captured.wait_until_logged(captured.wal_end(), daemon)
+    rows = state_of(captured.log())
+    assert sorted(row["id"] for row in rows.values()) == [2, 3, 4]
+
+    run(database, away[0], "INSERT INTO item VALUES (5)", away[1], "INSERT INTO item VALUES (6)")
+    assert daemon.wait(30) == ExitCode.GAP
 
 
 def test_a_slot_without_a_record_is_a_gap(configured: Configured, database: dict[str, str]) -> None:

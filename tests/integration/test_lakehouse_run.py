@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from cdc.errors import BusyError, ExitCode
+from cdc.errors import BusyError, ExitCode, LogForgottenError
 from cdc.records.schema import TableSchema
 from cdc.records.state import Phase
 from deploy.local.kafka import Kafka
@@ -265,6 +265,20 @@ def test_a_removed_table_is_rebuilt_from_the_log(lakehouse: Lakehouse) -> None:
     log.reached(at(20))
     assert lakehouse.merge().exit_code == ExitCode.OK
     assert lakehouse.rows(log.schema) == [{"id": 1, "n": 1}, {"id": 2, "n": 2}]
+
+
+def test_a_log_that_was_made_anew_is_not_mistaken_for_the_old_one(lakehouse: Lakehouse) -> None:
+    log = lakehouse.log(column("id", "int4", 1), column("n", "int4"))
+    log.row("r", at(10, 0), {"id": 1, "n": 1})
+    log.table(10)
+    log.reached(at(10, 0))
+    lakehouse.merge()
+    log.log = "another"
+    log.row("r", at(20, 0), {"id": 1, "n": 2})
+    log.reached(at(20))
+    with pytest.raises(LogForgottenError, match="made anew"):
+        lakehouse.merge()
+    assert lakehouse.rows(log.schema) == [{"id": 1, "n": 1}]
 
 
 def test_an_error_after_the_commit_does_not_keep_the_table_from_going_on(

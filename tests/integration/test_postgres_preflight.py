@@ -102,6 +102,11 @@ def test_a_table_without_key_can_be_refused(database: Conninfo) -> None:
     assert "has no primary key" in str(error)
 
 
+def test_a_schema_with_a_dot_in_its_name_is_refused(database: Conninfo) -> None:
+    run(database, 'CREATE SCHEMA "a.b"', 'CREATE TABLE "a.b".c (id int PRIMARY KEY)')
+    assert "table a.b.c is in a schema with a dot" in str(refusal(database))
+
+
 def test_tables_that_would_share_a_topic_are_refused(database: Conninfo) -> None:
     run(database, 'CREATE TABLE "a b" (id int PRIMARY KEY)')
     run(database, 'CREATE TABLE "a_b" (id int PRIMARY KEY)')

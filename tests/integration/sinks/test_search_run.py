@@ -4,7 +4,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from cdc.errors import BusyError, ConfigError, ExitCode, SinkUnreachableError
+from cdc.errors import (
+    BusyError,
+    ConfigError,
+    ExitCode,
+    LogForgottenError,
+    SinkUnreachableError,
+)
 from cdc.records.schema import TableName
 from cdc.records.state import Phase
 from cdc.settings import Settings
@@ -258,6 +264,17 @@ def test_deleted_index_is_loaded_again_from_the_log(indexes: Indexes) -> None:
     log.reached(at(200))
     indexes.merge()
     assert set(indexes.documents()) == {"1", "2", "3", "4"}
+
+
+def test_log_that_was_made_anew_is_not_mistaken_for_the_old_one(indexes: Indexes) -> None:
+    log = loaded(indexes)
+    before = indexes.documents()
+    log.log = "another"
+    log.row("r", at(200, 0), {"id": 0, "a": "other", "n": 0})
+    log.reached(at(200))
+    with pytest.raises(LogForgottenError, match="made anew"):
+        indexes.merge()
+    assert indexes.documents() == before
 
 
 def test_new_epoch_is_a_new_index_without_the_old_rows(indexes: Indexes) -> None:

@@ -212,6 +212,16 @@ def test_a_truncate_reaches_every_partition() -> None:
     assert {record.key for record in retained} == {None}
 
 
+def test_a_table_read_once_more_lets_go_of_older_rows_before_its_own() -> None:
+    snapshot = Position(1, Lsn(9), 0)
+    made = encoder(ID_V)
+    truncates = made.snapshot_truncate(snapshot, Lsn(9), 5_000_001)
+    assert [record.partition for record in truncates] == [0, 1, 2]
+    ((_, header),) = truncates[0].headers
+    position, _ = parse_header(header)
+    assert Position(1, Lsn(8), 1) < position < snapshot
+
+
 def test_an_odd_name_is_quoted() -> None:
     table = schema('i"d', "v\\é", key='i"d')
     (record,) = encoder(table).insert((b"1", b"x"), LSN, POSITION)

@@ -29,6 +29,7 @@ SLOT = SlotState(
 
 def progress(position: Position, flush: int, timeline: int = 1) -> Progress:
     return Progress(
+        log="one",
         slot="s",
         system_identifier="1",
         timeline=timeline,

@@ -36,7 +36,9 @@ def table_plan(**changes: object) -> TablePlan:
 
 
 def plan(run: int = 4, **tables: TablePlan) -> Plan:
-    return Plan(run=run, prefix="p", cut=position(20), cut_ts_us=0, ts_ms=0, tables=tables)
+    return Plan(
+        run=run, prefix="p", log="one", cut=position(20), cut_ts_us=0, ts_ms=0, tables=tables
+    )
 
 
 def test_a_plan_is_made_once(tmp_path: Path) -> None:
@@ -113,6 +115,7 @@ def test_a_log_made_anew_is_never_applied_on() -> None:
         snapshot_lsn=Lsn(7),
     )
     progress = Progress(
+        log="one",
         slot="s",
         system_identifier="1",
         timeline=1,

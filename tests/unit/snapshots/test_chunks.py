@@ -50,6 +50,7 @@ def test_each_leaf_has_at_least_one_chunk() -> None:
         block_bytes=8192,
         row_filter=None,
         signature="",
+        entry=0,
     )
     chunks = plan(table, chunk_bytes=200 * 8192)
     assert [(chunk.leaf.oid, *chunk.pages) for chunk in chunks] == [

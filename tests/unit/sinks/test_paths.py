@@ -1,0 +1,19 @@
+"""Every table has a folder of its own inside the lakehouse, whatever it is called."""
+
+import pytest
+
+from cdc.records.schema import TableName
+from sinks.paths import table_path
+
+
+@pytest.mark.parametrize(
+    ("table", "path"),
+    [
+        (TableName("public", "orders"), "s3a://lake/public/orders"),
+        (TableName("Größe", "a/b"), "s3a://lake/Gr%C3%B6%C3%9Fe/a%2Fb"),
+        (TableName("..", "."), "s3a://lake/%2E./%2E"),
+        (TableName("_millrace", "runs"), "s3a://lake/%5Fmillrace/runs"),
+    ],
+)
+def test_a_table_stays_inside_and_apart(table: TableName, path: str) -> None:
+    assert table_path("s3a://lake/", table) == path
