@@ -19,6 +19,7 @@ from pathlib import Path
 from deploy.local.processes import Command
 command = Command("sleeper", ("sleep", "60"), Path(sys.argv[1]) / "log")
 print(command.start(keep=sys.argv[2] == "keep").pid, flush=True)
+sys.stdin.readline()
 os.kill(os.getpid(), signal.SIGKILL)
 """
 
@@ -36,10 +37,11 @@ def eventually(condition: Callable[[], bool], timeout_s: float = 10) -> bool:
 
 def sleeper_of_a_killed_parent(folder: Path, keep: str) -> KeptProcess:
     words = [sys.executable, "-c", PARENT, str(folder), keep]
-    parent = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
+    pipe = subprocess.PIPE
+    parent = subprocess.Popen(words, stdin=pipe, stdout=pipe, text=True)
     assert parent.stdout is not None
     sleeper = KeptProcess.of("sleeper", int(parent.stdout.readline()))
-    parent.communicate()
+    parent.communicate("\n")  # only now: who looks at a process that may be gone finds nothing
     assert parent.returncode == -signal.SIGKILL
     return sleeper
 
