@@ -6,6 +6,7 @@ KEEP=1 leaves everything running. Exit code 0 only if there is no difference.
 """
 
 import os
+import subprocess
 import sys
 import threading
 import time
@@ -15,6 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final
 
+import psycopg
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
 from rich.table import Table
@@ -302,7 +304,7 @@ def main() -> int:
     holds = False
     try:
         holds = Demo(stack, console, keep=keep).run()
-    except (ServerError, MillraceError) as error:
+    except (ServerError, MillraceError, psycopg.Error, subprocess.TimeoutExpired) as error:
         console.print(f"demo: {error}", style="red", markup=False)
     except KeyboardInterrupt:
         console.print("\ninterrupted: stopping everything")
