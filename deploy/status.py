@@ -175,10 +175,10 @@ def _lakehouse(settings: Settings, progress: Progress | None) -> SinkStatus | No
 def _search(settings: Settings, progress: Progress | None) -> SinkStatus | None:
     if settings.search is None:
         return None
-    from sinks.plan import Outcome, Plan
+    from sinks.plan import Outcome, Plan, stored
     from sinks.search.client import check
     from sinks.search.client import connect as connect_search
-    from sinks.search.progress import Ledger
+    from sinks.search.progress import PLACE, Ledger
 
     client = connect_search(settings.search)
     check(client, settings.search)  # one that is away is not waited for, as a merge would
@@ -186,7 +186,8 @@ def _search(settings: Settings, progress: Progress | None) -> SinkStatus | None:
     record = ledger.run()
     if record.run == 0:
         return _never("search")
-    plan = Plan.model_validate_json(record.plan)
+    plan = stored(Plan, record.plan, PLACE)
+    outcome = stored(Outcome, record.outcome, PLACE) if record.outcome else None
     fresh_ms = max(plan.ts_ms, record.checked_ms)
     return SinkStatus(
         sink="search",
@@ -194,7 +195,7 @@ def _search(settings: Settings, progress: Progress | None) -> SinkStatus | None:
         cut=str(plan.cut),
         lag_s=_cut_lag_s(plan.cut, plan.cut_ts_us, progress),
         tables=len(plan.tables),
-        failed=Outcome.model_validate_json(record.outcome).failed if record.outcome else {},
+        failed=outcome.failed if outcome else {},
         finished=record.state == "done",
         keep_left_s=settings.log.keep.total_seconds() - (time.time() - fresh_ms / 1e3),
     )

@@ -5,16 +5,17 @@ table goes on where its own last *applied* plan ended, so a table that fails hol
 """
 
 import time
-from typing import Final, Literal, NamedTuple
+from typing import Final, Literal, NamedTuple, TypeVar
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, ValidationError
 
-from cdc.errors import LogForgottenError
+from cdc.errors import LogForgottenError, LogFormatError
 from cdc.records.position import Position
 from cdc.records.state import PositionField, TableState
 from sinks.batch import LogState, Offsets
 
 FORMAT: Final = 1
+Stored = TypeVar("Stored", bound=BaseModel)
 
 
 class TablePlan(BaseModel):
@@ -90,6 +91,18 @@ class Found(NamedTuple):
 
 Census = dict[tuple[str, int], Found]
 """Topic and partition → what its new records are."""
+
+
+def stored(kind: type[Stored], text: str, where: str) -> Stored:
+    """Read a plan or an outcome; raises LogFormatError where it isn't one of ours."""
+    try:
+        return kind.model_validate_json(text)
+    except ValidationError as error:
+        raise LogFormatError(
+            f"a {kind.__name__.lower()} can't be read: {error.errors()[0]['msg']}",
+            where=where,
+            remedy="a newer Millrace has written it: run that one",
+        ) from None
 
 
 def require_same_log(plan: Plan, state: LogState) -> None:

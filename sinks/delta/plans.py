@@ -6,17 +6,16 @@ last found that there is nothing to do.
 
 import re
 import time
-from typing import Final, TypeVar
+from typing import Final
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel
 
-from cdc.errors import BusyError, LogFormatError
+from cdc.errors import BusyError
 from sinks.delta.files import Files
-from sinks.plan import Outcome, Plan
+from sinks.plan import Outcome, Plan, Stored, stored
 
 _PLAN: Final = re.compile(r"(\d{20})\.json")
 _CHECKED: Final = "checked.json"
-Model = TypeVar("Model", bound=BaseModel)
 
 
 class Checked(BaseModel):
@@ -78,18 +77,9 @@ class Plans:
             self._files.remove(_plan_name(run))
         return len(old)
 
-    def _parse(self, kind: type[Model], name: str) -> Model | None:
+    def _parse(self, kind: type[Stored], name: str) -> Stored | None:
         text = self._files.read(name)
-        if text is None:
-            return None
-        try:
-            return kind.model_validate_json(text)
-        except ValidationError as error:
-            raise LogFormatError(
-                f"{name} was written by a newer Millrace, or is damaged: "
-                f"{error.errors()[0]['msg']}",
-                where=self._where,
-            ) from None
+        return None if text is None else stored(kind, text, f"{self._where}/{name}")
 
 
 def _plan_name(run: int) -> str:

@@ -75,6 +75,10 @@ class RunRecord(BaseModel):
     owner: Owner | None = None
 
 
+PLACE: Final = "the progress index"
+"""Where messages say that a run's record is."""
+
+
 class TableRecord(BaseModel):
     """What a table's index has been given: everything before ``offsets``, up to ``cut`` (text).
 

@@ -11,16 +11,13 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
-from typing import TypeVar
 
 from opensearchpy import OpenSearch
-from pydantic import BaseModel, ValidationError
 
 from cdc.errors import (
     BusyError,
     ConfigError,
     LogForgottenError,
-    LogFormatError,
     MillraceError,
     SinkError,
     SinkUnreachableError,
@@ -38,16 +35,15 @@ from sinks.plan import (
     proposed,
     ready,
     require_same_log,
+    stored,
     to_read,
 )
 from sinks.search.client import check, connect
 from sinks.search.documents import index_names
 from sinks.search.indexes import TableIndex
-from sinks.search.progress import Claim, Ledger
+from sinks.search.progress import PLACE, Claim, Ledger
 from sinks.session import Session
 from sinks.summary import RunSummary, TableResult
-
-Model = TypeVar("Model", bound=BaseModel)
 
 
 def run_search(settings: Settings, session: Session, report: Report = print) -> RunSummary:
@@ -113,7 +109,7 @@ class _Run:
     def once(self, log: Log, claim: Claim) -> tuple[Plan | None, list[TableResult]]:
         """Finish the plan that is under way, then plan and apply what is new."""
         results: list[TableResult] = []
-        last = _parse(Plan, claim.record.plan) if claim.record.plan else None
+        last = stored(Plan, claim.record.plan, PLACE) if claim.record.plan else None
         if last is not None:
             require_same_log(last, self._state)
         if last is not None and claim.unfinished is not None:
@@ -121,7 +117,7 @@ class _Run:
             results = self._finish(last, claim)
         before: dict[str, TablePlan] = {}
         if last is not None:
-            outcome = _parse(Outcome, claim.record.outcome)
+            outcome = stored(Outcome, claim.record.outcome, PLACE)
             before = self._standing(goes_on(last, outcome))
         before, forgotten = self._remembered(log, before, claim.record.checked_ms)
         tables = proposed(before, self._state)
@@ -276,13 +272,3 @@ class _Run:
     def _index(self, table: TableName) -> TableIndex:
         log = self._settings.capture.topic_prefix
         return TableIndex(self._client, self._aliases[table], log, table)
-
-
-def _parse(kind: type[Model], text: str) -> Model:
-    try:
-        return kind.model_validate_json(text)
-    except ValidationError as error:
-        raise LogFormatError(
-            f"the plan in the progress index can't be read: {error.errors()[0]['msg']}",
-            remedy="a newer Millrace has written it: run that one",
-        ) from None
