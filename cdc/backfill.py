@@ -94,11 +94,11 @@ class SnapshotWriter:
         Told to stop, it ends early: the tables that aren't whole are read again by the next start.
         """
         writer = self._writer
-        whole = [table for table in described if self._tables.is_whole(table.name)]
+        known = [table for table in described if table.name in self._tables.states]
         writer.write(
             self._tables.begin_snapshot(table, exported.consistent_point) for table in described
         )
-        events = self._forget_rows(whole, position)
+        events = self._forget_rows(known, position)
         writer.commit()
         self._observer.snapshot_started(described)
 
@@ -131,7 +131,7 @@ class SnapshotWriter:
         return events
 
     def _forget_rows(self, tables: Sequence[TableDescription], position: Position) -> int:
-        """Let a table that is read once more be what it is now: rows that are gone go."""
+        """Let tables that are read once more be what they are now: rows that are gone go."""
         events = 0
         for table in tables:
             encoder, schema_records = self._tables.snapshot_encoder(table, position)

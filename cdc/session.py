@@ -311,8 +311,10 @@ class Session:
         return progress.model_copy(update={"events": progress.events + events})
 
     def _begin_streaming(self, progress: Progress) -> Progress:
-        if progress.phase is not Phase.STREAMING and not self._stop.is_set():
-            progress = progress.model_copy(update={"phase": Phase.STREAMING})
+        if self._stop.is_set():
+            return progress
+        progress = progress.model_copy(update={"phase": Phase.STREAMING})
+        if progress != self._progress:
             self.writer.write([progress_record(self._capture.topic_prefix, progress)])
             self.writer.commit()
         return progress

@@ -187,7 +187,11 @@ class Streaming:
             self._cursor.next()
 
     def _encoder(self, oid: int, position: Position) -> TableEncoder | None:
-        """The table's encoder, ready for this transaction; None when it isn't captured."""
+        """The table's encoder, ready for this transaction.
+
+        None when the table isn't captured, or its snapshot has the transaction: older records
+        behind newer ones would outlive them when the topic is compacted.
+        """
         try:
             return self._active[oid]
         except KeyError:
@@ -198,9 +202,12 @@ class Streaming:
                 raise CorruptMessageError(f"a row of relation {oid}, which wasn't announced")
             self._encoders[oid], schema_records = self._tables.stream_encoder(relation, position)
             self._writer.write(schema_records)
-        encoder = self._active[oid] = self._encoders[oid]
+        encoder = self._encoders[oid]
+        if encoder is not None and self._tables.has_read(encoder.table, position):
+            encoder = None
         if encoder is not None and self._cursor.transaction is not None:
             encoder.begin(self._cursor.transaction)
+        self._active[oid] = encoder
         return encoder
 
     def _write(self, records: list[Record]) -> None:

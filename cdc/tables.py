@@ -60,6 +60,11 @@ class Tables:
         """Whether all of the table's rows are in the log."""
         return table in self.states and self.states[table].phase is Phase.STREAMING
 
+    def has_read(self, table: TableName, position: Position) -> bool:
+        """Whether the table's snapshot shows what was committed there."""
+        state = self.states[table]
+        return position < Position(state.epoch, state.snapshot_lsn, 0)
+
     def begin_snapshot(self, table: TableDescription, consistent_point: Lsn) -> Record:
         """Start (or start again) a table's snapshot; returns its state record."""
         known = self.states.get(table.name)
@@ -125,7 +130,8 @@ class Tables:
                     " then read it again by `millrace snapshot` under its present name",
                 )
             return None, []
-        if (entry := self._entry(relation.oid)) != 0:  # else it has just left, maybe for ever
+        entry = self._entry(relation.oid)
+        if entry != 0 and self._captures(str(table)):  # 0: it has just left, maybe for ever
             check_published({table: self.states[table].entry}, {table: entry})
         return self._encoder(
             table,
@@ -166,6 +172,7 @@ def check_published(before: Mapping[TableName, int], now: Mapping[TableName, int
         return
     names = [str(name) for name in returned]
     raise GapError(
-        f"left the publication, and changes meanwhile are not in the log: {', '.join(names[:20])}",
+        "tables left the publication and came back, or it publishes other columns or rows of them:"
+        f" what they lack isn't in the log: {', '.join(names[:20])}",
         remedy="read them again: millrace snapshot " + " ".join(names),
     )

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from decimal import Decimal
+from decimal import Context, Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -29,6 +29,8 @@ _PLAIN: Final = {
     *("text", "varchar", "bpchar", "name", "timestamp", "timestamptz"),
 }
 """Types that row_to_json writes in a form that Spark reads back exactly."""
+_EXACT: Final = Context(prec=150_000)
+"""More digits than PostgreSQL's numeric has."""
 _SCAN_SIZE: Final = 5_000
 
 
@@ -140,7 +142,7 @@ def _canonical(column: SourceColumn) -> Callable[[Any], Any] | None:
     if column.array:
         return str
     if column.type == "numeric":
-        return lambda value: str(Decimal(str(value)).normalize())
+        return lambda value: str(Decimal(str(value)).normalize(_EXACT))
     if column.type in {"timestamp", "timestamptz"}:
         return _moment
     if column.type in {"float4", "float8"}:

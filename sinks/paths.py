@@ -2,7 +2,7 @@
 
 from pathlib import Path
 from typing import Final
-from urllib.parse import quote, unquote, urlsplit
+from urllib.parse import quote, urlsplit
 
 from cdc.records.schema import TableName
 
@@ -30,5 +30,5 @@ def local_path(location: str) -> Path | None:
     """The path of a location on this machine's own file system, else None."""
     parts = urlsplit(location)
     if parts.scheme == "file":
-        return Path(unquote(parts.path))
+        return Path(parts.path)
     return None if parts.scheme else Path(location).absolute()

@@ -50,12 +50,12 @@ OWN_DRIVER: Final = {
 }
 RECORDS_FEW: Final = 100_000
 """A run of fewer records is over before the JVM's best compiler has paid off."""
-_JAVA: Final = "-XX:+IgnoreUnrecognizedVMOptions -XX:+UseParallelGC "
-_QUICK: Final = f"{_JAVA} -XX:TieredStopAtLevel=1"
+_QUICK: Final = "-XX:+IgnoreUnrecognizedVMOptions -XX:TieredStopAtLevel=1"
 # Only the hottest code is worth its best compilation, which shares the cores with the run.
 _STEADY: Final = (
-    f"{_JAVA} -XX:Tier4InvocationThreshold=30000 -XX:Tier4MinInvocationThreshold=5000"
-    " -XX:Tier4CompileThreshold=80000 -XX:Tier4BackEdgeThreshold=400000"
+    "-XX:+IgnoreUnrecognizedVMOptions -XX:Tier4InvocationThreshold=30000"
+    " -XX:Tier4MinInvocationThreshold=5000 -XX:Tier4CompileThreshold=80000"
+    " -XX:Tier4BackEdgeThreshold=400000"
 )
 _JAR_SETTINGS: Final = ("spark.jars", "spark.jars.packages", "spark.driver.extraClassPath")
 _QUERY_ERRORS: Final = "DataFrameQueryContextLogger"
@@ -169,8 +169,9 @@ def _require_classes(session: "SparkSession") -> None:
 
 
 def _reason(output: IO[bytes]) -> str:
-    """The line of the JVM's output that says most: the first error, else the last line."""
+    """What says most of the JVM's output: the first error and what follows, else the last line."""
     output.seek(0)
     lines = [line.strip() for line in output.read().decode(errors="replace").splitlines()]
-    telling = [line for line in lines if "rror" in line or "xception" in line]
-    return (telling or [line for line in lines if line] or [""])[0][:400]
+    telling = (number for number, line in enumerate(lines) if "rror" in line or "xception" in line)
+    first = next(telling, len(lines) - 1)
+    return " ".join(lines[first : first + 2])[:400]

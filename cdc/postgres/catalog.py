@@ -79,10 +79,19 @@ JOIN pg_namespace n ON n.nspname = p.schemaname
 JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = p.tablename
 WHERE p.pubname = %s AND c.oid = ANY (%s)
 """
+# What lets the publication publish a table: its name or a partition root's, its schema's, or all.
 _ENTRIES: Final = """
-SELECT r.prrelid, r.oid FROM pg_publication_rel r JOIN pg_publication p ON p.oid = r.prpubid
-WHERE p.pubname = %s AND r.prrelid = ANY (%s)
+SELECT c.oid, coalesce(min(r.oid), {by_schema}, CASE WHEN p.puballtables THEN p.oid END)
+FROM pg_publication p
+JOIN pg_class c ON c.oid = ANY (%s)
+LEFT JOIN pg_publication_rel r ON r.prpubid = p.oid
+    AND (r.prrelid = c.oid OR r.prrelid IN (SELECT relid FROM pg_partition_ancestors(c.oid)))
+WHERE p.pubname = %s
+GROUP BY c.oid, c.relnamespace, p.oid, p.puballtables
 """
+_BY_SCHEMA: Final = """(
+    SELECT n.oid FROM pg_publication_namespace n
+    WHERE n.pnpubid = p.oid AND n.pnnspid = c.relnamespace)"""
 _PUBLICATION_EXISTS: Final = "SELECT 1 FROM pg_publication WHERE pubname = %s"
 _BLOCK_BYTES: Final = "SELECT current_setting('block_size')::int"
 
@@ -114,7 +123,7 @@ class TableDescription:
 
     ``columns`` are those that the publication publishes; ``primary_key`` names all key columns,
     published or not. ``rows_estimated`` is the planner's guess. ``row_filter`` is SQL. ``entry``
-    is the OID of the table's entry in the publication: 0 where that names no tables.
+    is the OID of what makes the publication publish the table: 0 where it doesn't.
     """
 
     oid: int
@@ -179,9 +188,12 @@ def publication_entries(
 ) -> dict[int, int]:
     """Table → its entry in the publication, by OIDs; one that left and came back has a new one.
 
+    So has one that is published with other columns or another filter than before.
     https://www.postgresql.org/docs/current/catalog-pg-publication-rel.html
     """
-    return dict(query(connection, _ENTRIES, [publication, list(oids)]))
+    by_schema = _BY_SCHEMA if connection.info.server_version >= 150_000 else "NULL::oid"
+    rows = query(connection, _ENTRIES.format(by_schema=by_schema), [list(oids), publication])
+    return {oid: entry for oid, entry in rows if entry is not None}
 
 
 def describe_relation(connection: psycopg.Connection, relation: Relation) -> tuple[Column, ...]:

@@ -81,7 +81,7 @@ class TableState(BaseModel):
     """A table's topic and its snapshot: written with the rows that it speaks of.
 
     ``partitions`` and ``cleanup`` are what the topic was made with, for ever. ``entry`` is the OID
-    of the table's entry in the publication when its snapshot began, 0 for none. A sink shows the
+    of the table's entry in the publication when its snapshot began. A sink shows the
     table once ``phase`` is streaming and its cut reaches ``(epoch, snapshot_lsn, 0)``.
     """
 

@@ -74,6 +74,43 @@ def test_a_table_that_left_the_publication_is_a_gap_until_it_is_read_again(
     assert daemon.wait(30) == ExitCode.GAP
 
 
+@pytest.mark.parametrize(
+    ("publishes", "leaves"),
+    [
+        ("FOR TABLES IN SCHEMA public", "ALTER PUBLICATION {} DROP TABLES IN SCHEMA public"),
+        ("FOR ALL TABLES", "DROP PUBLICATION {}"),
+    ],
+)
+def test_so_is_one_that_is_published_with_its_schema_or_with_all(
+    configured: Configured, database: dict[str, str], publishes: str, leaves: str
+) -> None:
+    made = configured(**{"publication.autocreate.mode": "disabled"})
+    name = made.settings.capture.publication_name
+    create = f"CREATE PUBLICATION {name} {publishes}"
+    run(database, "CREATE TABLE item (id int PRIMARY KEY)", create)
+    daemon = made.start()
+    made.wait_until_logged(made.wal_end(), daemon)
+    assert made.stop(daemon) == 0
+    comes_back = create if leaves.startswith("DROP") else leaves.replace("DROP", "ADD")
+    run(database, leaves.format(name), "INSERT INTO item VALUES (1)", comes_back.format(name))
+    refusal(made, ExitCode.GAP, "left the publication", "millrace snapshot public.item")
+
+
+def test_a_table_read_again_is_right_even_when_its_topic_was_compacted(
+    captured: RunningPipeline, database: dict[str, str]
+) -> None:
+    """What the snapshot has seen mustn't come after it, or compaction would keep that."""
+    run(database, "DELETE FROM item WHERE id = 1", "INSERT INTO item VALUES (3)")
+    assert captured.millrace("snapshot", "public.item").returncode == ExitCode.OK
+    daemon = captured.start()
+    run(database, "INSERT INTO item VALUES (4)")
+    captured.wait_until_logged(captured.wal_end(), daemon)
+    log = captured.log()
+    compacted = list({(record.partition, record.key): record for record in log}.values())
+    for records in (log, compacted):
+        assert sorted(row["id"] for row in state_of(records).values()) == [2, 3, 4]
+
+
 def test_a_slot_without_a_record_is_a_gap(configured: Configured, database: dict[str, str]) -> None:
     made = configured()
     name = made.settings.capture.slot_name

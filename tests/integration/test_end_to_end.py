@@ -17,7 +17,7 @@ from sinks.paths import table_path
 from sinks.search.client import connect as connect_search
 from sinks.search.documents import index_name
 from sinks.session import open_session
-from tests.faults.test_killed_daemon import SMALL, assert_log_is_whole
+from tests.faults.test_killed_daemon import SMALL, assert_log_is_whole, snapshot_lsn
 from tests.fixtures.pipeline import RunningPipeline
 
 pytestmark = [pytest.mark.postgres, pytest.mark.kafka, pytest.mark.opensearch, pytest.mark.spark]
@@ -117,7 +117,7 @@ def test_killed_daemons_and_cron_runs_end_in_tables_and_indexes_that_are_the_sou
         connection.execute("""INSERT INTO "Odd Näme" VALUES (1, 'again', 1)""")
         made.wait_until_logged(made.wal_end(), daemon)
     merged(made)
-    assert_log_is_whole(made.log())
+    assert_log_is_whole(made.log(), snapshot_lsn(made))
     assert_derived_is_source(made, database)
     assert made.millrace("merge", "all").returncode == ExitCode.NOTHING_TO_DO
     assert_status_tells_all(made)

@@ -25,8 +25,8 @@ from tests.fixtures.pipeline import LogRecord, RunningPipeline, state_of
 
 pytestmark = [pytest.mark.postgres, pytest.mark.kafka]
 MakePipeline = Callable[..., RunningPipeline]
-ODD_SCHEMA, ODD_TABLE, ODD_KEY = 'Odd "schema".ß', "Tisch.größe 😀 'x'", 'Schlüssel "k".1'
-ODD = '"Odd ""schema"".ß"."Tisch.größe 😀 \'x\'"'
+ODD_SCHEMA, ODD_TABLE, ODD_KEY = 'Odd "schema" ß', "Tisch.größe 😀 'x'", 'Schlüssel "k".1'
+ODD = '"Odd ""schema"" ß"."Tisch.größe 😀 \'x\'"'
 KEYED: dict[str, tuple[str, Sequence[str]]] = {
     "public.empty": ("empty", ["id"]),
     f"{ODD_SCHEMA}.{ODD_TABLE}": (ODD, [ODD_KEY]),
@@ -46,7 +46,7 @@ SCHEMA = f"""
     CREATE TABLE nothing ();
     ALTER TABLE nothing REPLICA IDENTITY FULL;
     INSERT INTO nothing DEFAULT VALUES;
-    CREATE SCHEMA "Odd ""schema"".ß";
+    CREATE SCHEMA "Odd ""schema"" ß";
     CREATE TABLE {ODD} ("Schlüssel ""k"".1" text PRIMARY KEY, "a\\b{{}}😀" text, "SELECT" int);
     INSERT INTO {ODD} VALUES ('eins "1"\t\n', 'ä\\n😀', 1), ('', NULL, NULL);
     CREATE TABLE sales (region text, id int, v int, PRIMARY KEY (region, id))

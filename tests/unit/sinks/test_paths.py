@@ -1,9 +1,11 @@
 """Every table has a folder of its own inside the lakehouse, whatever it is called."""
 
+from pathlib import Path
+
 import pytest
 
 from cdc.records.schema import TableName
-from sinks.paths import table_path
+from sinks.paths import local_path, table_path
 
 
 @pytest.mark.parametrize(
@@ -17,3 +19,8 @@ from sinks.paths import table_path
 )
 def test_a_table_stays_inside_and_apart(table: TableName, path: str) -> None:
     assert table_path("s3a://lake/", table) == path
+
+
+def test_a_local_path_is_what_hadoop_makes_of_it() -> None:
+    path = table_path("file:///lake", TableName("public", "odd name"))
+    assert local_path(path) == Path("/lake/public/odd%20name")
