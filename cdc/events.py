@@ -41,7 +41,6 @@ class TableEncoder:
         compacted: bool,
         clock_ns: Callable[[], int] = time.time_ns,
     ) -> None:
-        self.table = schema.name
         self._schema = schema
         self._topic = schema.topic
         self._partitions = partitions

@@ -196,18 +196,18 @@ class Streaming:
             return self._active[oid]
         except KeyError:
             pass
+        relation = self._relations.get(oid)
+        if relation is None:
+            raise CorruptMessageError(f"a row of relation {oid}, which wasn't announced")
+        if self._tables.has_read(relation, position):
+            self._active[oid] = None
+            return None
         if oid not in self._encoders:
-            relation = self._relations.get(oid)
-            if relation is None:
-                raise CorruptMessageError(f"a row of relation {oid}, which wasn't announced")
             self._encoders[oid], schema_records = self._tables.stream_encoder(relation, position)
             self._writer.write(schema_records)
-        encoder = self._encoders[oid]
-        if encoder is not None and self._tables.has_read(encoder.table, position):
-            encoder = None
+        encoder = self._active[oid] = self._encoders[oid]
         if encoder is not None and self._cursor.transaction is not None:
             encoder.begin(self._cursor.transaction)
-        self._active[oid] = encoder
         return encoder
 
     def _write(self, records: list[Record]) -> None:

@@ -60,10 +60,10 @@ class Tables:
         """Whether all of the table's rows are in the log."""
         return table in self.states and self.states[table].phase is Phase.STREAMING
 
-    def has_read(self, table: TableName, position: Position) -> bool:
-        """Whether the table's snapshot shows what was committed there."""
-        state = self.states[table]
-        return position < Position(state.epoch, state.snapshot_lsn, 0)
+    def has_read(self, relation: Relation, position: Position) -> bool:
+        """Whether the table's snapshot shows what was committed at the position."""
+        state = self.states.get(TableName(relation.namespace, relation.name))
+        return state is not None and position < Position(state.epoch, state.snapshot_lsn, 0)
 
     def begin_snapshot(self, table: TableDescription, consistent_point: Lsn) -> Record:
         """Start (or start again) a table's snapshot; returns its state record."""
