@@ -95,9 +95,8 @@ class SnapshotWriter:
         """
         writer = self._writer
         known = [table for table in described if table.name in self._tables.states]
-        writer.write(
-            self._tables.begin_snapshot(table, exported.consistent_point) for table in described
-        )
+        for table in described:
+            writer.write(self._tables.begin_snapshot(table, exported.consistent_point))
         events = self._forget_rows(known, position)
         writer.commit()
         self._observer.snapshot_started(described)

@@ -16,7 +16,7 @@ from psycopg.pq.abc import PGconn
 
 from cdc import start
 from cdc.backfill import Backfill, SnapshotObserver, SnapshotWriter
-from cdc.errors import ConfigError, SlotInUseError
+from cdc.errors import ConfigError, SlotInUseError, UnreadTableError
 from cdc.faults import FaultPoint, reach
 from cdc.kafka.producer import LogWriter
 from cdc.kafka.state import last_progress, read_all
@@ -32,7 +32,7 @@ from cdc.postgres.connection import (
 )
 from cdc.postgres.stream import ReplicationStream
 from cdc.records.position import Position
-from cdc.records.schema import TableSchema
+from cdc.records.schema import TableName, TableSchema
 from cdc.records.state import Phase, Progress, TableState, progress_record
 from cdc.records.topics import progress_topic, schema_topic, table_topic
 from cdc.settings import Settings
@@ -95,14 +95,9 @@ class Session:
         self.tables = self._open_tables()
         if self._progress is None or self._progress.phase is Phase.CREATING:
             start.check_untouched(self.tables.states, [table.name for table in self._described])
-        check_published(
-            {
-                name: state.entry
-                for name, state in self.tables.states.items()
-                if state.phase is Phase.STREAMING and str(name) not in again
-            },
-            {table.name: table.entry for table in self._described},
-        )
+        if not again:  # one gap after the other can be mended so
+            whole = [s for s in self.tables.states.values() if s.phase is Phase.STREAMING]
+            check_published(whole, _published(self._described))
         self._topics.ensure_data_topics(self.tables.states.values(), self._described)
 
     def catch_up(
@@ -169,9 +164,14 @@ class Session:
     def _describe_again(self) -> None:
         """Look tables up once more: what changed before the snapshot is in it, and only there."""
         captured = [CapturedTable(table.oid, table.name) for table in self._described]
-        before = {table.name: table.entry for table in self._described}
+        before = _published(self._described)
         self._described = catalog.describe(self._sql, captured, self._capture.publication_name)
-        check_published(before, {table.name: table.entry for table in self._described})
+        if any(before[name] != now for name, now in _published(self._described).items()):
+            raise UnreadTableError(
+                "the publication was changed while a snapshot was about to begin",
+                where=self._capture.publication_name,
+                remedy="start again",
+            )
         self._topics.ensure_data_topics(self.tables.states.values(), self._described)
 
     def _connect_replication(self, stack: ExitStack) -> PGconn:
@@ -318,3 +318,8 @@ class Session:
             self.writer.write([progress_record(self._capture.topic_prefix, progress)])
             self.writer.commit()
         return progress
+
+
+def _published(described: Sequence[TableDescription]) -> dict[TableName, tuple[int, int]]:
+    """The OIDs of each table and of its entry in the publication."""
+    return {table.name: (table.oid, table.entry) for table in described}

@@ -65,10 +65,11 @@ class Tables:
         state = self.states.get(TableName(relation.namespace, relation.name))
         return state is not None and position < Position(state.epoch, state.snapshot_lsn, 0)
 
-    def begin_snapshot(self, table: TableDescription, consistent_point: Lsn) -> Record:
-        """Start (or start again) a table's snapshot; returns its state record."""
+    def begin_snapshot(self, table: TableDescription, consistent_point: Lsn) -> list[Record]:
+        """Start (or start again) a table's snapshot; returns the state records to write."""
         known = self.states.get(table.name)
-        return self._set(
+        renamed = self._renamed(table.oid, table.name, consistent_point)
+        begun = self._set(
             TableState(
                 namespace=table.name.namespace,
                 table=table.name.name,
@@ -78,10 +79,12 @@ class Tables:
                 epoch=1,
                 phase=Phase.SNAPSHOT,
                 snapshot_lsn=consistent_point,
+                oid=table.oid,
                 entry=table.entry,
                 rows_estimated=table.rows_estimated,
             )
         )
+        return [*renamed, begun]
 
     def advance_snapshot(self, table: TableName, rows: int, chunks: tuple[int, int]) -> Record:
         """Count the chunks (done, total) and rows sent so far; returns the table's state record."""
@@ -119,6 +122,7 @@ class Tables:
         GapError if it left the publication and came back: PostgreSQL then sends a new Relation.
         """
         table = TableName(relation.namespace, relation.name)
+        renamed = self._renamed(relation.oid, table, since.commit_lsn)
         if table not in self.states:
             if self._captures(str(table)):
                 raise UnreadTableError(
@@ -129,17 +133,27 @@ class Tables:
                     " had this name for a while only: leave the name out by table.exclude.list,"
                     " then read it again by `millrace snapshot` under its present name",
                 )
-            return None, []
+            return None, renamed
         entry = self._entry(relation.oid)
         if entry != 0 and self._captures(str(table)):  # 0: it has just left, maybe for ever
-            check_published({table: self.states[table].entry}, {table: entry})
-        return self._encoder(
+            check_published([self.states[table]], {table: (relation.oid, entry)}, since.commit_lsn)
+        encoder, new = self._encoder(
             table,
             relation_signature(relation),
             relation.replica_identity,
             since,
             lambda: self._describe(relation),
         )
+        return encoder, [*renamed, *new]
+
+    def _renamed(self, oid: int, name: TableName, lsn: Lsn) -> list[Record]:
+        """Note in a table's state that it goes by another name since then."""
+        return [
+            self._set(state.model_copy(update={"renamed_lsn": lsn}))
+            for state in list(self.states.values())
+            if state.oid == oid and state.name != name
+            if state.renamed_lsn is None and lsn > state.snapshot_lsn
+        ]
 
     def _encoder(
         self,
@@ -165,14 +179,26 @@ class Tables:
         return encoder, new
 
 
-def check_published(before: Mapping[TableName, int], now: Mapping[TableName, int]) -> None:
-    """Raise GapError for tables that have another entry in the publication than they had."""
-    returned = sorted(name for name, entry in now.items() if before.get(name, 0) not in {0, entry})
-    if not returned:
-        return
-    names = [str(name) for name in returned]
-    raise GapError(
-        "tables left the publication and came back, or it publishes other columns or rows of them:"
-        f" what they lack isn't in the log: {', '.join(names[:20])}",
-        remedy="read them again: millrace snapshot " + " ".join(names),
-    )
+def check_published(
+    states: Iterable[TableState],
+    now: Mapping[TableName, tuple[int, int]],
+    lsn: Lsn | None = None,
+) -> None:
+    """Raise GapError for tables that aren't, or aren't published, as when they were read.
+
+    ``now`` has the OIDs of each table and of its entry in the publication, at ``lsn`` or today.
+    """
+    names = [
+        str(state.name)
+        for state in states
+        if state.oid and (found := now.get(state.name)) is not None
+        if found != (state.oid, state.entry)
+        or (state.renamed_lsn is not None and (lsn is None or lsn > state.renamed_lsn))
+    ]
+    if names:
+        raise GapError(
+            "tables left the publication or had another name, and came back, were made anew, or are"
+            " published with other columns or rows: what they lack isn't in the log:"
+            f" {', '.join(names[:20])}",
+            remedy="read them again: millrace snapshot " + " ".join(names),
+        )

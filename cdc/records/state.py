@@ -80,8 +80,9 @@ class Progress(BaseModel):
 class TableState(BaseModel):
     """A table's topic and its snapshot: written with the rows that it speaks of.
 
-    ``partitions`` and ``cleanup`` are what the topic was made with, for ever. ``entry`` is the OID
-    of the table's entry in the publication when its snapshot began. A sink shows the
+    ``partitions`` and ``cleanup`` are what the topic was made with, for ever. ``oid`` and
+    ``entry`` are the OIDs of the table and of its entry in the publication when its snapshot began;
+    ``renamed_lsn`` is where the stream first saw it under another name. A sink shows the
     table once ``phase`` is streaming and its cut reaches ``(epoch, snapshot_lsn, 0)``.
     """
 
@@ -96,7 +97,9 @@ class TableState(BaseModel):
     epoch: int
     phase: Phase
     snapshot_lsn: LsnField
+    oid: int = 0
     entry: int = 0
+    renamed_lsn: LsnField | None = None
     rows_estimated: int = 0
     rows_sent: int = 0
     chunks_total: int = 0

@@ -47,11 +47,12 @@ def apply_table(
     index = _opened(target, before, table, newest)
     uuid = target.uuid(index)
     counts = Counts()
-    if table.base and table.truncated is not None:
-        counts += Counts(deleted=target.truncate(index, table.truncated))
     if table.events:
         with explained(str(newest.name), settings.log.keep):
             counts += _written(spark, settings, settings.search, index, table, plan, versions)
+    # What a TRUNCATE leaves is written first, so that the index is never empty in between.
+    if table.base and table.truncated is not None:
+        counts += Counts(deleted=target.truncate(index, table.truncated))
     if uuid is None or target.uuid(index) != uuid:
         raise _lost(newest, index)
     if table.base:

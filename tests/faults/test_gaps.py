@@ -74,6 +74,23 @@ def test_a_table_that_left_the_publication_is_a_gap_until_it_is_read_again(
     assert daemon.wait(30) == ExitCode.GAP
 
 
+def test_so_is_a_table_that_had_a_name_for_a_while_that_is_not_captured(
+    configured: Configured, database: dict[str, str]
+) -> None:
+    made = configured(**{"table.include.list": "public.item"})
+    run(database, "CREATE TABLE item (id int PRIMARY KEY)", "INSERT INTO item VALUES (1)")
+    daemon = made.start()
+    made.wait_until_logged(made.wal_end(), daemon)
+    run(database, "ALTER TABLE item RENAME TO away", "INSERT INTO away VALUES (2)")
+    run(database, "ALTER TABLE away RENAME TO item", "INSERT INTO item VALUES (3)")
+    assert daemon.wait(30) == ExitCode.GAP
+    refusal(made, ExitCode.GAP, "another name", "millrace snapshot public.item")
+    assert made.millrace("snapshot", "public.item").returncode == ExitCode.OK
+    daemon = made.start()
+    made.wait_until_logged(made.wal_end(), daemon)
+    assert sorted(row["id"] for row in state_of(made.log()).values()) == [1, 2, 3]
+
+
 @pytest.mark.parametrize(
     ("publishes", "leaves"),
     [
