@@ -32,6 +32,7 @@ pytestmark = pytest.mark.kafka
 def progress(number: int, slot: str = "s") -> Progress:
     place = Position(1, Lsn(number), 1)
     return Progress.model_validate({
+        "log": "one",
         "slot": slot,
         "system_identifier": "7",
         "timeline": 1,
