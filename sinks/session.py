@@ -8,6 +8,7 @@ it doesn't start: a user reads one message, not log4j's.
 
 import logging
 import os
+import re
 import shutil
 import sys
 import tempfile
@@ -57,6 +58,8 @@ _STEADY: Final = (
     " -XX:Tier4MinInvocationThreshold=5000 -XX:Tier4CompileThreshold=80000"
     " -XX:Tier4BackEdgeThreshold=400000"
 )
+_JAVA_VARIABLES: Final = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS")
+_COLLECTOR: Final = re.compile(r"-XX:\+Use\w+GC\b")
 _JAR_SETTINGS: Final = ("spark.jars", "spark.jars.packages", "spark.driver.extraClassPath")
 _QUERY_ERRORS: Final = "DataFrameQueryContextLogger"
 """PySpark's logger of every failed query, as a page of JSON on stderr."""
@@ -89,8 +92,7 @@ def open_session(
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     submitted = "PYSPARK_GATEWAY_PORT" in os.environ
     if SparkSession.getActiveSession() is None and not submitted:
-        java = _QUICK if records < RECORDS_FEW else _STEADY
-        own = {"spark.app.name": name, "spark.driver.extraJavaOptions": java}
+        own = {"spark.app.name": name, "spark.driver.extraJavaOptions": _java(options, records)}
         session = _start(own | SESSION | OWN_DRIVER | dict(options))
     else:
         builder = SparkSession.builder.appName(name)
@@ -99,6 +101,14 @@ def open_session(
     logging.getLogger(_QUERY_ERRORS).disabled = True
     _require_classes(session)
     return session
+
+
+def _java(options: Mapping[str, str], records: int) -> str:
+    """The JVM's options; two collectors would keep it from starting, so one of the user's wins."""
+    words = [os.environ.get(name, "") for name in _JAVA_VARIABLES]
+    words.append(options.get("spark.driver.defaultJavaOptions", ""))
+    collector = "" if _COLLECTOR.search(" ".join(words)) else "-XX:+UseParallelGC "
+    return collector + (_QUICK if records < RECORDS_FEW else _STEADY)
 
 
 def _start(options: dict[str, str]) -> "SparkSession":

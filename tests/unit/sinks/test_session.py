@@ -26,3 +26,12 @@ def test_missing_jars_are_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
     monkeypatch.setenv("MILLRACE_JARS", str(tmp_path))
     with pytest.raises(SparkMissingError, match="make setup"):
         session.open_session({})
+
+
+def test_a_collector_that_the_user_has_chosen_stays_the_only_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert "-XX:+UseParallelGC" in session._java({}, 10)
+    assert "GC" not in session._java({"spark.driver.defaultJavaOptions": "-XX:+UseZGC"}, 10)
+    monkeypatch.setenv("JAVA_TOOL_OPTIONS", "-Xmx1g -XX:+UseG1GC")
+    assert "GC" not in session._java({}, 10**6)
