@@ -106,7 +106,7 @@ def test_killed_daemons_and_cron_runs_end_in_tables_and_indexes_that_are_the_sou
         daemon = made.start({VARIABLE: f"{FaultPoint.CHUNK_WRITTEN}:4"})
         assert daemon.wait(60) == -signal.SIGKILL
         live(connection, seed=1, transactions=50)
-        daemon = made.start({VARIABLE: f"{FaultPoint.BATCH_COMMITTED}:9"})
+        daemon = made.start({VARIABLE: f"{FaultPoint.BATCH_COMMITTED}:3"})
         daemon.wait_until(lambda: (p := made.progress()) is not None and p.phase == "streaming")
         live(connection, seed=2, transactions=100)
         assert daemon.wait(60) == -signal.SIGKILL
