@@ -14,7 +14,7 @@ RUN := .venv/bin/python
 PIP := $(RUN) -m pip --quiet --disable-pip-version-check --no-input
 SETS := kafka spark opensearch
 
-.PHONY: help setup prerequisites environment jars demo stop test lint bench lock clean
+.PHONY: help setup prerequisites environment jars registry demo stop test golden fuzz lint bench bench-peers lock clean
 
 ## help                 list these commands
 help:
@@ -37,7 +37,7 @@ jars: $(SETS:%=$(JARS)/%/.complete)
 	@$(PIP) install --require-hashes -r requirements.txt
 	@touch $@
 
-.venv/.project: .venv/.requirements pyproject.toml $(wildcard setup.py cdc/wal/*.pyx)
+.venv/.project: .venv/.requirements pyproject.toml setup.py $(wildcard cdc/wal/*.p[yx][xi])
 	@echo "setup: Millrace itself into .venv"
 	@$(PIP) install --no-deps --no-build-isolation -e .
 	@touch $@
@@ -52,6 +52,17 @@ $(JARS)/%/.complete: deploy/local/jars/%/pom.xml
 $(JARS)/spark/.complete: | $(JARS)/kafka/.complete
 $(JARS)/opensearch/.complete: | $(JARS)/spark/.complete
 
+## registry             fetch the schema registry (140 MB) that the tests of Avro need
+registry: $(JARS)/registry/.complete
+
+# An archive, not a set of jars; setup leaves it out, since nothing but these tests needs it.
+$(JARS)/registry/.complete: deploy/local/jars/registry/pom.xml | $(JARS)/opensearch/.complete
+	@echo "setup: schema registry"
+	@rm -rf $(@D) && mkdir -p $(@D)
+	@mvn -q -B -ntp -Dstyle.color=never -f $< dependency:unpack-dependencies \
+		-DoutputDirectory=$(@D) -DmarkersDirectory=$(@D)/.markers </dev/null
+	@touch $@
+
 ## demo [KEEP=1]        the whole way, from PostgreSQL to derived tables; KEEP=1 leaves it running
 demo: setup
 	@KEEP="$(KEEP)" $(RUN) -m deploy.demo
@@ -61,8 +72,30 @@ stop:
 	@$(RUN) -m deploy.local.stack stop
 
 ## test [TESTS=path]    lint, then the tests
-test: setup lint
-	$(RUN) -m pytest $(TESTS)
+test: setup registry lint
+	$(RUN) -m pytest $(or $(TESTS),-n 2 --dist loadgroup)
+
+## golden [CASES=dir]   recorded cases of a real Debezium against the daemon; NAMES="a b": only these
+golden: setup
+	@CASES="$(CASES)" NAMES="$(NAMES)" KEEP="$(KEEP)" $(RUN) -m tests.golden
+
+## fuzz [INPUTS=n]      hostile bytes to all that parses; SEED=n, TARGETS="messages values", SANITIZE=1
+fuzz: setup $(if $(SANITIZE),sanitized)
+	@$(if $(SANITIZE),cd $(SANITIZED) && $(CHECKED)) $(CURDIR)/$(RUN) -m tests.fuzz \
+		--inputs $(or $(INPUTS),1000000) --seed $(or $(SEED),1) \
+		$(if $(TARGETS),--targets $(TARGETS))
+
+# A copy whose compiled part checks every access to memory and every sum. The checks have to be
+# loaded before Python, whose own allocator would hide what is read behind an end.
+SANITIZED := .cache/sanitized
+CHECKED = LD_PRELOAD="$$(gcc -print-file-name=libasan.so) $$(gcc -print-file-name=libstdc++.so)" \
+	ASAN_OPTIONS=detect_leaks=0 PYTHONMALLOC=malloc
+.PHONY: sanitized
+sanitized: environment
+	@rm -rf $(SANITIZED) && mkdir -p $(SANITIZED)
+	@cp -r cdc snapshots tests setup.py pyproject.toml README.md $(SANITIZED)
+	@cd $(SANITIZED) && rm -f cdc/wal/*.so && CFLAGS="-g -O1 -fsanitize=address,undefined \
+		-fno-sanitize-recover" $(CURDIR)/$(RUN) setup.py -q build_ext --inplace --force
 
 ## lint                 ruff, mypy and the import rules
 lint:
@@ -71,10 +104,24 @@ lint:
 	.venv/bin/mypy
 	.venv/bin/lint-imports
 
-## bench NAME=name      one of the benchmarks
+## bench NAME=name      one of the benchmarks; ARGS="--rows 1000000" as it takes them
 bench: setup
 	@$(if $(NAME),,$(error say which one: make bench NAME=name, see benchmarks/))
-	$(RUN) -m benchmarks.$(subst -,_,$(NAME))
+	$(RUN) -m benchmarks.$(subst -,_,$(NAME)) $(ARGS)
+
+## bench-peers          fetch Debezium Server (700 MB): bench NAME=stream-kafka compares with it
+bench-peers: setup $(JARS)/debezium/.complete
+
+# The distribution's parent isn't in every repository, and nothing of it is needed.
+$(JARS)/debezium/.complete: deploy/local/jars/debezium/pom.xml | $(JARS)/opensearch/.complete
+	@echo "bench-peers: Debezium Server"
+	@rm -rf $(@D) && mkdir -p $(@D)
+	@mvn -q -B -ntp -Dmaven.repo.local=$(@D)/.m2 install:install-file -Dpackaging=pom \
+		-Dfile=$(<D)/parent.xml -DpomFile=$(<D)/parent.xml </dev/null
+	@mvn -q -B -ntp -Dmaven.repo.local=$(@D)/.m2 -f $< dependency:unpack-dependencies \
+		-DoutputDirectory=$(@D) -DmarkersDirectory=$(@D)/.markers </dev/null
+	@rm -rf $(@D)/.m2
+	@touch $@
 
 ## lock                 write requirements.txt anew from pyproject.toml (needs uv)
 lock:

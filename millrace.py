@@ -113,18 +113,19 @@ def _with_daemon(config: Path, json: bool, use: Callable[..., None], *arguments:
     """Use a daemon until it ends; returns whether it was told to stop."""
     from cdc.daemon import Daemon
     from cdc.start import EPOCH
+    from cdc.wal.compiled import warn_if_pure
     from deploy.console import ConsoleObserver, configure_logging
+    from snapshots.channel import open_channel
     from snapshots.initial import InitialSnapshot
 
     settings = load(config)
     configure_logging(json=json)
+    warn_if_pure()
     gc.freeze()
     gc.set_threshold(GC_THRESHOLD)
     with stop_on_signals() as stop, ConsoleObserver() as observer:
-        backfill = InitialSnapshot(
-            settings.source, epoch=EPOCH, chunk_bytes=settings.capture.snapshot_chunk_bytes
-        )
-        daemon = Daemon(settings, backfill, observer)
+        backfill = InitialSnapshot(settings.source, settings.capture, epoch=EPOCH)
+        daemon = Daemon(settings, backfill, observer, open_channel)
         use(daemon, *arguments, stop)
         return stop.is_set()
 

@@ -1,10 +1,17 @@
-"""The log -> seconds of two merges into Delta tables: the first load, then some changes."""
+"""The log -> seconds of two merges into Delta tables: the first load, then some changes.
 
+`make bench NAME=merges`.
+"""
+
+import argparse
+import json
+import sys
 import time
+from collections.abc import Sequence
 from typing import NamedTuple
 
-from benchmarks import table
-from benchmarks.scene import Scene, say
+from benchmarks import shapes, snapshot
+from benchmarks.scene import Scene, load, say, scene
 from deploy.local.processes import Process
 
 
@@ -17,13 +24,34 @@ class MergeFigures(NamedTuple):
     second_s: float
 
 
+def main(arguments: Sequence[str]) -> int:
+    """Measure, and end with the figures."""
+    parser = argparse.ArgumentParser(prog="benchmarks.merges")
+    parser.add_argument("--rows", type=int, default=600_000)
+    options = parser.parse_args(arguments)
+    before = load()
+    with scene() as made:
+        _, daemon = snapshot.measure(made, options.rows)
+        found = measure(made, daemon, options.rows)
+        daemon.stop()
+    figures = {
+        "first_rows": found.rows,
+        "first_s": round(found.first_s, 1),
+        "second_changes": found.changes,
+        "second_s": round(found.second_s, 1),
+        "load_before": before,
+    }
+    print(json.dumps({"benchmark": "merges", "figures": figures}))
+    return 0
+
+
 def measure(scene: Scene, daemon: Process, rows: int) -> MergeFigures:
     """Merge what is there, change some rows, merge that."""
     scene.pipeline.wait_until_logged(scene.pipeline.wal_end(), daemon)
     say(f"merge: {rows:,} rows into a new Delta table")
     first_s = _merge_s(scene)
     with scene.connect() as connection:
-        changes = table.change(connection)
+        changes = shapes.change(connection)
     scene.pipeline.wait_until_logged(scene.pipeline.wal_end(), daemon)
     say(f"merge: {changes:,} changed and deleted rows")
     return MergeFigures(rows, first_s, changes, _merge_s(scene))
@@ -37,3 +65,7 @@ def _merge_s(scene: Scene) -> float:
         raise RuntimeError(f"the merge ended with exit code {done.returncode}: {done.stderr}")
     say(f"  {seconds:.1f} s: {(done.stdout.strip().splitlines() or ['-'])[-1]}")
     return seconds
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,6 +1,7 @@
 """Nothing -> servers, a database and a pipeline on it, for the stages of one benchmark to share."""
 
 import os
+import resource
 import shutil
 import time
 from collections.abc import Iterator, Mapping
@@ -13,7 +14,8 @@ from typing import Final
 import psycopg
 from psycopg.conninfo import make_conninfo
 
-from benchmarks import table
+from benchmarks import shapes
+from benchmarks.shapes import Shape
 from cdc.records.schema import TableName
 from cdc.records.topics import data_topic
 from deploy.local.accounts import run_folder
@@ -37,6 +39,7 @@ class Scene:
     """What a stage works on."""
 
     postgres: Postgres
+    broker: Kafka
     source: Mapping[str, str]
     pipeline: Pipeline
 
@@ -52,19 +55,32 @@ class Scene:
     def environment(self) -> dict[str, str]:
         """How PostgreSQL's own programs connect."""
         names = {"host": "PGHOST", "port": "PGPORT", "user": "PGUSER"}
-        names |= {"password": "PGPASSWORD", "dbname": "PGDATABASE"}
-        return {**os.environ, **{names[keyword]: value for keyword, value in self.source.items()}}
+        names |= {"password": "PGPASSWORD", "dbname": "PGDATABASE", "sslmode": "PGSSLMODE"}
+        found = {names[key]: value for key, value in self.source.items() if key in names}
+        return {**os.environ, **found}
 
-    def fill(self, rows: int, rows_per_transaction: int) -> None:
-        """Add rows to the table."""
+    def write(self, shape: Shape, rows: int, per_transaction: int = 0) -> None:
+        """Write rows of a shape: new ones, or changes of those that are there."""
+        per_transaction = per_transaction or shape.rows_per_transaction
         with self.connect() as connection:
-            found = connection.execute(f"SELECT coalesce(max(id), 0) FROM {table.NAME}").fetchone()
-            assert found is not None  # noqa: S101 (an aggregate returns a row)
+            first = 1
+            if not shape.updates:
+                table = shape.create.split()[2]
+                found = connection.execute(f"SELECT coalesce(max(id), 0) FROM {table}").fetchone()
+                assert found is not None  # noqa: S101 (an aggregate returns a row)
+                first = found[0] + 1
             told = 0
-            for done in table.fill(connection, found[0] + 1, rows, rows_per_transaction):
+            for done in shapes.write(connection, shape, first, rows, per_transaction):
                 if done - told >= _PROGRESS_ROWS or done == rows:
-                    say(f"  {done:,} of {rows:,} rows inserted")
+                    say(f"  {done:,} of {rows:,} rows written")
                     told = done
+
+    def create(self, shape: Shape, rows: int) -> None:
+        """Make a shape's table and, where its rows are going to change, the rows."""
+        with self.connect() as connection:
+            connection.execute(shape.create)
+            if shape.fill:
+                connection.execute(shape.fill, (1, rows))
 
 
 def topic_of(name: str) -> str:
@@ -73,8 +89,11 @@ def topic_of(name: str) -> str:
 
 
 @contextmanager
-def scene() -> Iterator[Scene]:
-    """Start everything but the daemon, and take all of it away in the end."""
+def scene(**source: str) -> Iterator[Scene]:
+    """Start everything but the daemon, and take all of it away in the end.
+
+    ``source`` adds to how one connects to PostgreSQL.
+    """
     folder = run_folder("millrace-bench-")
     postgres, kafka = Postgres(folder), Kafka(folder)
     try:
@@ -82,12 +101,9 @@ def scene() -> Iterator[Scene]:
             starting = executor.submit(kafka.start)
             postgres.start()
             starting.result()
-        source = postgres.create_database(PREFIX)
-        pipeline = Pipeline(folder, source, kafka.client_options(), prefix=PREFIX)
-        made = Scene(postgres, source, pipeline)
-        with made.connect() as connection:
-            connection.execute(table.TABLES)
-        yield made
+        connection = postgres.create_database(PREFIX) | source
+        pipeline = Pipeline(folder, connection, kafka.client_options(), prefix=PREFIX)
+        yield Scene(postgres, kafka, connection, pipeline)
     finally:
         kafka.stop()
         postgres.stop()
@@ -101,8 +117,18 @@ def peak_rss_mb(process: Process) -> float:
     return round(int(line.split()[1]) / 1024, 1)
 
 
-def cpu_s(process: Process) -> float:
+def own_peak_rss_mb() -> float:
+    """The most memory that this process has had, in MiB."""
+    return round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, 1)
+
+
+def cpu_s(pid: int) -> float:
     """User and system time that a running process has used."""
-    fields = Path(f"/proc/{process.pid}/stat").read_text(encoding="ascii").rpartition(")")[2]
+    fields = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2]
     user, system = fields.split()[11:13]
     return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
+
+
+def load() -> float:
+    """The machine's load average: above 0 before a benchmark, the machine wasn't ours alone."""
+    return round(os.getloadavg()[0], 1)

@@ -1,6 +1,7 @@
-"""Sizes -> one JSON line: how fast changes, rows and merges are, next to PostgreSQL's own tools.
+"""Sizes -> one JSON line: how fast changes reach Kafka, next to pg_recvlogical and Debezium Server.
 
-`make bench NAME=stream-kafka`; README.md says what each figure means.
+`make bench NAME=stream-kafka`; README.md says what each figure means. Debezium takes part where
+`make bench-peers` has fetched it.
 """
 
 import argparse
@@ -9,96 +10,75 @@ import os
 import sys
 from collections.abc import Sequence
 from statistics import median
-from typing import Final
 
-from benchmarks import latency, merges, snapshot, stream
-from benchmarks.scene import Scene, say, scene
+from benchmarks import debezium, stream
+from benchmarks.scene import Scene, load, say, scene
+from benchmarks.shapes import SHAPES, Shape
+from benchmarks.stream import Cpu, Round
 
-STAGES: Final = ("snapshot", "latency", "stream", "merge")
-Figures = dict[str, float | list[float]]
+Figures = dict[str, object]
 
 
 def main(arguments: Sequence[str]) -> int:
     """Measure, and end with the figures."""
-    options = _parse(arguments)
+    parser = argparse.ArgumentParser(prog="benchmarks.stream_kafka")
+    parser.add_argument("--rows", type=int, default=500_000, help="rows per round")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--shape", choices=SHAPES, default="mixed")
+    parser.add_argument("--transaction-rows", type=int, default=0, help="0: as the shape has it")
+    parser.add_argument("--no-peers", action="store_true", help="leave Debezium Server out")
+    options = parser.parse_args(arguments)
+    shape = SHAPES[options.shape]
+    figures: Figures = {
+        "shape": options.shape,
+        "cores": os.cpu_count() or 0,
+        "load_before": load(),
+    }
     say("starting PostgreSQL and Kafka")
     with scene() as made:
-        figures = _measure(made, options)
+        made.create(shape, options.rows)
+        _snapshot(made)
+        rounds = stream.measure(made, shape, options.rows, options.rounds, options.transaction_rows)
+        figures |= _figures(made, shape, rounds)
+        if debezium.is_there() and not options.no_peers:
+            peers = debezium.measure(made, shape, options.rounds)
+            theirs = median(peer.rate for peer in peers)
+            figures |= {
+                "debezium_events_per_s": round(theirs),
+                "debezium_rss_mb": max(peer.rss_mb for peer in peers),
+                "ratio_to_debezium": round(median(one.rate for one in rounds) / theirs, 2),
+            }
     print(json.dumps({"benchmark": "stream-kafka", "figures": figures}))
     return 0
 
 
-def _parse(arguments: Sequence[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="benchmarks.stream_kafka")
-    parser.add_argument("--rows", type=int, default=200_000, help="rows per round of the stream")
-    parser.add_argument("--transaction-rows", type=int, default=10_000)
-    parser.add_argument("--rounds", type=int, default=2)
-    parser.add_argument("--snapshot-rows", type=int, default=200_000)
-    parser.add_argument("--rate", type=int, default=500, help="transactions/s of the latency test")
-    parser.add_argument("--seconds", type=int, default=20, help="length of the latency test")
-    parser.add_argument(
-        "--skip", choices=STAGES[1:], nargs="*", default=[], help="stages to leave out"
-    )
-    return parser.parse_args(arguments)
-
-
-def _measure(made: Scene, options: argparse.Namespace) -> Figures:
-    figures: Figures = {"cores": os.cpu_count() or 0, "load_before": round(os.getloadavg()[0], 1)}
-    of_snapshot, daemon = snapshot.measure(made, options.snapshot_rows)
-    figures |= {
-        "snapshot_rows_per_s": round(of_snapshot.daemon),
-        "copy_rows_per_s": round(of_snapshot.copy),
-        "snapshot_to_copy": round(of_snapshot.daemon / of_snapshot.copy, 3),
-        "snapshot_cpu_us_per_row": round(of_snapshot.cpu_us, 2),
-        "snapshot_peak_rss_mb": of_snapshot.rss_mb,
-    }
-    if "latency" not in options.skip:
-        figures |= _latency(made, options)
+def _snapshot(made: Scene) -> None:
+    """Let a daemon make slot and topics."""
+    daemon = made.pipeline.start()
     made.pipeline.wait_until_logged(made.pipeline.wal_end(), daemon)
     daemon.stop()
-    rows = options.snapshot_rows
-    if "stream" not in options.skip:
-        rows += options.rows * options.rounds
-        figures |= _stream(made, options, rows)
-    if "merge" not in options.skip:
-        daemon = made.pipeline.start()
-        of_merges = merges.measure(made, daemon, rows)
-        daemon.stop()
-        figures |= {
-            "merge_first_rows": of_merges.rows,
-            "merge_first_s": round(of_merges.first_s, 1),
-            "merge_second_changes": of_merges.changes,
-            "merge_second_s": round(of_merges.second_s, 1),
-        }
-    return figures
 
 
-def _latency(made: Scene, options: argparse.Namespace) -> Figures:
-    found = latency.measure(made, options.rate, options.seconds)
-    return {
-        "latency_transactions_per_s": round(found.transactions_per_s),
-        "latency_p50_ms": round(found.p50_ms, 1),
-        "latency_p99_ms": round(found.p99_ms, 1),
-        "latency_max_ms": round(found.max_ms, 1),
-        "latency_events": found.events,
-    }
-
-
-def _stream(made: Scene, options: argparse.Namespace, rows: int) -> Figures:
-    rounds = stream.measure(made, options.rows, options.transaction_rows, options.rounds)
-    say("stream: counting what is in the log")
-    found = stream.volume(made, rows)
+def _figures(made: Scene, shape: Shape, rounds: list[Round]) -> Figures:
+    say("counting what is in the log")
+    found = stream.volume(made, shape.create.split()[2])
     event_bytes = found.record_bytes / found.records
-    rate = median(one.daemon for one in rounds)
+    rate = median(one.rate for one in rounds)
+    cpu = Cpu(*(median(values) for values in zip(*(one.cpu for one in rounds), strict=True)))
     return {
-        "stream_events_per_s": round(rate),
-        "stream_bytes_per_s": round(rate * event_bytes),
-        "stream_bytes_per_event": round(event_bytes),
-        "pg_recvlogical_rows_per_s": round(median(one.pg_recvlogical for one in rounds)),
-        "stream_to_pg_recvlogical": round(median(one.ratio for one in rounds), 3),
-        "stream_ratios": [round(one.ratio, 3) for one in rounds],
-        "stream_cpu_us_per_event": round(median(one.cpu_us for one in rounds), 2),
-        "stream_peak_rss_mb": max(one.rss_mb for one in rounds),
+        "runs": [(round(one.seconds, 3), round(one.pg_recvlogical_s, 3)) for one in rounds],
+        "events": [one.events for one in rounds],
+        "rows": rounds[0].rows,
+        "bytes": round(rounds[0].rows * event_bytes),
+        "rss_mb": max(one.rss_mb for one in rounds),
+        "events_per_s": round(rate),
+        "bytes_per_s": round(rate * event_bytes),
+        "pg_recvlogical_rows_per_s": round(
+            median(one.rows / one.pg_recvlogical_s for one in rounds)
+        ),
+        "ratio_to_pg_recvlogical": round(median(one.ratio for one in rounds), 3),
+        "ratios": [round(one.ratio, 3) for one in rounds],
+        "cpu_us_per_event": cpu._asdict() | {"all": round(sum(cpu), 2)},
     }
 
 

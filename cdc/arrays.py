@@ -13,7 +13,7 @@ DIMENSIONS_MAX = 6
 """PostgreSQL's own limit (MAXDIM)."""
 
 _BOUNDS = re.compile(rb"(?:\[-?\d+:-?\d+\]){1,6}=")
-_QUOTED = re.compile(rb'"((?:[^"\\]|\\.)*)"', re.DOTALL)
+_QUOTED = re.compile(rb'"((?:[^"\\]++|\\.)*+)"', re.DOTALL)
 _ESCAPE = re.compile(rb"\\(.)", re.DOTALL)
 _BARE = {delimiter: re.compile(rb'[^{}"\\' + delimiter + rb"]+") for delimiter in (b",", b";")}
 _UNESCAPED = {

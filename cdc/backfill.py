@@ -5,22 +5,44 @@ The daemon must not import the snapshots package; what it needs of it is the pro
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple, Protocol
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from types import MappingProxyType
+from typing import Final, NamedTuple, Protocol
 
-from cdc.events import TableEncoder
+import structlog
+
+from cdc.errors import SourceError
 from cdc.faults import FaultPoint, reach
 from cdc.kafka.producer import LogWriter
 from cdc.postgres.catalog import TableDescription
 from cdc.postgres.slot import ExportedSnapshot
+from cdc.readable import Encoder
 from cdc.records.position import Position
 from cdc.records.record import Record
 from cdc.records.schema import TableName
 from cdc.settings import CaptureSettings
+from cdc.start import EPOCH
 from cdc.tables import Tables
 
+log = structlog.get_logger()
 COMMIT_AGE_S_MAX = 0.5
 """Kafka transactions of snapshot rows stay well under a second: readers wait for them."""
+
+
+class Again(NamedTuple):
+    """How tables are read that the log has already.
+
+    ``statements``: SELECTs that give some tables' rows. ``xid``: the last transaction that was
+    streamed, which Debezium names in the rows' events.
+    """
+
+    statements: Mapping[TableName, str] = MappingProxyType({})
+    xid: int | None = None
+
+
+FIRST: Final = Again()
+"""They aren't: they are read for the first time."""
 
 
 class SnapshotBatch(NamedTuple):
@@ -45,7 +67,8 @@ class Backfill(Protocol):
         self,
         exported: ExportedSnapshot,
         tables: Sequence[TableDescription],
-        encoder: Callable[[TableDescription], TableEncoder],
+        encoder: Callable[[TableDescription], Encoder],
+        again: Again = FIRST,
     ) -> Iterator[SnapshotBatch]:
         """Every row of the tables, table by table, as batches of bounded size."""
         ...
@@ -88,25 +111,29 @@ class SnapshotWriter:
         described: Sequence[TableDescription],
         position: Position,
         stop: threading.Event,
+        asked: Container[str] = (),
     ) -> int:
         """Snapshot the tables; returns the number of events, all of them durable.
 
+        A table that the settings leave out counts as read, unless it was ``asked`` for by name.
         Told to stop, it ends early: the tables that aren't whole are read again by the next start.
         """
         writer = self._writer
-        known = [table for table in described if table.name in self._tables.states]
+        known, read = [], []
         for table in described:
+            name = str(table.name)
+            wanted = name in asked or self._settings.snapshots(name)
+            if wanted and table.name in self._tables.states:
+                known.append(table)
             writer.write(self._tables.begin_snapshot(table, exported.consistent_point))
-        events = self._forget_rows(known, position)
+            if wanted:
+                read.append(table)
+            else:
+                writer.write([self._tables.advance_snapshot(table.name, 0, (1, 1))])
+        events = self._forget_rows(known, position) if self._settings.lossless else 0
         writer.commit()
-        self._observer.snapshot_started(described)
-
-        def encoder(table: TableDescription) -> TableEncoder:
-            made, schema_records = self._tables.snapshot_encoder(table, position)
-            writer.write(schema_records)
-            return made
-
-        for batch in backfill.read(exported, described, encoder):
+        self._observer.snapshot_started(read)
+        for batch in backfill.read(exported, read, self._encoder(position)):
             writer.write(batch.records)
             events += len(batch.records)
             chunk_done = batch.chunks_done > self._tables.states[batch.table].chunks_done
@@ -129,6 +156,49 @@ class SnapshotWriter:
                 break
         return events
 
+    def write_again(
+        self,
+        backfill: Backfill,
+        exact: AbstractContextManager[ExportedSnapshot],
+        describe: Callable[[], Sequence[TableDescription]],
+        stop: threading.Event,
+        again: Again,
+    ) -> int:
+        """Write rows of tables that the log has; returns the number of events.
+
+        Nothing of the tables' states changes: changes that the stream still has follow the rows.
+        Told to stop, it ends early; so it does, with a warning, where the source refuses to go on.
+        """
+        events = 0
+        try:
+            with exact as exported:
+                described = describe()
+                self._observer.snapshot_started(described)
+                encoder = self._encoder(Position(EPOCH, exported.consistent_point, 0))
+                for batch in backfill.read(exported, described, encoder, again):
+                    self._writer.write(batch.records)
+                    events += len(batch.records)
+                    if self._full():
+                        self._writer.commit()
+                    self._observer.snapshot_batch(batch)
+                    self._keep_alive()
+                    if stop.is_set():
+                        break
+        except SourceError as error:
+            if error.retry:
+                raise
+            log.warning("a blocking snapshot is given up", reason=error.what, remedy=error.remedy)
+        self._writer.commit()
+        return events
+
+    def _encoder(self, position: Position) -> Callable[[TableDescription], Encoder]:
+        def encoder(table: TableDescription) -> Encoder:
+            made, schema_records = self._tables.snapshot_encoder(table, position)
+            self._writer.write(schema_records)
+            return made
+
+        return encoder
+
     def _forget_rows(self, tables: Sequence[TableDescription], position: Position) -> int:
         """Let tables that are read once more be what they are now: rows that are gone go."""
         events = 0
@@ -136,7 +206,7 @@ class SnapshotWriter:
             encoder, schema_records = self._tables.snapshot_encoder(table, position)
             self._writer.write(schema_records)
             now_us = time.time_ns() // 1_000
-            records = encoder.snapshot_truncate(position, position.commit_lsn, now_us)
+            records = encoder.snapshot_truncate(position, now_us)
             self._writer.write(records)
             events += len(records)
         return events

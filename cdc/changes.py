@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import NamedTuple
 
 from cdc.errors import TableRefusedError
 from cdc.records.position import Lsn, Position
@@ -9,7 +10,7 @@ from cdc.records.schema import TableSchema
 from cdc.transactions import Transaction
 from cdc.wal.messages import ABSENT, Row, Value
 
-__all__ = ["ABSENT", "Change", "Operation", "Row", "Value", "filled", "no_key"]
+__all__ = ["ABSENT", "Change", "Operation", "Read", "Row", "Value", "filled", "no_key"]
 
 
 class Operation(StrEnum):
@@ -22,14 +23,25 @@ class Operation(StrEnum):
     TRUNCATE = "t"
 
 
+class Read(NamedTuple):
+    """What an event says about the snapshot that read its row.
+
+    ``marker`` is Debezium's word for the row's place in the snapshot (``first``, ``last``,
+    ``incremental`` …), ``xid`` the transaction that made the slot, if that is to be told.
+    """
+
+    marker: str = "true"
+    xid: int | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class Change:
     """What happened to one row, or to the whole table (truncate), before any rule of Debezium's.
 
     ``before`` is the old row as far as PostgreSQL sent it; with ``before_is_key`` it has values
     for the replica identity's columns only, the others are None. ``transaction`` is None for a
-    row of a snapshot. ``lsn`` is the row's own place in the WAL; ``ts_us`` when it was committed
-    or, in a snapshot, read (µs since 1970, UTC).
+    row of a snapshot, which ``read`` tells more of. ``lsn`` is the row's own place in the WAL;
+    ``ts_us`` when it was committed or, in a snapshot, read (µs since 1970, UTC).
     """
 
     operation: Operation
@@ -40,6 +52,7 @@ class Change:
     lsn: Lsn
     transaction: Transaction | None
     ts_us: int
+    read: Read = Read()  # noqa: RUF009 (immutable)
 
 
 def filled(new: Row, old: Row, *, old_is_key: bool) -> Row:

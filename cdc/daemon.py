@@ -3,8 +3,9 @@
 import contextlib
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from functools import partial
 from typing import Protocol
 
 import structlog
@@ -14,9 +15,12 @@ from cdc.errors import MillraceError
 from cdc.records.state import Progress
 from cdc.session import Session, StoppedError
 from cdc.settings import Settings
+from cdc.signals import Channel, Signals
 from cdc.streaming import Streaming
+from cdc.tables import Tables
 
 log = structlog.get_logger()
+OpenChannel = Callable[[Settings, Tables], Signals | None]
 RETRY_DELAY_S = 1.0
 RETRY_DELAY_S_MAX = 30.0
 STEADY_S = 60.0
@@ -34,10 +38,17 @@ class Observer(SnapshotObserver, Protocol):
 class Daemon:
     """Captures one source through one slot into one log."""
 
-    def __init__(self, settings: Settings, backfill: Backfill, observer: Observer) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        backfill: Backfill,
+        observer: Observer,
+        open_channel: OpenChannel,
+    ) -> None:
         self._settings = settings
         self._backfill = backfill
         self._observer = observer
+        self._open_channel = open_channel
         self._was_capturing = False
 
     def run(self, stop: threading.Event) -> None:
@@ -63,11 +74,21 @@ class Daemon:
     def _capture(self, stop: threading.Event) -> None:
         with ExitStack() as stack:
             session = Session(self._settings, stack, stop)
+            mode = self._settings.capture.snapshot_mode
             session.open()
+            if session.is_complete:
+                log.info("nothing to do: snapshot.mode is initial_only, and it was done before")
+                return
+            again = session.snapshotted if mode == "always" and not self._was_capturing else ()
             self._was_capturing = True
-            progress = session.catch_up(self._backfill, self._observer)
+            progress = session.catch_up(self._backfill, self._observer, again)
             if stop.is_set():
                 return
+            if mode == "initial_only":
+                session.end_slot()
+                log.info("done: snapshot.mode is initial_only")
+                return
+            channel = self._listen(session, stack)
             log.info("streaming", slot=progress.slot, position=str(progress.position))
             Streaming(
                 self._settings.capture,
@@ -76,7 +97,16 @@ class Daemon:
                 session.tables,
                 progress,
                 on_commit=self._observer.streaming,
+                on_heartbeat=session.act_on_heartbeat,
+                channel=channel,
             ).run(stop)
+
+    def _listen(self, session: Session, stack: ExitStack) -> Channel | None:
+        signals = self._open_channel(self._settings, session.tables)
+        if signals is None:
+            return None
+        stack.callback(signals.close)
+        return Channel(signals, partial(session.read_again, self._backfill, self._observer))
 
     def snapshot(self, names: Sequence[str], stop: threading.Event) -> None:
         """Read the named tables (again), or those that were never read whole; no streaming."""

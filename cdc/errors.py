@@ -30,6 +30,8 @@ class ExitCode(IntEnum):
     RECORD_REFUSED = 23
     LOG_FORMAT = 24
     FENCED = 25
+    REGISTRY = 26
+    CONVERSION = 27
     SINK = 30
     SINK_UNREACHABLE = 31
     SPARK_MISSING = 32
@@ -174,6 +176,24 @@ class FencedError(LogError):
     """Another daemon with the same transactional.id has taken over."""
 
     exit_code = ExitCode.FENCED
+
+
+class RegistryError(LogError):
+    """The schema registry refuses a schema, the credentials or the certificate."""
+
+    exit_code = ExitCode.REGISTRY
+
+
+class RegistryUnreachableError(RegistryError):
+    """The schema registry doesn't answer, or answers that it can't at the moment."""
+
+    retry = True
+
+
+class ConversionError(LogError):
+    """An event can't take the form that the converter or a transform is to give it."""
+
+    exit_code = ExitCode.CONVERSION
 
 
 class SinkError(MillraceError):

@@ -13,13 +13,16 @@ from typing import Final
 from cdc import values
 from cdc.changes import ABSENT, Row, filled, no_key
 from cdc.errors import CorruptMessageError
+from cdc.modes import ValueModes
 from cdc.records.envelope import CONNECTOR, VERSION
-from cdc.records.position import HEADER, Lsn, Position
+from cdc.records.position import HEADER, Lsn, Position, filled_field
 from cdc.records.record import Record
 from cdc.records.schema import TableSchema
 from cdc.records.topics import TRUNCATE_KEY
 from cdc.transactions import Transaction
+from cdc.wal.compiled import fast
 
+NATIVE: Final = ValueModes()
 _AFTER_LSN: Final = ',"xmin":null,"origin":null,"origin_lsn":null},"transaction":null,"op":"'
 
 
@@ -39,8 +42,11 @@ class TableEncoder:
         database: str,
         partitions: int,
         compacted: bool,
+        reselects: bool = False,
         clock_ns: Callable[[], int] = time.time_ns,
     ) -> None:
+        self.reselects = frozenset(range(len(schema.columns))) if reselects else frozenset[int]()
+        """Indexes of the columns whose unchanged values are read again."""
         self._schema = schema
         self._topic = schema.topic
         self._partitions = partitions
@@ -60,6 +66,20 @@ class TableEncoder:
         self._header_start = ""
         self._header_end = f"/{schema.version}"
 
+    def compiled(self) -> "fast.Table | None":
+        """The same for the compiled way, which does everything but key changes and TRUNCATE."""
+        if fast is None:
+            return None
+        columns: list[fast.Column] = []
+        for column, (name, fragment) in zip(self._schema.columns, self._columns, strict=True):
+            codec, text = values.codec(column, NATIVE), name.encode()
+            kind, digits = (codec.kind, codec.digits) if codec else (values.Kind.OTHER, 0)
+            columns.append((kind, digits, text, text + b"null", b"", b"", fragment))
+        source = self._source.around()
+        version = self._header_end.encode()
+        flags = self._compacted, bool(self.reselects)
+        return fast.Table(self._topic, columns, self._key, source, flags, version)
+
     def begin(self, transaction: Transaction) -> None:
         """Enter a transaction: its part of every event's source block is written here."""
         self._transaction = self._source.of_transaction(transaction)
@@ -77,28 +97,38 @@ class TableEncoder:
         ]
 
     def update(
-        self, old: Row | None, old_is_key: bool, new: Row, lsn: Lsn, position: Position
+        self,
+        old: Row | None,
+        old_is_key: bool,
+        new: Row,
+        lsn: Lsn,
+        position: Position,
+        reread: tuple[int, ...] = (),
     ) -> list[Record]:
-        """A changed row: one update; where its key changed: delete, tombstone, create."""
+        """A changed row: one update; where its key changed: delete, tombstone, create.
+
+        ``reread`` are the indexes of the columns whose values were read again.
+        """
+        new_headers = self._headers(position, filled_field(reread))
         if old is None:
             parts = self._parts(new)
             key = self._key_of(parts)
             value = self._value("null", _row(parts), "u", lsn)
-            return [Record(self._topic, key, value, self._headers(position))]
+            return [Record(self._topic, key, value, new_headers)]
         self._check(old)
         self._check(new)
         new = filled(new, old, old_is_key=old_is_key)
         old_parts = self._old_parts(old, old_is_key)
         parts = self._parts(new)
-        headers = self._headers(position)
         old_key, key = self._old_key(old_parts), self._key_of(parts)
         if old_key == key:
             before = "null" if old_is_key else _row(old_parts)
-            return [Record(self._topic, key, self._value(before, _row(parts), "u", lsn), headers)]
+            value = self._value(before, _row(parts), "u", lsn)
+            return [Record(self._topic, key, value, new_headers)]
         create = self._value("null", _row(parts), "c", lsn)
         return [
-            *self._deleted(old_key, old_parts, lsn, headers),
-            Record(self._topic, key, create, headers),
+            *self._deleted(old_key, old_parts, lsn, self._headers(position)),
+            Record(self._topic, key, create, new_headers),
         ]
 
     def delete(self, old: Row, old_is_key: bool, lsn: Lsn, position: Position) -> list[Record]:
@@ -111,9 +141,10 @@ class TableEncoder:
         """All rows gone: one record per partition, since each holds a part of the keys."""
         return self._truncated(lsn, position, self._transaction)
 
-    def snapshot_truncate(self, position: Position, lsn: Lsn, ts_us: int) -> list[Record]:
+    def snapshot_truncate(self, position: Position, ts_us: int) -> list[Record]:
         """All rows that were there before a snapshot gone: its own are all that there are."""
-        return self._truncated(lsn, position.just_before(), self._source.of_snapshot(ts_us))
+        source = self._source.of_snapshot(ts_us)
+        return self._truncated(position.commit_lsn, position.just_before(), source)
 
     def _truncated(
         self, lsn: Lsn, position: Position, source: tuple[str, str, str]
@@ -208,13 +239,14 @@ class TableEncoder:
             f',"ts_ms":{clock // 1_000_000},"ts_us":{clock // 1_000},"ts_ns":{clock}}}'
         ).encode()
 
-    def _headers(self, position: Position) -> list[tuple[str, bytes]]:
+    def _headers(self, position: Position, filled: str = "") -> list[tuple[str, bytes]]:
         """As records.position.header, with what the transaction's rows share written once."""
         epoch, commit_lsn, index = position
         if self._commit != (epoch, commit_lsn):
             self._commit = (epoch, commit_lsn)
             self._header_start = str(position)[:-16]
-        return [(HEADER, f"{self._header_start}{index:016x}{self._header_end}".encode())]
+        text = f"{self._header_start}{index:016x}{self._header_end}{filled}"
+        return [(HEADER, text.encode())]
 
 
 class _SourceText:
@@ -231,6 +263,14 @@ class _SourceText:
         before = "null" if previous is None else f'\\"{previous:d}\\"'
         start, middle = self._around(transaction.commit_ts_us, "false", before)
         return start, f'{middle},"txId":{transaction.xid},"lsn":', _AFTER_LSN
+
+    def around(self) -> tuple[bytes, bytes, bytes]:
+        """Text up to ``ts_ms``, from there to ``sequence``, and from ``ts_ns`` to ``txId``."""
+        return (
+            f',"source":{{{self._start},"ts_ms":'.encode(),
+            f',"snapshot":"false",{self._database},"sequence":"['.encode(),
+            f',{self._table},"txId":'.encode(),
+        )
 
     def of_snapshot(self, ts_us: int) -> tuple[str, str, str]:
         """The same for a row of a snapshot."""

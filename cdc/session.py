@@ -7,21 +7,22 @@ after a death at any point.
 import math
 import threading
 import time
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack
 
 import psycopg
 import structlog
 from psycopg.pq.abc import PGconn
 
 from cdc import start
-from cdc.backfill import Backfill, SnapshotObserver, SnapshotWriter
+from cdc.backfill import Again, Backfill, SnapshotObserver, SnapshotWriter
 from cdc.errors import ConfigError, SlotInUseError, UnreadTableError
 from cdc.faults import FaultPoint, reach
 from cdc.kafka.producer import LogWriter
 from cdc.kafka.state import last_progress, read_all
 from cdc.kafka.topics import LogTopics
-from cdc.postgres import catalog, preflight, publication, slot
+from cdc.postgres import preflight, publication, slot
+from cdc.postgres.captured import captured_tables, described_tables
 from cdc.postgres.catalog import CapturedTable, TableDescription
 from cdc.postgres.connection import (
     System,
@@ -29,14 +30,17 @@ from cdc.postgres.connection import (
     connect_replication,
     current_wal_end,
     identify,
+    query,
 )
+from cdc.postgres.reselect import Rereading
 from cdc.postgres.stream import ReplicationStream
 from cdc.records.position import Position
 from cdc.records.schema import TableName, TableSchema
 from cdc.records.state import Phase, Progress, TableState, progress_record
 from cdc.records.topics import progress_topic, schema_topic, table_topic
 from cdc.settings import Settings
-from cdc.tables import Tables, check_published
+from cdc.tables import Lookups, Tables, check_published
+from cdc.wiring import event_rules, lookups, pipeline
 
 log = structlog.get_logger()
 WAITING_LINE_S = 10
@@ -88,7 +92,7 @@ class Session:
         self._progress = self._last_progress()
         if self._progress is None:
             start.check_unrecorded(self._slot, self._capture.slot_name)
-        elif self._progress.phase is not Phase.CREATING:
+        elif self._progress.phase is not Phase.CREATING and not self.is_complete:
             wal_end = current_wal_end(self._sql)
             start.check_continuity(self._progress, self._slot, self._system, wal_end)
             self._progress = self._progress.model_copy(update={"timeline": self._system.timeline})
@@ -99,6 +103,27 @@ class Session:
             whole = [s for s in self.tables.states.values() if s.phase is Phase.STREAMING]
             check_published(whole, _published(self._described))
         self._topics.ensure_data_topics(self.tables.states.values(), self._described)
+
+    @property
+    def snapshotted(self) -> list[str]:
+        """The tables whose rows the settings let a snapshot read, as people write them."""
+        names = (str(table.name) for table in self._described)
+        return [name for name in names if self._capture.snapshots(name)]
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether an earlier start did all that snapshot.mode = initial_only asks for."""
+        return (
+            self._capture.snapshot_mode == "initial_only"
+            and self._slot is None
+            and self._progress is not None
+            and self._progress.phase is Phase.STREAMING
+        )
+
+    def end_slot(self) -> None:
+        """Take the slot away: nobody is going to stream from it."""
+        self._release_slot()
+        slot.drop(self._sql, self._capture.slot_name)
 
     def catch_up(
         self, backfill: Backfill, observer: SnapshotObserver, again: Sequence[str] = ()
@@ -120,17 +145,51 @@ class Session:
                 )
             if self.tables.unread(self._described, again):
                 if exported is None:
-                    exported = exporting.enter_context(
-                        slot.exact_snapshot(
-                            self._settings.source,
-                            self._capture.slot_name,
-                            on_wait=self._wait_for_open_transactions,
-                        )
-                    )
+                    exported = exporting.enter_context(self._exact_snapshot())
                 self._describe_again()
                 unread = self.tables.unread(self._described, again)
-                progress = self._snapshot(backfill, observer, exported, unread, progress)
+                progress = self._snapshot(backfill, observer, exported, unread, progress, again)
         return self._begin_streaming(progress)
+
+    def read_again(
+        self,
+        backfill: Backfill,
+        observer: SnapshotObserver,
+        wanted: Mapping[TableName, str | None],
+        xid: int | None,
+    ) -> int:
+        """Read tables that are being streamed once more; returns the number of events.
+
+        A table may have a SELECT of its own. ``xid``: the last transaction that was streamed.
+        """
+        captured = [CapturedTable(self.tables.states[table].oid, table) for table in wanted]
+        again = Again({table: own for table, own in wanted.items() if own is not None}, xid)
+        events = self._snapshot_writer(observer).write_again(
+            backfill,
+            self._exact_snapshot(),
+            lambda: described_tables(self._sql, self._capture, captured),
+            self._stop,
+            again,
+        )
+        if self._stop.is_set():
+            raise StoppedError
+        return events
+
+    def _exact_snapshot(self) -> AbstractContextManager[slot.ExportedSnapshot]:
+        return slot.exact_snapshot(
+            self._settings.source,
+            self._capture.slot_name,
+            on_wait=self._wait_for_open_transactions,
+        )
+
+    def _snapshot_writer(self, observer: SnapshotObserver) -> SnapshotWriter:
+        return SnapshotWriter(
+            self._capture,
+            self.writer,
+            self.tables,
+            keep_alive=self.keep_alive,
+            observer=observer,
+        )
 
     def _identify(self) -> System:
         replication = connect_replication(self._settings.source)
@@ -141,8 +200,8 @@ class Session:
 
     def _check_tables(self) -> list[CapturedTable]:
         """The captured tables, checked for everything that can be wrong on PostgreSQL's side."""
-        captured = catalog.captured_tables(self._sql, self._capture)
-        described = catalog.describe(self._sql, captured, self._capture.publication_name)
+        captured = captured_tables(self._sql, self._capture)
+        described = self._describe(captured)
         preflight.check(self._sql, self._settings.source, self._capture, described)
         return captured
 
@@ -151,7 +210,7 @@ class Session:
     ) -> list[TableDescription]:
         """Make or check the publication; returns the tables as they are published."""
         publication.ensure(self._sql, self._capture, captured)
-        described = catalog.describe(self._sql, captured, self._capture.publication_name)
+        described = self._describe(captured)
         missing = set(again) - {str(table.name) for table in described}
         if missing:
             raise ConfigError(
@@ -161,11 +220,16 @@ class Session:
             )
         return described
 
+    def _describe(self, captured: Sequence[CapturedTable]) -> list[TableDescription]:
+        """The tables in the order in which they are read."""
+        described = described_tables(self._sql, self._capture, captured)
+        return sorted(described, key=lambda table: self._capture.snapshot_rank(str(table.name)))
+
     def _describe_again(self) -> None:
         """Look tables up once more: what changed before the snapshot is in it, and only there."""
         captured = [CapturedTable(table.oid, table.name) for table in self._described]
         before = _published(self._described)
-        self._described = catalog.describe(self._sql, captured, self._capture.publication_name)
+        self._described = self._describe(captured)
         if any(before[name] != now for name, now in _published(self._described).items()):
             raise UnreadTableError(
                 "the publication was changed while a snapshot was about to begin",
@@ -277,13 +341,21 @@ class Session:
             self._system.database,
             read_all(kafka, table_topic(prefix), TableState, self.keep_alive),
             read_all(kafka, schema_topic(prefix), TableSchema, self.keep_alive),
-            lambda relation: catalog.describe_relation(self._sql, relation),
-            self._entry,
+            self._lookups(),
+            event_rules(self._settings),
+            pipeline(self._settings, self._topics.open_topic),
         )
 
-    def _entry(self, oid: int) -> int:
-        publication_name = self._capture.publication_name
-        return catalog.publication_entries(self._sql, publication_name, [oid]).get(oid, 0)
+    def _lookups(self) -> Lookups:
+        rereading = Rereading(self._settings.source, self.keep_alive)
+        self._stack.callback(rereading.close)
+        return lookups(self._sql, self._capture, rereading)
+
+    def act_on_heartbeat(self) -> None:
+        """Run the user's heartbeat.action.query, if there is one."""
+        statement = self._capture.heartbeat_action_query
+        if statement is not None:
+            query(self._sql, statement)
 
     def _snapshot(
         self,
@@ -292,20 +364,16 @@ class Session:
         exported: slot.ExportedSnapshot,
         unread: Sequence[TableDescription],
         progress: Progress,
+        asked: Sequence[str],
     ) -> Progress:
         log.info("snapshot", tables=len(unread), consistent_point=str(exported.consistent_point))
-        events = SnapshotWriter(
-            self._capture,
-            self.writer,
-            self.tables,
-            keep_alive=self.keep_alive,
-            observer=observer,
-        ).write(
+        events = self._snapshot_writer(observer).write(
             backfill,
             exported,
             unread,
             Position(start.EPOCH, exported.consistent_point, 0),
             self._stop,
+            asked,
         )
         reach(FaultPoint.SNAPSHOT_DONE)
         return progress.model_copy(update={"events": progress.events + events})

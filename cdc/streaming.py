@@ -1,38 +1,42 @@
-"""Frames → records in the log → acknowledgement: the loop that runs for months.
+"""Bytes of the stream → records in the log → acknowledgement: the loop that runs for months.
 
 In: a started replication stream, and the progress that the log has. Out: Kafka transactions of
 data records, new schema versions and the progress reached; PostgreSQL is told afterwards.
 Rules: docs/decisions/0001 (positions) and 0002 (what is acknowledged when).
+
+While a commit waits for the brokers, the stream is read on: what that makes is written when the
+commit is done. So batches grow with the backlog, and a lone change waits for nobody.
 """
 
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
 
-from cdc.errors import CorruptMessageError
-from cdc.events import TableEncoder
 from cdc.faults import FaultPoint, reach
+from cdc.kafka.commits import BackgroundCommits
 from cdc.kafka.producer import LogWriter
+from cdc.metadata import heartbeat
 from cdc.postgres.stream import ReplicationStream
 from cdc.records.position import Position
 from cdc.records.record import Record
 from cdc.records.state import Progress, progress_record
 from cdc.settings import CaptureSettings
+from cdc.signals import Channel
 from cdc.tables import Tables
-from cdc.transactions import Cursor
-from cdc.wal import messages
-from cdc.wal.decoder import decode
-from cdc.wal.frames import PrimaryKeepalive, XLogData
+from cdc.translation import Limits, Translation
 
-COMMIT_QUIET_MS = 10
-"""A batch waits this long for more, as long as more keeps coming."""
-COMMIT_AGE_MS_MAX = 250
+COMMIT_PACE_S = 0.005
+"""Brokers are still busy with a transaction's markers when its commit has returned: a transaction
+that begins at once waits for them four times as long as this."""
+COMMIT_AGE_S_MAX = 0.25
 """An open Kafka transaction holds up readers of its partitions, so it never lasts longer."""
-FRAMES_BUSY = 500
-"""A read that brings this many frames says that there is a backlog: batches may grow."""
+TRANSLATE_RECORDS_MAX = 250
+"""So many are written at once, while the processor's cache still has them."""
 IDLE_PROGRESS_S = 3.0
 """How often a position that only keepalives moved is recorded."""
+IDLE_WAIT_S = 0.2
+BUSY_WAIT_S = 0.01
+"""How long a busy stream may be silent before it counts as calm."""
 
 
 class Streaming:
@@ -47,173 +51,175 @@ class Streaming:
         progress: Progress,
         *,
         on_commit: Callable[[Progress], None],
+        on_heartbeat: Callable[[], None],
+        channel: Channel | None = None,
     ) -> None:
         self._settings = settings
         self._stream = stream
         self._writer = writer
-        self._tables = tables
+        self._prefix = tables.prefix
         self._progress = progress
         self._on_commit = on_commit
-        self._cursor = Cursor(progress.position, progress.cut, progress.flush_lsn)
-        self._cut_ts_us = progress.cut_ts_us
+        self._on_heartbeat = on_heartbeat
+        self._pipeline = tables.pipeline
+        self._heartbeat_s = settings.heartbeat_interval_ms / 1_000
+        self._next_heartbeat = time.monotonic() + self._heartbeat_s
+        self._channel = channel
+        signals = channel.signals if channel else None
+        self._translation = Translation(tables, progress, stream.heard, signals=signals)
+        self._commits = BackgroundCommits(writer)
+        self._committing: Progress | None = None
+        self._ahead: list[Record] = []
+        self._ahead_bytes = 0
         self._events = progress.events
-        self._relations: dict[int, messages.Relation] = {}
-        self._encoders: dict[int, TableEncoder | None] = {}
-        self._active: dict[int, TableEncoder | None] = {}
+        self._next_begin = 0.0
         self._last_recorded = time.monotonic()
-        self._handlers: dict[type, Callable[[Any, XLogData], None]] = {
-            messages.Begin: self._begin,
-            messages.Commit: self._commit,
-            messages.Relation: self._relation,
-            messages.Insert: self._insert,
-            messages.Update: self._update,
-            messages.Delete: self._delete,
-            messages.Truncate: self._truncate,
-            messages.LogicalMessage: self._logical_message,
-            messages.Type: _ignore,
-            messages.Origin: _ignore,
-        }
 
     def run(self, stop: threading.Event) -> None:
         """Stream until stopped; what was read by then is committed and acknowledged."""
         self._stream.send_status(self._progress.flush_lsn, self._progress.flush_lsn)
-        while not stop.is_set():
-            frames = self._stream.read(self._patience_s())
-            for frame in frames:
-                if isinstance(frame, PrimaryKeepalive):
-                    self._cursor.idle_at(frame.wal_end)
-                else:
-                    self._message(frame)
-                    if self._full():
-                        self._record()
-            if self._due(len(frames)):
-                self._record()
-            self._stream.keep_alive()
-        self._record()
+        with self._commits:
+            while not stop.is_set():
+                if min(self._room()) <= 0:
+                    self._commits.wait(IDLE_WAIT_S)
+                elif not self._translate():
+                    self._stream.read(self._patience_s(), self._commits.wake)
+                    self._translate()
+                self._beat()
+                self._act_on_signals()
+                self._advance()
+                self._stream.keep_alive()
+            self._finish()
+
+    def _translate(self) -> bool:
+        """Make records of what was received; returns whether there was anything to make."""
+        start, end = self._stream.filled
+        room = self._room()
+        limits = Limits(min(room.records_max, TRANSLATE_RECORDS_MAX), room.bytes_max)
+        used = self._translation.feed(self._stream.buffer, start, end, limits)
+        self._stream.used(used, self._translation.received)
+        made = self._translation.take()
+        self._ahead += made.records
+        self._ahead_bytes += made.size
+        self._events += made.events
+        return used > start
+
+    def _beat(self) -> None:
+        """Write a heartbeat, if one is due (heartbeat.interval.ms)."""
+        if not self._heartbeat_s or time.monotonic() < self._next_heartbeat:
+            return
+        self._next_heartbeat = time.monotonic() + self._heartbeat_s
+        made = heartbeat(self._prefix, self._settings.heartbeat_topic)
+        self._ahead += self._pipeline.of_stream([made], self._translation.cursor.reached)
+        self._on_heartbeat()
+
+    def _act_on_signals(self) -> None:
+        """Let signals have their turn; where one asks for it, read tables before going on."""
+        if self._channel is None:
+            return
+        signals = self._channel.signals
+        self._ahead += signals.turn()
+        if blocking := signals.blocking:
+            self._finish()
+            latest = self._translation.cursor.latest
+            self._events += self._channel.read_now(blocking, latest.xid if latest else None)
+            self._ahead += signals.blocking_done(list(blocking))
+
+    def _room(self) -> Limits:
+        """How much fits into the batch; what is made during a commit is for the next one."""
+        records_max, bytes_max = (
+            self._settings.max_batch_size,
+            self._settings.max_batch_size_in_bytes,
+        )
+        records_max -= len(self._ahead)
+        bytes_max -= self._ahead_bytes
+        if self._committing is None:
+            records_max -= self._writer.pending_records
+            bytes_max -= self._writer.pending_bytes
+        return Limits(records_max, bytes_max)
+
+    def _advance(self) -> None:
+        """Write, commit and acknowledge as far as that goes without waiting."""
+        if self._committing is not None:
+            if not self._commits.is_done():
+                return
+            self._acknowledge()
+        now = time.monotonic()
+        if now < self._next_begin and not self._stream.is_busy:
+            return
+        self._write()
+        if self._is_due(now):
+            self._begin_commit()
+
+    def _write(self) -> None:
+        if self._ahead:
+            records, self._ahead, self._ahead_bytes = self._ahead, [], 0
+            self._writer.write(records)
 
     def _patience_s(self) -> float:
-        return 0.002 if self._writer.pending_records else 0.2
-
-    def _full(self) -> bool:
-        return (
-            self._writer.pending_records >= self._settings.max_batch_size
-            or self._writer.pending_bytes >= self._settings.max_batch_size_in_bytes
-        )
-
-    def _due(self, frames: int) -> bool:
+        """How long reading may wait: to the next thing that is due."""
+        if self._committing is not None:
+            return IDLE_WAIT_S  # its end wakes us
+        if self._ahead:
+            return max(0.0, self._next_begin - time.monotonic())
         if self._writer.pending_records:
-            age_ms = self._writer.transaction_age_s * 1_000
-            quiet = frames == 0 or (frames < FRAMES_BUSY and age_ms >= COMMIT_QUIET_MS)
-            return quiet or age_ms >= COMMIT_AGE_MS_MAX
-        moved = self._cursor.reached > self._progress.position or (
-            self._cursor.flush_lsn > self._progress.flush_lsn
-        )
-        return moved and time.monotonic() - self._last_recorded >= IDLE_PROGRESS_S
+            return BUSY_WAIT_S
+        return IDLE_WAIT_S
 
-    def _record(self) -> None:
-        """Commit what was written together with the position reached, then acknowledge it."""
-        cursor = self._cursor
-        progress = self._progress.model_copy(
+    def _is_due(self, now: float) -> bool:
+        if self._writer.pending_records:
+            return (
+                not self._stream.is_busy
+                or self._writer.transaction_age_s >= COMMIT_AGE_S_MAX
+                or min(self._room()) <= 0
+            )
+        cursor = self._translation.cursor
+        moved = cursor.reached > self._progress.position or (
+            cursor.flush_lsn > self._progress.flush_lsn
+        )
+        return moved and now - self._last_recorded >= IDLE_PROGRESS_S
+
+    def _begin_commit(self) -> None:
+        """Let what was written become visible, together with the position reached."""
+        cursor = self._translation.cursor
+        self._committing = self._progress.model_copy(
             update={
                 "position": cursor.reached,
                 "cut": cursor.cut,
-                "cut_ts_us": self._cut_ts_us,
+                "cut_ts_us": cursor.cut_ts_us,
                 "flush_lsn": cursor.flush_lsn,
                 "events": self._events,
                 "ts_ms": time.time_ns() // 1_000_000,
             }
         )
         self._last_recorded = time.monotonic()
-        if progress.position == self._progress.position and (
-            progress.flush_lsn == self._progress.flush_lsn
-        ):
-            return
-        self._writer.write([progress_record(self._tables.prefix, progress)])
+        self._writer.write([progress_record(self._prefix, self._committing)])
         reach(FaultPoint.BATCH_WRITTEN)
-        self._writer.commit()
+        self._commits.begin()
+
+    def _acknowledge(self) -> None:
+        """The commit is done: PostgreSQL may forget what it had."""
+        progress, self._committing = self._committing, None
+        assert progress is not None  # noqa: S101 (the caller has seen it)
         reach(FaultPoint.BATCH_COMMITTED)
+        self._next_begin = time.monotonic() + COMMIT_PACE_S
         self._progress = progress
-        self._stream.send_status(cursor.flush_lsn, cursor.flush_lsn)
+        self._stream.send_status(progress.flush_lsn, progress.flush_lsn)
         self._on_commit(progress)
 
-    def _message(self, frame: XLogData) -> None:
-        message = decode(frame.payload)
-        handler = self._handlers.get(type(message))
-        if handler is None:
-            raise CorruptMessageError(
-                f"an unexpected {type(message).__name__} message", where=f"LSN {frame.start}"
-            )
-        handler(message, frame)
-
-    def _begin(self, message: messages.Begin, _frame: XLogData) -> None:
-        self._cursor.begin(message.xid, message.final_lsn, message.commit_ts_us)
-        self._active.clear()
-
-    def _commit(self, message: messages.Commit, _frame: XLogData) -> None:
-        transaction = self._cursor.commit(message.commit_lsn, message.end_lsn)
-        self._cut_ts_us = transaction.commit_ts_us
-
-    def _relation(self, message: messages.Relation, _frame: XLogData) -> None:
-        self._relations[message.oid] = message
-        self._encoders.pop(message.oid, None)
-        self._active.pop(message.oid, None)
-
-    def _insert(self, message: messages.Insert, frame: XLogData) -> None:
-        position = self._cursor.next()
-        if position is not None and (encoder := self._encoder(message.relation_oid, position)):
-            self._write(encoder.insert(message.new, frame.start, position))
-
-    def _update(self, message: messages.Update, frame: XLogData) -> None:
-        position = self._cursor.next()
-        if position is not None and (encoder := self._encoder(message.relation_oid, position)):
-            self._write(
-                encoder.update(message.old, message.old_is_key, message.new, frame.start, position)
-            )
-
-    def _delete(self, message: messages.Delete, frame: XLogData) -> None:
-        position = self._cursor.next()
-        if position is not None and (encoder := self._encoder(message.relation_oid, position)):
-            self._write(encoder.delete(message.old, message.old_is_key, frame.start, position))
-
-    def _truncate(self, message: messages.Truncate, frame: XLogData) -> None:
-        position = self._cursor.next()
-        if position is not None:
-            for oid in message.relation_oids:
-                if encoder := self._encoder(oid, position):
-                    self._write(encoder.truncate(frame.start, position))
-
-    def _logical_message(self, message: messages.LogicalMessage, _frame: XLogData) -> None:
-        if message.transactional:
-            self._cursor.next()
-
-    def _encoder(self, oid: int, position: Position) -> TableEncoder | None:
-        """The table's encoder, ready for this transaction.
-
-        None when the table isn't captured, or its snapshot has the transaction: older records
-        behind newer ones would outlive them when the topic is compacted.
-        """
-        try:
-            return self._active[oid]
-        except KeyError:
-            pass
-        relation = self._relations.get(oid)
-        if relation is None:
-            raise CorruptMessageError(f"a row of relation {oid}, which wasn't announced")
-        if self._tables.has_read(relation, position):
-            self._active[oid] = None
-            return None
-        if oid not in self._encoders:
-            self._encoders[oid], schema_records = self._tables.stream_encoder(relation, position)
-            self._writer.write(schema_records)
-        encoder = self._active[oid] = self._encoders[oid]
-        if encoder is not None and self._cursor.transaction is not None:
-            encoder.begin(self._cursor.transaction)
-        return encoder
-
-    def _write(self, records: list[Record]) -> None:
-        self._events += len(records)
-        self._writer.write(records)
-
-
-def _ignore(_message: messages.Message, _frame: XLogData) -> None:
-    """Take no notice: what it says is in no record (type names, replication origins)."""
+    def _finish(self) -> None:
+        """Commit and acknowledge all that was read."""
+        while True:
+            while self._committing is not None and not self._commits.is_done():
+                self._commits.wait(IDLE_WAIT_S)
+                self._writer.while_waiting()
+            if self._committing is not None:
+                self._acknowledge()
+            self._write()
+            cursor = self._translation.cursor
+            unrecorded: Position = cursor.reached
+            if unrecorded == self._progress.position and (
+                cursor.flush_lsn == self._progress.flush_lsn
+            ):
+                return
+            self._begin_commit()

@@ -5,24 +5,44 @@ out as a state record, to be written in the same Kafka transaction as the rows t
 """
 
 import time
+import uuid
 from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import Literal
+from typing import NamedTuple
 
+from cdc.completion import Reread
 from cdc.errors import GapError, UnreadTableError
 from cdc.events import TableEncoder
+from cdc.metadata import MessageEvents, TransactionMetadata
 from cdc.postgres.catalog import TableDescription, relation_signature
+from cdc.readable import Encoder, Pipeline, ReadableEncoder
 from cdc.records.position import Lsn, Position
 from cdc.records.record import Record
 from cdc.records.schema import Column, TableName, TableSchema
-from cdc.records.state import Phase, TableState, schema_record, table_record
+from cdc.records.state import (
+    Phase,
+    SnapshotRequest,
+    TableState,
+    schema_record,
+    table_record,
+)
 from cdc.records.topics import data_topic
+from cdc.reference import Log
+from cdc.rules import EventRules, key_signature, rekeyed
 from cdc.schemas import SchemaHistory
 from cdc.settings import Settings
-from cdc.wal.messages import Relation
+from cdc.wal.messages import Relation, ReplicaIdentity
 
-DescribeRelation = Callable[[Relation], tuple[Column, ...]]
-Entry = Callable[[int], int]
-"""A relation's OID → the OID of its entry in the publication."""
+
+class Lookups(NamedTuple):
+    """What is asked of PostgreSQL as a relation appears.
+
+    ``describe``: its columns. ``entry``: the OID of its entry in the publication, by its own.
+    ``reread``: rows of it whose unchanged values are wanted.
+    """
+
+    describe: Callable[[Relation], tuple[Column, ...]]
+    entry: Callable[[int], int]
+    reread: Reread
 
 
 class Tables:
@@ -34,17 +54,36 @@ class Tables:
         database: str,
         states: Iterable[TableState],
         schemas: Iterable[TableSchema],
-        describe: DescribeRelation,
-        entry: Entry,
+        lookups: Lookups,
+        rules: EventRules,
+        pipeline: Pipeline,
     ) -> None:
         self.states = {state.name: state for state in states}
+        self.requested = {name for name, state in self.states.items() if state.requests}
+        """The tables that signals have asked to be read."""
+        self.requested_changes = 0
         self.prefix = settings.capture.topic_prefix
         self._captures = settings.capture.captures
         self._partitions = settings.log.topic_partitions
+        self._cleanup = settings.log.topic_cleanup_policy
         self._database = database
         self._history = SchemaHistory(self.prefix, schemas)
-        self._describe = describe
-        self._entry = entry
+        self._describe, self._entry, self.reread = lookups
+        self._takes_late = not settings.capture.lossless
+        self._rules = rules
+        self.pipeline = pipeline
+        self._log = Log(self.prefix, database, 1, compacted=False, run_id=str(uuid.uuid4()))
+        self.transactions = (
+            TransactionMetadata(rules, settings.capture.transaction_topic)
+            if rules.events.transaction_metadata
+            else None
+        )
+        self.messages = MessageEvents(rules, self._log, blocks=self.transactions)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the settings ask for nothing but what the hot path writes."""
+        return self._rules.plain and self.pipeline.is_plain
 
     def unread(
         self, described: Iterable[TableDescription], again: Collection[str] = ()
@@ -69,13 +108,14 @@ class Tables:
         """Start (or start again) a table's snapshot; returns the state records to write."""
         known = self.states.get(table.name)
         renamed = self._renamed(table.oid, table.name, consistent_point)
+        keyed = self._is_keyed(table.columns, table.name, table.replica_identity)
         begun = self._set(
             TableState(
                 namespace=table.name.namespace,
                 table=table.name.name,
                 topic=data_topic(self.prefix, table.name),
                 partitions=known.partitions if known else self._partitions,
-                cleanup="compact" if any(column.key for column in table.columns) else "delete",
+                cleanup=self._cleanup if keyed else "delete",
                 epoch=1,
                 phase=Phase.SNAPSHOT,
                 snapshot_lsn=consistent_point,
@@ -85,6 +125,11 @@ class Tables:
             )
         )
         return [*renamed, begun]
+
+    def _is_keyed(
+        self, columns: tuple[Column, ...], table: TableName, identity: ReplicaIdentity
+    ) -> bool:
+        return any(column.key for column in rekeyed(columns, table, identity, self._rules))
 
     def advance_snapshot(self, table: TableName, rows: int, chunks: tuple[int, int]) -> Record:
         """Count the chunks (done, total) and rows sent so far; returns the table's state record."""
@@ -101,21 +146,41 @@ class Tables:
             )
         )
 
+    def set_requests(self, table: TableName, requests: Iterable[SnapshotRequest]) -> Record:
+        """Note which reads of a table signals have asked for; returns its state record."""
+        now = {"requests": tuple(requests), "ts_ms": time.time_ns() // 1_000_000}
+        return self._set(self.states[table].model_copy(update=now))
+
+    def key_names(self, relation: Relation) -> tuple[str, ...]:
+        """The columns of the table's own key, in the key's order."""
+        return key_names(self._describe(relation))
+
     def _set(self, state: TableState) -> Record:
         self.states[state.name] = state
+        if bool(state.requests) != (state.name in self.requested):
+            self.requested ^= {state.name}
+            self.requested_changes += 1
         return table_record(self.prefix, state)
 
     def snapshot_encoder(
         self, table: TableDescription, since: Position
-    ) -> tuple[TableEncoder, list[Record]]:
+    ) -> tuple[Encoder, list[Record]]:
         """An encoder for a described table, and the record of its schema version if it is new."""
         return self._encoder(
             table.name, table.signature, table.replica_identity, since, lambda: table.columns
         )
 
+    def chunk_encoder(
+        self, table: TableDescription, since: Position
+    ) -> tuple[ReadableEncoder, list[Record]]:
+        """The same for rows that are read while streaming: their events have a marker to tell."""
+        signature, identity = table.signature, table.replica_identity
+        schema, new = self._schema(table.name, signature, identity, since, lambda: table.columns)
+        return self._readable(schema), new
+
     def stream_encoder(
         self, relation: Relation, since: Position
-    ) -> tuple[TableEncoder | None, list[Record]]:
+    ) -> tuple[Encoder | None, list[Record]]:
         """An encoder for a relation, or None when its table isn't captured.
 
         Raises UnreadTableError when it should be: the next start reads its rows first. Raises
@@ -123,6 +188,8 @@ class Tables:
         """
         table = TableName(relation.namespace, relation.name)
         renamed = self._renamed(relation.oid, table, since.commit_lsn)
+        if table not in self.states and self._takes_late and self._captures(str(table)):
+            renamed.append(self._appeared(relation, since))
         if table not in self.states:
             if self._captures(str(table)):
                 raise UnreadTableError(
@@ -146,6 +213,25 @@ class Tables:
         )
         return encoder, [*renamed, *new]
 
+    def _appeared(self, relation: Relation, since: Position) -> Record:
+        """Capture a table from here on, without the rows that it had before."""
+        name = TableName(relation.namespace, relation.name)
+        keyed = self._is_keyed(self._describe(relation), name, relation.replica_identity)
+        state = TableState(
+            namespace=name.namespace,
+            table=name.name,
+            topic=data_topic(self.prefix, name),
+            partitions=self._partitions,
+            cleanup=self._cleanup if keyed else "delete",
+            epoch=since.epoch,
+            phase=Phase.STREAMING,
+            snapshot_lsn=since.commit_lsn,
+            oid=relation.oid,
+            entry=self._entry(relation.oid),
+        )
+        self.pipeline.open_topic(state.topic, state.cleanup)
+        return self._set(state)
+
     def _renamed(self, oid: int, name: TableName, lsn: Lsn) -> list[Record]:
         """Note in a table's state that it goes by another name since then."""
         return [
@@ -159,15 +245,13 @@ class Tables:
         self,
         table: TableName,
         signature: str,
-        replica_identity: Literal["d", "n", "f", "i"],
+        replica_identity: ReplicaIdentity,
         since: Position,
         columns: Callable[[], tuple[Column, ...]],
-    ) -> tuple[TableEncoder, list[Record]]:
-        schema = self._history.current(table, signature)
-        new: list[Record] = []
-        if schema is None:
-            schema = self._history.add(table, columns(), signature, replica_identity, since)
-            new.append(schema_record(self.prefix, schema))
+    ) -> tuple[Encoder, list[Record]]:
+        schema, new = self._schema(table, signature, replica_identity, since, columns)
+        if not self.is_plain:
+            return self._readable(schema), new
         state = self.states[table]
         encoder = TableEncoder(
             schema,
@@ -175,8 +259,45 @@ class Tables:
             database=self._database,
             partitions=state.partitions,
             compacted=state.cleanup == "compact",
+            reselects=self._reselects(state),
         )
         return encoder, new
+
+    def _schema(
+        self,
+        table: TableName,
+        signature: str,
+        replica_identity: ReplicaIdentity,
+        since: Position,
+        columns: Callable[[], tuple[Column, ...]],
+    ) -> tuple[TableSchema, list[Record]]:
+        """The table's schema now, and the record of its version if that is new."""
+        signature = key_signature(signature, table, self._rules)
+        schema = self._history.current(table, signature)
+        if schema is not None:
+            return schema, []
+        described = rekeyed(columns(), table, replica_identity, self._rules)
+        schema = self._history.add(table, described, signature, replica_identity, since)
+        return schema, [schema_record(self.prefix, schema)]
+
+    def _readable(self, schema: TableSchema) -> ReadableEncoder:
+        state = self.states[schema.name]
+        compacted = state.cleanup == "compact"
+        log = self._log._replace(partitions=state.partitions, compacted=compacted)
+        blocks, reselects = self.transactions, self._reselects(state)
+        return ReadableEncoder(
+            schema, self._rules, log, self.pipeline, blocks=blocks, reselects=reselects
+        )
+
+    def _reselects(self, state: TableState) -> bool:
+        """Whether unchanged values are read again: a compacted topic would forget them."""
+        return state.cleanup == "compact" and self._rules.events.reselect
+
+
+def key_names(columns: Iterable[Column]) -> tuple[str, ...]:
+    """The names of the key's columns, in the key's order."""
+    keyed = [(column.key, column.name) for column in columns if column.key is not None]
+    return tuple(name for _, name in sorted(keyed))
 
 
 def check_published(

@@ -100,25 +100,70 @@ def zoned_timestamp(digits: int, value: bytes) -> str:
         raise ValueError("not a timestamp in UTC")
     year, month, day = _civil(_date_of(match[1]), match[7] is not None)
     _time_us(match[2], match[3], match[4], match[5])
-    sign = "-" if year < 0 else "+" if year > 9999 else ""
     clock = b":".join(match.group(2, 3, 4)).decode()
     fraction = (match[5] or b"").decode()
-    return f"{sign}{abs(year):04}-{month:02}-{day:02}T{_padded(clock, fraction, digits)}Z"
+    return f"{_iso(year, month, day)}T{_padded(clock, fraction, digits)}Z"
 
 
 def zoned_time(value: bytes) -> str:
     """ISO 8601 time of day with its own offset: ``13:14:15.5+02:00``, ``Z`` for UTC."""
+    match, _ = _zoned(value)
+    offset = match[5].decode()
+    clock = value[: match.start(5)].decode()
+    if offset == "+00":
+        return clock + "Z"
+    return f"{clock}{offset}:00" if len(offset) == 3 else clock + offset
+
+
+def utc_time_us(value: bytes) -> int:
+    """µs since midnight in UTC of a time of day with an offset; 24:00:00 is the next midnight."""
+    match, offset_s = _zoned(value)
+    us = _time_us(match[1], match[2], match[3], match[4])
+    return (us - offset_s * 1_000_000) % 86_400_000_000
+
+
+def iso_time(us: int) -> str:
+    """µs since midnight → ISO 8601 with as many fractional digits as there are."""
+    seconds, fraction = divmod(us, 1_000_000)
+    minutes, second = divmod(seconds, 60)
+    clock = f"{minutes // 60:02}:{minutes % 60:02}:{second:02}"
+    return f"{clock}.{fraction:06}".rstrip("0") if fraction else clock
+
+
+def iso_date(value: bytes) -> str:
+    """ISO 8601: ``2024-02-29``, ``-0043-03-15``, ``+10000-01-01``, infinity as it is."""
+    if value.translate(_DIGITS_TO_ZERO) == _DATE_SHAPE:
+        return date.fromisoformat(value.decode()).isoformat()
+    if value in {b"infinity", b"-infinity"}:
+        return value.decode()
+    match = _date_of(value)
+    return _iso(*_civil(match, match[4] is not None))
+
+
+def iso_timestamp(value: bytes) -> str:
+    """A timestamp without time zone as if it were UTC, with as many digits as there are."""
+    bc = value.endswith(b" BC")
+    if value in {b"infinity", b"-infinity"}:
+        return value.decode()
+    return zoned_timestamp(0, value[:-3] + b"+00 BC" if bc else value + b"+00")
+
+
+def _zoned(value: bytes) -> tuple[re.Match[bytes], int]:
+    """A time of day with an offset, checked, and the offset in seconds."""
     match = _TIME.fullmatch(value)
     if match is None or match[5] is None:
         raise ValueError("not a time of day with an offset")
     _time_us(match[1], match[2], match[3], match[4])
-    offset = match[5].decode()
-    clock = value[: match.start(5)].decode()
-    if any(int(part) > 59 for part in offset[1:].split(":")[1:]) or int(offset[1:3]) > 15:
+    hours, *parts = (int(part) for part in match[5][1:].split(b":"))
+    if any(part > 59 for part in parts) or hours > 15:
         raise ValueError("not an offset")
-    if offset == "+00":
-        return clock + "Z"
-    return f"{clock}{offset}:00" if len(offset) == 3 else clock + offset
+    seconds = hours * 3_600 + sum(part * unit for part, unit in zip(parts, (60, 1), strict=False))
+    return match, -seconds if match[5][:1] == b"-" else seconds
+
+
+def _iso(year: int, month: int, day: int) -> str:
+    sign = "-" if year < 0 else "+" if year > 9999 else ""
+    return f"{sign}{abs(year):04}-{month:02}-{day:02}"
 
 
 def _date_of(value: bytes) -> re.Match[bytes]:

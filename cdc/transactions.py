@@ -29,14 +29,20 @@ class Cursor:
 
     ``reached`` is the last position handed out or already in the log, ``cut`` the last one with no
     transaction open. ``flush_lsn`` is the end of the last whole transaction: what may be
-    acknowledged once everything up to ``reached`` is durable.
+    acknowledged once everything up to ``reached`` is durable. ``cut_ts_us`` is when the last whole
+    transaction was committed (µs since 1970, UTC). cdc/wal/fast.pyx has the same, compiled.
     """
 
-    def __init__(self, reached: Position, cut: Position, flush_lsn: Lsn) -> None:
+    def __init__(
+        self, reached: Position, cut: Position, flush_lsn: Lsn, cut_ts_us: int = 0
+    ) -> None:
         self.reached = reached
         self.cut = cut
         self.flush_lsn = flush_lsn
+        self.cut_ts_us = cut_ts_us
         self.transaction: Transaction | None = None
+        self.latest: Transaction | None = None
+        """The open one or, where none is, the last one."""
         self._previous: Lsn | None = None
         self._index = 0
 
@@ -45,18 +51,43 @@ class Cursor:
         if self.transaction is not None:
             raise CorruptMessageError("Begin inside of a transaction", where=f"LSN {commit_lsn}")
         self.transaction = Transaction(xid, commit_lsn, commit_ts_us, self._previous)
+        self.latest = self.transaction
         self._index = 0
         return self.transaction
 
-    def next(self) -> Position | None:
-        """The position of the next frame, or None when the log has it already."""
+    @property
+    def place(self) -> Position:
+        """The position of the open transaction's last frame so far, also if the log has it."""
         if self.transaction is None:
             raise CorruptMessageError("a row outside of a transaction")
+        return Position(self.reached.epoch, self.transaction.commit_lsn, self._index)
+
+    @property
+    def is_ended(self) -> bool:
+        """Whether the log has the open transaction with all that belongs to its end."""
+        return self.place <= self.cut
+
+    def next(self) -> Position | None:
+        """The position of the next frame, or None when the log has it already."""
         self._index += 1
-        position = Position(self.reached.epoch, self.transaction.commit_lsn, self._index)
+        position = self.place
         if position <= self.reached:
             return None
         self.reached = position
+        return position
+
+    def message_at(self, lsn: Lsn) -> Position | None:
+        """The position of a message that isn't part of a transaction, or None if the log has it.
+
+        It comes between two transactions, at its own place in the WAL. Index 1 sets it apart from
+        a keepalive that reached just as far.
+        """
+        if self.transaction is not None:
+            raise CorruptMessageError("a message inside of a transaction", where=f"LSN {lsn}")
+        position = Position(self.reached.epoch, lsn, 1)
+        if position <= self.reached:
+            return None
+        self.reached, self.cut = position, max(self.cut, position)
         return position
 
     def commit(self, commit_lsn: Lsn, end_lsn: Lsn) -> Transaction:
@@ -66,6 +97,7 @@ class Cursor:
             raise CorruptMessageError("Commit of another transaction", where=f"LSN {commit_lsn}")
         self.transaction = None
         self._previous = commit_lsn
+        self.cut_ts_us = transaction.commit_ts_us
         end = Position(self.reached.epoch, commit_lsn, self._index)
         # Not the same: a start in the middle of a transaction sees those before it once more.
         self.reached, self.cut = max(self.reached, end), max(self.cut, end)

@@ -20,6 +20,7 @@ from cdc.records.position import Position
 from cdc.records.state import Phase, Progress, TableState
 from cdc.records.topics import progress_topic, table_topic
 from cdc.settings import Settings
+from cdc.wal.compiled import IMPLEMENTATION
 
 Found = TypeVar("Found")
 
@@ -67,6 +68,8 @@ class Status(BaseModel):
     position: str | None = None
     events: int = 0
     lag_s: float | None = None
+    decoder: str = IMPLEMENTATION
+    """Which way this installation decodes: compiled, or pure Python."""
     tables: list[TableStatus] = []
     sinks: list[SinkStatus] = []
     problems: list[str] = []
@@ -232,7 +235,7 @@ def render(status: Status) -> Group:
     parts.append(
         Text(
             f"log: {status.events:,} events, position {status.position or 'none'}, "
-            f"{_seconds(status.lag_s)} behind"
+            f"{_seconds(status.lag_s)} behind; decoder: {status.decoder}"
         )
     )
     tables = Table("table", "snapshot", "rows", "topic")

@@ -29,7 +29,7 @@ from cdc.records.position import HEADER
 from cdc.records.schema import TableSchema
 from cdc.records.state import Progress, StateRecord, TableState, parse_state
 from cdc.records.topics import progress_topic, schema_topic, table_topic
-from sinks.kafka_options import client_options, spark_options
+from sinks.kafka_options import FETCH_WAIT_MS, client_options, spark_options
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -46,11 +46,9 @@ MARKERS_S: Final = 120.0
 """How long to wait for open transactions: twice the time after which Kafka aborts one."""
 RAW: Final = (
     "topic string, partition int, offset bigint, key string, value string, position string, "
-    "commit_lsn bigint, schema_version int"
+    "commit_lsn bigint, schema_version int, filled string"
 )
 """The columns of raw records, in Spark's words."""
-FETCH_WAIT_MS: Final = 20
-"""How long a broker may keep us waiting at a partition's end: by default it takes 500 ms."""
 _EARLIEST: Final = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
 _LATEST: Final = OffsetSpec.latest()  # type: ignore[no-untyped-call]
 _POSITION: Final = r"^[0-9a-f]{8}\.[0-9a-f]{16}\.[0-9a-f]{16}$"
@@ -304,7 +302,8 @@ def read_raw(
     """Read exactly the committed records from ``start`` up to, not including, ``end``.
 
     Columns: topic, partition, offset, key, value (text), position (text, null where a record has
-    no header of ours), commit_lsn (bigint) and schema_version (int).
+    no header of ours), commit_lsn (bigint), schema_version (int) and filled (text: the ordinals of
+    the columns whose values were filled, null where none were).
     """
     from pyspark.sql import functions as F  # noqa: N812 (as everybody calls it)
 
@@ -345,4 +344,5 @@ def read_raw(
         position.alias("position"),
         F.conv(F.substring(position, 10, 16), 16, 10).try_cast("bigint").alias("commit_lsn"),
         F.get(fields, F.lit(1)).try_cast("int").alias("schema_version"),
+        F.get(fields, F.lit(2)).alias("filled"),
     )

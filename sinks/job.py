@@ -5,6 +5,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from cdc.errors import ConfigError, ExitCode, MillraceError, SinkUnreachableError
+from cdc.modes import ValueModes
 from cdc.settings import Settings
 from sinks.batch import Report
 from sinks.delta.run import run_lakehouse
@@ -22,6 +23,7 @@ class Jobs:
     """
 
     def __init__(self, settings: Settings, sink: str) -> None:
+        _require_readable(settings)
         self._settings = settings
         self._session: SparkSession | None = None
         self._runs = self._chosen(sink)
@@ -98,3 +100,26 @@ def _of_spark(error: Exception) -> SinkUnreachableError | None:
         f"Spark failed: {reason[:500]}",
         remedy="check [lakehouse], [kafka] and [spark]; the next run goes on where this one was",
     )
+
+
+def _require_readable(settings: Settings) -> None:
+    """Refuse a log that merges can't read: they know native JSON, with its position header."""
+    capture = settings.capture
+    differing = {
+        "preset": settings.preset != "millrace",
+        "[format]": bool(settings.format),
+        "[transforms]": bool(settings.transforms),
+        "lossless": not capture.lossless,
+        "position.header": not capture.position_header,
+        "*.handling.mode, time.precision.mode": capture.value_modes
+        != ValueModes(placeholder=capture.unavailable_value_placeholder),
+        "toast.unavailable": capture.toast_unavailable == "placeholder",
+        "field.name.adjustment.mode": capture.field_name_adjustment_mode != "none",
+    }
+    found = [name for name, differs in differing.items() if differs]
+    if found:
+        raise ConfigError(
+            f"merges read the log in Millrace's own form, which these change: {', '.join(found)}",
+            where="the configuration",
+            remedy="capture once more without them, under a topic.prefix and a slot of its own",
+        )

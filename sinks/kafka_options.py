@@ -111,10 +111,14 @@ _PEM: Final = {
 }
 
 
+FETCH_WAIT_MS: Final = 20
+"""How long a broker may keep us waiting at a partition's end, by default half a second.
+
+A partition that ends with a transaction's marker is read to its end by one more fetch, which
+waits for so long: for every partition of every table.
+"""
 _BOUNDED_READ: Final = {
-    # A partition that ends with a transaction's marker is read to its end by one more fetch, which
-    # waits for this long: by default half a second for every partition of every table.
-    "fetch.max.wait.ms": "20",
+    "fetch.max.wait.ms": str(FETCH_WAIT_MS),
     "max.partition.fetch.bytes": str(16 << 20),
     "receive.buffer.bytes": str(1 << 20),
     "max.poll.records": "20000",

@@ -1,7 +1,9 @@
 """Changes of a table → the newest state of each key, column by column where a value is absent.
 
 One shuffle by key. The newest change wins by position alone; a column that it lacks is taken from
-the newest change that has it, and stays in ``_millrace_absent`` if none of the batch has.
+the newest change that has it, and stays in ``_millrace_absent`` if none of the batch has. A filled
+value (docs/decisions/0007) counts only where the batch has no exact one; it stays in
+``_millrace_filled``, since a target that holds the row knows the exact one.
 """
 
 from pyspark.sql import Column as SparkColumn
@@ -10,10 +12,11 @@ from pyspark.sql import functions as F  # noqa: N812 (as everybody calls it)
 
 from cdc.records.position import Position
 from cdc.records.schema import TableSchema
-from sinks.parse import ABSENT, DELETE, OP, POSITION, quoted, target_names
+from sinks.parse import ABSENT, DELETE, FILLED, OP, POSITION, quoted, target_names
 from sinks.types import can_be_absent, refuse
 
 _NEWEST = "_millrace_newest"
+_FILLED = "_millrace_newest_filled"
 _DELETED = "_millrace_deleted"
 
 
@@ -45,28 +48,37 @@ def latest(changes: DataFrame, schema: TableSchema) -> DataFrame:
     others = [name for name in names.values() if name not in keys and name not in patchy]
     deleted = F.col(OP) == DELETE
     grouped = changes.groupBy(*map(quoted, keys)).agg(
-        F.max_by(F.struct(*map(quoted, others), OP, ABSENT), POSITION).alias(_NEWEST),
+        F.max_by(F.struct(*map(quoted, others), OP, ABSENT, FILLED), POSITION).alias(_NEWEST),
         F.max(POSITION).alias(POSITION),
         F.max(F.when(deleted, F.col(POSITION))).alias(_DELETED),
-        *(_newest_present(name).alias(f"{_NEWEST}_{i}") for i, name in enumerate(patchy)),
+        *(_newest_exact(name).alias(f"{_NEWEST}_{i}") for i, name in enumerate(patchy)),
+        *(_newest_filled(name).alias(f"{_FILLED}_{i}") for i, name in enumerate(patchy)),
     )
     winner, gone = F.col(_NEWEST), F.col(_DELETED)
-    found = {}
+    exact: dict[str, SparkColumn] = {}
+    filled: dict[str, SparkColumn] = {}
     for i, name in enumerate(patchy):
-        newest = F.col(f"{_NEWEST}_{i}")
-        found[name] = F.when(gone.isNull() | (newest["position"] > gone), newest)
+        for found, newest in (
+            (exact, F.col(f"{_NEWEST}_{i}")),
+            (filled, F.col(f"{_FILLED}_{i}")),
+        ):
+            found[name] = F.when(gone.isNull() | (newest["position"] > gone), newest)
+    either = {name: F.coalesce(exact[name], filled[name]) for name in patchy}
     columns = {
         **{name: F.col(quoted(name)) for name in keys},
         **{name: winner.getField(name) for name in others},
-        **{name: found[name]["value"] for name in patchy},
+        **{name: either[name]["value"] for name in patchy},
     }
-    absent = _still_absent(winner[ABSENT], found)
+    # After a delete the target's row is another one.
+    others_known = F.when(gone.isNull(), F.array_union(winner[ABSENT], winner[FILLED]))
+    absent = _without(winner[ABSENT], either)
     unknown = gone.isNotNull() & (F.size(absent) > 0)
     return grouped.select(
         *(columns[name].alias(name) for name in names.values()),
         POSITION,
         winner[OP].alias(OP),
         F.coalesce(refuse(unknown, lost(absent), "array<string>"), absent).alias(ABSENT),
+        F.array_except(_without(others_known, exact), absent).alias(FILLED),
     )
 
 
@@ -75,23 +87,38 @@ def lost(absent: SparkColumn) -> SparkColumn:
     return F.concat(
         F.lit("a row's key changed, and the log has no value for its unchanged columns "),
         F.concat_ws(", ", absent),
-        F.lit(": set REPLICA IDENTITY FULL and take a new snapshot of the table"),
+        F.lit(
+            " (yet, if the row is gone by now). If the next run says so again: set REPLICA IDENTITY"
+            " FULL and take a new snapshot of the table"
+        ),
     )
 
 
-def _newest_present(name: str) -> SparkColumn:
-    """The newest value that is there; in a struct, which tells a null from none."""
-    present = (F.col(OP) != DELETE) & ~F.array_contains(ABSENT, name)
+def _newest_exact(name: str) -> SparkColumn:
+    """The newest value that a change brought."""
+    brought = ~F.array_contains(ABSENT, name) & ~F.array_contains(FILLED, name)
+    return _newest(name, (F.col(OP) != DELETE) & brought)
+
+
+def _newest_filled(name: str) -> SparkColumn:
+    """The newest value that was read for a change that didn't bring it."""
+    return _newest(name, F.array_contains(FILLED, name))
+
+
+def _newest(name: str, counts: SparkColumn) -> SparkColumn:
+    """The value of the newest change that counts; in a struct, which tells a null from none."""
+    place = F.when(counts, F.col(POSITION))
     value = F.struct(F.col(quoted(name)).alias("value"), F.col(POSITION).alias("position"))
-    return F.max_by(value, F.when(present, F.col(POSITION)))
+    return F.max_by(value, place)
 
 
-def _still_absent(absent: SparkColumn, found: dict[str, SparkColumn]) -> SparkColumn:
+def _without(names: SparkColumn, found: dict[str, SparkColumn]) -> SparkColumn:
+    """Those of the names that nothing was found for."""
     none = F.array().cast("array<string>")
     if not found:
         return none
     missing = (
-        F.when(F.array_contains(absent, name) & value.isNull(), F.lit(name))
+        F.when(F.array_contains(names, name) & value.isNull(), F.lit(name))
         for name, value in found.items()
     )
-    return F.when(F.size(absent) > 0, F.array_compact(F.array(*missing))).otherwise(none)
+    return F.when(F.size(names) > 0, F.array_compact(F.array(*missing))).otherwise(none)

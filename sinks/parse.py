@@ -21,12 +21,13 @@ from sinks.types import from_text, refuse, spark_type
 POSITION: Final = "_millrace_position"
 OP: Final = "_millrace_op"
 ABSENT: Final = "_millrace_absent"
+FILLED: Final = "_millrace_filled"
 COUNT: Final = "_millrace_count"
 ROW: Final = "_millrace_row"
 UPSERT: Final = "upsert"
 DELETE: Final = "delete"
 
-_OWN: Final = (POSITION, OP, ABSENT, COUNT, ROW)
+_OWN: Final = (POSITION, OP, ABSENT, FILLED, COUNT, ROW)
 _ENVELOPE: Final = "op string, before map<string,string>, after map<string,string>"
 _READ: Final = ("_millrace_envelope", "_millrace_key")
 
@@ -59,8 +60,9 @@ def parse(raw: DataFrame, versions: Sequence[TableSchema]) -> DataFrame:
     """One row per change of a table with a key, with the columns of its newest version.
 
     Adds ``_millrace_position`` (text), ``_millrace_op`` (upsert or delete) and
-    ``_millrace_absent`` (columns that the record has no value for). A delete and its tombstone
-    both come, with nothing but the key. TRUNCATE records don't.
+    ``_millrace_absent`` (columns that the record has no value for), ``_millrace_filled`` (columns
+    that the change left as they were: their values were read at another time). A delete and its
+    tombstone both come, with nothing but the key. TRUNCATE records don't.
     """
     newest = versions[-1]
     names = target_names(newest)
@@ -82,6 +84,7 @@ def parse(raw: DataFrame, versions: Sequence[TableSchema]) -> DataFrame:
         F.col("position").alias(POSITION),
         F.when(deleted, F.lit(DELETE)).otherwise(F.lit(UPSERT)).alias(OP),
         _absent(row, versions, names).alias(ABSENT),
+        _filled(envelope["op"], versions, names).alias(FILLED),
     )
 
 
@@ -212,3 +215,32 @@ def _absent(
         none,
     )
     return F.when(row.isNull(), none).otherwise(by_version)
+
+
+def _filled(
+    operation: SparkColumn, versions: Sequence[TableSchema], names: dict[str, str]
+) -> SparkColumn:
+    """Names of the columns that an update has filled values of.
+
+    A row that is new under its key (its key changed) has no other value than the filled one.
+    """
+    none = F.array().cast("array<string>")
+    ordinals = F.split("filled", ",")
+
+    def named(version: TableSchema) -> SparkColumn:
+        known = F.array(
+            *(F.lit(names.get(column.name)).cast("string") for column in version.columns)
+        )
+        return F.array_compact(
+            F.transform(ordinals, lambda ordinal: F.get(known, ordinal.cast("int") - 1))
+        )
+
+    by_version = reduce(
+        lambda rest, version: F.when(
+            F.col("schema_version") == version.version, named(version)
+        ).otherwise(rest),
+        versions,
+        none,
+    )
+    updated = F.col("filled").isNotNull() & (operation == "u")
+    return F.when(updated, by_version).otherwise(none)

@@ -181,7 +181,8 @@ def _require_classes(session: "SparkSession") -> None:
 def _reason(output: IO[bytes]) -> str:
     """What says most of the JVM's output: the first error and what follows, else the last line."""
     output.seek(0)
-    lines = [line.strip() for line in output.read().decode(errors="replace").splitlines()]
+    text = output.read().decode(errors="replace")
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
     telling = (number for number, line in enumerate(lines) if "rror" in line or "xception" in line)
     first = next(telling, len(lines) - 1)
     return " ".join(lines[first : first + 2])[:400]

@@ -16,22 +16,28 @@ from typing import Final
 import psycopg
 from psycopg import sql
 
-from cdc.backfill import SnapshotBatch
+from cdc.backfill import FIRST, Again, SnapshotBatch
+from cdc.changes import Read
 from cdc.errors import SourceError, SourceUnreachableError, TableRefusedError
-from cdc.events import TableEncoder
 from cdc.postgres.catalog import Leaf, TableDescription
 from cdc.postgres.connection import connect, query
 from cdc.postgres.failures import place
 from cdc.postgres.slot import ExportedSnapshot
+from cdc.readable import Encoder, ReadableEncoder, snapshot_records
 from cdc.records.position import Position
-from cdc.settings import LibraryOptions
+from cdc.settings import CaptureSettings, LibraryOptions
 from snapshots.chunks import plan
-from snapshots.reader import Limits, read
+from snapshots.markers import marked
+from snapshots.reader import Limits, Rows, any_row, of_chunk, of_statement, of_tree, read
 
 _LOCK_TIMEOUT: Final = "10s"
 _NOW_US: Final = "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::int8"
 _UNCHANGED: Final = """
 SELECT c.relfilenode = pg_relation_filenode(c.oid) FROM pg_class c WHERE c.oid = %s
+"""
+_HAS_CHILDREN: Final = "SELECT relhassubclass FROM pg_class WHERE oid = %s"
+_NEWEST_XID: Final = """
+SELECT (pg_snapshot_xmax(pg_current_snapshot())::text::int8 - 1) & 4294967295
 """
 _CURRENT_OID: Final = "SELECT to_regclass(format('%%I.%%I', %s::text, %s::text))::oid"
 
@@ -42,28 +48,39 @@ class InitialSnapshot:
     def __init__(
         self,
         source: LibraryOptions,
+        settings: CaptureSettings,
         *,
         epoch: int,
-        chunk_bytes: int,
         limits: Limits = Limits(),  # noqa: B008 (immutable)
     ) -> None:
         self._source = source
+        self._settings = settings
         self._epoch = epoch
-        self._chunk_bytes = chunk_bytes
         self._limits = limits
+        self._again = FIRST
 
     def read(
         self,
         exported: ExportedSnapshot,
         tables: Sequence[TableDescription],
-        encoder: Callable[[TableDescription], TableEncoder],
+        encoder: Callable[[TableDescription], Encoder],
+        again: Again = FIRST,
     ) -> Iterator[SnapshotBatch]:
         """Every row that the snapshot sees, table by table; the last batch of each may be empty."""
         connection = connect(self._source, purpose="snapshot")
+        self._again = again
+        position = Position(self._epoch, exported.consistent_point, 0)
         try:
-            for table in tables:
+            for index, table in enumerate(tables):
                 _begin(connection, exported)
-                yield from self._table(connection, exported, table, encoder(table))
+                for leaf in table.leaves:
+                    _lock(connection, leaf)
+                encode = encoder(table)
+                if isinstance(encode, ReadableEncoder) and not self._settings.lossless:
+                    later = tables[index + 1 :]
+                    yield from self._marked(connection, table, encode, position, index == 0, later)
+                else:
+                    yield from self._table(connection, table, encode, position)
                 query(connection, "COMMIT")
         finally:
             connection.close()
@@ -71,27 +88,71 @@ class InitialSnapshot:
     def _table(
         self,
         connection: psycopg.Connection,
-        exported: ExportedSnapshot,
         table: TableDescription,
-        encoder: TableEncoder,
+        encoder: Encoder,
+        position: Position,
     ) -> Iterator[SnapshotBatch]:
-        position = Position(self._epoch, exported.consistent_point, 0)
-        columns = [column.name for column in table.columns]
-        for leaf in table.leaves:
-            _lock(connection, leaf)
         ((now_us,),) = query(connection, _NOW_US)
-        chunks = plan(table, self._chunk_bytes)
+        parts = self._parts(connection, table)
+        point = position.commit_lsn
         rows = 0
-        for done, chunk in enumerate(chunks):
-            for batch in read(connection, chunk, columns, table.row_filter, self._limits):
+        for done, part in enumerate(parts):
+            for batch in read(connection, part, self._limits):
                 rows += len(batch)
-                encode = encoder.snapshot_row
-                point = exported.consistent_point
-                records = [encode(row, position, point, now_us) for row in batch]
-                yield SnapshotBatch(table.name, records, rows, done, len(chunks))
-            yield SnapshotBatch(table.name, [], rows, done + 1, len(chunks))
-        if not chunks:  # a partitioned table without partitions
+                records = snapshot_records(encoder, batch, position, point, now_us)
+                yield SnapshotBatch(table.name, records, rows, done, len(parts))
+            yield SnapshotBatch(table.name, [], rows, done + 1, len(parts))
+        if not parts:  # a partitioned table without partitions
             yield SnapshotBatch(table.name, [], 0, 1, 1)
+
+    def _marked(
+        self,
+        connection: psycopg.Connection,
+        table: TableDescription,
+        encoder: ReadableEncoder,
+        position: Position,
+        first: bool,
+        later: Sequence[TableDescription],
+    ) -> Iterator[SnapshotBatch]:
+        """As ``_table``, each row with its marker: one chunk, since the last row is held back."""
+        ((now_us,),) = query(connection, _NOW_US)
+        xid = self._again.xid
+        if xid is None:
+            ((xid,),) = query(connection, _NEWEST_XID)
+        parts = self._parts(connection, table)
+        batches = (batch for part in parts for batch in read(connection, part, self._limits))
+
+        def is_last() -> bool:
+            parts = (part for table in later for part in self._parts(connection, table))
+            return not any(any_row(connection, part) for part in parts)
+
+        encode = encoder.marked_row
+        point = position.commit_lsn
+        rows = 0
+        for batch in marked(batches, first=first, is_last=is_last):
+            rows += len(batch)
+            records = [
+                record
+                for row, marker in batch
+                for record in encode(row, position, point, now_us, Read(marker, xid))
+            ]
+            yield SnapshotBatch(table.name, records, rows, 0, 1)
+        yield SnapshotBatch(table.name, [], rows, 1, 1)
+
+    def _parts(self, connection: psycopg.Connection, table: TableDescription) -> list[Rows]:
+        """All of a table's rows, part after part."""
+        columns = [column.name for column in table.columns]
+        own = self._again.statements.get(table.name)
+        if own or (own := self._settings.snapshot_select_statements.get(str(table.name))):
+            return [of_statement(own, columns)]
+        if not self._settings.lossless and query(connection, _HAS_CHILDREN, [table.oid]) == [
+            (True,)
+        ]:
+            return [of_tree(table.name, columns, table.row_filter)]
+        return [
+            of_chunk(chunk, columns, table.row_filter)
+            for chunk in plan(table, self._settings.snapshot_chunk_bytes)
+        ]
 
 
 def _begin(connection: psycopg.Connection, exported: ExportedSnapshot) -> None:

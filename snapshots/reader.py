@@ -1,4 +1,4 @@
-"""A chunk → its rows, in batches of bounded size, by COPY … TO STDOUT.
+"""A chunk, a table or a SELECT → its rows, in batches of bounded size, by COPY … TO STDOUT.
 
 Columns are asked for by name, since a partition may have them in another order than its root, and
 of the leaf ONLY, since an inheritance parent would bring its children's rows along. Nothing is kept
@@ -13,8 +13,9 @@ import psycopg
 from psycopg import pq, sql
 from psycopg.pq.abc import PGconn
 
-from cdc.postgres.connection import wait_readable
+from cdc.postgres.connection import query, wait_readable
 from cdc.postgres.failures import explained, place, raise_result
+from cdc.records.schema import TableName
 from snapshots.chunks import Chunk
 from snapshots.copytext import Row, parse
 
@@ -29,8 +30,15 @@ class Limits(NamedTuple):
     bytes_max: int = 1 << 20
 
 
-def statement(chunk: Chunk, columns: Sequence[str], row_filter: str | None) -> sql.Composed:
-    """The COPY that reads a chunk; ``row_filter`` is the publication's, as the server wrote it."""
+class Rows(NamedTuple):
+    """A SELECT, and how many columns it gives."""
+
+    select: sql.Composed
+    width: int
+
+
+def of_chunk(chunk: Chunk, columns: Sequence[str], row_filter: str | None = None) -> Rows:
+    """A chunk's rows; ``row_filter`` is the publication's, as the server wrote it."""
     first, end = chunk.pages
     conditions = [sql.SQL("ctid >= {}::tid").format(sql.Literal(f"({first},0)"))]
     if end is not None:
@@ -38,25 +46,38 @@ def statement(chunk: Chunk, columns: Sequence[str], row_filter: str | None) -> s
     if row_filter is not None:
         # As it is: PostgreSQL's own text of its own expression, which has no parameters.
         conditions.append(sql.SQL("({})").format(sql.SQL(row_filter)))
-    return sql.SQL("COPY (SELECT {} FROM ONLY {} WHERE {}) TO STDOUT").format(
-        sql.SQL(", ").join(map(sql.Identifier, columns)),
-        sql.Identifier(*chunk.leaf.name),
-        sql.SQL(" AND ").join(conditions),
+    select = sql.SQL("SELECT {} FROM ONLY {} WHERE {}").format(
+        _names(columns), sql.Identifier(*chunk.leaf.name), sql.SQL(" AND ").join(conditions)
     )
+    return Rows(select, len(columns))
+
+
+def of_tree(table: TableName, columns: Sequence[str], row_filter: str | None = None) -> Rows:
+    """The rows of a table and of all that inherit from it, its partitions too."""
+    select = sql.SQL("SELECT {} FROM {} WHERE {}").format(
+        _names(columns), sql.Identifier(*table), sql.SQL(f"({row_filter or 'true'})")
+    )
+    return Rows(select, len(columns))
+
+
+def of_statement(statement: str, columns: Sequence[str]) -> Rows:
+    """The rows that the user's own SELECT gives, in its order."""
+    own = sql.SQL(statement.strip().rstrip(";"))
+    select = sql.SQL("SELECT {} FROM ({}) AS given").format(_names(columns), own)
+    return Rows(select, len(columns))
 
 
 def read(
     connection: psycopg.Connection,
-    chunk: Chunk,
-    columns: Sequence[str],
-    row_filter: str | None = None,
+    rows: Rows,
     limits: Limits = Limits(),  # noqa: B008 (immutable)
 ) -> Iterator[list[Row]]:
-    """The chunk's rows, in the heap's order; each value as text, None for NULL."""
+    """The rows in their order, a batch at a time; each value as text, None for NULL."""
     batch: list[Row] = []
     size = 0
-    for line in _lines(connection.pgconn, statement(chunk, columns, row_filter).as_bytes()):
-        batch.append(parse(line) if columns else ())
+    copy = sql.SQL("COPY ({}) TO STDOUT").format(rows.select)
+    for line in _lines(connection.pgconn, copy.as_bytes()):
+        batch.append(parse(line) if rows.width else ())
         size += len(line)
         if len(batch) >= limits.rows_max or size >= limits.bytes_max:
             yield batch
@@ -66,9 +87,19 @@ def read(
         yield batch
 
 
+def any_row(connection: psycopg.Connection, rows: Rows) -> bool:
+    """Whether there is one."""
+    return query(connection, sql.SQL("SELECT EXISTS ({})").format(rows.select)) == [(True,)]
+
+
+def _names(columns: Sequence[str]) -> sql.Composed:
+    return sql.SQL(", ").join(map(sql.Identifier, columns))
+
+
 def _lines(pgconn: PGconn, copy: bytes) -> Iterator[bytes]:
     with explained(pgconn):
-        pgconn.send_query(copy)
+        # Not send_query(): a SELECT of somebody's own must stay one statement.
+        pgconn.send_query_params(copy, None)
     while pgconn.is_busy():
         wait_readable(pgconn, _WAIT_S)
     _check(pgconn, pq.ExecStatus.COPY_OUT)

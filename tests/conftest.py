@@ -1,10 +1,17 @@
 """The fixtures that every test may ask for; each server starts when the first test wants it."""
 
+from hypothesis import settings
+
+# On a busy machine an example may take long: that is no fault of the code.
+settings.register_profile("machine", deadline=None)
+settings.load_profile("machine")
+
 pytest_plugins = [
     "tests.fixtures.folders",
     "tests.fixtures.postgres",
     "tests.fixtures.kafka",
     "tests.fixtures.opensearch",
+    "tests.fixtures.registry",
     "tests.fixtures.proxy",
     "tests.fixtures.spark",
     "tests.fixtures.pipeline",

@@ -8,9 +8,12 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 PACKAGES = ("cdc", "sinks", "snapshots", "compaction", "deploy", "benchmarks", "tests")
+GIVEN = ROOT / "tests/golden/compare.py"
+"""Comes with the recordings, unchanged."""
 FILES = sorted(
     [ROOT / "millrace.py", *(path for name in PACKAGES for path in (ROOT / name).rglob("*.py"))]
 )
+FILES.remove(GIVEN)
 FILE_LINES_MAX = 400
 FUNCTION_LINES_MAX = 60
 EMPTY_WORDS = {"utils", "util", "common", "helpers", "helper", "misc"}

@@ -5,13 +5,13 @@ called in between, because PostgreSQL must hear from us meanwhile. Delivered rec
 back; refused ones do, and doom their transaction: then the culprit is named. After any error only
 `close` is of use: a new writer's `open` settles what was left (librdkafka 2.16 can't go on with
 some: "skipped sequence numbers"), and the progress record tells whether a commit took place whose
-end nobody saw. One thread uses a writer.
+end nobody saw. One thread uses a writer at a time.
 """
 
 import contextlib
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final, NamedTuple, NoReturn
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
@@ -29,7 +29,7 @@ from cdc.kafka.errors import (
     reason,
     telling,
 )
-from cdc.records.position import HEADER
+from cdc.kafka.written import Note, Written, produce, record_bytes
 from cdc.records.record import Record
 
 ATTEMPT_S: Final = 0.5
@@ -43,15 +43,9 @@ _REPORT_S: Final = 1.0
 _KEY_CHARS_MAX: Final = 200
 
 
-_Written = tuple[str, bytes | None, int, Sequence[tuple[str, bytes]]]
-"""Topic, key, size and headers of a record, kept until its end: reports come without headers."""
-
-
 class _Refused(NamedTuple):
     error: KafkaError
-    topic: str
-    key: bytes | None
-    size: int
+    record: Note
 
 
 class LogWriter:
@@ -63,17 +57,14 @@ class LogWriter:
         transactional_id: str,
         while_waiting: Callable[[], None],
     ) -> None:
-        self._while_waiting = while_waiting
+        self.while_waiting = while_waiting
         self._where = f"transactional.id {transactional_id}"
-        self._written: list[_Written] = []
+        self._written = Written()
         self._refused: list[_Refused] = []
         self._complaints: deque[KafkaError] = deque(maxlen=COMPLAINTS_MAX)
         self._begun: float | None = None
         self._opened = False
         self._broken = False
-        self._since_poll = 0
-        self.pending_bytes = 0
-        """Key and value bytes of the open transaction."""
         config = options.producer_options(kafka_options, transactional_id)
         try:
             self._producer: Producer | None = Producer(
@@ -95,6 +86,11 @@ class LogWriter:
         return len(self._written)
 
     @property
+    def pending_bytes(self) -> int:
+        """Key and value bytes of the open transaction."""
+        return self._written.size
+
+    @property
     def transaction_age_s(self) -> float:
         """How long the transaction has been open; 0 without one."""
         return 0.0 if self._begun is None else time.monotonic() - self._begun
@@ -105,33 +101,38 @@ class LogWriter:
         self._opened = True
 
     def write(self, records: Iterable[Record]) -> None:
-        """Add records to the transaction, beginning one if none is open."""
-        # Its stub takes lists of headers with optional values only, and lists are invariant.
-        produce: Callable[..., None] = self._client().produce
-        keep = self._written.append
-        for record in records:
+        """Add records to the transaction, beginning one if none is open.
+
+        Waits for room in the client's bounded queue: this is the back pressure.
+        """
+        batch, done = list(records), 0
+        deadline = time.monotonic() + GIVE_UP_S
+        while done < len(batch):
             if self._begun is None:
                 self._begin()
-            topic, key, value, headers, partition = record
-            place = -1 if partition is None else partition
+            before = len(self._written)
+            end = min(len(batch), done + _POLL_EVERY)
             try:
-                produce(topic, value, key, place, None, None, 0, headers)
-            except BufferError:
-                self._produce_when_room(record)
+                stopped = produce(self._client().produce, batch, done, end, self._written)
             except KafkaException as exception:
-                self._fail_produce(reason(exception), _written(record))
-            size = (len(key) if key else 0) + (len(value) if value else 0)
-            keep((topic, key, size, headers))
-            self.pending_bytes += size
-            self._since_poll += 1
-            if self._since_poll >= _POLL_EVERY:
-                self._wait(0)
+                culprit = batch[done + len(self._written) - before]
+                self._fail_produce(reason(exception), culprit)
+            self._wait(_ROOM_S if stopped < end else 0)
+            if stopped > done:
+                deadline = time.monotonic() + GIVE_UP_S
+            elif time.monotonic() > deadline:
+                self._broken = True
+                topic = batch[done].topic
+                what = f"nothing could be sent for {GIVE_UP_S:.0f} s"
+                raise LogUnreachableError(what, where=topic)
+            done = stopped
 
-    def commit(self) -> None:
+    def commit(self, while_waiting: Callable[[], None] | None = None) -> None:
         """Make everything written since the last commit visible at once; none open: nothing."""
         if self._begun is None:
             return
-        self._resume(self._client().commit_transaction, "committing to the log")
+        commit = self._client().commit_transaction
+        self._resume(commit, "committing to the log", while_waiting=while_waiting)
         self._ended()
 
     def abort(self) -> None:
@@ -164,18 +165,27 @@ class LogWriter:
         self._begun = None
         self._written.clear()
         self._refused.clear()
-        self.pending_bytes = 0
 
     def _wait(self, timeout_s: float) -> None:
         """Serve the client's callbacks, and everybody else who waits for us."""
-        self._since_poll = 0
-        self._client().poll(timeout_s)
-        self._while_waiting()
+        self._poll(timeout_s, "writing to the log")
+        self.while_waiting()
         if self._refused:
             self._fail_refused()
 
+    def _poll(self, timeout_s: float, doing: str) -> None:
+        """Serve the client's callbacks; a fatal error may be raised here first."""
+        try:
+            self._client().poll(timeout_s)
+        except KafkaException as exception:
+            self._fail(reason(exception), doing)
+
     def _resume(
-        self, call: Callable[[float], None], doing: str, give_up_s: float = GIVE_UP_S
+        self,
+        call: Callable[[float], None],
+        doing: str,
+        give_up_s: float = GIVE_UP_S,
+        while_waiting: Callable[[], None] | None = None,
     ) -> None:
         """Make a call to its end, in attempts."""
         deadline = time.monotonic() + give_up_s
@@ -190,8 +200,8 @@ class LogWriter:
             else:
                 return
             quick = time.monotonic() - started < _ROOM_S
-            self._client().poll(_ROOM_S if quick else 0)
-            self._while_waiting()
+            self._poll(_ROOM_S if quick else 0, doing)
+            (while_waiting or self.while_waiting)()
             told = telling(None, self._complaints)
             if not self._opened and told is not None and is_access(told):
                 raise log_error(told, doing, self._where)
@@ -204,44 +214,29 @@ class LogWriter:
                     remedy="check that the brokers are up; the next start finds out what is there",
                 )
 
-    def _produce_when_room(self, record: Record) -> None:
-        """Wait for the bounded queue to drain: this is the back pressure."""
-        topic, key, value, headers, partition = record
-        place = -1 if partition is None else partition
-        produce: Callable[..., None] = self._client().produce
-        deadline = time.monotonic() + GIVE_UP_S
-        while time.monotonic() < deadline:
-            self._wait(_ROOM_S)
-            with contextlib.suppress(BufferError):
-                try:
-                    produce(topic, value, key, place, None, None, 0, headers)
-                except KafkaException as exception:
-                    self._fail_produce(reason(exception), _written(record))
-                return
-        self._broken = True
-        raise LogUnreachableError(f"nothing could be sent for {GIVE_UP_S:.0f} s", where=topic)
-
     def _on_refused(self, error: KafkaError | None, message: Message) -> None:
         if error is not None and is_refusal(error):
             size = len(message.key() or b"") + len(message.value() or b"")
-            self._refused.append(_Refused(error, message.topic() or "", message.key(), size))
+            self._refused.append(_Refused(error, Note(message.topic() or "", message.key(), size)))
 
-    def _fail_produce(self, error: KafkaError, record: _Written) -> NoReturn:
+    def _fail_produce(self, error: KafkaError, record: Record) -> NoReturn:
         if is_refusal(error):
-            raise _refusal(error, record)
+            self._written.add(record)
+            raise self._refusal(error, Note(record.topic, record.key, record_bytes(record)))
         if error.name() in {"_STATE", "_FATAL"}:
             # The transaction has failed already; beginning another one tells why.
             try:
                 self._client().begin_transaction()
             except KafkaException as told:
                 error = reason(told)
-        self._fail(error, f"writing to topic {record[0]}")
+        self._fail(error, f"writing to topic {record.topic}")
 
     def _fail(self, error: KafkaError, doing: str) -> NoReturn:
         if is_refusal(error):
             deadline = time.monotonic() + _REPORT_S
             while not self._refused and time.monotonic() < deadline:
-                self._client().poll(_ROOM_S)
+                with contextlib.suppress(KafkaException):  # the error that is being explained
+                    self._client().poll(_ROOM_S)
             if self._refused:
                 self._fail_refused()
         self._broken = self._broken or error.fatal()
@@ -259,24 +254,21 @@ class LogWriter:
         error = self._refused[0].error
         alike = [one for one in self._refused if one.error.code() == error.code()]
         if is_too_large(error):
-            culprit = max(alike, key=lambda one: one.size)
+            culprit = max(alike, key=lambda one: one.record.size)
         else:
-            culprit = next((one for one in alike if one.key is None), alike[0])
-        found = (written for written in self._written if written[:3] == culprit[1:])
-        raise _refusal(error, next(found, (*culprit[1:], ())))
+            culprit = next((one for one in alike if one.record.key is None), alike[0])
+        raise self._refusal(error, culprit.record)
+
+    def _refusal(self, error: KafkaError, record: Note) -> RecordRefusedError:
+        position = self._written.position(*record).decode("ascii", "backslashreplace")
+        return _refusal(error, record, position or "unknown")
 
 
-def _written(record: Record) -> _Written:
-    size = len(record.key or b"") + len(record.value or b"")
-    return record.topic, record.key, size, record.headers
-
-
-def _refusal(error: KafkaError, record: _Written) -> RecordRefusedError:
-    topic, key, size, headers = record
+def _refusal(error: KafkaError, record: Note, position: str) -> RecordRefusedError:
+    topic, key, size = record
     shown = "no key"
     if key is not None:
         shown = "key " + key.decode("utf-8", "backslashreplace")[:_KEY_CHARS_MAX]
-    position = dict(headers).get(HEADER, b"unknown").decode("ascii", "backslashreplace")
     if is_too_large(error):
         what = "a record is too large for the log"
         remedy = (

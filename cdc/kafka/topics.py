@@ -59,6 +59,8 @@ class LogTopics:
     def __init__(self, settings: Settings, while_waiting: Callable[[], None] = do_nothing) -> None:
         self._prefix = settings.capture.topic_prefix
         self._log = settings.log
+        self._lossless = settings.capture.lossless
+        self._opened: set[str] = set()
         self._keep_ms = int(settings.log.keep.total_seconds() * 1_000)
         self._record_bytes_max = settings.kafka.get("message.max.bytes", str(MESSAGE_BYTES_MAX))
         self._admin = LogAdmin(settings.kafka, while_waiting)
@@ -80,7 +82,7 @@ class LogTopics:
         wanted: dict[str, WantedTopic] = {}
         for table in tables:
             topic = self._wanted(table, recorded.get(table.name))
-            if topic.name in wanted:
+            if topic.name in wanted and self._lossless:
                 raise ConfigError(
                     f"two captured tables would share the topic {topic.name}, one of them "
                     f"{table.name}: characters that Kafka doesn't allow become _",
@@ -91,6 +93,16 @@ class LogTopics:
         # The brokers' default is 1 MiB: a long text would stop the daemon that could send it.
         self._ensure(wanted.values(), {"max.message.bytes": self._record_bytes_max}, self._keep_ms)
 
+    def open_topic(self, name: str, cleanup: Cleanup = "delete") -> None:
+        """The same for one topic that wasn't known at the start; asked again, it does nothing.
+
+        A table that appears, and what isn't a table's: transactions, heartbeats, messages, routes.
+        """
+        if name not in self._opened:
+            topic = WantedTopic(name, self._log.topic_partitions, cleanup)
+            self._ensure([topic], {"max.message.bytes": self._record_bytes_max}, self._keep_ms)
+            self._opened.add(name)
+
     def delete(self, names: Iterable[str]) -> None:
         """Delete the named topics; one that doesn't exist is no error."""
         failed = self._admin.delete(names)
@@ -100,10 +112,18 @@ class LogTopics:
 
     def _wanted(self, table: CapturedTable, state: TableState | None) -> WantedTopic:
         keyed = any(column.key is not None for column in table.columns)
-        cleanup: Cleanup = "compact" if keyed else "delete"
+        asked = self._log.topic_cleanup_policy
+        cleanup: Cleanup = asked if keyed else "delete"
         name = data_topic(self._prefix, table.name)
         if state is None:
             return WantedTopic(name, self._log.topic_partitions, cleanup)
+        if keyed and asked == "delete" and state.cleanup == "compact":
+            raise TopicMismatchError(
+                f"table {table.name} has a compacted topic, and topic.cleanup.policy is delete now",
+                where=f"topic {state.topic}",
+                remedy='set topic.cleanup.policy = "compact" under [log], or capture again under'
+                " another topic.prefix",
+            )
         if state.cleanup != cleanup:
             raise TopicMismatchError(
                 f"table {table.name} {'has' if keyed else 'no longer has'} a primary key, "

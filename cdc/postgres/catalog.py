@@ -11,31 +11,13 @@ from typing import Final, Literal, NamedTuple
 
 import psycopg
 
-from cdc.errors import PublicationError
 from cdc.postgres.column_types import Attribute, ColumnType, column, resolve
 from cdc.postgres.connection import query
-from cdc.postgres.failures import place
 from cdc.records.schema import Column, TableName
-from cdc.settings import CaptureSettings
 from cdc.wal.messages import Relation
 
 ReplicaIdentity = Literal["d", "n", "f", "i"]
 
-_USER_TABLES: Final = """
-SELECT c.oid, n.nspname, c.relname
-FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
-WHERE c.relkind IN ('r', 'p') AND NOT c.relispartition AND c.relpersistence = 'p'
-  AND n.nspname <> 'information_schema' AND n.nspname !~ '^pg_' AND c.oid >= 16384
-ORDER BY n.nspname, c.relname
-"""
-_PUBLISHED_TABLES: Final = """
-SELECT c.oid, n.nspname, c.relname
-FROM pg_publication_tables p
-JOIN pg_namespace n ON n.nspname = p.schemaname
-JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = p.tablename
-WHERE p.pubname = %s
-ORDER BY n.nspname, c.relname
-"""
 # What identifies a row for the log of old rows: as RelationGetIdentityKeyBitmap() decides it. A
 # deferrable primary key is no key: within a transaction two rows may have the same.
 _IDENTITY: Final = """
@@ -44,14 +26,15 @@ SELECT i.indrelid,
            WHERE i.indisprimary AND i.indimmediate),
        array_agg(a.attname::text ORDER BY k.ordinal) FILTER (
            WHERE i.indisvalid AND i.indimmediate AND CASE c.relreplident
-               WHEN 'd' THEN i.indisprimary WHEN 'i' THEN i.indisreplident ELSE false END)
+               WHEN 'd' THEN i.indisprimary WHEN 'i' THEN i.indisreplident ELSE false END),
+       c.relreplident = 'i'
 FROM pg_index i
 JOIN pg_class c ON c.oid = i.indrelid
 CROSS JOIN unnest(i.indkey::int2[]) WITH ORDINALITY AS k (attnum, ordinal)
 JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum
 WHERE i.indrelid = ANY (%s) AND (i.indisprimary OR i.indisreplident)
   AND k.ordinal <= i.indnkeyatts
-GROUP BY i.indrelid
+GROUP BY i.indrelid, c.relreplident
 """
 _RELATIONS: Final = """
 SELECT c.oid, n.nspname, c.relname, c.relreplident::text, c.relkind = 'p',
@@ -67,8 +50,9 @@ WHERE c.relkind IN ('r', 'p')
 ORDER BY root.oid, n.nspname, c.relname
 """
 _ATTRIBUTES: Final = """
-SELECT attrelid, attname, atttypid, atttypmod, attnotnull, attgenerated::text
-FROM pg_attribute
+SELECT attrelid, attname, atttypid, atttypmod, attnotnull, attgenerated::text,
+       CASE attgenerated WHEN '' THEN pg_get_expr(adbin, adrelid) END
+FROM pg_attribute LEFT JOIN pg_attrdef ON adrelid = attrelid AND adnum = attnum
 WHERE attrelid = ANY (%s) AND attnum > 0 AND NOT attisdropped
 ORDER BY attrelid, attnum
 """
@@ -122,8 +106,9 @@ class TableDescription:
     """All that the daemon needs to know of a table before it reads it.
 
     ``columns`` are those that the publication publishes; ``primary_key`` names all key columns,
-    published or not. ``rows_estimated`` is the planner's guess. ``row_filter`` is SQL. ``entry``
-    is the OID of what makes the publication publish the table: 0 where it doesn't.
+    published or not: without one, those of the replica identity's index. ``rows_estimated`` is the
+    planner's guess. ``row_filter`` is SQL. ``entry`` is the OID of what makes the publication
+    publish the table: 0 where it doesn't.
     """
 
     oid: int
@@ -146,40 +131,25 @@ class TableDescription:
         return sum(leaf.pages for leaf in self.leaves)
 
 
-def captured_tables(
-    connection: psycopg.Connection, settings: CaptureSettings
-) -> list[CapturedTable]:
-    """The relations that the configuration asks for, by name.
-
-    With publication.autocreate.mode = disabled: those of the publication that pass the lists.
-    """
-    if settings.publication_autocreate_mode == "filtered":
-        rows = query(connection, _USER_TABLES)
-    else:
-        if not publication_exists(connection, settings.publication_name):
-            raise PublicationError(
-                f"publication {settings.publication_name} doesn't exist",
-                where=place(connection.pgconn),
-                remedy="create it, or let Millrace do so: publication.autocreate.mode = filtered",
-            )
-        rows = query(connection, _PUBLISHED_TABLES, [settings.publication_name])
-    tables = (CapturedTable(oid, TableName(namespace, name)) for oid, namespace, name in rows)
-    return [table for table in tables if settings.captures(str(table.name))]
-
-
 def publication_exists(connection: psycopg.Connection, name: str) -> bool:
     """Whether the database has a publication of that name."""
     return bool(query(connection, _PUBLICATION_EXISTS, [name]))
 
 
 def describe(
-    connection: psycopg.Connection, tables: Sequence[CapturedTable], publication: str
+    connection: psycopg.Connection,
+    tables: Sequence[CapturedTable],
+    publication: str,
+    *,
+    generated: bool = False,
 ) -> list[TableDescription]:
     """Describe tables in their order, as the publication (if it exists yet) publishes them.
 
-    A table that was dropped meanwhile is left out.
+    With ``generated`` they have their generated columns, published or not. A table that was
+    dropped meanwhile is left out.
     """
-    facts = _Facts.look_up(connection, [table.oid for table in tables], publication)
+    oids = [table.oid for table in tables]
+    facts = _Facts.look_up(connection, oids, publication, generated=generated)
     return [_description(table, facts) for table in tables if table.oid in facts.roots]
 
 
@@ -199,14 +169,15 @@ def publication_entries(
 def describe_relation(connection: psycopg.Connection, relation: Relation) -> tuple[Column, ...]:
     """The columns of a Relation message; the catalog adds only what the message lacks.
 
-    Nullability and the key's order come from the table as it is now, by column name. Where the
-    table is gone or its key was changed, the message's own identity columns are the key if it is
-    the primary key that identifies rows (replica identity default), and every column may be null.
+    Nullability, defaults and the key's order come from the table as it is now, by column name.
+    Where the table is gone or its key was changed, the message's own identity columns are the key
+    if it is the primary key that identifies rows (replica identity default), and every column may
+    be null.
     """
     attributes = [Attribute(*entry) for entry in relation.columns]
     types = resolve(connection, attributes)
     now = {raw.name: raw for raw in _attributes(connection, [relation.oid]).get(relation.oid, [])}
-    primary_key = _primary_key(connection, relation.oid)
+    primary_key = _identities(connection, [relation.oid]).get(relation.oid, _Identity()).primary_key
     flagged = tuple(a.name for a in attributes if a.identity)
     if relation.replica_identity == "d" and set(flagged) != set(primary_key):
         primary_key = flagged
@@ -218,6 +189,7 @@ def describe_relation(connection: psycopg.Connection, relation: Relation) -> tup
             types,
             optional=attribute.name not in now or not now[attribute.name].not_null,
             key=_ordinal(attribute.name, primary_key),
+            default=now[attribute.name].default if attribute.name in now else None,
         )
         for attribute in attributes
     )
@@ -261,6 +233,7 @@ class _RawAttribute(NamedTuple):
     modifier: int
     not_null: bool
     generated: str
+    default: str | None
 
     def is_published(self, published: Sequence[str] | None, server_version: int) -> bool:
         """Generated columns are in the stream from PostgreSQL 18 on, and only if asked for."""
@@ -286,9 +259,12 @@ class _Facts(NamedTuple):
     published: dict[int, tuple[list[str] | None, str | None]]
     entries: dict[int, int]
     types: dict[tuple[int, int], ColumnType]
+    generated: bool
 
     @classmethod
-    def look_up(cls, connection: psycopg.Connection, oids: list[int], publication: str) -> "_Facts":
+    def look_up(
+        cls, connection: psycopg.Connection, oids: list[int], publication: str, *, generated: bool
+    ) -> "_Facts":
         members = [_Member(*row) for row in query(connection, _RELATIONS, [oids])]
         attributes = _attributes(connection, oids)
         leaves: dict[int, list[_Member]] = {}
@@ -307,6 +283,7 @@ class _Facts(NamedTuple):
             published=_published(connection, publication, oids),
             entries=publication_entries(connection, publication, oids),
             types=resolve(connection, (Attribute(False, *raw[:3]) for raw in raws)),
+            generated=generated,
         )
 
     def identity(self, member: _Member) -> frozenset[str]:
@@ -324,7 +301,7 @@ def _description(table: CapturedTable, facts: _Facts) -> TableDescription:
     kept = [
         raw
         for raw in facts.attributes.get(root.oid, [])
-        if raw.is_published(names, facts.server_version)
+        if raw.is_published(names, facts.server_version) or (raw.generated and facts.generated)
     ]
     attributes = [Attribute(raw.name in identity, *raw[:3]) for raw in kept]
     return TableDescription(
@@ -336,6 +313,7 @@ def _description(table: CapturedTable, facts: _Facts) -> TableDescription:
                 facts.types,
                 optional=not raw.not_null,
                 key=_ordinal(attribute.name, primary_key),
+                default=raw.default,
             )
             for attribute, raw in zip(attributes, kept, strict=True)
         ),
@@ -365,14 +343,10 @@ def _ordinal(name: str, primary_key: Sequence[str]) -> int | None:
     return primary_key.index(name) + 1 if name in primary_key else None
 
 
-def _primary_key(connection: psycopg.Connection, oid: int) -> tuple[str, ...]:
-    return _identities(connection, [oid]).get(oid, _Identity()).primary_key
-
-
 def _identities(connection: psycopg.Connection, oids: list[int]) -> dict[int, _Identity]:
     return {
-        oid: _Identity(tuple(primary_key or ()), frozenset(identity or ()))
-        for oid, primary_key, identity in query(connection, _IDENTITY, [oids])
+        oid: _Identity(tuple(primary or (by_index and identity) or ()), frozenset(identity or ()))
+        for oid, primary, identity, by_index in query(connection, _IDENTITY, [oids])
     }
 
 

@@ -87,7 +87,8 @@ def find_problems(
     for table in tables:
         yield from _named(table, where)
         yield from _identified(table, settings, where)
-    yield from _topics(settings.topic_prefix, tables)
+    if settings.lossless:
+        yield from _topics(settings.topic_prefix, tables)
 
 
 def _server(connection: psycopg.Connection, slot: str, where: str) -> Iterator[MillraceError]:
@@ -210,6 +211,8 @@ def _identified(
             table, where, "has no primary key", "add one (ALTER TABLE … ADD PRIMARY KEY)"
         )
         return
+    if not settings.lossless and settings.publication_autocreate_mode == "disabled":
+        return  # the publication is the user's, and so is what it makes fail
     identity = "DEFAULT" if table.primary_key else "FULL"
     # The whole row identifies even where a table has no column.
     bare = [
@@ -225,6 +228,8 @@ def _identified(
             f"let its owner run{_alter(bare, identity)}",
         )
         return
+    if not settings.lossless:
+        return  # a key that isn't told is made up, as Debezium does it
     unlike = [
         name
         for name, replica_identity, columns in (

@@ -5,10 +5,13 @@ the log's format: they never change meaning under the same format number.
 """
 
 import re
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 HEADER = "millrace.position"
 """Name of the record header that carries a position and a schema version."""
+
+_FILLED_FIELD: Final = 2
 
 _LSN = re.compile(r"([0-9A-Fa-f]{1,8})/([0-9A-Fa-f]{1,8})\Z")
 _POSITION = re.compile(r"([0-9a-f]{8})\.([0-9a-f]{16})\.([0-9a-f]{16})\Z")
@@ -69,9 +72,18 @@ class Position(NamedTuple):
         return cls(int(match[1], 16), Lsn(int(match[2], 16)), int(match[3], 16))
 
 
-def header(position: Position, schema_version: int) -> bytes:
-    """The value of the ``millrace.position`` header: ``<position>/<schema version>``."""
-    return f"{position}/{schema_version}".encode()
+def header(position: Position, schema_version: int, filled: Sequence[int] = ()) -> bytes:
+    """The value of the ``millrace.position`` header: ``<position>/<schema version>``.
+
+    Followed by ``/<ordinals>`` where values were filled (docs/decisions/0007): the places of those
+    columns in their schema version, from 1, with commas in between; ``filled`` has them from 0.
+    """
+    return f"{position}/{schema_version}{filled_field(filled)}".encode()
+
+
+def filled_field(filled: Sequence[int]) -> str:
+    """The header's field about filled columns, or nothing where there are none."""
+    return f"/{','.join(str(index + 1) for index in filled)}" if filled else ""
 
 
 def parse_header(value: bytes) -> tuple[Position, int]:
@@ -81,3 +93,11 @@ def parse_header(value: bytes) -> tuple[Position, int]:
     """
     position, version, *_ = value.decode("ascii").split("/")
     return Position.parse(position), int(version)
+
+
+def parse_filled(value: bytes) -> tuple[int, ...]:
+    """Indexes of the columns whose values a header says were filled."""
+    fields = value.decode("ascii").split("/")
+    if len(fields) <= _FILLED_FIELD or not fields[_FILLED_FIELD]:
+        return ()
+    return tuple(int(ordinal) - 1 for ordinal in fields[_FILLED_FIELD].split(","))

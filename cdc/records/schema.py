@@ -34,7 +34,9 @@ class Column(BaseModel):
     ``type`` is the name in pg_type of the base type (``int4``, ``numeric``, ``timestamptz``):
     a domain's base, an array's element; every enum is ``enum``. ``modifier`` is atttypmod (-1:
     none). ``declared`` is format_type()'s text, for people. ``key`` is the ordinal in the record's
-    key, from 1.
+    key, from 1. ``default`` is the DEFAULT as SQL, ``labels`` are an enum's, in their order;
+    ``domain`` and ``domain_elements`` say that the column's type, or that of its elements, was
+    declared as a domain; ``typtype`` and ``delimiter`` are pg_type's, of the base type.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -47,6 +49,12 @@ class Column(BaseModel):
     declared: str
     optional: bool = True
     key: int | None = None
+    default: str | None = None
+    labels: tuple[str, ...] = ()
+    domain: bool = False
+    domain_elements: bool = False
+    typtype: str = "b"
+    delimiter: str | None = None
 
     @property
     def precision_scale(self) -> tuple[int, int] | None:

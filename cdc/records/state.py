@@ -77,13 +77,33 @@ class Progress(BaseModel):
     ts_ms: int = 0
 
 
+class SnapshotRequest(BaseModel):
+    """A read of a table's rows that a signal asked for and that isn't done.
+
+    Requests are served by ``order``. ``condition`` is SQL: of an incremental snapshot the rows'
+    condition, of a blocking one a whole SELECT. ``last_key`` is the key (its columns as text) of
+    the last chunk's last row, ``max_key`` the highest one when the first chunk was read.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    kind: Literal["incremental", "blocking"]
+    signal: str
+    order: int
+    condition: str | None = None
+    paused: bool = False
+    last_key: tuple[str, ...] | None = None
+    max_key: tuple[str, ...] | None = None
+
+
 class TableState(BaseModel):
     """A table's topic and its snapshot: written with the rows that it speaks of.
 
     ``partitions`` and ``cleanup`` are what the topic was made with, for ever. ``oid`` and
     ``entry`` are the OIDs of the table and of its entry in the publication when its snapshot began;
-    ``renamed_lsn`` is where the stream first saw it under another name. A sink shows the
-    table once ``phase`` is streaming and its cut reaches ``(epoch, snapshot_lsn, 0)``.
+    ``renamed_lsn`` is where the stream first saw it under another name. ``requests`` are reads that
+    signals asked for, written with the signal, and with every chunk's rows. A sink shows the table
+    once ``phase`` is streaming and its cut reaches ``(epoch, snapshot_lsn, 0)``.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -104,6 +124,7 @@ class TableState(BaseModel):
     rows_sent: int = 0
     chunks_total: int = 0
     chunks_done: int = 0
+    requests: tuple[SnapshotRequest, ...] = ()
     ts_ms: int = 0
 
     @property

@@ -20,6 +20,21 @@ def data_topic(prefix: str, table: TableName) -> str:
     return _INVALID.sub("_", f"{prefix}.{table}")[:NAME_CHARS_MAX]
 
 
+def message_topic(prefix: str) -> str:
+    """Where logical messages go."""
+    return f"{prefix}.message"
+
+
+def transaction_topic(prefix: str, suffix: str = "transaction") -> str:
+    """Where the markers of transactions go (``suffix``: topic.transaction)."""
+    return f"{prefix}.{suffix}"
+
+
+def heartbeat_topic(prefix: str, start: str = "__debezium-heartbeat") -> str:
+    """Where heartbeats go (``start``: topic.heartbeat.prefix)."""
+    return f"{start}.{prefix}"
+
+
 def progress_topic(prefix: str) -> str:
     """Where the daemon records the position that it reached, with every batch of events."""
     return f"__millrace.{prefix}.progress"

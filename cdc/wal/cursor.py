@@ -18,6 +18,7 @@ _U32 = struct.Struct(">I")
 _I32 = struct.Struct(">i")
 _U64 = struct.Struct(">Q")
 _I64 = struct.Struct(">q")
+_I64_MAX = (1 << 63) - 1
 
 
 class Cursor:
@@ -62,8 +63,11 @@ class Cursor:
         return Lsn(self._integer(_U64))
 
     def timestamp_us(self) -> int:
-        """Int64 of µs since 2000, as µs since 1970, UTC."""
-        return self._integer(_I64) + POSTGRES_EPOCH_US
+        """Int64 of µs since 2000, as µs since 1970, UTC: as PostgreSQL's, within 64 bits."""
+        value = self._integer(_I64) + POSTGRES_EPOCH_US
+        if value > _I64_MAX:
+            raise self.corrupt("a time beyond 64 bits")
+        return value
 
     def text(self) -> str:
         """A name: UTF-8 up to a zero byte."""

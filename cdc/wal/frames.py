@@ -13,6 +13,10 @@ _XLOG_DATA = struct.Struct(">QQq")
 _KEEPALIVE = struct.Struct(">QqB")
 _STATUS = struct.Struct(">cQQQqB")
 _HEADER_BYTES = 1 + _XLOG_DATA.size
+_COPY_DATA = ord("d")
+_LENGTH = struct.Struct(">I").unpack_from
+COPY_DATA_BYTES = 5
+"""Byte1 'd' and Int32 length (its own four bytes included) before each payload."""
 
 
 class XLogData(NamedTuple):
@@ -33,6 +37,14 @@ class PrimaryKeepalive(NamedTuple):
 
 
 Frame = XLogData | PrimaryKeepalive
+
+
+def copy_data_end(data: bytearray, start: int, end: int) -> int:
+    """Where the CopyData message at ``start`` ends; ``start`` unless all of one is there."""
+    if end - start < COPY_DATA_BYTES or data[start] != _COPY_DATA:
+        return start
+    length: int = _LENGTH(data, start + 1)[0]
+    return start if length < 4 or length >= end - start else start + length + 1
 
 
 def parse(data: bytes | memoryview) -> Frame:

@@ -5,7 +5,7 @@ import shutil
 from pathlib import Path
 from typing import Final, Literal
 
-Component = Literal["kafka", "spark", "opensearch"]
+Component = Literal["kafka", "spark", "opensearch", "registry"]
 
 REPOSITORY: Final = Path(__file__).resolve().parents[2]
 
@@ -19,7 +19,8 @@ def jar_folder(component: Component) -> Path:
     root = Path(os.environ.get("MILLRACE_JARS") or REPOSITORY / ".cache" / "jars")
     folder = root / component
     if not any(folder.glob("*.jar")):
-        raise SetupError(f"no jars of {component} in {folder}: run make setup")
+        target = "registry" if component == "registry" else "setup"
+        raise SetupError(f"no jars of {component} in {folder}: run make {target}")
     return folder
 
 

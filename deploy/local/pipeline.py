@@ -42,12 +42,14 @@ class Pipeline:
         prefix: str,
         search_url: str | None = None,
         capture: Mapping[str, str | int] | None = None,
+        sections: Mapping[str, Mapping[str, str | int]] | None = None,
+        preset: str = "millrace",
     ) -> None:
         self.folder = folder
         self.config = folder / "millrace.toml"
         self._source = dict(source)
         name = prefix.replace("-", "_")
-        sections: dict[str, Mapping[str, str | int]] = {
+        own: dict[str, Mapping[str, str | int]] = {
             "source": source,
             "capture": {"topic.prefix": prefix, "slot.name": name, "publication.name": name}
             | dict(capture or {}),
@@ -56,8 +58,10 @@ class Pipeline:
             "spark": self.spark,
         }
         if search_url is not None:
-            sections["search"] = {"url": search_url, "index.prefix": f"{prefix}."}
-        self.config.write_text(_toml(sections), encoding="utf-8")
+            own["search"] = {"url": search_url, "index.prefix": f"{prefix}."}
+        for section, values in (sections or {}).items():
+            own[section] = {**own.get(section, {}), **values}
+        self.config.write_text(_toml(own, preset), encoding="utf-8")
         self.config.chmod(0o600)
         self.settings: Settings = load(self.config)
 
@@ -129,9 +133,14 @@ def _environment(extra: Mapping[str, str] | None) -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": str(_ROOT), **(extra or {})}
 
 
-def _toml(sections: Mapping[str, Mapping[str, str | int]]) -> str:
-    # A JSON string is a TOML string, as long as it is short of lone surrogates.
-    lines = []
+def _toml(sections: Mapping[str, Mapping[str, str | int]], preset: str) -> str:
+    # A JSON string is a TOML string, as long as it is short of surrogates.
+    lines = [f'preset = "{preset}"', ""]
     for section, values in sections.items():
-        lines += [f"[{section}]", *(f'"{key}" = {json.dumps(v)}' for key, v in values.items()), ""]
+        pairs = (f"{_toml_text(key)} = {_toml_text(v)}" for key, v in values.items())
+        lines += [f"[{section}]", *pairs, ""]
     return "\n".join(lines)
+
+
+def _toml_text(value: str | int) -> str:
+    return json.dumps(value, ensure_ascii=False)

@@ -20,7 +20,7 @@ from cdc.records.position import Position
 from cdc.records.schema import TableSchema
 from sinks.delta.table import DeltaTarget, creation_properties, evolve
 from sinks.latest import lost
-from sinks.parse import ABSENT, DELETE, OP, POSITION, UPSERT, quoted, target_names
+from sinks.parse import ABSENT, DELETE, FILLED, OP, POSITION, UPSERT, quoted, target_names
 from sinks.types import can_be_absent, refuse
 
 ATTEMPTS_MAX: Final = 5
@@ -68,7 +68,7 @@ def merge(
     same_key = reduce(and_, (_target(key) == _source(key) for key in keys))
     updated: dict[str, str | SparkColumn] = {
         **{
-            quoted(name): _unless_absent(name) if name in patchy else _source(name)
+            quoted(name): _unless_unchanged(name) if name in patchy else _source(name)
             for name in names
         },
         **{quoted(name): F.lit(None) for name in dropped},
@@ -155,8 +155,10 @@ def _foreign(target: DeltaTarget, there: int | None, expected: int) -> SinkError
     )
 
 
-def _unless_absent(name: str) -> SparkColumn:
-    return F.when(F.array_contains(_source(ABSENT), name), _target(name)).otherwise(_source(name))
+def _unless_unchanged(name: str) -> SparkColumn:
+    """The row's own value where the change left it as it was, whether it was filled or not."""
+    unchanged = F.array_contains(_source(ABSENT), name) | F.array_contains(_source(FILLED), name)
+    return F.when(unchanged, _target(name)).otherwise(_source(name))
 
 
 def _source(name: str) -> SparkColumn:

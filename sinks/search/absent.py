@@ -2,7 +2,8 @@
 
 An update that leaves a big value untouched doesn't carry it (PostgreSQL's unchanged TOAST), and a
 bulk request can't both merge a document and keep its external version. So the stored values are
-read, in the executor that writes the document, and the document is written whole.
+read, in the executor that writes the document, and the document is written whole. A filled value
+(docs/decisions/0007) gives way to the stored one in the same way.
 """
 
 import json
@@ -36,7 +37,7 @@ class Completion:
         """The same actions, complete as far as the index can tell; their order may change."""
         lacking: list[Action] = []
         for action in actions:
-            if not action.absent or action.source is None:
+            if not (action.absent or action.filled) or action.source is None:
                 yield action
                 continue
             lacking.append(action)
@@ -48,7 +49,10 @@ class Completion:
 
     def _filled(self, lacking: list[Action]) -> Iterator[Action]:
         """As many at a time as keep the answer, judged by the last one, below bytes_max."""
-        docs = [{"_id": action.id, "_source": [*action.absent, ABSENT_FIELD]} for action in lacking]
+        docs = [
+            {"_id": action.id, "_source": [*action.absent, *action.filled, ABSENT_FIELD]}
+            for action in lacking
+        ]
         answer = insist(
             lambda: self._client.mget(index=self._index, body={"docs": docs}),
             f"index {self._index}",
@@ -62,11 +66,14 @@ class Completion:
         self._fetch = max(1, min(_FETCH_MAX, self._bytes_max * len(lacking) // max(size, 1)))
 
     def _merge(self, action: Action, stored: dict[str, Any] | None) -> Action:
-        missing = action.absent if stored is None else tuple(stored.get(ABSENT_FIELD, ()))
-        missing = tuple(field for field in action.absent if field in missing)
+        unknown = action.absent if stored is None else tuple(stored.get(ABSENT_FIELD, ()))
+        missing = tuple(field for field in action.absent if field in unknown)
         document = json.loads(action.source or "{}")
-        for field in action.absent:
-            if stored is not None and stored.get(field) is not None:
+        for field in (*action.absent, *action.filled):
+            if stored is None or field in unknown:
+                continue
+            document.pop(field, None)
+            if stored.get(field) is not None:
                 document[field] = stored[field]
         if missing:
             self.incomplete += 1

@@ -29,12 +29,14 @@ class Action(NamedTuple):
     """One document's new state: ``source`` is a JSON object's text, None deletes.
 
     ``absent`` names the fields that the log has no value for: those that the index has are kept.
+    So are those of ``filled``, whose values in ``source`` are for an index without the document.
     """
 
     id: str
     version: int
     source: str | None
     absent: tuple[str, ...] = ()
+    filled: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

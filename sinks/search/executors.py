@@ -43,7 +43,7 @@ class Writer:
 
 
 def write_documents(documents: DataFrame, settings: SearchSettings, alias: str) -> Counts:
-    """Write rows of key, version, source and absent; raises the first SinkError of any executor."""
+    """Write documents; raises the first SinkError of any executor."""
     results = documents.rdd.mapPartitions(Writer(settings, alias)).collect()
     for result in results:
         if isinstance(result, SinkError):
@@ -52,5 +52,5 @@ def write_documents(documents: DataFrame, settings: SearchSettings, alias: str) 
 
 
 def _action(row: Row) -> Action:
-    key, version, source, absent = row
-    return Action(document_id(key), version, source, tuple(absent))
+    key, version, source, absent, filled = row
+    return Action(document_id(key), version, source, tuple(absent), tuple(filled))

@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 (as everybody calls it)
 
 from cdc.records.schema import Column, TableSchema
-from sinks.parse import ABSENT, OP, POSITION, UPSERT, quoted, target_names
+from sinks.parse import ABSENT, FILLED, OP, POSITION, UPSERT, quoted, target_names
 from sinks.search.documents import POSITION_FIELD, field_names
 
 _JSON: Final = {
@@ -25,7 +25,10 @@ _SECOND_US: Final = 1_000_000
 
 
 def documents(rows: DataFrame, schema: TableSchema) -> DataFrame:
-    """Columns key (array of text), version, source (JSON, null: delete) and absent (fields)."""
+    """Columns key (array of text), version, source (JSON, null: delete), absent, filled (fields).
+
+    Filled ones have values that count only where the index has no document of the row.
+    """
     targets, fields = target_names(schema), field_names(schema)
     values = {
         column.name: _value(column, F.col(quoted(targets[column.name])))
@@ -35,11 +38,13 @@ def documents(rows: DataFrame, schema: TableSchema) -> DataFrame:
         *(values[name].alias(field) for name, field in fields.items()),
         F.col(POSITION).alias(POSITION_FIELD),
     )
+    renamed = {targets[name]: field for name, field in fields.items()}
     return rows.select(
         F.array(*(_text(column, values[column.name]) for column in schema.key)).alias("key"),
         F.conv(F.substring(POSITION, 10, 16), 16, 10).cast("bigint").alias("version"),
         F.when(F.col(OP) == UPSERT, F.to_json(source, _JSON)).alias("source"),
-        _renamed(F.col(ABSENT), {targets[name]: field for name, field in fields.items()}),
+        _renamed(F.col(ABSENT), renamed).alias("absent"),
+        _renamed(F.col(FILLED), renamed).alias("filled"),
     )
 
 
@@ -79,10 +84,10 @@ def _text(column: Column, value: SparkColumn) -> SparkColumn:
     return value.cast("string")
 
 
-def _renamed(absent: SparkColumn, fields: dict[str, str]) -> SparkColumn:
+def _renamed(columns: SparkColumn, fields: dict[str, str]) -> SparkColumn:
     """Names of target columns as names of fields, where any differs."""
     renamed = {target: field for target, field in fields.items() if target != field}
     if renamed:
         known = F.create_map(*(F.lit(name) for pair in renamed.items() for name in pair))
-        absent = F.transform(absent, lambda name: F.coalesce(known[name], name))
-    return absent.alias("absent")
+        return F.transform(columns, lambda name: F.coalesce(known[name], name))
+    return columns

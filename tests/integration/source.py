@@ -7,11 +7,20 @@ from contextlib import contextmanager
 import psycopg
 
 from cdc.postgres import catalog, connection, publication, slot
+from cdc.postgres.captured import captured_tables
 from cdc.postgres.catalog import TableDescription
 from cdc.postgres.stream import ReplicationStream
+from cdc.records.position import Lsn
 from cdc.settings import CaptureSettings
 from cdc.wal.decoder import decode
-from cdc.wal.frames import XLogData
+from cdc.wal.frames import (
+    COPY_DATA_BYTES,
+    Frame,
+    PrimaryKeepalive,
+    XLogData,
+    copy_data_end,
+    parse,
+)
 from cdc.wal.messages import Message
 
 Conninfo = dict[str, str]
@@ -47,7 +56,7 @@ def run(database: Conninfo, *statements: str) -> None:
 
 def described(opened: psycopg.Connection, settings: CaptureSettings) -> list[TableDescription]:
     """Describe the captured tables."""
-    tables = catalog.captured_tables(opened, settings)
+    tables = captured_tables(opened, settings)
     return catalog.describe(opened, tables, settings.publication_name)
 
 
@@ -55,7 +64,7 @@ def described(opened: psycopg.Connection, settings: CaptureSettings) -> list[Tab
 def streaming(database: Conninfo, settings: CaptureSettings) -> Iterator[ReplicationStream]:
     """Make publication and slot where they are missing, and stream."""
     with session(database) as opened:
-        publication.ensure(opened, settings, catalog.captured_tables(opened, settings))
+        publication.ensure(opened, settings, captured_tables(opened, settings))
         missing = slot.inspect(opened, settings.slot_name) is None
     pgconn = connection.connect_replication(database)
     if missing:
@@ -67,6 +76,20 @@ def streaming(database: Conninfo, settings: CaptureSettings) -> Iterator[Replica
         stream.close()
 
 
+def frames(stream: ReplicationStream, timeout_s: float) -> list[Frame]:
+    """The frames that have arrived, or that come until the time is over."""
+    stream.read(timeout_s)
+    start, end = stream.filled
+    found: list[Frame] = []
+    while (stop := copy_data_end(stream.buffer, start, end)) != start:
+        found.append(parse(bytes(stream.buffer[start + COPY_DATA_BYTES : stop])))
+        if isinstance(found[-1], PrimaryKeepalive):
+            stream.heard(found[-1])
+        start = stop
+    stream.used(start, Lsn(0))
+    return found
+
+
 def messages(
     stream: ReplicationStream, until: Callable[[Message], bool], seconds: float = 30
 ) -> list[Message]:
@@ -74,7 +97,7 @@ def messages(
     deadline = time.monotonic() + seconds
     found: list[Message] = []
     while time.monotonic() < deadline:
-        for frame in stream.read(0.5):
+        for frame in frames(stream, 0.5):
             if isinstance(frame, XLogData):
                 found.append(decode(frame.payload))
                 if until(found[-1]):

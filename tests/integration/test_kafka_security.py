@@ -20,7 +20,7 @@ from tests.integration.test_kafka_state import progress
 from tests.integration.test_kafka_topics import captured, settings
 from tests.integration.test_kafka_writer import nothing
 
-pytestmark = pytest.mark.kafka
+pytestmark = [pytest.mark.kafka, pytest.mark.xdist_group("kafka-security")]
 
 
 @pytest.fixture(scope="module")

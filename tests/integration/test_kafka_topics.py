@@ -67,6 +67,31 @@ def test_topics_are_made_as_promised_and_verified_again(kafka: Kafka, topic_pref
     assert LogAdmin(chosen.kafka).describe(names) == {}
 
 
+def test_the_preset_makes_one_retained_partition_also_for_tables_with_a_key(
+    kafka: Kafka, topic_prefix: str
+) -> None:
+    chosen = Settings.model_validate({
+        "preset": "debezium",
+        "source": {},
+        "capture": {"topic.prefix": topic_prefix},
+        "kafka": kafka.client_options(),
+    })  # fmt: skip
+    topics = LogTopics(chosen)
+    topics.ensure_data_topics([], [captured("a"), captured("a b"), captured("a_b")])
+    for _ in range(2):
+        topics.open_topic(f"{topic_prefix}.transaction")
+    name = data_topic(topic_prefix, TableName("public", "a"))
+    found = LogAdmin(chosen.kafka).describe([name, f"{topic_prefix}.transaction"])
+    assert [topic.partitions for topic in found.values()] == [1, 1]
+    assert {topic.config["cleanup.policy"] for topic in found.values()} == {"delete"}
+
+
+def test_a_compacted_topic_is_not_taken_for_a_retained_one(kafka: Kafka, topic_prefix: str) -> None:
+    chosen = settings(kafka.client_options(), topic_prefix, topic_cleanup_policy="delete")
+    with pytest.raises(TopicMismatchError, match="has a compacted topic"):
+        LogTopics(chosen).ensure_data_topics([state("a")], [captured("a")])
+
+
 def test_longer_times_are_fine_and_shorter_ones_are_named_with_the_command(
     kafka: Kafka, topic_prefix: str
 ) -> None:

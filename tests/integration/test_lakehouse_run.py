@@ -324,3 +324,47 @@ def test_a_table_without_key_keeps_as_many_copies_as_the_source(lakehouse: Lakeh
     log.reached(at(30, 2))
     lakehouse.merge()
     assert lakehouse.rows(log.schema) == [two]
+
+
+def test_a_filled_value_counts_where_nothing_exact_is_known(lakehouse: Lakehouse) -> None:
+    """A value that was read for an update which didn't change it: at another time, maybe later."""
+    log = lakehouse.log(column("id", "int4", 1), column("n", "int4"), column("a", "text"))
+    for number in range(4):
+        log.row("r", at(100, 0), {"id": number, "n": 0, "a": f"exact{number}"})
+    log.table(100)
+    log.reached(at(100, 0))
+    lakehouse.merge()
+
+    read = "read for it"
+    log.row("u", at(200, 1), {"id": 0, "n": 1, "a": read}, filled=["a"])  # the target has the row
+    log.row("u", at(200, 2), {"id": 1, "n": 1, "a": "newer"})
+    log.row("u", at(200, 3), {"id": 1, "n": 2, "a": read}, filled=["a"])  # the batch has the value
+    log.row("u", at(200, 4), {"id": 2, "n": 1, "a": read}, filled=["a"])  # its key changes
+    log.row("d", at(200, 5), None, {"id": 2})
+    log.tombstone(at(200, 5), {"id": 2})
+    log.row("c", at(200, 5), {"id": 22, "n": 2, "a": read}, filled=["a"])
+    log.row("u", at(200, 6), {"id": 22, "n": 3})  # absent: it couldn't be read
+    log.row("u", at(200, 7), {"id": 55, "n": 1, "a": read}, filled=["a"])  # compaction left no more
+    log.row("d", at(200, 8), None, {"id": 3})
+    log.tombstone(at(200, 8), {"id": 3})
+    log.row("c", at(200, 9), {"id": 3, "n": 7, "a": None}, filled=["a"])  # another row came there
+    log.row("u", at(200, 10), {"id": 3, "n": 8, "a": read}, filled=["a"])
+    log.reached(at(200, 10))
+    assert [table.error for table in lakehouse.merge().tables] == [None]
+    assert lakehouse.rows(log.schema) == [
+        {"id": 0, "n": 1, "a": "exact0"},
+        {"id": 1, "n": 2, "a": "newer"},
+        {"id": 22, "n": 3, "a": read},
+        {"id": 3, "n": 8, "a": None},
+        {"id": 55, "n": 1, "a": read},
+    ]
+
+
+def test_a_table_that_begins_with_filled_values_has_them(lakehouse: Lakehouse) -> None:
+    log = lakehouse.log(column("id", "int4", 1), column("a", "text"), column("b", "text"))
+    log.row("u", at(200, 1), {"id": 1, "a": "read", "b": "changed"}, filled=["a"])
+    log.row("u", at(200, 2), {"id": 1, "a": "changed", "b": "read"}, filled=["b"])
+    log.table(100)
+    log.reached(at(200, 2))
+    assert [table.error for table in lakehouse.merge().tables] == [None]
+    assert lakehouse.rows(log.schema) == [{"id": 1, "a": "changed", "b": "changed"}]

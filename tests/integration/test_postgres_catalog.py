@@ -8,6 +8,7 @@ import pytest
 from cdc.postgres import connection
 from cdc.postgres.catalog import TableDescription, describe_relation, relation_signature
 from cdc.records.schema import Column
+from cdc.values import codec
 from cdc.wal.messages import Commit, Relation
 from tests.integration.source import (
     Conninfo,
@@ -104,6 +105,44 @@ def test_tables_are_described(database: Conninfo) -> None:
     assert columns(tables['Odd "T.x é'])["ü'"].declared == "character varying(5)"
 
 
+def test_types_are_described_as_far_as_codecs_and_schemas_need_them(database: Conninfo) -> None:
+    run(
+        database,
+        "CREATE TYPE e AS ENUM ('b', 'a')",
+        "ALTER TYPE e ADD VALUE 'c' BEFORE 'a'",
+        "CREATE TYPE row_of AS (a int)",
+        "CREATE DOMAIN d AS numeric(5,2)",
+        "CREATE DOMAIN ds AS d[]",
+        "CREATE TABLE x (k int PRIMARY KEY, e e DEFAULT 'a', r row_of, d d DEFAULT 1, da d[],"
+        " ds ds, b box[], g int GENERATED ALWAYS AS (k + 1) STORED,"
+        " t timestamptz DEFAULT '2020-01-01+02')",
+    )
+    with session(database) as opened:
+        (table,) = described(opened, capture(database))
+    found = columns(table)
+    assert found["e"].labels == ("b", "c", "a")
+    assert (found["e"].typtype, found["r"].typtype, found["d"].typtype) == ("e", "c", "b")
+    flags = {name: (c.domain, c.domain_elements, c.array) for name, c in found.items()}
+    assert flags["d"] == (True, False, False)
+    assert flags["da"] == (False, True, True)
+    assert flags["ds"] == (True, True, True)
+    assert flags["k"] == (False, False, False)
+    assert found["da"].precision_scale == found["ds"].precision_scale == (5, 2)
+    assert (found["b"].delimiter, found["da"].delimiter) == (";", ",")
+    assert {name: c.default for name, c in found.items() if c.default} == {
+        "e": "'a'::public.e",
+        "d": "1",
+        "t": "'2019-12-31 22:00:00+00'::timestamp with time zone",
+    }
+
+
+def test_a_column_stored_by_an_older_daemon_is_still_read() -> None:
+    stored = '{"name": "c", "type": "int4", "type_oid": 23, "declared": "integer"}'
+    column = Column.model_validate_json(stored)
+    assert (column.default, column.labels, column.typtype) == (None, (), "b")
+    assert codec(column) is not None
+
+
 def test_a_deferrable_primary_key_is_no_key(database: Conninfo) -> None:
     run(
         database,
@@ -114,6 +153,19 @@ def test_a_deferrable_primary_key_is_no_key(database: Conninfo) -> None:
         (table,) = described(opened, capture(database))
     assert table.primary_key == ()
     assert columns(table)["id"].key is None
+
+
+def test_without_a_primary_key_the_replica_identity_s_index_is_the_key(database: Conninfo) -> None:
+    run(
+        database,
+        "CREATE TABLE i (code text NOT NULL, sub int NOT NULL, v text)",
+        "CREATE UNIQUE INDEX i_key ON i (sub, code)",
+        "ALTER TABLE i REPLICA IDENTITY USING INDEX i_key",
+    )
+    with session(database) as opened:
+        (table,) = described(opened, capture(database))
+    assert table.primary_key == ("sub", "code")
+    assert [column.key for column in table.columns] == [2, 1, None]
 
 
 def test_a_partitioned_table_is_one_table_with_its_leaves(database: Conninfo) -> None:

@@ -3,7 +3,8 @@
 import pytest
 
 from cdc.errors import PublicationError, SourcePrivilegeError
-from cdc.postgres import catalog, publication
+from cdc.postgres import publication
+from cdc.postgres.captured import captured_tables
 from cdc.postgres.connection import query
 from tests.integration.source import Conninfo, capture, run, session
 
@@ -16,7 +17,7 @@ COMPLETE = "WITH (publish_via_partition_root = true)"
 def ensure(database: Conninfo, **more: str) -> bool:
     settings = capture(database, **more)
     with session(database) as opened:
-        return publication.ensure(opened, settings, catalog.captured_tables(opened, settings))
+        return publication.ensure(opened, settings, captured_tables(opened, settings))
 
 
 def refusal(database: Conninfo) -> str:
@@ -69,7 +70,7 @@ def test_another_publication_is_explained_and_the_lines_shown_mend_it(
     run(database, f"CREATE PUBLICATION millrace {existing}")
     with session(database) as opened:
         settings = capture(database, table_exclude_list=r"other\..*")
-        tables = catalog.captured_tables(opened, settings)
+        tables = captured_tables(opened, settings)
         with pytest.raises(PublicationError) as caught:
             publication.ensure(opened, settings, tables)
         text = str(caught.value)
@@ -84,7 +85,7 @@ def test_a_user_without_the_right_gets_the_line_for_the_owner(database: Conninfo
     settings = capture(database)
     try:
         with session(database, user="reader", password="reader") as opened:
-            tables = catalog.captured_tables(opened, settings)
+            tables = captured_tables(opened, settings)
             with pytest.raises(SourcePrivilegeError) as caught:
                 publication.ensure(opened, settings, tables)
         assert "publication.autocreate.mode = disabled" in str(caught.value)
@@ -98,7 +99,7 @@ def test_an_own_publication_decides_what_is_captured(database: Conninfo) -> None
     run(database, *TWO_TABLES, "CREATE PUBLICATION own FOR TABLE a WITH (publish = 'insert')")
     settings = capture(database, publication_name="own", publication_autocreate_mode="disabled")
     with session(database) as opened:
-        tables = catalog.captured_tables(opened, settings)
+        tables = captured_tables(opened, settings)
         assert [str(table.name) for table in tables] == ["public.a"]
         assert not publication.ensure(opened, settings, tables)
 

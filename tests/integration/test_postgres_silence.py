@@ -10,7 +10,7 @@ from cdc.postgres import connection, slot
 from cdc.postgres.stream import ASK_AFTER_S, SILENCE_S_MAX, ReplicationStream
 from deploy.local.postgres import Postgres
 from tests.fixtures.proxy import Proxy
-from tests.integration.source import Conninfo, run
+from tests.integration.source import Conninfo, frames, run
 
 pytestmark = pytest.mark.postgres
 FAST = 100
@@ -20,7 +20,7 @@ FAST = 100
 def listen(stream: ReplicationStream, seconds: float) -> None:
     until = time.monotonic() + seconds / FAST
     while time.monotonic() < until:
-        stream.read(0.05)
+        frames(stream, 0.05)
         stream.keep_alive()
 
 

@@ -16,7 +16,7 @@ from cdc.wal.messages import Begin, Commit, Insert, LogicalMessage, Message
 from deploy.local.certificates import Certificates
 from deploy.local.postgres import Postgres
 from tests.fixtures.proxy import Proxy
-from tests.integration.source import Conninfo, capture, messages, run, session, streaming
+from tests.integration.source import Conninfo, capture, frames, messages, run, session, streaming
 
 pytestmark = pytest.mark.postgres
 
@@ -77,7 +77,7 @@ def test_an_idle_read_comes_back_in_time(database: Conninfo) -> None:
         waited = 0.0
         for _ in range(20):  # reads that bring keepalives come back sooner
             started = time.monotonic()
-            if not stream.read(0.3):
+            if not frames(stream, 0.3):
                 waited = time.monotonic() - started
                 break
     assert 0.25 <= waited < 2
@@ -180,11 +180,11 @@ def test_a_quiet_stream_delivers_a_change_within_milliseconds(database: Conninfo
     delays: list[float] = []
     with streaming(database, capture(database)) as stream, session(database) as writer:
         for number in range(40):
-            while not all(isinstance(f, PrimaryKeepalive) for f in stream.read(0.02)):
+            while not all(isinstance(f, PrimaryKeepalive) for f in frames(stream, 0.02)):
                 pass
             query(writer, "INSERT INTO public.t VALUES (%s)", [number])
             started = time.monotonic()
-            while not any(isinstance(f, XLogData) for f in stream.read(1)):
+            while not any(isinstance(f, XLogData) for f in frames(stream, 1)):
                 pass
             delays.append(time.monotonic() - started)
     assert sorted(delays)[20] < 0.01

@@ -53,9 +53,8 @@ def tables(database: Conninfo) -> tuple[CaptureSettings, list[TableDescription]]
 def reading(
     database: Conninfo, exported: slot.ExportedSnapshot, captured: list[TableDescription]
 ) -> Iterator[SnapshotBatch]:
-    snapshot = InitialSnapshot(
-        database, epoch=3, chunk_bytes=20 * 8192, limits=Limits(rows_max=150)
-    )
+    settings = capture(database, **{"snapshot.chunk.bytes": 20 * 8192})
+    snapshot = InitialSnapshot(database, settings, epoch=3, limits=Limits(rows_max=150))
     return snapshot.read(exported, captured, keys)
 
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from cdc.postgres.catalog import TableDescription
 from snapshots.chunks import plan
 from snapshots.copytext import Row
-from snapshots.reader import Limits, read
+from snapshots.reader import Limits, of_chunk, read
 from tests.integration.source import Conninfo, capture, described, run, session
 
 pytestmark = pytest.mark.postgres
@@ -31,7 +31,7 @@ def rows_of(
     return [
         row
         for chunk in plan(table, chunk_bytes)
-        for batch in read(opened, chunk, columns, table.row_filter, limits)
+        for batch in read(opened, of_chunk(chunk, columns, table.row_filter), limits)
         for row in batch
     ]
 
@@ -152,7 +152,8 @@ def test_batches_are_bounded_by_rows_and_by_bytes(database: Conninfo) -> None:
     with session(database) as opened:
         (table,) = described(opened, capture(database))
         (chunk,) = plan(table, 1 << 30)
-        by_rows = [len(b) for b in read(opened, chunk, ["id"], None, Limits(rows_max=30))]
-        by_bytes = [len(b) for b in read(opened, chunk, ["id", "v"], None, Limits(bytes_max=5_000))]
+        both = of_chunk(chunk, ["id", "v"])
+        by_rows = [len(b) for b in read(opened, of_chunk(chunk, ["id"]), Limits(rows_max=30))]
+        by_bytes = [len(b) for b in read(opened, both, Limits(bytes_max=5_000))]
     assert by_rows == [30, 30, 30, 10]
     assert by_bytes == [5] * 20

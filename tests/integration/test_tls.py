@@ -19,7 +19,7 @@ from tests.faults.test_killed_daemon import SCHEMA, assert_log_is_the_source, ch
 from tests.fixtures.pipeline import RunningPipeline
 from tests.fixtures.refusals import refusal
 
-pytestmark = [pytest.mark.postgres, pytest.mark.kafka]
+pytestmark = [pytest.mark.postgres, pytest.mark.kafka, pytest.mark.xdist_group("tls")]
 
 
 @dataclass(frozen=True)
@@ -41,6 +41,8 @@ def secure() -> Iterator[Servers]:
         postgres.start()
         kafka.start()
         source = postgres.create_database("shop")
+        with psycopg.connect(make_conninfo(**source), autocommit=True) as connection:
+            connection.execute(SCHEMA.encode())
         stranger = Certificates.create(folder / "stranger").authority
         yield Servers(source, kafka.client_options(), stranger)
     finally:
@@ -72,7 +74,6 @@ def test_snapshot_and_stream_go_over_tls_and_sasl(
     assert made.settings.source["sslmode"] == "verify-full"
     assert made.settings.kafka["security.protocol"] == "SASL_SSL"
     with psycopg.connect(make_conninfo(**secure.source), autocommit=True) as connection:
-        connection.execute(SCHEMA.encode())
         daemon = made.start()
         change(connection, seed=5, transactions=20)
         made.wait_until_logged(made.wal_end(), daemon)

@@ -216,7 +216,11 @@ def test_our_reading_of_an_array_is_the_servers(
     text, oracle = result.get_value(0, 0), result.get_value(0, 1)
     assert text is not None
     assert oracle is not None
-    assert read(column(Kind(declared, TEXT, ""), array=True), text) == json.loads(oracle) == drawn
+    value = read(column(Kind(declared, TEXT, ""), array=True), text)
+    if shape and bound != 1:  # a list can't say where it begins
+        assert value.encode() == text
+        value = read(column(Kind(declared, TEXT, ""), array=True), text.partition(b"=")[2])
+    assert value == json.loads(oracle) == drawn
 
 
 def _literal(value: Any) -> str:

@@ -25,7 +25,9 @@ Table = dict[int, dict[str, Any]]
 Step = tuple[str, int, int]
 KEYS = 6
 STEP = st.tuples(
-    st.sampled_from(["put", "put", "put", "patch", "patch", "delete", "move", "truncate"]),
+    st.sampled_from(
+        ["put", "put", "put", "patch", "refill", "delete", "move", "refilled move", "truncate"]
+    ),
     st.integers(0, KEYS - 1),
     st.integers(0, KEYS - 1),
 )
@@ -58,12 +60,18 @@ class Source:
             elif kind == "patch":
                 row["n"] = self._value
                 self.changes.append(("u", position, {"id": key, "n": self._value}))
+            elif kind == "refill":
+                # Read again at another time: whoever has the row knows better.
+                row["n"] = self._value
+                read = {"id": key, "n": self._value, "a": f"later{self._value}"}
+                self.changes.append(("u", position, read, ["a"]))
             else:
                 del self.rows[key]
                 self.changes.append(("d", position, {"id": key}))
-                if kind == "move" and other not in {key, *self.rows}:
+                if kind in {"move", "refilled move"} and other not in {key, *self.rows}:
                     self.rows[other] = {**row, "id": other}
-                    self.changes.append(("c", position, self.rows[other].copy()))
+                    filled = ["a"] if kind == "refilled move" else []
+                    self.changes.append(("c", position, self.rows[other].copy(), filled))
 
     def copy(self) -> Table:
         return {key: dict(row) for key, row in self.rows.items()}
@@ -71,14 +79,14 @@ class Source:
 
 def write(log: HandLog, changes: list[tuple[Any, ...]]) -> None:
     """Changes as the daemon writes them."""
-    for operation, position, row in changes:
+    for operation, position, row, *filled in changes:
         if operation == "t":
             log.truncate(position)
         elif operation == "d":
             log.row("d", position, None, row)
             log.tombstone(position, row)
         else:
-            log.row(operation, position, row)
+            log.row(operation, position, row, None, *filled)
 
 
 @settings(

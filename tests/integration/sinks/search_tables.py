@@ -43,9 +43,15 @@ def position(lsn: int, index: int = 1) -> Position:
     return Position(1, Lsn(lsn), index)
 
 
-def upsert(key: str, lsn: int, fields: str = "", absent: tuple[str, ...] = ()) -> Action:
+def upsert(
+    key: str,
+    lsn: int,
+    fields: str = "",
+    absent: tuple[str, ...] = (),
+    filled: tuple[str, ...] = (),
+) -> Action:
     text = f'"id":"{key}",{fields + "," if fields else ""}"{POSITION_FIELD}":"{position(lsn)}"'
-    return Action(document_id([key]), lsn, "{" + text + "}", absent)
+    return Action(document_id([key]), lsn, "{" + text + "}", absent, filled)
 
 
 def delete(key: str, lsn: int) -> Action:

@@ -117,6 +117,24 @@ def test_absent_values_keep_the_stored_ones(target: Target) -> None:
     assert target.documents() == expected
 
 
+def test_filled_values_give_way_to_the_stored_ones(target: Target) -> None:
+    apply(target, upsert("a", 10, '"n":1,"big":"exact"'), upsert("null", 10, '"n":1'))
+    apply(target, *fill(target, [upsert("unknown", 10, '"n":1', ("big",))])[0])
+    update = [
+        upsert(key, 20, '"n":2,"big":"read"', filled=("big",))
+        for key in ("a", "null", "unknown", "new")
+    ]
+    actions, incomplete = fill(target, update)
+    assert incomplete == 0
+    apply(target, *actions)
+    assert target.documents() == {
+        "a": {"id": "a", "n": 2, "big": "exact"},
+        "null": {"id": "null", "n": 2},
+        "unknown": {"id": "unknown", "n": 2, "big": "read"},
+        "new": {"id": "new", "n": 2, "big": "read"},
+    }
+
+
 def test_absent_values_that_nobody_has_are_marked_until_they_come(target: Target) -> None:
     lacking = upsert("a", 10, '"n":1', ("big",))
     filled, incomplete = fill(target, [lacking])

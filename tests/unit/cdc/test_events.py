@@ -215,7 +215,7 @@ def test_a_truncate_reaches_every_partition() -> None:
 def test_a_table_read_once_more_lets_go_of_older_rows_before_its_own() -> None:
     snapshot = Position(1, Lsn(9), 0)
     made = encoder(ID_V)
-    truncates = made.snapshot_truncate(snapshot, Lsn(9), 5_000_001)
+    truncates = made.snapshot_truncate(snapshot, 5_000_001)
     assert [record.partition for record in truncates] == [0, 1, 2]
     ((_, header),) = truncates[0].headers
     position, _ = parse_header(header)

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cdc.records.position import Lsn, Position, header, parse_header
+from cdc.records.position import Lsn, Position, header, parse_filled, parse_header
 
 lsns = st.integers(0, 2**64 - 1).map(Lsn)
 positions = st.builds(Position, st.integers(1, 2**32 - 1), lsns, st.integers(0, 2**64 - 1))
@@ -38,3 +38,7 @@ def test_a_header_reads_back_also_with_fields_of_a_later_format(
 ) -> None:
     assert parse_header(header(position, version)) == (position, version)
     assert parse_header(header(position, version) + b"/later") == (position, version)
+    assert parse_filled(header(position, version)) == ()
+    filled = header(position, version, (0, 7, 12))
+    assert filled == header(position, version) + b"/1,8,13"
+    assert (parse_header(filled), parse_filled(filled + b"/x")) == ((position, version), (0, 7, 12))

@@ -80,3 +80,43 @@ def test_messages_out_of_order_are_corrupt() -> None:
         cursor.begin(2, Lsn(160), 0)
     with pytest.raises(CorruptMessageError, match="another"):
         cursor.commit(Lsn(160), Lsn(170))
+
+
+def test_a_message_apart_from_transactions_has_a_place_between_them() -> None:
+    cursor = Cursor(START, START, Lsn(100))
+    cursor.idle_at(Lsn(120))
+    position = cursor.message_at(Lsn(120))  # it starts where the keepalive stood
+    assert position == Position(1, Lsn(120), 1)
+    assert (cursor.reached, cursor.cut, cursor.flush_lsn) == (position, position, 120)
+    cursor.begin(1, Lsn(150), 0)
+    first = cursor.next()
+    assert first is not None
+    assert first > position
+    with pytest.raises(CorruptMessageError):
+        cursor.message_at(Lsn(140))
+
+
+def test_a_message_that_the_log_has_is_not_given_out_again() -> None:
+    cursor = Cursor(Position(1, Lsn(120), 1), START, Lsn(100))
+    assert cursor.message_at(Lsn(110)) is None
+    assert cursor.message_at(Lsn(120)) is None
+    assert cursor.message_at(Lsn(121)) == Position(1, Lsn(121), 1)
+
+
+def test_what_a_restart_finds_of_a_transaction() -> None:
+    """Its frames so far are known by their place; its end is known by the cut alone."""
+    cursor = Cursor(Position(1, Lsn(150), 2), START, Lsn(100))
+    cursor.begin(1, Lsn(150), 0)
+    assert [cursor.next(), cursor.place.index, cursor.next(), cursor.place.index] == [
+        None,
+        1,
+        None,
+        2,
+    ]
+    assert not cursor.is_ended
+    cursor.commit(Lsn(150), Lsn(160))
+    again = Cursor(cursor.reached, cursor.cut, Lsn(100))
+    again.begin(1, Lsn(150), 0)
+    again.next()
+    again.next()
+    assert again.is_ended

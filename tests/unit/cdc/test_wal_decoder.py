@@ -143,6 +143,7 @@ def test_a_byte_too_many_is_corrupt(payload: bytes, streaming: bool, message: m.
         b"R" + u32(OID) + b"public\0t\0d\0\1\2id\0" + u32(23, 0),
         b"R" + u32(OID) + b"pub\xfflic\0t\0d\0\0",
         b"C\1" + u64(LSN, END, 5),
+        b"B" + u64(LSN, (1 << 63) - 1) + u32(XID),
         b"T" + u32(0xFFFF_FFFF) + u8(0) + u32(OID),
         b"T" + u32(1) + u8(4) + u32(OID),
         b"M\2" + u64(LSN) + b"p\0" + sized(b""),

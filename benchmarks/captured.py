@@ -1,0 +1,117 @@
+"""A scene's tables -> a started stream, and the translation that makes records of it."""
+
+import os
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from benchmarks.scene import PREFIX, Scene
+from benchmarks.shapes import Shape
+from cdc.postgres import catalog, publication, slot
+from cdc.postgres.captured import captured_tables
+from cdc.postgres.connection import connect, connect_replication
+from cdc.postgres.stream import ReplicationStream
+from cdc.readable import NATIVE
+from cdc.records.position import Lsn, Position
+from cdc.records.state import Phase, Progress, TableState
+from cdc.records.topics import data_topic
+from cdc.rules import EventRules
+from cdc.tables import Lookups, Tables
+from cdc.translation import Limits, Translation
+
+LIMITS: Final = Limits(1_000, 16 << 20)
+DRAIN: Final = "drain"
+"""pg_recvlogical's slot."""
+
+
+class Captured:
+    """What reads a scene's tables without a log."""
+
+    def __init__(self, scene: Scene) -> None:
+        self._scene = scene
+        self._settings = scene.pipeline.settings
+        self.sql = connect(self._settings.source, purpose="benchmark")
+        capture = self._settings.capture
+        captured = captured_tables(self.sql, capture)
+        publication.ensure(self.sql, capture, captured)
+        self._described = catalog.describe(self.sql, captured, capture.publication_name)
+
+    def translation(self, *, compiled: bool = True) -> Translation:
+        """A translation of a stream from its start."""
+        states = [
+            TableState(
+                namespace=table.name.namespace,
+                table=table.name.name,
+                topic=data_topic(PREFIX, table.name),
+                partitions=3,
+                cleanup="compact",
+                epoch=1,
+                phase=Phase.STREAMING,
+                snapshot_lsn=Lsn(0),
+                oid=table.oid,
+                entry=table.entry,
+            )
+            for table in self._described
+        ]
+        name = self._settings.capture.publication_name
+        lookups = Lookups(
+            lambda relation: catalog.describe_relation(self.sql, relation),
+            lambda oid: catalog.publication_entries(self.sql, name, [oid]).get(oid, 0),
+            lambda _asked: {},
+        )
+        tables = Tables(self._settings, PREFIX, states, (), lookups, EventRules(), NATIVE)
+        start = Position(1, Lsn(0), 0)
+        progress = Progress(
+            log="", slot="", system_identifier="", timeline=1, database="", phase=Phase.STREAMING,
+            position=start, cut=start, flush_lsn=Lsn(0),
+        )  # fmt: skip
+        return Translation(tables, progress, lambda _: None, compiled=compiled)
+
+    def make_slot(self, name: str) -> None:
+        """Make a slot that keeps what is written from here on."""
+        self.sql.execute("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", [name])
+
+    @contextmanager
+    def stream(self, name: str) -> Iterator[ReplicationStream]:
+        """Start replication, and drop the slot when it is over."""
+        capture = self._settings.capture
+        connection = connect_replication(self._settings.source)
+        stream = ReplicationStream.start(connection, name, capture.publication_name)
+        try:
+            yield stream
+        finally:
+            stream.close()
+            slot.drop(self.sql, name)
+
+    def drain_s(self, name: str, end: Lsn) -> float:
+        """Seconds that pg_recvlogical takes up to there; its slot is dropped."""
+        seconds = drain_s(self._scene, name, end)
+        slot.drop(self.sql, name)
+        return seconds
+
+
+def drain_s(scene: Scene, name: str, end: Lsn) -> float:
+    """Seconds in which pg_recvlogical reads a slot up to there, and throws all of it away."""
+    publication_name = scene.pipeline.settings.capture.publication_name
+    words = [
+        *(str(scene.postgres.bin("pg_recvlogical")), "--start", f"--slot={name}"),
+        *(f"--dbname={scene.source['dbname']}", f"--file={os.devnull}", "--no-loop"),
+        *(f"--endpos={end}", "--option=proto_version=4"),
+        *(f"--option=publication_names={publication_name}", "--option=messages=true"),
+    ]
+    started = time.monotonic()
+    subprocess.run(words, env=scene.environment(), check=True)
+    return time.monotonic() - started
+
+
+def backlog(scene: Scene, shape: Shape, rows: int, per_transaction: int = 0) -> Lsn:
+    """Write rows while nobody reads; returns an LSN behind them, with something behind it."""
+    scene.write(shape, rows, per_transaction)
+    end = scene.pipeline.wal_end()
+    with scene.connect() as connection:
+        # pg_recvlogical ends at the first thing beyond its end, so there is one.
+        connection.execute("SELECT pg_logical_emit_message(true, 'end', '')")
+        connection.execute("CHECKPOINT")
+    return end

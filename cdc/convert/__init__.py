@@ -1,0 +1,1 @@
+"""Source records → Kafka records: what Kafka Connect calls converters."""

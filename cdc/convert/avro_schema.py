@@ -1,0 +1,290 @@
+"""A Connect schema → an Avro schema, and a function from Connect values to what fastavro writes.
+
+The schemas are those of Confluent's AvroData, so that its readers get Connect's own back: what Avro
+can't say stands in ``connect.name``, ``connect.version``, ``connect.type``, ``connect.parameters``,
+``connect.default`` and ``connect.doc``; an optional value is a union with null. Names that Avro
+refuses are adjusted (cdc/convert/names.py).
+https://docs.confluent.io/platform/current/schema-registry/connect.html
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from math import isfinite
+from typing import Any, Final, NamedTuple
+
+from cdc.convert import names
+from cdc.errors import ConversionError
+from cdc.records.connect import DECIMAL, Field, Schema, Type
+
+Shape = Callable[[Any], Any]
+
+_NAMESPACE: Final = "io.confluent.connect.avro"
+_PRECISION_DEFAULT: Final = 64
+"""AvroData's, for a Decimal whose schema doesn't say how many digits it has."""
+_PRIMITIVES: Final[Mapping[Type, str]] = {
+    Type.BOOLEAN: "boolean",
+    Type.INT8: "int",
+    Type.INT16: "int",
+    Type.INT32: "int",
+    Type.INT64: "long",
+    Type.FLOAT: "float",
+    Type.DOUBLE: "double",
+    Type.STRING: "string",
+    Type.BYTES: "bytes",
+}
+_LOGICAL: Final[Mapping[str, str]] = {
+    "org.apache.kafka.connect.data.Date": "date",
+    "org.apache.kafka.connect.data.Time": "time-millis",
+    "org.apache.kafka.connect.data.Timestamp": "timestamp-millis",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class AvroOptions:
+    """The AvroConverter's options that change schemas, and Debezium's adjustment of names."""
+
+    connect_meta_data: bool = True
+    ignore_default_for_nullables: bool = False
+    unicode_schema_names: bool = False
+    unicode_field_names: bool = False
+
+
+class Avro(NamedTuple):
+    """An Avro schema as JSON can carry it, its name in a union, and values → Avro's own."""
+
+    schema: Any
+    branch: str
+    shape: Shape
+
+
+def avro(schema: Schema, options: AvroOptions) -> Avro:
+    """Make the Avro schema of a key or a value; its own optionality is of no account."""
+    return _Compiler(options).required(schema, schema.name or "a value")
+
+
+class _Compiler:
+    """One Avro schema in the making: a record is written out where it comes up first."""
+
+    def __init__(self, options: AvroOptions) -> None:
+        self._options = options
+        self._schema_name = names.schema_name(
+            "avro_unicode" if options.unicode_schema_names else "avro"
+        )
+        self._field_name = names.field_name(
+            "avro_unicode" if options.unicode_field_names else "avro"
+        )
+        self._records: dict[str, tuple[Schema, Avro]] = {}
+
+    def any(self, schema: Schema, where: str) -> Avro:
+        """Make a schema that takes null where it is optional, and the default where it has one."""
+        made = self.required(schema, where)
+        null: Any = None
+        if schema.default is not None and not self._options.ignore_default_for_nullables:
+            null = made.shape(schema.default)
+        if not schema.optional:
+            return made._replace(shape=partial(_value_or_default, made.shape, null, where))
+        if null is not None:
+            null = (made.branch, null)
+        shape = partial(_branch_or_null, made.branch, made.shape, null)
+        union = [made.schema, "null"] if schema.default is not None else ["null", made.schema]
+        return Avro(union, "", shape)
+
+    def required(self, schema: Schema, where: str) -> Avro:
+        """Make the schema of values that are there."""
+        if schema.type is Type.STRUCT:
+            return self._record(schema, schema.name, schema.fields)
+        if schema.type is Type.ARRAY:
+            items = self.any(schema.of_items(), f"{where}, an element")
+            made = {"type": "array", "items": items.schema, **self._meta(schema)}
+            return Avro(made, "array", partial(_array, schema.of_items(), items.shape, where))
+        if schema.type is Type.MAP:
+            return self._map(schema, where)
+        primitive = _PRIMITIVES[schema.type]
+        properties = {**self._decimal(schema), **self._meta(schema), **_logical_type(schema)}
+        made_schema: Any = {"type": primitive, **properties} if properties else primitive
+        shape = partial(_int, where) if primitive == "int" else _as_it_is
+        return Avro(made_schema, primitive, shape)
+
+    def _record(self, schema: Schema, name: str | None, fields: tuple[Field, ...]) -> Avro:
+        full = _proper(self._schema_name(name)) if name else f"{_NAMESPACE}.ConnectDefault"
+        same = replace(schema, optional=False, default=None)
+        attempt, number = full, 1
+        while attempt in self._records:
+            known, made = self._records[attempt]
+            # A name without a dot would be looked up in the namespace around the reference.
+            if known == same and "." in attempt:
+                return made._replace(schema=made.branch)
+            number += 1
+            attempt = f"{full}{number}"
+        space, _, short = attempt.rpartition(".")
+        record: dict[str, Any] = {"type": "record", "name": short, "namespace": space}
+        members: list[tuple[str, str, Shape]] = []
+        made = Avro(record, attempt, partial(_struct, members))
+        self._records[attempt] = (same, made)
+        record["fields"] = [self._member(field, members, attempt) for field in fields]
+        record.update(self._meta(schema))
+        return made
+
+    def _member(self, field: Field, members: list[tuple[str, str, Shape]], record: str) -> Any:
+        name = self._field_name(field.name)
+        if any(name == other for _, other, _ in members):
+            raise ConversionError(
+                f"two columns become one in Avro: {name}",
+                where=f"schema {record}",
+                remedy='field.name.adjustment.mode = "avro_unicode" keeps them apart; or leave one'
+                " out by column.exclude.list",
+            )
+        made = self.any(field.schema, f"{record}, {field.name}")
+        members.append((field.name, name, made.shape))
+        member = {"name": name, "type": made.schema}
+        default = field.schema.default
+        if default is not None and _is_finite(default):
+            member["default"] = self._default(field.schema, default)
+        elif default is None and field.schema.optional:
+            member["default"] = None
+        return member
+
+    def _map(self, schema: Schema, where: str) -> Avro:
+        keys, items = schema.of_keys(), schema.of_items()
+        if keys.type is Type.STRING and not keys.optional:
+            values = self.any(items, f"{where}, a value")
+            made = {"type": "map", "values": values.schema, **self._meta(schema)}
+            return Avro(
+                made,
+                "map",
+                lambda entries: {key: values.shape(value) for key, value in entries.items()},
+            )
+        fields = (Field("key", keys), Field("value", items))
+        name = schema.name or f"{_NAMESPACE}.MapEntry"
+        entry_schema = Schema(Type.STRUCT, fields=fields)
+        entry = self._record(entry_schema, name, fields)
+        if schema.name is not None and isinstance(entry.schema, dict):
+            entry.schema["connect.internal.type"] = "MapEntry"
+        made = {"type": "array", "items": entry.schema, **self._meta(schema)}
+        return Avro(
+            made,
+            "array",
+            lambda entries: [
+                entry.shape({"key": key, "value": value}) for key, value in entries.items()
+            ],
+        )
+
+    def _meta(self, schema: Schema) -> dict[str, Any]:
+        """What Avro can't say about a Connect schema, as properties of the Avro one."""
+        if not self._options.connect_meta_data:
+            return {}
+        properties: dict[str, Any] = {}
+        if schema.doc is not None:
+            properties["connect.doc"] = schema.doc
+        if schema.version is not None:
+            properties["connect.version"] = schema.version
+        if schema.parameters:
+            properties["connect.parameters"] = dict(schema.parameters)
+        if schema.default is not None and _is_finite(schema.default):
+            properties["connect.default"] = self._default(schema, schema.default)
+        if schema.name is not None:
+            properties["connect.name"] = self._schema_name(schema.name)
+        if schema.type in {Type.INT8, Type.INT16}:
+            properties["connect.type"] = schema.type.value
+        return properties
+
+    def _decimal(self, schema: Schema) -> dict[str, int]:
+        if schema.name != DECIMAL:
+            return {}
+        scale, precision = _scale_and_precision(schema)
+        return {"scale": scale, "precision": precision}
+
+    def _default(self, schema: Schema, value: Any) -> Any:
+        """A default as JSON has it in an Avro schema: bytes are text, one character each."""
+        if value is None:
+            return None
+        if schema.type is Type.BYTES:
+            return value.decode("latin-1")
+        if schema.type is Type.ARRAY:
+            return [self._default(schema.of_items(), one) for one in value]
+        if schema.type is Type.MAP:
+            return {key: self._default(schema.of_items(), one) for key, one in value.items()}
+        if schema.type is Type.STRUCT:
+            return {
+                self._field_name(field.name): self._default(field.schema, value.get(field.name))
+                for field in schema.fields
+            }
+        return value
+
+
+def _proper(full: str) -> str:
+    """Each part of a name begins with a letter or an underscore; Debezium adjusts the first alone.
+
+    Registries refuse such a schema, without saying why.
+    """
+    return ".".join(
+        f"_{part}" if not part or part[0].isdigit() else part for part in full.split(".")
+    )
+
+
+def _logical_type(schema: Schema) -> dict[str, str]:
+    if schema.name == DECIMAL:
+        scale, precision = _scale_and_precision(schema)
+        # Others aren't decimals by Avro's rules: such a value stays bytes with a scale beside it.
+        return {"logicalType": "decimal"} if 0 <= scale <= precision else {}
+    logical = _LOGICAL.get(schema.name or "")
+    return {"logicalType": logical} if logical else {}
+
+
+def _scale_and_precision(schema: Schema) -> tuple[int, int]:
+    parameters = schema.parameters or {}
+    precision = parameters.get("connect.decimal.precision", _PRECISION_DEFAULT)
+    return int(parameters.get("scale", 0)), int(precision)
+
+
+def _is_finite(default: Any) -> bool:
+    """Whether JSON has this default; an Avro schema can't name NaN or an infinity."""
+    return not isinstance(default, float) or isfinite(default)
+
+
+def _as_it_is(value: Any) -> Any:
+    return value
+
+
+def _value_or_default(shape: Shape, default: Any, where: str, value: Any) -> Any:
+    if value is not None:
+        return shape(value)
+    if default is None:
+        raise ConversionError(
+            "a value is missing that Avro can't leave out",
+            where=where,
+            remedy='toast.unavailable = "reselect" fills in what PostgreSQL didn\'t send;'
+            " unavailable.value.placeholder stands in for it",
+        )
+    return default
+
+
+def _int(where: str, value: int) -> int:
+    """An int as it is; fastavro would write a longer one, and Java's readers refuse it."""
+    if -(2**31) <= value < 2**31:
+        return value
+    raise ConversionError("a number is too large for its Avro type", where=where)
+
+
+def _array(items: Schema, shape: Shape, where: str, values: Any) -> list[Any]:
+    """An array of one dimension: natively, values of others come as lists in lists, or as text."""
+    if values.__class__ is not list or (
+        items.type is not Type.ARRAY and any(value.__class__ is list for value in values)
+    ):
+        raise ConversionError(
+            "an array of several dimensions, or that doesn't begin at 1, has no Avro schema",
+            where=where,
+            remedy="leave the column out by column.exclude.list, or use JSON; with"
+            " lossless = false it becomes what Debezium makes of it",
+        )
+    return [shape(value) for value in values]
+
+
+def _branch_or_null(branch: str, shape: Shape, null: Any, value: Any) -> Any:
+    """Name the union's branch, or fastavro tries the value against each of them."""
+    return null if value is None else (branch, shape(value))
+
+
+def _struct(members: list[tuple[str, str, Shape]], struct: Mapping[str, Any]) -> dict[str, Any]:
+    return {adjusted: shape(struct.get(name)) for name, adjusted, shape in members}

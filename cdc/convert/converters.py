@@ -1,0 +1,155 @@
+"""Settings → the converters of keys, values and headers: SourceRecord → Record.
+
+In the section ``format`` the keys ``key`` and ``value`` name a format (``json``, ``avro``). A
+format's option stands under one of them (``value.schemas.enable``), or by itself for both.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final, Literal
+
+from cdc.convert.json_text import JsonConverter, JsonOptions
+from cdc.errors import ConfigError
+from cdc.options import Options
+from cdc.records.connect import Header, Schema, SourceRecord
+from cdc.records.record import Record
+
+Side = Literal["key", "value"]
+Convert = Callable[[str, Schema | None, Any], bytes | None]
+Check = Callable[[], None]
+
+ADJUSTMENT_OPTIONS: Final = ("schema.name.adjustment.mode", "field.name.adjustment.mode")
+_FORMATS: Final = ("json", "avro")
+_SIDES: Final = ("key", "value")
+
+
+class Converters:
+    """Turns source records into Kafka records; headers are JSON with their schema, always.
+
+    ``leaves_out`` tells whether values may lack members. Avro has null alone for a value that
+    PostgreSQL didn't send, so there the envelope needs something to stand in for it.
+    """
+
+    def __init__(
+        self, key: Convert, value: Convert, checks: list[Check], *, leaves_out: bool
+    ) -> None:
+        self._key = key
+        self._value = value
+        self._checks = checks
+        self.leaves_out = leaves_out
+        self._header = JsonConverter(JsonOptions(schemas=True))
+
+    def __call__(self, record: SourceRecord) -> Record:
+        """Convert one record."""
+        return Record(
+            record.topic,
+            self._key(record.topic, record.key_schema, record.key),
+            self._value(record.topic, record.value_schema, record.value),
+            self.headers(record.headers),
+            record.partition,
+            record.timestamp_ms or 0,
+        )
+
+    def headers(self, headers: tuple[Header, ...]) -> list[tuple[str, bytes]]:
+        """Convert headers alone."""
+        return [(one.name, self._header.payload(one.schema, one.value)) for one in headers]
+
+    def check(self) -> None:
+        """Ask each registry whether it is there and lets us in."""
+        for check in self._checks:
+            check()
+
+
+def converters(section: Mapping[str, str], *, preset: bool = False) -> Converters:
+    """Make the converters that a section asks for; ``preset`` takes Kafka Connect's defaults.
+
+    Raises ConfigError for what isn't known, and connects to nothing.
+    """
+    checks: list[Check] = []
+    shared = {name: value for name, value in section.items() if not name.startswith(_SIDES)}
+    if shared.pop("header", "json") != "json":
+        raise ConfigError("headers are JSON with their schema", where="[format] header")
+    key = Options("[format] key", {**shared, **_own(section, "key")})
+    value = Options("[format] value", {**shared, **_own(section, "value")})
+    made = Converters(
+        _convert(key, "key", preset, checks),
+        _convert(value, "value", preset, checks),
+        checks,
+        leaves_out=_format(value) == "json",
+    )
+    # An option of both sides may mean something to one of their formats alone.
+    key.refuse_unread(shared.keys() - value.unread)
+    value.refuse_unread(shared.keys() - key.unread)
+    return made
+
+
+def _own(section: Mapping[str, str], side: Side) -> dict[str, str]:
+    """A side's own options; "" is the format itself."""
+    own = {"": section[side]} if side in section else {}
+    for name, value in section.items():
+        if name.startswith(f"{side}."):
+            own[name.removeprefix(f"{side}.")] = value
+    return own
+
+
+def _convert(options: Options, side: Side, preset: bool, checks: list[Check]) -> Convert:
+    if _format(options) == "avro":
+        return _avro(options, side, checks)
+    return _json(options, preset)
+
+
+def _format(options: Options) -> str:
+    return options.choice("", _FORMATS, "json")
+
+
+def _json(options: Options, preset: bool) -> Convert:
+    for name in ADJUSTMENT_OPTIONS:
+        options.adjustment(name)  # the envelope's names are adjusted there
+    decimal_format = options.choice("decimal.format", ("BASE64", "NUMERIC"), "BASE64")
+    return JsonConverter(
+        JsonOptions(
+            schemas=options.flag("schemas.enable", preset),
+            decimal_numbers=decimal_format == "NUMERIC",
+            replace_null_with_default=options.flag("replace.null.with.default", preset),
+            java_floats=preset,
+        )
+    )
+
+
+def _avro(options: Options, side: Side, checks: list[Check]) -> Convert:
+    try:
+        from cdc.convert.avro import SUBJECT_DEFAULT, SUBJECTS, AvroConverter
+        from cdc.convert.avro_schema import AvroOptions
+        from cdc.convert.registry import Registry
+    except ImportError as error:
+        raise ConfigError(
+            f"Avro needs packages that aren't installed: {error.name}",
+            where=f"[format] {side}",
+            remedy="pip install 'millrace[avro]'",
+        ) from None
+    long_name = f"{side}.subject.name.strategy"  # Confluent's; ours stands under the side already
+    short = options.text("subject.name.strategy", SUBJECT_DEFAULT)
+    strategy = options.text(long_name, short)
+    subject = SUBJECTS.get(strategy.rpartition(".")[2])
+    if subject is None:
+        raise options.wrong("subject.name.strategy", f"is one of {', '.join(SUBJECTS)}")
+    registry = Registry(
+        options.under(("schema.registry.", "basic.auth.")),
+        auto_register=options.flag("auto.register.schemas", True),
+    )
+    checks.append(registry.check)
+    return AvroConverter(
+        side,
+        registry,
+        subject,
+        AvroOptions(
+            connect_meta_data=options.flag("connect.meta.data", True),
+            ignore_default_for_nullables=options.flag("ignore.default.for.nullables", False),
+            unicode_schema_names=_is_unicode(options, "schema.name.adjustment.mode"),
+            unicode_field_names=_is_unicode(options, "field.name.adjustment.mode"),
+        ),
+    )
+
+
+def _is_unicode(options: Options, name: str) -> bool:
+    """Avro can't do without an adjustment: ``none`` is ``avro`` here."""
+    return options.adjustment(name) == "avro_unicode"

@@ -1,0 +1,206 @@
+"""A Connect value and its schema → JSON, as Kafka Connect's JsonConverter writes it.
+
+Bytes are base64, maps with text keys are objects, other maps are arrays of pairs, NaN and the
+infinities are text. A value that a struct doesn't hold at all is left out, which Debezium has no
+way to say. With ``schemas`` everything is wrapped into ``{"schema":…,"payload":…}``.
+https://kafka.apache.org/documentation/#connect_running (key.converter, value.converter)
+"""
+
+import re
+from binascii import b2a_base64
+from collections.abc import Callable
+from dataclasses import dataclass
+from decimal import Decimal
+from functools import partial
+from json.encoder import encode_basestring
+from math import isfinite, isinf
+from typing import Any, Final
+
+from cdc.records.connect import DECIMAL, Schema, Type
+from cdc.records.per_schema import PerSchema
+
+Write = Callable[[Any], str]
+
+_LONE_SURROGATES: Final = re.compile("[\ud800-\udfff]")
+_PLAIN_FLOATS: Final = (1e-3, 1e7)
+"""Java writes a double between these without an exponent."""
+
+
+@dataclass(frozen=True, slots=True)
+class JsonOptions:
+    """The JsonConverter's options; ``java_floats`` writes 1.0E10, not 10000000000.0."""
+
+    schemas: bool = False
+    decimal_numbers: bool = False
+    replace_null_with_default: bool = True
+    java_floats: bool = False
+
+
+class JsonConverter:
+    """Turns values into JSON bytes; no value at all (a tombstone, no key) stays None."""
+
+    def __init__(self, options: JsonOptions) -> None:
+        self._wraps = options.schemas
+        self._writers = _Writers(options)
+        self._plans = PerSchema(self._plan)
+
+    def __call__(self, _topic: str, schema: Schema | None, value: Any) -> bytes | None:
+        """Write one key or value."""
+        if value is None or schema is None:
+            return None
+        return self.payload(schema, value)
+
+    def payload(self, schema: Schema, value: Any) -> bytes:
+        """Write a value, which may be null."""
+        before, write = self._plans(schema)
+        return _encoded(f"{before}{write(value)}}}" if self._wraps else write(value))
+
+    def _plan(self, schema: Schema) -> tuple[str, Write]:
+        return f'{{"schema":{self._writers.schema(schema)},"payload":', self._writers.value(schema)
+
+
+def _encoded(text: str) -> bytes:
+    try:
+        return text.encode()
+    except UnicodeEncodeError:  # half an emoji, cut by column.truncate.to.N.chars
+        return _LONE_SURROGATES.sub(lambda found: f"\\u{ord(found[0]):04X}", text).encode()
+
+
+class _Writers:
+    """Schema → a function that writes its values, and the schema's own JSON."""
+
+    def __init__(self, options: JsonOptions) -> None:
+        self._options = options
+        self._by_type: dict[Type, Callable[[Schema], Write]] = {
+            Type.BOOLEAN: lambda _schema: _boolean,
+            Type.INT8: lambda _schema: str,
+            Type.INT16: lambda _schema: str,
+            Type.INT32: lambda _schema: str,
+            Type.INT64: lambda _schema: str,
+            Type.FLOAT: self._float,
+            Type.DOUBLE: self._float,
+            Type.STRING: lambda _schema: encode_basestring,
+            Type.BYTES: self._bytes,
+            Type.ARRAY: self._array,
+            Type.MAP: self._map,
+            Type.STRUCT: self._struct,
+        }
+
+    def value(self, schema: Schema) -> Write:
+        """Return the writer of a schema's values; null is its default, if there is one."""
+        write = self._by_type[schema.type](schema)
+        null = "null"
+        if schema.default is not None and self._options.replace_null_with_default:
+            null = write(schema.default)
+        return lambda value: null if value is None else write(value)
+
+    def schema(self, schema: Schema, field: str | None = None) -> str:
+        """Write the schema itself; ``field`` is its name where it is a struct's member."""
+        parts = [f'"type":"{schema.type.value}"']
+        if schema.keys is not None:
+            parts.append(f'"keys":{self.schema(schema.keys)}')
+        if schema.items is not None:
+            name = "values" if schema.type is Type.MAP else "items"
+            parts.append(f'"{name}":{self.schema(schema.items)}')
+        if schema.type is Type.STRUCT:
+            fields = [self.schema(member.schema, member.name) for member in schema.fields]
+            parts.append(f'"fields":[{",".join(fields)}]')
+        parts.append(f'"optional":{_boolean(schema.optional)}')
+        if schema.name is not None:
+            parts.append(f'"name":{encode_basestring(schema.name)}')
+        if schema.version is not None:
+            parts.append(f'"version":{schema.version}')
+        if schema.doc is not None:
+            parts.append(f'"doc":{encode_basestring(schema.doc)}')
+        if schema.parameters is not None:
+            parameters = [
+                f"{encode_basestring(name)}:{encode_basestring(value)}"
+                for name, value in schema.parameters.items()
+            ]
+            parts.append(f'"parameters":{{{",".join(parameters)}}}')
+        if schema.default is not None:
+            parts.append(f'"default":{self.value(schema)(schema.default)}')
+        if field is not None:
+            parts.append(f'"field":{encode_basestring(field)}')
+        return f"{{{','.join(parts)}}}"
+
+    def _float(self, _schema: Schema) -> Write:
+        return _java_float if self._options.java_floats else _float
+
+    def _bytes(self, schema: Schema) -> Write:
+        if schema.name == DECIMAL and self._options.decimal_numbers:
+            return partial(_decimal, int((schema.parameters or {})["scale"]))
+        return _base64
+
+    def _array(self, schema: Schema) -> Write:
+        """Natively an array may have dimensions within, or be text that tells its bounds, too."""
+        write = self.value(schema.of_items())
+        is_nested = schema.of_items().type is Type.ARRAY  # then the schema tells the dimensions
+
+        def write_array(values: Any) -> str:
+            if values.__class__ is str:
+                return encode_basestring(values)
+            parts = [
+                write_array(value) if value.__class__ is list and not is_nested else write(value)
+                for value in values
+            ]
+            return f"[{','.join(parts)}]"
+
+        return write_array
+
+    def _map(self, schema: Schema) -> Write:
+        key, value = self.value(schema.of_keys()), self.value(schema.of_items())
+        if schema.of_keys().type is Type.STRING:
+            return lambda entries: (
+                f"{{{','.join([f'{key(name)}:{value(one)}' for name, one in entries.items()])}}}"
+            )
+        return lambda entries: (
+            f"[{','.join([f'[{key(name)},{value(one)}]' for name, one in entries.items()])}]"
+        )
+
+    def _struct(self, schema: Schema) -> Write:
+        members = [
+            (member.name, f"{encode_basestring(member.name)}:", self.value(member.schema))
+            for member in schema.fields
+        ]
+
+        def write(struct: Any) -> str:
+            parts = [
+                label + value(struct[name]) for name, label, value in members if name in struct
+            ]
+            return f"{{{','.join(parts)}}}"
+
+        return write
+
+
+def _boolean(value: bool) -> str:
+    return "true" if value else "false"
+
+
+def _base64(value: bytes) -> str:
+    return f'"{b2a_base64(value, newline=False).decode()}"'
+
+
+def _decimal(scale: int, unscaled: bytes) -> str:
+    """A Decimal's two's complement bytes as a number; str() writes it as BigDecimal does."""
+    number = int.from_bytes(unscaled, signed=True)
+    digits = tuple(int(digit) for digit in str(abs(number)))
+    return str(Decimal((int(number < 0), digits, -scale)))
+
+
+def _float(value: float) -> str:
+    if isfinite(value):
+        return repr(value)
+    return ('"-Infinity"' if value < 0 else '"Infinity"') if isinf(value) else '"NaN"'
+
+
+def _java_float(value: float) -> str:
+    """The shortest digits that give this double again, laid out as Java's Double.toString does."""
+    text = _float(float(value))
+    low, high = _PLAIN_FLOATS
+    if not isfinite(value) or value == 0 or low <= abs(value) < high:
+        return text
+    sign, digits, exponent = Decimal(text).normalize().as_tuple()
+    first, *rest = map(str, digits)
+    power = int(exponent) + len(rest)
+    return f"{'-' * sign}{first}.{''.join(rest) or '0'}E{power}"

@@ -1,0 +1,141 @@
+"""A subject and a schema → the schema's id, from a schema registry with Confluent's interface.
+
+Asked once per subject and schema: Confluent's client remembers what it was told. It waits briefly
+and tries again when the registry is busy or gone, but no longer than PostgreSQL waits for a sign of
+life from us; then the daemon starts over, with back-off.
+https://docs.confluent.io/platform/current/schema-registry/develop/api.html
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Final, TypeVar
+
+import httpx2
+from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
+from confluent_kafka.schema_registry.error import SchemaRegistryError
+
+from cdc.errors import ConfigError, RegistryError, RegistryUnreachableError
+
+T = TypeVar("T")
+
+PREFIX: Final = "schema.registry."
+_UNPREFIXED: Final = ("basic.auth.user.info", "basic.auth.credentials.source")
+"""Confluent's converter takes these with and without the prefix."""
+_WAITS: Final[Mapping[str, float]] = {
+    "timeout": 2.0,
+    "max.retries": 2,
+    "retries.wait.ms": 100,
+    "retries.max.wait.ms": 500,
+}
+"""7 s at worst for one address: wal_sender_timeout is 10 s."""
+_USER_INFO: Final = re.compile(r"//[^/@]*@")
+_BUSY: Final = frozenset({408, 429, 500, 502, 503, 504})
+_MESSAGE_LENGTH_MAX: Final = 600
+
+
+class Registry:
+    """One registry, by ``schema.registry.url`` and what else the client takes."""
+
+    def __init__(self, options: Mapping[str, str], *, auto_register: bool = True) -> None:
+        client = _client_options(options)
+        self._where = "schema registry " + _USER_INFO.sub("//", str(client["url"]))
+        self._auto_register = auto_register
+        try:
+            self._client = SchemaRegistryClient(client)
+        except (ValueError, TypeError, OSError) as error:
+            raise ConfigError(
+                f"the schema registry's options aren't valid: {_without_values(error)}",
+                where=self._where,
+                remedy="docs/formats.md lists them",
+            ) from None
+
+    def check(self) -> None:
+        """Ask for the registry's settings, to see that it is there and lets us in."""
+        self._asked("", self._client.get_config)
+
+    def id_of(self, subject: str, schema: str) -> int:
+        """Return the id of an Avro schema, registered now if need be."""
+        avro = Schema(schema, "AVRO")
+        if self._auto_register:
+            return self._asked(subject, lambda: self._client.register_schema(subject, avro))
+        found = self._asked(subject, lambda: self._client.lookup_schema(subject, avro)).schema_id
+        if found is None:
+            raise RegistryError("the schema registry answers without an id", where=self._where)
+        return found
+
+    def _asked(self, subject: str, question: Callable[[], T]) -> T:
+        try:
+            return question()
+        except SchemaRegistryError as error:
+            raise self._refused(subject, error) from None
+        except httpx2.TransportError as error:
+            raise RegistryUnreachableError(
+                f"the schema registry doesn't answer: {error or type(error).__name__}",
+                where=self._where,
+                remedy="check schema.registry.url, the firewall, and over TLS"
+                " schema.registry.ssl.ca.location",
+            ) from None
+
+    def _refused(self, subject: str, error: SchemaRegistryError) -> RegistryError:
+        where = f"{self._where}, subject {subject}" if subject else self._where
+        status, said = error.http_status_code, str(error.error_message)[:_MESSAGE_LENGTH_MAX]
+        if status in _BUSY:
+            return RegistryUnreachableError(
+                f"the schema registry can't answer at the moment (HTTP {status}): {said}",
+                where=where,
+                remedy="look at the registry's own log",
+            )
+        if status in {401, 403}:
+            return RegistryError(
+                f"the schema registry refuses our credentials (HTTP {status})",
+                where=where,
+                remedy="set schema.registry.basic.auth.user.info to user:password of one who may"
+                " register schemas",
+            )
+        if status == 409:
+            return RegistryError(
+                f"the schema registry finds the new schema incompatible: {said}",
+                where=where,
+                remedy="have consumers ready for the changed table, then set the subject's"
+                " compatibility to NONE for one start, or delete the subject",
+            )
+        if status == 404:
+            return RegistryError(
+                f"the schema registry doesn't know this (HTTP 404): {said}",
+                where=where,
+                remedy="check the path in schema.registry.url (Apicurio: /apis/ccompat/v7); with"
+                " auto.register.schemas = false register the schema first",
+            )
+        return RegistryError(
+            f"the schema registry refuses the request (HTTP {status}): {said}", where=where
+        )
+
+
+def _client_options(options: Mapping[str, str]) -> dict[str, str | float]:
+    own = {
+        name.removeprefix(PREFIX): value
+        for name, value in options.items()
+        if name.startswith(PREFIX) or name in _UNPREFIXED
+    }
+    source = own.pop("basic.auth.credentials.source", "USER_INFO")
+    if source not in {"USER_INFO", "URL"}:
+        raise ConfigError(
+            f"basic.auth.credentials.source {source} isn't known",
+            remedy="USER_INFO takes schema.registry.basic.auth.user.info, URL what is in the url",
+        )
+    if "url" not in own:
+        raise ConfigError(
+            "Avro needs a schema registry", remedy="set schema.registry.url; docs/formats.md"
+        )
+    client: dict[str, str | float] = {**_WAITS, **own}
+    for name in _WAITS.keys() & own.keys():
+        try:
+            client[name] = float(own[name])
+        except ValueError:
+            raise ConfigError(f"{PREFIX}{name} isn't a number") from None
+    return client
+
+
+def _without_values(error: Exception) -> str:
+    """The client's complaint; it names options, but an address in it may hold a password."""
+    return _USER_INFO.sub("//", str(error))

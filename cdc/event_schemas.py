@@ -1,0 +1,130 @@
+"""The Connect schemas of everything in an event but its rows: names and versions are Debezium's."""
+
+from collections.abc import Iterable
+from typing import Final
+
+from cdc.records.connect import Field, Schema, Type
+
+STRING: Final = Schema(Type.STRING)
+OPTIONAL_STRING: Final = Schema(Type.STRING, optional=True)
+INT64: Final = Schema(Type.INT64)
+OPTIONAL_INT64: Final = Schema(Type.INT64, optional=True)
+
+
+def struct(
+    fields: Iterable[tuple[str, Schema]],
+    name: str | None = None,
+    version: int | None = None,
+    *,
+    optional: bool = False,
+) -> Schema:
+    """A struct's schema from its members."""
+    members = tuple(Field(*member) for member in fields)
+    return Schema(Type.STRUCT, optional, name, version, fields=members)
+
+
+_SNAPSHOT: Final = Schema(
+    Type.STRING,
+    optional=True,
+    name="io.debezium.data.Enum",
+    version=1,
+    parameters={
+        "allowed": "true,first,first_in_data_collection,last_in_data_collection,last,false,"
+        "incremental"
+    },
+    default="false",
+)
+
+SOURCE: Final = struct(
+    (
+        ("version", STRING),
+        ("connector", STRING),
+        ("name", STRING),
+        ("ts_ms", INT64),
+        ("snapshot", _SNAPSHOT),
+        ("db", STRING),
+        ("sequence", OPTIONAL_STRING),
+        ("ts_us", OPTIONAL_INT64),
+        ("ts_ns", OPTIONAL_INT64),
+        ("schema", STRING),
+        ("table", STRING),
+        ("txId", OPTIONAL_INT64),
+        ("lsn", OPTIONAL_INT64),
+        ("xmin", OPTIONAL_INT64),
+        ("origin", OPTIONAL_STRING),
+        ("origin_lsn", OPTIONAL_INT64),
+    ),
+    "io.debezium.connector.postgresql.Source",
+    1,
+)
+
+TRANSACTION_BLOCK: Final = struct(
+    (("id", STRING), ("total_order", INT64), ("data_collection_order", INT64)),
+    "event.block",
+    1,
+    optional=True,
+)
+
+TRANSACTION_KEY: Final = struct(
+    [("id", STRING)], "io.debezium.connector.common.TransactionMetadataKey", 1
+)
+_COLLECTION: Final = struct(
+    (("data_collection", STRING), ("event_count", INT64)), "event.collection", 1, optional=True
+)
+TRANSACTION_VALUE: Final = struct(
+    (
+        ("status", STRING),
+        ("id", STRING),
+        ("event_count", OPTIONAL_INT64),
+        ("data_collections", Schema(Type.ARRAY, optional=True, items=_COLLECTION)),
+        ("ts_ms", INT64),
+    ),
+    "io.debezium.connector.common.TransactionMetadataValue",
+    1,
+)
+
+HEARTBEAT_KEY: Final = struct(
+    [("serverName", STRING)], "io.debezium.connector.common.ServerNameKey", 1
+)
+HEARTBEAT_VALUE: Final = struct([("ts_ms", INT64)], "io.debezium.connector.common.Heartbeat", 1)
+
+MESSAGE_KEY: Final = struct(
+    [("prefix", OPTIONAL_STRING)], "io.debezium.connector.postgresql.MessageKey", 1
+)
+_MESSAGE: Final = struct(
+    (("prefix", OPTIONAL_STRING), ("content", Schema(Type.BYTES, optional=True))),
+    "io.debezium.connector.postgresql.Message",
+    1,
+)
+MESSAGE_VALUE: Final = struct(
+    (
+        ("op", STRING),
+        ("ts_ms", OPTIONAL_INT64),
+        ("source", SOURCE),
+        ("transaction", TRANSACTION_BLOCK),
+        ("message", _MESSAGE),
+    ),
+    "io.debezium.connector.postgresql.MessageValue",
+    1,
+)
+
+TRUNCATE_KEY: Final = struct([("__millrace_truncate", Schema(Type.BOOLEAN))])
+"""Of the reserved key in records.topics."""
+
+
+def envelope(name: str, row: Schema) -> Schema:
+    """A table's envelope around its rows."""
+    return struct(
+        (
+            ("before", row),
+            ("after", row),
+            ("source", SOURCE),
+            ("transaction", TRANSACTION_BLOCK),
+            ("op", STRING),
+            ("ts_ms", OPTIONAL_INT64),
+            ("ts_us", OPTIONAL_INT64),
+            ("ts_ns", OPTIONAL_INT64),
+        ),
+        name,
+        2,
+    )

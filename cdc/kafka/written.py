@@ -1,0 +1,76 @@
+"""Records → the client, and as much of them as is needed to name one that is refused later.
+
+The client's reports come without headers, so what says where in the source a record comes from is
+noted here until its transaction ends. cdc/wal/fast.pyx has the same, compiled.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from cdc.records.position import HEADER
+from cdc.records.record import Record
+from cdc.wal.compiled import fast
+
+
+class Note(NamedTuple):
+    """What a report says of a record: ``size`` is key and value bytes."""
+
+    topic: str
+    key: bytes | None
+    size: int
+
+
+class PureWritten:
+    """The open transaction's records; ``size`` is the bytes of their keys and values."""
+
+    def __init__(self) -> None:
+        self.size = 0
+        self._notes: list[tuple[Note, bytes]] = []
+
+    def __len__(self) -> int:
+        return len(self._notes)
+
+    def clear(self) -> None:
+        """Forget them."""
+        self.size = 0
+        self._notes.clear()
+
+    def add(self, record: Record) -> None:
+        """Note a record that the client has taken."""
+        size = record_bytes(record)
+        self.size += size
+        position = dict(record.headers).get(HEADER, b"")
+        self._notes.append((Note(record.topic, record.key, size), position))
+
+    def position(self, topic: str, key: bytes | None, size: int) -> bytes:
+        """The position header of such a record; empty where there is none."""
+        sought = Note(topic, key, size)
+        return next((position for note, position in self._notes if note == sought), b"")
+
+
+def pure_produce(
+    send: Callable[..., None],
+    records: list[Record],
+    start: int,
+    end: int,
+    written: "fast.Written | PureWritten",
+) -> int:
+    """Hand a part of the records to the client; returns where its queue was full, or the end."""
+    for number in range(start, end):
+        topic, key, value, headers, partition, timestamp_ms = records[number]
+        place = -1 if partition is None else partition
+        try:
+            send(topic, value, key, place, None, None, timestamp_ms, headers)
+        except BufferError:
+            return number
+        written.add(records[number])
+    return end
+
+
+def record_bytes(record: Record) -> int:
+    """Bytes of key and value."""
+    return len(record.key or b"") + len(record.value or b"")
+
+
+Written = PureWritten if fast is None else fast.Written
+produce: Callable[..., int] = pure_produce if fast is None else fast.produce

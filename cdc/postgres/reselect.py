@@ -1,0 +1,258 @@
+"""Keys of rows → what their columns have now: how unchanged TOASTed values are completed.
+
+Rows are found by their replica identity's index, always: a session of our own in which the planner
+may do nothing else, with short timeouts. Where the source doesn't let us read (a lock, a missing
+right, a changed table), values stay absent and a warning says so: capture must not wait for
+somebody's VACUUM FULL while the slot keeps WAL. A lost connection is an error as everywhere.
+"""
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Final, NamedTuple
+
+import psycopg
+import structlog
+from psycopg import pq, sql
+
+from cdc.changes import ABSENT, Row, Value
+from cdc.completion import Asked, Key
+from cdc.postgres.connection import connect, query
+from cdc.postgres.failures import explained
+from cdc.settings import LibraryOptions
+
+log = structlog.get_logger()
+
+PATIENCE_S: Final = 4.0
+"""How long one look may take; the server may hear nothing from us for 10 s (wal_sender_timeout)."""
+PAUSE_S: Final = 10.0
+"""After a look in vain the table is left alone for so long."""
+_POLL_S: Final = 0.005
+
+_SESSION: Final = (
+    f"SET statement_timeout = '{PATIENCE_S:.0f}s'",
+    "SET lock_timeout = '2s'",
+    "SET enable_seqscan = off",
+    "SET enable_hashjoin = off",
+    "SET enable_mergejoin = off",
+    "SET jit = off",
+    "SET max_parallel_workers_per_gather = 0",
+)
+_SNAPSHOT: Final = "SELECT pg_current_snapshot()::text"
+_TABLE: Final = """
+SELECT n.nspname, c.relname, c.relkind = 'p', a.attname, a.atttypid, a.atttypmod,
+       format_type(a.atttypid, a.atttypmod)
+FROM pg_class c
+JOIN pg_namespace n ON n.oid = c.relnamespace
+JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
+WHERE c.oid = %s
+"""
+# The equality that each unique index of the table goes by; a type of an extension brings its own.
+_INDEXES: Final = """
+SELECT array_agg(a.attname::text), array_agg(format('OPERATOR(%%I.%%s)', n.nspname, o.oprname))
+FROM pg_index i
+CROSS JOIN unnest(i.indkey::int2[], i.indclass::oid[]) WITH ORDINALITY
+    AS k (attnum, opclass, ordinal)
+JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum
+JOIN pg_opclass c ON c.oid = k.opclass
+JOIN pg_am m ON m.oid = c.opcmethod AND m.amname = 'btree'
+JOIN pg_amop e ON e.amopfamily = c.opcfamily AND e.amopstrategy = 3
+    AND e.amoplefttype = c.opcintype AND e.amoprighttype = c.opcintype
+JOIN pg_operator o ON o.oid = e.amopopr
+JOIN pg_namespace n ON n.oid = o.oprnamespace
+WHERE i.indrelid = %s AND i.indisunique AND i.indisvalid AND i.indimmediate
+  AND i.indpred IS NULL AND k.ordinal <= i.indnkeyatts
+GROUP BY i.indexrelid, i.indnkeyatts
+HAVING count(*) = i.indnkeyatts
+"""
+_SELECT: Final = sql.SQL(
+    "SELECT {columns} FROM (VALUES {keys}) AS k ({names}) JOIN {only} {table} AS t ON {same}"
+    " WHERE {name}::regclass = {oid}::oid"
+)
+_LEFT_ABSENT: Final = ("22", "23", "40", "42", "55", "57014")
+"""SQLSTATEs, or the beginning of them, that concern this table only."""
+
+
+class _Table(NamedTuple):
+    """A table as it is now: per column its type's OID, modifier and name; per key its operator."""
+
+    namespace: str
+    name: str
+    partitioned: bool
+    columns: Mapping[str, tuple[int, int, str]]
+    operators: Mapping[str, str]
+
+
+class _InVainError(Exception):
+    """Why values can't be read."""
+
+
+class Rereading:
+    """Reads rows again, on a connection that is made when the first one is asked for."""
+
+    def __init__(self, source: LibraryOptions, keep_alive: Callable[[], None]) -> None:
+        """``keep_alive`` is called before each look, and while one waits for a transaction."""
+        self._source = source
+        self._keep_alive = keep_alive
+        self._connection: psycopg.Connection | None = None
+        self._paused: dict[int, float] = {}
+
+    def close(self) -> None:
+        """Give the connection back."""
+        if self._connection is not None:
+            self._connection.close()
+
+    def __call__(self, asked: Asked) -> Mapping[Key, Row]:
+        """The rows that are there; see cdc.completion.Reread."""
+        relation = asked.relation
+        if self._paused.get(relation.oid, 0.0) > time.monotonic():
+            return {}
+        self._keep_alive()
+        try:
+            return self._read(asked)
+        except psycopg.Error as error:
+            connection = self._connection
+            if connection is None:
+                raise
+            code = error.sqlstate or ""
+            if connection.broken or not code.startswith(_LEFT_ABSENT):
+                with explained(connection.pgconn):
+                    raise
+            reason = error.diag.message_primary or str(error)
+        except _InVainError as error:
+            reason = str(error)
+        self._paused[relation.oid] = time.monotonic() + PAUSE_S
+        log.warning(
+            "unchanged values stay absent",
+            table=f"{relation.namespace}.{relation.name}",
+            rows=len(asked.keys),
+            reason=reason,
+            again_in_s=PAUSE_S,
+        )
+        return {}
+
+    def _read(self, asked: Asked) -> Mapping[Key, Row]:
+        connection = self._open()
+        self._wait_until_visible(connection, asked.xids)
+        names = [asked.relation.columns[index].name for index in asked.identity]
+        table = _look_up(connection, asked.relation.oid, names)
+        if table is None:
+            return {}
+        wanted = [index for index in asked.columns if _is_same(asked, index, table)]
+        if not wanted:
+            return {}
+        if not all(_is_same(asked, index, table) for index in asked.identity) or (
+            set(names) != table.operators.keys()
+        ):
+            raise _InVainError("the table's key was changed")
+        escape = pq.Escaping(connection.pgconn).escape_literal
+        statement = _statement(
+            table, asked, names, wanted, lambda text: bytes(escape(text)).decode()
+        )
+        cursor = connection.execute(statement)
+        return _rows(cursor, asked, wanted)
+
+    def _open(self) -> psycopg.Connection:
+        if self._connection is None:
+            self._connection = connect(self._source, purpose="completion")
+            for statement in _SESSION:
+                query(self._connection, statement)
+        return self._connection
+
+    def _wait_until_visible(self, connection: psycopg.Connection, xids: frozenset[int]) -> None:
+        """A commit is in the WAL before others see it: an older state of the row is no answer."""
+        deadline = time.monotonic() + PATIENCE_S
+        while True:
+            ((snapshot,),) = connection.execute(_SNAPSHOT).fetchall()
+            if is_visible(snapshot, xids):
+                return
+            if time.monotonic() > deadline:
+                raise _InVainError(
+                    f"a transaction isn't visible {PATIENCE_S:.0f} s after its commit"
+                    " (does it wait for a synchronous standby?)"
+                )
+            self._keep_alive()
+            time.sleep(_POLL_S)
+
+
+def is_visible(snapshot: str, xids: frozenset[int]) -> bool:
+    """Whether a snapshot (``xmin:xmax:xip,…``, 64 bits) sees committed transactions (32 bits)."""
+    _, end, running = snapshot.split(":")
+    xmax = int(end)
+    open_ones = {int(xid) for xid in running.split(",") if xid}
+    for xid in xids:
+        distance = (xmax - xid) & 0xFFFF_FFFF
+        if distance == 0 or distance > 1 << 31 or xmax - distance in open_ones:
+            return False
+    return True
+
+
+def _look_up(connection: psycopg.Connection, oid: int, key: list[str]) -> _Table | None:
+    """The table as it is now, None where it is gone; no operators where ``key`` has no index."""
+    rows = connection.execute(_TABLE, [oid]).fetchall()
+    if not rows:
+        return None
+    namespace, name, partitioned = rows[0][:3]
+    columns = {column: (type_oid, modifier, text) for *_, column, type_oid, modifier, text in rows}
+    indexes = [
+        dict(zip(names, operators, strict=True))
+        for names, operators in connection.execute(_INDEXES, [oid]).fetchall()
+    ]
+    same = next((index for index in indexes if index.keys() == set(key)), {})
+    return _Table(namespace, name, partitioned, columns, same)
+
+
+def _is_same(asked: Asked, index: int, table: _Table) -> bool:
+    """Whether the table still has the column, of the same type."""
+    column = asked.relation.columns[index]
+    return table.columns.get(column.name, (0, 0, ""))[:2] == (column.type_oid, column.modifier)
+
+
+def _statement(
+    table: _Table,
+    asked: Asked,
+    names: list[str],
+    wanted: list[int],
+    quoted: Callable[[bytes], str],
+) -> sql.Composed:
+    """The SELECT of some columns of the rows that are asked for; ``quoted`` makes SQL of a text."""
+    place = sql.Identifier(table.namespace, table.name)
+    comma = sql.SQL(", ")
+    read = [*names, *(asked.relation.columns[index].name for index in wanted)]
+    types = [table.columns[name][2] for name in names]
+    # Neither parameters (a name may have a percent sign) nor objects (there are hundreds of keys).
+    keys = ",".join(
+        f"({','.join(f'{quoted(text)}::{kind}' for text, kind in zip(key, types, strict=True))})"
+        for key in asked.keys
+    )
+    return _SELECT.format(
+        columns=comma.join(sql.Identifier("t", name) for name in read),
+        keys=sql.SQL(keys),
+        names=comma.join(map(sql.Identifier, names)),
+        only=sql.SQL("" if table.partitioned else "ONLY"),
+        table=place,
+        same=sql.SQL(" AND ").join(
+            sql.SQL("{} {} {}").format(
+                sql.Identifier("t", name),
+                sql.SQL(table.operators[name]),
+                sql.Identifier("k", name),
+            )
+            for name in names
+        ),
+        name=sql.Literal(place.as_string(None)),
+        oid=sql.Literal(asked.relation.oid),
+    )
+
+
+def _rows(cursor: psycopg.Cursor, asked: Asked, wanted: list[int]) -> dict[Key, Row]:
+    """The answer's texts as they came."""
+    result = cursor.pgresult
+    rows: dict[Key, Row] = {}
+    if result is None:
+        return rows
+    width = len(asked.identity)
+    for number in range(result.ntuples):
+        texts = [result.get_value(number, column) for column in range(width + len(wanted))]
+        found: dict[int, Value] = dict(zip(wanted, texts[width:], strict=True))
+        key = tuple(text or b"" for text in texts[:width])
+        rows[key] = tuple(found.get(index, ABSENT) for index in asked.columns)
+    return rows

@@ -1,0 +1,99 @@
+"""Kafka Connect's data model: what a key, a value or a header is before a converter makes bytes.
+
+A value is plain Python by its schema's type: bool, int, float (NaN and infinity too), str, bytes,
+list, and dict for structs and maps. ``Decimal``, dates and times are Connect's logical types, that
+is: one of these with a schema that has a name (``io.debezium.time.MicroTimestamp``).
+https://kafka.apache.org/documentation/#connect_development (Working with Schemas)
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Final, NamedTuple
+
+DECIMAL: Final = "org.apache.kafka.connect.data.Decimal"
+"""Two's complement bytes of the unscaled number; the parameter ``scale`` says how many decimals."""
+
+
+class Type(StrEnum):
+    """Connect's types, by the names that its JSON schemas use."""
+
+    BOOLEAN = "boolean"
+    INT8 = "int8"
+    INT16 = "int16"
+    INT32 = "int32"
+    INT64 = "int64"
+    FLOAT = "float"
+    DOUBLE = "double"
+    STRING = "string"
+    BYTES = "bytes"
+    ARRAY = "array"
+    MAP = "map"
+    STRUCT = "struct"
+
+
+class Field(NamedTuple):
+    """A member of a struct."""
+
+    name: str
+    schema: "Schema"
+
+
+@dataclass(frozen=True, slots=True)
+class Schema:
+    """A value's type; ``default`` stands in for a missing value, None: there is no default.
+
+    ``items`` is an array's element or a map's value, ``keys`` a map's key, ``fields`` a struct's.
+    """
+
+    type: Type
+    optional: bool = False
+    name: str | None = None
+    version: int | None = None
+    parameters: Mapping[str, str] | None = None
+    default: Any = None
+    doc: str | None = None
+    keys: "Schema | None" = None
+    items: "Schema | None" = None
+    fields: tuple[Field, ...] = ()
+
+    def of_items(self) -> "Schema":
+        """Return the schema of an array's elements, or of a map's values."""
+        if self.items is None:
+            raise TypeError(f"a schema of type {self.type.value} without that of its items")
+        return self.items
+
+    def of_keys(self) -> "Schema":
+        """Return the schema of a map's keys."""
+        if self.keys is None:
+            raise TypeError(f"a schema of type {self.type.value} without that of its keys")
+        return self.keys
+
+    def of_field(self, name: str) -> "Schema | None":
+        """Return the schema of a struct's member, or None where it has none of that name."""
+        return next((field.schema for field in self.fields if field.name == name), None)
+
+
+class Header(NamedTuple):
+    """A record header, converted by the header converter (JSON with its schema)."""
+
+    name: str
+    value: Any
+    schema: Schema
+
+
+class SourceRecord(NamedTuple):
+    """One record to be, as Debezium's connector hands it to transforms and converters.
+
+    ``value`` None is a tombstone; ``key`` None means no key. ``partition`` None leaves the choice
+    to the partitioner, ``timestamp_ms`` None to the producer (now).
+    """
+
+    topic: str
+    key: Any
+    key_schema: Schema | None
+    value: Any
+    value_schema: Schema | None
+    headers: tuple[Header, ...] = ()
+    partition: int | None = None
+    timestamp_ms: int | None = None

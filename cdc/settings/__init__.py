@@ -1,0 +1,22 @@
+"""millrace.toml and MILLRACE_… environment variables → validated settings, a module per concern."""
+
+from cdc.settings.capture import CaptureSettings
+from cdc.settings.kinds import Duration, LibraryOptions
+from cdc.settings.loading import DEFAULT_PATH, load
+from cdc.settings.model import LakehouseSettings, LogSettings, SearchSettings, Settings
+from cdc.settings.named import Named
+from cdc.settings.sources import ENV_PREFIX
+
+__all__ = [
+    "DEFAULT_PATH",
+    "ENV_PREFIX",
+    "CaptureSettings",
+    "Duration",
+    "LakehouseSettings",
+    "LibraryOptions",
+    "LogSettings",
+    "Named",
+    "SearchSettings",
+    "Settings",
+    "load",
+]

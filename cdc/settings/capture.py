@@ -1,0 +1,85 @@
+"""[capture]: what is captured, through which slot and publication, and what becomes of it."""
+
+from typing import Literal
+
+from pydantic import Field
+
+from cdc.modes import EventModes, Patterns
+from cdc.records.topics import heartbeat_topic, transaction_topic
+from cdc.settings.columns import ColumnSettings
+from cdc.settings.events import EventSettings
+from cdc.settings.kinds import PatternList
+from cdc.settings.snapshots import SignalSettings, SnapshotSettings
+from cdc.settings.values import ValueSettings
+
+
+class CaptureSettings(
+    ValueSettings, ColumnSettings, EventSettings, SnapshotSettings, SignalSettings
+):
+    """What is captured, and through which slot and publication."""
+
+    topic_prefix: str = Field(alias="topic.prefix", pattern=r"^[A-Za-z0-9._-]{1,100}$")
+    plugin_name: Literal["pgoutput"] = Field("pgoutput", alias="plugin.name")
+    slot_name: str = Field("millrace", alias="slot.name", pattern=r"^[a-z0-9_]{1,63}$")
+    slot_max_retries: int = Field(6, alias="slot.max.retries", ge=0)
+    slot_retry_delay_ms: int = Field(10_000, alias="slot.retry.delay.ms", ge=1)
+    publication_name: str = Field("millrace", alias="publication.name", min_length=1)
+    publication_autocreate_mode: Literal["filtered", "disabled"] = Field(
+        "filtered", alias="publication.autocreate.mode"
+    )
+    schema_include_list: PatternList = Field((), alias="schema.include.list")
+    schema_exclude_list: PatternList = Field((), alias="schema.exclude.list")
+    table_include_list: PatternList = Field((), alias="table.include.list")
+    table_exclude_list: PatternList = Field((), alias="table.exclude.list")
+    table_without_key: Literal["retain", "refuse"] = Field("retain", alias="table.without.key")
+    status_update_interval_ms: int = Field(
+        2_000, alias="status.update.interval.ms", ge=100, le=5_000
+    )
+    max_batch_size: int = Field(20_000, alias="max.batch.size", ge=1)
+    max_batch_size_in_bytes: int = Field(16 << 20, alias="max.batch.size.in.bytes", ge=1 << 16)
+
+    def captures(self, table: str) -> bool:
+        """Whether ``schema.table`` passes the lists: whole-name, case-insensitive, as Debezium.
+
+        The table of signals always does.
+        """
+        if table == self.signal_data_collection:
+            return True
+        schema = table.partition(".")[0]
+        return _passes(schema, self.schema_include_list, self.schema_exclude_list) and _passes(
+            table, self.table_include_list, self.table_exclude_list
+        )
+
+    def snapshot_rank(self, table: str) -> tuple[int, str]:
+        """Where a captured table comes in a snapshot: by table.include.list, then by name."""
+        return (Patterns(self.table_include_list).first(table) or 0, table)
+
+    @property
+    def event_modes(self) -> EventModes:
+        """What whoever makes events has to know."""
+        return EventModes(
+            tombstones=self.tombstones_on_delete,
+            skipped=frozenset(self.skipped_operations),
+            unchanged="placeholder" if self.toast_unavailable == "placeholder" else "absent",
+            reselect=self.toast_unavailable == "reselect",
+            skip_without_change=self.skip_messages_without_change,
+            transaction_metadata=self.provide_transaction_metadata,
+            position_header=self.position_header,
+            context_headers=self.extended_headers_enabled,
+            key_change_headers=self.key_change_headers,
+            lossless=self.lossless,
+        )
+
+    @property
+    def transaction_topic(self) -> str:
+        """Where the begin and end of transactions are told."""
+        return transaction_topic(self.topic_prefix, self.topic_transaction)
+
+    @property
+    def heartbeat_topic(self) -> str:
+        """Where heartbeats go."""
+        return heartbeat_topic(self.topic_prefix, self.topic_heartbeat_prefix)
+
+
+def _passes(name: str, include: tuple[str, ...], exclude: tuple[str, ...]) -> bool:
+    return (not include or Patterns(include).match(name)) and not Patterns(exclude).match(name)

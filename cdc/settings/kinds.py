@@ -1,0 +1,55 @@
+"""Text from TOML or the environment → durations, lists, patterns and library options, validated."""
+
+import re
+from datetime import timedelta
+from typing import Annotated, Final
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict
+
+_DURATION: Final = re.compile(r"(\d+)\s*(ms|s|m|h|d)\Z")
+_UNITS: Final = {"ms": "milliseconds", "s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
+_COMMA: Final = re.compile(r"(?<!\\),")
+
+
+def _duration(value: object) -> object:
+    match = _DURATION.match(value) if isinstance(value, str) else None
+    return timedelta(**{_UNITS[match[2]]: int(match[1])}) if match else value
+
+
+def names(value: object) -> object:
+    r"""Debezium's form is one comma-separated string (``\,``: a comma); an array does as well."""
+    if isinstance(value, str):
+        parts = (part.strip() for part in _COMMA.split(value))
+        return tuple(part.replace("\\,", ",") for part in parts if part)
+    return value
+
+
+def _option(value: object) -> object:
+    """A library's option is text to it, whatever TOML or the environment makes of it."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return str(value) if isinstance(value, int | float) else value
+
+
+def regex(value: str) -> str:
+    """The pattern itself, if it is one."""
+    try:
+        re.compile(value)
+    except re.error as error:
+        raise ValueError(f"not a regular expression: {error}") from error
+    return value
+
+
+Duration = Annotated[timedelta, BeforeValidator(_duration)]
+Pattern = Annotated[str, BeforeValidator(regex)]
+PatternList = Annotated[tuple[Pattern, ...], BeforeValidator(names)]
+Option = Annotated[str, BeforeValidator(_option)]
+LibraryOptions = dict[str, Option]
+
+
+class Section(BaseModel):
+    """A part of the settings: frozen, no unknown key, and no input in its errors."""
+
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", populate_by_name=True, hide_input_in_errors=True
+    )

@@ -1,0 +1,59 @@
+"""millrace.toml and MILLRACE_… environment variables → validated settings.
+
+Names that Debezium has are Debezium's, dots and all; in TOML they can be written bare
+(``topic.prefix = "shop"``) or quoted. Quotes are needed where one name begins another
+(``"value" = "json"``, ``"value.schemas.enable" = true``): TOML has no value with members.
+"""
+
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from pydantic import ValidationError
+
+from cdc.errors import ConfigError
+from cdc.settings.model import Settings
+from cdc.settings.sources import ENV_PREFIX, flattened
+
+DEFAULT_PATH: Final = Path("millrace.toml")
+_GATHERED: Final = {"column_rules", "snapshot_select_statements"}
+"""Fields that aren't keys themselves: their members are."""
+
+
+def load(path: Path = DEFAULT_PATH) -> Settings:
+    """Read the file and the environment; raises ConfigError naming the key and the remedy."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise ConfigError(
+            "there is no configuration file",
+            where=str(path),
+            remedy="write one with `millrace init`, or name yours with --config",
+        ) from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(
+            f"the configuration file can't be read: {error}", where=str(path)
+        ) from None
+    try:
+        sections = flattened(tomllib.loads(text))
+        return Settings(**sections)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"not valid TOML: {error}", where=str(path)) from None
+    except ValidationError as error:
+        raise ConfigError(
+            "the configuration is not valid:" + "".join(map(_explain, error.errors())),
+            where=f"{path} and {ENV_PREFIX}… variables",
+            remedy="docs/configuration.md lists every key",
+        ) from None
+
+
+def _explain(error: Mapping[str, Any]) -> str:
+    section, *rest = error["loc"] or ("settings",)
+    key = ".".join(part for part in rest if isinstance(part, str) and part not in _GATHERED)
+    place = f"[{section}] {key}".rstrip()
+    reason = {
+        "extra_forbidden": "no such key",
+        "missing": "is required",
+    }.get(error["type"], str(error["msg"]).removeprefix("Value error, "))
+    return f"\n  {place}: {reason}"

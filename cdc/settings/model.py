@@ -1,0 +1,87 @@
+"""All sections in one frozen model; what the sections don't say, the preset does."""
+
+from datetime import timedelta
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BeforeValidator, Field, SecretStr, model_validator
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+
+from cdc.settings.capture import CaptureSettings
+from cdc.settings.kinds import Duration, LibraryOptions, Section
+from cdc.settings.named import Named, in_order
+from cdc.settings.presets import switched
+from cdc.settings.sources import Environment
+
+
+class LogSettings(Section):
+    """How the topics are made, and how long the log keeps everything."""
+
+    topic_partitions: int = Field(3, alias="topic.partitions", ge=1, le=1_000)
+    topic_replication_factor: int = Field(-1, alias="topic.replication.factor", ge=-1)
+    topic_cleanup_policy: Literal["compact", "delete"] = Field(
+        "compact", alias="topic.cleanup.policy"
+    )
+    keep: Duration = timedelta(days=7)
+
+
+class LakehouseSettings(Section):
+    """Where the Delta tables go: a path of any Hadoop file system."""
+
+    path: str = Field(min_length=1)
+
+
+class SearchSettings(Section):
+    """The OpenSearch or Elasticsearch server, and how its indexes are named."""
+
+    url: str = Field(pattern=r"^https?://")
+    index_prefix: str = Field("", alias="index.prefix", pattern=r"^[a-z0-9._-]*$")
+    username: str | None = None
+    password: SecretStr | None = None
+    ca_certs: Path | None = None
+    bulk_bytes: int = Field(1 << 20, alias="bulk.bytes", ge=1 << 16)
+
+
+class Settings(BaseSettings):
+    """Everything that millrace.toml may say.
+
+    ``source`` takes libpq's keywords, ``kafka`` librdkafka's, ``spark`` Spark's configuration,
+    ``format`` the converters' options (``value``, ``value.schemas.enable``).
+    """
+
+    model_config = SettingsConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
+
+    preset: Literal["millrace", "debezium"] = "millrace"
+    source: LibraryOptions = Field(repr=False)
+    capture: CaptureSettings
+    format: LibraryOptions = Field(default={}, repr=False)
+    transforms: Annotated[tuple[Named, ...], BeforeValidator(in_order)] = ()
+    predicates: Annotated[tuple[Named, ...], BeforeValidator(in_order)] = ()
+    kafka: LibraryOptions = Field(repr=False)
+    log: LogSettings = LogSettings()
+    lakehouse: LakehouseSettings | None = None
+    search: SearchSettings | None = None
+    spark: LibraryOptions = Field(default={}, repr=False)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _take_preset(cls, data: dict[str, Any]) -> dict[str, Any]:
+        return switched(data) if data.get("preset") == "debezium" else data
+
+    @model_validator(mode="after")
+    def _complete(self) -> Self:
+        if "bootstrap.servers" not in self.kafka:
+            raise ValueError("[kafka] needs bootstrap.servers")
+        return self
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,  # noqa: ARG003 (pydantic names the arguments)
+        dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003
+        file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Environment before file: both have flat sections, so that one can override the other."""
+        return (Environment(settings_cls), init_settings)

@@ -1,0 +1,1 @@
+"""Source records → other source records: what Kafka Connect calls single message transforms."""

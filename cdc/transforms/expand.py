@@ -1,0 +1,167 @@
+"""JSON text → a Connect value with a schema inferred from it, for the outbox's payload.
+
+Connect's arrays have one type of element. Where the elements differ, their types are merged: a
+missing member is null, an integer beside a fraction is a double, objects merge member by member.
+What can't be merged, or what a double would round, isn't expanded (NotExpandableError), and the
+caller keeps the text. Debezium merges less and stops at what it hasn't merged; ``lossless`` False
+keeps texts where it keeps them, rounds where it rounds, and goes on where it would stop.
+"""
+
+import json
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from decimal import Decimal
+from functools import reduce
+from typing import Any, Final
+
+from cdc.records.connect import Field, Schema, Type
+
+_INT32: Final = range(-(2**31), 2**31)
+_INT64: Final = range(-(2**63), 2**63)
+_NUMBERS: Final = (Type.INT32, Type.INT64, Type.DOUBLE)
+"""Each holds those before it; a double only where it rounds nothing."""
+_DEPTH_MAX: Final = 200
+"""Python's own recursion ends at 1,000 frames; Jackson's, which Debezium has, at this order."""
+
+
+class NotExpandableError(ValueError):
+    """The text isn't JSON, or has no schema of Connect's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Expansion:
+    """How to expand: what becomes of nulls and of empty arrays, which tell nothing of a type."""
+
+    lossless: bool
+    null_as_bytes: bool
+    empty_array_as_texts: bool
+    field_name: Callable[[str], str] = str
+
+    def expand(self, text: str, name: str) -> tuple[Any, Schema]:
+        """Return value and schema of a JSON object or array; raises NotExpandableError."""
+        if text[:1] not in {"{", "["}:
+            raise NotExpandableError("neither an object nor an array")
+        try:
+            value = json.loads(text, parse_float=self._fraction, parse_constant=_no_json)
+        except NotExpandableError:
+            raise
+        except (ValueError, RecursionError) as error:
+            raise NotExpandableError("not JSON") from error
+        schema = self._schema(value, name, 0)
+        if schema is None:
+            raise NotExpandableError("an empty array says nothing of its elements")
+        return self._fitted(value, schema), schema
+
+    def _fraction(self, text: str) -> float:
+        number = float(text)
+        if self.lossless and (number - number != 0 or Decimal(repr(number)) != Decimal(text)):
+            raise NotExpandableError("a double would round a number")
+        return number
+
+    def _schema(self, value: Any, name: str, depth: int) -> Schema | None:
+        """Infer a schema; None: nothing is known, and the member is left out."""
+        if depth > _DEPTH_MAX:
+            raise NotExpandableError("nested too deeply")
+        if isinstance(value, dict):
+            return self._object(value, name, depth)
+        if isinstance(value, list):
+            return self._array(value, name, depth)
+        if value is None:
+            return Schema(Type.BYTES, optional=True) if self.null_as_bytes else None
+        return Schema(self._scalar(value), optional=True)
+
+    def _scalar(self, value: Any) -> Type:
+        if isinstance(value, bool):
+            return Type.BOOLEAN
+        if isinstance(value, str):
+            return Type.STRING
+        if isinstance(value, float) or value not in _INT64:
+            if isinstance(value, int) and int(_double(value)) != value and self.lossless:
+                raise NotExpandableError("a double would round a number")
+            return Type.DOUBLE
+        return Type.INT32 if value in _INT32 else Type.INT64
+
+    def _object(self, value: dict[str, Any], name: str, depth: int) -> Schema:
+        fields: dict[str, Schema] = {}
+        for member, one in value.items():
+            member_name = self.field_name(member)
+            schema = self._schema(one, f"{name}.{member_name}" if name else member_name, depth + 1)
+            if schema is not None:
+                fields.setdefault(member_name, schema)
+        members = tuple(Field(*field) for field in fields.items())
+        return Schema(Type.STRUCT, optional=True, name=name or None, fields=members)
+
+    def _array(self, values: list[Any], name: str, depth: int) -> Schema | None:
+        if not values:
+            if not self.empty_array_as_texts:
+                return None
+            return Schema(Type.ARRAY, optional=True, items=Schema(Type.STRING, optional=True))
+        of_objects = any(isinstance(one, dict) for one in values)
+        known = [
+            schema
+            for one in values
+            if (schema := self._schema(one, name if of_objects else "", depth + 1)) is not None
+        ]
+        if not known:
+            raise NotExpandableError("an array of nothing but nulls")
+        if not self.lossless and len({schema.type for schema in _told(known)}) > 1:
+            raise NotExpandableError("elements of several types")
+        items = reduce(lambda left, right: self._merged(left, right, values), known)
+        return Schema(Type.ARRAY, optional=True, items=items)
+
+    def _merged(self, left: Schema, right: Schema, values: Any) -> Schema:
+        if left == right or right.type is Type.BYTES:
+            return left
+        if left.type is Type.BYTES:  # nothing but nulls so far: JSON has no bytes
+            return right
+        if left.type in _NUMBERS and right.type in _NUMBERS:
+            return Schema(max(left.type, right.type, key=_NUMBERS.index), optional=True)
+        if left.type is Type.ARRAY and right.type is Type.ARRAY:
+            return replace(left, items=self._merged(left.of_items(), right.of_items(), values))
+        if left.type is Type.STRUCT and right.type is Type.STRUCT:
+            fields = {field.name: field.schema for field in left.fields}
+            for name, schema in right.fields:
+                known = fields.get(name)
+                fields[name] = schema if known is None else self._merged(known, schema, values)
+            return replace(left, fields=tuple(Field(*field) for field in fields.items()))
+        raise NotExpandableError(f"{left.type.value} beside {right.type.value}")
+
+    def _fitted(self, value: Any, schema: Schema) -> Any:
+        """Lay a value out by the schema, which may have been merged from others."""
+        if value is None:
+            return None
+        if schema.type is Type.DOUBLE:
+            return self._as_double(value)
+        if schema.type is Type.ARRAY:
+            return [self._fitted(one, schema.of_items()) for one in value]
+        if schema.type is Type.STRUCT:
+            members: dict[str, Any] = {}
+            for member, one in value.items():
+                members.setdefault(self.field_name(member), one)
+            return {
+                field.name: self._fitted(members.get(field.name), field.schema)
+                for field in schema.fields
+            }
+        return value
+
+    def _as_double(self, value: float) -> float:
+        number = _double(value)
+        if self.lossless and number != value:
+            raise NotExpandableError("a double would round a number")
+        return number
+
+
+def _no_json(constant: str) -> float:
+    raise NotExpandableError(f"{constant} isn't JSON")
+
+
+def _told(schemas: Iterable[Schema]) -> Iterable[Schema]:
+    """Those that aren't a null's."""
+    return (schema for schema in schemas if schema.type is not Type.BYTES)
+
+
+def _double(value: float) -> float:
+    try:
+        return float(value)
+    except OverflowError:
+        raise NotExpandableError("a number beyond a double's range") from None

@@ -1,0 +1,254 @@
+"""Rows of an outbox table → the events in them: ``io.debezium.transforms.outbox.EventRouter``.
+
+An insert becomes a record of the topic that its ``aggregatetype`` names, with ``aggregateid`` as
+the key, ``id`` as a header and ``payload`` as the value. Deletes, tombstones and TRUNCATE are the
+table's housekeeping and go; an update isn't expected (``table.op.invalid.behavior``).
+https://debezium.io/documentation/reference/stable/transformations/outbox-event-router.html
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Final, NamedTuple
+
+import structlog
+
+from cdc.convert.names import field_name
+from cdc.errors import ConfigError, ConversionError
+from cdc.options import Options
+from cdc.records.connect import Field, Header, Schema, SourceRecord, Type
+from cdc.records.per_schema import PerSchema
+from cdc.transforms.envelope import is_envelope, member
+from cdc.transforms.expand import Expansion, NotExpandableError
+from cdc.transforms.renaming import renaming
+
+log = structlog.get_logger()
+
+_PLACEMENTS: Final = ("header", "envelope", "partition")
+_SCHEMAS_MAX: Final = 1_024
+_TO_MS: Final[Mapping[str | None, int]] = {
+    "org.apache.kafka.connect.data.Timestamp": 1,
+    "io.debezium.time.Timestamp": 1,
+    "io.debezium.time.MicroTimestamp": 1_000,
+    "io.debezium.time.NanoTimestamp": 1_000_000,
+}
+
+
+class _Additional(NamedTuple):
+    """A further column, where it goes, and under which name."""
+
+    column: str
+    placement: str
+    alias: str
+
+
+class EventRouter:
+    """Takes the event out of each row of an outbox table; records that aren't envelopes pass."""
+
+    def __init__(self, options: Options, *, lossless: bool) -> None:
+        self._id = options.text("table.field.event.id", "id")
+        self._key = options.text("table.field.event.key", "aggregateid")
+        options.text("table.field.event.type")  # Debezium takes it and makes nothing of it
+        self._payload = options.text("table.field.event.payload", "payload")
+        self._timestamp = options.text("table.field.event.timestamp")
+        self._version = options.text("table.field.event.schema.version")
+        self._route_by = options.text("route.by.field", "aggregatetype")
+        pattern = options.pattern("route.topic.regex", "(?<routedByValue>.*)")
+        replacement = options.text("route.topic.replacement", "outbox.event.${routedByValue}")
+        self._rename = renaming(options, pattern, "route.topic.replacement", replacement)
+        self._tombstones = options.flag("route.tombstone.on.empty.payload", False)
+        self._on_update = options.choice(
+            "table.op.invalid.behavior", ("warn", "error", "fatal"), "warn"
+        )
+        self._additional = _additional(options)
+        self._wraps = any(one.placement == "envelope" for one in self._additional)
+        missing = options.choice("table.field.additional.missing", ("error", "ignore"), "error")
+        self._ignores_missing = missing == "ignore"
+        self._expansion = _expansion(options, lossless)
+        self._rows = PerSchema(self._row_schema)
+        self._expanded_schemas: dict[Schema, Schema] = {}
+        self._wrapped_schemas: PerSchema[PerSchema[dict[tuple[str, Any], Schema]]] = PerSchema(
+            lambda _row: PerSchema(lambda _payload: {})
+        )
+
+    def __call__(self, record: SourceRecord) -> SourceRecord | None:
+        """Route one record; None: it goes."""
+        if record.value is None:
+            return None
+        if not is_envelope(record.value_schema):
+            return record
+        envelope = record.value
+        if envelope["op"] == "u":
+            self._tell_of_update(record)
+            return None
+        if envelope.get("after") is None:
+            return None
+        return self._routed(record, envelope, self._rows(record.value_schema))
+
+    def _tell_of_update(self, record: SourceRecord) -> None:
+        if self._on_update == "fatal":
+            raise ConversionError(
+                "a row of an outbox table was updated",
+                where=f"topic {record.topic}",
+                remedy="outbox rows are inserted and deleted only; with"
+                ' table.op.invalid.behavior = "warn" such changes are left out',
+            )
+        tell = log.warning if self._on_update == "warn" else log.error
+        tell("an outbox row was updated: left out", topic=record.topic)
+
+    def _routed(
+        self, record: SourceRecord, envelope: Mapping[str, Any], row_schema: Schema
+    ) -> SourceRecord:
+        row = envelope["after"]
+        topic = self._topic(record, row)
+        if topic is None:
+            return record
+        payload, payload_schema = self._expanded(record, row, row_schema)
+        headers = [Header("id", member(row, row_schema, self._id), _of(row_schema, self._id))]
+        partition = record.partition
+        for column, placement, alias in self._placed(row_schema):
+            value = member(row, row_schema, column)
+            if placement == "header":
+                headers.append(Header(alias, value, _of(row_schema, column)))
+            elif placement == "partition":
+                partition = value
+        key_schema = row_schema.of_field(self._key) if self._key else None
+        routed = SourceRecord(
+            topic,
+            member(row, row_schema, self._key) if self._key else None,
+            key_schema or Schema(Type.STRING),
+            payload,
+            payload_schema,
+            (*record.headers, *headers),
+            partition,
+            self._timestamp_ms(envelope, row, row_schema),
+        )
+        if self._tombstones and (payload is None or not str(payload).strip()):
+            return routed._replace(value=None, value_schema=None)
+        return self._wrapped(routed, row, row_schema) if self._wraps else routed
+
+    def _topic(self, record: SourceRecord, row: Mapping[str, Any]) -> str | None:
+        """The topic by the row's type; None: it names none, and the record stays what it is."""
+        by = row.get(self._route_by)
+        if by is None:
+            log.warning(
+                "an outbox row names no topic: left as a change of its table",
+                topic=record.topic,
+                column=self._route_by,
+            )
+            return None
+        renamed = self._rename(str(by))
+        return str(by) if renamed is None else renamed
+
+    def _expanded(
+        self, record: SourceRecord, row: Mapping[str, Any], row_schema: Schema
+    ) -> tuple[Any, Schema]:
+        payload, schema = member(row, row_schema, self._payload), _of(row_schema, self._payload)
+        if self._expansion is None or payload is None:
+            return payload, schema
+        if not isinstance(payload, str):
+            log.warning("an outbox payload isn't text: not expanded", topic=record.topic)
+            return payload, schema
+        try:
+            value, expanded = self._expansion.expand(payload, self._payload)
+        except NotExpandableError as error:
+            log.warning("an outbox payload stays text", topic=record.topic, reason=str(error))
+            return payload, schema
+        if len(self._expanded_schemas) >= _SCHEMAS_MAX:
+            self._expanded_schemas.clear()
+        # One object for all payloads alike: what is made of a schema is made once per object.
+        return value, self._expanded_schemas.setdefault(expanded, expanded)
+
+    def _wrapped(
+        self, routed: SourceRecord, row: Mapping[str, Any], row_schema: Schema
+    ) -> SourceRecord:
+        """The payload as one member of a struct, with the additional columns beside it."""
+        payload_schema = routed.value_schema or Schema(Type.STRING, optional=True)
+        beside = [one for one in self._placed(row_schema) if one.placement == "envelope"]
+        value = {"payload": routed.value}
+        for column, _placement, alias in beside:
+            value[alias] = member(row, row_schema, column)
+        by, version = str(row[self._route_by]), row.get(self._version) if self._version else None
+        known = self._wrapped_schemas(row_schema)(payload_schema)
+        if (by, version) not in known:
+            head, dot, last = (row_schema.name or "").rpartition(".")
+            fields = [Field(alias, _of(row_schema, column)) for column, _placement, alias in beside]
+            known[by, version] = Schema(
+                Type.STRUCT,
+                name=f"{head}{dot}{by}.{last}" if row_schema.name else by,
+                version=version,
+                fields=(Field("payload", payload_schema), *fields),
+            )
+        return routed._replace(value=value, value_schema=known[by, version])
+
+    def _placed(self, row_schema: Schema) -> list[_Additional]:
+        if not self._ignores_missing:
+            return self._additional
+        return [one for one in self._additional if row_schema.of_field(one.column) is not None]
+
+    def _timestamp_ms(
+        self, envelope: Mapping[str, Any], row: Mapping[str, Any], row_schema: Schema
+    ) -> int | None:
+        value = row.get(self._timestamp) if self._timestamp else None
+        if value is None:
+            processed: int | None = envelope.get("ts_ms")
+            return processed
+        return int(value) // _TO_MS[_of(row_schema, self._timestamp).name]
+
+    def _row_schema(self, envelope: Schema) -> Schema:
+        """The row's schema, once it is known to have the columns of an outbox."""
+        row = envelope.of_field("after") or Schema(Type.STRUCT)
+        needed = [self._id, self._payload, self._route_by]
+        needed += [name for name in (self._timestamp, self._version) if name]
+        if not self._ignores_missing:
+            needed += [one.column for one in self._additional]
+        lacking = [name for name in needed if row.of_field(name) is None]
+        if lacking:
+            raise ConfigError(
+                f"not an outbox table: it has no column {', '.join(lacking)}",
+                where=f"transform of {envelope.name}",
+                remedy="name the columns by table.field.event.…, or apply the transform to the"
+                " outbox's topic alone, by a predicate",
+            )
+        if self._timestamp and _of(row, self._timestamp).name not in _TO_MS:
+            raise ConfigError(
+                f"table.field.event.timestamp: {self._timestamp} isn't a timestamp without zone",
+                where=f"transform of {envelope.name}",
+            )
+        return replace(row, optional=False)
+
+
+def _of(row_schema: Schema, column: str) -> Schema:
+    return row_schema.of_field(column) or Schema(Type.STRING, optional=True)
+
+
+def _additional(options: Options) -> list[_Additional]:
+    option = "table.fields.additional.placement"
+    found = []
+    for text in options.names(option):
+        column, *rest = (part.strip() for part in text.split(":"))
+        if len(rest) not in {1, 2} or rest[0].lower() not in _PLACEMENTS:
+            raise options.wrong(
+                option,
+                "is a list of column:placement or column:placement:alias,"
+                " with header, envelope or partition as the placement",
+            )
+        found.append(_Additional(column, rest[0].lower(), rest[1] if len(rest) == 2 else column))
+    return found
+
+
+def _expansion(options: Options, lossless: bool) -> Expansion | None:
+    """How payloads are expanded, or None: they aren't. Lossless ones keep nulls by default."""
+    null = options.choice(
+        "table.json.payload.null.behavior",
+        ("ignore", "optional_bytes"),
+        "optional_bytes" if lossless else "ignore",
+    )
+    empty = options.choice(
+        "table.json.payload.empty.array.behavior",
+        ("ignore", "optional_string"),
+        "optional_string" if lossless else "ignore",
+    )
+    adjust = field_name(options.adjustment("field.name.adjustment.mode"))
+    if not options.flag("table.expand.json.payload", False):
+        return None
+    return Expansion(lossless, null == "optional_bytes", empty == "optional_string", adjust)

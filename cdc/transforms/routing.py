@@ -1,0 +1,107 @@
+"""Records of many topics → fewer topics: Kafka Connect's RegexRouter, Debezium's logical topics.
+
+https://debezium.io/documentation/reference/stable/transformations/topic-routing.html
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from cdc.convert.names import schema_name
+from cdc.options import Options
+from cdc.records.connect import Field, Schema, SourceRecord, Type
+from cdc.records.per_schema import PerSchema
+from cdc.transforms.envelope import is_envelope
+from cdc.transforms.renaming import Rename, renaming
+
+PHYSICAL_TABLE = "__dbz__physicalTableIdentifier"
+SOURCE = "__dbz__sourceIdentifier"
+
+
+class RegexRouter:
+    """``org.apache.kafka.connect.transforms.RegexRouter``: the topic's name alone changes."""
+
+    def __init__(self, options: Options) -> None:
+        self._rename = _renaming(options, "regex", "replacement")
+
+    def __call__(self, record: SourceRecord) -> SourceRecord | None:
+        """Route one record."""
+        topic = self._rename(record.topic)
+        return record if topic is None else record._replace(topic=topic)
+
+
+class LogicalTopicRouter:
+    """``ByLogicalTableRouter``, ``ToLogicalTopicRouter``: several tables share a topic.
+
+    The schemas take the topic's name, and the key a member that tells the tables apart.
+    """
+
+    def __init__(self, options: Options, key_field_default: str) -> None:
+        self._rename = _renaming(options, "topic.regex", "topic.replacement")
+        self._adjust = schema_name(options.adjustment("schema.name.adjustment.mode"))
+        self._key_field: str | None = options.text("key.field.name", key_field_default)
+        if not options.flag("key.enforce.uniqueness", True):
+            self._key_field = None
+        self._identify: Rename | None = None
+        if options.text("key.field.regex"):
+            options.required("key.field.replacement")
+            self._identify = _renaming(options, "key.field.regex", "key.field.replacement")
+        for size in ("logical.destination.cache.size", "logical.table.cache.size"):
+            options.text(size)  # our caches need no tuning
+        self._keys = _PerTopic(self._key_schema)
+        self._envelopes = _PerTopic(self._envelope_schema)
+
+    def __call__(self, record: SourceRecord) -> SourceRecord | None:
+        """Route one record."""
+        topic = self._rename(record.topic)
+        if not topic:
+            return record
+        routed = record._replace(topic=topic)
+        if record.key_schema is not None and record.key_schema.type is Type.STRUCT:
+            key = record.key
+            if self._key_field is not None:
+                key = {**key, self._key_field: self._identifier(record.topic)}
+            routed = routed._replace(key=key, key_schema=self._keys(record.key_schema, topic))
+        if record.value is None or not is_envelope(record.value_schema):
+            return routed
+        return routed._replace(value_schema=self._envelopes(record.value_schema, topic))
+
+    def _identifier(self, topic: str) -> str:
+        found = self._identify(topic) if self._identify is not None else None
+        return topic if found is None else found
+
+    def _key_schema(self, schema: Schema, topic: str) -> Schema:
+        fields = schema.fields
+        if self._key_field is not None:
+            fields = (*fields, Field(self._key_field, Schema(Type.STRING)))
+        return replace(schema, name=self._adjust(f"{topic}.Key"), fields=fields)
+
+    def _envelope_schema(self, schema: Schema, topic: str) -> Schema:
+        row = schema.of_field("before") or schema.of_field("after")
+        name = self._adjust(f"{topic}.Envelope")
+        if row is None:
+            return replace(schema, name=name)
+        new_row = replace(row, name=self._adjust(f"{topic}.Value"))
+        fields = tuple(
+            Field(field.name, new_row) if field.name in {"before", "after"} else field
+            for field in schema.fields
+        )
+        return replace(schema, name=name, fields=fields)
+
+
+class _PerTopic:
+    """Schema and topic → the schema made for them, once."""
+
+    def __init__(self, make: Callable[[Schema, str], Schema]) -> None:
+        self._make = make
+        self._made: PerSchema[dict[str, Schema]] = PerSchema(lambda _schema: {})
+
+    def __call__(self, schema: Schema, topic: str) -> Schema:
+        made = self._made(schema)
+        if topic not in made:
+            made[topic] = self._make(schema, topic)
+        return made[topic]
+
+
+def _renaming(options: Options, regex: str, replacement: str) -> Rename:
+    pattern = options.pattern(regex)
+    return renaming(options, pattern, replacement, options.required(replacement))

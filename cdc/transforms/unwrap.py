@@ -1,0 +1,224 @@
+"""Envelopes → the rows in them: ``io.debezium.transforms.ExtractNewRecordState``.
+
+What becomes of a delete and of the tombstone behind it is the option
+``delete.tombstone.handling.mode``:
+
+- ``tombstone``, ``delete-to-tombstone``: the delete becomes a tombstone, the other one goes;
+- ``drop``: both go;
+- ``rewrite``: the row as it was, with ``__deleted``; the tombstone goes;
+- ``rewrite-with-tombstone``: the same, and the tombstone stays.
+
+A TRUNCATE has no row and goes, with a warning.
+https://debezium.io/documentation/reference/stable/transformations/event-flattening.html
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Final, NamedTuple, Self
+
+import structlog
+
+from cdc.options import Options
+from cdc.records.connect import Field, Header, Schema, SourceRecord, Type
+from cdc.records.per_schema import PerSchema
+from cdc.transforms.envelope import is_envelope
+
+log = structlog.get_logger()
+
+_MODES: Final = ("drop", "tombstone", "rewrite", "rewrite-with-tombstone", "delete-to-tombstone")
+_DELETED: Final = "__deleted"
+_OF_TRANSACTION: Final = frozenset({"id", "data_collection_order", "total_order"})
+_OF_ENVELOPE: Final = frozenset({"op", "ts_ms", "ts_us", "ts_ns"})
+
+
+class _Reference(NamedTuple):
+    """A member of the envelope (``parent`` None) or of its source or transaction block."""
+
+    parent: str | None
+    name: str
+    new_name: str
+
+    @classmethod
+    def parse(cls, options: Options, option: str, prefix: str, text: str) -> Self:
+        """Read ``op``, ``source.ts_ms`` or ``source.ts_ms:other_name``."""
+        path, *aliases = text.split(":")
+        *parents, name = path.split(".")
+        if len(aliases) > 1 or len(parents) > 1 or not name:
+            raise options.wrong(option, "is a list of name, block.name or block.name:new_name")
+        if parents:
+            return cls(
+                parents[0], name, prefix + (aliases[0] if aliases else f"{parents[0]}_{name}")
+            )
+        parent: str | None = "source"
+        if name in _OF_ENVELOPE:
+            parent = None
+        elif name in _OF_TRANSACTION:
+            parent = "transaction"
+        return cls(parent, name, prefix + (aliases[0] if aliases else name))
+
+    def resolve(self, envelope: Schema) -> tuple["_Reference", Schema] | None:
+        """Return where it is found in this envelope, and its schema; None: it has no such."""
+        block = envelope if self.parent is None else envelope.of_field(self.parent)
+        found = block.of_field(self.name) if block is not None else None
+        if found is not None:
+            return self, replace(found, optional=True, default=None)
+        found = envelope.of_field(self.name)  # put there by another transform
+        if found is None:
+            return None
+        return self._replace(parent=None), replace(found, optional=True, default=None)
+
+    def value(self, envelope: Mapping[str, Any]) -> Any:
+        """Return the value; None too where the whole block is missing."""
+        block = envelope if self.parent is None else envelope.get(self.parent)
+        return None if block is None else block.get(self.name)
+
+
+class _Plan(NamedTuple):
+    """What one envelope schema comes to."""
+
+    row: Schema
+    fields: list[_Reference]
+    headers: list[tuple[_Reference, Schema]]
+    flat: Schema
+
+
+class Unwrap:
+    """Takes the row out of each envelope; other records pass."""
+
+    def __init__(self, options: Options, *, lossless: bool) -> None:
+        self._mode = options.choice("delete.tombstone.handling.mode", _MODES, "tombstone")
+        self._rewrites = self._mode.startswith("rewrite")
+        self._fields = _references(options, "add.fields")
+        self._headers = _references(options, "add.headers")
+        self._route_by = options.text("route.by.field")
+        self._drop_header = options.text("drop.fields.header.name")
+        self._drops_from_key = options.flag("drop.fields.from.key", False)
+        self._drops_optional_only = options.flag("drop.fields.keep.schema.compatible", True)
+        self._lossless = lossless
+        self._last_delete: tuple[str, Any, tuple[Header, ...]] | None = None
+        self._defaults = options.flag("replace.null.with.default", not lossless)
+        self._plans = PerSchema(self._plan)
+        self._without: PerSchema[dict[frozenset[str], Schema]] = PerSchema(lambda _schema: {})
+
+    def __call__(self, record: SourceRecord) -> SourceRecord | None:
+        """Unwrap one record; None: it goes."""
+        if record.value is None:
+            return self._tombstone(record)
+        if not is_envelope(record.value_schema):
+            return record
+        plan = self._plans(record.value_schema)
+        envelope = record.value
+        added = tuple(
+            Header(to.new_name, to.value(envelope), schema) for to, schema in plan.headers
+        )
+        row, before = envelope.get("after"), envelope.get("before")
+        self._last_delete = (record.topic, record.key, added) if row is None else None
+        record = record._replace(headers=(*record.headers, *added))
+        if row is not None:
+            record = self._routed(record, row)
+            return self._dropped(self._flat(record, plan, envelope, row, deleted=False), plan.flat)
+        if before is None:
+            log.warning("a TRUNCATE has no row to unwrap: left out", topic=record.topic)
+            return None
+        return self._deleted(record, plan, envelope, before)
+
+    def _tombstone(self, record: SourceRecord) -> SourceRecord | None:
+        if self._mode != "rewrite-with-tombstone":
+            return None
+        added = [
+            Header(reference.new_name, "d", Schema(Type.STRING))
+            for reference in self._headers
+            if reference.name == "op"
+        ]
+        return record._replace(headers=(*record.headers, *self._of_delete(record), *added))
+
+    def _of_delete(self, tombstone: SourceRecord) -> tuple[Header, ...]:
+        """Debezium adds the headers of a delete to its tombstone, too: they share one list."""
+        last, self._last_delete = self._last_delete, None
+        if self._lossless or last is None or last[:2] != (tombstone.topic, tombstone.key):
+            return ()
+        return last[2]
+
+    def _deleted(
+        self, record: SourceRecord, plan: _Plan, envelope: Mapping[str, Any], before: Any
+    ) -> SourceRecord | None:
+        if self._mode == "drop":
+            return None
+        record = self._routed(record, before)
+        if self._rewrites:
+            return self._dropped(
+                self._flat(record, plan, envelope, before, deleted=True), plan.flat
+            )
+        return self._dropped(record._replace(value=None, value_schema=None), None)
+
+    def _flat(
+        self,
+        record: SourceRecord,
+        plan: _Plan,
+        envelope: Mapping[str, Any],
+        row: Mapping[str, Any],
+        *,
+        deleted: bool,
+    ) -> SourceRecord:
+        """The row, with what ``add.fields`` names and ``__deleted`` behind its own columns."""
+        value = dict(row)
+        if self._rewrites:
+            if self._defaults:
+                value = {
+                    name: schema.default if row[name] is None else row[name]
+                    for name, schema in plan.row.fields
+                    if name in row
+                }
+            value[_DELETED] = "true" if deleted else "false"
+        for reference in plan.fields:
+            value[reference.new_name] = reference.value(envelope)
+        return record._replace(value=value, value_schema=plan.flat)
+
+    def _routed(self, record: SourceRecord, row: Mapping[str, Any]) -> SourceRecord:
+        topic = str(row.get(self._route_by) or "") if self._route_by else ""
+        return record._replace(topic=topic) if topic.strip() else record
+
+    def _dropped(self, record: SourceRecord, schema: Schema | None) -> SourceRecord:
+        """Leave out the columns that the header of ``drop.fields.header.name`` lists."""
+        if not self._drop_header:
+            return record
+        listed = next((one.value for one in record.headers if one.name == self._drop_header), None)
+        names = frozenset(listed or ())
+        if schema is not None and names:
+            value, value_schema = self._reduced(record.value, schema, names)
+            record = record._replace(value=value, value_schema=value_schema)
+        if self._drops_from_key and record.key_schema is not None and names:
+            key, key_schema = self._reduced(record.key, record.key_schema, names)
+            record = record._replace(key=key, key_schema=key_schema)
+        return record
+
+    def _reduced(
+        self, struct: Mapping[str, Any], schema: Schema, names: frozenset[str]
+    ) -> tuple[dict[str, Any], Schema]:
+        made = self._without(schema)
+        if names not in made:
+            made[names] = replace(
+                schema,
+                fields=tuple(
+                    field
+                    for field in schema.fields
+                    if field.name not in names
+                    or (self._drops_optional_only and not field.schema.optional)
+                ),
+            )
+        kept = {field.name for field in made[names].fields}
+        return {name: value for name, value in struct.items() if name in kept}, made[names]
+
+    def _plan(self, envelope: Schema) -> _Plan:
+        row = envelope.of_field("after") or envelope.of_field("before") or Schema(Type.STRUCT)
+        fields = [found for one in self._fields if (found := one.resolve(envelope))]
+        added = [Field(_DELETED, Schema(Type.STRING, optional=True))] if self._rewrites else []
+        added += [Field(reference.new_name, schema) for reference, schema in fields]
+        flat = replace(row, optional=False, default=None, fields=(*row.fields, *added))
+        headers = [found for one in self._headers if (found := one.resolve(envelope))]
+        return _Plan(row, [reference for reference, _ in fields], headers, flat)
+
+
+def _references(options: Options, option: str) -> list[_Reference]:
+    prefix = options.text(f"{option}.prefix", "__")
+    return [_Reference.parse(options, option, prefix, text) for text in options.names(option)]

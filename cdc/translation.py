@@ -1,0 +1,291 @@
+"""CopyData messages → records, in the order of the source: what the stream says, frame by frame.
+
+Common messages take the compiled way (wal/fast.pyx) where that could be built, the rest and every
+message that is wrong take the one written here: frame → message → encoder. Both append to the same
+list and move the same cursor, so a stream may change from one to the other at any message.
+"""
+
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from cdc.changes import Row
+from cdc.completion import Completion
+from cdc.errors import CorruptMessageError
+from cdc.readable import Encoder
+from cdc.records.connect import SourceRecord
+from cdc.records.position import Lsn, Position
+from cdc.records.record import Record
+from cdc.records.schema import TableName
+from cdc.records.state import Progress
+from cdc.signals import SeenRow, Signals
+from cdc.tables import Tables
+from cdc.transactions import Cursor, Transaction
+from cdc.wal import messages
+from cdc.wal.compiled import fast
+from cdc.wal.decoder import decode
+from cdc.wal.frames import COPY_DATA_BYTES, PrimaryKeepalive, XLogData, copy_data_end, parse
+from cdc.wal.messages import ABSENT
+
+
+class Limits(NamedTuple):
+    """How much is made at once: events, and bytes of their keys and values."""
+
+    records_max: int
+    bytes_max: int
+
+
+class Made(NamedTuple):
+    """Records, how many of them are events, and the bytes of their keys and values."""
+
+    records: list[Record]
+    events: int
+    size: int
+
+
+class Translation:
+    """One stay on the stream; ``records`` are the events that were made and not yet taken."""
+
+    def __init__(
+        self,
+        tables: Tables,
+        progress: Progress,
+        on_keepalive: Callable[[PrimaryKeepalive], None],
+        *,
+        compiled: bool = fast is not None,
+        signals: Signals | None = None,
+    ) -> None:
+        """``compiled`` False keeps to pure Python; what isn't plain does so anyway."""
+        self._tables = tables
+        self._signals = signals
+        self._markers = tables.transactions
+        self._begin_marker: SourceRecord | None = None
+        self._on_keepalive = on_keepalive
+        self._relations: dict[int, messages.Relation] = {}
+        self._encoders: dict[int, Encoder | None] = {}
+        self._active: dict[int, Encoder | None] = {}
+        self._entered: Transaction | None = None
+        self._received = Lsn(0)
+        self.records: list[Record] = []
+        self._state_records: list[Record] = []
+        # The markers number a transaction's events as they are made.
+        self._completion = Completion(tables.reread, one_by_one=self._markers is not None)
+        self._bytes = 0
+        place = progress.position, progress.cut, progress.flush_lsn, progress.cut_ts_us
+        compiled = compiled and tables.is_plain
+        self.cursor = fast.Cursor(*place) if compiled else Cursor(*place)
+        self._fast: fast.Translator | None = None
+        if not isinstance(self.cursor, Cursor):
+            self._fast = fast.Translator(self.cursor, self.records, self._compiled, self.frame)
+        self._handlers: dict[type, Callable[[Any, XLogData], None]] = {
+            messages.Begin: self._begin,
+            messages.Commit: self._commit,
+            messages.Relation: self._relation,
+            messages.Insert: self._insert,
+            messages.Update: self._update,
+            messages.Delete: self._delete,
+            messages.Truncate: self._truncate,
+            messages.LogicalMessage: self._logical_message,
+            messages.Type: _ignore,
+            messages.Origin: _ignore,
+        }
+
+    @property
+    def received(self) -> Lsn:
+        """Where the last message stands in the WAL."""
+        return max(self._received, Lsn(self._fast.received)) if self._fast else self._received
+
+    def feed(self, data: bytearray, start: int, end: int, limits: Limits) -> int:
+        """Take in whole CopyData messages from ``start`` on; returns where those end.
+
+        It stops behind the message that reaches one of the limits.
+        """
+        if self._fast is not None:
+            used = self._fast.feed(data, start, end, time.time_ns(), *limits)
+            self._bytes = self._fast.made_bytes
+            return used
+        self._bytes = made = 0
+        while len(self.records) < limits.records_max and self._bytes < limits.bytes_max:
+            stop = copy_data_end(data, start, end)
+            if stop == start:
+                break
+            full = self.frame(bytes(data[start + COPY_DATA_BYTES : stop]))
+            start = stop
+            for record in self.records[made:]:
+                self._bytes += len(record.key or b"") + len(record.value or b"")
+            made = len(self.records)
+            if full:
+                break
+        return start
+
+    def take(self) -> Made:
+        """What the last call of ``feed`` has made, new schema versions first.
+
+        What lacks unchanged values is completed here, by a look at the source.
+        """
+        self._bytes += self._completion.complete(self.records)
+        self._entered = None  # an encoder may have gone back to an earlier transaction
+        made = Made(self._state_records + self.records, len(self.records), self._bytes)
+        self._state_records.clear()
+        self.records.clear()
+        return made
+
+    def frame(self, payload: bytes) -> bool:
+        """Take in one CopyData payload; returns whether ``take`` has to come before the next."""
+        frame = parse(payload)
+        if isinstance(frame, PrimaryKeepalive):
+            self.cursor.idle_at(frame.wal_end)
+            self._on_keepalive(frame)
+            return False
+        self._received = frame.start
+        message = decode(frame.payload)
+        handler = self._handlers.get(type(message))
+        if handler is None:
+            raise CorruptMessageError(
+                f"an unexpected {type(message).__name__} message", where=f"LSN {frame.start}"
+            )
+        handler(message, frame)
+        return self._completion.is_full
+
+    def _begin(self, message: messages.Begin, frame: XLogData) -> None:
+        transaction = self.cursor.begin(message.xid, message.final_lsn, message.commit_ts_us)
+        if self._markers is not None:
+            self._begin_marker = self._markers.begin(transaction, frame.start)
+
+    def _commit(self, message: messages.Commit, frame: XLogData) -> None:
+        transaction = self.cursor.transaction
+        if self._markers is not None and transaction is not None:
+            place = self.cursor.place
+            if place.index > 0 and not self.cursor.is_ended:
+                end = self._markers.end(transaction, frame.start)
+                self.records += self._tables.pipeline.of_stream([end], place)
+        self.cursor.commit(message.commit_lsn, message.end_lsn)
+
+    def _place(self) -> tuple[Position, bool] | None:
+        """The next frame's position, and whether it is new; None where nobody needs an old one.
+
+        The markers of a transaction count all of its events, those that the log has, too.
+        """
+        position = self.cursor.next()
+        if position is None:
+            return None if self._markers is None else (self.cursor.place, False)
+        if self._begin_marker is not None and position.index == 1:
+            self.records += self._tables.pipeline.of_stream([self._begin_marker], position)
+        return position, True
+
+    def _write(self, records: list[Record], *, new: bool) -> None:
+        if new:
+            self.records += records
+
+    def _relation(self, message: messages.Relation, _frame: XLogData) -> None:
+        self._relations[message.oid] = message
+        self._encoders.pop(message.oid, None)
+        self._active.pop(message.oid, None)
+        if self._fast is not None:
+            self._fast.forget(message.oid)
+
+    def _insert(self, message: messages.Insert, frame: XLogData) -> None:
+        if (at := self._place()) and (encoder := self._encoder(message.relation_oid, at[0])):
+            self._write(encoder.insert(message.new, frame.start, at[0]), new=at[1])
+            self._show(message.relation_oid, at, None, message.new)
+
+    def _update(self, message: messages.Update, frame: XLogData) -> None:
+        if (at := self._place()) and (encoder := self._encoder(message.relation_oid, at[0])):
+            lacks = at[1] and ABSENT in message.new
+            if not (lacks and self._waits(message, encoder, frame, at[0])):
+                row = message.old, message.old_is_key, message.new
+                self._write(encoder.update(*row, frame.start, at[0]), new=at[1])
+            self._show(message.relation_oid, at, message.old, message.new)
+
+    def _waits(
+        self, message: messages.Update, encoder: Encoder, frame: XLogData, position: Position
+    ) -> bool:
+        """Whether the row lacks values that are read again when the batch ends."""
+        transaction = self.cursor.transaction
+        if not encoder.reselects or transaction is None:
+            return False
+        relation = self._relations[message.relation_oid]
+        at = frame.start, position, transaction
+        return self._completion.takes(message, relation, encoder, self.records, at)
+
+    def _delete(self, message: messages.Delete, frame: XLogData) -> None:
+        if (at := self._place()) and (encoder := self._encoder(message.relation_oid, at[0])):
+            old = message.old, message.old_is_key
+            self._write(encoder.delete(*old, frame.start, at[0]), new=at[1])
+            self._show(message.relation_oid, at, message.old, None)
+
+    def _truncate(self, message: messages.Truncate, frame: XLogData) -> None:
+        if at := self._place():
+            for oid in message.relation_oids:
+                if encoder := self._encoder(oid, at[0]):
+                    self._write(encoder.truncate(frame.start, at[0]), new=at[1])
+                    self._show(oid, at, None, None)
+
+    def _logical_message(self, message: messages.LogicalMessage, frame: XLogData) -> None:
+        if message.transactional:
+            at = self._place()
+        else:
+            position = self.cursor.message_at(frame.start)
+            at = (position, True) if position is not None else None
+        if at is not None:
+            made = self._tables.messages.record(message, self.cursor.latest, frame.start)
+            if made is not None:
+                self._write(self._tables.pipeline.of_stream([made], at[0]), new=at[1])
+
+    def _show(self, oid: int, at: tuple[Position, bool], old: Row | None, new: Row | None) -> None:
+        """Let signals, and those who act on them, see a row that the log doesn't have yet."""
+        transaction = self.cursor.transaction
+        if self._signals is None or transaction is None or not at[1] or not self._watched(oid):
+            return
+        before = self._tables.requested_changes
+        row = SeenRow(self._relations[oid], old, new, transaction, at[0])
+        self.records += self._signals.saw(row)
+        if self._fast is not None and self._tables.requested_changes != before:
+            for known in self._relations:
+                self._fast.forget(known)  # other tables are watched from here on
+
+    def _watched(self, oid: int) -> bool:
+        if self._signals is None:
+            return False
+        relation = self._relations[oid]
+        return self._signals.watches(TableName(relation.namespace, relation.name))
+
+    def _compiled(self, oid: int, position: Position) -> Any:
+        """The table as the compiled way wants it; False: it is for ``frame``; None: unwanted."""
+        encoder = self._encoder(oid, position)
+        if encoder is None:
+            return None
+        return False if self._watched(oid) else encoder.compiled() or False
+
+    def _encoder(self, oid: int, position: Position) -> Encoder | None:
+        """The table's encoder, ready for this transaction.
+
+        None when the table isn't captured, or its snapshot has the transaction: older records
+        behind newer ones would outlive them when the topic is compacted.
+        """
+        transaction = self.cursor.transaction
+        if transaction is not self._entered:
+            self._entered = transaction
+            self._active.clear()
+        try:
+            return self._active[oid]
+        except KeyError:
+            pass
+        if oid not in self._encoders:
+            relation = self._relations.get(oid)
+            if relation is None:
+                raise CorruptMessageError(f"a row of relation {oid}, which wasn't announced")
+            # Asked until it isn't so: positions only grow, and then there is an encoder.
+            if self._tables.has_read(relation, position):
+                self._active[oid] = None
+                return None
+            self._encoders[oid], schema_records = self._tables.stream_encoder(relation, position)
+            self._state_records += schema_records
+        encoder = self._active[oid] = self._encoders[oid]
+        if encoder is not None and transaction is not None:
+            encoder.begin(transaction)
+        return encoder
+
+
+def _ignore(_message: messages.Message, _frame: XLogData) -> None:
+    """Take no notice: what it says is in no record (type names, replication origins)."""

@@ -1,0 +1,193 @@
+"""Codecs of numeric and money, by decimal.handling.mode."""
+
+import re
+from collections.abc import Callable
+from typing import Any, Final
+
+from cdc.modes import ValueModes
+from cdc.records.connect import Field, Schema, Type
+from cdc.records.schema import Column
+from cdc.values.blocks import (
+    BYTES,
+    STRING,
+    Codec,
+    Kind,
+    UnconvertibleError,
+    float_word,
+    plain,
+    raw,
+    structured,
+)
+
+_NUMERIC = re.compile(rb"-?[0-9]+(?:\.[0-9]+)?|NaN|-?Infinity")
+_MONEY = re.compile(rb"-?[0-9]+(?:\.[0-9]+)?")
+_SPECIAL = {b"NaN": "NAN", b"Infinity": "POSITIVE_INFINITY", b"-Infinity": "NEGATIVE_INFINITY"}
+_INT_DIGITS_MAX = 4_000
+"""Python's int() refuses longer texts than 4,300 digits: its time grows with their square."""
+_DIGITS_MAX = 150_000
+"""PostgreSQL's own limit is 131,072 before the point and 16,383 behind it."""
+_MONEY_SCALE: Final = 2
+
+VARIABLE_SCALE: Final = Schema(
+    Type.STRUCT,
+    name="io.debezium.data.VariableScaleDecimal",
+    version=1,
+    doc="Variable scaled decimal",
+    fields=(Field("scale", Schema(Type.INT32)), Field("value", BYTES)),
+)
+
+
+def of_numeric(column: Column, modes: ValueModes) -> Codec:
+    """A numeric: its text, a Decimal, or a double."""
+    match modes.decimal:
+        case "text":
+            return Codec(_numeric, _numeric_fragment, STRING, Kind.NUMERIC_TEXT)
+        case "string":
+            return _string(column, modes)
+        case "double":
+            return _double(_numeric)
+        case "precise":
+            return _precise(column, modes)
+
+
+def of_money(_column: Column, modes: ValueModes) -> Codec:
+    """An amount of money without its currency sign, two digits behind the point (lc_monetary=C)."""
+    match modes.decimal:
+        case "text" | "string":
+            return plain(_money)
+        case "double":
+            return _double(_money)
+        case "precise":
+            return raw(
+                lambda value: to_unscaled(_money(value), _MONEY_SCALE), decimal_schema(_MONEY_SCALE)
+            )
+
+
+def decimal_schema(scale: int, precision: int | None = None) -> Schema:
+    """Connect's Decimal; Debezium adds the precision."""
+    parameters = {"scale": str(scale)}
+    if precision is not None:
+        parameters["connect.decimal.precision"] = str(precision)
+    name = "org.apache.kafka.connect.data.Decimal"
+    return Schema(Type.BYTES, name=name, version=1, parameters=parameters)
+
+
+def to_unscaled(plain_text: str, scale: int) -> bytes:
+    """A number's digits, without the point, as Java's BigInteger has them: big-endian."""
+    whole, _, fraction = plain_text.partition(".")
+    if scale < 0:
+        if fraction or whole.lstrip("-")[scale:].strip("0"):
+            raise UnconvertibleError("it has more digits than its declared scale")
+        return _big_endian(_integer(whole[:scale]) if len(whole.lstrip("-")) > -scale else 0)
+    if len(fraction) > scale:
+        raise UnconvertibleError("it has more digits than its declared scale")
+    return _big_endian(_integer(whole + fraction.ljust(scale, "0")))
+
+
+def declared_scale(column: Column, modes: ValueModes) -> tuple[int, int] | None:
+    """(precision, scale) as the schema says it: Debezium takes a negative scale for a large one."""
+    declared = column.precision_scale
+    if declared is None or modes.lossless:
+        return declared
+    return declared[0], declared[1] & 0x7FF
+
+
+def with_scale(plain_text: str, scale: int) -> str:
+    """The number with zeros behind its point up to the scale."""
+    missing = scale - len(plain_text.partition(".")[2])
+    if missing <= 0:
+        return plain_text
+    return plain_text + ("" if "." in plain_text else ".") + "0" * missing
+
+
+def _numeric(value: bytes) -> str:
+    if not value.replace(b".", b"", 1).isdigit() and _NUMERIC.fullmatch(value) is None:
+        raise ValueError("not a numeric")
+    return value.decode()
+
+
+def _numeric_fragment(value: bytes) -> str:
+    if value.replace(b".", b"", 1).isdigit():
+        return f'"{value.decode()}"'
+    return f'"{_numeric(value)}"'
+
+
+def _finite(value: bytes) -> str:
+    plain_text = _numeric(value)
+    if value in _SPECIAL:
+        raise UnconvertibleError(f"{plain_text} is no Decimal")
+    return plain_text
+
+
+def _string(column: Column, modes: ValueModes) -> Codec:
+    if modes.lossless:
+        return Codec(_numeric, _numeric_fragment, STRING, Kind.NUMERIC_TEXT)
+    declared = declared_scale(column, modes)
+    misread = declared is not None and declared != column.precision_scale
+    scale = declared[1] if declared and misread else 0
+
+    def in_java(value: bytes) -> str:
+        return _SPECIAL.get(value) or with_scale(_numeric(value), scale)
+
+    return plain(in_java, kind=Kind.OTHER if misread else Kind.NUMERIC_TEXT)
+
+
+def _double(inner: Callable[[bytes], str]) -> Codec:
+    def fragment(value: bytes) -> str:
+        number = float(inner(value))
+        return repr(number) if number - number == 0 else f'"{float_word(number)}"'
+
+    return Codec(lambda value: float(inner(value)), fragment, Schema(Type.DOUBLE))
+
+
+def _precise(column: Column, modes: ValueModes) -> Codec:
+    declared = declared_scale(column, modes)
+    if declared is None:
+        return structured(_kept_scale if modes.lossless else _stripped_scale, VARIABLE_SCALE)
+    precision, scale = declared
+    regular = (column.precision_scale or declared)[1] >= 0
+    return raw(
+        lambda value: to_unscaled(_finite(value), scale),
+        decimal_schema(scale, precision),
+        Kind.DECIMAL if regular else Kind.OTHER,
+    )._replace(digits=scale if regular else 0)
+
+
+def _kept_scale(value: bytes) -> dict[str, Any]:
+    plain_text = _finite(value)
+    scale = len(plain_text.partition(".")[2])
+    return {"scale": scale, "value": to_unscaled(plain_text, scale)}
+
+
+def _stripped_scale(value: bytes) -> dict[str, Any]:
+    plain_text = _finite(value)
+    if "." in plain_text:
+        plain_text = plain_text.rstrip("0").rstrip(".")
+    scale = len(plain_text.partition(".")[2])
+    return {"scale": scale, "value": to_unscaled(plain_text, scale)}
+
+
+def _money(value: bytes) -> str:
+    """``-$1,234.50`` as ``-1234.50``."""
+    plain_text = value.replace(b"$", b"", 1).replace(b",", b"")
+    if _MONEY.fullmatch(plain_text) is None:
+        raise ValueError("not an amount of money")
+    return plain_text.decode()
+
+
+def _integer(digits: str) -> int:
+    """Long ones in halves, so that the time grows with the multiplication's only."""
+    if len(digits) <= _INT_DIGITS_MAX:
+        return int(digits)
+    if len(digits) > _DIGITS_MAX:
+        raise ValueError("more digits than a numeric has")
+    if digits[0] == "-":
+        return -_integer(digits[1:])
+    low = len(digits) // 2
+    shift: int = 10**low
+    return _integer(digits[:-low]) * shift + _integer(digits[-low:])
+
+
+def _big_endian(number: int) -> bytes:
+    bits = (number if number >= 0 else ~number).bit_length()
+    return number.to_bytes(bits // 8 + 1, "big", signed=True)

@@ -1,0 +1,201 @@
+"""Codecs of booleans, integers, floats, bytes, bit strings and what is text to an event."""
+
+import math
+import re
+import struct
+from binascii import unhexlify
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+
+from cdc.modes import ValueModes
+from cdc.records.connect import Schema, Type
+from cdc.records.schema import Column
+from cdc.values.blocks import (
+    STRING,
+    Codec,
+    Kind,
+    base64,
+    float_word,
+    named,
+    plain,
+    raw,
+    text,
+    text_fragment,
+)
+
+_INTEGER = re.compile(rb"0|-?[1-9][0-9]{0,18}")
+_FLOAT_BYTES = b"0123456789.e+-"
+_FLOAT_AS_IS = re.compile(
+    rb"-?(?:[1-9][0-9]*\.[0-9]*|0\.[0-9]{0,3}[1-9][0-9]*)(?<=[1-9])"
+).fullmatch
+"""Up to 15 digits with a fraction and no exponent: Python writes such a float just so, too."""
+_ONE_DIGIT = re.compile(rb"-?[0-9](?:e-[0-9]+)?").fullmatch
+_FLOAT_WORDS = {b"NaN": math.nan, b"Infinity": math.inf, b"-Infinity": -math.inf}
+_BOOLS = {b"t": True, b"f": False}
+_BOOL_FRAGMENTS = {b"t": "true", b"f": "false"}
+_BITS = re.compile(rb"[01]*").fullmatch
+
+BITS_MAX: Final = 2_147_483_647
+"""The length that Debezium gives a ``varbit`` without one."""
+
+
+def of_text(_column: Column, _modes: ValueModes) -> Codec:
+    """Text that is only text."""
+    return TEXT
+
+
+def of_named_text(name: str) -> Callable[[Column, ValueModes], Codec]:
+    """Text that Debezium gives a name: uuid, json, xml and the like."""
+    one = Codec(text, text_fragment, named(Type.STRING, name), Kind.TEXT)
+    return lambda _column, _modes: one
+
+
+def of_enum(column: Column, _modes: ValueModes) -> Codec:
+    """A label, with all labels that there were when the schema was read."""
+    allowed = {"allowed": ",".join(column.labels)}
+    schema = Schema(Type.STRING, name="io.debezium.data.Enum", version=1, parameters=allowed)
+    return Codec(text, text_fragment, schema, Kind.TEXT)
+
+
+def of_bool(_column: Column, _modes: ValueModes) -> Codec:
+    """True or false."""
+    schema = Schema(Type.BOOLEAN)
+    return Codec(_BOOLS.__getitem__, _BOOL_FRAGMENTS.__getitem__, schema, Kind.BOOL)
+
+
+def of_integer(type_: Type) -> Callable[[Column, ValueModes], Codec]:
+    """An integer of one of Connect's sizes; it is PostgreSQL that keeps to the size."""
+    one = Codec(_integer, _integer_text, Schema(type_), Kind.INTEGER)
+    return lambda _column, _modes: one
+
+
+def _integer_text(value: bytes) -> str:
+    if value.isdigit() and value[0] != 0x30 and len(value) < 20:
+        return value.decode()
+    if _INTEGER.fullmatch(value) is None:
+        raise ValueError("not an integer")
+    return value.decode()
+
+
+def _integer(value: bytes) -> int:
+    return int(_integer_text(value))
+
+
+def of_float8(_column: Column, _modes: ValueModes) -> Codec:
+    """A double; NaN and infinity are words in JSON."""
+    return _FLOAT8
+
+
+def of_float4(_column: Column, modes: ValueModes) -> Codec:
+    """A float: the double of PostgreSQL's shortest digits, else of those that Java writes."""
+    return _FLOAT4 if modes.lossless else _JAVA_FLOAT4
+
+
+def to_float(value: bytes) -> float:
+    """A float's text as a number."""
+    if value.translate(None, _FLOAT_BYTES):
+        return _FLOAT_WORDS[value]
+    number = float(value)
+    if number - number != 0:
+        raise ValueError("out of a double's range")
+    return number
+
+
+def to_java_float(value: bytes) -> float:
+    """As ``to_float`` with the digits of Java's Float.toString, which writes two at least.
+
+    Where PostgreSQL finds that one digit tells a float4 from its neighbours (1e-45), Java takes the
+    two digits nearest to it (1.4E-45): another double.
+    """
+    number = to_float(value)
+    if not _ONE_DIGIT(value):
+        return number
+    return float(f"{struct.unpack('f', struct.pack('f', number))[0]:.1e}")
+
+
+def _float_fragment(inner: Callable[[bytes], float], value: bytes) -> str:
+    if len(value) <= 16 and _FLOAT_AS_IS(value):
+        return value.decode()
+    number = inner(value)
+    return repr(number) if number - number == 0 else f'"{float_word(number)}"'
+
+
+def of_bytea(_column: Column, modes: ValueModes) -> Codec:
+    """Bytes, by binary.handling.mode."""
+    return of_bytes(to_bytes, modes, Kind.BYTEA)
+
+
+def of_bytes(inner: Callable[[bytes], bytes], modes: ValueModes, kind: Kind = Kind.OTHER) -> Codec:
+    """Bytes that ``inner`` finds in the text, by binary.handling.mode."""
+    match modes.binary:
+        case "bytes":
+            return raw(inner, kind=kind)
+        case "base64":
+            return plain(lambda value: base64(inner(value)), kind=kind)
+        case "base64-url-safe":
+            safe = str.maketrans("+/", "-_")
+            return plain(lambda value: base64(inner(value)).translate(safe))
+        case "hex":
+            return plain(lambda value: inner(value).hex())
+
+
+def to_bytes(value: bytes) -> bytes:
+    r"""``\xdead`` as bytes."""
+    if value[:2] != b"\\x":
+        raise ValueError("not a bytea in hex")
+    return unhexlify(value[2:])
+
+
+def of_unknown(inner: Callable[[bytes], bytes]) -> Callable[[Column, ValueModes], Codec | None]:
+    """A type that Debezium leaves out, or writes as the bytes of its text."""
+
+    def build(_column: Column, modes: ValueModes) -> Codec | None:
+        if not modes.include_unknown:
+            return None
+        return TEXT if modes.lossless else of_bytes(inner, modes)
+
+    return build
+
+
+def of_bits(column: Column, modes: ValueModes) -> Codec:
+    """The bits as text, else as Debezium has them: little-endian bytes without their length.
+
+    ``bit`` and ``varbit(1)`` are booleans there.
+    """
+    if modes.lossless:
+        return plain(_bits_text)
+    length = BITS_MAX if column.modifier < 0 else column.modifier
+    if length == 1 or (column.type == "bit" and column.modifier < 0):
+        return Codec(_bit, lambda value: "true" if _bit(value) else "false", Schema(Type.BOOLEAN))
+    schema = Schema(
+        Type.BYTES, name="io.debezium.data.Bits", version=1, parameters={"length": str(length)}
+    )
+    return raw(_little_endian, schema)
+
+
+def _bits_text(value: bytes) -> str:
+    if not _BITS(value):
+        raise ValueError("not bits")
+    return value.decode()
+
+
+def _bit(value: bytes) -> bool:
+    return int(_bits_text(value) or "0", 2) != 0
+
+
+def _little_endian(value: bytes) -> bytes:
+    bits = int(_bits_text(value) or "0", 2)
+    return bits.to_bytes((bits.bit_length() + 7) // 8, "little")
+
+
+TEXT: Final = Codec(text, text_fragment, STRING, Kind.TEXT)
+
+
+def _floats(inner: Callable[[bytes], float], type_: Type) -> Codec:
+    return Codec(inner, partial(_float_fragment, inner), Schema(type_), Kind.FLOAT)
+
+
+_FLOAT8: Final = _floats(to_float, Type.DOUBLE)
+_FLOAT4: Final = _floats(to_float, Type.FLOAT)
+_JAVA_FLOAT4: Final = _floats(to_java_float, Type.FLOAT)

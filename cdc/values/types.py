@@ -1,0 +1,90 @@
+"""The table: a type's name in pg_type → its codec, in every mode.
+
+Whatever isn't listed is PostgreSQL's text natively; Debezium leaves it out, or has the bytes of its
+text (include.unknown.datatypes).
+"""
+
+from collections.abc import Callable
+from typing import Final
+
+from cdc.modes import ValueModes
+from cdc.records.connect import Type
+from cdc.records.schema import Column
+from cdc.values import decimals, scalars, structures, times
+from cdc.values.blocks import Codec
+from cdc.values.lists import of_array, of_debezium_array, or_null
+
+NATIVE: Final = ValueModes()
+_unknown: Final = scalars.of_unknown(bytes)
+_OF_TABLE: Final = frozenset("ber")
+"""pg_type.typtype of those below: base types, enums and ranges."""
+_GEOMETRIC: Final = frozenset({"line", "lseg", "box", "path", "polygon", "circle"})
+_ARRAYS_LEFT_OUT: Final = frozenset(
+    {"money", "name", "interval", "varbit", "xml", "point", "refcursor"}
+)
+"""Elements whose arrays Debezium leaves out, whatever include.unknown.datatypes says."""
+
+
+def codec(column: Column, modes: ValueModes = NATIVE) -> Codec | None:
+    """The codec of a column, or None where an event has no field for it."""
+    # A composite may have any name; and in an array Debezium doesn't look behind a domain's.
+    own_name = column.typtype in _OF_TABLE and (modes.lossless or not column.domain_elements)
+    build = _TYPES.get(column.type) if own_name else None
+    one = (build or _unknown)(column, modes)
+    known = build is not None and column.type not in _GEOMETRIC
+    left_out = own_name and column.array and column.type in _ARRAYS_LEFT_OUT
+    if one is None or (left_out and not modes.lossless):
+        return None
+    if modes.lossless:
+        return of_array(column, one) if column.array else one
+    if column.array:
+        return of_debezium_array(column, one, modes, known=known)
+    may_fail = modes.decimal == "precise" and column.type == "numeric"
+    return or_null(one) if may_fail else one
+
+
+_TYPES: Final[dict[str, Callable[[Column, ValueModes], Codec | None]]] = (
+    {
+        "bool": scalars.of_bool,
+        "int2": scalars.of_integer(Type.INT16),
+        "int4": scalars.of_integer(Type.INT32),
+        "int8": scalars.of_integer(Type.INT64),
+        "oid": scalars.of_integer(Type.INT64),
+        "float4": scalars.of_float4,
+        "float8": scalars.of_float8,
+        "numeric": decimals.of_numeric,
+        "money": decimals.of_money,
+        "bytea": scalars.of_bytea,
+        "bit": scalars.of_bits,
+        "varbit": scalars.of_bits,
+        "date": times.of_date,
+        "time": times.of_time,
+        "timetz": times.of_timetz,
+        "timestamp": times.of_timestamp,
+        "timestamptz": times.of_timestamptz,
+        "interval": times.of_interval,
+        "uuid": scalars.of_named_text("io.debezium.data.Uuid"),
+        "json": scalars.of_named_text("io.debezium.data.Json"),
+        "jsonb": scalars.of_named_text("io.debezium.data.Json"),
+        "xml": scalars.of_named_text("io.debezium.data.Xml"),
+        "tsvector": scalars.of_named_text("io.debezium.data.Tsvector"),
+        "ltree": scalars.of_named_text("io.debezium.data.Ltree"),
+        "enum": scalars.of_enum,
+        "hstore": structures.of_hstore,
+        "point": structures.of_point,
+        "geometry": structures.of_geometry,
+        "geography": structures.of_geography,
+        "vector": structures.of_vector,
+        "halfvec": structures.of_halfvec,
+        "sparsevec": structures.of_sparsevec,
+    }
+    | dict.fromkeys(
+        (
+            *("text", "varchar", "bpchar", "char", "name", "citext", "isbn"),
+            *("inet", "cidr", "macaddr", "macaddr8"),
+            *("int4range", "int8range", "numrange", "tsrange", "tstzrange", "daterange"),
+        ),
+        scalars.of_text,
+    )
+    | dict.fromkeys(_GEOMETRIC, scalars.of_unknown(structures.java_numbers))
+)

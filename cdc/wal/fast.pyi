@@ -1,0 +1,78 @@
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
+from cdc.records.position import Lsn, Position
+from cdc.records.record import Record
+from cdc.transactions import Transaction
+
+Column: TypeAlias = tuple[int, int, bytes, bytes, bytes, bytes, Callable[[bytes], str]]
+
+class Written:
+    size: int
+
+    def __len__(self) -> int: ...
+    def add(self, record: Record) -> None: ...
+    def clear(self) -> None: ...
+    def position(self, topic: str, key: bytes | None, size: int) -> bytes: ...
+
+def produce(
+    send: Callable[..., None],
+    records: list[Record],
+    start: int,
+    end: int,
+    written: Written,
+) -> int: ...
+
+class Cursor:
+    reached: Position
+    cut: Position
+    cut_ts_us: int
+    flush_lsn: Lsn
+    transaction: Transaction | None
+    latest: Transaction | None
+
+    def __init__(
+        self, reached: Position, cut: Position, flush_lsn: Lsn, cut_ts_us: int = 0
+    ) -> None: ...
+    def begin(self, xid: int, commit_lsn: Lsn, commit_ts_us: int) -> Transaction: ...
+    @property
+    def place(self) -> Position: ...
+    @property
+    def is_ended(self) -> bool: ...
+    def message_at(self, lsn: Lsn) -> Position | None: ...
+    def next(self) -> Position | None: ...
+    def commit(self, commit_lsn: Lsn, end_lsn: Lsn) -> Transaction: ...
+    def idle_at(self, wal_end: Lsn) -> None: ...
+
+class Table:
+    def __init__(
+        self,
+        topic: str,
+        columns: Sequence[Column],
+        key: Sequence[int],
+        source: tuple[bytes, bytes, bytes],
+        flags: tuple[bool, bool],
+        version: bytes,
+    ) -> None: ...
+
+class Translator:
+    received: int
+    made_bytes: int
+
+    def __init__(
+        self,
+        cursor: Cursor,
+        records: list[Record],
+        table: Callable[[int, Position], Table | bool | None],
+        slow: Callable[[bytes], bool],
+    ) -> None: ...
+    def forget(self, oid: int) -> None: ...
+    def feed(
+        self,
+        data: bytearray,
+        start: int,
+        end: int,
+        clock_ns: int,
+        records_max: int,
+        bytes_max: int,
+    ) -> int: ...

@@ -1,0 +1,71 @@
+"""Settings → rules that events follow, the pipeline that makes records, and what tables ask."""
+
+from dataclasses import replace
+
+import psycopg
+
+from cdc.completion import Reread
+from cdc.convert.converters import Converters, converters
+from cdc.modes import Patterns
+from cdc.postgres import catalog
+from cdc.postgres.unique_keys import keyed_columns
+from cdc.readable import OpenTopic, Pipeline
+from cdc.records.schema import Column
+from cdc.rules import EventRules
+from cdc.settings import CaptureSettings, Settings
+from cdc.tables import Lookups
+from cdc.transforms.chain import chain, routes_events
+from cdc.wal.messages import Relation
+
+
+def event_rules(settings: Settings) -> EventRules:
+    """What [capture] says of events; where the format can't leave a member out, one stands in."""
+    capture = settings.capture
+    events = capture.event_modes
+    if events.unchanged == "absent" and not _converters(settings).leaves_out:
+        events = replace(events, unchanged="placeholder")
+    return EventRules(
+        values=capture.value_modes,
+        events=events,
+        columns=capture.column_modes,
+        schema_names=capture.schema_name_adjustment_mode,
+        field_names=capture.field_name_adjustment_mode,
+        message_prefix_include=Patterns(capture.message_prefix_include_list),
+        message_prefix_exclude=Patterns(capture.message_prefix_exclude_list),
+    )
+
+
+def pipeline(settings: Settings, open_topic: OpenTopic) -> Pipeline:
+    """Transforms and converters; raises what they have to say of their settings.
+
+    Asks a schema registry whether it is there.
+    """
+    convert = _converters(settings)
+    convert.check()
+    transforms = settings.transforms, settings.predicates
+    return Pipeline(
+        convert,
+        chain(*transforms, lossless=settings.capture.lossless) if settings.transforms else None,
+        position_header=settings.capture.position_header,
+        plain=not settings.format and settings.preset == "millrace",
+        open_topic=open_topic,
+        routes_events=routes_events(settings.transforms),
+    )
+
+
+def lookups(connection: psycopg.Connection, settings: CaptureSettings, reread: Reread) -> Lookups:
+    """What tables ask of PostgreSQL, on the session's own connection."""
+
+    def describe(relation: Relation) -> tuple[Column, ...]:
+        columns = catalog.describe_relation(connection, relation)
+        return columns if settings.lossless else keyed_columns(connection, relation.oid, columns)
+
+    def entry(oid: int) -> int:
+        found = catalog.publication_entries(connection, settings.publication_name, [oid])
+        return found.get(oid, 0)
+
+    return Lookups(describe, entry, reread)
+
+
+def _converters(settings: Settings) -> Converters:
+    return converters(settings.format, preset=settings.preset == "debezium")

@@ -1,0 +1,152 @@
+"""CopyData streams, mutated, the compiled way and in pure Python: the same records or error."""
+
+import json
+import struct
+from types import SimpleNamespace
+from typing import Any, NamedTuple, cast
+
+from cdc.errors import CorruptMessageError, TableRefusedError
+from cdc.records.position import Lsn, Position
+from cdc.records.record import Record
+from cdc.records.schema import Column, TableSchema
+from cdc.tables import Tables
+from cdc.translation import Limits, Translation
+from cdc.wal.messages import ABSENT, Row, Value
+from tests.fuzz.mutation import Mutator
+from tests.fuzz.target import Target
+from tests.fuzz.texts import TEXTS, as_arrays
+from tests.properties.test_compiled import OID, OneTable, frame, relation, timeless
+from tests.unit.cdc import wal_bytes as wal
+
+_COMMIT = 1_000
+_OTHERS = {
+    "T": b"T" + wal.u32(1) + wal.u8(0) + wal.u32(OID),
+    "M": b"M" + wal.u8(1) + wal.u64(5) + b"prefix\0" + wal.sized(b"text"),
+    "Y": b"Y" + wal.u32(7) + b"public\0mood\0",
+}
+
+
+class Stream(NamedTuple):
+    """Bytes, a table that they are of, and what of them the log has already."""
+
+    table: OneTable
+    reached: Position
+    limits: Limits
+    data: bytes
+
+
+class Streams(Target):
+    """Transactions of random tables with columns of all types; one frame or the whole mutated."""
+
+    name = "streams"
+    share = 2
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed)
+        self._texts = {
+            (kind, array): Mutator(as_arrays(texts) if array else texts, self.random)
+            for kind, texts in TEXTS.items()
+            for array in (False, True)
+        }
+        self._schemas = [self._schema() for _ in range(100)]
+
+    def make(self) -> Stream:
+        """Make a stream of a relation and one or two transactions."""
+        chance = self.random
+        schema = chance.choice(self._schemas)
+        messages = [relation(schema)]
+        for xid in range(chance.randint(1, 2)):
+            commit_lsn, ts = (
+                _COMMIT * (xid + 1),
+                chance.choice((0, -1, 10**15, 2**63 - 1, -(2**63))),
+            )
+            messages.append(b"B" + struct.pack(">QqI", commit_lsn, ts, xid))
+            messages += [self._change(schema) for _ in range(chance.randint(0, 4))]
+            messages.append(b"C\0" + struct.pack(">QQq", commit_lsn, commit_lsn + 50, ts))
+        if chance.random() < 0.8:
+            number = chance.randrange(len(messages))
+            messages[number] = Mutator(messages, chance).changed(messages[number])
+        frames = [frame(10 + number, message) for number, message in enumerate(messages)]
+        data = b"".join(frames)
+        if chance.random() < 0.2:
+            data = Mutator(frames, chance).changed(data)
+        reached = Position(1, Lsn(chance.choice((0, 0, _COMMIT))), chance.choice((0, 1, 2)))
+        since = Position(1, Lsn(chance.choice((0, 0, _COMMIT + 1))), 0)
+        table = OneTable(schema, compacted=bool(schema.key), since=since)
+        return Stream(table, reached, Limits(chance.choice((1, 3, 1_000)), 1 << 20), data)
+
+    def check(self, made: Stream) -> None:
+        """Translate it both ways."""
+        fast, fast_place, fast_error = outcome(made, compiled=True)
+        pure, pure_place, pure_error = outcome(made, compiled=False)
+        assert fast_error == pure_error
+        assert fast_place == pure_place
+        if timeless(fast, bytes) != timeless(pure, bytes):
+            # A number that PostgreSQL wouldn't write so may be written in another, equal form.
+            assert timeless(fast, json.loads) == timeless(pure, json.loads)
+
+    def _schema(self) -> TableSchema:
+        chance = self.random
+        kinds = [chance.choice(sorted(TEXTS)) for _ in range(chance.randint(1, 6))]
+        keyed = chance.randint(0, min(2, len(kinds)))
+        columns = tuple(
+            Column(
+                name=chance.choice(("c", 'q"\\é')) + str(number),
+                type=kind,
+                type_oid=25,
+                array=chance.random() < 0.3,
+                modifier=chance.choice((-1, 0, 3)),
+                declared=kind,
+                key=number + 1 if number < keyed else None,
+            )
+            for number, kind in enumerate(kinds)
+        )
+        return TableSchema(
+            namespace="public", table="t", version=1, since=str(Position(1, Lsn(0), 0)), topic="t",
+            replica_identity="f", columns=columns, signature="",
+        )  # fmt: skip
+
+    def _change(self, schema: TableSchema) -> bytes:
+        kind = self.random.choice("IIIUUDTMYR")
+        if kind in "TMYR":
+            return _OTHERS[kind] if kind != "R" else relation(schema)
+        head, new = kind.encode() + wal.u32(OID), wal.row(self._row(schema))
+        if kind == "I":
+            return head + b"N" + new
+        old = self.random.choice((b"K", b"O")) + (
+            new if self.random.random() < 0.5 else wal.row(self._row(schema))
+        )
+        if kind == "D":
+            return head + old
+        return head + self.random.choice((b"", old)) + b"N" + new
+
+    def _row(self, schema: TableSchema) -> Row:
+        return tuple(self._value(column) for column in schema.columns)
+
+    def _value(self, column: Column) -> Value:
+        chance = self.random.random()
+        if chance < 0.05:
+            return None
+        if chance < 0.1:
+            return ABSENT
+        texts = self._texts[column.type, column.array]
+        return texts.make() if chance < 0.15 else texts.unchanged()
+
+
+def outcome(made: Stream, *, compiled: bool) -> tuple[list[Record], tuple[Any, ...], type | None]:
+    """What a stream's bytes become, where the cursor stands then, and what stopped it."""
+    place = made.reached
+    progress = SimpleNamespace(position=place, cut=place, flush_lsn=Lsn(0), cut_ts_us=0)
+    translation = Translation(
+        cast("Tables", made.table), cast("Any", progress), lambda _: None, compiled=compiled
+    )
+    buffer, start, records = bytearray(made.data), 0, []
+    try:
+        while (used := translation.feed(buffer, start, len(buffer), made.limits)) != start:
+            records += translation.take().records
+            start = used
+    except (CorruptMessageError, TableRefusedError) as error:
+        return records + translation.take().records, (), type(error)
+    cursor = translation.cursor
+    places = cursor.reached, cursor.cut, cursor.flush_lsn, cursor.cut_ts_us, cursor.transaction
+    return records, (*places, start), None

@@ -1,0 +1,109 @@
+"""A folder of a case → what to run, and Millrace's settings for Debezium Server's properties."""
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+HERE: Final = Path(__file__).parent
+CASES: Final = HERE / "cases"
+BASE: Final = HERE / "base.properties"
+STOPPED_DEBEZIUM: Final = re.compile(r"_fails\Z|\Atimetz_seconds_offset\Z")
+"""Names of cases in which Debezium stopped; Millrace goes on."""
+_ESCAPE: Final = re.compile(r"\\(u[0-9a-fA-F]{4}|.)")
+_MEANINGS: Final = {"n": "\n", "r": "\r", "t": "\t", "f": "\f"}
+_ELSEWHERE: Final = re.compile(
+    r"debezium\.(sink\.|source\.(connector\.class|tasks\.max|offset\.|database\.|errors\."
+    r"|poll\.interval\.ms|max\.queue\.|snapshot\.fetch\.size))|quarkus\."
+)
+"""Debezium's own plumbing: [source] and [kafka] are the runner's, offsets are in the log."""
+
+Sections = dict[str, dict[str, str | int]]
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One recorded case."""
+
+    folder: Path
+    sections: Sections
+    meta: Mapping[str, Any]
+
+    @classmethod
+    def read(cls, folder: Path) -> "Case":
+        """Read a case's properties, after those that all cases share."""
+        properties = {**parse(BASE), **parse(folder / "debezium.properties")}
+        meta = folder / "case.json"
+        return cls(
+            folder,
+            sections(properties),
+            json.loads(meta.read_text(encoding="utf-8")) if meta.exists() else {},
+        )
+
+    @property
+    def name(self) -> str:
+        """The folder's name."""
+        return self.folder.name
+
+    @property
+    def prefix(self) -> str:
+        """The prefix of the case's topics, as recorded."""
+        return str(self.sections["capture"]["topic.prefix"])
+
+    @property
+    def debezium_stopped(self) -> bool:
+        """Whether what was recorded ends where Debezium gave up."""
+        return STOPPED_DEBEZIUM.search(self.name) is not None
+
+    @property
+    def topics(self) -> re.Pattern[str]:
+        """Which topics belong to the case."""
+        heartbeats = self.sections["capture"].get("topic.heartbeat.prefix", "__debezium-heartbeat")
+        own = (rf"{re.escape(self.prefix)}\..*", rf"{re.escape(f'{heartbeats}.{self.prefix}')}")
+        return re.compile("|".join((*own, *self.meta.get("topics", ()))))
+
+
+def find(folder: Path, names: str = "") -> list[Case]:
+    """The folder's cases, by name; with ``names`` those only (separated by spaces or commas)."""
+    wanted = set(re.split(r"[ ,]+", names.strip())) if names.strip() else None
+    found = sorted(path.parent for path in folder.glob("*/debezium.properties"))
+    if wanted is not None and (missing := wanted - {path.name for path in found}):
+        raise SystemExit(f"no such case in {folder}: {', '.join(sorted(missing))}")
+    return [Case.read(path) for path in found if wanted is None or path.name in wanted]
+
+
+def parse(path: Path) -> dict[str, str]:
+    """Java's properties: ``key=value`` lines, escaped by backslashes."""
+    return dict(_lines(path.read_text(encoding="utf-8")))
+
+
+def _lines(text: str) -> Iterator[tuple[str, str]]:
+    for line in text.splitlines():
+        if line.strip() and line.lstrip()[0] not in "#!":
+            key, _, value = line.partition("=")
+            yield _unescaped(key.strip()), _unescaped(value.lstrip())
+
+
+def _unescaped(text: str) -> str:
+    def meaning(match: re.Match[str]) -> str:
+        escape = match[1]
+        return chr(int(escape[1:], 16)) if len(escape) == 5 else _MEANINGS.get(escape, escape)
+
+    return _ESCAPE.sub(meaning, text)
+
+
+def sections(properties: Mapping[str, str]) -> Sections:
+    """Debezium Server's properties → sections of millrace.toml, name by name."""
+    made: Sections = {"capture": {}, "format": {}, "transforms": {}, "predicates": {}}
+    for key, value in properties.items():
+        if _ELSEWHERE.match(key):
+            continue
+        if key in {"debezium.transforms", "debezium.predicates"}:
+            made[key.removeprefix("debezium.")]["order"] = value
+            continue
+        _, section, name = key.split(".", 2)
+        made["capture" if section == "source" else section][name] = value
+    del made["capture"]["slot.name"]  # base.properties leaves it to the runner
+    return made

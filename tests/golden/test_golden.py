@@ -1,0 +1,63 @@
+"""Every recorded case of a real Debezium, run against the daemon under its preset.
+
+All cases that were selected run side by side, on one server and one broker, from the first test
+on; a test is one case's outcome. A case that is known not to pass yet is listed in pending.py, and
+fails here once it does.
+"""
+
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from deploy.local.kafka import Kafka
+from deploy.local.postgres import Postgres
+from tests.golden.case import CASES, Case, find
+from tests.golden.pending import REASONS
+from tests.golden.runner import PARALLEL, Outcome, Runner
+
+pytestmark = [
+    pytest.mark.postgres,
+    pytest.mark.kafka,
+    pytest.mark.timeout(600),
+    pytest.mark.xdist_group("golden"),
+]
+ALL = {case.name: case for case in find(CASES)}
+
+
+def _param(name: str) -> object:
+    reason = REASONS.get(name)
+    marks = () if reason is None else (pytest.mark.xfail(strict=True, reason=reason),)
+    return pytest.param(name, marks=marks, id=name)
+
+
+@pytest.fixture(scope="module")
+def outcomes(
+    request: pytest.FixtureRequest,
+    postgres: Postgres,
+    kafka: Kafka,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[dict[str, Future[Outcome]]]:
+    """Run the cases of the tests that were selected, several at a time."""
+    folder: Path = tmp_path_factory.mktemp("golden")
+    runner = Runner(postgres, kafka, folder)
+    selected: list[Case] = [
+        ALL[str(item.callspec.params["name"])]
+        for item in request.session.items
+        if isinstance(item, pytest.Function) and hasattr(item, "callspec")
+        if item.path == Path(__file__)
+    ]
+    with ThreadPoolExecutor(PARALLEL) as executor:
+        yield {case.name: executor.submit(runner.run, case) for case in selected}
+        executor.shutdown(cancel_futures=True)
+
+
+@pytest.mark.parametrize("name", [_param(name) for name in ALL])
+def test_events_are_those_of_debezium(name: str, outcomes: dict[str, Future[Outcome]]) -> None:
+    outcome = outcomes[name].result()
+    assert outcome.passed, str(outcome)
+
+
+def test_nothing_is_pending_that_is_no_case() -> None:
+    assert set(REASONS) <= set(ALL)

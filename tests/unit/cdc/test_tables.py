@@ -1,0 +1,129 @@
+"""Which encoder a table's rows get, and what its schema record says of its key."""
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from cdc.convert.converters import converters
+from cdc.errors import TableRefusedError
+from cdc.events import TableEncoder
+from cdc.modes import ColumnModes, EventModes, KeyRule
+from cdc.readable import NATIVE as PLAIN
+from cdc.readable import Encoder, Pipeline, ReadableEncoder
+from cdc.records.position import Lsn, Position
+from cdc.records.record import Record
+from cdc.records.schema import Column, TableSchema
+from cdc.records.state import Phase, TableState, parse_state
+from cdc.rules import EventRules
+from cdc.settings import Settings
+from cdc.tables import Lookups, Tables
+from cdc.wal.messages import Relation, RelationColumn
+from tests.unit.cdc.made_changes import NATIVE, patterns, table
+from tests.unit.cdc.preset import DEBEZIUM
+
+SINCE = Position(1, Lsn(900), 1)
+RELATION = Relation(
+    7,
+    "public",
+    "t",
+    "f",
+    (RelationColumn(True, "id", 23, -1), RelationColumn(True, "email", 25, -1)),
+)
+COLUMNS: tuple[Column, ...] = table("id int4!, email text").columns
+STATE = TableState(
+    namespace="public",
+    table="t",
+    topic="pre.public.t",
+    partitions=3,
+    cleanup="compact",
+    epoch=1,
+    phase=Phase.STREAMING,
+    snapshot_lsn=Lsn(100),
+    oid=7,
+    entry=9,
+)
+BY_EMAIL = replace(NATIVE, columns=ColumnModes(keys=(KeyRule(patterns("public.t"), ("email",)),)))
+
+
+def tables(rules: EventRules = NATIVE, pipeline: Pipeline = PLAIN, **more: Any) -> Tables:
+    settings = Settings(
+        source={},
+        capture={"topic.prefix": "pre", "table.include.list": "public.t"},
+        kafka={"bootstrap.servers": "nowhere"},
+    )
+    return Tables(
+        settings,
+        "shop",
+        [STATE],
+        more.get("schemas", ()),
+        Lookups(lambda _relation: COLUMNS, lambda _oid: 9, lambda _asked: {}),
+        rules,
+        pipeline,
+    )
+
+
+def encoder(made: Tables) -> tuple[Encoder | None, list[Record]]:
+    return made.stream_encoder(RELATION, SINCE)
+
+
+def test_what_is_plain_goes_the_hot_way() -> None:
+    assert isinstance(encoder(tables())[0], TableEncoder)
+
+
+def test_unchanged_values_are_read_again_for_compacted_topics_only() -> None:
+    plain = encoder(tables())[0]
+    assert plain is not None
+    assert plain.reselects == {0, 1}
+    other = tables()
+    other.states[STATE.name] = STATE.model_copy(update={"cleanup": "delete"})
+    absent = tables(replace(NATIVE, events=EventModes(reselect=False)))
+    for made in (other, absent):
+        found = encoder(made)[0]
+        assert isinstance(found, TableEncoder)
+        assert not found.reselects
+    without = ColumnModes(exclude=patterns("public.t.email"))
+    readable = encoder(tables(replace(NATIVE, columns=without)))[0]
+    assert readable is not None
+    assert readable.reselects == {0}, "no need for what events don't have"
+
+
+@pytest.mark.parametrize(
+    ("rules", "pipeline"),
+    [
+        (DEBEZIUM, PLAIN),
+        (replace(NATIVE, events=EventModes(transaction_metadata=True)), PLAIN),
+        (NATIVE, Pipeline(converters({"schemas.enable": "true"}))),
+        (NATIVE, replace(PLAIN, transform=lambda record: [record])),
+    ],
+)
+def test_what_asks_for_more_goes_the_readable_way(rules: EventRules, pipeline: Pipeline) -> None:
+    assert isinstance(encoder(tables(rules, pipeline))[0], ReadableEncoder)
+
+
+def test_a_schema_says_which_columns_key_its_records() -> None:
+    (record,) = encoder(tables(BY_EMAIL))[1]
+    assert record.value is not None
+    keys = {column["name"]: column["key"] for column in json.loads(record.value)["columns"]}
+    assert keys == {"id": None, "email": 1}
+
+
+def test_another_key_is_another_schema_version() -> None:
+    made = tables()
+    (record,) = encoder(made)[1]
+    assert encoder(made)[1] == []
+    stored = parse_state(TableSchema, record.value or b"", record.topic)
+    assert encoder(tables(schemas=[stored]))[1] == []
+    assert len(encoder(tables(BY_EMAIL, schemas=[stored]))[1]) == 1
+
+
+def test_a_key_that_old_rows_would_not_tell_is_refused() -> None:
+    with pytest.raises(TableRefusedError, match="old rows come without"):
+        tables(BY_EMAIL).stream_encoder(RELATION._replace(replica_identity="d"), SINCE)
+
+
+def test_events_count_where_transactions_are_marked() -> None:
+    assert tables().transactions is None
+    marked = tables(replace(NATIVE, events=EventModes(transaction_metadata=True)))
+    assert marked.transactions is not None

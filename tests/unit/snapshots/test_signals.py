@@ -1,0 +1,106 @@
+"""The texts of a signal's row → what it asks for, or what is wrong with it."""
+
+import json
+from contextlib import suppress
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from snapshots.signals import (
+    ExecuteSnapshot,
+    LogMessage,
+    PauseSnapshot,
+    ResumeSnapshot,
+    Signal,
+    SignalError,
+    StopSnapshot,
+    parse,
+)
+
+CONDITION = '{"data-collection": "public.a", "filter": "id > 5"}'
+
+
+@pytest.mark.parametrize(
+    ("kind", "data", "signal"),
+    [
+        (
+            "execute-snapshot",
+            '{"data-collections": ["public.a", " public.b.* "]}',
+            ExecuteSnapshot(("public.a", "public.b.*"), "incremental"),
+        ),
+        (
+            "execute-snapshot",
+            '{"data-collections": ["public.a"], "type": "BLOCKING"}',
+            ExecuteSnapshot(("public.a",), "blocking"),
+        ),
+        (
+            "execute-snapshot",
+            '{"data-collections": ["public.a"], "additional-conditions": [' + CONDITION + "]}",
+            ExecuteSnapshot(("public.a",), "incremental", (("public.a", "id > 5"),)),
+        ),
+        ("stop-snapshot", "", StopSnapshot()),
+        ("stop-snapshot", None, StopSnapshot()),
+        ("stop-snapshot", '{"data-collections": ["public.a"]}', StopSnapshot(("public.a",))),
+        ("pause-snapshot", "{}", PauseSnapshot()),
+        ("resume-snapshot", "not looked at", ResumeSnapshot()),
+        ("log", '{"message": "Snapshot at offset {}"}', LogMessage("Snapshot at offset {}")),
+        ("snapshot-window-open", "not looked at", None),
+        ("snapshot-window-close", None, None),
+    ],
+)
+def test_a_signal_is_understood(kind: str, data: str | None, signal: Signal | None) -> None:
+    assert parse(kind, data) == signal
+
+
+@pytest.mark.parametrize(
+    ("kind", "data", "reason"),
+    [
+        ("execute", "{}", "no signal of type 'execute'"),
+        ("", "{}", "no signal of type ''"),
+        ("execute-snapshot", "", "names no table"),
+        ("execute-snapshot", '{"data-collections": []}', "names no table"),
+        ("execute-snapshot", "{", "isn't JSON"),
+        ("execute-snapshot", "[]", "isn't a JSON object"),
+        ("execute-snapshot", "[" * 100_000, "nested too deeply"),
+        ("execute-snapshot", '{"data-collections": "public.a"}', "isn't a list of names"),
+        ("execute-snapshot", '{"data-collections": [1]}', "isn't a list of names"),
+        ("execute-snapshot", '{"data-collections": ["a.b"], "type": "x"}', "of type 'x'"),
+        (
+            "execute-snapshot",
+            '{"data-collections": ["a.b"], "additional-conditions": {}}',
+            "isn't a list of objects",
+        ),
+        (
+            "execute-snapshot",
+            '{"data-collections": ["a.b"], "additional-conditions": [{"filter": "true"}]}',
+            "data-collection is missing",
+        ),
+        (
+            "execute-snapshot",
+            '{"data-collections": ["a.b"], "surrogate-key": "c"}',
+            "surrogate-key isn't supported",
+        ),
+        ("stop-snapshot", '{"type": "blocking"}', "can be stopped"),
+        ("log", "{}", "message is missing"),
+    ],
+)
+def test_what_is_wrong_is_told(kind: str, data: str, reason: str) -> None:
+    with pytest.raises(SignalError, match=reason):
+        parse(kind, data)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner),
+)
+NAMES = ("data-collections", "type", "additional-conditions", "message", "surrogate-key")
+
+
+@given(
+    st.sampled_from(["execute-snapshot", "stop-snapshot", "pause-snapshot", "log"]),
+    st.dictionaries(st.sampled_from(NAMES), JSON).map(json.dumps) | st.text(),
+)
+def test_whatever_is_written_there_no_other_error_comes_of_it(kind: str, data: str) -> None:
+    with suppress(SignalError):
+        parse(kind, data)
