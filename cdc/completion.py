@@ -13,7 +13,7 @@ from typing import Final, NamedTuple, Protocol
 
 from cdc.changes import ABSENT, Row, filled
 from cdc.records.position import Lsn, Position
-from cdc.records.record import Record
+from cdc.records.record import Part, Record
 from cdc.transactions import Transaction
 from cdc.wal.messages import Relation, Update
 
@@ -99,7 +99,7 @@ class Completion:
         update: Update,
         relation: Relation,
         encoding: Encoding,
-        records: list[Record],
+        records: list[Part],
         at: tuple[Lsn, Position, Transaction],
     ) -> bool:
         """Whether the update lacks values that are to be read: then it waits, at its place."""
@@ -117,12 +117,12 @@ class Completion:
         records.append(Record("", None, None, []))
         return True
 
-    def complete(self, records: list[Record]) -> int:
+    def complete(self, records: list[Part]) -> int:
         """Put what waits into its places among the records; returns the bytes that came by it."""
         if not self._waiting:
             return 0
         waiting, self._waiting = self._waiting, []
-        made: list[Record] = []
+        made: list[Part] = []
         start = size = 0
         try:
             found = self._read(waiting)

@@ -18,7 +18,7 @@ from cdc.kafka.producer import LogWriter
 from cdc.metadata import heartbeat
 from cdc.postgres.stream import ReplicationStream
 from cdc.records.position import Position
-from cdc.records.record import Record
+from cdc.records.record import Part
 from cdc.records.state import Progress, progress_record
 from cdc.settings import CaptureSettings
 from cdc.signals import Channel
@@ -69,8 +69,8 @@ class Streaming:
         self._translation = Translation(tables, progress, stream.heard, signals=signals)
         self._commits = BackgroundCommits(writer)
         self._committing: Progress | None = None
-        self._ahead: list[Record] = []
-        self._ahead_bytes = 0
+        self._ahead: list[Part] = []
+        self._ahead_records = self._ahead_bytes = 0
         self._events = progress.events
         self._next_begin = 0.0
         self._last_recorded = time.monotonic()
@@ -100,6 +100,7 @@ class Streaming:
         self._stream.used(used, self._translation.received)
         made = self._translation.take()
         self._ahead += made.records
+        self._ahead_records += made.events
         self._ahead_bytes += made.size
         self._events += made.events
         return used > start
@@ -131,7 +132,7 @@ class Streaming:
             self._settings.max_batch_size,
             self._settings.max_batch_size_in_bytes,
         )
-        records_max -= len(self._ahead)
+        records_max -= self._ahead_records
         bytes_max -= self._ahead_bytes
         if self._committing is None:
             records_max -= self._writer.pending_records
@@ -153,7 +154,8 @@ class Streaming:
 
     def _write(self) -> None:
         if self._ahead:
-            records, self._ahead, self._ahead_bytes = self._ahead, [], 0
+            records, self._ahead = self._ahead, []
+            self._ahead_records = self._ahead_bytes = 0
             self._writer.write(records)
 
     def _patience_s(self) -> float:

@@ -15,7 +15,7 @@ from cdc.errors import CorruptMessageError
 from cdc.readable import Encoder
 from cdc.records.connect import SourceRecord
 from cdc.records.position import Lsn, Position
-from cdc.records.record import Record
+from cdc.records.record import Part, Record, count, each
 from cdc.records.schema import TableName
 from cdc.records.state import Progress
 from cdc.signals import SeenRow, Signals
@@ -38,7 +38,7 @@ class Limits(NamedTuple):
 class Made(NamedTuple):
     """Records, how many of them are events, and the bytes of their keys and values."""
 
-    records: list[Record]
+    records: list[Part]
     events: int
     size: int
 
@@ -66,7 +66,7 @@ class Translation:
         self._active: dict[int, Encoder | None] = {}
         self._entered: Transaction | None = None
         self._received = Lsn(0)
-        self.records: list[Record] = []
+        self.records: list[Part] = []
         self._state_records: list[Record] = []
         # The markers number a transaction's events as they are made.
         self._completion = Completion(tables.reread, one_by_one=self._markers is not None)
@@ -111,7 +111,7 @@ class Translation:
                 break
             full = self.frame(bytes(data[start + COPY_DATA_BYTES : stop]))
             start = stop
-            for record in self.records[made:]:
+            for record in each(self.records[made:]):
                 self._bytes += len(record.key or b"") + len(record.value or b"")
             made = len(self.records)
             if full:
@@ -125,7 +125,7 @@ class Translation:
         """
         self._bytes += self._completion.complete(self.records)
         self._entered = None  # an encoder may have gone back to an earlier transaction
-        made = Made(self._state_records + self.records, len(self.records), self._bytes)
+        made = Made([*self._state_records, *self.records], count(self.records), self._bytes)
         self._state_records.clear()
         self.records.clear()
         return made

@@ -30,7 +30,7 @@ from cdc.kafka.errors import (
     telling,
 )
 from cdc.kafka.written import Note, Written, produce, record_bytes
-from cdc.records.record import Record
+from cdc.records.record import Part, Record, each
 
 ATTEMPT_S: Final = 0.5
 GIVE_UP_S: Final = options.TRANSACTION_TIMEOUT_MS / 1_000
@@ -100,7 +100,7 @@ class LogWriter:
         self._resume(self._client().init_transactions, "opening the log for writing")
         self._opened = True
 
-    def write(self, records: Iterable[Record]) -> None:
+    def write(self, records: Iterable[Part]) -> None:
         """Add records to the transaction, beginning one if none is open.
 
         Waits for room in the client's bounded queue: this is the back pressure.
@@ -115,14 +115,13 @@ class LogWriter:
             try:
                 stopped = produce(self._client().produce, batch, done, end, self._written)
             except KafkaException as exception:
-                culprit = batch[done + len(self._written) - before]
-                self._fail_produce(reason(exception), culprit)
+                self._fail_produce(reason(exception), self._written.culprit)
             self._wait(_ROOM_S if stopped < end else 0)
-            if stopped > done:
+            if len(self._written) > before:
                 deadline = time.monotonic() + GIVE_UP_S
             elif time.monotonic() > deadline:
                 self._broken = True
-                topic = batch[done].topic
+                topic = next(each(batch[done:])).topic
                 what = f"nothing could be sent for {GIVE_UP_S:.0f} s"
                 raise LogUnreachableError(what, where=topic)
             done = stopped
@@ -219,7 +218,8 @@ class LogWriter:
             size = len(message.key() or b"") + len(message.value() or b"")
             self._refused.append(_Refused(error, Note(message.topic() or "", message.key(), size)))
 
-    def _fail_produce(self, error: KafkaError, record: Record) -> NoReturn:
+    def _fail_produce(self, error: KafkaError, record: Record | None) -> NoReturn:
+        assert record is not None, "the client was given none"  # noqa: S101
         if is_refusal(error):
             self._written.add(record)
             raise self._refusal(error, Note(record.topic, record.key, record_bytes(record)))

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from cdc.records.position import HEADER
-from cdc.records.record import Record
+from cdc.records.record import Part, Record, each
 from cdc.wal.compiled import fast
 
 
@@ -21,10 +21,14 @@ class Note(NamedTuple):
 
 
 class PureWritten:
-    """The open transaction's records; ``size`` is the bytes of their keys and values."""
+    """The open transaction's records; ``size`` is the bytes of their keys and values.
+
+    ``culprit`` is a record that the client didn't take, for another reason than a full queue.
+    """
 
     def __init__(self) -> None:
         self.size = 0
+        self.culprit: Record | None = None
         self._notes: list[tuple[Note, bytes]] = []
 
     def __len__(self) -> int:
@@ -50,20 +54,23 @@ class PureWritten:
 
 def pure_produce(
     send: Callable[..., None],
-    records: list[Record],
+    records: list[Part],
     start: int,
     end: int,
     written: "fast.Written | PureWritten",
 ) -> int:
     """Hand a part of the records to the client; returns where its queue was full, or the end."""
-    for number in range(start, end):
-        topic, key, value, headers, partition, timestamp_ms = records[number]
+    for number, record in enumerate(each(records[start:end]), start):
+        topic, key, value, headers, partition, timestamp_ms = record
         place = -1 if partition is None else partition
         try:
             send(topic, value, key, place, None, None, timestamp_ms, headers)
         except BufferError:
             return number
-        written.add(records[number])
+        except BaseException:
+            written.culprit = record
+            raise
+        written.add(record)
     return end
 
 

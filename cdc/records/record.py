@@ -1,6 +1,10 @@
-"""One Kafka record, as the daemon hands it to the producer."""
+"""Kafka records, as the daemon hands them to the producer."""
 
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+
+if TYPE_CHECKING:
+    from cdc.wal.fast import Rows
 
 
 class Record(NamedTuple):
@@ -15,3 +19,21 @@ class Record(NamedTuple):
     headers: list[tuple[str, bytes]]
     partition: int | None = None
     timestamp_ms: int = 0
+
+
+Part: TypeAlias = "Record | Rows"
+"""One record, or several that stay bytes until they are handed over."""
+
+
+def each(parts: Iterable[Part]) -> Iterator[Record]:
+    """The records one by one."""
+    for part in parts:
+        if isinstance(part, Record):
+            yield part
+        else:
+            yield from part
+
+
+def count(parts: Iterable[Part]) -> int:
+    """How many records that is."""
+    return sum(1 if isinstance(part, Record) else len(part) for part in parts)

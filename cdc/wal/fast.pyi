@@ -1,14 +1,22 @@
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TypeAlias
 
 from cdc.records.position import Lsn, Position
-from cdc.records.record import Record
+from cdc.records.record import Part, Record
 from cdc.transactions import Transaction
 
 Column: TypeAlias = tuple[int, int, bytes, bytes, bytes, bytes, Callable[[bytes], str]]
 
+class Rows:
+    size: int
+
+    def __len__(self) -> int: ...
+    def __getitem__(self, number: int) -> Record: ...
+    def __iter__(self) -> Iterator[Record]: ...
+
 class Written:
     size: int
+    culprit: Record | None
 
     def __len__(self) -> int: ...
     def add(self, record: Record) -> None: ...
@@ -17,7 +25,7 @@ class Written:
 
 def produce(
     send: Callable[..., None],
-    records: list[Record],
+    records: list[Part],
     start: int,
     end: int,
     written: Written,
@@ -62,7 +70,7 @@ class Translator:
     def __init__(
         self,
         cursor: Cursor,
-        records: list[Record],
+        records: list[Part],
         table: Callable[[int, Position], Table | bool | None],
         slow: Callable[[bytes], bool],
     ) -> None: ...

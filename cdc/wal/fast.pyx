@@ -16,7 +16,6 @@ from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.list cimport PyList_GET_SIZE
 from cpython.mem cimport PyMem_Free, PyMem_Malloc, PyMem_Realloc
-from cpython.ref cimport Py_INCREF, PyObject
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcmp, memcpy, strlen
 
@@ -26,22 +25,18 @@ from cdc.records.record import Record
 from cdc.transactions import Transaction
 
 cdef extern from "Python.h":
-    ctypedef struct PyTypeObject:
-        object (*tp_alloc)(PyTypeObject*, Py_ssize_t)
-    void PyObject_GC_UnTrack(object made)
-    PyObject* PyTuple_GET_ITEM(object made, Py_ssize_t place)
-    void PyTuple_SET_ITEM(object made, Py_ssize_t place, object item)
     const char* PyUnicode_AsUTF8AndSize(object text, Py_ssize_t* size) except NULL
 
 include "json_text.pxi"
 
-cdef object RECORD = Record
-cdef object HEADER_NAME = HEADER
 cdef int64_t POSTGRES_EPOCH_US = 946_684_800_000_000
 cdef int64_t INT64_MAX = 0x7FFF_FFFF_FFFF_FFFF
-cdef Py_ssize_t OUT_BYTES_MAX = 4 << 20  # kept from one row to the next; a huge row's room isn't
-cdef int TIME_DIGITS_MAX = 6
-cdef int VERSION_BYTES_MAX = 22  # "/" and a number; what _headers has room for
+cdef enum:
+    ROOM_BYTES_MAX = 2 << 20  # taken at once for rows that aren't there yet
+    TIME_DIGITS_MAX = 6
+    VERSION_BYTES_MAX = 22  # "/" and a number
+    POSITION_BYTES = 42
+    NAME_BYTES = 32  # copied at once; longer names take a call
 cdef bytes AFTER_LSN = b',"xmin":null,"origin":null,"origin_lsn":null},"transaction":null,"op":"'
 
 
@@ -58,247 +53,8 @@ cdef inline bint has_time(const uint8_t* p) noexcept nogil:
     return <int64_t>be64(p) <= INT64_MAX - POSTGRES_EPOCH_US
 
 
-cdef class Cursor:
-    """As cdc.transactions.Cursor, which says what each member means."""
-
-    cdef uint64_t epoch, commit_lsn, end, previous, last, index
-    cdef uint64_t reached_lsn, reached_index, cut_lsn, cut_index
-    cdef int64_t commit_ts_us, _cut_ts_us
-    cdef uint32_t xid
-    cdef bint inside, has_previous, has_last, has_any
-    cdef object made  # the Transaction, once somebody has asked for it
-    cdef char place[26]  # "<epoch>.<commit LSN>." of the position header
-
-    def __init__(self, reached, cut, flush_lsn, cut_ts_us=0):
-        self.epoch = reached.epoch
-        self.reached_lsn, self.reached_index = reached.commit_lsn, reached.index
-        self.cut_lsn, self.cut_index = cut.commit_lsn, cut.index
-        self.end = flush_lsn
-        self._cut_ts_us = cut_ts_us
-
-    @property
-    def reached(self):
-        return Position(self.epoch, Lsn(self.reached_lsn), self.reached_index)
-
-    @property
-    def cut(self):
-        return Position(self.epoch, Lsn(self.cut_lsn), self.cut_index)
-
-    @property
-    def cut_ts_us(self):
-        return self._cut_ts_us
-
-    @property
-    def flush_lsn(self):
-        return Lsn(self.end)
-
-    @property
-    def transaction(self):
-        return self.latest if self.inside else None
-
-    @property
-    def latest(self):
-        if self.made is None and self.has_any:
-            previous = Lsn(self.previous) if self.has_previous else None
-            self.made = Transaction(self.xid, Lsn(self.commit_lsn), self.commit_ts_us, previous)
-        return self.made
-
-    def begin(self, xid, commit_lsn, commit_ts_us):
-        if self.inside:
-            raise CorruptMessageError("Begin inside of a transaction", where=f"LSN {commit_lsn}")
-        self._begin(xid, commit_lsn, commit_ts_us)
-        return self.transaction
-
-    cdef void _begin(self, uint32_t xid, uint64_t commit_lsn, int64_t commit_ts_us) noexcept:
-        self.xid, self.commit_lsn, self.commit_ts_us = xid, commit_lsn, commit_ts_us
-        self.previous, self.has_previous = self.last, self.has_last
-        self.inside = self.has_any = True
-        self.made = None
-        self.index = 0
-        hexadecimal(self.place, self.epoch, 8)
-        self.place[8] = c"."
-        hexadecimal(self.place + 9, commit_lsn, 16)
-        self.place[25] = c"."
-
-    def next(self):
-        if not self.inside:
-            raise CorruptMessageError("a row outside of a transaction")
-        if not self._next():
-            return None
-        return Position(self.epoch, Lsn(self.commit_lsn), self.index)
-
-    cdef inline bint _is_new(self) noexcept:
-        """Whether the next frame isn't in the log yet."""
-        return self.commit_lsn > self.reached_lsn or (
-            self.commit_lsn == self.reached_lsn and self.index + 1 > self.reached_index
-        )
-
-    cdef inline bint _next(self) noexcept:
-        cdef bint new = self._is_new()
-        self.index += 1
-        if new:
-            self.reached_lsn, self.reached_index = self.commit_lsn, self.index
-        return new
-
-    @property
-    def place(self):
-        if not self.inside:
-            raise CorruptMessageError("a row outside of a transaction")
-        return Position(self.epoch, Lsn(self.commit_lsn), self.index)
-
-    @property
-    def is_ended(self):
-        return self.place <= self.cut
-
-    def message_at(self, lsn):
-        if self.inside:
-            raise CorruptMessageError("a message inside of a transaction", where=f"LSN {lsn}")
-        position = Position(self.epoch, lsn, 1)
-        if position <= self.reached:
-            return None
-        self.reached_lsn, self.reached_index = lsn, 1
-        if position > self.cut:
-            self.cut_lsn, self.cut_index = lsn, 1
-        return position
-
-    def commit(self, commit_lsn, end_lsn):
-        if not self.inside or self.commit_lsn != <uint64_t>commit_lsn:
-            raise CorruptMessageError("Commit of another transaction", where=f"LSN {commit_lsn}")
-        transaction = self.transaction
-        self._commit(end_lsn)
-        return transaction
-
-    cdef void _commit(self, uint64_t end_lsn) noexcept:
-        cdef uint64_t lsn = self.commit_lsn
-        self.inside = False
-        self.last, self.has_last = lsn, True
-        self._cut_ts_us = self.commit_ts_us
-        if lsn > self.reached_lsn or (lsn == self.reached_lsn and self.index > self.reached_index):
-            self.reached_lsn, self.reached_index = lsn, self.index
-        if lsn > self.cut_lsn or (lsn == self.cut_lsn and self.index > self.cut_index):
-            self.cut_lsn, self.cut_index = lsn, self.index
-        self.end = max(self.end, end_lsn)
-
-    def idle_at(self, wal_end):
-        cdef uint64_t lsn = wal_end
-        if self.inside or lsn <= self.end:
-            return
-        if lsn > self.reached_lsn:
-            self.reached_lsn, self.reached_index = lsn, 0
-        if lsn > self.cut_lsn:
-            self.cut_lsn, self.cut_index = lsn, 0
-        self.end = lsn
-
-
-cdef inline object record(object topic, object key, object value, object headers):
-    """Record(topic, key, value, headers), without the call of a Python function."""
-    made = (<PyTypeObject*>RECORD).tp_alloc(<PyTypeObject*>RECORD, 6)
-    PyObject_GC_UnTrack(made)  # it can't be part of a cycle, and there are millions of it
-    put_item(made, 0, topic)
-    put_item(made, 1, key)
-    put_item(made, 2, value)
-    put_item(made, 3, headers)
-    put_item(made, 4, None)
-    put_item(made, 5, 0)
-    return made
-
-
-cdef inline void put_item(object made, Py_ssize_t place, object item):
-    Py_INCREF(item)
-    PyTuple_SET_ITEM(made, place, item)
-
-
-cdef inline Py_ssize_t bytes_of(object part):
-    return 0 if part is None else PyBytes_GET_SIZE(part)
-
-
-cdef inline Py_ssize_t record_bytes(object made):
-    return bytes_of(<object>PyTuple_GET_ITEM(made, 1)) + bytes_of(<object>PyTuple_GET_ITEM(made, 2))
-
-
-cdef struct Note:
-    uint64_t key  # topic's and key's hashes
-    Py_ssize_t size
-    uint8_t header_bytes
-    char header[71]
-
-
-cdef class Written:
-    """As cdc.kafka.written.Written, without keeping a single object."""
-
-    cdef Note* notes
-    cdef Py_ssize_t count, room
-    cdef readonly Py_ssize_t size
-
-    def __dealloc__(self):
-        PyMem_Free(self.notes)
-
-    def __len__(self):
-        return self.count
-
-    def clear(self):
-        self.count = self.size = 0
-
-    def add(self, record):
-        self._add(record)
-
-    cdef int _add(self, object made) except -1:
-        cdef Note* note
-        cdef Note* notes
-        if self.count == self.room:
-            notes = <Note*>PyMem_Realloc(self.notes, max(1024, 2 * self.room) * sizeof(Note))
-            if notes == NULL:
-                raise MemoryError
-            self.notes, self.room = notes, max(1024, 2 * self.room)
-        note = &self.notes[self.count]
-        note.key = note_key(
-            <object>PyTuple_GET_ITEM(made, 0), <object>PyTuple_GET_ITEM(made, 1)
-        )
-        note.size = record_bytes(made)
-        note.header_bytes = 0
-        for name, value in <list>PyTuple_GET_ITEM(made, 3):
-            if name == HEADER_NAME:  # its first part is the position
-                note.header_bytes = min(PyBytes_GET_SIZE(value), sizeof(note.header))
-                memcpy(note.header, PyBytes_AS_STRING(value), note.header_bytes)
-        self.count += 1
-        self.size += note.size
-        return 0
-
-    def position(self, topic, key, Py_ssize_t size):
-        cdef uint64_t sought = note_key(topic, key)
-        cdef Py_ssize_t number
-        for number in range(self.count):
-            note = &self.notes[number]
-            if note.key == sought and note.size == size:
-                return PyBytes_FromStringAndSize(note.header, note.header_bytes)
-        return b""
-
-
-cdef uint64_t note_key(object topic, object key) except? 0:
-    return <uint64_t>hash(topic) * 31 + <uint64_t>hash(key)
-
-
-def produce(send, list records, Py_ssize_t start, Py_ssize_t end, Written written):
-    """As cdc.kafka.written.produce."""
-    cdef Py_ssize_t number
-    if not 0 <= start <= end <= PyList_GET_SIZE(records):
-        raise ValueError("a part of the records that there isn't")
-    for number in range(start, end):
-        made = records[number]
-        topic = <object>PyTuple_GET_ITEM(made, 0)
-        key = <object>PyTuple_GET_ITEM(made, 1)
-        value = <object>PyTuple_GET_ITEM(made, 2)
-        headers = <object>PyTuple_GET_ITEM(made, 3)
-        place = <object>PyTuple_GET_ITEM(made, 4)
-        timestamp_ms = <object>PyTuple_GET_ITEM(made, 5)
-        if place is None:
-            place = -1
-        try:
-            send(topic, value, key, place, None, None, timestamp_ms, headers)
-        except BufferError:
-            return number
-        written._add(made)
-    return end
+include "transactions.pxi"
+include "rows.pxi"
 
 
 cdef struct Column:
@@ -319,6 +75,10 @@ cdef struct Cell:
     const uint8_t* text
     Py_ssize_t size
 
+cdef struct Part:  # of what was written: a column with its name
+    Py_ssize_t start
+    Py_ssize_t end
+
 
 cdef class Table:
     """What the compiled way has to know of a table: a TableEncoder's constants, as bytes.
@@ -333,10 +93,12 @@ cdef class Table:
     cdef Column* columns
     cdef Cell* cells
     cdef Cell* olds
-    cdef Py_ssize_t* starts
-    cdef Py_ssize_t* ends
+    cdef Part* parts
+    cdef Part* old_parts
     cdef int* key
     cdef int width, key_width
+    cdef Py_ssize_t fixed_bytes
+    """What a row takes at most beside its texts."""
     cdef bint compacted, reselects
     cdef bytes head, middle, tail, version
     cdef Out before_lsn, between  # the transaction's texts, cut where a row's own LSN goes
@@ -349,17 +111,21 @@ cdef class Table:
         self.topic, self.version = topic, version
         self.compacted, self.reselects = flags
         self.head, self.middle, self.tail = source
+        columns = [(*column[:2], column[2] + bytes(NAME_BYTES), *column[3:]) for column in columns]
         self.keep = [column[2:6] for column in columns]
         self.fragments = [column[6] for column in columns]
         self.width, self.key_width = len(columns), len(key)
         self.columns = <Column*>PyMem_Malloc(max(1, self.width) * sizeof(Column))
         self.cells = <Cell*>PyMem_Malloc(max(1, self.width) * sizeof(Cell))
         self.olds = <Cell*>PyMem_Malloc(max(1, self.width) * sizeof(Cell))
-        self.starts = <Py_ssize_t*>PyMem_Malloc(max(1, self.width) * sizeof(Py_ssize_t))
-        self.ends = <Py_ssize_t*>PyMem_Malloc(max(1, self.width) * sizeof(Py_ssize_t))
+        self.parts = <Part*>PyMem_Malloc(max(1, self.width) * sizeof(Part))
+        self.old_parts = <Part*>PyMem_Malloc(max(1, self.width) * sizeof(Part))
         self.key = <int*>PyMem_Malloc(max(1, self.key_width) * sizeof(int))
-        if not (self.columns and self.cells and self.olds and self.starts and self.ends and self.key):
+        if not (self.columns and self.cells and self.olds and self.key):
             raise MemoryError
+        if not (self.parts and self.old_parts):
+            raise MemoryError
+        self.fixed_bytes = 0
         for number, index in enumerate(key):
             self.key[number] = index
         for number, column in enumerate(columns):
@@ -367,16 +133,18 @@ cdef class Table:
             if column[0] == TIMESTAMPTZ and not 0 <= column[1] <= TIME_DIGITS_MAX:
                 self.columns[number].kind = OTHER
             text(column[2], &self.columns[number].name, &self.columns[number].name_bytes)
+            self.columns[number].name_bytes -= NAME_BYTES
             text(column[3], &self.columns[number].null, &self.columns[number].null_bytes)
             text(column[4], &self.columns[number].absent, &self.columns[number].absent_bytes)
             text(column[5], &self.columns[number].unsent, &self.columns[number].unsent_bytes)
+            self.fixed_bytes += LONGEST_FIXED + NAME_BYTES + max(map(len, column[2:6]))
 
     def __dealloc__(self):
         PyMem_Free(self.columns)
         PyMem_Free(self.cells)
         PyMem_Free(self.olds)
-        PyMem_Free(self.starts)
-        PyMem_Free(self.ends)
+        PyMem_Free(self.parts)
+        PyMem_Free(self.old_parts)
         PyMem_Free(self.key)
         PyMem_Free(self.before_lsn.data)
         PyMem_Free(self.between.data)
@@ -498,9 +266,11 @@ cdef class Translator:
     cdef Cursor cursor
     cdef object find, slow
     cdef list records
+    cdef Rows rows  # those under way, which are the last of the records
+    cdef Py_ssize_t rows_room
+    cdef Py_ssize_t counted, count
     cdef dict tables
     cdef set unwanted
-    cdef Out out
     cdef char clock[80]
     cdef int clock_bytes
     cdef uint64_t serial, last_oid
@@ -514,10 +284,8 @@ cdef class Translator:
         self.cursor, self.records, self.find, self.slow = cursor, records, table, slow
         self.tables = {}
         self.unwanted = set()
-        self.last = None
-
-    def __dealloc__(self):
-        PyMem_Free(self.out.data)
+        self.last = self.rows = None
+        self.rows_room = 4096
 
     def forget(self, oid):
         """A new Relation message: what the relation means is asked for again."""
@@ -538,39 +306,63 @@ cdef class Translator:
         cdef Py_buffer view
         cdef const uint8_t* p
         cdef Py_ssize_t length
-        cdef int done
+        cdef bint full = False
         self._set_clock(clock_ns)
-        self.made_bytes = 0
+        self.count = self.made_bytes = self.counted = 0
+        self._count()
         PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
         try:
             if not 0 <= start <= end <= view.len:
                 raise ValueError("a part of the buffer that it doesn't have")
             p = <const uint8_t*>view.buf
-            while end - start >= 5 and p[start] == c"d":
-                if PyList_GET_SIZE(self.records) >= records_max or self.made_bytes >= bytes_max:
+            while end - start >= 5 and p[start] == c"d" and not full:
+                if self.count >= records_max or self.made_bytes >= bytes_max:
                     break
                 length = be32(p + start + 1)
                 if length < 4 or length >= end - start:
                     break
-                done = self._frame(p + start + 5, length - 4)
-                if not done:
-                    full = self.slow(PyBytes_FromStringAndSize(<const char*>p + start + 5, length - 4))
+                if not self._frame(p + start + 5, length - 4):
+                    full = self._slowly(p + start + 5, length - 4)
                 start += length + 1
-                if not done and full:
-                    break
         finally:
             PyBuffer_Release(&view)
-            if self.out.room > OUT_BYTES_MAX:
-                release(&self.out)
-        self._count_bytes()
+            self._close_rows()
         return start
 
-    cdef int _count_bytes(self) except -1:
-        """Those that ``slow`` has made count, too."""
-        cdef Py_ssize_t number, size = 0
-        for number in range(PyList_GET_SIZE(self.records)):
-            size += record_bytes(self.records[number])
-        self.made_bytes = size
+    cdef bint _slowly(self, const uint8_t* payload, Py_ssize_t size) except -1:
+        """Leave a payload to ``slow``; what that makes stands behind what was made so far."""
+        self._close_rows()
+        full = self.slow(PyBytes_FromStringAndSize(<const char*>payload, size))
+        self._count()
+        return full
+
+    cdef int _count(self) except -1:
+        """Take account of records that weren't made here."""
+        for made in self.records[self.counted:]:
+            if type(made) is Rows:
+                self.count += (<Rows>made).count
+                self.made_bytes += (<Rows>made).size
+            else:
+                self.count += 1
+                self.made_bytes += bytes_of(made.key) + bytes_of(made.value)
+        self.counted = PyList_GET_SIZE(self.records)
+        return 0
+
+    cdef int _open_rows(self) except -1:
+        self.rows = Rows(self.rows_room)
+        self.records.append(self.rows)
+        self.counted += 1
+        return 0
+
+    cdef int _close_rows(self) except -1:
+        if self.rows is None:
+            return 0
+        if self.rows.count == 0:
+            self.records.pop()
+            self.counted -= 1
+        else:
+            self.rows_room = min(self.rows.out.size + self.rows.out.size // 8, ROOM_BYTES_MAX)
+        self.rows = None
         return 0
 
     cdef void _set_clock(self, int64_t ns) noexcept:
@@ -639,17 +431,18 @@ cdef class Translator:
             self.last, self.last_oid = table, oid
         if table.entered != self.serial:
             table.enter(cursor, self.serial)
-        self.out.size = 0
+        if self.rows is None:
+            self._open_rows()
         if kind == c"I":
             if m[5] != c"N" or tuple_of(m, size, 6, table.cells, table.width) != size:
                 return 0
-            return self._written(table, c"c", False, lsn)
+            return self._whole(self._written(table, c"c", False, lsn))
         if kind == c"D":
             if m[5] != c"K" and m[5] != c"O":
                 return 0
             if tuple_of(m, size, 6, table.cells, table.width) != size:
                 return 0
-            return self._deleted(table, m[5] == c"K", lsn)
+            return self._whole(self._deleted(table, m[5] == c"K", lsn))
         at = 5
         if m[5] == c"O":
             at = tuple_of(m, size, 6, table.olds, table.width)
@@ -659,7 +452,13 @@ cdef class Translator:
             return 0
         if tuple_of(m, size, at + 1, table.cells, table.width) != size:
             return 0
-        return self._written(table, c"u", at > 5, lsn)
+        return self._whole(self._written(table, c"u", at > 5, lsn))
+
+    cdef inline int _whole(self, int known) except -1:
+        """Take back what was begun of a row that isn't for us."""
+        if not known:
+            self.rows.out.size = self.rows.end
+        return known
 
     cdef object _table(self, uint32_t oid):
         found = self.tables.get(oid)
@@ -675,104 +474,67 @@ cdef class Translator:
 
     cdef int _written(self, Table table, uint8_t op, bint has_old, uint64_t lsn) except -1:
         """A create or update; an old row fills what is absent in the new one."""
-        cdef Out* out = &self.out
+        cdef Out* out = &self.rows.out
         cdef int number
-        cdef Py_ssize_t key_start
         if table.reselects:
             for number in range(table.width):
                 if table.cells[number].kind == c"u" and (
                     not has_old or table.olds[number].kind == c"u"
                 ):
                     return 0
-        reserve(out, 256)
+        reserve(out, 64)
         put_literal(out, b'{"before":')
         if not has_old:
             put_literal(out, b"null")
         else:
-            if not self._image(table, table.olds, False):
+            if not self._image(table, table.olds, table.old_parts, False):
                 return 0
-            key_start = self._put_key(table)
-            if key_start < 0:
-                return 0
-            old_key = PyBytes_FromStringAndSize(out.data + key_start, out.size - key_start)
-            out.size = key_start
             for number in range(table.width):
                 if table.cells[number].kind == c"u":
                     table.cells[number] = table.olds[number]
         put_literal(out, b',"after":')
-        if not self._image(table, table.cells, False):
+        if not self._image(table, table.cells, table.parts, False):
             return 0
-        key_start = out.size
-        key = None
-        if table.key_width:
-            if self._put_key(table) < 0:
-                return 0
-            key = PyBytes_FromStringAndSize(out.data + key_start, out.size - key_start)
-            out.size = key_start
-            if has_old and key != old_key:
-                return 0
-        self._append(table, op, lsn, key)
-        return 1
+        if has_old and not self._same_key(table):
+            return 0
+        return self._end(table, op, lsn)
 
     cdef int _deleted(self, Table table, bint is_key, uint64_t lsn) except -1:
-        cdef Out* out = &self.out
-        cdef Py_ssize_t start
-        reserve(out, 256)
+        cdef Out* out = &self.rows.out
+        reserve(out, 64)
         put_literal(out, b'{"before":')
-        if not self._image(table, table.cells, is_key):
+        if not self._image(table, table.cells, table.parts, is_key):
             return 0
-        start = out.size
-        key = None
-        if table.key_width:
-            if self._put_key(table) < 0:
-                return 0
-            key = PyBytes_FromStringAndSize(out.data + start, out.size - start)
-            out.size = start
-        reserve(out, 256)
         put_literal(out, b',"after":null')
-        headers = self._append(table, c"d", lsn, key)
-        if table.compacted:
-            self.records.append(record(table.topic, key, None, headers))
-        return 1
+        return self._end(table, c"d", lsn)
 
-    cdef object _append(self, Table table, uint8_t op, uint64_t lsn, object key):
-        """End the value that was begun, and append its record; returns the record's headers."""
-        cdef Out* out = &self.out
-        self._end(table, op, lsn)
-        headers = self._headers(table)
-        value = PyBytes_FromStringAndSize(out.data, out.size)
-        self.made_bytes += out.size
-        self.records.append(record(table.topic, key, value, headers))
-        return headers
-
-    cdef int _image(self, Table table, Cell* cells, bint is_key) except -1:
+    cdef int _image(self, Table table, Cell* cells, Part* parts, bint is_key) except -1:
         """A row as JSON; 0 where a text isn't of its column's type."""
-        cdef Out* out = &self.out
-        cdef Py_ssize_t start = out.size
+        cdef Out* out = &self.rows.out
+        cdef Py_ssize_t start = out.size, room = table.fixed_bytes + 64
         cdef int number
         cdef Column* column
         cdef Cell* cell
         for number in range(table.width):
+            if cells[number].kind == c"t":
+                room += longest(cells[number].text, cells[number].size)
+        reserve(out, room)
+        for number in range(table.width):
             column = &table.columns[number]
             cell = &cells[number]
-            table.starts[number] = out.size
+            parts[number].start = out.size
             if cell.kind == c"t":
-                reserve(out, column.name_bytes + longest(cell.text, cell.size))
-                put(out, column.name, column.name_bytes)
+                put_name(out, column)
                 if not put_value(out, column.kind, column.digits, cell.text, cell.size):
-                    if not self._odd(table, number, cell):
+                    if not self._odd(table, number, cell, room):
                         return 0
             elif cell.kind == c"n" and not is_key:
-                reserve(out, column.null_bytes + 1)
                 put(out, column.null, column.null_bytes)
             elif cell.kind == c"n":
-                reserve(out, column.unsent_bytes + 1)
                 put(out, column.unsent, column.unsent_bytes)
             else:
-                reserve(out, column.absent_bytes + 1)
                 put(out, column.absent, column.absent_bytes)
-            table.ends[number] = out.size
-        reserve(out, 256)
+            parts[number].end = out.size
         if out.size == start:
             put_literal(out, b"{")
         else:
@@ -780,9 +542,9 @@ cdef class Translator:
         put_literal(out, b"}")
         return 1
 
-    cdef int _odd(self, Table table, int number, Cell* cell) except -1:
-        """Write a text that only the column's own function knows, in place of what was begun."""
-        cdef Out* out = &self.out
+    cdef int _odd(self, Table table, int number, Cell* cell, Py_ssize_t room) except -1:
+        """Write a text that only the column's own function knows; leaves ``room`` behind it."""
+        cdef Out* out = &self.rows.out
         cdef Py_ssize_t size
         cdef const char* written
         try:
@@ -792,33 +554,49 @@ cdef class Translator:
             written = PyUnicode_AsUTF8AndSize(fragment, &size)
         except Exception:
             return 0  # the slow way says what is wrong with it
-        reserve(out, size + 64)
+        reserve(out, size + room)
         put(out, written, size)
         return 1
 
-    cdef Py_ssize_t _put_key(self, Table table) except -2:
-        """Write the key's columns, from the image just written; where that starts, or -1."""
-        cdef Out* out = &self.out
-        cdef Py_ssize_t start = out.size, size
+    cdef bint _same_key(self, Table table):
+        """Whether the key of the row is that of its old one, and neither lacks a part."""
+        cdef const char* data = self.rows.out.data
         cdef int number, index
+        cdef Part old, new
         for number in range(table.key_width):
             index = table.key[number]
-            size = table.ends[index] - table.starts[index]
-            if size == 0:
-                return -1
-            reserve(out, size + 256)
-            memcpy(out.data + out.size, out.data + table.starts[index], size)
-            out.data[out.size] = c","  # the row's first column has given its comma for the brace
-            out.size += size
-        if out.size == start:
-            return start
-        out.data[start] = c"{"
-        put_literal(out, b"}")
-        return start
+            old, new = table.old_parts[index], table.parts[index]
+            if old.end == old.start or old.end - old.start != new.end - new.start:
+                return False
+            # The first byte is a brace in a row's first column and a comma in the others.
+            if memcmp(data + old.start + 1, data + new.start + 1, old.end - old.start - 1):
+                return False
+        return True
 
     cdef int _end(self, Table table, uint8_t op, uint64_t lsn) except -1:
+        """End the value that was begun, and add its record, or its two."""
+        cdef Rows rows = self.rows
+        cdef Out* out = &rows.out
+        cdef Py_ssize_t value = rows.end, value_bytes, key, key_bytes, header_bytes
+        self._put_end(table, op, lsn)
+        key = out.size
+        value_bytes = key - value
+        key_bytes = self._put_key(table)
+        if key_bytes < NONE:
+            return 0
+        header_bytes = self._put_header(table)
+        rows.add(table.topic, value, value_bytes, key, key_bytes, header_bytes)
+        self.count += 1
+        self.made_bytes += value_bytes + max(0, key_bytes)
+        if op == c"d" and table.compacted:
+            rows.add(table.topic, value, NONE, key, key_bytes, header_bytes)
+            self.count += 1
+            self.made_bytes += max(0, key_bytes)
+        return 1
+
+    cdef int _put_end(self, Table table, uint8_t op, uint64_t lsn) except -1:
         """Write everything after the rows."""
-        cdef Out* out = &self.out
+        cdef Out* out = &self.rows.out
         cdef char digits[20]
         cdef int count = decimal(digits, lsn)
         reserve(out, table.before_lsn.size + table.between.size + len(AFTER_LSN) + 200)
@@ -827,21 +605,52 @@ cdef class Translator:
         put(out, table.between.data, table.between.size)
         put(out, digits, count)
         put_bytes(out, AFTER_LSN)
-        out.data[out.size] = op
-        out.size += 1
+        put_byte(out, op)
         put(out, self.clock, self.clock_bytes)
         return 0
 
-    cdef object _headers(self, Table table):
-        """Move on to the frame's position, and write it."""
-        cdef char value[64]
-        cdef Py_ssize_t size = PyBytes_GET_SIZE(table.version)
+    cdef Py_ssize_t _put_key(self, Table table) except? -3:
+        """Write the key's columns, from the image; how long that is, NONE without a key.
+
+        Less than NONE: a part of it is absent.
+        """
+        cdef Out* out = &self.rows.out
+        cdef Py_ssize_t start = out.size, size
+        cdef int number
+        cdef Part part
+        if not table.key_width:
+            return NONE
+        for number in range(table.key_width):
+            part = table.parts[table.key[number]]
+            size = part.end - part.start
+            if size == 0:
+                return NONE - 1
+            reserve(out, size + 64)
+            memcpy(out.data + out.size, out.data + part.start, size)
+            out.data[out.size] = c","  # the row's first column has given its comma for the brace
+            out.size += size
+        out.data[start] = c"{"
+        put_literal(out, b"}")
+        return out.size - start
+
+    cdef int _put_header(self, Table table) except -1:
+        """Move on to the frame's position, and write it; how long that is."""
+        cdef Out* out = &self.rows.out
+        cdef char* at
+        reserve(out, POSITION_BYTES + VERSION_BYTES_MAX)
         self.cursor._next()
-        memcpy(value, self.cursor.place, 26)
-        hexadecimal(value + 26, self.cursor.index, 16)
-        memcpy(value + 42, PyBytes_AS_STRING(table.version), size)
-        header = (HEADER_NAME, PyBytes_FromStringAndSize(value, 42 + size))
-        headers = [header]
-        PyObject_GC_UnTrack(header)
-        PyObject_GC_UnTrack(headers)
-        return headers
+        at = out.data + out.size
+        memcpy(at, self.cursor.place, 26)
+        hexadecimal(at + 26, self.cursor.index, 16)
+        out.size += POSITION_BYTES
+        put_bytes(out, table.version)
+        return POSITION_BYTES + PyBytes_GET_SIZE(table.version)
+
+
+cdef inline void put_name(Out* out, Column* column) noexcept nogil:
+    """Names have room behind them, on either side."""
+    if column.name_bytes <= NAME_BYTES:
+        memcpy(out.data + out.size, column.name, NAME_BYTES)
+        out.size += column.name_bytes
+    else:
+        put(out, column.name, column.name_bytes)

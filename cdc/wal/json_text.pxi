@@ -1,11 +1,11 @@
 """PostgreSQL's texts → JSON in a growing buffer: the common forms of the common types.
 
 Each ``put_…`` of a value returns 1, or 0 for a text that it doesn't know, with nothing written:
-then cdc/values.py decides. The caller has reserved ``longest`` bytes, which every form fits into:
-a control character takes six, a quote or backslash two, anything else of a text one; an array's
+then cdc/values decides. The caller has reserved ``longest`` and LONGEST_FIXED bytes, which every form
+fits into: a control character takes six, a quote or backslash two, anything else of a text one; an array's
 bare element has a comma or brace behind it, and takes its quotes and one of those; base64 takes
 fewer than hexadecimal digits; and what else has a length of its own takes less than 64.
-Texts are copied eight bytes at a time: no more than are left of the text, so there is room.
+Texts are copied eight bytes at a time, so a few behind them may be written, for which there is room.
 """
 
 cdef enum:  # cdc.values.codec.Kind, which says what each one is
@@ -30,16 +30,24 @@ cdef struct Out:
 
 cdef extern from *:
     """
+    #define ONES 0x0101010101010101ULL
+    #define HIGHS 0x8080808080808080ULL
     #if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
+    #define LITTLE_ENDIAN_HERE 1
     #define lowest_byte(word) (__builtin_ctzll(word) >> 3)
     #else
+    #define LITTLE_ENDIAN_HERE 0
     #define lowest_byte(word) 0
     #endif
     """
+    uint64_t ONES
+    uint64_t HIGHS
+    int LITTLE_ENDIAN "LITTLE_ENDIAN_HERE"
     int lowest_byte(uint64_t word) nogil
 
-cdef uint64_t ONES = 0x0101010101010101
-cdef uint64_t HIGHS = 0x8080808080808080
+cdef enum:
+    LONGEST_FIXED = 64
+
 cdef const char* HEX_DIGITS = b"0123456789abcdef"
 cdef const char* BASE64 = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
 
@@ -57,20 +65,17 @@ cdef int reserve(Out* out, Py_ssize_t more) except -1:
     return 0
 
 
-cdef void release(Out* out) noexcept:
-    PyMem_Free(out.data)
-    out.data = NULL
-    out.size = out.room = 0
+cdef inline Py_ssize_t longest(const uint8_t* p, Py_ssize_t size) noexcept nogil:
+    """How many bytes a text may take, beside LONGEST_FIXED."""
+    return 6 * size if size < 65_536 else longest_of_long(p, size)
 
 
-cdef Py_ssize_t longest(const uint8_t* p, Py_ssize_t size) noexcept nogil:
-    """How many bytes a text may take; of long ones the control characters are counted."""
+cdef Py_ssize_t longest_of_long(const uint8_t* p, Py_ssize_t size) noexcept nogil:
+    """Its control characters are counted, because of which it could be three times as much."""
     cdef Py_ssize_t at, controls = 0
-    if size < 65_536:
-        return 6 * size + 64
     for at in range(size):
         controls += p[at] < 0x20
-    return 2 * size + 5 * controls + 64
+    return 2 * size + 5 * controls
 
 
 cdef inline void put(Out* out, const char* text, Py_ssize_t size) noexcept nogil:
@@ -159,6 +164,35 @@ cdef inline uint64_t has_zero(uint64_t word) noexcept nogil:
     return (word - ONES) & ~word & HIGHS
 
 
+cdef inline uint64_t special_of(uint64_t word) noexcept nogil:
+    """Marks bytes that can't be copied; above the lowest one others may be marked, too."""
+    return (
+        (word & HIGHS)
+        | ((word - 0x20 * ONES) & ~word & HIGHS)
+        | has_zero(word ^ (0x22 * ONES))
+        | has_zero(word ^ (0x5C * ONES))
+    )
+
+
+cdef inline uint64_t last_bytes(const uint8_t* p, Py_ssize_t size, Py_ssize_t left) noexcept nogil:
+    """The ``left`` bytes, fewer than eight, that end a text, and zeros behind them."""
+    cdef uint64_t word = 0
+    cdef uint32_t low, high
+    if not LITTLE_ENDIAN:
+        return 0
+    if size >= 8:
+        memcpy(&word, p + size - 8, 8)
+        return word >> (64 - 8 * left)
+    p += size - left
+    if left >= 4:
+        memcpy(&low, p, 4)
+        memcpy(&high, p + left - 4, 4)
+        return low | (<uint64_t>high << (8 * left - 32))
+    return (
+        p[0] | (<uint64_t>p[left >> 1] << (8 * (left >> 1))) | (<uint64_t>p[left - 1] << (8 * left - 8))
+    )
+
+
 cdef int put_text(Out* out, const uint8_t* p, Py_ssize_t size) noexcept nogil:
     put_byte(out, c'"')
     if not put_escaped(out, p, size):
@@ -169,61 +203,76 @@ cdef int put_text(Out* out, const uint8_t* p, Py_ssize_t size) noexcept nogil:
 
 cdef int put_escaped(Out* out, const uint8_t* p, Py_ssize_t size) noexcept nogil:
     """UTF-8 with JSON's escapes, as json.encoder.encode_basestring writes them."""
-    cdef Py_ssize_t at = 0
-    cdef int length
+    cdef Py_ssize_t at = 0, left, length
     cdef uint64_t word, special
     cdef uint8_t byte
     cdef char* to = out.data + out.size
     while at < size:
-        if size - at >= 8:
+        left = size - at
+        if left >= 8:
             memcpy(&word, p + at, 8)
-            special = (
-                (word & HIGHS)
-                | ((word - 0x20 * ONES) & ~word & HIGHS)
-                | has_zero(word ^ (0x22 * ONES))
-                | has_zero(word ^ (0x5C * ONES))
-            )
-            memcpy(to, &word, 8)
-            if not special:
-                to += 8
-                at += 8
-                continue
-            length = lowest_byte(special)
-            to += length
-            at += length
-        byte = p[at]
-        if byte >= 0x80:
-            length = character(p + at, size - at)
-            if not length:
-                return 0
-            memcpy(to, p + at, length)
-            to += length
-            at += length
-            continue
-        at += 1
-        if byte >= 0x20 and byte != 0x22 and byte != 0x5C:
-            to[0] = byte
-            to += 1
-            continue
-        to[0] = c"\\"
-        to += 2
-        if byte == 0x22 or byte == 0x5C:
-            (to - 1)[0] = byte
-        elif byte == c"\n":
-            (to - 1)[0] = c"n"
-        elif byte == c"\t":
-            (to - 1)[0] = c"t"
-        elif byte == c"\r":
-            (to - 1)[0] = c"r"
-        elif byte == c"\f":
-            (to - 1)[0] = c"f"
-        elif byte == c"\b":
-            (to - 1)[0] = c"b"
+            left = 8
         else:
-            (to - 1)[0] = c"u"
-            hexadecimal(to, byte, 4)
-            to += 4
+            word = last_bytes(p, size, left)
+        while True:
+            memcpy(to, &word, 8)
+            special = special_of(word)
+            length = lowest_byte(special) if special else 8
+            if length >= left:
+                to += left
+                at += left
+                break
+            to += length
+            at += length
+            byte = p[at]
+            if byte != 0x22 and byte != 0x5C:
+                length = put_rare(&to, p + at, size - at)
+                if not length:
+                    return 0
+                at += length
+                break
+            to[0] = c"\\"
+            to[1] = byte
+            to += 2
+            at += 1
+            left -= length + 1
+            if not left or not LITTLE_ENDIAN:
+                break
+            word >>= 8 * (length + 1)
     out.size = to - out.data
+    return 1
+
+
+cdef Py_ssize_t put_rare(char** to, const uint8_t* p, Py_ssize_t size) noexcept nogil:
+    """A character that isn't ASCII, or a byte that needs no look elsewhere; how long, 0: wrong."""
+    cdef uint8_t byte = p[0]
+    cdef char* at = to[0]
+    cdef int length
+    if byte >= 0x80:
+        length = character(p, size)
+        memcpy(at, p, length)
+        to[0] += length
+        return length
+    if byte >= 0x20:
+        at[0] = byte
+        to[0] += 1
+        return 1
+    at[0] = c"\\"
+    to[0] += 2
+    if byte == c"\n":
+        at[1] = c"n"
+    elif byte == c"\t":
+        at[1] = c"t"
+    elif byte == c"\r":
+        at[1] = c"r"
+    elif byte == c"\f":
+        at[1] = c"f"
+    elif byte == c"\b":
+        at[1] = c"b"
+    else:
+        at[1] = c"u"
+        hexadecimal(at + 2, byte, 4)
+        to[0] += 4
     return 1
 
 
@@ -252,6 +301,12 @@ cdef inline bint is_digit(uint8_t byte) noexcept nogil:
 
 
 cdef inline Py_ssize_t digits_from(const uint8_t* p, Py_ssize_t at, Py_ssize_t size) noexcept nogil:
+    cdef uint64_t word
+    while size - at >= 8:
+        memcpy(&word, p + at, 8)
+        if ((word & (0xF0 * ONES)) | (((word + 0x06 * ONES) & (0xF0 * ONES)) >> 4)) != 0x33 * ONES:
+            break
+        at += 8
     while at < size and is_digit(p[at]):
         at += 1
     return at
@@ -392,7 +447,8 @@ cdef int put_timestamptz(
     Out* out, const uint8_t* p, Py_ssize_t size, int digits
 ) noexcept nogil:
     cdef int64_t days, seconds
-    cdef Py_ssize_t end = size - 3, fraction
+    cdef Py_ssize_t end = size - 3, fraction, at
+    cdef char* to
     if size < 22 or not date_of(p, &days) or p[10] != c" " or not clock_of(p + 11, &seconds):
         return 0
     if p[end] != c"+" or p[end + 1] != c"0" or p[end + 2] != c"0":
@@ -403,17 +459,21 @@ cdef int put_timestamptz(
             return 0
     else:
         fraction = 0
-    put_byte(out, c'"')
-    put(out, <const char*>p, 10)
-    put_byte(out, c"T")
-    put(out, <const char*>p + 11, 8)
+    to = out.data + out.size
+    to[0] = c'"'
+    memcpy(to + 1, p, 10)
+    to[11] = c"T"
+    memcpy(to + 12, p + 11, 8)
+    to += 20
     if fraction or digits:
-        put_byte(out, c".")
-        put(out, <const char*>p + 20, fraction)
-        while fraction < digits:
-            put_byte(out, c"0")
-            fraction += 1
-    put_literal(out, b'Z"')
+        to[0] = c"."
+        for at in range(fraction):
+            to[at + 1] = p[20 + at]
+        for at in range(fraction, digits):
+            to[at + 1] = c"0"
+        to += 1 + max(fraction, digits)
+    memcpy(to, b'Z"', 2)
+    out.size = to + 2 - out.data
     return 1
 
 

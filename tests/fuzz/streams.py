@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, cast
 
 from cdc.errors import CorruptMessageError, TableRefusedError
 from cdc.records.position import Lsn, Position
-from cdc.records.record import Record
+from cdc.records.record import Record, each
 from cdc.records.schema import Column, TableSchema
 from cdc.tables import Tables
 from cdc.translation import Limits, Translation
@@ -140,13 +140,14 @@ def outcome(made: Stream, *, compiled: bool) -> tuple[list[Record], tuple[Any, .
     translation = Translation(
         cast("Tables", made.table), cast("Any", progress), lambda _: None, compiled=compiled
     )
-    buffer, start, records = bytearray(made.data), 0, []
+    buffer, start = bytearray(made.data), 0
+    records: list[Record] = []
     try:
         while (used := translation.feed(buffer, start, len(buffer), made.limits)) != start:
-            records += translation.take().records
+            records += each(translation.take().records)
             start = used
     except (CorruptMessageError, TableRefusedError) as error:
-        return records + translation.take().records, (), type(error)
+        return [*records, *each(translation.take().records)], (), type(error)
     cursor = translation.cursor
     places = cursor.reached, cursor.cut, cursor.flush_lsn, cursor.cut_ts_us, cursor.transaction
     return records, (*places, start), None

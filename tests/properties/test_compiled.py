@@ -17,7 +17,7 @@ from cdc.events import TableEncoder
 from cdc.metadata import MessageEvents
 from cdc.readable import NATIVE
 from cdc.records.position import Lsn, Position, parse_filled
-from cdc.records.record import Record
+from cdc.records.record import Record, each
 from cdc.records.schema import TableSchema
 from cdc.reference import Log
 from cdc.rules import EventRules
@@ -148,13 +148,13 @@ def outcome(
     try:
         while True:
             used = translation.feed(buffer, start, len(buffer), limits)
-            made += translation.take().records
+            made += each(translation.take().records)
             if used == start:
                 break
             start = used
     except (CorruptMessageError, TableRefusedError) as raised:
         error = type(raised)
-        made += translation.take().records
+        made += each(translation.take().records)
     cursor = translation.cursor
     places = cursor.reached, cursor.cut, cursor.flush_lsn, cursor.cut_ts_us, cursor.transaction
     return made, (*places, start) if error is None else (), error

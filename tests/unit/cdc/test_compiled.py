@@ -8,10 +8,10 @@ import pytest
 
 from cdc.kafka.written import PureWritten, pure_produce
 from cdc.records.position import HEADER
-from cdc.records.record import Record
+from cdc.records.record import Part, Record
 from cdc.wal.compiled import fast
 
-RECORDS = [
+RECORDS: list[Part] = [
     Record("t", b'{"id":1}', b"value", [(HEADER, b"1/1")]),
     Record("t", b'{"id":1}', None, [("other", b"x"), (HEADER, b"2/1")]),
     Record("t", None, b"no key", [], 2),

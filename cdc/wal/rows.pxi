@@ -1,0 +1,195 @@
+"""Records as bytes in one buffer, which become Python's objects when they are handed to the client.
+
+A record of its own is seven objects, and as many allocations; here it is a part of two.
+"""
+
+cdef object HEADER_NAME = HEADER
+
+cdef struct Span:
+    Py_ssize_t value  # where it starts; the header stands right behind the key
+    Py_ssize_t value_bytes  # NONE: there is no value; likewise of the key
+    Py_ssize_t key
+    Py_ssize_t key_bytes
+    Py_ssize_t header_bytes
+    Py_ssize_t topic
+
+cdef enum:
+    NONE = -1
+    HEADER_BYTES_MAX = 71
+
+
+cdef class Rows:
+    """Records of the compiled way, in their order: a sequence of Record."""
+
+    cdef Out out
+    cdef Span* spans
+    cdef Py_ssize_t end  # of what belongs to the records, in out
+    cdef Py_ssize_t count, room, sent
+    cdef list topics
+    cdef object topic
+    cdef readonly Py_ssize_t size
+    """Bytes of keys and values."""
+
+    def __cinit__(self, Py_ssize_t room):
+        self.topics = []
+        self.topic = None
+        reserve(&self.out, room)
+
+    def __dealloc__(self):
+        PyMem_Free(self.out.data)
+        PyMem_Free(self.spans)
+
+    def __len__(self):
+        return self.count
+
+    def __getitem__(self, Py_ssize_t number):
+        if not 0 <= number < self.count:
+            raise IndexError("a record that there isn't")
+        span = &self.spans[number]
+        headers = [(HEADER_NAME, self._header(span))]
+        return Record(self.topics[span.topic], self._key(span), self._value(span), headers)
+
+    cdef int add(
+        self, object topic, Py_ssize_t value, Py_ssize_t value_bytes, Py_ssize_t key,
+        Py_ssize_t key_bytes, Py_ssize_t header_bytes
+    ) except -1:
+        """Add a record of which all parts are in ``out``."""
+        cdef Span* span
+        cdef Span* spans
+        if self.count == self.room:
+            spans = <Span*>PyMem_Realloc(self.spans, max(256, 2 * self.room) * sizeof(Span))
+            if spans == NULL:
+                raise MemoryError
+            self.spans, self.room = spans, max(256, 2 * self.room)
+        if topic is not self.topic:
+            self.topics.append(topic)
+            self.topic = topic
+        span = &self.spans[self.count]
+        span.value, span.value_bytes = value, value_bytes
+        span.key, span.key_bytes = key, key_bytes
+        span.header_bytes = header_bytes
+        span.topic = PyList_GET_SIZE(self.topics) - 1
+        self.count += 1
+        self.size += max(0, value_bytes) + max(0, key_bytes)
+        self.end = self.out.size
+        return 0
+
+    cdef object _key(self, Span* span):
+        return self._bytes(span.key, span.key_bytes)
+
+    cdef object _value(self, Span* span):
+        return self._bytes(span.value, span.value_bytes)
+
+    cdef object _header(self, Span* span):
+        return self._bytes(span.key + max(0, span.key_bytes), span.header_bytes)
+
+    cdef inline object _bytes(self, Py_ssize_t start, Py_ssize_t size):
+        return None if size == NONE else PyBytes_FromStringAndSize(self.out.data + start, size)
+
+    cdef bint produce(self, send, Written written) except -1:
+        """Hand over what wasn't yet; returns whether that was all, else the queue is full."""
+        while self.sent < self.count:
+            span = &self.spans[self.sent]
+            topic, key, header = self.topics[span.topic], self._key(span), self._header(span)
+            value = self._value(span)
+            try:
+                send(topic, value, key, -1, None, None, 0, [(HEADER_NAME, header)])
+            except BufferError:
+                return False
+            except BaseException:
+                written.culprit = self[self.sent]
+                raise
+            written.note(topic, key, max(0, span.value_bytes) + max(0, span.key_bytes), header)
+            self.sent += 1
+        self.sent = 0
+        return True
+
+
+cdef struct Note:
+    uint64_t key  # topic's and key's hashes
+    Py_ssize_t size
+    uint8_t header_bytes
+    char header[71]  # HEADER_BYTES_MAX
+
+
+cdef class Written:
+    """As cdc.kafka.written.Written, without keeping a single object."""
+
+    cdef Note* notes
+    cdef Py_ssize_t count, room
+    cdef readonly Py_ssize_t size
+    cdef public object culprit
+
+    def __dealloc__(self):
+        PyMem_Free(self.notes)
+
+    def __len__(self):
+        return self.count
+
+    def clear(self):
+        self.count = self.size = 0
+
+    def add(self, record):
+        topic, key, value, headers, _, _ = record
+        position = b""
+        for name, header in headers:
+            if name == HEADER_NAME:
+                position = header
+        self.note(topic, key, bytes_of(key) + bytes_of(value), position)
+
+    cdef int note(self, object topic, object key, Py_ssize_t size, bytes header) except -1:
+        cdef Note* note
+        cdef Note* notes
+        if self.count == self.room:
+            notes = <Note*>PyMem_Realloc(self.notes, max(1024, 2 * self.room) * sizeof(Note))
+            if notes == NULL:
+                raise MemoryError
+            self.notes, self.room = notes, max(1024, 2 * self.room)
+        note = &self.notes[self.count]
+        note.key = note_key(topic, key)
+        note.size = size
+        note.header_bytes = min(PyBytes_GET_SIZE(header), HEADER_BYTES_MAX)
+        memcpy(note.header, PyBytes_AS_STRING(header), note.header_bytes)
+        self.count += 1
+        self.size += size
+        return 0
+
+    def position(self, topic, key, Py_ssize_t size):
+        cdef uint64_t sought = note_key(topic, key)
+        cdef Py_ssize_t number
+        for number in range(self.count):
+            note = &self.notes[number]
+            if note.key == sought and note.size == size:
+                return PyBytes_FromStringAndSize(note.header, note.header_bytes)
+        return b""
+
+
+cdef uint64_t note_key(object topic, object key) except? 0:
+    return <uint64_t>hash(topic) * 31 + <uint64_t>hash(key)
+
+
+cdef inline Py_ssize_t bytes_of(object part) except -1:
+    return 0 if part is None else len(part)
+
+
+def produce(send, list records, Py_ssize_t start, Py_ssize_t end, Written written):
+    """As cdc.kafka.written.produce; what comes from the compiled way may go in several parts."""
+    cdef Py_ssize_t number
+    if not 0 <= start <= end <= PyList_GET_SIZE(records):
+        raise ValueError("a part of the records that there isn't")
+    for number in range(start, end):
+        made = records[number]
+        if type(made) is Rows:
+            if not (<Rows>made).produce(send, written):
+                return number
+            continue
+        topic, key, value, headers, place, timestamp_ms = made
+        try:
+            send(topic, value, key, -1 if place is None else place, None, None, timestamp_ms, headers)
+        except BufferError:
+            return number
+        except BaseException:
+            written.culprit = made
+            raise
+        written.add(made)
+    return end
