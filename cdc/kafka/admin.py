@@ -28,6 +28,7 @@ METADATA_S: Final = 1.0
 REACH_S: Final = 10.0
 """How long a broker may take to answer at all before the start gives up."""
 REQUEST_S: Final = 60.0
+_LOOK_AGAIN_S: Final = 0.05
 PARTITIONS_PER_REQUEST_MAX: Final = 2_000
 """A KRaft controller takes 10,000 metadata records a request: partitions, topics and settings."""
 
@@ -122,12 +123,21 @@ class LogAdmin:
         return found
 
     def create(self, topics: Iterable[NewTopic]) -> dict[str, KafkaError]:
-        """Make topics; returns what went wrong with which."""
+        """Make topics; returns what went wrong with which.
+
+        A controller has made a topic before the brokers hear of it: that is waited for, else the
+        next question may find it missing.
+        """
         failed: dict[str, KafkaError] = {}
+        made: set[str] = set()
         for request in _portions(topics):
             futures = self._client.create_topics(request, request_timeout=REQUEST_S)
             answers = self._settle(futures, "creating topics")
             failed |= {n: answer for n, answer in answers.items() if isinstance(answer, KafkaError)}
+            made |= answers.keys()
+        deadline = time.monotonic() + REACH_S
+        while made - failed.keys() - self.partitions().keys() and time.monotonic() < deadline:
+            time.sleep(_LOOK_AGAIN_S)
         return failed
 
     def delete(self, names: Iterable[str]) -> dict[str, KafkaError]:

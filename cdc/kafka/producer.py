@@ -132,14 +132,9 @@ class LogWriter:
             return
         commit = self._client().commit_transaction
         self._resume(commit, "committing to the log", while_waiting=while_waiting)
-        self._ended()
-
-    def abort(self) -> None:
-        """Undo everything written since the last commit."""
-        if self._begun is None or self._broken:
-            return
-        self._resume(self._client().abort_transaction, "aborting a transaction of the log")
-        self._ended()
+        self._begun = None
+        self._written.clear()
+        self._refused.clear()
 
     def close(self) -> None:
         """Let go, whatever state things are in: aborts what is open if the broker answers soon."""
@@ -159,11 +154,6 @@ class LogWriter:
         except KafkaException as exception:
             self._fail(reason(exception), "beginning a transaction of the log")
         self._begun = time.monotonic()
-
-    def _ended(self) -> None:
-        self._begun = None
-        self._written.clear()
-        self._refused.clear()
 
     def _wait(self, timeout_s: float) -> None:
         """Serve the client's callbacks, and everybody else who waits for us."""

@@ -106,7 +106,8 @@ def test_last_progress_of_twenty_thousand_commits_is_found_within_a_second(
         writer.write([progress_record(topic_prefix, progress(number))])
         writer.commit()
     writer.write(progress_record(topic_prefix, progress(n)) for n in range(30_000, 31_000))
-    writer.abort()
+    writer.close()
+    writer = opened(kafka, topic_prefix)
     writer.write([progress_record(topic_prefix, progress(40_000))])  # stays open
 
     options = kafka.client_options()
@@ -133,7 +134,6 @@ def test_progress_is_read_past_ten_thousand_aborted_records(
     writer.commit()
     writer.write(progress_record(topic_prefix, progress(n)) for n in range(10_000))
     writer._client().flush(10)
-    writer.abort()
     writer.close()
     started = time.monotonic()
     assert last_progress(kafka.client_options(), topic, "s") == progress(7)
