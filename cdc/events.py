@@ -19,11 +19,10 @@ from cdc.records.position import HEADER, Lsn, Position, filled_field
 from cdc.records.record import Record
 from cdc.records.schema import TableSchema
 from cdc.records.topics import TRUNCATE_KEY
-from cdc.transactions import Transaction
+from cdc.transactions import Transaction, after_lsn
 from cdc.wal.compiled import fast
 
 NATIVE: Final = ValueModes()
-_AFTER_LSN: Final = ',"xmin":null,"origin":null,"origin_lsn":null},"transaction":null,"op":"'
 
 
 class TableEncoder:
@@ -262,7 +261,7 @@ class _SourceText:
         previous = transaction.previous_commit_lsn
         before = "null" if previous is None else f'\\"{previous:d}\\"'
         start, middle = self._around(transaction.commit_ts_us, "false", before)
-        return start, f'{middle},"txId":{transaction.xid},"lsn":', _AFTER_LSN
+        return start, f'{middle},"txId":{transaction.xid},"lsn":', after_lsn(transaction.origin)
 
     def around(self) -> tuple[bytes, bytes, bytes]:
         """Text up to ``ts_ms``, from there to ``sequence``, and from ``ts_ns`` to ``txId``."""
@@ -275,7 +274,7 @@ class _SourceText:
     def of_snapshot(self, ts_us: int) -> tuple[str, str, str]:
         """The same for a row of a snapshot."""
         start, middle = self._around(ts_us, "true", "null")
-        return start, f'{middle},"txId":null,"lsn":', _AFTER_LSN
+        return start, f'{middle},"txId":null,"lsn":', after_lsn(None)
 
     def _around(self, ts_us: int, snapshot: str, previous: str) -> tuple[str, str]:
         return (

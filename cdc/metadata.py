@@ -132,6 +132,7 @@ class MessageEvents:
                 snapshot="false" if self._rules.lossless else None,
                 xid=inside.xid if inside else None,
                 previous=_commit_before(latest, inside),
+                origin=inside.origin if inside else None,
             ),
             "transaction": block,
             "message": {"prefix": message.prefix, "content": message.content},

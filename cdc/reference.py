@@ -22,6 +22,7 @@ from cdc.records.position import Lsn
 from cdc.records.schema import TableSchema
 from cdc.rules import EventRules
 from cdc.transactions import Transaction
+from cdc.wal.messages import Origin
 
 NEW_KEY: Final = "__debezium.newkey"
 OLD_KEY: Final = "__debezium.oldkey"
@@ -185,7 +186,7 @@ class TableEvents:
 
     def _source(self, change: Change) -> Image:
         transaction = change.transaction
-        return source(
+        found = source(
             self._log,
             self._schema.name,
             change.lsn,
@@ -193,8 +194,11 @@ class TableEvents:
             snapshot=_snapshot(change, self._rules),
             xid=transaction.xid if transaction else change.read.xid,
             previous=transaction.previous_commit_lsn if transaction else None,
-            tells_lsn=transaction is not None or change.read.marker != INCREMENTAL,
+            origin=transaction.origin if transaction else None,
         )
+        if transaction is None and change.read.marker == INCREMENTAL:
+            found["lsn"] = None
+        return found
 
     def _before(self, old: Row | None, *, key_only: bool) -> Image | None:
         if old is None:
@@ -241,7 +245,7 @@ def source(
     snapshot: str | None,
     xid: int | None,
     previous: Lsn | None,
-    tells_lsn: bool = True,
+    origin: Origin | None = None,
 ) -> Image:
     """The source block; ``table`` is schema and name, ``previous`` the commit before."""
     sequence = [None if previous is None else f"{previous:d}", f"{lsn:d}"]
@@ -258,10 +262,10 @@ def source(
         "schema": table[0],
         "table": table[1],
         "txId": xid,
-        "lsn": int(lsn) if tells_lsn else None,
+        "lsn": int(lsn),
         "xmin": None,
-        "origin": None,
-        "origin_lsn": None,
+        "origin": origin.name if origin else None,
+        "origin_lsn": int(origin.commit_lsn) if origin else None,
     }
 
 

@@ -4,10 +4,12 @@ The cursor gives each frame of a transaction its position and tells which frames
 has, so that a start goes on in the middle of a transaction (docs/decisions/0002).
 """
 
+from json.encoder import encode_basestring
 from typing import NamedTuple
 
 from cdc.errors import CorruptMessageError
 from cdc.records.position import Lsn, Position
+from cdc.wal.messages import Origin
 
 
 class Transaction(NamedTuple):
@@ -15,13 +17,14 @@ class Transaction(NamedTuple):
 
     ``commit_lsn`` is Begin's final LSN; ``commit_ts_us`` is µs since 1970, UTC;
     ``previous_commit_lsn`` is that of the transaction before it in this stream, if there was one
-    (Debezium's ``sequence`` names it).
+    (Debezium's ``sequence`` names it). ``origin`` is set where it was replicated from elsewhere.
     """
 
     xid: int
     commit_lsn: Lsn
     commit_ts_us: int
     previous_commit_lsn: Lsn | None
+    origin: Origin | None = None
 
 
 class Cursor:
@@ -54,6 +57,12 @@ class Cursor:
         self.latest = self.transaction
         self._index = 0
         return self.transaction
+
+    def came_from(self, origin: Origin) -> None:
+        """Take in where the open transaction was replicated from; this is before its first row."""
+        if self.transaction is None:
+            raise CorruptMessageError("an origin outside of a transaction")
+        self.transaction = self.latest = self.transaction._replace(origin=origin)
 
     @property
     def place(self) -> Position:
@@ -110,3 +119,13 @@ class Cursor:
             point = Position(self.reached.epoch, wal_end, 0)
             self.reached, self.cut = max(self.reached, point), max(self.cut, point)
             self.flush_lsn = wal_end
+
+
+def after_lsn(origin: Origin | None) -> str:
+    """The text of an event from its source's LSN to its operation (cdc.reference defines it)."""
+    name, lsn = (
+        ("null", "null")
+        if origin is None
+        else (encode_basestring(origin.name), int(origin.commit_lsn))
+    )
+    return f',"xmin":null,"origin":{name},"origin_lsn":{lsn}}},"transaction":null,"op":"'

@@ -87,7 +87,7 @@ class Translation:
             messages.Truncate: self._truncate,
             messages.LogicalMessage: self._logical_message,
             messages.Type: _ignore,
-            messages.Origin: _ignore,
+            messages.Origin: self._origin,
         }
 
     @property
@@ -151,6 +151,9 @@ class Translation:
         transaction = self.cursor.begin(message.xid, message.final_lsn, message.commit_ts_us)
         if self._markers is not None:
             self._begin_marker = self._markers.begin(transaction, frame.start)
+
+    def _origin(self, message: messages.Origin, _frame: XLogData) -> None:
+        self.cursor.came_from(message)
 
     def _commit(self, message: messages.Commit, frame: XLogData) -> None:
         transaction = self.cursor.transaction
@@ -288,4 +291,4 @@ class Translation:
 
 
 def _ignore(_message: messages.Message, _frame: XLogData) -> None:
-    """Take no notice: what it says is in no record (type names, replication origins)."""
+    """Take no notice: what it says is in no record (type names)."""

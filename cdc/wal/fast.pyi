@@ -4,6 +4,7 @@ from typing import TypeAlias
 from cdc.records.position import Lsn, Position
 from cdc.records.record import Part, Record
 from cdc.transactions import Transaction
+from cdc.wal.messages import Origin
 
 Column: TypeAlias = tuple[int, int, bytes, bytes, bytes, bytes, Callable[[bytes], str]]
 
@@ -43,6 +44,7 @@ class Cursor:
         self, reached: Position, cut: Position, flush_lsn: Lsn, cut_ts_us: int = 0
     ) -> None: ...
     def begin(self, xid: int, commit_lsn: Lsn, commit_ts_us: int) -> Transaction: ...
+    def came_from(self, origin: Origin) -> None: ...
     @property
     def place(self) -> Position: ...
     @property

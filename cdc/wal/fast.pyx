@@ -22,7 +22,7 @@ from libc.string cimport memcmp, memcpy, strlen
 from cdc.errors import CorruptMessageError
 from cdc.records.position import HEADER, Lsn, Position
 from cdc.records.record import Record
-from cdc.transactions import Transaction
+from cdc.transactions import Transaction, after_lsn
 
 cdef extern from "Python.h":
     const char* PyUnicode_AsUTF8AndSize(object text, Py_ssize_t* size) except NULL
@@ -37,7 +37,7 @@ cdef enum:
     VERSION_BYTES_MAX = 22  # "/" and a number
     POSITION_BYTES = 42
     NAME_BYTES = 32  # copied at once; longer names take a call
-cdef bytes AFTER_LSN = b',"xmin":null,"origin":null,"origin_lsn":null},"transaction":null,"op":"'
+cdef bytes AFTER_LSN = after_lsn(None).encode()
 
 
 cdef inline uint32_t be32(const uint8_t* p) noexcept nogil:
@@ -599,12 +599,13 @@ cdef class Translator:
         cdef Out* out = &self.rows.out
         cdef char digits[20]
         cdef int count = decimal(digits, lsn)
-        reserve(out, table.before_lsn.size + table.between.size + len(AFTER_LSN) + 200)
+        cdef bytes after = self.cursor.after_lsn
+        reserve(out, table.before_lsn.size + table.between.size + PyBytes_GET_SIZE(after) + 200)
         put(out, table.before_lsn.data, table.before_lsn.size)
         put(out, digits, count)
         put(out, table.between.data, table.between.size)
         put(out, digits, count)
-        put_bytes(out, AFTER_LSN)
+        put_bytes(out, after)
         put_byte(out, op)
         put(out, self.clock, self.clock_bytes)
         return 0

@@ -9,6 +9,8 @@ cdef class Cursor:
     cdef uint32_t xid
     cdef bint inside, has_previous, has_last, has_any
     cdef object made  # the Transaction, once somebody has asked for it
+    cdef object origin
+    cdef bytes after_lsn
     cdef char place[26]  # "<epoch>.<commit LSN>." of the position header
 
     def __init__(self, reached, cut, flush_lsn, cut_ts_us=0):
@@ -17,6 +19,7 @@ cdef class Cursor:
         self.cut_lsn, self.cut_index = cut.commit_lsn, cut.index
         self.end = flush_lsn
         self._cut_ts_us = cut_ts_us
+        self.after_lsn = AFTER_LSN
 
     @property
     def reached(self):
@@ -42,7 +45,9 @@ cdef class Cursor:
     def latest(self):
         if self.made is None and self.has_any:
             previous = Lsn(self.previous) if self.has_previous else None
-            self.made = Transaction(self.xid, Lsn(self.commit_lsn), self.commit_ts_us, previous)
+            self.made = Transaction(
+                self.xid, Lsn(self.commit_lsn), self.commit_ts_us, previous, self.origin
+            )
         return self.made
 
     def begin(self, xid, commit_lsn, commit_ts_us):
@@ -55,12 +60,19 @@ cdef class Cursor:
         self.xid, self.commit_lsn, self.commit_ts_us = xid, commit_lsn, commit_ts_us
         self.previous, self.has_previous = self.last, self.has_last
         self.inside = self.has_any = True
-        self.made = None
+        self.made = self.origin = None
+        self.after_lsn = AFTER_LSN
         self.index = 0
         hexadecimal(self.place, self.epoch, 8)
         self.place[8] = c"."
         hexadecimal(self.place + 9, commit_lsn, 16)
         self.place[25] = c"."
+
+    def came_from(self, origin):
+        if not self.inside:
+            raise CorruptMessageError("an origin outside of a transaction")
+        self.origin, self.made = origin, None
+        self.after_lsn = after_lsn(origin).encode()
 
     def next(self):
         if not self.inside:

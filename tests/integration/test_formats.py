@@ -201,3 +201,26 @@ def test_transactions_are_counted_and_messages_are_events(
         for v in log.values(f"{topic_prefix}.public.t")
     )
     assert blocks == [(1, 1), (1, 3), (2, 2)]
+
+
+@pytest.mark.parametrize(
+    "sections", [{}, {"format": {"schemas.enable": "true"}}], ids=["plain", "with schemas"]
+)
+def test_what_was_replicated_from_elsewhere_says_so(
+    streamed: Streamed, topic_prefix: str, sections: Sections
+) -> None:
+    name = f'else"where {topic_prefix}'
+    setup = f"SELECT pg_replication_origin_session_setup('{name}')"
+    log = streamed(
+        sections,
+        [f"SELECT pg_replication_origin_create('{name}')", "CREATE TABLE t (id int PRIMARY KEY)"],
+        "INSERT INTO t VALUES (1)",
+        f"{setup}; BEGIN; SELECT pg_replication_origin_xact_setup('0/ABC', now());"
+        " INSERT INTO t VALUES (2), (3); COMMIT; SELECT pg_replication_origin_session_reset()",
+        "INSERT INTO t VALUES (4)",
+        f"SELECT pg_replication_origin_drop('{name}')",
+    )
+    values = [json.loads(m.value() or b"") for m in log.by_topic[f"{topic_prefix}.public.t"]]
+    values = [value.get("payload", value) for value in values]
+    found = {v["after"]["id"]: (v["source"]["origin"], v["source"]["origin_lsn"]) for v in values}
+    assert found == {1: (None, None), 2: (name, 0xABC), 3: (name, 0xABC), 4: (None, None)}

@@ -126,6 +126,14 @@ def streams(draw: st.DrawFn, schema: TableSchema) -> bytes:
         lsn += 1_000
         ts = draw(st.integers(-(2**61), 2**61))
         found.append(frame(lsn, b"B" + struct.pack(">QqI", lsn + 900, ts, xid)))
+        if draw(st.integers(0, 3)) == 0:
+            origin = draw(
+                st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=9)
+            )
+            message = (
+                b"O" + struct.pack(">Q", draw(st.integers(0, 2**63))) + origin.encode() + b"\0"
+            )
+            found.append(frame(lsn, message))
         found += [frame(lsn + number, message) for number, message in enumerate(messages)]
         if draw(st.integers(0, 9)):
             found.append(frame(lsn, b"C\0" + struct.pack(">QQq", lsn + 900, lsn + 950, ts)))

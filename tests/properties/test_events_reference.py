@@ -18,7 +18,7 @@ from cdc.records.schema import Column, TableSchema
 from cdc.reference import Log
 from cdc.rules import EventRules
 from cdc.transactions import Transaction
-from cdc.wal.messages import ABSENT, Row, Value
+from cdc.wal.messages import ABSENT, Origin, Row, Value
 
 T = TypeVar("T")
 CLOCK_NS = 1_795_254_064_438_971_317
@@ -128,7 +128,11 @@ def changes(draw: st.DrawFn, table: TableSchema) -> Change:
         )
     ts_us = draw(st.integers(-(2**62), 2**62))
     previous = draw(st.one_of(st.none(), st.integers(0, 2**64 - 1).map(Lsn)))
-    transaction = Transaction(draw(st.integers(0, 2**32 - 1)), commit, ts_us, previous)
+    origin = draw(
+        st.one_of(st.none(), st.builds(Origin, st.integers(0, 2**63).map(Lsn), st.text()))
+    )
+    xid = draw(st.integers(0, 2**32 - 1))
+    transaction = Transaction(xid, commit, ts_us, previous, origin)
     return Change(
         operation=operation,
         before=before,
