@@ -6,7 +6,7 @@ from cdc import values
 from cdc.modes import ValueModes
 from cdc.records.connect import Schema
 from cdc.records.schema import Column, TableName
-from cdc.values import MALFORMED, Decode, malformed
+from cdc.values import MALFORMED, Decode, Kind, malformed
 
 
 class ColumnValues(NamedTuple):
@@ -14,7 +14,8 @@ class ColumnValues(NamedTuple):
 
     ``schema`` is neither optional nor has a default. ``placeholder`` stands for a value that an
     update left unchanged, ``zero`` for one that an old key doesn't carry where NULL can't;
-    ``default`` is the column's own, None where there is none that a schema can tell.
+    ``default`` is the column's own, None where there is none that a schema can tell. ``kind`` and
+    ``digits`` are the codec's.
     """
 
     decode: Decode
@@ -22,6 +23,8 @@ class ColumnValues(NamedTuple):
     placeholder: Any
     zero: Any
     default: Any
+    kind: Kind
+    digits: int
 
 
 def column_values(column: Column, table: TableName, modes: ValueModes) -> ColumnValues | None:
@@ -43,4 +46,6 @@ def column_values(column: Column, table: TableName, modes: ValueModes) -> Column
         values.placeholder(column, modes),
         values.zero(column, modes),
         values.default(column, modes),
+        codec.kind,
+        codec.digits,
     )

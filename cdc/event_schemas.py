@@ -23,7 +23,7 @@ def struct(
     return Schema(Type.STRUCT, optional, name, version, fields=members)
 
 
-_SNAPSHOT: Final = Schema(
+SNAPSHOT: Final = Schema(
     Type.STRING,
     optional=True,
     name="io.debezium.data.Enum",
@@ -41,7 +41,7 @@ SOURCE: Final = struct(
         ("connector", STRING),
         ("name", STRING),
         ("ts_ms", INT64),
-        ("snapshot", _SNAPSHOT),
+        ("snapshot", SNAPSHOT),
         ("db", STRING),
         ("sequence", OPTIONAL_STRING),
         ("ts_us", OPTIONAL_INT64),

@@ -58,7 +58,7 @@ class TableEncoder:
         self._width = len(self._columns)
         self._key = [schema.columns.index(column) for column in schema.key]
         self._single_key = self._key[0] if len(self._key) == 1 else None
-        self._source = _SourceText(schema, prefix, database)
+        self._source = SourceText(schema, prefix, database)
         self._transaction = self._snapshot = ("", "", "")
         self._snapshot_ts_us: int | None = None
         self._commit: tuple[int, Lsn] | None = None
@@ -76,7 +76,7 @@ class TableEncoder:
             columns.append((kind, digits, text, text + b"null", b"", b"", fragment))
         source = self._source.around()
         version = self._header_end.encode()
-        flags = self._compacted, bool(self.reselects)
+        flags = self._compacted, bool(self.reselects), True
         return fast.Table(self._topic, columns, self._key, source, flags, version)
 
     def begin(self, transaction: Transaction) -> None:
@@ -248,7 +248,7 @@ class TableEncoder:
         return [(HEADER, text.encode())]
 
 
-class _SourceText:
+class SourceText:
     """The source block's text, cut at the places where a row's own LSN goes."""
 
     def __init__(self, schema: TableSchema, prefix: str, database: str) -> None:
@@ -263,11 +263,11 @@ class _SourceText:
         start, middle = self._around(transaction.commit_ts_us, "false", before)
         return start, f'{middle},"txId":{transaction.xid},"lsn":', after_lsn(transaction.origin)
 
-    def around(self) -> tuple[bytes, bytes, bytes]:
+    def around(self, snapshot: str = '"false"') -> tuple[bytes, bytes, bytes]:
         """Text up to ``ts_ms``, from there to ``sequence``, and from ``ts_ns`` to ``txId``."""
         return (
             f',"source":{{{self._start},"ts_ms":'.encode(),
-            f',"snapshot":"false",{self._database},"sequence":"['.encode(),
+            f',"snapshot":{snapshot},{self._database},"sequence":"['.encode(),
             f',{self._table},"txId":'.encode(),
         )
 

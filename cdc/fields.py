@@ -18,6 +18,7 @@ from cdc.errors import TableRefusedError
 from cdc.records.connect import Field, Schema
 from cdc.records.schema import Column, TableSchema
 from cdc.rules import EventRules
+from cdc.values import Kind
 
 Decode = Callable[[bytes], Any]
 
@@ -36,7 +37,8 @@ class EventField(NamedTuple):
 
     ``column`` is its index in the row, ``decode`` takes PostgreSQL's text. ``null``,
     ``unavailable`` and ``unsent`` are what stands for NULL, for an unchanged value, and for what
-    an old key doesn't carry (ABSENT: nothing).
+    an old key doesn't carry (ABSENT: nothing). ``kind`` and ``digits`` are the codec's where the
+    value is ``exact``ly what the codec makes of the text.
     """
 
     column: int
@@ -46,6 +48,9 @@ class EventField(NamedTuple):
     null: Any
     unavailable: Any
     unsent: Any
+    kind: Kind
+    digits: int
+    exact: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,9 +103,11 @@ def plan(schema: TableSchema, rules: EventRules) -> EventPlan:
 def _as_debezium(column: Column, values: ColumnValues) -> tuple[ColumnValues, ColumnValues]:
     """The values as Debezium's stream and as its snapshot have them."""
     decode = values.decode
-    return (
-        values._replace(decode=quirks.of_stream(column, decode)),
-        values._replace(decode=quirks.of_snapshot(column, values.schema, decode)),
+    streamed = values._replace(decode=quirks.of_stream(column, decode))
+    if streamed.decode is not decode:
+        streamed = streamed._replace(kind=Kind.OTHER)
+    return streamed, values._replace(
+        decode=quirks.of_snapshot(column, values.schema, decode), kind=Kind.OTHER
     )
 
 
@@ -169,6 +176,9 @@ def _field(
         null,
         unavailable if rules.events.unchanged == "placeholder" else ABSENT,
         ABSENT if rules.lossless else unsent,
+        Kind.OTHER if mask else values.kind,
+        values.digits,
+        exact=mask is None,
     )
 
 

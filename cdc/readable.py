@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from cdc.changes import Change, Operation, Read, Row
-from cdc.convert.converters import converters
+from cdc.compiled_table import compiled_table
+from cdc.convert.converters import Converters, converters
 from cdc.events import TableEncoder
 from cdc.records.connect import SourceRecord
 from cdc.records.position import HEADER, Lsn, Position, header
@@ -19,9 +20,9 @@ from cdc.records.schema import TableSchema
 from cdc.reference import Log, TableEvents, TransactionBlocks
 from cdc.rules import EventRules
 from cdc.transactions import Transaction
+from cdc.wal.compiled import fast
 
 Transform = Callable[[SourceRecord], list[SourceRecord]]
-Convert = Callable[[SourceRecord], Record]
 OpenTopic = Callable[[str, Literal["compact", "delete"]], None]
 """Makes a topic that there is none of yet; asked again, it does nothing."""
 
@@ -41,7 +42,7 @@ class Pipeline:
     ``routes_events``: what comes out are events of the user's own, of which none replaces another.
     """
 
-    convert: Convert
+    convert: Converters
     transform: Transform | None = None
     position_header: bool = True
     plain: bool = False
@@ -135,6 +136,8 @@ class ReadableEncoder:
         self.reselects = self._events.columns if reselects else frozenset[int]()
         """Indexes of the columns whose unchanged values are read again."""
         self._pipeline = pipeline
+        self._schema = schema
+        self._counts = blocks is not None
         self._version = schema.version
         self._compacted = log.compacted
         self._transaction: Transaction | None = None
@@ -143,8 +146,19 @@ class ReadableEncoder:
         """Enter a transaction."""
         self._transaction = transaction
 
-    def compiled(self) -> None:
-        """There is no compiled way of this."""
+    def compiled(self) -> "fast.Table | None":
+        """The same for the compiled way, if it can have it."""
+        json = self._pipeline.convert.json
+        if self._counts or self._pipeline.transform is not None or json is None:
+            return None
+        return compiled_table(
+            self._schema,
+            self._events,
+            json,
+            self._pipeline.convert.headers(self._events.context),
+            reselects=bool(self.reselects),
+            position_header=self._pipeline.position_header,
+        )
 
     def insert(self, new: Row, lsn: Lsn, position: Position) -> list[Record]:
         """A new row."""

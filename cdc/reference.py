@@ -66,19 +66,21 @@ class TableEvents:
         clock_ns: Callable[[], int] = time.time_ns,
     ) -> None:
         self._schema = schema
-        self._rules = rules
-        self._log = log
+        self.rules = rules
+        self.log = log
         self._blocks = blocks
         self._clock_ns = clock_ns
-        self._plan: EventPlan = plan(schema, rules)
-        self._context = context_headers(log) if rules.events.context_headers else ()
+        self.plan: EventPlan = plan(schema, rules)
+        self.context = context_headers(log) if rules.events.context_headers else ()
+        """Headers of every event."""
         always, compacted = rules.events.tombstones, log.compacted
-        self._tombstones = compacted if always is None else always
+        self.tombstones = compacted if always is None else always
+        """Whether a tombstone follows a delete."""
 
     @property
     def columns(self) -> frozenset[int]:
         """Indexes of the columns that events have."""
-        return frozenset(field.column for field in self._plan.row)
+        return frozenset(field.column for field in self.plan.row)
 
     def records(self, change: Change) -> list[SourceRecord]:
         """The records of one change, in order."""
@@ -88,15 +90,15 @@ class TableEvents:
         new = _checked(_completed(change), self._schema)
         old_key, new_key = self._old_key(change), self._new_key(change.operation, new)
         before = self._before(old, key_only=change.before_is_key)
-        fields = self._plan.read_row if change.operation is Operation.READ else self._plan.row
+        fields = self.plan.read_row if change.operation is Operation.READ else self.plan.row
         after = None if new is None else _image(fields, new)
         if change.operation is Operation.DELETE:
             return self._deleted(change, old_key, before)
-        moved = old is not None and bool(self._plan.key) and repr(old_key) != repr(new_key)
+        moved = old is not None and bool(self.plan.key) and repr(old_key) != repr(new_key)
         if self._says_nothing(change, before, after, moved=moved):
             return []
         if not moved:
-            tells_before = not (change.before_is_key and self._rules.lossless)
+            tells_before = not (change.before_is_key and self.rules.lossless)
             shown = before if tells_before else None
             return self._events(change, change.operation, new_key, shown, after)
         return [
@@ -112,7 +114,7 @@ class TableEvents:
         """skip.messages.without.change; lossless, a row that moved to another key is a change."""
         if change.operation is not Operation.UPDATE or before is None:
             return False
-        if not self._rules.events.skip_without_change or (moved and self._rules.lossless):
+        if not self.rules.events.skip_without_change or (moved and self.rules.lossless):
             return False
         return repr(before) == repr(after)
 
@@ -123,15 +125,15 @@ class TableEvents:
         event where the rules are Debezium's.
         """
         made = self._events(change, Operation.TRUNCATE, None, None, None)
-        if not self._log.compacted and not self._rules.lossless:
+        if not self.log.compacted and not self.rules.lossless:
             return made
         key, key_schema = None, None
-        if self._log.compacted:
+        if self.log.compacted:
             key, key_schema = {"__millrace_truncate": True}, event_schemas.TRUNCATE_KEY
         return [
             event._replace(key=key, key_schema=key_schema, partition=partition)
             for event in made
-            for partition in range(self._log.partitions)
+            for partition in range(self.log.partitions)
         ]
 
     def _deleted(
@@ -142,7 +144,7 @@ class TableEvents:
         headers: tuple[Header, ...] = (),
     ) -> list[SourceRecord]:
         made = self._events(change, Operation.DELETE, key, before, None, headers)
-        if made and self._tombstones:
+        if made and self.tombstones:
             made.append(made[0]._replace(value=None, value_schema=None))
         return made
 
@@ -156,7 +158,7 @@ class TableEvents:
         headers: tuple[Header, ...] = (),
     ) -> list[SourceRecord]:
         """One event, or none of an operation that is skipped."""
-        if operation.value in self._rules.events.skipped:
+        if operation.value in self.rules.events.skipped:
             return []
         block = None
         if self._blocks is not None and change.transaction is not None:
@@ -172,26 +174,26 @@ class TableEvents:
             "ts_us": clock // 1_000,
             "ts_ns": clock,
         }
-        schema = self._plan.key_schema if key is not None else None
+        schema = self.plan.key_schema if key is not None else None
         return [
             SourceRecord(
                 self._schema.topic,
                 key,
                 schema,
                 value,
-                self._plan.envelope_schema,
-                (*self._context, *headers),
+                self.plan.envelope_schema,
+                (*self.context, *headers),
             )
         ]
 
     def _source(self, change: Change) -> Image:
         transaction = change.transaction
         found = source(
-            self._log,
+            self.log,
             self._schema.name,
             change.lsn,
             change.ts_us,
-            snapshot=_snapshot(change, self._rules),
+            snapshot=_snapshot(change, self.rules),
             xid=transaction.xid if transaction else change.read.xid,
             previous=transaction.previous_commit_lsn if transaction else None,
             origin=transaction.origin if transaction else None,
@@ -204,17 +206,17 @@ class TableEvents:
         if old is None:
             return None
         if not key_only:
-            return _image(self._plan.row, old)
+            return _image(self.plan.row, old)
         return {
             field.name: value
-            for field in self._plan.row
+            for field in self.plan.row
             if (value := _old_key_value(field, old)) is not ABSENT
         }
 
     def _new_key(self, operation: Operation, row: Row | None) -> Image | None:
-        if row is None or not self._plan.key:
+        if row is None or not self.plan.key:
             return None
-        fields = self._plan.read_key if operation is Operation.READ else self._plan.key
+        fields = self.plan.read_key if operation is Operation.READ else self.plan.key
         key = {field.name: _value(field, row) for field in fields}
         if ABSENT in key.values():
             raise CorruptMessageError("a row without its key", where=f"table {self._schema.name}")
@@ -222,18 +224,18 @@ class TableEvents:
 
     def _old_key(self, change: Change) -> Image | None:
         old = change.before
-        if old is None or not self._plan.key:
+        if old is None or not self.plan.key:
             return None
         take = _old_key_value if change.before_is_key else _value
-        key = {field.name: take(field, old) for field in self._plan.key}
+        key = {field.name: take(field, old) for field in self.plan.key}
         if ABSENT in key.values():
             raise no_key(self._schema)
         return key
 
     def _key_header(self, name: str, key: Image | None) -> tuple[Header, ...]:
-        if not self._rules.events.key_change_headers or self._plan.key_schema is None:
+        if not self.rules.events.key_change_headers or self.plan.key_schema is None:
             return ()
-        return (Header(name, key, self._plan.key_schema),)
+        return (Header(name, key, self.plan.key_schema),)
 
 
 def source(

@@ -72,7 +72,7 @@ class Translation:
         self._completion = Completion(tables.reread, one_by_one=self._markers is not None)
         self._bytes = 0
         place = progress.position, progress.cut, progress.flush_lsn, progress.cut_ts_us
-        compiled = compiled and tables.is_plain
+        compiled = compiled and self._markers is None
         self.cursor = fast.Cursor(*place) if compiled else Cursor(*place)
         self._fast: fast.Translator | None = None
         if not isinstance(self.cursor, Cursor):

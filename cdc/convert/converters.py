@@ -38,6 +38,14 @@ class Converters:
         self.leaves_out = leaves_out
         self._header = JsonConverter(JsonOptions(schemas=True))
 
+    @property
+    def json(self) -> tuple[JsonConverter, JsonConverter] | None:
+        """The converters of keys and values, if both are JSON's."""
+        key, value = self._key, self._value
+        if isinstance(key, JsonConverter) and isinstance(value, JsonConverter):
+            return key, value
+        return None
+
     def __call__(self, record: SourceRecord) -> Record:
         """Convert one record."""
         return Record(

@@ -40,7 +40,7 @@ class JsonConverter:
     """Turns values into JSON bytes; no value at all (a tombstone, no key) stays None."""
 
     def __init__(self, options: JsonOptions) -> None:
-        self._wraps = options.schemas
+        self.options = options
         self._writers = _Writers(options)
         self._plans = PerSchema(self._plan)
 
@@ -52,11 +52,23 @@ class JsonConverter:
 
     def payload(self, schema: Schema, value: Any) -> bytes:
         """Write a value, which may be null."""
-        before, write = self._plans(schema)
-        return _encoded(f"{before}{write(value)}}}" if self._wraps else write(value))
+        before, write, behind = self._plans(schema)
+        return _encoded(f"{before}{write(value)}{behind}")
 
-    def _plan(self, schema: Schema) -> tuple[str, Write]:
-        return f'{{"schema":{self._writers.schema(schema)},"payload":', self._writers.value(schema)
+    def around(self, schema: Schema) -> tuple[str, str]:
+        """What stands in front of a value, and behind it."""
+        before, _, behind = self._plans(schema)
+        return before, behind
+
+    def writer(self, schema: Schema) -> Write:
+        """Return the writer of a member's values."""
+        return self._writers.value(schema)
+
+    def _plan(self, schema: Schema) -> tuple[str, Write, str]:
+        write = self._writers.value(schema)
+        if not self.options.schemas:
+            return "", write, ""
+        return f'{{"schema":{self._writers.schema(schema)},"payload":', write, "}"
 
 
 def _encoded(text: str) -> bytes:
@@ -160,8 +172,7 @@ class _Writers:
 
     def _struct(self, schema: Schema) -> Write:
         members = [
-            (member.name, f"{encode_basestring(member.name)}:", self.value(member.schema))
-            for member in schema.fields
+            (member.name, label(member.name), self.value(member.schema)) for member in schema.fields
         ]
 
         def write(struct: Any) -> str:
@@ -171,6 +182,11 @@ class _Writers:
             return f"{{{','.join(parts)}}}"
 
         return write
+
+
+def label(name: str) -> str:
+    """What stands in front of a struct's member."""
+    return f"{encode_basestring(name)}:"
 
 
 def _boolean(value: bool) -> str:

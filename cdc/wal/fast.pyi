@@ -61,8 +61,10 @@ class Table:
         columns: Sequence[Column],
         key: Sequence[int],
         source: tuple[bytes, bytes, bytes],
-        flags: tuple[bool, bool],
+        flags: tuple[bool, bool, bool],
         version: bytes,
+        around: tuple[bytes, ...] = ...,
+        headers: tuple[tuple[str, bytes], ...] = ...,
     ) -> None: ...
 
 class Translator:

@@ -33,10 +33,10 @@ cdef int64_t POSTGRES_EPOCH_US = 946_684_800_000_000
 cdef int64_t INT64_MAX = 0x7FFF_FFFF_FFFF_FFFF
 cdef enum:
     ROOM_BYTES_MAX = 2 << 20  # taken at once for rows that aren't there yet
-    TIME_DIGITS_MAX = 6
     VERSION_BYTES_MAX = 22  # "/" and a number
     POSITION_BYTES = 42
     NAME_BYTES = 32  # copied at once; longer names take a call
+cdef dict DIGITS_MAX = {TIMESTAMPTZ: 6, DECIMAL: 18}
 cdef bytes AFTER_LSN = after_lsn(None).encode()
 
 
@@ -54,7 +54,6 @@ cdef inline bint has_time(const uint8_t* p) noexcept nogil:
 
 
 include "transactions.pxi"
-include "rows.pxi"
 
 
 cdef struct Column:
@@ -85,11 +84,15 @@ cdef class Table:
 
     ``columns``: per column its kind (cdc.values.codec.Kind), number of digits, ``,"name":``, what stands for NULL,
     for an absent value and for one that an old key doesn't carry, and its text → JSON function.
-    ``flags``: whether its topic is compacted, and whether unchanged values are read again.
+    A kind below zero is that of a column that events don't have.
+    ``flags``: whether tombstones follow deletes, whether unchanged values are read again, and
+    whether records have their position as a header, behind ``headers``.
     ``source``: the text of the source block up to ``ts_ms``, on to ``sequence``, and on to ``txId``.
+    ``around``: what stands in front of a value and behind it, and likewise of a key.
     """
 
     cdef object topic, keep, fragments
+    cdef tuple headers
     cdef Column* columns
     cdef Cell* cells
     cdef Cell* olds
@@ -99,17 +102,22 @@ cdef class Table:
     cdef int width, key_width
     cdef Py_ssize_t fixed_bytes
     """What a row takes at most beside its texts."""
-    cdef bint compacted, reselects
+    cdef bint tombstones, reselects, positions
     cdef bytes head, middle, tail, version
+    cdef bytes value_before, value_after, key_before, key_after
     cdef Out before_lsn, between  # the transaction's texts, cut where a row's own LSN goes
     cdef uint64_t entered
 
-    def __cinit__(self, topic, columns, key, source, flags, version):
+    def __cinit__(
+        self, topic, columns, key, source, flags, version, around=(b"", b"", b"", b""), headers=()
+    ):
         cdef int number
         if len(version) > VERSION_BYTES_MAX or not all(0 <= index < len(columns) for index in key):
             raise ValueError("a version or a key that no table has")
         self.topic, self.version = topic, version
-        self.compacted, self.reselects = flags
+        self.tombstones, self.reselects, self.positions = flags
+        self.value_before, self.value_after, self.key_before, self.key_after = around
+        self.headers = headers
         self.head, self.middle, self.tail = source
         columns = [(*column[:2], column[2] + bytes(NAME_BYTES), *column[3:]) for column in columns]
         self.keep = [column[2:6] for column in columns]
@@ -130,7 +138,7 @@ cdef class Table:
             self.key[number] = index
         for number, column in enumerate(columns):
             self.columns[number].kind, self.columns[number].digits = column[0], column[1]
-            if column[0] == TIMESTAMPTZ and not 0 <= column[1] <= TIME_DIGITS_MAX:
+            if column[0] in (TIMESTAMPTZ, DECIMAL) and not 0 <= column[1] <= DIGITS_MAX[column[0]]:
                 self.columns[number].kind = OTHER
             text(column[2], &self.columns[number].name, &self.columns[number].name_bytes)
             self.columns[number].name_bytes -= NAME_BYTES
@@ -178,6 +186,9 @@ cdef class Table:
         put_number(out, cursor.xid)
         put_literal(out, b',"lsn":')
         return 0
+
+
+include "rows.pxi"
 
 
 cdef int text(bytes value, const char** start, Py_ssize_t* size) except -1:
@@ -482,7 +493,8 @@ cdef class Translator:
                     not has_old or table.olds[number].kind == c"u"
                 ):
                     return 0
-        reserve(out, 64)
+        reserve(out, PyBytes_GET_SIZE(table.value_before) + 64)
+        put_bytes(out, table.value_before)
         put_literal(out, b'{"before":')
         if not has_old:
             put_literal(out, b"null")
@@ -501,7 +513,8 @@ cdef class Translator:
 
     cdef int _deleted(self, Table table, bint is_key, uint64_t lsn) except -1:
         cdef Out* out = &self.rows.out
-        reserve(out, 64)
+        reserve(out, PyBytes_GET_SIZE(table.value_before) + 64)
+        put_bytes(out, table.value_before)
         put_literal(out, b'{"before":')
         if not self._image(table, table.cells, table.parts, is_key):
             return 0
@@ -523,7 +536,9 @@ cdef class Translator:
             column = &table.columns[number]
             cell = &cells[number]
             parts[number].start = out.size
-            if cell.kind == c"t":
+            if column.kind == LEFT_OUT:
+                pass
+            elif cell.kind == c"t":
                 put_name(out, column)
                 if not put_value(out, column.kind, column.digits, cell.text, cell.size):
                     if not self._odd(table, number, cell, room):
@@ -585,11 +600,11 @@ cdef class Translator:
         if key_bytes < NONE:
             return 0
         header_bytes = self._put_header(table)
-        rows.add(table.topic, value, value_bytes, key, key_bytes, header_bytes)
+        rows.add(table, value, value_bytes, key, key_bytes, header_bytes)
         self.count += 1
         self.made_bytes += value_bytes + max(0, key_bytes)
-        if op == c"d" and table.compacted:
-            rows.add(table.topic, value, NONE, key, key_bytes, header_bytes)
+        if op == c"d" and table.tombstones:
+            rows.add(table, value, NONE, key, key_bytes, header_bytes)
             self.count += 1
             self.made_bytes += max(0, key_bytes)
         return 1
@@ -600,7 +615,11 @@ cdef class Translator:
         cdef char digits[20]
         cdef int count = decimal(digits, lsn)
         cdef bytes after = self.cursor.after_lsn
-        reserve(out, table.before_lsn.size + table.between.size + PyBytes_GET_SIZE(after) + 200)
+        reserve(
+            out,
+            table.before_lsn.size + table.between.size + PyBytes_GET_SIZE(after)
+            + PyBytes_GET_SIZE(table.value_after) + 200,
+        )
         put(out, table.before_lsn.data, table.before_lsn.size)
         put(out, digits, count)
         put(out, table.between.data, table.between.size)
@@ -608,6 +627,7 @@ cdef class Translator:
         put_bytes(out, after)
         put_byte(out, op)
         put(out, self.clock, self.clock_bytes)
+        put_bytes(out, table.value_after)
         return 0
 
     cdef Py_ssize_t _put_key(self, Table table) except? -3:
@@ -616,11 +636,14 @@ cdef class Translator:
         Less than NONE: a part of it is absent.
         """
         cdef Out* out = &self.rows.out
-        cdef Py_ssize_t start = out.size, size
+        cdef Py_ssize_t before = out.size, start, size
         cdef int number
         cdef Part part
         if not table.key_width:
             return NONE
+        reserve(out, PyBytes_GET_SIZE(table.key_before))
+        put_bytes(out, table.key_before)
+        start = out.size
         for number in range(table.key_width):
             part = table.parts[table.key[number]]
             size = part.end - part.start
@@ -632,7 +655,9 @@ cdef class Translator:
             out.size += size
         out.data[start] = c"{"
         put_literal(out, b"}")
-        return out.size - start
+        reserve(out, PyBytes_GET_SIZE(table.key_after))
+        put_bytes(out, table.key_after)
+        return out.size - before
 
     cdef int _put_header(self, Table table) except -1:
         """Move on to the frame's position, and write it; how long that is."""

@@ -9,6 +9,7 @@ Texts are copied eight bytes at a time, so a few behind them may be written, for
 """
 
 cdef enum:  # cdc.values.codec.Kind, which says what each one is
+    LEFT_OUT = -1
     OTHER
     TEXT
     INTEGER
@@ -22,6 +23,7 @@ cdef enum:  # cdc.values.codec.Kind, which says what each one is
     BYTEA
     TEXT_ARRAY
     INTEGER_ARRAY
+    DECIMAL
 
 cdef struct Out:
     char* data
@@ -144,7 +146,7 @@ cdef int put_value(
     elif kind == NUMERIC_TEXT:
         known = put_numeric(out, p, size)
     elif kind == FLOAT:
-        known = put_float(out, p, size)
+        known = put_float(out, p, size, digits)
     elif kind == TIMESTAMP_US:
         known = put_timestamp(out, p, size, 1)
     elif kind == TIMESTAMP_MS:
@@ -153,6 +155,8 @@ cdef int put_value(
         known = put_date(out, p, size)
     elif kind == BYTEA:
         known = put_bytea(out, p, size)
+    elif kind == DECIMAL:
+        known = put_decimal(out, p, size, digits)
     elif kind == TEXT_ARRAY or kind == INTEGER_ARRAY:
         known = put_array(out, p, size, kind == TEXT_ARRAY)
     if not known:
@@ -349,11 +353,14 @@ cdef int put_numeric(Out* out, const uint8_t* p, Py_ssize_t size) noexcept nogil
     return 1
 
 
-cdef int put_float(Out* out, const uint8_t* p, Py_ssize_t size) noexcept nogil:
-    """The shortest digits of a number without an exponent, which are Python's, too."""
+cdef int put_float(Out* out, const uint8_t* p, Py_ssize_t size, bint java) noexcept nogil:
+    """The shortest digits of a number without an exponent, which are Python's, too.
+
+    Java's are those from 0.001 up to seven digits in front of the point.
+    """
     cdef Py_ssize_t start = 1 if size and p[0] == c"-" else 0
     cdef Py_ssize_t point = digits_from(p, start, size), zeros
-    if point == start or point - start > 15 or (p[start] == c"0" and point - start > 1):
+    if point == start or point - start > (7 if java else 15) or (p[start] == c"0" and point - start > 1):
         return 0
     if point == size:
         put(out, <const char*>p, size)
@@ -367,12 +374,58 @@ cdef int put_float(Out* out, const uint8_t* p, Py_ssize_t size) noexcept nogil:
         zeros = point + 1
         while p[zeros] == c"0":
             zeros += 1
-        if zeros - point > 4 or size - zeros > 17:
+        if zeros - point > (3 if java else 4) or size - zeros > 17:
             return 0
     elif size - start > 18:
         return 0
     put(out, <const char*>p, size)
     return 1
+
+
+cdef int put_decimal(Out* out, const uint8_t* p, Py_ssize_t size, int scale) noexcept nogil:
+    """A number of up to 18 digits, so many of them behind the point → its bytes in base64."""
+    cdef Py_ssize_t start = 1 if size and p[0] == c"-" else 0
+    cdef Py_ssize_t point = digits_from(p, start, size), at
+    cdef Py_ssize_t end = point + scale + 1 if scale else point
+    cdef int64_t number = 0
+    cdef uint8_t unscaled[8]
+    cdef int first = 0
+    if point == start or end != size or end - start > 18 + (scale > 0):
+        return 0
+    if scale and (p[point] != c"." or digits_from(p, point + 1, size) != size):
+        return 0
+    for at in range(start, size):
+        if at != point:
+            number = 10 * number + p[at] - 0x30
+    if start:
+        number = -number
+    for at in range(8):
+        unscaled[at] = <uint8_t>(<uint64_t>number >> (56 - 8 * at))
+    while first < 7 and (
+        (unscaled[first] == 0 and unscaled[first + 1] < 0x80)
+        or (unscaled[first] == 0xFF and unscaled[first + 1] >= 0x80)
+    ):
+        first += 1
+    put_byte(out, c'"')
+    put_base64(out, unscaled + first, 8 - first)
+    put_byte(out, c'"')
+    return 1
+
+
+cdef void put_base64(Out* out, const uint8_t* p, int size) noexcept nogil:
+    cdef int at, left
+    cdef uint32_t three
+    for at in range(0, size, 3):
+        left = size - at
+        three = <uint32_t>p[at] << 16
+        if left > 1:
+            three |= <uint32_t>p[at + 1] << 8
+        if left > 2:
+            three |= p[at + 2]
+        put_byte(out, BASE64[three >> 18])
+        put_byte(out, BASE64[(three >> 12) & 63])
+        put_byte(out, BASE64[(three >> 6) & 63] if left > 1 else c"=")
+        put_byte(out, BASE64[three & 63] if left > 2 else c"=")
 
 
 cdef int DAYS_OF_MONTH[12]

@@ -11,7 +11,7 @@ cdef struct Span:
     Py_ssize_t key
     Py_ssize_t key_bytes
     Py_ssize_t header_bytes
-    Py_ssize_t topic
+    Py_ssize_t table
 
 cdef enum:
     NONE = -1
@@ -25,14 +25,14 @@ cdef class Rows:
     cdef Span* spans
     cdef Py_ssize_t end  # of what belongs to the records, in out
     cdef Py_ssize_t count, room, sent
-    cdef list topics
-    cdef object topic
+    cdef list tables
+    cdef Table table  # the last of them
     cdef readonly Py_ssize_t size
     """Bytes of keys and values."""
 
     def __cinit__(self, Py_ssize_t room):
-        self.topics = []
-        self.topic = None
+        self.tables = []
+        self.table = None
         reserve(&self.out, room)
 
     def __dealloc__(self):
@@ -43,14 +43,16 @@ cdef class Rows:
         return self.count
 
     def __getitem__(self, Py_ssize_t number):
+        cdef Table table
         if not 0 <= number < self.count:
             raise IndexError("a record that there isn't")
         span = &self.spans[number]
-        headers = [(HEADER_NAME, self._header(span))]
-        return Record(self.topics[span.topic], self._key(span), self._value(span), headers)
+        table = <Table>self.tables[span.table]
+        headers = self._headers(table, self._position(span))
+        return Record(table.topic, self._key(span), self._value(span), headers)
 
     cdef int add(
-        self, object topic, Py_ssize_t value, Py_ssize_t value_bytes, Py_ssize_t key,
+        self, Table table, Py_ssize_t value, Py_ssize_t value_bytes, Py_ssize_t key,
         Py_ssize_t key_bytes, Py_ssize_t header_bytes
     ) except -1:
         """Add a record of which all parts are in ``out``."""
@@ -61,14 +63,14 @@ cdef class Rows:
             if spans == NULL:
                 raise MemoryError
             self.spans, self.room = spans, max(256, 2 * self.room)
-        if topic is not self.topic:
-            self.topics.append(topic)
-            self.topic = topic
+        if table is not self.table:
+            self.tables.append(table)
+            self.table = table
         span = &self.spans[self.count]
         span.value, span.value_bytes = value, value_bytes
         span.key, span.key_bytes = key, key_bytes
         span.header_bytes = header_bytes
-        span.topic = PyList_GET_SIZE(self.topics) - 1
+        span.table = PyList_GET_SIZE(self.tables) - 1
         self.count += 1
         self.size += max(0, value_bytes) + max(0, key_bytes)
         self.end = self.out.size
@@ -80,7 +82,12 @@ cdef class Rows:
     cdef object _value(self, Span* span):
         return self._bytes(span.value, span.value_bytes)
 
-    cdef object _header(self, Span* span):
+    cdef list _headers(self, Table table, object position):
+        if not table.headers and table.positions:
+            return [(HEADER_NAME, position)]
+        return [*table.headers, (HEADER_NAME, position)] if table.positions else [*table.headers]
+
+    cdef object _position(self, Span* span):
         return self._bytes(span.key + max(0, span.key_bytes), span.header_bytes)
 
     cdef inline object _bytes(self, Py_ssize_t start, Py_ssize_t size):
@@ -88,18 +95,22 @@ cdef class Rows:
 
     cdef bint produce(self, send, Written written) except -1:
         """Hand over what wasn't yet; returns whether that was all, else the queue is full."""
+        cdef Table table
+        cdef Py_ssize_t size
         while self.sent < self.count:
             span = &self.spans[self.sent]
-            topic, key, header = self.topics[span.topic], self._key(span), self._header(span)
-            value = self._value(span)
+            table = <Table>self.tables[span.table]
+            key, value, position = self._key(span), self._value(span), self._position(span)
+            headers = self._headers(table, position)
             try:
-                send(topic, value, key, -1, None, None, 0, [(HEADER_NAME, header)])
+                send(table.topic, value, key, -1, None, None, 0, headers)
             except BufferError:
                 return False
             except BaseException:
                 written.culprit = self[self.sent]
                 raise
-            written.note(topic, key, max(0, span.value_bytes) + max(0, span.key_bytes), header)
+            size = max(0, span.value_bytes) + max(0, span.key_bytes)
+            written.note(table.topic, key, size, position)
             self.sent += 1
         self.sent = 0
         return True
