@@ -39,8 +39,8 @@ class Kind(IntEnum):
     - TIMESTAMPTZ: the same with ``+00`` behind it → ``"YYYY-MM-DDThh:mm:ss.fZ"``, f filled up with
       zeros to ``digits``; without a point if ``digits`` is 0 and there is no fraction.
     - BYTEA: ``\x`` and pairs of hex digits → base64 in quotes.
-    - TEXT_ARRAY: ``{}`` or one dimension of elements without quotes, backslashes or braces, none of
-      them ``NULL`` → a list of JSON strings.
+    - TEXT_ARRAY: ``{}`` or one dimension of elements without backslashes or braces, in quotes or
+      bare → a list of JSON strings; a bare NULL is null.
     - INTEGER_ARRAY: ``{}`` or one dimension of INTEGER's texts and ``NULL`` → a list, NULL is null.
     - DECIMAL: ``-?[0-9]+`` and, if ``digits`` isn't 0, a point and as many digits → without the
       point an integer, two's complement, big-endian, in the fewest bytes, base64 in quotes.

@@ -59,7 +59,7 @@ def of_debezium_array(column: Column, element: Codec, modes: ValueModes, *, know
     optional = known and column.type not in _WITHOUT_NULL
     keeps_null = optional and column.type != "ltree"
     decode = partial(_one_dimension, element.decode, _delimiter(column), keeps_null)
-    kind = _KINDS.get(element.kind, Kind.OTHER)
+    kind = _KINDS.get(element.kind, Kind.OTHER) if keeps_null else Kind.OTHER
     return structured(decode, _schema(element, optional=optional))._replace(kind=kind)
 
 

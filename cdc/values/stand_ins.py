@@ -100,7 +100,7 @@ def _array_placeholder(column: Column, items: Schema, modes: ValueModes) -> list
         return [str(uuid.UUID(bytes=hashlib.md5(value).digest(), version=3))]  # noqa: S324
     if items.type is Type.STRING and (modes.lossless or column.type in _TEXTS_IN_ARRAYS):
         return [value.decode()]
-    if column.type in {"int4", "int8"}:
+    if column.type in {"int4", "int8"} and items.type in {Type.INT32, Type.INT64}:
         return list(value)
     if items.name == "io.debezium.time.Date":
         return list(value)
