@@ -201,3 +201,18 @@ def test_transactions_are_counted_and_messages_are_events(
         for v in log.values(f"{topic_prefix}.public.t")
     )
     assert blocks == [(1, 1), (1, 3), (2, 2)]
+
+
+def test_a_message_right_before_a_commit_takes_nothing_of_the_transaction(
+    streamed: Streamed, topic_prefix: str
+) -> None:
+    """Where one ends that isn't transactional, the commit of its writer starts: the same LSN."""
+    log = streamed(
+        {},
+        ["CREATE TABLE t (id int PRIMARY KEY)"],
+        "BEGIN; INSERT INTO t VALUES (1), (2);"
+        " SELECT pg_logical_emit_message(false, 'note', 'first'); COMMIT",
+        restart=True,
+    )
+    assert sorted(v["after"]["id"] for v in log.values(f"{topic_prefix}.public.t")) == [1, 2]
+    assert len(log.values(f"{topic_prefix}.message")) == 1
