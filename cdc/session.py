@@ -22,6 +22,7 @@ from cdc.kafka.producer import LogWriter
 from cdc.kafka.state import last_progress, read_all
 from cdc.kafka.topics import LogTopics
 from cdc.postgres import preflight, publication, slot
+from cdc.postgres.action import act
 from cdc.postgres.captured import captured_tables, described_tables
 from cdc.postgres.catalog import CapturedTable, TableDescription
 from cdc.postgres.connection import (
@@ -30,7 +31,6 @@ from cdc.postgres.connection import (
     connect_replication,
     current_wal_end,
     identify,
-    query,
 )
 from cdc.postgres.reselect import Rereading
 from cdc.postgres.stream import ReplicationStream
@@ -355,7 +355,7 @@ class Session:
         """Run the user's heartbeat.action.query, if there is one."""
         statement = self._capture.heartbeat_action_query
         if statement is not None:
-            query(self._sql, statement)
+            act(self._sql, statement)
 
     def _snapshot(
         self,

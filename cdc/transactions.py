@@ -88,12 +88,12 @@ class Cursor:
     def message_at(self, lsn: Lsn) -> Position | None:
         """The position of a message that isn't part of a transaction, or None if the log has it.
 
-        It comes between two transactions, at its own place in the WAL. Index 1 sets it apart from
-        a keepalive that reached just as far.
+        It comes between two transactions. ``lsn`` is its end in the WAL, where the commit of the
+        very transaction that wrote it may start: index 0 is before that one's frames.
         """
         if self.transaction is not None:
             raise CorruptMessageError("a message inside of a transaction", where=f"LSN {lsn}")
-        position = Position(self.reached.epoch, lsn, 1)
+        position = Position(self.reached.epoch, lsn, 0)
         if position <= self.reached:
             return None
         self.reached, self.cut = position, max(self.cut, position)

@@ -48,7 +48,8 @@ class Position(NamedTuple):
 
     ``epoch`` counts histories from 1, ``commit_lsn`` is the LSN in Begin/Commit (or a snapshot's
     consistent point), ``index`` counts the transaction's row, truncate and message frames from 1;
-    a snapshot's rows have index 0. Positions compare in the order in which changes took effect.
+    a snapshot's rows, and messages outside of transactions, have index 0. Positions compare in the
+    order in which changes took effect.
     """
 
     epoch: int

@@ -107,12 +107,12 @@ cdef class Cursor:
     def message_at(self, lsn):
         if self.inside:
             raise CorruptMessageError("a message inside of a transaction", where=f"LSN {lsn}")
-        position = Position(self.epoch, lsn, 1)
+        position = Position(self.epoch, lsn, 0)
         if position <= self.reached:
             return None
-        self.reached_lsn, self.reached_index = lsn, 1
+        self.reached_lsn, self.reached_index = lsn, 0
         if position > self.cut:
-            self.cut_lsn, self.cut_index = lsn, 1
+            self.cut_lsn, self.cut_index = lsn, 0
         return position
 
     def commit(self, commit_lsn, end_lsn):

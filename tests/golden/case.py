@@ -10,13 +10,17 @@ from typing import Any, Final
 HERE: Final = Path(__file__).parent
 CASES: Final = HERE / "cases"
 BASE: Final = HERE / "base.properties"
+PROPERTIES: Final = "debezium.properties"
+EXPECTED: Final = "expected.jsonl"
 STOPPED_DEBEZIUM: Final = re.compile(r"_fails\Z|\Atimetz_seconds_offset\Z")
 """Names of cases in which Debezium stopped; Millrace goes on."""
 _ESCAPE: Final = re.compile(r"\\(u[0-9a-fA-F]{4}|.)")
 _MEANINGS: Final = {"n": "\n", "r": "\r", "t": "\t", "f": "\f"}
 _ELSEWHERE: Final = re.compile(
     r"debezium\.(sink\.|source\.(connector\.class|tasks\.max|offset\.|database\.|errors\."
-    r"|poll\.interval\.ms|max\.queue\.|snapshot\.fetch\.size))|quarkus\."
+    r"|poll\.interval\.ms|max\.queue\.|retriable\.|notification\.|custom\.metric\.tags"
+    r"|snapshot\.(fetch\.size|locking\.mode|lock\.timeout\.ms|isolation\.mode|max\.threads)"
+    r"|slot\.drop\.on\.stop|xmin\.fetch\.interval\.ms|schema\.refresh\.mode))|quarkus\."
 )
 """Debezium's own plumbing: [source] and [kafka] are the runner's, offsets are in the log."""
 
@@ -34,7 +38,9 @@ class Case:
     @classmethod
     def read(cls, folder: Path) -> "Case":
         """Read a case's properties, after those that all cases share."""
-        properties = {**parse(BASE), **parse(folder / "debezium.properties")}
+        properties = {**parse(BASE), **parse(folder / PROPERTIES)}
+        if "debezium.source.topic.prefix" not in properties:
+            raise ValueError(f"{PROPERTIES}: debezium.source.topic.prefix is missing")
         meta = folder / "case.json"
         return cls(
             folder,
@@ -65,13 +71,23 @@ class Case:
         return re.compile("|".join((*own, *self.meta.get("topics", ()))))
 
 
-def find(folder: Path, names: str = "") -> list[Case]:
-    """The folder's cases, by name; with ``names`` those only (separated by spaces or commas)."""
+def find(folder: Path, names: str = "") -> list[Path]:
+    """The folders of cases in a folder, by name; with ``names`` (spaces or commas) those only.
+
+    One that lacks a file is a case, too: left out, nobody would know that it was never run.
+    """
+    found = _cases(folder) or _cases(folder / "cases")
+    if not found:
+        raise SystemExit(f"no case in {folder}: a case is a folder with {PROPERTIES}")
     wanted = set(re.split(r"[ ,]+", names.strip())) if names.strip() else None
-    found = sorted(path.parent for path in folder.glob("*/debezium.properties"))
     if wanted is not None and (missing := wanted - {path.name for path in found}):
         raise SystemExit(f"no such case in {folder}: {', '.join(sorted(missing))}")
-    return [Case.read(path) for path in found if wanted is None or path.name in wanted]
+    return [path for path in found if wanted is None or path.name in wanted]
+
+
+def _cases(folder: Path) -> list[Path]:
+    files = (PROPERTIES, EXPECTED)
+    return sorted({path.parent for name in files for path in folder.glob(f"*/{name}")})
 
 
 def parse(path: Path) -> dict[str, str]:
@@ -103,7 +119,9 @@ def sections(properties: Mapping[str, str]) -> Sections:
         if key in {"debezium.transforms", "debezium.predicates"}:
             made[key.removeprefix("debezium.")]["order"] = value
             continue
-        _, section, name = key.split(".", 2)
+        _, section, name = (*key.split(".", 2), "", "")[:3]
+        if section != "source" and section not in made:
+            raise ValueError(f"no such property: {key}")
         made["capture" if section == "source" else section][name] = value
     del made["capture"]["slot.name"]  # base.properties leaves it to the runner
     return made

@@ -33,7 +33,9 @@ class Sql:
         self._environment = {**os.environ, **environment, "PGCLIENTENCODING": "UTF8"}
 
     def set_up(self, script: Path) -> None:
-        """Run a script that mustn't fail."""
+        """Run a script that mustn't fail, if there is one."""
+        if not script.exists():
+            return
         run = subprocess.run(
             [*self._command, "-v", "ON_ERROR_STOP=1", "-f", str(script)],
             env=self._environment,
@@ -46,7 +48,9 @@ class Sql:
             raise ScriptError(f"{script.name}: {run.stderr.strip()}")
 
     def change(self, script: Path, drain: Callable[[], None]) -> None:
-        """Run a script of changes, following its directives."""
+        """Run a script of changes, if there is one, following its directives."""
+        if not script.exists():
+            return
         sessions: dict[str, _Session] = {}
         try:
             self._follow(script, sessions, drain)

@@ -92,5 +92,5 @@ def write(path: Path, lines: list[Line]) -> None:
 
 def parsed(path: Path) -> list[dict[str, Any]]:
     """The records of a file in this form."""
-    text = path.read_text(encoding="utf-8")
-    return [json.loads(line) for line in text.splitlines() if line.strip()]
+    lines = path.read_text(encoding="utf-8").split("\n")  # texts may hold other line separators
+    return [json.loads(line) for line in lines if line.strip()]

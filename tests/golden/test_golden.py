@@ -13,7 +13,7 @@ import pytest
 
 from deploy.local.kafka import Kafka
 from deploy.local.postgres import Postgres
-from tests.golden.case import CASES, Case, find
+from tests.golden.case import CASES, find
 from tests.golden.pending import REASONS
 from tests.golden.runner import PARALLEL, Outcome, Runner
 
@@ -42,7 +42,7 @@ def outcomes(
     """Run the cases of the tests that were selected, several at a time."""
     folder: Path = tmp_path_factory.mktemp("golden")
     runner = Runner(postgres, kafka, folder)
-    selected: list[Case] = [
+    selected = [
         ALL[str(item.callspec.params["name"])]
         for item in request.session.items
         if isinstance(item, pytest.Function) and hasattr(item, "callspec")

@@ -155,6 +155,21 @@ def test_rows_are_unwrapped_and_routed_with_their_positions(
     assert positions == sorted(positions)
 
 
+def test_a_message_right_before_a_commit_takes_nothing_of_the_transaction(
+    streamed: Streamed, topic_prefix: str
+) -> None:
+    """Where one ends that isn't transactional, the commit of its writer starts: the same LSN."""
+    log = streamed(
+        {},
+        ["CREATE TABLE t (id int PRIMARY KEY)"],
+        "BEGIN; INSERT INTO t VALUES (1), (2);"
+        " SELECT pg_logical_emit_message(false, 'note', 'first'); COMMIT",
+        restart=True,
+    )
+    assert sorted(v["after"]["id"] for v in log.values(f"{topic_prefix}.public.t")) == [1, 2]
+    assert len(log.values(f"{topic_prefix}.message")) == 1
+
+
 def test_outbox_events_have_their_own_time_and_key(streamed: Streamed, topic_prefix: str) -> None:
     at_ms = int(time.time() * 1_000) - 3_600_000  # one older than log.keep would be gone at once
     create = "CREATE TABLE outbox (id uuid PRIMARY KEY, aggregatetype text, aggregateid text"

@@ -173,6 +173,9 @@ def streams(draw: st.DrawFn, schema: TableSchema) -> bytes:
         messages = draw(st.lists(row_messages(schema), max_size=5))
         lsn += 1_000
         ts = draw(st.integers(-(2**61), 2**61))
+        if not draw(st.integers(0, 3)):  # written by the transaction, right before its commit
+            note = b"M\0" + struct.pack(">Q", lsn + 900) + b"note\0" + wal.u32(1) + b"x"
+            found.append(frame(lsn + 900, note))
         found.append(frame(lsn, b"B" + struct.pack(">QqI", lsn + 900, ts, xid)))
         if draw(st.integers(0, 3)) == 0:
             origin = draw(
