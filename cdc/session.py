@@ -32,6 +32,7 @@ from cdc.postgres.connection import (
     identify,
     query,
 )
+from cdc.postgres.failures import blaming
 from cdc.postgres.reselect import Rereading
 from cdc.postgres.stream import ReplicationStream
 from cdc.records.position import Position
@@ -355,7 +356,8 @@ class Session:
         """Run the user's heartbeat.action.query, if there is one."""
         statement = self._capture.heartbeat_action_query
         if statement is not None:
-            query(self._sql, statement)
+            with blaming("heartbeat.action.query"):
+                query(self._sql, statement)
 
     def _snapshot(
         self,
