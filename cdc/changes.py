@@ -69,5 +69,6 @@ def no_key(schema: TableSchema) -> TableRefusedError:
     return TableRefusedError(
         "an old row came without its key: the replica identity doesn't cover it",
         where=f"table {schema.name}",
-        remedy=f"ALTER TABLE {schema.name} REPLICA IDENTITY DEFAULT (or FULL)",
+        remedy=f"ALTER TABLE {schema.name} REPLICA IDENTITY DEFAULT (or FULL); then read it again,"
+        f" since what the WAL has by now stays without: millrace snapshot {schema.name}",
     )

@@ -87,6 +87,7 @@ def plan(schema: TableSchema, rules: EventRules) -> EventPlan:
         for column in schema.key
         if column.name in values_of
     )
+    _refuse_same_names((*row, *key), schema)
     return EventPlan(
         row=tuple(row),
         read_row=tuple(read_row),
@@ -98,6 +99,20 @@ def plan(schema: TableSchema, rules: EventRules) -> EventPlan:
             replace(_struct(f"{schema.topic}.Value", row, rules), optional=True),
         ),
     )
+
+
+def _refuse_same_names(fields: tuple[EventField, ...], schema: TableSchema) -> None:
+    """Two columns whose adjusted names are one would be one value, whichever it is."""
+    columns: dict[str, str] = {}
+    for field in fields:
+        column = schema.columns[field.column].name
+        if (other := columns.setdefault(field.name, column)) != column:
+            raise TableRefusedError(
+                f"columns {other} and {column} would both be {field.name} in events",
+                where=f"table {schema.name}",
+                remedy='field.name.adjustment.mode = "avro_unicode" keeps them apart; or leave one'
+                " out by column.exclude.list",
+            )
 
 
 def _as_debezium(column: Column, values: ColumnValues) -> tuple[ColumnValues, ColumnValues]:

@@ -78,6 +78,7 @@ def rekeyed(
         raise TableRefusedError(
             f"message.key.columns names {', '.join(sorted(lacking))}, which isn't a column",
             where=f"table {table}",
+            remedy="correct message.key.columns in [capture], or add the column",
         )
     if not names:
         return columns

@@ -42,10 +42,11 @@ def pipeline(settings: Settings, open_topic: OpenTopic) -> Pipeline:
     """
     convert = _converters(settings)
     convert.check()
-    transforms = settings.transforms, settings.predicates
+    # Made even where nothing goes through it: it says what is wrong with a predicate, too.
+    made = chain(settings.transforms, settings.predicates, lossless=settings.capture.lossless)
     return Pipeline(
         convert,
-        chain(*transforms, lossless=settings.capture.lossless) if settings.transforms else None,
+        made if settings.transforms else None,
         position_header=settings.capture.position_header,
         plain=not settings.format and settings.preset == "millrace",
         open_topic=open_topic,

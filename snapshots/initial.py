@@ -21,7 +21,7 @@ from cdc.changes import Read
 from cdc.errors import SourceError, SourceUnreachableError, TableRefusedError
 from cdc.postgres.catalog import Leaf, TableDescription
 from cdc.postgres.connection import connect, query
-from cdc.postgres.failures import place
+from cdc.postgres.failures import blaming, place
 from cdc.postgres.slot import ExportedSnapshot
 from cdc.readable import Encoder, ReadableEncoder, snapshot_records
 from cdc.records.position import Position
@@ -76,11 +76,12 @@ class InitialSnapshot:
                 for leaf in table.leaves:
                     _lock(connection, leaf)
                 encode = encoder(table)
-                if isinstance(encode, ReadableEncoder) and not self._settings.lossless:
-                    later = tables[index + 1 :]
-                    yield from self._marked(connection, table, encode, position, index == 0, later)
-                else:
-                    yield from self._table(connection, table, encode, position)
+                with blaming(self._statement_key(table)):
+                    if isinstance(encode, ReadableEncoder) and not self._settings.lossless:
+                        later, first = tables[index + 1 :], index == 0
+                        yield from self._marked(connection, table, encode, position, first, later)
+                    else:
+                        yield from self._table(connection, table, encode, position)
                 query(connection, "COMMIT")
         finally:
             connection.close()
@@ -138,6 +139,13 @@ class InitialSnapshot:
             ]
             yield SnapshotBatch(table.name, records, rows, 0, 1)
         yield SnapshotBatch(table.name, [], rows, 1, 1)
+
+    def _statement_key(self, table: TableDescription) -> str | None:
+        """The key of [capture] whose SELECT reads the table, if there is one."""
+        if str(table.name) not in self._settings.snapshot_select_statements:
+            return None
+        given = table.name in self._again.statements  # by a signal, whose errors are its own
+        return None if given else f"snapshot.select.statement.overrides.{table.name}"
 
     def _parts(self, connection: psycopg.Connection, table: TableDescription) -> list[Rows]:
         """All of a table's rows, part after part."""

@@ -269,8 +269,10 @@ def _refusal(error: KafkaError, record: Note, position: str) -> RecordRefusedErr
     elif key is None and error.name() == "INVALID_RECORD":
         what = "a record without a key doesn't fit into a compacted topic"
         remedy = (
-            "the table lost its primary key after its topic was made: add one, "
-            "or leave the table out (table.exclude.list)"
+            "the table lost its primary key after its topic was made: add one, and read it again, "
+            "since what the WAL has by now stays without (millrace snapshot SCHEMA.TABLE); or it "
+            "is routed to the topic of a table with a key: route it elsewhere; or leave it out "
+            "(table.exclude.list)"
         )
     else:
         what = f"the broker refuses a record: {error.str()}"

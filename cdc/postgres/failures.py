@@ -103,8 +103,15 @@ _PREFIX = re.compile(
 )
 """What libpq puts before the reason; the place is named anyway."""
 
+_NOT_UTF8 = (
+    "a SQL_ASCII database takes any bytes as text, and what the WAL has of them by now stays: mend"
+    " the rows, or leave the table out (table.exclude.list), then start anew: millrace drop --yes"
+    " --topics, then millrace run"
+)
 _STATEMENT_FAILURES: dict[str, tuple[type[MillraceError], str]] = {
     "08": (SourceUnreachableError, "check the server and the network in between"),
+    "22021": (TableRefusedError, _NOT_UTF8),
+    "22P05": (TableRefusedError, _NOT_UTF8),
     "25006": (SourceSettingError, "connect to the primary: this server is read-only"),
     "42501": (SourcePrivilegeError, "grant the missing right to the role in [source]"),
     "42703": (TableRefusedError, "a table was changed meanwhile: start again"),
@@ -163,6 +170,21 @@ def explained(pgconn: PGconn) -> Iterator[None]:
     except psycopg.Error as error:
         text = error.diag.message_primary or str(error)
         raise statement_error(error.sqlstate, text, where) from error
+
+
+@contextmanager
+def blaming(key: str | None) -> Iterator[None]:
+    """Name the key of [capture] whose SQL a server refuses; None: the SQL within is ours."""
+    try:
+        yield
+    except (SourceUnreachableError, SourceAuthenticationError):
+        raise
+    except SourceError as error:
+        if key is None:
+            raise
+        what = f"PostgreSQL refuses {key}: {error.what}"
+        remedy = f"correct {key} in [capture], or grant what it needs to the role in [source]"
+        raise ConfigError(what, where=error.where, remedy=remedy) from error
 
 
 def result_sqlstate(result: PGresult) -> str | None:

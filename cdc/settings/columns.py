@@ -12,6 +12,8 @@ from cdc.settings.kinds import PatternList, Section, regex
 _TRUNCATE: Final = re.compile(r"column\.truncate\.to\.(\d+)\.chars")
 _MASK: Final = re.compile(r"column\.mask\.with\.(\d+)\.chars")
 _HASH: Final = re.compile(r"column\.mask\.hash\.(?:(v2)\.)?([^.]+)\.with\.salt\.(.+)", re.DOTALL)
+_MASK_CHARS_MAX: Final = 10_485_760
+"""PostgreSQL's longest varchar; a mask is in memory, and in every event."""
 _DIGESTS: Final = {"MD5", "SHA-1", "SHA-224", "SHA-256", "SHA-384", "SHA-512"}
 
 
@@ -91,7 +93,9 @@ def _rule(key: str, columns: Patterns) -> ColumnRule:
     if match := _TRUNCATE.fullmatch(key):
         return ColumnRule("truncate", columns, length=int(match[1]))
     if match := _MASK.fullmatch(key):
-        return ColumnRule("mask", columns, length=int(match[1]))
+        if (length := int(match[1])) > _MASK_CHARS_MAX:
+            raise ValueError(f"{key}: a mask has at most {_MASK_CHARS_MAX} characters")
+        return ColumnRule("mask", columns, length=length)
     match = _HASH.fullmatch(key)
     assert match is not None, key  # noqa: S101 (_is_rule said so)
     version, digest, salt = match.groups()

@@ -4,16 +4,21 @@ import re
 from datetime import timedelta
 from typing import Annotated, Final
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict
+from pydantic import BaseModel, BeforeValidator, ConfigDict, field_validator
 
 _DURATION: Final = re.compile(r"(\d+)\s*(ms|s|m|h|d)\Z")
 _UNITS: Final = {"ms": "milliseconds", "s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
+_NUMBER_MAX: Final = 2**31 - 1
+"""Java's, Kafka's and the system calls' own limit for what we pass them."""
 _COMMA: Final = re.compile(r"(?<!\\),")
 
 
 def _duration(value: object) -> object:
     match = _DURATION.match(value) if isinstance(value, str) else None
-    return timedelta(**{_UNITS[match[2]]: int(match[1])}) if match else value
+    try:
+        return timedelta(**{_UNITS[match[2]]: int(match[1])}) if match else value
+    except OverflowError:
+        raise ValueError(f"{value} is too long") from None
 
 
 def names(value: object) -> object:
@@ -35,7 +40,7 @@ def regex(value: str) -> str:
     """The pattern itself, if it is one."""
     try:
         re.compile(value)
-    except re.error as error:
+    except (re.error, OverflowError, RecursionError) as error:
         raise ValueError(f"not a regular expression: {error}") from error
     return value
 
@@ -53,3 +58,10 @@ class Section(BaseModel):
     model_config = ConfigDict(
         frozen=True, extra="forbid", populate_by_name=True, hide_input_in_errors=True
     )
+
+    @field_validator("*")
+    @classmethod
+    def _bounded(cls, value: object) -> object:
+        if isinstance(value, int) and value > _NUMBER_MAX:
+            raise ValueError(f"should be at most {_NUMBER_MAX}")
+        return value

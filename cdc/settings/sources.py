@@ -60,9 +60,9 @@ def flattened(sections: Mapping[str, Any]) -> dict[str, Any]:
 def _flatten(section: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     flat: dict[str, Any] = {}
     for key, value in section.items():
-        if isinstance(value, Mapping):
+        if isinstance(value, Mapping) and value:
             flat.update(_flatten(value, f"{prefix}{key}."))
-        else:
+        else:  # also a name without members, so that whoever reads the section refuses it
             flat[prefix + key] = _resolve(value)
     return flat
 

@@ -18,6 +18,7 @@ from typing import Any, Final, NamedTuple, Self
 
 import structlog
 
+from cdc.errors import ConversionError
 from cdc.options import Options
 from cdc.records.connect import Field, Header, Schema, SourceRecord, Type
 from cdc.records.per_schema import PerSchema
@@ -215,8 +216,21 @@ class Unwrap:
         added = [Field(_DELETED, Schema(Type.STRING, optional=True))] if self._rewrites else []
         added += [Field(reference.new_name, schema) for reference, schema in fields]
         flat = replace(row, optional=False, default=None, fields=(*row.fields, *added))
+        _refuse_same_names(flat, envelope)
         headers = [found for one in self._headers if (found := one.resolve(envelope))]
         return _Plan(row, [reference for reference, _ in fields], headers, flat)
+
+
+def _refuse_same_names(flat: Schema, envelope: Schema) -> None:
+    """What is added would otherwise take a column's place."""
+    names = [field.name for field in flat.fields]
+    twice = [name for name in dict.fromkeys(names) if names.count(name) > 1]
+    if twice:
+        raise ConversionError(
+            f"unwrapping adds what the row has, too: {', '.join(twice)}",
+            where=f"transform of {envelope.name}",
+            remedy="add it under another name: add.fields.prefix, or name:other_name in add.fields",
+        )
 
 
 def _references(options: Options, option: str) -> list[_Reference]:

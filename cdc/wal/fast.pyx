@@ -373,6 +373,7 @@ cdef class Translator:
             self.counted -= 1
         else:
             self.rows_room = min(self.rows.out.size + self.rows.out.size // 8, ROOM_BYTES_MAX)
+            self.rows.end_here()
         self.rows = None
         return 0
 

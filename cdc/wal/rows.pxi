@@ -59,10 +59,10 @@ cdef class Rows:
         cdef Span* span
         cdef Span* spans
         if self.count == self.room:
-            spans = <Span*>PyMem_Realloc(self.spans, max(256, 2 * self.room) * sizeof(Span))
+            spans = <Span*>PyMem_Realloc(self.spans, max(8, 2 * self.room) * sizeof(Span))
             if spans == NULL:
                 raise MemoryError
-            self.spans, self.room = spans, max(256, 2 * self.room)
+            self.spans, self.room = spans, max(8, 2 * self.room)
         if table is not self.table:
             self.tables.append(table)
             self.table = table
@@ -74,6 +74,16 @@ cdef class Rows:
         self.count += 1
         self.size += max(0, value_bytes) + max(0, key_bytes)
         self.end = self.out.size
+        return 0
+
+    cdef int end_here(self) except -1:
+        """Give back what is left: between messages for ``slow`` many of a few records come about."""
+        cdef char* data
+        if self.out.room > 2 * self.end:
+            data = <char*>PyMem_Realloc(self.out.data, self.end)
+            if data == NULL:
+                raise MemoryError
+            self.out.data, self.out.size, self.out.room = data, self.end, self.end
         return 0
 
     cdef object _key(self, Span* span):

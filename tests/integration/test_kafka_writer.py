@@ -244,6 +244,7 @@ def test_record_without_key_in_a_compacted_topic_is_named(
     assert topic in raised.value.where
     assert "position where it is" in raised.value.where
     assert "5 bytes" in raised.value.where
+    assert "millrace snapshot" in raised.value.remedy
     writer.close()
     successor = writers()
     successor.open()

@@ -10,6 +10,7 @@ import pytest
 from psycopg.conninfo import make_conninfo
 
 from cdc.changes import Read, Row
+from cdc.errors import ConfigError
 from cdc.postgres import catalog, slot
 from cdc.postgres.captured import captured_tables
 from cdc.postgres.catalog import TableDescription
@@ -103,6 +104,13 @@ def test_a_statement_of_ones_own_chooses_rows_and_their_order(database: Conninfo
         f"{STATEMENTS}.public.a": "SELECT * FROM public.a WHERE id % 2 = 0 ORDER BY id DESC;",
     }
     assert read(database, **chosen)["a"] == ["6 first", "4 true", "2 last"]
+
+
+@pytest.mark.parametrize("select", ["SELEC 1", "SELECT 1 AS other", "SELECT * FROM public.none"])
+def test_a_wrong_statement_of_ones_own_is_named(database: Conninfo, select: str) -> None:
+    run(database, "CREATE TABLE a (id int)")
+    with pytest.raises(ConfigError, match=rf"{STATEMENTS}\.public\.a: .* does not exist|syntax"):
+        read(database, **{STATEMENTS: "public.a", f"{STATEMENTS}.public.a": select})
 
 
 def test_generated_columns_are_read_as_debezium_reads_them(database: Conninfo) -> None:

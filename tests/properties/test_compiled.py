@@ -277,13 +277,14 @@ DIGITS = st.one_of(
 )
 
 
-@settings(max_examples=300)
-@given(
-    DIGITS,
+REALS = st.one_of(
     st.floats(allow_nan=False, allow_infinity=False, width=32),
-    st.integers(0, 6),
-    st.booleans(),
+    st.sampled_from([1e7, 12345678.0, 9999999.0, 0.001, 0.0625, 0.0001, 0.0009765625, 1e15]),
 )
+
+
+@settings(max_examples=200)
+@given(DIGITS, REALS, st.integers(0, 6), st.booleans())
 def test_numbers_read_the_same(digits: int, real: float, scale: int, negative: bool) -> None:
     columns = [
         Column(

@@ -22,14 +22,16 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-def translated(table: OneTable, messages: list[bytes], *, compiled: bool) -> Translation:
+def translated(
+    table: OneTable, messages: list[bytes], *, compiled: bool, records_max: int = 10
+) -> Translation:
     """One stream's translation after its last message."""
     progress = SimpleNamespace(position=START, cut=START, flush_lsn=Lsn(0), cut_ts_us=0)
     translation = Translation(
         cast("Tables", table), cast("Any", progress), lambda _: None, compiled=compiled
     )
     data = bytearray(b"".join(frame(10 + number, one) for number, one in enumerate(messages)))
-    assert translation.feed(data, 0, len(data), Limits(10, 1 << 40)) == len(data)
+    assert translation.feed(data, 0, len(data), Limits(records_max, 1 << 40)) == len(data)
     return translation
 
 
@@ -156,6 +158,19 @@ def test_a_huge_row_leaves_no_memory_taken() -> None:
     translation = translated(table, [relation(schema), BEGIN, row], compiled=True)
     translation.take()
     assert resident() - before < 32 << 20
+
+
+def test_single_rows_between_messages_of_another_kind_take_little_memory() -> None:
+    """Each is a buffer of its own, and a batch has up to max.batch.size of them."""
+    schema = texts("text")
+    table = OneTable(schema, compacted=False, since=START)
+    row = b"I" + wal.u32(OID) + b"N" + wal.row((b"a",))
+    origin = b"O" + wal.u64(1) + b"o\0"
+    messages = [relation(schema), BEGIN, *[row, origin] * 10_000]
+    before = resident()
+    translation = translated(table, messages, compiled=True, records_max=20_000)
+    assert resident() - before < 32 << 20
+    assert translation.take().events == 10_000
 
 
 def resident() -> int:

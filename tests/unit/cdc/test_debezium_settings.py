@@ -181,6 +181,7 @@ drop.tombstones = false
         ("capture", 'skipped.operations = "x"', "skipped.operations"),
         ("capture", 'column.mask.hash.SHA-9.with.salt.x = "a"', "no such hash: SHA-9"),
         ("capture", 'column.mask.with.3.chars = "(("', "not a regular expression"),
+        ("capture", 'column.mask.with.99999999999.chars = "a"', "at most 10485760 characters"),
         ("capture", 'message.key.columns = "public.t"', "message.key.columns: .*<schema>.<table>"),
         ("capture", 'heartbeat.action.query = "SELECT 1"', "needs heartbeat.interval.ms"),
         ("capture", 'heartbeat.topics.prefix = "x"', "heartbeat.topics.prefix: no such key"),
@@ -188,6 +189,7 @@ drop.tombstones = false
         ("capture", 'snapshot.select.statement.overrides = "public.a"', "overrides.public.a"),
         ("capture", 'unavailable.value.placeholder = "hex:0"', "hexadecimal"),
         ("transforms", 'unwrap.add.fields = "op"', "unwrap.type is required"),
+        ("transforms", "unwrap = {}", "unwrap: no such key; options are <name>.type"),
         ("transforms", 'order = "a"', "order must name each transform once: a"),
     ],
 )

@@ -79,6 +79,13 @@ def test_secrets_come_from_environment_variables_and_files(
         ('[capture]\ntopic.prefx = "x"', r"\[capture\] topic.prefx: no such key"),
         ("[captures]", r"\[captures\]: no such key"),
         ('[log]\nkeep = "7 weeks"', r"\[log\] keep: .*timedelta"),
+        ('[log]\nkeep = "99999999999999d"', r"\[log\] keep: 99999999999999d is too long"),
+        (
+            "[capture]\nmax.batch.size.in.bytes = 2147483648",
+            "in.bytes: should be at most 2147483647",
+        ),
+        ('[capture]\ntable.include.list = "a{99999999999}"', "list: not a regular expression"),
+        ("[capture.slot]", r"\[capture\] slot: no such key"),
         ('[capture]\ntable.include.list = "(("', r"table.include.list.*not a regular expression"),
         ("[log", "not valid TOML"),
         ('[capture]\nslot.name = "Bad-Name"', r"slot.name: String should match"),

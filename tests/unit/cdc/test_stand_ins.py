@@ -148,3 +148,8 @@ def test_debezium_does_not_look_behind_a_domain() -> None:
     of = column("int4", default="5", domain=True)
     assert default(of, DEBEZIUM) is None
     assert default(of, LOSSLESS) == 5
+
+
+def test_an_array_that_debezium_has_as_bytes_has_no_numbers_for_a_placeholder() -> None:
+    unknown = column("int4[]").model_copy(update={"domain_elements": True})
+    assert placeholder(unknown, replace(DEBEZIUM, include_unknown=True)) is None

@@ -4,6 +4,8 @@ import pytest
 
 from cdc.errors import ConfigError
 from cdc.records.connect import Field, Header, Schema, SourceRecord, Type
+from cdc.settings import Settings
+from cdc.wiring import pipeline
 from tests.unit.cdc.transforms.events import INT, TEXT, Table
 from tests.unit.cdc.transforms.sections import build
 
@@ -187,3 +189,14 @@ def test_what_is_not_known_is_named(settings: dict[str, str], words: str) -> Non
     with pytest.raises((ConfigError, ValueError)) as error:
         build(settings)
     assert words in str(error.value)
+
+
+def test_a_predicate_that_no_transform_asks_is_refused_all_the_same() -> None:
+    settings = Settings(
+        source={},
+        capture={"topic.prefix": "pre"},
+        kafka={"bootstrap.servers": "nowhere"},
+        predicates={"odd.type": "no.such.Class"},
+    )
+    with pytest.raises(ConfigError, match=r"type is one of .*predicate odd"):
+        pipeline(settings, lambda _topic, _cleanup: None)

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from cdc.errors import ConversionError
 from cdc.records.connect import Header, Schema, SourceRecord, Type
 from cdc.transforms.chain import Chain
 from tests.unit.cdc.transforms.events import INT, NEW_KEY, SNAPSHOT, TEXT, Table, struct
@@ -41,6 +42,19 @@ def applied(transform: Chain, *records: SourceRecord) -> list[SourceRecord]:
 def rows(mode: str) -> list[Any]:
     unwrap = chain(delete_tombstone_handling_mode=mode)
     return [record.value for record in applied(unwrap, *CHANGES)]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"add_fields": "op:v,table", "add_fields_prefix": ""},
+        {"add_fields": "op,table:op"},
+        {"add_fields": "op:deleted", "delete_tombstone_handling_mode": "rewrite"},
+    ],
+)
+def test_what_is_added_takes_no_columns_place(options: dict[str, str]) -> None:
+    with pytest.raises(ConversionError, match=r"adds what the row has, too: (v|__op|__deleted) "):
+        chain(**options)(CHANGES[0])
 
 
 @pytest.mark.parametrize("mode", ["tombstone", "delete-to-tombstone"])
