@@ -1,0 +1,151 @@
+"""The compiled way in every form that it takes: presets, modes, masks, schemas. Byte for byte."""
+
+import struct
+from dataclasses import replace
+from decimal import Context, Decimal
+from typing import Any
+
+from hypothesis import given, reject, settings
+from hypothesis import strategies as st
+
+from cdc.convert.converters import converters
+from cdc.errors import TableRefusedError
+from cdc.modes import ColumnModes, ColumnRule, EventModes, Patterns, ValueModes
+from cdc.readable import Encoder, Pipeline, ReadableEncoder
+from cdc.records.position import Position
+from cdc.records.record import Record
+from cdc.records.schema import Column, TableSchema
+from cdc.reference import Log
+from cdc.rules import EventRules
+from cdc.translation import Limits
+from tests.properties.test_compiled import (
+    OID,
+    START,
+    OneTable,
+    frame,
+    outcome,
+    pytestmark,
+    relation,
+    streams,
+    timeless,
+)
+from tests.properties.test_events_reference import tables
+from tests.unit.cdc import wal_bytes as wal
+from tests.unit.cdc.preset import DEBEZIUM
+
+__all__ = ["pytestmark"]
+
+
+class FormedTable(OneTable):
+    """The same, whose events follow rules and have a form of their own."""
+
+    def __init__(
+        self,
+        schema: TableSchema,
+        rules: EventRules,
+        form: Pipeline,
+        *,
+        compacted: bool,
+        reselects: bool,
+    ) -> None:
+        super().__init__(schema, compacted=compacted, since=START, reselects=reselects)
+        self.pipeline = form
+        log = Log("p", "d", 2, compacted=compacted, run_id="run")
+        self.encoder = ReadableEncoder(schema, rules, log, form, reselects=reselects)
+
+    def stream_encoder(self, _relation: Any, _since: Position) -> tuple[Encoder, list[Record]]:
+        return self.encoder, []
+
+
+RULES = [
+    EventRules(),
+    DEBEZIUM,
+    replace(DEBEZIUM, events=replace(DEBEZIUM.events, tombstones=False, context_headers=False)),
+    EventRules(values=ValueModes(decimal="precise", time_precision="connect", binary="hex")),
+    EventRules(values=ValueModes(decimal="double", time_precision="adaptive", binary="base64")),
+    EventRules(events=EventModes(unchanged="placeholder", key_change_headers=True)),
+    EventRules(columns=ColumnModes(exclude=Patterns((r".*\.(a|b|é)",)))),
+    replace(
+        DEBEZIUM,
+        columns=ColumnModes(
+            exclude=Patterns((r".*\.b",)), rules=(ColumnRule("mask", Patterns((r".*\.a.*",)), 3),)
+        ),
+    ),
+]
+FORMS = [
+    Pipeline(converters({})),
+    Pipeline(converters({}, preset=True), position_header=False),
+    Pipeline(converters({"value.schemas.enable": "true", "decimal.format": "NUMERIC"})),
+    Pipeline(converters({"key.schemas.enable": "true"}, preset=True)),
+]
+
+
+@settings(max_examples=300)
+@given(st.data())
+def test_each_form_is_what_pure_python_writes(data: st.DataObject) -> None:
+    schema = data.draw(tables())
+    stream = data.draw(streams(schema))
+    compacted = bool(schema.key) and data.draw(st.booleans())
+    try:
+        table = FormedTable(
+            schema,
+            data.draw(st.sampled_from(RULES)),
+            data.draw(st.sampled_from(FORMS)),
+            compacted=compacted,
+            reselects=compacted and data.draw(st.booleans()),
+        )
+    except TableRefusedError:
+        reject()
+    limits = Limits(data.draw(st.integers(1, 8)), data.draw(st.integers(1, 5_000)))
+    fast, fast_place, fast_error = outcome(table, stream, limits, compiled=True)
+    pure, pure_place, pure_error = outcome(table, stream, limits, compiled=False)
+    assert timeless(fast, bytes) == timeless(pure, bytes)
+    assert fast_error == pure_error
+    assert fast_place == pure_place
+
+
+NUMBERS = "numeric", "float8", "float4"
+DIGITS = st.one_of(
+    st.integers(-(10**18) + 1, 10**18 - 1),
+    st.integers(-(2**16), 2**16),
+    st.sampled_from([2**n + d for n in (7, 8, 15, 16, 31, 32, 55) for d in (-1, 0)]),
+)
+
+
+REALS = st.one_of(
+    st.floats(allow_nan=False, allow_infinity=False, width=32),
+    st.sampled_from([1e7, 12345678.0, 9999999.0, 0.001, 0.0625, 0.0001, 0.0009765625, 1e15]),
+)
+
+
+@settings(max_examples=200)
+@given(DIGITS, REALS, st.integers(0, 6), st.booleans())
+def test_numbers_read_the_same(digits: int, real: float, scale: int, negative: bool) -> None:
+    columns = [
+        Column(
+            name=kind,
+            type=kind,
+            type_oid=1,
+            declared=kind,
+            modifier=(18 << 16 | scale) + 4 if kind == "numeric" else -1,
+        )
+        for kind in NUMBERS
+    ]
+    schema = TableSchema(
+        namespace="public", table="t", version=1, since=str(START), topic="t",
+        replica_identity="f", columns=tuple(columns), signature="",
+    )  # fmt: skip
+    exact = Decimal(-digits if negative else digits).scaleb(-scale, Context(prec=40))
+    texts = f"{exact:f}", f"{Decimal(repr(real)):f}".removesuffix(".0"), repr(real)
+    row = wal.row(tuple(text.encode() for text in texts))
+    begin = b"B" + struct.pack(">QqI", 900, 0, 1)
+    messages = relation(schema), begin, b"I" + wal.u32(OID) + b"N" + row
+    data = b"".join(frame(10 + number, message) for number, message in enumerate(messages))
+    for rules in RULES[:5]:
+        for form in FORMS[:2]:
+            table = FormedTable(schema, rules, form, compacted=False, reselects=False)
+            assert table.encoder.compiled() is not None
+            fast, pure = (
+                outcome(table, data, Limits(9, 9_999), compiled=way)[0] for way in (True, False)
+            )
+            assert timeless(fast, bytes) == timeless(pure, bytes) != []
