@@ -13,13 +13,12 @@ from cdc.postgres import catalog, publication, slot
 from cdc.postgres.captured import captured_tables
 from cdc.postgres.connection import connect, connect_replication
 from cdc.postgres.stream import ReplicationStream
-from cdc.readable import NATIVE
 from cdc.records.position import Lsn, Position
 from cdc.records.state import Phase, Progress, TableState
 from cdc.records.topics import data_topic
-from cdc.rules import EventRules
 from cdc.tables import Lookups, Tables
 from cdc.translation import Limits, Translation
+from cdc.wiring import event_rules, pipeline
 
 LIMITS: Final = Limits(1_000, 16 << 20)
 DRAIN: Final = "drain"
@@ -61,7 +60,8 @@ class Captured:
             lambda oid: catalog.publication_entries(self.sql, name, [oid]).get(oid, 0),
             lambda _asked: {},
         )
-        tables = Tables(self._settings, PREFIX, states, (), lookups, EventRules(), NATIVE)
+        rules, form = event_rules(self._settings), pipeline(self._settings, _no_topic)
+        tables = Tables(self._settings, PREFIX, states, (), lookups, rules, form)
         start = Position(1, Lsn(0), 0)
         progress = Progress(
             log="", slot="", system_identifier="", timeline=1, database="", phase=Phase.STREAMING,
@@ -90,6 +90,10 @@ class Captured:
         seconds = drain_s(self._scene, name, end)
         slot.drop(self.sql, name)
         return seconds
+
+
+def _no_topic(_name: str, _cleanup: str) -> None:
+    """Nothing is written."""
 
 
 def drain_s(scene: Scene, name: str, end: Lsn) -> float:

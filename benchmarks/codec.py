@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from statistics import median
 
 from benchmarks.captured import DRAIN, LIMITS, Captured, backlog
-from benchmarks.scene import load, own_peak_rss_mb, say, scene
+from benchmarks.scene import PRESETS, load, own_peak_rss_mb, say, scene
 from benchmarks.shapes import SHAPES
 from cdc.records.position import Lsn
 
@@ -22,10 +22,11 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--rows", type=int, default=300_000)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--shape", choices=SHAPES, default="mixed")
+    parser.add_argument("--preset", choices=PRESETS, default=PRESETS[0])
     options = parser.parse_args(arguments)
     shape = SHAPES[options.shape]
     before = load()
-    with scene() as made:
+    with scene(preset=options.preset) as made:
         made.create(shape, options.rows)
         captured = Captured(made)
         captured.make_slot(DRAIN)
@@ -36,6 +37,7 @@ def main(arguments: Sequence[str]) -> int:
     fast, pure = (median(times) for times in zip(*runs, strict=True))
     figures = {
         "shape": options.shape,
+        "preset": options.preset,
         "runs": runs,
         "rows": options.rows,
         "bytes": len(data),

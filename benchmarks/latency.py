@@ -15,8 +15,8 @@ import time
 from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
-from statistics import quantiles
-from typing import Final, NamedTuple
+from statistics import median, quantiles
+from typing import Any, Final
 
 from confluent_kafka import Consumer, TopicPartition
 
@@ -39,33 +39,23 @@ def main(arguments: Sequence[str]) -> int:
     """Measure, and end with the figures."""
     parser = argparse.ArgumentParser(prog="benchmarks.latency")
     parser.add_argument("--rate", type=int, default=1_000, help="transactions a second")
-    parser.add_argument("--seconds", type=int, default=20)
+    parser.add_argument("--seconds", type=int, default=10, help="of each window")
+    parser.add_argument("--windows", type=int, default=3)
     parser.add_argument("--tables", type=int, nargs="*", default=[1, 20])
     options = parser.parse_args(arguments)
-    figures: dict[str, float] = {"load_before": load()}
+    figures: dict[str, Any] = {"load_before": load()}
     for tables in options.tables:
         with scene() as made:
-            found = measure(made, tables, options.rate, options.seconds)
+            found = measure(made, tables, options.rate, options.seconds, options.windows)
         kind = "" if tables == 1 else f"_{tables}_topics"
-        figures |= {f"{name}{kind}": round(value, 1) for name, value in found._asdict().items()}
+        figures |= {f"{name}{kind}": value for name, value in found.items()}
     print(json.dumps({"benchmark": "latency", "figures": figures}))
     return 0
 
 
-class LatencyFigures(NamedTuple):
-    """Milliseconds, the rate that was reached, and the daemon's memory."""
-
-    p50_ms: float
-    p99_ms: float
-    max_ms: float
-    transactions_per_s: float
-    events: int
-    rss_mb: float
-
-
-def measure(made: Scene, tables: int, rate: int, seconds: int) -> LatencyFigures:
+def measure(made: Scene, tables: int, rate: int, seconds: int, windows: int) -> dict[str, object]:
     """Update so many tables for so long, after a warm-up, while a daemon streams."""
-    say(f"latency: {rate} transactions/s into {tables} tables for {seconds} s")
+    say(f"latency: {rate} transactions/s into {tables} tables, {windows} times {seconds} s")
     with made.connect() as connection:
         for number in range(1, tables + 1):
             connection.execute(_TABLE.format(n=number, rows=_ROWS))
@@ -76,9 +66,10 @@ def measure(made: Scene, tables: int, rate: int, seconds: int) -> LatencyFigures
         scripts.append(made.pipeline.folder / f"beat{number}.sql")
         scripts[-1].write_text(_UPDATE.format(n=number, rows=_ROWS), encoding="ascii")
     consumer = _reader(made, tables)
-    workload = _pgbench(made, scripts, rate, seconds + _WARM_UP_S)
-    measured_from = time.time() + _WARM_UP_S
-    times: list[tuple[float, float]] = []
+    workload = _pgbench(made, scripts, rate, windows * seconds + _WARM_UP_S)
+    since = time.time() + _WARM_UP_S
+    waits: list[list[float]] = [[] for _ in range(windows)]
+    size = 0
     last = time.monotonic()
     while workload.poll() is None or time.monotonic() - last < _QUIET_S:
         message = consumer.poll(0.2)
@@ -87,21 +78,32 @@ def measure(made: Scene, tables: int, rate: int, seconds: int) -> LatencyFigures
             continue
         last = time.monotonic()
         at = datetime.fromisoformat(json.loads(value)["after"]["at"]).timestamp()
-        if at >= measured_from:
-            times.append((at, seen_at))
+        window = int((at - since) // seconds)
+        if 0 <= window < windows:
+            waits[window].append((seen_at - at) * 1_000)
+            size += len(message.key() or b"") + len(value)
     consumer.close()
     rss_mb = peak_rss_mb(daemon)
     daemon.stop()
     if workload.returncode != 0:
         raise RuntimeError(f"pgbench ended with exit code {workload.returncode}")
-    waits = [(seen_at - at) * 1_000 for at, seen_at in times]
-    cuts = quantiles(waits, n=100)
-    reached = (len(times) - 1) / (max(at for at, _ in times) - min(at for at, _ in times))
-    figures = LatencyFigures(cuts[49], cuts[98], max(waits), reached, len(times), rss_mb)
-    say(
-        f"  p50 {figures.p50_ms:.1f} ms, p99 {figures.p99_ms:.1f} ms at "
-        f"{figures.transactions_per_s:.0f} transactions/s"
-    )
+    return _figures(waits, seconds) | {"bytes": size, "rss_mb": rss_mb}
+
+
+def _figures(waits: list[list[float]], seconds: int) -> dict[str, object]:
+    """Milliseconds: of each window, and the medians of the windows."""
+    cuts = [quantiles(window, n=100) for window in waits]
+    runs = [(round(cut[49], 1), round(cut[98], 1)) for cut in cuts]
+    events = sum(map(len, waits))
+    figures = {
+        "runs": runs,
+        "p50_ms": median(p50 for p50, _ in runs),
+        "p99_ms": median(p99 for _, p99 in runs),
+        "max_ms": round(max(map(max, waits)), 1),
+        "transactions_per_s": round(events / seconds / len(waits), 1),
+        "rows": events,
+    }
+    say(f"  p50 {figures['p50_ms']} ms, p99 {figures['p99_ms']} ms")
     return figures
 
 

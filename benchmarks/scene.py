@@ -25,6 +25,7 @@ from deploy.local.postgres import Postgres
 from deploy.local.processes import Process
 
 PREFIX: Final = "bench"
+PRESETS: Final = ("millrace", "debezium")
 _STARTED: Final = time.monotonic()
 _PROGRESS_ROWS: Final = 100_000
 
@@ -89,11 +90,8 @@ def topic_of(name: str) -> str:
 
 
 @contextmanager
-def scene(**source: str) -> Iterator[Scene]:
-    """Start everything but the daemon, and take all of it away in the end.
-
-    ``source`` adds to how one connects to PostgreSQL.
-    """
+def scene(*, preset: str = "millrace") -> Iterator[Scene]:
+    """Start everything but the daemon, and take all of it away in the end."""
     folder = run_folder("millrace-bench-")
     postgres, kafka = Postgres(folder), Kafka(folder)
     try:
@@ -101,8 +99,9 @@ def scene(**source: str) -> Iterator[Scene]:
             starting = executor.submit(kafka.start)
             postgres.start()
             starting.result()
-        connection = postgres.create_database(PREFIX) | source
-        pipeline = Pipeline(folder, connection, kafka.client_options(), prefix=PREFIX)
+        connection = postgres.create_database(PREFIX)
+        options = kafka.client_options()
+        pipeline = Pipeline(folder, connection, options, prefix=PREFIX, preset=preset)
         yield Scene(postgres, kafka, connection, pipeline)
     finally:
         kafka.stop()

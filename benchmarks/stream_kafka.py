@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from statistics import median
 
 from benchmarks import debezium, stream
-from benchmarks.scene import Scene, load, say, scene
+from benchmarks.scene import PRESETS, Scene, load, say, scene
 from benchmarks.shapes import SHAPES, Shape
 from benchmarks.stream import Cpu, Round
 
@@ -25,17 +25,19 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--rows", type=int, default=500_000, help="rows per round")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--shape", choices=SHAPES, default="mixed")
+    parser.add_argument("--preset", choices=PRESETS, default=PRESETS[0])
     parser.add_argument("--transaction-rows", type=int, default=0, help="0: as the shape has it")
     parser.add_argument("--no-peers", action="store_true", help="leave Debezium Server out")
     options = parser.parse_args(arguments)
     shape = SHAPES[options.shape]
     figures: Figures = {
         "shape": options.shape,
+        "preset": options.preset,
         "cores": os.cpu_count() or 0,
         "load_before": load(),
     }
     say("starting PostgreSQL and Kafka")
-    with scene() as made:
+    with scene(preset=options.preset) as made:
         made.create(shape, options.rows)
         _snapshot(made)
         rounds = stream.measure(made, shape, options.rows, options.rounds, options.transaction_rows)

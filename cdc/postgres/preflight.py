@@ -45,6 +45,16 @@ SELECT c.oid, has_schema_privilege(c.relnamespace, 'USAGE'),
 FROM jsonb_to_recordset(%s::jsonb) AS asked (oid oid, columns text[])
 JOIN pg_class c ON c.oid = asked.oid
 """
+_UNIQUE: Final = """
+SELECT i.indrelid, array_agg(a.attname::text)
+FROM pg_index i
+CROSS JOIN unnest(i.indkey::int2[]) WITH ORDINALITY AS k (attnum, ordinal)
+JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum
+WHERE i.indrelid = ANY (%s) AND i.indisunique AND i.indisvalid AND i.indimmediate
+  AND i.indpred IS NULL AND i.indexprs IS NULL AND k.ordinal <= i.indnkeyatts
+GROUP BY i.indexrelid, i.indrelid
+HAVING bool_and(a.attnotnull)
+"""
 
 
 class PreflightError(SourceError):
@@ -89,6 +99,7 @@ def find_problems(
         yield from _identified(table, settings, where)
     if settings.lossless:
         yield from _topics(settings.topic_prefix, tables)
+        yield from _keyed_apart(connection, settings, tables, where)
 
 
 def _server(connection: psycopg.Connection, slot: str, where: str) -> Iterator[MillraceError]:
@@ -275,6 +286,34 @@ def _topics(prefix: str, tables: Sequence[TableDescription]) -> Iterator[Millrac
             yield TableRefusedError(
                 f"tables {' and '.join(map(str, names))} would share the topic {topic}",
                 remedy="rename one, or add one to table.exclude.list",
+            )
+
+
+def _keyed_apart(
+    connection: psycopg.Connection,
+    settings: CaptureSettings,
+    tables: Sequence[TableDescription],
+    where: str,
+) -> Iterator[MillraceError]:
+    """A key that two rows may share: a compacted topic would keep one of them."""
+    asked = {
+        table.oid: {name.lower() for name in names}
+        for table in tables
+        if (names := settings.column_modes.key_columns(str(table.name))) is not None
+    }
+    unique: dict[int, list[set[str]]] = {}
+    for oid, names in query(connection, _UNIQUE, [list(asked)]) if asked else ():
+        unique.setdefault(oid, []).append({name.lower() for name in names})
+    for table in tables:
+        key = asked.get(table.oid)
+        if key is not None and not any(one <= key for one in unique.get(table.oid, ())):
+            yield _refused(
+                table,
+                where,
+                f"message.key.columns gives it the key ({', '.join(sorted(key))}), which rows may"
+                " share: of those the log would keep one",
+                "take the primary key's columns into it, or columns that are NOT NULL and have a"
+                " unique constraint",
             )
 
 

@@ -2,8 +2,8 @@
 # cython: initializedcheck=False, freethreading_compatible=False
 """CopyData bytes → records, in one pass: the compiled way for the common kinds of change and column.
 
-It does what translation.py, events.py and values.py say, byte for byte (tests/properties), for
-Begin, Commit, Insert, Update and Delete of tables whose events are plain JSON. Everything else goes
+It does what translation.py, events.py, readable.py and values say, byte for byte (tests/properties), for
+Begin, Commit, Insert, Update and Delete of tables whose events are JSON. Everything else goes
 back to them: a message that it doesn't know or that is wrong in any way is given to ``slow`` as if
 it hadn't been looked at, and a column's text that it doesn't know goes through the column's own
 function. So each rule and each error has one definition, which isn't here.

@@ -176,3 +176,27 @@ def test_all_problems_come_at_once_and_the_first_gives_the_exit_code(server_fold
             assert word in text
     finally:
         server.stop()
+
+
+@pytest.mark.parametrize(
+    ("unique", "key", "passes"),
+    [
+        ("", "tenant", False),
+        ("", "Tenant,id", True),
+        ("ALTER TABLE t ADD UNIQUE (tenant)", "tenant", True),
+        ("ALTER TABLE t ADD UNIQUE (code)", "code", False),  # of which NULL may stand in many
+        ("ALTER TABLE t ADD UNIQUE (tenant) DEFERRABLE", "tenant", False),
+        ("CREATE UNIQUE INDEX ON t (tenant) WHERE id > 0", "tenant", False),
+    ],
+)
+def test_a_message_key_has_to_tell_rows_apart(
+    database: Conninfo, unique: str, key: str, passes: bool
+) -> None:
+    run(database, "CREATE TABLE t (id int PRIMARY KEY, tenant int NOT NULL, code text)")
+    run(database, "ALTER TABLE t REPLICA IDENTITY FULL", *filter(None, [unique]))
+    if passes:
+        check(database, message_key_columns=f"public.t:{key}")
+    else:
+        error = refusal(database, message_key_columns=f"public.t:{key}")
+        assert isinstance(error, TableRefusedError)
+        assert "rows may share" in str(error)
