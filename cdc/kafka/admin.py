@@ -6,6 +6,7 @@ Orders go out for all topics at once. An answer is a value or a KafkaError, one 
 import time
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Set as AbstractSet
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from typing import Any, Final, NamedTuple, TypeVar
@@ -135,19 +136,25 @@ class LogAdmin:
             answers = self._settle(futures, "creating topics")
             failed |= {n: answer for n, answer in answers.items() if isinstance(answer, KafkaError)}
             made |= answers.keys()
-        deadline = time.monotonic() + REACH_S
-        while made - failed.keys() - self.partitions().keys() and time.monotonic() < deadline:
-            time.sleep(_LOOK_AGAIN_S)
+        self._await(lambda known: not made - failed.keys() - known)
         return failed
 
     def delete(self, names: Iterable[str]) -> dict[str, KafkaError]:
-        """Delete topics; returns what went wrong with which."""
+        """Delete topics, and wait until the brokers know; returns what went wrong with which."""
         wanted = list(names)
         if not wanted:
             return {}
         futures = self._client.delete_topics(wanted, request_timeout=REQUEST_S)
         answers = self._settle(futures, "deleting topics")
-        return {name: error for name, error in answers.items() if isinstance(error, KafkaError)}
+        failed = {n: answer for n, answer in answers.items() if isinstance(answer, KafkaError)}
+        self._await(lambda known: not (set(wanted) - failed.keys()) & known)
+        return failed
+
+    def _await(self, are_told: Callable[[AbstractSet[str]], bool]) -> None:
+        """Wait until the brokers know, as long as one may take to answer at all."""
+        deadline = time.monotonic() + REACH_S
+        while not are_told(self.partitions().keys()) and time.monotonic() < deadline:
+            time.sleep(_LOOK_AGAIN_S)
 
     def offsets(self, partitions: Mapping[str, int]) -> dict[str, list[tuple[int, int]]]:
         """First and end offset (uncommitted records too) of each partition of each topic."""

@@ -241,11 +241,9 @@ PROMISES: dict[Kind, Callable[[str, Codec], str | None]] = {
 def test_a_kind_keeps_its_promise(case: tuple[Column, bytes], modes: ValueModes) -> None:
     column, text = case
     found = codec(column, modes)
-    assume(found is not None)
-    assert found is not None
-    promised = PROMISES[found.kind](text.decode(), found)
-    assume(promised is not None)
-    assert found.fragment(text) == promised
+    promised = PROMISES[found.kind](text.decode(), found) if found else None
+    if found is not None and promised is not None:
+        assert found.fragment(text) == promised
 
 
 def test_every_kind_is_some_types() -> None:
