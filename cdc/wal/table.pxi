@@ -1,0 +1,147 @@
+"""A table's constants for the compiled way: what stands around values, and for them."""
+
+cdef struct Column:
+    int kind
+    int digits
+    const char* name  # ,"name":
+    Py_ssize_t name_bytes
+    const char* null  # what stands for NULL, its name included; likewise the next two
+    Py_ssize_t null_bytes
+    const char* absent
+    Py_ssize_t absent_bytes
+    const char* unsent
+    Py_ssize_t unsent_bytes
+
+
+cdef struct Cell:
+    uint8_t kind
+    const uint8_t* text
+    Py_ssize_t size
+
+cdef struct Part:  # of what was written: a column with its name
+    Py_ssize_t start
+    Py_ssize_t end
+
+
+cdef class Table:
+    """What the compiled way has to know of a table: a TableEncoder's constants, as bytes.
+
+    ``columns``: per column its kind (cdc.values.codec.Kind), number of digits, ``,"name":``, what stands for NULL,
+    for an absent value and for one that an old key doesn't carry, and its text → JSON function.
+    A kind below zero is that of a column that events don't have.
+    ``flags``: whether tombstones follow deletes, whether unchanged values are read again, and
+    whether records have their position as a header, behind ``headers``.
+    ``source``: the text of the source block up to ``ts_ms``, on to ``sequence``, and on to ``txId``.
+    ``around``: what stands in front of a value and behind it, and likewise of a key.
+    """
+
+    cdef object topic, keep, fragments
+    cdef tuple headers
+    cdef Column* columns
+    cdef Cell* cells
+    cdef Cell* olds
+    cdef Part* parts
+    cdef Part* old_parts
+    cdef int* key
+    cdef int width, key_width
+    cdef Py_ssize_t fixed_bytes
+    """What a row takes at most beside its texts."""
+    cdef bint tombstones, reselects, positions
+    cdef bytes head, middle, tail, version
+    cdef bytes value_before, value_after, key_before, key_after
+    cdef Out before_lsn, between  # the transaction's texts, cut where a row's own LSN goes
+    cdef uint64_t entered
+
+    def __cinit__(
+        self, topic, columns, key, source, flags, version, around=(b"", b"", b"", b""), headers=()
+    ):
+        cdef int number
+        if len(version) > VERSION_BYTES_MAX or not all(0 <= index < len(columns) for index in key):
+            raise ValueError("a version or a key that no table has")
+        self.topic, self.version = topic, version
+        self.tombstones, self.reselects, self.positions = flags
+        self.value_before, self.value_after, self.key_before, self.key_after = around
+        self.headers = headers
+        self.head, self.middle, self.tail = source
+        columns = [(*column[:2], column[2] + bytes(NAME_BYTES), *column[3:]) for column in columns]
+        self.keep = [column[2:6] for column in columns]
+        self.fragments = [column[6] for column in columns]
+        self.width, self.key_width = len(columns), len(key)
+        self.columns = <Column*>PyMem_Malloc(max(1, self.width) * sizeof(Column))
+        self.cells = <Cell*>PyMem_Malloc(max(1, self.width) * sizeof(Cell))
+        self.olds = <Cell*>PyMem_Malloc(max(1, self.width) * sizeof(Cell))
+        self.parts = <Part*>PyMem_Malloc(max(1, self.width) * sizeof(Part))
+        self.old_parts = <Part*>PyMem_Malloc(max(1, self.width) * sizeof(Part))
+        self.key = <int*>PyMem_Malloc(max(1, self.key_width) * sizeof(int))
+        if not (self.columns and self.cells and self.olds and self.key):
+            raise MemoryError
+        if not (self.parts and self.old_parts):
+            raise MemoryError
+        self.fixed_bytes = 0
+        for number, index in enumerate(key):
+            self.key[number] = index
+        for number, column in enumerate(columns):
+            self.columns[number].kind, self.columns[number].digits = column[0], column[1]
+            if column[0] in (TIMESTAMPTZ, DECIMAL) and not 0 <= column[1] <= DIGITS_MAX[column[0]]:
+                self.columns[number].kind = OTHER
+            text(column[2], &self.columns[number].name, &self.columns[number].name_bytes)
+            self.columns[number].name_bytes -= NAME_BYTES
+            text(column[3], &self.columns[number].null, &self.columns[number].null_bytes)
+            text(column[4], &self.columns[number].absent, &self.columns[number].absent_bytes)
+            text(column[5], &self.columns[number].unsent, &self.columns[number].unsent_bytes)
+            self.fixed_bytes += LONGEST_FIXED + NAME_BYTES + max(map(len, column[2:6]))
+
+    def __dealloc__(self):
+        PyMem_Free(self.columns)
+        PyMem_Free(self.cells)
+        PyMem_Free(self.olds)
+        PyMem_Free(self.parts)
+        PyMem_Free(self.old_parts)
+        PyMem_Free(self.key)
+        PyMem_Free(self.before_lsn.data)
+        PyMem_Free(self.between.data)
+
+    cdef int enter(self, Cursor cursor, uint64_t serial) except -1:
+        """Write what all rows of the transaction share; as events._SourceText.of_transaction."""
+        cdef int64_t us = cursor.commit_ts_us
+        cdef Out* out = &self.before_lsn
+        self.entered = serial
+        out.size = self.between.size = 0
+        reserve(out, len(self.head) + len(self.middle) + 80)
+        put_bytes(out, self.head)
+        put_signed(out, us // 1_000 if us >= 0 else -((-us + 999) // 1_000))
+        put_bytes(out, self.middle)
+        if cursor.has_previous:
+            put_literal(out, b'\\"')
+            put_number(out, cursor.previous)
+            put_literal(out, b'\\"')
+        else:
+            put_literal(out, b"null")
+        put_literal(out, b',\\"')
+        out = &self.between
+        reserve(out, len(self.tail) + 120)
+        put_literal(out, b'\\"]","ts_us":')
+        put_signed(out, us)
+        put_literal(out, b',"ts_ns":')
+        put_signed(out, us)
+        if us:
+            put_literal(out, b"000")
+        put_bytes(out, self.tail)
+        put_number(out, cursor.xid)
+        put_literal(out, b',"lsn":')
+        return 0
+
+
+cdef int text(bytes value, const char** start, Py_ssize_t* size) except -1:
+    start[0] = PyBytes_AS_STRING(value)
+    size[0] = PyBytes_GET_SIZE(value)
+    return 0
+
+
+cdef inline void put_name(Out* out, Column* column) noexcept nogil:
+    """Names have room behind them, on either side."""
+    if column.name_bytes <= NAME_BYTES:
+        memcpy(out.data + out.size, column.name, NAME_BYTES)
+        out.size += column.name_bytes
+    else:
+        put(out, column.name, column.name_bytes)
