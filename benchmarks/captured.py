@@ -13,6 +13,7 @@ from cdc.postgres import catalog, publication, slot
 from cdc.postgres.captured import captured_tables
 from cdc.postgres.connection import connect, connect_replication
 from cdc.postgres.stream import ReplicationStream
+from cdc.readable import no_topic
 from cdc.records.position import Lsn, Position
 from cdc.records.state import Phase, Progress, TableState
 from cdc.records.topics import data_topic
@@ -60,7 +61,7 @@ class Captured:
             lambda oid: catalog.publication_entries(self.sql, name, [oid]).get(oid, 0),
             lambda _asked: {},
         )
-        rules, form = event_rules(self._settings), pipeline(self._settings, _no_topic)
+        rules, form = event_rules(self._settings), pipeline(self._settings, no_topic)
         tables = Tables(self._settings, PREFIX, states, (), lookups, rules, form)
         start = Position(1, Lsn(0), 0)
         progress = Progress(
@@ -90,10 +91,6 @@ class Captured:
         seconds = drain_s(self._scene, name, end)
         slot.drop(self.sql, name)
         return seconds
-
-
-def _no_topic(_name: str, _cleanup: str) -> None:
-    """Nothing is written."""
 
 
 def drain_s(scene: Scene, name: str, end: Lsn) -> float:

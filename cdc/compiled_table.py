@@ -5,7 +5,6 @@ counted, compared, transformed or in another format; and columns that it doesn't
 rare types) go through the same functions as in the readable way.
 """
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
@@ -23,7 +22,7 @@ from cdc.wal.compiled import fast
 _ROWS: Final = {Operation.CREATE.value, Operation.UPDATE.value, Operation.DELETE.value}
 _JAVA_FLOAT: Final = 1
 """In place of a FLOAT's number of digits."""
-_LEFT_OUT: Final[tuple[int, int, bytes, bytes, bytes, bytes, Callable[[bytes], str]]] = (
+_LEFT_OUT: Final["fast.Column"] = (
     *(-1, 0, b"", b"", b"", b""),
     lambda _text: "",
 )

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple, Protocol
 
 from cdc.changes import ABSENT, Row, filled
 from cdc.records.position import Lsn, Position
-from cdc.records.record import Part, Record
+from cdc.records.record import Part, Record, record_bytes
 from cdc.transactions import Transaction
 from cdc.wal.messages import Relation, Update
 
@@ -131,7 +131,7 @@ class Completion:
                 start = row.place + 1
                 values = found[row.encoding, row.columns].get(row.key)
                 more = _encoded(row, values)
-                size += sum(len(record.key or b"") + len(record.value or b"") for record in more)
+                size += sum(map(record_bytes, more))
                 made += more
             made += records[start:]
         finally:

@@ -31,7 +31,7 @@ NO_SCHEMA: Final = 0
 """The schema version in the header of a record that is about no table."""
 
 
-def _no_topic(_name: str, _cleanup: Literal["compact", "delete"]) -> None:
+def no_topic(_name: str, _cleanup: Literal["compact", "delete"]) -> None:
     """Where all topics are there."""
 
 
@@ -47,7 +47,7 @@ class Pipeline:
     transform: Transform | None = None
     position_header: bool = True
     plain: bool = False
-    open_topic: OpenTopic = _no_topic
+    open_topic: OpenTopic = no_topic
     routes_events: bool = False
 
     @property

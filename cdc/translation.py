@@ -15,7 +15,7 @@ from cdc.errors import CorruptMessageError
 from cdc.readable import Encoder
 from cdc.records.connect import SourceRecord
 from cdc.records.position import Lsn, Position
-from cdc.records.record import Part, Record, count, each
+from cdc.records.record import Part, Record, count, each, record_bytes
 from cdc.records.schema import TableName
 from cdc.records.state import Progress
 from cdc.signals import SeenRow, Signals
@@ -111,8 +111,7 @@ class Translation:
                 break
             full = self.frame(bytes(data[start + COPY_DATA_BYTES : stop]))
             start = stop
-            for record in each(self.records[made:]):
-                self._bytes += len(record.key or b"") + len(record.value or b"")
+            self._bytes += sum(map(record_bytes, each(self.records[made:])))
             made = len(self.records)
             if full:
                 break

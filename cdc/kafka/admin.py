@@ -154,6 +154,7 @@ class LogAdmin:
         """Wait until the brokers know, as long as one may take to answer at all."""
         deadline = time.monotonic() + REACH_S
         while not are_told(self.partitions().keys()) and time.monotonic() < deadline:
+            self._while_waiting()
             time.sleep(_LOOK_AGAIN_S)
 
     def offsets(self, partitions: Mapping[str, int]) -> dict[str, list[tuple[int, int]]]:

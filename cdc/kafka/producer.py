@@ -29,8 +29,8 @@ from cdc.kafka.errors import (
     reason,
     telling,
 )
-from cdc.kafka.written import Note, Written, produce, record_bytes
-from cdc.records.record import Part, Record, each
+from cdc.kafka.written import Note, Written, produce
+from cdc.records.record import Part, Record, each, record_bytes
 
 ATTEMPT_S: Final = 0.5
 GIVE_UP_S: Final = options.TRANSACTION_TIMEOUT_MS / 1_000

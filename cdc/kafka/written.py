@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from cdc.records.position import HEADER
-from cdc.records.record import Part, Record, each
+from cdc.records.record import Part, Record, each, record_bytes
 from cdc.wal.compiled import fast
 
 
@@ -72,11 +72,6 @@ def pure_produce(
             raise
         written.add(record)
     return end
-
-
-def record_bytes(record: Record) -> int:
-    """Bytes of key and value."""
-    return len(record.key or b"") + len(record.value or b"")
 
 
 Written = PureWritten if fast is None else fast.Written

@@ -37,3 +37,8 @@ def each(parts: Iterable[Part]) -> Iterator[Record]:
 def count(parts: Iterable[Part]) -> int:
     """How many records that is."""
     return sum(1 if isinstance(part, Record) else len(part) for part in parts)
+
+
+def record_bytes(record: Record) -> int:
+    """Bytes of key and value."""
+    return len(record.key or b"") + len(record.value or b"")

@@ -122,10 +122,15 @@ cdef void put_base64(Out* out, const uint8_t* p, int size) noexcept nogil:
             three |= <uint32_t>p[at + 1] << 8
         if left > 2:
             three |= p[at + 2]
-        put_byte(out, BASE64[three >> 18])
-        put_byte(out, BASE64[(three >> 12) & 63])
-        put_byte(out, BASE64[(three >> 6) & 63] if left > 1 else c"=")
-        put_byte(out, BASE64[three & 63] if left > 2 else c"=")
+        put_three(out, three, left)
+
+
+cdef inline void put_three(Out* out, uint32_t three, int count) noexcept nogil:
+    """Three bytes as four characters of base64; the last ones stand for nothing if it is fewer."""
+    put_byte(out, BASE64[three >> 18])
+    put_byte(out, BASE64[(three >> 12) & 63])
+    put_byte(out, BASE64[(three >> 6) & 63] if count > 1 else c"=")
+    put_byte(out, BASE64[three & 63] if count > 2 else c"=")
 
 
 cdef int DAYS_OF_MONTH[12]
@@ -255,11 +260,7 @@ cdef int put_bytea(Out* out, const uint8_t* p, Py_ssize_t size) noexcept nogil:
             three = (three << 8) | <uint32_t>value
             at += 2
             count += 1
-        three <<= 8 * (3 - count)
-        put_byte(out, BASE64[three >> 18])
-        put_byte(out, BASE64[(three >> 12) & 63])
-        put_byte(out, BASE64[(three >> 6) & 63] if count > 1 else c"=")
-        put_byte(out, BASE64[three & 63] if count > 2 else c"=")
+        put_three(out, three << (8 * (3 - count)), count)
     put_byte(out, c'"')
     return 1
 
