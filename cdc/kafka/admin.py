@@ -132,12 +132,24 @@ class LogAdmin:
         failed: dict[str, KafkaError] = {}
         made: set[str] = set()
         for request in _portions(topics):
-            futures = self._client.create_topics(request, request_timeout=REQUEST_S)
-            answers = self._settle(futures, "creating topics")
+            answers = self._create(request)
             failed |= {n: answer for n, answer in answers.items() if isinstance(answer, KafkaError)}
             made |= answers.keys()
         self._await(lambda known: not made - failed.keys() - known)
         return failed
+
+    def _create(self, request: list[NewTopic]) -> dict[str, Any]:
+        """A broker that has just started answers before its controller counts it as there."""
+        deadline = time.monotonic() + REACH_S
+        answers: dict[str, Any] = {}
+        while True:
+            futures = self._client.create_topics(request, request_timeout=REQUEST_S)
+            answers |= self._settle(futures, "creating topics")
+            request = [topic for topic in request if _is_too_early(answers[topic.topic])]
+            if not request or time.monotonic() > deadline:
+                return answers
+            self._while_waiting()
+            time.sleep(_LOOK_AGAIN_S)
 
     def delete(self, names: Iterable[str]) -> dict[str, KafkaError]:
         """Delete topics, and wait until the brokers know; returns what went wrong with which."""
@@ -200,6 +212,15 @@ class LogAdmin:
                 except KafkaException as exception:
                     answers[asked] = reason(exception)
         return answers
+
+
+def _is_too_early(answer: object) -> bool:
+    """Whether there are brokers, but all are fenced; too few brokers is told in other words."""
+    return (
+        isinstance(answer, KafkaError)
+        and answer.name() == "INVALID_REPLICATION_FACTOR"
+        and "fenced" in answer.str()
+    )
 
 
 def _portions(topics: Iterable[NewTopic]) -> Iterable[list[NewTopic]]:

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import psycopg
 import pytest
-from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 from psycopg.conninfo import make_conninfo
 
 from cdc.errors import ExitCode
+from cdc.kafka.admin import LogAdmin
 from deploy.local.kafka import Kafka
 from deploy.local.postgres import Postgres
 from tests.fixtures.pipeline import RunningPipeline
@@ -194,9 +194,7 @@ def test_a_topic_that_is_not_what_was_promised_is_left_alone(
         "delete.retention.ms": keep,
     }
     topic = NewTopic(f"{topic_prefix}.public.item", partitions, 1, config=config)
-    admin = AdminClient({**kafka.client_options()})
-    for future in admin.create_topics([topic]).values():
-        future.result(10)
+    assert LogAdmin(kafka.client_options()).create([topic]) == {}
     run(database, "CREATE TABLE item (id int PRIMARY KEY)")
     made = configured()
     refusal(made, ExitCode.TOPIC_MISMATCH, topic.topic, found)

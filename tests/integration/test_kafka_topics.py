@@ -1,10 +1,14 @@
 """Captured tables → topics on a real broker: made as promised, or refused with the remedy."""
 
 import time
+from concurrent.futures import Future
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import KafkaError, KafkaException, Producer
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
 
 from cdc.errors import ConfigError, LogAccessError, LogUnreachableError, TopicMismatchError
 from cdc.kafka.admin import LogAdmin
@@ -158,6 +162,29 @@ def test_impossible_replication_factor_is_a_configuration_error(
     chosen = settings(kafka.client_options(), topic_prefix, topic_replication_factor=3)
     with pytest.raises(ConfigError, match="creating a topic"):
         LogTopics(chosen).ensure_state_topics()
+
+
+def test_brokers_that_the_controller_takes_for_lost_are_waited_for(
+    kafka: Kafka, topic_prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For a moment after each restart or standstill; the fault is injected, the rest is real."""
+    text = "Unable to replicate the partition 1 time(s): All brokers are currently fenced"
+    fenced = KafkaException(KafkaError(KafkaError.INVALID_REPLICATION_FACTOR, text))
+    faults = [fenced, fenced]
+    create = AdminClient.create_topics
+
+    def create_after_faults(
+        client: AdminClient, topics: list[NewTopic], **more: Any
+    ) -> dict[str, Future[None]]:
+        if not faults:
+            return create(client, topics, **more)
+        answer: Future[None] = Future()
+        answer.set_exception(faults.pop())
+        return {topic.topic: answer for topic in topics}
+
+    monkeypatch.setattr(AdminClient, "create_topics", create_after_faults)
+    topic = make_topic(kafka, f"{topic_prefix}-new")
+    assert topic in LogAdmin(kafka.client_options()).partitions()
 
 
 def test_thousand_tables_are_made_and_verified_fast(kafka: Kafka, topic_prefix: str) -> None:

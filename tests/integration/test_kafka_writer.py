@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
-from confluent_kafka.admin import AdminClient
+from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.cimpl import NewTopic
 
 from cdc.errors import (
@@ -17,6 +16,7 @@ from cdc.errors import (
     LogUnreachableError,
     RecordRefusedError,
 )
+from cdc.kafka.admin import LogAdmin
 from cdc.kafka.producer import LogWriter
 from cdc.records.position import HEADER
 from cdc.records.record import Record
@@ -32,21 +32,9 @@ def nothing() -> None:
 
 
 def make_topic(kafka: Kafka, name: str, partitions: int = 1, **config: str) -> str:
-    admin = AdminClient({**kafka.client_options()})
     settings = {key.replace("_", "."): value for key, value in config.items()}
     topic = NewTopic(name, partitions, 1, config=settings)
-    for attempts_left in (2, 1, 0):  # a broker that stood still has lost touch with its controller
-        try:
-            admin.create_topics([topic], request_timeout=10)[name].result()
-        except KafkaException as exception:
-            if exception.args[0].code() == KafkaError.TOPIC_ALREADY_EXISTS:
-                break
-            if not attempts_left:
-                raise
-        else:
-            break
-    while admin.list_topics(timeout=10).topics.get(name) is None:
-        time.sleep(0.05)
+    assert LogAdmin(kafka.client_options()).create([topic]) == {}
     return name
 
 

@@ -18,6 +18,7 @@ from confluent_kafka.cimpl import NewTopic
 from psycopg.conninfo import make_conninfo
 
 from cdc.errors import ExitCode
+from cdc.kafka.admin import LogAdmin
 from cdc.records.schema import TableName
 from cdc.records.topics import TRUNCATE_KEY, data_topic
 from tests.faults.test_killed_daemon import assert_in_commit_order, assert_log_is_whole
@@ -180,7 +181,6 @@ def test_an_oversized_record_stops_the_daemon_until_the_limit_is_raised(
 ) -> None:
     made = pipeline(**{"max.batch.size": 1})
     topic = f"{topic_prefix}.public.text"
-    admin = AdminClient({**made.settings.kafka})
     keep = str(7 * 86_400_000)
     config = {
         "cleanup.policy": "compact",
@@ -188,8 +188,8 @@ def test_an_oversized_record_stops_the_daemon_until_the_limit_is_raised(
         "delete.retention.ms": keep,
         "max.message.bytes": "20000",
     }
-    for future in admin.create_topics([NewTopic(topic, 3, 1, config=config)]).values():
-        future.result(10)
+    made_topics = LogAdmin(made.settings.kafka).create([NewTopic(topic, 3, 1, config=config)])
+    assert made_topics == {}
     with psycopg.connect(make_conninfo(**database), autocommit=True) as connection:
         connection.execute("CREATE TABLE text (id int PRIMARY KEY, v text)")
         daemon = made.start()
@@ -201,7 +201,7 @@ def test_an_oversized_record_stops_the_daemon_until_the_limit_is_raised(
         assert daemon.command.log_end().count("\n  millrace: ") == 1
         for word in (topic, '{"id":2}', "max.message.bytes", "too large"):
             assert word in daemon.command.log_end()
-        raise_limit(admin, topic)
+        raise_limit(AdminClient({**made.settings.kafka}), topic)
         connection.execute("UPDATE text SET v = repeat(md5(id::text), 650000) WHERE id = 1")
         daemon = made.start()
         made.wait_until_logged(made.wal_end(), daemon)
