@@ -22,7 +22,7 @@ from confluent_kafka import Consumer, TopicPartition
 
 from benchmarks.scene import Scene, load, peak_rss_mb, say, scene, topic_of
 
-_WARM_UP_S: Final = 15.0
+_WARM_UP_S: Final = 40.0
 """The broker compiles itself meanwhile."""
 _QUIET_S: Final = 3.0
 _ROWS: Final = 1_000

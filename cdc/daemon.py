@@ -93,7 +93,7 @@ class Daemon:
             Streaming(
                 self._settings.capture,
                 session.hold_slot(),
-                session.writer,
+                session.writers,
                 session.tables,
                 progress,
                 on_commit=self._observer.streaming,

@@ -21,6 +21,7 @@ class FaultPoint(StrEnum):
     SNAPSHOT_COMMITTED = "snapshot-committed"
     SNAPSHOT_DONE = "snapshot-done"
     BATCH_WRITTEN = "batch-written"
+    NEXT_WRITTEN = "next-written"
     BATCH_COMMITTED = "batch-committed"
 
 

@@ -55,7 +55,7 @@ class StoppedError(Exception):
 class Session:
     """Everything that one start opens, and closes again when the stack unwinds."""
 
-    writer: LogWriter
+    writers: tuple[LogWriter, LogWriter]
     tables: Tables
     _topics: LogTopics
     _sql: psycopg.Connection
@@ -88,7 +88,7 @@ class Session:
             slot.verify(self._sql, self._slot)
             self.hold_slot()
         self._topics.ensure_state_topics()
-        self.writer = self._open_writer()
+        self.writers = self._open_writers()
         self._progress = self._last_progress()
         if self._progress is None:
             start.check_unrecorded(self._slot, self._capture.slot_name)
@@ -103,6 +103,11 @@ class Session:
             whole = [s for s in self.tables.states.values() if s.phase is Phase.STREAMING]
             check_published(whole, _published(self._described))
         self._topics.ensure_data_topics(self.tables.states.values(), self._described)
+
+    @property
+    def writer(self) -> LogWriter:
+        """The one that writes while there is no stream to keep up with."""
+        return self.writers[0]
 
     @property
     def snapshotted(self) -> list[str]:
@@ -320,12 +325,13 @@ class Session:
             )
             raise StoppedError
 
-    def _open_writer(self) -> LogWriter:
-        writer = LogWriter(
-            self._settings.kafka,
-            f"millrace-{self._capture.topic_prefix}-{self._capture.slot_name}",
-            while_waiting=self.keep_alive,
-        )
+    def _open_writers(self) -> tuple[LogWriter, LogWriter]:
+        """Both are opened before anything is read: what an older one may still do is settled."""
+        name = f"millrace-{self._capture.topic_prefix}-{self._capture.slot_name}"
+        return self._open_writer(name), self._open_writer(f"{name}.2")
+
+    def _open_writer(self, transactional_id: str) -> LogWriter:
+        writer = LogWriter(self._settings.kafka, transactional_id, while_waiting=self.keep_alive)
         self._stack.callback(writer.close)
         writer.open()
         return writer

@@ -4,8 +4,8 @@ In: a started replication stream, and the progress that the log has. Out: Kafka 
 data records, new schema versions and the progress reached; PostgreSQL is told afterwards.
 Rules: docs/decisions/0001 (positions) and 0002 (what is acknowledged when).
 
-While a commit waits for the brokers, the stream is read on: what that makes is written when the
-commit is done. So batches grow with the backlog, and a lone change waits for nobody.
+While a commit waits for the brokers, the stream is read on: what that makes is written by the other
+writer. So batches grow with the backlog, and a lone change waits for nobody.
 """
 
 import threading
@@ -13,11 +13,10 @@ import time
 from collections.abc import Callable
 
 from cdc.faults import FaultPoint, reach
-from cdc.kafka.commits import BackgroundCommits
+from cdc.kafka.commits import AlternatingWriters
 from cdc.kafka.producer import LogWriter
 from cdc.metadata import heartbeat
 from cdc.postgres.stream import ReplicationStream
-from cdc.records.position import Position
 from cdc.records.record import Part
 from cdc.records.state import Progress, progress_record
 from cdc.settings import CaptureSettings
@@ -26,8 +25,8 @@ from cdc.tables import Tables
 from cdc.translation import Limits, Translation
 
 COMMIT_PACE_S = 0.005
-"""Brokers are still busy with a transaction's markers when its commit has returned: a transaction
-that begins at once waits for them four times as long as this."""
+"""From one commit's begin to the next one's. Brokers are busy with a transaction's markers after it
+was committed: a transaction of the same writer that begins meanwhile waits for four times this."""
 COMMIT_AGE_S_MAX = 0.25
 """An open Kafka transaction holds up readers of its partitions, so it never lasts longer."""
 TRANSLATE_RECORDS_MAX = 250
@@ -46,7 +45,7 @@ class Streaming:
         self,
         settings: CaptureSettings,
         stream: ReplicationStream,
-        writer: LogWriter,
+        writers: tuple[LogWriter, LogWriter],
         tables: Tables,
         progress: Progress,
         *,
@@ -56,7 +55,7 @@ class Streaming:
     ) -> None:
         self._settings = settings
         self._stream = stream
-        self._writer = writer
+        self._writers = AlternatingWriters(*writers)
         self._prefix = tables.prefix
         self._progress = progress
         self._on_commit = on_commit
@@ -67,23 +66,23 @@ class Streaming:
         self._channel = channel
         signals = channel.signals if channel else None
         self._translation = Translation(tables, progress, stream.heard, signals=signals)
-        self._commits = BackgroundCommits(writer)
-        self._committing: Progress | None = None
+        self._committing = progress
+        """What the commit records that was begun last."""
         self._ahead: list[Part] = []
         self._ahead_records = self._ahead_bytes = 0
         self._events = progress.events
-        self._next_begin = 0.0
+        self._next_commit = 0.0
         self._last_recorded = time.monotonic()
 
     def run(self, stop: threading.Event) -> None:
         """Stream until stopped; what was read by then is committed and acknowledged."""
         self._stream.send_status(self._progress.flush_lsn, self._progress.flush_lsn)
-        with self._commits:
+        with self._writers:
             while not stop.is_set():
                 if min(self._room()) <= 0:
-                    self._commits.wait(IDLE_WAIT_S)
+                    self._writers.wait(IDLE_WAIT_S)
                 elif not self._translate():
-                    self._stream.read(self._patience_s(), self._commits.wake)
+                    self._stream.read(self._patience_s(), self._writers.wake)
                     self._translate()
                 self._beat()
                 self._act_on_signals()
@@ -128,52 +127,46 @@ class Streaming:
 
     def _room(self) -> Limits:
         """How much fits into the batch; what is made during a commit is for the next one."""
-        records_max, bytes_max = (
-            self._settings.max_batch_size,
-            self._settings.max_batch_size_in_bytes,
+        writer = self._writers.current
+        return Limits(
+            self._settings.max_batch_size - self._ahead_records - writer.pending_records,
+            self._settings.max_batch_size_in_bytes - self._ahead_bytes - writer.pending_bytes,
         )
-        records_max -= self._ahead_records
-        bytes_max -= self._ahead_bytes
-        if self._committing is None:
-            records_max -= self._writer.pending_records
-            bytes_max -= self._writer.pending_bytes
-        return Limits(records_max, bytes_max)
 
     def _advance(self) -> None:
         """Write, commit and acknowledge as far as that goes without waiting."""
-        if self._committing is not None:
-            if not self._commits.is_done():
-                return
+        if self._writers.is_committing and self._writers.has_committed():
             self._acknowledge()
-        now = time.monotonic()
-        if now < self._next_begin and not self._stream.is_busy:
+        if not self._writers.may_write:
             return
         self._write()
-        if self._is_due(now):
+        if not self._writers.is_committing and self._is_due(time.monotonic()):
             self._begin_commit()
 
     def _write(self) -> None:
         if self._ahead:
             records, self._ahead = self._ahead, []
             self._ahead_records = self._ahead_bytes = 0
-            self._writer.write(records)
+            self._writers.current.write(records)
+            if self._writers.is_committing:
+                reach(FaultPoint.NEXT_WRITTEN)
 
     def _patience_s(self) -> float:
         """How long reading may wait: to the next thing that is due."""
-        if self._committing is not None:
+        if self._writers.is_committing:
             return IDLE_WAIT_S  # its end wakes us
-        if self._ahead:
-            return max(0.0, self._next_begin - time.monotonic())
-        if self._writer.pending_records:
-            return BUSY_WAIT_S
+        if self._writers.current.pending_records:
+            calm_s = self._next_commit - time.monotonic()
+            return BUSY_WAIT_S if self._stream.is_busy else max(0.0, calm_s)
         return IDLE_WAIT_S
 
     def _is_due(self, now: float) -> bool:
-        if self._writer.pending_records:
+        writer = self._writers.current
+        if writer.pending_records:
             return (
-                not self._stream.is_busy
-                or self._writer.transaction_age_s >= COMMIT_AGE_S_MAX
+                writer.transaction_age_s >= COMMIT_AGE_S_MAX
                 or min(self._room()) <= 0
+                or (not self._stream.is_busy and now >= self._next_commit)
             )
         cursor = self._translation.cursor
         moved = cursor.reached > self._progress.position or (
@@ -195,33 +188,36 @@ class Streaming:
             }
         )
         self._last_recorded = time.monotonic()
-        self._writer.write([progress_record(self._prefix, self._committing)])
+        self._next_commit = self._last_recorded + COMMIT_PACE_S
+        self._writers.current.write([progress_record(self._prefix, self._committing)])
         reach(FaultPoint.BATCH_WRITTEN)
-        self._commits.begin()
+        self._writers.begin_commit()
 
     def _acknowledge(self) -> None:
         """The commit is done: PostgreSQL may forget what it had."""
-        progress, self._committing = self._committing, None
-        assert progress is not None  # noqa: S101 (the caller has seen it)
+        self._progress = progress = self._committing
         reach(FaultPoint.BATCH_COMMITTED)
-        self._next_begin = time.monotonic() + COMMIT_PACE_S
-        self._progress = progress
         self._stream.send_status(progress.flush_lsn, progress.flush_lsn)
         self._on_commit(progress)
 
     def _finish(self) -> None:
         """Commit and acknowledge all that was read."""
         while True:
-            while self._committing is not None and not self._commits.is_done():
-                self._commits.wait(IDLE_WAIT_S)
-                self._writer.while_waiting()
-            if self._committing is not None:
-                self._acknowledge()
+            while self._writers.is_committing:
+                if self._writers.has_committed():
+                    self._acknowledge()
+                else:
+                    self._writers.wait(IDLE_WAIT_S)
+                    self._writers.current.while_waiting()
             self._write()
-            cursor = self._translation.cursor
-            unrecorded: Position = cursor.reached
-            if unrecorded == self._progress.position and (
-                cursor.flush_lsn == self._progress.flush_lsn
-            ):
+            if not self._is_unrecorded():
                 return
             self._begin_commit()
+
+    def _is_unrecorded(self) -> bool:
+        cursor, progress = self._translation.cursor, self._progress
+        return (
+            self._writers.current.pending_records > 0
+            or cursor.reached != progress.position
+            or cursor.flush_lsn != progress.flush_lsn
+        )

@@ -113,6 +113,8 @@ class Log:
         progress = self.progress(prefix, slot)
         if progress is None:
             return None
+        state_topics = [(table_topic(prefix), 0), (schema_topic(prefix), 0)]
+        self._wait_for_markers(self._offsets(state_topics, _LATEST), report)
         tables = {str(table.name): table for table in self._all(TableState, table_topic(prefix))}
         schemas: dict[str, tuple[TableSchema, ...]] = {}
         for schema in sorted(

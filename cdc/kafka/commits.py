@@ -1,8 +1,13 @@
-"""A writer's commits, made beside the reading: begun here, waited for by whoever reads.
+"""Two writers that take turns: one is written to while the other's commit comes to its end.
 
-One thread makes one commit at a time. In between nobody else may use the writer: what comes
-meanwhile is kept by the caller. It is a daemon thread, so that a broker that never answers can't
-keep the process from ending.
+A transaction of the log can't begin before the brokers are done with the last one of the same
+transactional.id; that of another one can. What makes the two one log: a transaction is written to
+only after the brokers have all of its predecessor's records, so that offsets have the stream's
+order, and committed only after its predecessor was. So those that are committed at any moment are
+the first ones, without a gap, and a start that has fenced both finds nothing between them.
+
+Commits are made by one thread, beside the reading. It is a daemon thread, so that a broker that
+never answers can't keep the process from ending.
 """
 
 import os
@@ -10,24 +15,32 @@ import select
 import threading
 from queue import SimpleQueue
 from types import TracebackType
-from typing import Self
+from typing import Final, Self
 
 from cdc.kafka.producer import CLOSE_S, LogWriter
 
+_FLUSHED: Final = b"f"
+_DONE: Final = b"d"
 
-class BackgroundCommits:
-    """Commits of one writer; ``wake`` is readable when the one that was begun is done."""
 
-    def __init__(self, writer: LogWriter) -> None:
-        self._writer = writer
-        self._asked: SimpleQueue[bool] = SimpleQueue()
-        self._done = threading.Event()
+class AlternatingWriters:
+    """The pair; ``wake`` is readable when a commit that was begun has come further."""
+
+    def __init__(self, first: LogWriter, second: LogWriter) -> None:
+        self.current = first
+        """The writer whose turn it is."""
+        self._other = second
+        self._asked: SimpleQueue[LogWriter | None] = SimpleQueue()
         self._failure: BaseException | None = None
         self._thread = threading.Thread(target=self._work, name="commits", daemon=True)
+        self.is_committing = False
+        self.may_write = True
+        """Whether the brokers have all records of the commit that was begun last."""
         self.wake = self._awaken = -1
 
     def __enter__(self) -> Self:
         self.wake, self._awaken = os.pipe()
+        os.set_blocking(self.wake, False)
         self._thread.start()
         return self
 
@@ -38,37 +51,45 @@ class BackgroundCommits:
         traceback: TracebackType | None,
     ) -> None:
         """Let the thread end, which closes the pipe; a commit has a while to end before that."""
-        self._asked.put(False)
+        self._asked.put(None)
         self._thread.join(CLOSE_S)
 
-    def begin(self) -> None:
-        """Begin to commit what the writer has."""
-        self._done.clear()
-        self._asked.put(True)
+    def begin_commit(self) -> None:
+        """Begin to commit what the current writer has; the next turn is the other's."""
+        assert not self.is_committing, "its predecessor isn't committed"  # noqa: S101
+        self.is_committing, self.may_write = True, False
+        self._asked.put(self.current)
+        self.current, self._other = self._other, self.current
 
-    def is_done(self) -> bool:
-        """Whether the commit that was begun is done; raises what it has raised."""
-        if not self._done.is_set():
+    def has_committed(self) -> bool:
+        """Look how far the commit is; whether it has ended since. Raises what it has raised."""
+        try:
+            news = os.read(self.wake, 2)
+        except BlockingIOError:
             return False
-        os.read(self.wake, 1)
+        self.may_write = True
+        if _DONE not in news:
+            return False
         if self._failure is not None:
             raise self._failure
+        self.is_committing = False
         return True
 
     def wait(self, timeout_s: float) -> None:
-        """Wait until it is done, or the time is over."""
+        """Wait until the commit has come further, or the time is over."""
         poller = select.poll()  # select() knows no descriptors above 1,023
         poller.register(self.wake, select.POLLIN)
         poller.poll(timeout_s * 1_000)
 
     def _work(self) -> None:
-        while self._asked.get():
+        while (writer := self._asked.get()) is not None:
             try:
-                self._writer.commit(while_waiting=_nothing)
+                writer.flush(while_waiting=_nothing)
+                os.write(self._awaken, _FLUSHED)
+                writer.commit(while_waiting=_nothing)
             except BaseException as failure:  # noqa: BLE001 (raised where the commit is waited for)
                 self._failure = failure
-            self._done.set()
-            os.write(self._awaken, b"!")
+            os.write(self._awaken, _DONE)
         os.close(self._awaken)
         os.close(self.wake)
 

@@ -126,6 +126,14 @@ class LogWriter:
                 raise LogUnreachableError(what, where=topic)
             done = stopped
 
+    def flush(self, while_waiting: Callable[[], None]) -> None:
+        """Wait until the brokers have all that was written; `commit` tells what they refused."""
+        self._resume(self._flush, "sending to the log", while_waiting=while_waiting)
+
+    def _flush(self, timeout_s: float) -> None:
+        if self._client().flush(timeout_s):
+            raise KafkaException(KafkaError(KafkaError._TIMED_OUT, retriable=True))  # noqa: SLF001
+
     def commit(self, while_waiting: Callable[[], None] | None = None) -> None:
         """Make everything written since the last commit visible at once; none open: nothing."""
         if self._begun is None:

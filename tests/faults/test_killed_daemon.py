@@ -128,6 +128,7 @@ POINTS = [
     f"{FaultPoint.SNAPSHOT_COMMITTED}:4",
     FaultPoint.SNAPSHOT_DONE,
     f"{FaultPoint.BATCH_WRITTEN}:7",
+    f"{FaultPoint.NEXT_WRITTEN}:7",
     f"{FaultPoint.BATCH_COMMITTED}:7",
 ]
 
@@ -140,7 +141,7 @@ def test_a_daemon_killed_anywhere_loses_nothing_and_repeats_nothing(
     with psycopg.connect(make_conninfo(**database), autocommit=True) as connection:
         connection.execute(SCHEMA)
         daemon = made.start({VARIABLE: point})
-        if point.startswith("batch"):
+        if point.startswith(("batch", "next")):
             daemon.wait_until(lambda: (p := made.progress()) is not None and p.phase == "streaming")
             change(connection, seed=1, transactions=20)
         assert daemon.wait(60) == -signal.SIGKILL

@@ -17,6 +17,7 @@ from cdc.errors import (
     RecordRefusedError,
 )
 from cdc.kafka.admin import LogAdmin
+from cdc.kafka.commits import AlternatingWriters
 from cdc.kafka.producer import LogWriter
 from cdc.records.position import HEADER
 from cdc.records.record import Record
@@ -174,6 +175,30 @@ def test_full_queue_waits_for_a_hanging_broker(
     waits = [b - a for a, b in zip([started, *calls], calls, strict=False)]
     assert max(waits) < 1
     assert len(visible(kafka, topic)) == 5_000
+
+
+def test_what_two_writers_commit_in_turns_has_one_order(kafka: Kafka, topic_prefix: str) -> None:
+    """Records are written as soon as they may be; the last ones are left without a commit."""
+    topic = make_topic(kafka, topic_prefix)
+    options = kafka.client_options()
+    pair = [LogWriter(options, f"{topic_prefix}{end}", nothing) for end in ("", ".2")]
+    for writer in pair:
+        writer.open()
+    keys = iter(range(10_000))
+    with AlternatingWriters(*pair) as writers:
+        for _ in range(200):
+            while writers.is_committing:
+                writers.wait(10)
+                writers.has_committed()
+                if writers.may_write:
+                    writers.current.write([record(topic, b"%d" % next(keys))])
+            writers.current.write(record(topic, b"%d" % next(keys)) for _ in range(5))
+            writers.begin_commit()
+    committed = [key for _, key in visible(kafka, topic)]
+    for writer in pair:
+        writer.close()
+    assert len(committed) >= 1_000
+    assert committed == [b"%d" % number for number in range(len(committed))]
 
 
 def test_killed_broker_in_mid_transaction_loses_and_doubles_nothing(

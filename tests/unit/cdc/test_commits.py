@@ -1,62 +1,98 @@
-"""Commits in a thread: their outcome is handed over, and nothing is left behind."""
+"""Commits in a thread: turns, their outcome is handed over, and nothing is left behind."""
 
 import contextlib
 import os
 import threading
+import time
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
 from cdc.errors import LogUnreachableError
-from cdc.kafka.commits import BackgroundCommits
+from cdc.kafka.commits import AlternatingWriters
 from cdc.kafka.producer import LogWriter
 
 
 class Writer:
-    """Commits when it is let, or fails."""
+    """Flushes and commits when it is let, or fails."""
 
     def __init__(self, failure: Exception | None = None) -> None:
-        self.go_on = threading.Event()
+        self.may_flush = threading.Event()
+        self.may_commit = threading.Event()
         self.commits = 0
         self._failure = failure
 
+    def flush(self, while_waiting: Any) -> None:  # noqa: ARG002
+        self.may_flush.wait(10)
+
     def commit(self, while_waiting: Any) -> None:  # noqa: ARG002
-        self.go_on.wait(10)
+        self.may_commit.wait(10)
         if self._failure is not None:
             raise self._failure
         self.commits += 1
+
+    def let(self) -> None:
+        self.may_flush.set()
+        self.may_commit.set()
 
 
 def descriptors() -> int:
     return len(list(Path("/proc/self/fd").iterdir()))
 
 
-def of(writer: Writer) -> BackgroundCommits:
-    return BackgroundCommits(cast("LogWriter", writer))
+def of(first: Writer, second: Writer | None = None) -> AlternatingWriters:
+    return AlternatingWriters(cast("LogWriter", first), cast("LogWriter", second or Writer()))
 
 
-def test_a_commit_is_done_when_the_writer_has_made_it() -> None:
+def wait_until_committed(writers: AlternatingWriters) -> None:
+    deadline = time.monotonic() + 10
+    while not writers.has_committed():
+        assert time.monotonic() < deadline
+        writers.wait(10)
+
+
+def test_writers_take_turns() -> None:
+    made = [Writer(), Writer()]
+    with of(*made) as writers:
+        for number in range(6):
+            writer = made[number % 2]
+            assert writers.current is cast("LogWriter", writer)
+            writers.begin_commit()
+            assert not writers.has_committed()
+            writer.let()
+            wait_until_committed(writers)
+            assert [each.commits for each in made] == [number // 2 + 1, (number + 1) // 2]
+            writer.may_flush.clear()
+            writer.may_commit.clear()
+
+
+def test_the_next_is_written_to_when_the_brokers_have_all_of_its_predecessor() -> None:
     writer = Writer()
-    with of(writer) as commits:
-        for number in range(3):
-            writer.go_on.clear()
-            commits.begin()
-            assert not commits.is_done()
-            writer.go_on.set()
-            commits.wait(10)
-            assert commits.is_done()
-            assert writer.commits == number + 1
+    with of(writer) as writers:
+        assert writers.may_write
+        writers.begin_commit()
+        writers.wait(0.05)
+        assert not writers.has_committed()
+        assert not writers.may_write
+        writer.may_flush.set()
+        writers.wait(10)
+        assert not writers.has_committed()
+        assert writers.may_write
+        assert writers.is_committing
+        writer.may_commit.set()
+        wait_until_committed(writers)
+        assert not writers.is_committing
 
 
 def test_what_a_commit_raises_is_raised_where_it_is_waited_for() -> None:
     writer = Writer(LogUnreachableError("gone"))
-    writer.go_on.set()
-    with of(writer) as commits:
-        commits.begin()
-        commits.wait(10)
+    writer.let()
+    with of(writer) as writers:
+        writers.begin_commit()
         with pytest.raises(LogUnreachableError):
-            commits.is_done()
+            wait_until_committed(writers)
+        assert writers.is_committing, "nothing is committed after it"
 
 
 @pytest.mark.parametrize("used", [False, True])
@@ -65,11 +101,11 @@ def test_threads_and_descriptors_are_gone_after_an_error(used: bool) -> None:
     threads, before = threading.active_count(), descriptors()
     for _ in range(20):
         writer = Writer()
-        writer.go_on.set()
-        commits = of(writer)
+        writer.let()
+        writers = of(writer)
         if used:
-            with contextlib.suppress(ZeroDivisionError), commits:
-                commits.begin()
+            with contextlib.suppress(ZeroDivisionError), writers:
+                writers.begin_commit()
                 raise ZeroDivisionError
     assert threading.active_count() == threads
     assert descriptors() == before
@@ -84,8 +120,8 @@ def test_descriptors_beyond_a_thousand_can_be_waited_for() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 2_000), hard))
     taken = [os.open("/dev/null", os.O_RDONLY) for _ in range(1_100)]
     try:
-        with of(Writer()) as commits:
-            commits.wait(0.01)
+        with of(Writer()) as writers:
+            writers.wait(0.01)
     finally:
         for descriptor in taken:
             os.close(descriptor)
