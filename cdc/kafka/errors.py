@@ -62,7 +62,7 @@ COMPLAINTS_MAX: Final = 20
 """How many of a client's latest complaints are kept to explain a failure."""
 _ACCESS_REMEDY: Final = (
     "check security.protocol, sasl.* and ssl.* under [kafka], and the rights of that user: "
-    "Describe, Read, Write, Create and DescribeConfigs on the topics, Write on the transactional ids"
+    "Describe, Read, Write, Create and DescribeConfigs on topics, Write on both transactional ids"
 )
 _OPTION: Final = re.compile(r'property "([^"]+)"')
 _SECRET_WORDS: Final = ("password", "secret", ".pem", "jaas", "sasl.oauthbearer.config")
