@@ -93,7 +93,7 @@ def topic_of(name: str) -> str:
 def scene(*, preset: str = "millrace") -> Iterator[Scene]:
     """Start everything but the daemon, and take all of it away in the end."""
     folder = run_folder("millrace-bench-")
-    postgres, kafka = Postgres(folder), Kafka(folder)
+    postgres, kafka = Postgres(folder), Kafka(folder, lasting=True)
     try:
         with ThreadPoolExecutor(1) as executor:
             starting = executor.submit(kafka.start)

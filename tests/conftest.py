@@ -1,5 +1,6 @@
 """The fixtures that every test may ask for; each server starts when the first test wants it."""
 
+import pytest
 from hypothesis import settings
 
 # On a busy machine an example may take long: that is no fault of the code.
@@ -17,3 +18,10 @@ pytest_plugins = [
     "tests.fixtures.pipeline",
     "tests.fixtures.refusals",
 ]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Let one worker have all tests that want Spark or a search server: both take long to warm."""
+    for item in items:
+        if item.get_closest_marker("spark") or item.get_closest_marker("opensearch"):
+            item.add_marker(pytest.mark.xdist_group("sinks"))

@@ -63,7 +63,7 @@ class Stack:
         self._beside: list[KeptProcess] = []
         self.folder = base_dir or run_folder()
         self.postgres = Postgres(self.folder, postgres_settings, keep=keep)
-        self.kafka = Kafka(self.folder, kafka_settings, keep=keep)
+        self.kafka = Kafka(self.folder, kafka_settings, keep=keep, lasting=True)
         self.opensearch = OpenSearch(self.folder, keep=keep)
 
     @property
