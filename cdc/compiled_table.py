@@ -5,6 +5,7 @@ counted, compared, transformed or in another format; and columns that it doesn't
 rare types) go through the same functions as in the readable way.
 """
 
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
@@ -50,7 +51,7 @@ def compiled_table(
     columns: list[fast.Column] = [_LEFT_OUT] * len(schema.columns)
     for field in plan.row:
         columns[field.column] = _column(field, value)
-    if not all(_is_of_row(field, plan.row, columns, key) for field in plan.key):
+    if not all(_is_of_row(field, plan.row, columns, converters) for field in plan.key):
         return None
     key_around = ("", "") if plan.key_schema is None else key.around(plan.key_schema)
     around = *value.around(plan.envelope_schema), *key_around
@@ -100,10 +101,15 @@ def _is_of_row(
     field: EventField,
     row: tuple[EventField, ...],
     columns: "list[fast.Column]",
-    converter: JsonConverter,
+    converters: tuple[JsonConverter, JsonConverter],
 ) -> bool:
     """Whether a key's member reads the same in the row, from which it is copied."""
     twin = next((one for one in row if one.column == field.column), None)
     if twin is None or not (twin.exact and field.exact):
         return False
-    return _column(field, converter)[:6] == columns[field.column][:6]
+    of_key, of_row = _column(field, converters[0]), columns[field.column]
+    if of_row[0] == Kind.OTHER:  # a converter writes all of it: numbers within it, too
+        key, value = (replace(one.options, schemas=False) for one in converters)
+        if key != value:
+            return False
+    return of_key[:6] == of_row[:6]
