@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from cdc import event_schemas
 from cdc.changes import ABSENT, Operation
-from cdc.convert.json_text import JsonConverter, Write, label
+from cdc.convert.json_text import JsonConverter, Write, encoded, label
 from cdc.events import SourceText
 from cdc.fields import EventField
 from cdc.records.connect import DECIMAL
@@ -90,7 +90,7 @@ def _column(field: EventField, converter: JsonConverter) -> "fast.Column":
 
 def _member(name: str, write: Write, value: Any) -> bytes:
     """A member that needs no text of PostgreSQL's; nothing at all where it is left out."""
-    return b"" if value is ABSENT else f",{name}{write(value)}".encode()
+    return b"" if value is ABSENT else encoded(f",{name}{write(value)}")
 
 
 def _fragment(write: Write, field: EventField, text: bytes) -> str:

@@ -200,3 +200,18 @@ def test_a_key_has_the_form_of_keys_where_values_have_another(
     form = Pipeline(converters({f"{side}.decimal.format": "NUMERIC"}))
     fast, pure = both([declared], rules, form, [b"IN" + wal.row((text,))])
     assert fast == pure != []
+
+
+def test_half_a_character_may_stand_for_null() -> None:
+    """A truncated DEFAULT, as Debezium has it: Java cuts an emoji in its middle."""
+    key, text = (
+        Column(name=n, type="text", type_oid=25, declared="text", key=k)
+        for n, k in (("k", 1), ("b", None))
+    )
+    text = text.model_copy(update={"optional": False, "default": "'\N{GRINNING FACE}'::text"})
+    cut = ColumnRule("truncate", Patterns((r".*\.b",)), 1)
+    rules = replace(DEBEZIUM, columns=ColumnModes(rules=(cut,)))
+    row = b"IN" + wal.row((b"1", None))
+    fast, pure = both([key, text], rules, FORMS[1], [row])
+    assert fast == pure
+    assert b'"after":{"k":"1","b":"\\uD83D"}' in fast[0][-1]
