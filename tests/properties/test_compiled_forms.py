@@ -215,3 +215,19 @@ def test_half_a_character_may_stand_for_null() -> None:
     fast, pure = both([key, text], rules, FORMS[1], [row])
     assert fast == pure
     assert b'"after":{"k":"1","b":"\\uD83D"}' in fast[0][-1]
+
+
+@pytest.mark.parametrize("form", FORMS[1:2] + FORMS[3:])
+def test_null_in_a_key_is_another_key_than_the_default_that_is_written_for_it(
+    form: Pipeline,
+) -> None:
+    """As in Debezium, which compares values; message.key.columns may name what can be NULL."""
+    key, other = (
+        Column(name=n, type="text", type_oid=25, declared="text", key=k)
+        for n, k in (("k", 1), ("b", None))
+    )
+    key = key.model_copy(update={"default": "'x'::text"})
+    null, default = wal.row((None, b"1")), wal.row((b"x", b"1"))
+    fast, pure = both([key, other], DEBEZIUM, form, [b"UO" + null + b"N" + default])
+    assert fast == pure
+    assert len(fast) == 3  # delete, tombstone, create
