@@ -53,7 +53,7 @@ class JsonConverter:
     def payload(self, schema: Schema, value: Any) -> bytes:
         """Write a value, which may be null."""
         before, write, behind = self._plans(schema)
-        return _encoded(f"{before}{write(value)}{behind}")
+        return encoded(f"{before}{write(value)}{behind}")
 
     def around(self, schema: Schema) -> tuple[str, str]:
         """What stands in front of a value, and behind it."""
@@ -71,7 +71,8 @@ class JsonConverter:
         return f'{{"schema":{self._writers.schema(schema)},"payload":', write, "}"
 
 
-def _encoded(text: str) -> bytes:
+def encoded(text: str) -> bytes:
+    """JSON's bytes."""
     try:
         return text.encode()
     except UnicodeEncodeError:  # half an emoji, cut by column.truncate.to.N.chars

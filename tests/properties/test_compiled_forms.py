@@ -5,6 +5,7 @@ from dataclasses import replace
 from decimal import Context, Decimal
 from typing import Any
 
+import pytest
 from hypothesis import given, reject, settings
 from hypothesis import strategies as st
 
@@ -149,3 +150,84 @@ def test_numbers_read_the_same(digits: int, real: float, scale: int, negative: b
                 outcome(table, data, Limits(9, 9_999), compiled=way)[0] for way in (True, False)
             )
             assert timeless(fast, bytes) == timeless(pure, bytes) != []
+
+
+def both(
+    columns: list[Column], rules: EventRules, form: Pipeline, messages: list[bytes]
+) -> list[list[Any]]:
+    """What the compiled way makes of a table's messages, and what pure Python does."""
+    schema = TableSchema(
+        namespace="public", table="t", version=1, since=str(START), topic="t",
+        replica_identity="f", columns=tuple(columns), signature="",
+    )  # fmt: skip
+    table = FormedTable(schema, rules, form, compacted=True, reselects=False)
+    begin = b"B" + struct.pack(">QqI", 900, 0, 1)
+    stream = [
+        relation(schema),
+        begin,
+        *(message[:1] + wal.u32(OID) + message[1:] for message in messages),
+    ]
+    data = b"".join(frame(10 + number, message) for number, message in enumerate(stream))
+    return [
+        timeless(outcome(table, data, Limits(99, 1 << 20), compiled=way)[0], bytes)
+        for way in (True, False)
+    ]
+
+
+@pytest.mark.parametrize("side", ["key", "value"])
+@pytest.mark.parametrize(
+    ("declared", "text"),
+    [
+        (Column(name="k", type="money", type_oid=1, declared="money", key=1), b"$1.50"),
+        (
+            Column(name="k", type="numeric", modifier=(5 << 16 | 2046) + 4, type_oid=1,
+                   declared="numeric(5,-2)", key=1),
+            b"1500",
+        ),
+        (
+            Column(name="k", type="numeric", modifier=(5 << 16 | 2) + 4, type_oid=1, array=True,
+                   declared="numeric(5,2)[]", key=1),
+            b"{1.50,NULL}",
+        ),
+    ],
+    ids=["money", "negative scale", "array"],
+)  # fmt: skip
+def test_a_key_has_the_form_of_keys_where_values_have_another(
+    side: str, declared: Column, text: bytes
+) -> None:
+    """Streamed under another key than the snapshot's, a row would be two."""
+    rules = EventRules(values=ValueModes(decimal="precise"))
+    form = Pipeline(converters({f"{side}.decimal.format": "NUMERIC"}))
+    fast, pure = both([declared], rules, form, [b"IN" + wal.row((text,))])
+    assert fast == pure != []
+
+
+def test_half_a_character_may_stand_for_null() -> None:
+    """A truncated DEFAULT, as Debezium has it: Java cuts an emoji in its middle."""
+    key, text = (
+        Column(name=n, type="text", type_oid=25, declared="text", key=k)
+        for n, k in (("k", 1), ("b", None))
+    )
+    text = text.model_copy(update={"optional": False, "default": "'\N{GRINNING FACE}'::text"})
+    cut = ColumnRule("truncate", Patterns((r".*\.b",)), 1)
+    rules = replace(DEBEZIUM, columns=ColumnModes(rules=(cut,)))
+    row = b"IN" + wal.row((b"1", None))
+    fast, pure = both([key, text], rules, FORMS[1], [row])
+    assert fast == pure
+    assert b'"after":{"k":"1","b":"\\uD83D"}' in fast[0][-1]
+
+
+@pytest.mark.parametrize("form", FORMS[1:2] + FORMS[3:])
+def test_null_in_a_key_is_another_key_than_the_default_that_is_written_for_it(
+    form: Pipeline,
+) -> None:
+    """As in Debezium, which compares values; message.key.columns may name what can be NULL."""
+    key, other = (
+        Column(name=n, type="text", type_oid=25, declared="text", key=k)
+        for n, k in (("k", 1), ("b", None))
+    )
+    key = key.model_copy(update={"default": "'x'::text"})
+    null, default = wal.row((None, b"1")), wal.row((b"x", b"1"))
+    fast, pure = both([key, other], DEBEZIUM, form, [b"UO" + null + b"N" + default])
+    assert fast == pure
+    assert len(fast) == 3  # delete, tombstone, create
