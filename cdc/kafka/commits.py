@@ -84,8 +84,8 @@ class AlternatingWriters:
     def _work(self) -> None:
         while (writer := self._asked.get()) is not None:
             try:
-                writer.flush(while_waiting=_nothing)
-                os.write(self._awaken, _FLUSHED)
+                if writer.flush():
+                    os.write(self._awaken, _FLUSHED)
                 writer.commit(while_waiting=_nothing)
             except BaseException as failure:  # noqa: BLE001 (raised where the commit is waited for)
                 self._failure = failure

@@ -38,6 +38,8 @@ GIVE_UP_S: Final = options.TRANSACTION_TIMEOUT_MS / 1_000
 CLOSE_S: Final = 2.0
 """How long closing tries to abort, so that readers needn't wait for the transaction's timeout."""
 _ROOM_S: Final = 0.1
+_FLUSH_S: Final = 0.1
+"""From 0.2 s on, confluent-kafka calls us back with an exception set: a SystemError hides it."""
 _POLL_EVERY: Final = 500
 _REPORT_S: Final = 1.0
 _KEY_CHARS_MAX: Final = 200
@@ -126,13 +128,19 @@ class LogWriter:
                 raise LogUnreachableError(what, where=topic)
             done = stopped
 
-    def flush(self, while_waiting: Callable[[], None]) -> None:
-        """Wait until the brokers have all that was written; `commit` tells what they refused."""
-        self._resume(self._flush, "sending to the log", while_waiting=while_waiting)
+    def flush(self) -> bool:
+        """Whether the brokers have all that was written, in an attempt's time.
 
-    def _flush(self, timeout_s: float) -> None:
-        if self._client().flush(timeout_s):
-            raise KafkaException(KafkaError(KafkaError._TIMED_OUT, retriable=True))  # noqa: SLF001
+        A transaction that has failed may never be flushed: `commit` is what tells why.
+        """
+        deadline = time.monotonic() + ATTEMPT_S
+        try:
+            while self._client().flush(_FLUSH_S):
+                if time.monotonic() > deadline:
+                    return False
+        except KafkaException as exception:
+            self._fail(reason(exception), "sending to the log")
+        return True
 
     def commit(self, while_waiting: Callable[[], None] | None = None) -> None:
         """Make everything written since the last commit visible at once; none open: nothing."""

@@ -70,6 +70,11 @@ def send(writer: LogWriter, records: Iterable[Record]) -> None:
     writer.commit()
 
 
+def end_commit(writers: AlternatingWriters) -> None:
+    while not writers.has_committed():
+        writers.wait(10)
+
+
 def record(topic: str, key: bytes | None, value: bytes | None = b"v") -> Record:
     return Record(topic, key, value, [(HEADER, POSITION)])
 
@@ -125,6 +130,23 @@ def test_newer_writer_fences_the_older_one(
     newer.write([record(topic, b"new")])
     newer.commit()
     assert visible(kafka, topic) == [(0, b"new")]
+
+
+def test_newer_writer_fences_older_ones_that_take_turns(
+    kafka: Kafka, topic_prefix: str, writers: Callable[..., LogWriter]
+) -> None:
+    """The client learns of it while records are sent, and reports every one of them by then."""
+    topic = make_topic(kafka, topic_prefix)
+    for _ in range(3):
+        older, newer = writers(), writers()
+        older.open()
+        with AlternatingWriters(older, writers()) as pair:
+            pair.current.write([record(topic, b"%d" % key) for key in range(1_000)])
+            newer.open()
+            pair.begin_commit()
+            with pytest.raises(FencedError):
+                end_commit(pair)
+    assert visible(kafka, topic) == []
 
 
 def test_transaction_open_for_too_long_starts_over(

@@ -20,11 +20,13 @@ class Writer:
     def __init__(self, failure: Exception | None = None) -> None:
         self.may_flush = threading.Event()
         self.may_commit = threading.Event()
+        self.is_flushed = True
         self.commits = 0
         self._failure = failure
 
-    def flush(self, while_waiting: Any) -> None:  # noqa: ARG002
+    def flush(self) -> bool:
         self.may_flush.wait(10)
+        return self.is_flushed
 
     def commit(self, while_waiting: Any) -> None:  # noqa: ARG002
         self.may_commit.wait(10)
@@ -83,6 +85,20 @@ def test_the_next_is_written_to_when_the_brokers_have_all_of_its_predecessor() -
         writer.may_commit.set()
         wait_until_committed(writers)
         assert not writers.is_committing
+
+
+def test_the_next_waits_for_the_commit_where_flushing_takes_long() -> None:
+    writer = Writer()
+    writer.is_flushed = False
+    with of(writer) as writers:
+        writers.begin_commit()
+        writer.may_flush.set()
+        writers.wait(0.05)
+        assert not writers.has_committed()
+        assert not writers.may_write
+        writer.may_commit.set()
+        wait_until_committed(writers)
+        assert writers.may_write
 
 
 def test_what_a_commit_raises_is_raised_where_it_is_waited_for() -> None:
