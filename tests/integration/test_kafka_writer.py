@@ -288,6 +288,28 @@ def test_record_without_key_in_a_compacted_topic_is_named(
     assert visible(kafka, topic) == [(0, b"kept")]
 
 
+def test_a_refusal_is_told_at_once_also_where_other_records_cant_be_sent(
+    kafka: Kafka, topic_prefix: str, writers: Callable[..., LogWriter]
+) -> None:
+    """The client keeps what was on its way when the transaction failed, and never sends it."""
+    topic = make_topic(kafka, topic_prefix, cleanup_policy="compact")
+    gone = make_topic(kafka, f"{topic_prefix}-gone", partitions=4)
+    others = [Record(gone, b"key", b"value", [], partition) for partition in range(4)]
+    writer = writers()
+    writer.open()
+    writer.write([record(topic, b"key"), *others])
+    assert writer.flush()
+    assert LogAdmin(kafka.client_options()).delete([gone]) == {}
+    time.sleep(0.5)  # the broker still takes records for a moment
+    with AlternatingWriters(writer, writers()) as pair:
+        pair.current.write([record(topic, None), *(100 * others)])
+        started = time.monotonic()
+        pair.begin_commit()
+        with pytest.raises(RecordRefusedError, match="without a key"):
+            end_commit(pair)
+    assert time.monotonic() - started < 10
+
+
 @pytest.mark.parametrize("client_limit", ["1000000", "30000000"])
 def test_oversized_record_is_named_by_client_and_broker(
     kafka: Kafka, topic_prefix: str, writers: Callable[..., LogWriter], client_limit: str
