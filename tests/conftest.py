@@ -20,6 +20,7 @@ pytest_plugins = [
 ]
 
 
+@pytest.hookimpl(tryfirst=True)  # xdist looks at the groups in a hook of its own
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Let one worker have all tests that want Spark or a search server: both take long to warm."""
     for item in items:
