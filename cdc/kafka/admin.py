@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import (  # type: ignore[attr-defined]  # re-exported without saying so
     AdminClient,
+    ClusterMetadata,
     ConfigResource,
     OffsetSpec,
     ResourceType,
@@ -67,14 +68,16 @@ class LogAdmin:
 
     def partitions(self) -> dict[str, int]:
         """All topics that we may see, with their partition counts; the wait is REACH_S."""
+        found = self._metadata().topics
+        return {name: len(topic.partitions) for name, topic in found.items()}
+
+    def _metadata(self) -> ClusterMetadata:
         deadline = time.monotonic() + REACH_S
         while True:
             try:
-                found = self._client.list_topics(timeout=METADATA_S).topics
+                return self._client.list_topics(timeout=METADATA_S)
             except KafkaException as exception:
                 error = reason(exception)
-            else:
-                return {name: len(topic.partitions) for name, topic in found.items()}
             self._client.poll(0)
             self._while_waiting()
             error = telling(error, self._complaints) or error
@@ -139,10 +142,16 @@ class LogAdmin:
         return failed
 
     def _create(self, request: list[NewTopic]) -> dict[str, Any]:
-        """A broker that has just started answers before its controller counts it as there."""
+        """A broker that has just started answers before its controller counts it as there.
+
+        Until then nobody is named as the controller, and the client looks only now and then.
+        """
         deadline = time.monotonic() + REACH_S
         answers: dict[str, Any] = {}
         while True:
+            while self._metadata().controller_id < 0 and time.monotonic() < deadline:
+                self._while_waiting()
+                time.sleep(_LOOK_AGAIN_S)
             futures = self._client.create_topics(request, request_timeout=REQUEST_S)
             answers |= self._settle(futures, "creating topics")
             request = [topic for topic in request if _is_too_early(answers[topic.topic])]

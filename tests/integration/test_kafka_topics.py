@@ -3,6 +3,7 @@
 import time
 from concurrent.futures import Future
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -185,6 +186,20 @@ def test_brokers_that_the_controller_takes_for_lost_are_waited_for(
     monkeypatch.setattr(AdminClient, "create_topics", create_after_faults)
     topic = make_topic(kafka, f"{topic_prefix}-new")
     assert topic in LogAdmin(kafka.client_options()).partitions()
+
+
+def test_a_broker_that_is_lost_again_and_again_gets_its_topics(
+    server_folder: Path, topic_prefix: str
+) -> None:
+    """Nobody is named as the controller meanwhile: without asking, the client waits for long."""
+    rarely = {"broker.session.timeout.ms": "300", "broker.heartbeat.interval.ms": "1500"}
+    broker = Kafka(server_folder, rarely).start()
+    try:
+        for number in range(3):
+            make_topic(broker, f"{topic_prefix}-{number}")
+            time.sleep(0.5)
+    finally:
+        broker.kill()
 
 
 def test_thousand_tables_are_made_and_verified_fast(kafka: Kafka, topic_prefix: str) -> None:
