@@ -110,8 +110,9 @@ def test_killed_daemons_and_cron_runs_end_in_tables_and_indexes_that_are_the_sou
         daemon.wait_until(lambda: (p := made.progress()) is not None and p.phase == "streaming")
         live(connection, seed=2, transactions=100)
         assert daemon.wait(60) == -signal.SIGKILL
-        assert "lakehouse: run 1" in merged(made)
+        # Until a start settles it, or Kafka's timeout, a transaction of the dead one stays open.
         daemon = made.start()
+        assert "lakehouse: run 1" in merged(made)
         live(connection, seed=3, transactions=50)
         connection.execute('TRUNCATE "Odd Näme"')
         connection.execute("""INSERT INTO "Odd Näme" VALUES (1, 'again', 1)""")
