@@ -43,8 +43,8 @@ TABLES_AT_ONCE: Final = 2
 CALL_S: Final = 15.0
 """How long one call to Kafka may take before the log counts as unreachable."""
 MARKERS_S: Final = 150.0
-"""How long to wait for open transactions. A daemon that was killed leaves one: Kafka aborts it after
-its transaction.timeout.ms (120 s), and looks for such every 10 s."""
+"""How long to wait for open transactions. A daemon that was killed leaves one: Kafka aborts it
+after its transaction.timeout.ms (120 s), and looks for such every 10 s."""
 RAW: Final = (
     "topic string, partition int, offset bigint, key string, value string, position string, "
     "commit_lsn bigint, schema_version int, filled string"
