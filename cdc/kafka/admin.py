@@ -6,7 +6,6 @@ Orders go out for all topics at once. An answer is a value or a KafkaError, one 
 import time
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Mapping
-from collections.abc import Set as AbstractSet
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from typing import Any, Final, NamedTuple, TypeVar
@@ -138,7 +137,7 @@ class LogAdmin:
             answers = self._create(request)
             failed |= {n: answer for n, answer in answers.items() if isinstance(answer, KafkaError)}
             made |= answers.keys()
-        self._await(lambda known: not made - failed.keys() - known)
+        self._await(lambda found: not made - failed.keys() - found.topics.keys())
         return failed
 
     def _create(self, request: list[NewTopic]) -> dict[str, Any]:
@@ -149,9 +148,7 @@ class LogAdmin:
         deadline = time.monotonic() + REACH_S
         answers: dict[str, Any] = {}
         while True:
-            while self._metadata().controller_id < 0 and time.monotonic() < deadline:
-                self._while_waiting()
-                time.sleep(_LOOK_AGAIN_S)
+            self._await(lambda found: found.controller_id >= 0)
             futures = self._client.create_topics(request, request_timeout=REQUEST_S)
             answers |= self._settle(futures, "creating topics")
             request = [topic for topic in request if _is_too_early(answers[topic.topic])]
@@ -168,13 +165,13 @@ class LogAdmin:
         futures = self._client.delete_topics(wanted, request_timeout=REQUEST_S)
         answers = self._settle(futures, "deleting topics")
         failed = {n: answer for n, answer in answers.items() if isinstance(answer, KafkaError)}
-        self._await(lambda known: not (set(wanted) - failed.keys()) & known)
+        self._await(lambda found: not (set(wanted) - failed.keys()) & found.topics.keys())
         return failed
 
-    def _await(self, are_told: Callable[[AbstractSet[str]], bool]) -> None:
+    def _await(self, are_told: Callable[[ClusterMetadata], bool]) -> None:
         """Wait until the brokers know, as long as one may take to answer at all."""
         deadline = time.monotonic() + REACH_S
-        while not are_told(self.partitions().keys()) and time.monotonic() < deadline:
+        while not are_told(self._metadata()) and time.monotonic() < deadline:
             self._while_waiting()
             time.sleep(_LOOK_AGAIN_S)
 
