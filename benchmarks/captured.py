@@ -99,7 +99,7 @@ def drain_s(scene: Scene, name: str, end: Lsn) -> float:
     words = [
         *(str(scene.postgres.bin("pg_recvlogical")), "--start", f"--slot={name}"),
         *(f"--dbname={scene.source['dbname']}", f"--file={os.devnull}", "--no-loop"),
-        *(f"--endpos={end}", "--option=proto_version=4"),
+        *(f"--endpos={end}", "--option=proto_version=2"),
         *(f"--option=publication_names={publication_name}", "--option=messages=true"),
     ]
     started = time.monotonic()

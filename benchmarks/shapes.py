@@ -90,7 +90,7 @@ SHAPES: Final = {
         rows_per_transaction=3,
     ),
 }
-_CHUNKS: Final = """DO $$ BEGIN FOR first IN {first}..{last} BY {step} LOOP
+_CHUNKS: Final = """DO $$ BEGIN FOR start IN {first}..{last} BY {step} LOOP
     {write}; COMMIT; END LOOP; END $$"""
 
 
@@ -105,8 +105,8 @@ def write(
             yield end - first
         return
     # So small that the round trips would take longest: the server makes the transactions.
-    last = f"least(first + {per_transaction - 1}, {first + rows - 1})"
-    text = shape.write.replace("%s::bigint, %s::bigint", f"first, {last}").replace("%%", "%")
+    ids = f"start::bigint, least(start + {per_transaction - 1}, {first + rows - 1})::bigint"
+    text = shape.write.replace("%s::bigint, %s::bigint", ids).replace("%%", "%")
     connection.execute(
         _CHUNKS.format(first=first, last=first + rows - 1, step=per_transaction, write=text)
     )

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from statistics import median
 
 from benchmarks import debezium, stream
-from benchmarks.scene import PRESETS, Scene, load, say, scene
+from benchmarks.scene import PRESETS, TLS, Scene, load, say, scene
 from benchmarks.shapes import SHAPES, Shape
 from benchmarks.stream import Cpu, Round
 
@@ -26,6 +26,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--shape", choices=SHAPES, default="mixed")
     parser.add_argument("--preset", choices=PRESETS, default=PRESETS[0])
+    parser.add_argument("--tls", choices=TLS, default=TLS[0], help="to PostgreSQL, and to Kafka")
     parser.add_argument("--transaction-rows", type=int, default=0, help="0: as the shape has it")
     parser.add_argument("--no-peers", action="store_true", help="leave Debezium Server out")
     options = parser.parse_args(arguments)
@@ -33,16 +34,17 @@ def main(arguments: Sequence[str]) -> int:
     figures: Figures = {
         "shape": options.shape,
         "preset": options.preset,
+        "tls": options.tls,
         "cores": os.cpu_count() or 0,
         "load_before": load(),
     }
     say("starting PostgreSQL and Kafka")
-    with scene(preset=options.preset) as made:
+    with scene(preset=options.preset, tls=options.tls) as made:
         made.create(shape, options.rows)
         _snapshot(made)
         rounds = stream.measure(made, shape, options.rows, options.rounds, options.transaction_rows)
         figures |= _figures(made, shape, rounds)
-        if debezium.is_there() and not options.no_peers:
+        if debezium.is_there() and options.tls == TLS[0] and not options.no_peers:
             peers = debezium.measure(made, shape, options.rounds)
             theirs = median(peer.rate for peer in peers)
             figures |= {

@@ -72,9 +72,10 @@ def compiled_table(
 def _column(field: EventField, converter: JsonConverter) -> "fast.Column":
     write = converter.writer(field.schema)
     kind, digits = field.kind, field.digits
-    if kind is Kind.FLOAT and converter.options.java_floats:
+    if kind.of_element is Kind.FLOAT and converter.options.java_floats:
         digits = _JAVA_FLOAT
-    if field.schema.name == DECIMAL and converter.options.decimal_numbers:
+    schema = field.schema.items or field.schema
+    if schema.name == DECIMAL and converter.options.decimal_numbers:
         kind = Kind.OTHER
     name = label(field.name)
     return (

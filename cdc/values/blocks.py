@@ -39,11 +39,11 @@ class Kind(IntEnum):
     - TIMESTAMPTZ: the same with ``+00`` behind it → ``"YYYY-MM-DDThh:mm:ss.fZ"``, f filled up with
       zeros to ``digits``; without a point if ``digits`` is 0 and there is no fraction.
     - BYTEA: ``\x`` and pairs of hex digits → base64 in quotes.
-    - TEXT_ARRAY: ``{}`` or one dimension of elements without backslashes or braces, in quotes or
-      bare → a list of JSON strings; a bare NULL is null.
-    - INTEGER_ARRAY: ``{}`` or one dimension of INTEGER's texts and ``NULL`` → a list, NULL is null.
     - DECIMAL: ``-?[0-9]+`` and, if ``digits`` isn't 0, a point and as many digits → without the
       point an integer, two's complement, big-endian, in the fewest bytes, base64 in quotes.
+    - …_ARRAY: ``{}`` or one dimension, separated by commas, of texts that the element's kind has a
+      form for, bare or in quotes; within quotes there are escapes in TEXT's alone → a list of what
+      the element's kind says; a bare NULL is null.
     - OTHER: none.
     """
 
@@ -58,16 +58,34 @@ class Kind(IntEnum):
     TIMESTAMP_MS = 8
     TIMESTAMPTZ = 9
     BYTEA = 10
-    TEXT_ARRAY = 11
-    INTEGER_ARRAY = 12
-    DECIMAL = 13
+    DECIMAL = 11
+    TEXT_ARRAY = 17
+    INTEGER_ARRAY = 18
+    BOOL_ARRAY = 19
+    FLOAT_ARRAY = 20
+    NUMERIC_TEXT_ARRAY = 21
+    DATE_ARRAY = 22
+    TIMESTAMP_US_ARRAY = 23
+    TIMESTAMP_MS_ARRAY = 24
+    TIMESTAMPTZ_ARRAY = 25
+    DECIMAL_ARRAY = 27
+
+    @property
+    def of_array(self) -> "Kind":
+        """The kind of an array whose elements are of this one."""
+        return Kind.__members__.get(f"{self.name}_ARRAY", Kind.OTHER)
+
+    @property
+    def of_element(self) -> "Kind":
+        """The kind of an array's elements, or of the value itself."""
+        return Kind[self.name.removesuffix("_ARRAY")]
 
 
 class Codec(NamedTuple):
     """What a type's text means: as a Connect value, and as the JSON that is made of it.
 
     ``schema`` says neither whether the column is optional nor its default. ``digits`` belongs to
-    the kinds TIMESTAMPTZ and DECIMAL.
+    the kinds TIMESTAMPTZ and DECIMAL, and to arrays of them.
     """
 
     decode: Decode

@@ -28,7 +28,6 @@ from cdc.values.scalars import of_bits
 
 _BARE_TEXTS = re.compile(rb'\{[^{}"\\,]+(?:,[^{}"\\,]+)*\}').fullmatch
 _NEXT_TEXT = '","'
-_KINDS: Final = {Kind.TEXT: Kind.TEXT_ARRAY, Kind.INTEGER: Kind.INTEGER_ARRAY}
 
 _WITHOUT_NULL: Final = frozenset({
     "enum", "isbn", "tsvector", "vector", "halfvec", "sparsevec",
@@ -40,12 +39,11 @@ def of_array(column: Column, element: Codec) -> Codec:
     """An array of any dimensions, with nothing lost."""
     delimiter = _delimiter(column)
     fragment: Fragment = partial(_array_fragment, element.fragment, delimiter)
-    kind = Kind.OTHER
-    if delimiter == b",":
-        kind = _KINDS.get(element.kind, kind)
-        fragment = _text_array_fragment if kind is Kind.TEXT_ARRAY else fragment
+    kind = element.kind.of_array if delimiter == b"," else Kind.OTHER
+    fragment = _text_array_fragment if kind is Kind.TEXT_ARRAY else fragment
     schema = _schema(element, optional=True)
-    return Codec(partial(_array, element.decode, delimiter), fragment, schema, kind)
+    decode = partial(_array, element.decode, delimiter)
+    return Codec(decode, fragment, schema, kind, element.digits)
 
 
 def of_debezium_array(column: Column, element: Codec, modes: ValueModes, *, known: bool) -> Codec:
@@ -58,9 +56,11 @@ def of_debezium_array(column: Column, element: Codec, modes: ValueModes, *, know
         return structured(_nothing, of_bits(column, modes).schema)
     optional = known and column.type not in _WITHOUT_NULL
     keeps_null = optional and column.type != "ltree"
-    decode = partial(_one_dimension, element.decode, _delimiter(column), keeps_null)
-    kind = _KINDS.get(element.kind, Kind.OTHER) if keeps_null else Kind.OTHER
-    return structured(decode, _schema(element, optional=optional))._replace(kind=kind)
+    delimiter = _delimiter(column)
+    decode = partial(_one_dimension, element.decode, delimiter, keeps_null)
+    kind = element.kind.of_array if keeps_null and delimiter == b"," else Kind.OTHER
+    made = structured(decode, _schema(element, optional=optional))
+    return made._replace(kind=kind, digits=element.digits)
 
 
 def _delimiter(column: Column) -> bytes:

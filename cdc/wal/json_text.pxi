@@ -3,7 +3,7 @@
 Each ``put_…`` of a value returns 1, or 0 for a text that it doesn't know, with nothing written:
 then cdc/values decides. The caller has reserved ``longest`` and LONGEST_FIXED bytes, which every form
 fits into: a control character takes six, a quote or backslash two, anything else of a text one; an array's
-bare element has a comma or brace behind it, and takes its quotes and one of those; base64 takes
+element has a comma or brace behind it, which its quotes and one of those take; base64 takes
 fewer than hexadecimal digits; and what else has a length of its own takes less than 64.
 Texts are copied eight bytes at a time, so a few behind them may be written, for which there is room.
 """
@@ -21,9 +21,8 @@ cdef enum:  # cdc.values.codec.Kind, which says what each one is
     TIMESTAMP_MS
     TIMESTAMPTZ
     BYTEA
-    TEXT_ARRAY
-    INTEGER_ARRAY
     DECIMAL
+    ARRAY = 16  # added to the elements' kind
 
 cdef struct Out:
     char* data
@@ -49,6 +48,7 @@ cdef extern from *:
 
 cdef enum:
     LONGEST_FIXED = 64
+    LONG = 65_536
 
 cdef const char* HEX_DIGITS = b"0123456789abcdef"
 cdef const char* BASE64 = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
@@ -69,7 +69,7 @@ cdef int reserve(Out* out, Py_ssize_t more) except -1:
 
 cdef inline Py_ssize_t longest(const uint8_t* p, Py_ssize_t size) noexcept nogil:
     """How many bytes a text may take, beside LONGEST_FIXED."""
-    return 6 * size if size < 65_536 else longest_of_long(p, size)
+    return 6 * size if size < LONG else longest_of_long(p, size)
 
 
 cdef Py_ssize_t longest_of_long(const uint8_t* p, Py_ssize_t size) noexcept nogil:
@@ -157,8 +157,8 @@ cdef int put_value(
         known = put_bytea(out, p, size)
     elif kind == DECIMAL:
         known = put_decimal(out, p, size, digits)
-    elif kind == TEXT_ARRAY or kind == INTEGER_ARRAY:
-        known = put_array(out, p, size, kind == TEXT_ARRAY)
+    elif kind > ARRAY:
+        known = put_array(out, kind - ARRAY, digits, p, size)
     if not known:
         out.size = start
     return known

@@ -265,45 +265,71 @@ cdef int put_bytea(Out* out, const uint8_t* p, Py_ssize_t size) noexcept nogil:
     return 1
 
 
-cdef int put_array(Out* out, const uint8_t* p, Py_ssize_t size, bint texts) noexcept nogil:
-    """One dimension, bounds from 1 on; elements bare or, of texts, in quotes without escapes."""
-    cdef Py_ssize_t at = 1, start, element
-    cdef Out* o = out
-    if size < 2 or p[0] != c"{" or p[size - 1] != c"}":
+cdef int put_array(
+    Out* out, int kind, int digits, const uint8_t* p, Py_ssize_t size
+) noexcept nogil:
+    """One dimension, bounds from 1 on; elements bare or in quotes, escaped if they are texts."""
+    cdef Py_ssize_t at = 1, start, end = size - 1
+    if size < 2 or p[0] != c"{" or p[end] != c"}":
         return 0
-    put_byte(o, c"[")
-    while at < size - 1:
+    if size >= LONG and (kind == BOOL or kind == DECIMAL):
+        return 0  # their elements take more than twice as much
+    put_byte(out, c"[")
+    while at < end:
         start = at
         if p[at] == c'"':
-            if not texts:
-                return 0
-            at += 1
-            while at < size - 1 and p[at] != c'"':
-                if p[at] == c"\\":
-                    return 0
-                at += 1
-            if at == size - 1 or not put_text(o, p + start + 1, at - start - 1):
+            at = quoted_end(p, at + 1, end)
+            if at == end or not put_quoted(out, kind, digits, p + start + 1, at - start - 1):
                 return 0
             at += 1
         else:
-            while at < size - 1 and p[at] != c",":
-                if p[at] == c'"' or p[at] == c"{" or p[at] == c"}" or p[at] == c"\\":
-                    return 0
-                at += 1
-            element = at - start
-            if element == 4 and memcmp(p + start, b"NULL", 4) == 0:
-                put_literal(o, b"null")
-            elif element == 0:
+            at = bare_end(p, at, end)
+            if at - start == 4 and memcmp(p + start, b"NULL", 4) == 0:
+                put_literal(out, b"null")
+            elif at == start or not put_value(out, kind, digits, p + start, at - start):
                 return 0
-            elif texts:
-                if not put_text(o, p + start, element):
-                    return 0
-            elif not put_integer(o, p + start, element):
+        if at < end:
+            if p[at] != c"," or at + 1 == end:
                 return 0
-        if at < size - 1:
-            if p[at] != c"," or at + 1 == size - 1:
-                return 0
-            put_byte(o, c",")
+            put_byte(out, c",")
             at += 1
-    put_byte(o, c"]")
+    put_byte(out, c"]")
+    return 1
+
+
+cdef inline Py_ssize_t bare_end(const uint8_t* p, Py_ssize_t at, Py_ssize_t end) noexcept nogil:
+    """Up to a delimiter, or what can't be in an element without quotes."""
+    while at < end and p[at] != c"," and p[at] != c'"' and p[at] != c"\\":
+        if p[at] == c"{" or p[at] == c"}":
+            break
+        at += 1
+    return at
+
+
+cdef inline Py_ssize_t quoted_end(const uint8_t* p, Py_ssize_t at, Py_ssize_t end) noexcept nogil:
+    """Where the closing quote is; ``end`` if there is none."""
+    while at < end and p[at] != c'"':
+        at += 2 if p[at] == c"\\" else 1
+    return min(at, end)
+
+
+cdef int put_quoted(
+    Out* out, int kind, int digits, const uint8_t* p, Py_ssize_t size
+) noexcept nogil:
+    """An element that stood in quotes: behind each backslash is a byte that means itself."""
+    cdef Py_ssize_t at = 0
+    cdef const uint8_t* escape = <const uint8_t*>memchr(p, c"\\", size)
+    if escape == NULL:
+        return put_value(out, kind, digits, p, size)
+    if kind != TEXT:
+        return 0
+    put_byte(out, c'"')
+    while escape != NULL:
+        if not put_escaped(out, p + at, escape - p - at):
+            return 0
+        at = escape - p + 1
+        escape = <const uint8_t*>memchr(p + at + 1, c"\\", size - at - 1)
+    if not put_escaped(out, p + at, size - at):
+        return 0
+    put_byte(out, c'"')
     return 1

@@ -82,7 +82,7 @@ cdef class Table:
             self.key[number] = index
         for number, column in enumerate(columns):
             self.columns[number].kind, self.columns[number].digits = column[0], column[1]
-            if column[0] in (TIMESTAMPTZ, DECIMAL) and not 0 <= column[1] <= DIGITS_MAX[column[0]]:
+            if not 0 <= column[1] <= DIGITS_MAX.get(column[0] % ARRAY, column[1]):
                 self.columns[number].kind = OTHER
             text(column[2], &self.columns[number].name, &self.columns[number].name_bytes)
             self.columns[number].name_bytes -= NAME_BYTES

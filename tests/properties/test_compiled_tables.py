@@ -135,10 +135,10 @@ def tables(draw: st.DrawFn) -> TableSchema:
 
 
 def array(items: list[str], bounded: bool) -> str:
-    """As PostgreSQL writes it; every third element is NULL or bare, if it can be."""
+    """As PostgreSQL writes it; every third element is NULL."""
     texts = []
     for number, item in enumerate(items):
-        bare = item and item.upper() != "NULL" and item.isalnum()
+        bare = item.upper() != "NULL" and re.fullmatch(r"[\w.:+-]+", item)
         quoted = '"' + item.replace("\\", "\\\\").replace('"', '\\"') + '"'
         texts.append("NULL" if number % 3 == 2 else item if bare else quoted)
     text = "{" + ",".join(texts) + "}"

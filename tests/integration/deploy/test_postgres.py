@@ -104,9 +104,12 @@ def test_server_that_the_account_cannot_reach_runs_from_a_copy(
 
 
 @pytest.mark.skipif(not DEBIAN_15.exists(), reason="Debian's PostgreSQL 15 isn't installed")
-def test_another_version_runs_from_its_own_folder(server_folder: Path) -> None:
-    server = Postgres(server_folder, binaries=DEBIAN_15).start()
-    assert str(one(server.conninfo(), "SHOW server_version")).startswith("15.")
+def test_another_version_runs_from_its_own_folder_with_its_own_tls(server_folder: Path) -> None:
+    certificates = Certificates.create(server_folder / "certificates")
+    server = Postgres(server_folder, certificates=certificates, binaries=DEBIAN_15).start()
+    conninfo = server.conninfo()
+    assert str(one(conninfo, "SHOW server_version")).startswith("15.")
+    assert one(conninfo, "SELECT ssl FROM pg_stat_ssl WHERE pid = pg_backend_pid()") is True
     server.stop()
 
 
