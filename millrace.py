@@ -40,6 +40,22 @@ ConfigOption = Annotated[
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 
 
+def _print_version(asked: bool) -> None:
+    if asked:
+        print(f"millrace {version('millrace')}")
+        raise typer.Exit
+
+
+VersionOption = Annotated[
+    bool,
+    typer.Option("--version", help="Print the version.", callback=_print_version, is_eager=True),
+]
+
+
+@app.callback()
+def _options(*, version: VersionOption = False) -> None: ...
+
+
 class Sink(StrEnum):
     """Which derived tables a merge is for."""
 
@@ -238,12 +254,6 @@ def compact(config: ConfigOption = DEFAULT_PATH) -> None:
     settings: Settings = load(config)
     for line in compact_all(settings):
         print_line(line)
-
-
-@app.command(name="version")
-def show_version() -> None:
-    """Print the version."""
-    print(version("millrace"))
 
 
 if __name__ == "__main__":
