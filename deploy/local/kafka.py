@@ -60,6 +60,11 @@ _SETTINGS: Final[Mapping[str, str]] = {
     "broker.session.timeout.ms": "4500",
     "broker.heartbeat.interval.ms": "300",
 }
+# The JVM's best compiler pays off after minutes of load; before that it costs a third more.
+_BRIEF: Final = ("-Xms128m", "-Xmx384m", "-XX:TieredStopAtLevel=1")
+# As much as Kafka's own scripts give it. A broker's objects die young, unless a collection that
+# comes too early copies them: with 100 MiB for the young the broker stands still far more often.
+_LASTING: Final = ("-Xms1g", "-Xmx1g", "-Xmn600m")
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +88,6 @@ class Kafka:
         settings: Mapping[str, str] | None = None,
         *,
         security: Security | None = None,
-        heap_mb: int = 384,
         keep: bool = False,
         lasting: bool = False,
     ) -> None:
@@ -97,10 +101,8 @@ class Kafka:
         self._folder = base_dir / "kafka"
         self._security = security
         self._password = secrets.token_hex(16)
-        self._heap_mb = heap_mb
         self._keep = keep
-        # The JVM's best compiler pays off after minutes of load; before that it costs a third more.
-        self._compiler = () if lasting else ("-XX:TieredStopAtLevel=1",)
+        self._jvm = _LASTING if lasting else _BRIEF
 
     @property
     def bootstrap_servers(self) -> str:
@@ -132,8 +134,7 @@ class Kafka:
         )
         if fresh:
             self._format(properties)
-        heap = f"-Xmx{self._heap_mb}m"
-        command = self._java(self.name, heap, *self._compiler, "kafka.Kafka", str(properties))
+        command = self._java(self.name, *self._jvm, "kafka.Kafka", str(properties))
         self.process = command.start(keep=self._keep)
         self.process.wait_until(self._answers)
         return self
@@ -201,11 +202,11 @@ class Kafka:
         if self._security is not None and self._security.mechanism != "PLAIN":
             user = f"[name={self._security.username},password={self._password}]"
             words += ["--add-scram", f"{self._security.mechanism}={user}"]
-        self._java("Kafka's storage tool", "-XX:TieredStopAtLevel=1", *words).run()
+        self._java("Kafka's storage tool", *_BRIEF, *words).run()
 
     def _java(self, name: str, *words: str) -> Command:
         options = (
-            *("-Xms128m", "-XX:+UseSerialGC"),
+            "-XX:+UseSerialGC",
             f"-Dlog4j2.configurationFile={self._folder / 'log4j2.properties'}",
             *("-cp", classpath("kafka")),
         )

@@ -18,12 +18,11 @@ class OpenSearch:
     name = "OpenSearch"
     stop_signal = signal.SIGTERM
 
-    def __init__(self, base_dir: Path, *, heap_mb: int = 512, keep: bool = False) -> None:
+    def __init__(self, base_dir: Path, *, keep: bool = False) -> None:
         self.port = reserve_port()
         self.process: Process | None = None
         self._transport_port = reserve_port()
         self._folder = base_dir / "opensearch"
-        self._heap_mb = heap_mb
         self._keep = keep
 
     @property
@@ -35,7 +34,7 @@ class OpenSearch:
         """Start the node and wait until its cluster is usable."""
         self._folder.mkdir(parents=True, exist_ok=True)
         words = (
-            *(java(), "-Xms256m", f"-Xmx{self._heap_mb}m", "-XX:+UseSerialGC"),
+            *(java(), "-Xms256m", "-Xmx512m", "-XX:+UseSerialGC"),
             "-XX:TieredStopAtLevel=1",  # half the start-up time; indexing by us isn't bound by it
             *("-cp", classpath("opensearch"), str(_NODE_SOURCE), str(self._folder / "node")),
             *(str(self.port), str(self._transport_port)),

@@ -21,11 +21,10 @@ class SchemaRegistry:
     name = "Apicurio"
     stop_signal = signal.SIGTERM
 
-    def __init__(self, base_dir: Path, *, heap_mb: int = 256) -> None:
+    def __init__(self, base_dir: Path) -> None:
         self.port = reserve_port()
         self.process: Process | None = None
         self._folder = base_dir / "registry"
-        self._heap_mb = heap_mb
 
     @property
     def url(self) -> str:
@@ -37,7 +36,7 @@ class SchemaRegistry:
         self._folder.mkdir(parents=True, exist_ok=True)
         (jar,) = jar_folder("registry").glob("apicurio-registry-app-*-runner.jar")
         words = (
-            *(java(), f"-Xmx{self._heap_mb}m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"),
+            *(java(), "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"),
             "-Dquarkus.http.host=127.0.0.1",
             f"-Dquarkus.http.port={self.port}",
             *("-jar", str(jar)),
