@@ -22,7 +22,8 @@ pytest_plugins = [
 
 @pytest.hookimpl(tryfirst=True)  # xdist looks at the groups in a hook of its own
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Let one worker have all tests that want Spark or a search server: both take long to warm."""
+    """Let one worker have all tests of the Spark and search server that they share."""
     for item in items:
-        if item.get_closest_marker("spark") or item.get_closest_marker("opensearch"):
+        shares = isinstance(item, pytest.Function) and "opensearch" in item.fixturenames
+        if shares or item.get_closest_marker("spark"):
             item.add_marker(pytest.mark.xdist_group("sinks"))

@@ -4,7 +4,6 @@ The demo, the end-to-end tests and the benchmarks run Millrace this way, which i
 """
 
 import json
-import os
 import subprocess
 import sys
 import time
@@ -20,7 +19,7 @@ from cdc.records.position import Lsn
 from cdc.records.state import Phase, Progress, TableState
 from cdc.records.topics import progress_topic, table_topic
 from cdc.settings import Settings, load
-from deploy.local.processes import Command, Process, ServerError
+from deploy.local.processes import Command, Process, ServerError, environment_with
 
 _POLL_S: Final = 0.1
 _MILLRACE: Final = (sys.executable, "-m", "millrace")
@@ -130,7 +129,7 @@ class Pipeline:
 
 
 def _environment(extra: Mapping[str, str] | None) -> dict[str, str]:
-    return {**os.environ, "PYTHONPATH": str(_ROOT), **(extra or {})}
+    return environment_with({"PYTHONPATH": str(_ROOT), **(extra or {})})
 
 
 def _toml(sections: Mapping[str, Mapping[str, str | int]], preset: str) -> str:

@@ -69,12 +69,18 @@ class Command:
             stdout=log,
             stderr=subprocess.STDOUT,
             cwd=self.log.parent,
-            env={**os.environ, **self.environment},
+            env=environment_with(self.environment),
             user=account.uid if account else None,
             group=account.gid if account else None,
             extra_groups=[] if account else None,
             start_new_session=True,
         )
+
+
+def environment_with(more: Mapping[str, str]) -> dict[str, str]:
+    """This process's environment, in which another thread may unset something, and more."""
+    found = {name: os.environ.get(name) for name in list(os.environ)}
+    return {name: value for name, value in found.items() if value is not None} | dict(more)
 
 
 class Process:

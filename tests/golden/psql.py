@@ -4,7 +4,6 @@ psql itself decides where a statement ends. ``\warn`` says when all before it is
 way of the errors, unbuffered and in order.
 """
 
-import os
 import re
 import subprocess
 import threading
@@ -12,6 +11,8 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Final
+
+from deploy.local.processes import environment_with
 
 _DIRECTIVE: Final = re.compile(r"^-- @(\w+)(.*)$", re.MULTILINE)
 _TIMEOUT_S: Final = 60
@@ -26,11 +27,11 @@ class Sql:
     """Runs the scripts of one case on its database."""
 
     def __init__(self, psql: Path, database: Mapping[str, str]) -> None:
-        environment = {
+        connection = {
             f"PG{name.upper()}": value for name, value in database.items() if name != "dbname"
         }
         self._command = [str(psql), "-X", "-q", "-o", "/dev/null", "-d", database["dbname"]]
-        self._environment = {**os.environ, **environment, "PGCLIENTENCODING": "UTF8"}
+        self._environment = environment_with({**connection, "PGCLIENTENCODING": "UTF8"})
 
     def set_up(self, script: Path) -> None:
         """Run a script that mustn't fail, if there is one."""

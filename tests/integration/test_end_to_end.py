@@ -20,7 +20,13 @@ from sinks.session import open_session
 from tests.faults.test_killed_daemon import SMALL, assert_log_is_whole, snapshot_lsn
 from tests.fixtures.pipeline import RunningPipeline
 
-pytestmark = [pytest.mark.postgres, pytest.mark.kafka, pytest.mark.opensearch, pytest.mark.spark]
+pytestmark = [
+    pytest.mark.postgres,
+    pytest.mark.kafka,
+    pytest.mark.opensearch,
+    pytest.mark.spark,
+    pytest.mark.timeout(900),  # it starts four JVMs, one after the other
+]
 TABLES = {"item": True, "Odd Näme": True, "loose": False}
 """Name → whether it has a key, and so an index."""
 SCHEMA = """

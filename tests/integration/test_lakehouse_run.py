@@ -150,39 +150,46 @@ def test_values_get_true_types(lakehouse: Lakehouse) -> None:
     assert lakehouse.rows(log.schema) == [read | {"case__2": None, "i8": 1}]
 
 
-@pytest.mark.parametrize(
-    ("bad", "says"),
-    [
-        ({"dec": "NaN"}, "column dec (numeric) can't hold NaN"),
-        ({"d": 2**31 - 1}, "column d (date) can't hold 2147483647"),
-        ({"arr": [[1], [2]]}, "can't hold [1]"),
-        (None, "is not one of Millrace's"),
-    ],
-    ids=["nan", "infinity", "dimensions", "garbage"],
-)
-def test_a_bad_value_stops_its_table_only_and_changes_nothing(
-    lakehouse: Lakehouse, bad: dict[str, Any] | None, says: str
-) -> None:
-    log = lakehouse.log(
+BAD: dict[str, tuple[dict[str, Any], str]] = {
+    "nan": ({"dec": "NaN"}, "column dec (numeric) can't hold NaN"),
+    "infinity": ({"d": 2**31 - 1}, "column d (date) can't hold 2147483647"),
+    "dimensions": ({"arr": [[1], [2]]}, "can't hold [1]"),
+}
+
+
+def test_a_bad_value_stops_its_table_only_and_changes_nothing(lakehouse: Lakehouse) -> None:
+    columns = (
         column("id", "int4", 1),
         column("dec", "numeric", modifier=(10 << 16 | 2) + 4),
         column("d", "date"),
         column("arr", "int4", array=True),
     )
-    log.row("r", at(10, 0), {"id": 1, "dec": "1.00", "d": 1, "arr": [1]})
-    log.table(10)
-    log.reached(at(10, 0))
+    good = lakehouse.log(*columns, table="good")
+    bad = {
+        name: good.beside(table_schema(lakehouse.prefix, name, *columns))
+        for name in (*BAD, "garbage")
+    }
+    for log in (good, *bad.values()):
+        log.row("r", at(10, 0), {"id": 1, "dec": "1.00", "d": 1, "arr": [1]})
+        log.table(10)
+    good.reached(at(10, 0))
     lakehouse.merge()
-    if bad is None:
-        log.raw(b'{"id":1}', b"not json", b"garbage")
-    else:
-        log.row("u", at(20), {"id": 1, "dec": "2.00", "d": 2, "arr": [2]} | bad)
-    log.reached(at(20))
+    value = {"id": 1, "dec": "2.00", "d": 2, "arr": [2]}
+    good.row("u", at(20), value)
+    for name, (wrong, _) in BAD.items():
+        bad[name].row("u", at(20), value | wrong)
+    bad["garbage"].raw(b'{"id":1}', b"not json", b"garbage")
+    good.reached(at(20))
+    says = {name: said for name, (_, said) in BAD.items()} | {"garbage": "is not one of Millrace's"}
     for _ in range(2):
         summary = lakehouse.merge()
         assert summary.exit_code == ExitCode.SINK
-        assert says in str(summary.tables[0].error)
-    assert lakehouse.rows(log.schema)[0]["arr"] == [1]
+        errors = {table.name: str(table.error) for table in summary.tables if table.error}
+        assert errors.keys() == {f"public.{name}" for name in says}
+        for name, said in says.items():
+            assert said in errors[f"public.{name}"]
+    assert lakehouse.rows(good.schema)[0]["arr"] == [2]
+    assert [lakehouse.rows(log.schema)[0]["arr"] for log in bad.values()] == [[1]] * len(bad)
 
 
 @pytest.mark.parametrize("fails_after_commit", [True, False])

@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from deploy.local.kept import KeptProcess, KeptStack
-from deploy.local.processes import Command, ServerError
+from deploy.local.processes import Command, ServerError, environment_with
 
 PARENT = """
 import os, signal, sys
@@ -121,3 +122,22 @@ def test_recycled_process_id_is_not_signalled() -> None:
     impostor = KeptProcess("us", os.getpid(), "some other moment", "SIGKILL")
     impostor.stop()
     assert not impostor.running
+
+
+def test_the_environment_may_change_while_it_is_read() -> None:
+    """As pytest says in it which test runs, while cases start their processes in threads."""
+    done = threading.Event()
+
+    def change() -> None:
+        while not done.is_set():
+            os.environ["MILLRACE_TEST"] = "1"
+            del os.environ["MILLRACE_TEST"]
+
+    changing = threading.Thread(target=change)
+    changing.start()
+    try:
+        for _ in range(2_000):
+            assert environment_with({"MORE": "1"})["MORE"] == "1"
+    finally:
+        done.set()
+        changing.join()
