@@ -202,6 +202,17 @@ def test_a_key_has_the_form_of_keys_where_values_have_another(
     assert fast == pure != []
 
 
+def test_room_is_kept_for_the_decimals_of_a_long_array() -> None:
+    """Two bytes, a digit and a comma, become seven."""
+    column = Column(
+        name="k", type="numeric", modifier=(18 << 16) + 4, type_oid=1, array=True, declared="n"
+    )
+    rules = EventRules(values=ValueModes(decimal="precise"))
+    value = f"{{{','.join(['0'] * 40_000)}}}".encode()
+    fast, pure = both([column], rules, FORMS[0], [b"IN" + wal.row((value,))])
+    assert fast == pure != []
+
+
 def test_half_a_character_may_stand_for_null() -> None:
     """A truncated DEFAULT, as Debezium has it: Java cuts an emoji in its middle."""
     key, text = (
