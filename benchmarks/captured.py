@@ -60,6 +60,7 @@ class Captured:
             lambda relation: catalog.describe_relation(self.sql, relation),
             lambda oid: catalog.publication_entries(self.sql, name, [oid]).get(oid, 0),
             lambda _asked: {},
+            lambda _oid, _name: True,
         )
         rules, form = event_rules(self._settings), pipeline(self._settings, no_topic)
         tables = Tables(self._settings, PREFIX, states, (), lookups, rules, form)

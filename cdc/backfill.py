@@ -12,7 +12,7 @@ from typing import Final, NamedTuple, Protocol
 
 import structlog
 
-from cdc.errors import SourceError
+from cdc.errors import SourceError, TableChangedError
 from cdc.faults import FaultPoint, reach
 from cdc.kafka.producer import LogWriter
 from cdc.postgres.catalog import TableDescription
@@ -185,7 +185,8 @@ class SnapshotWriter:
                     if stop.is_set():
                         break
         except SourceError as error:
-            if error.retry:
+            # A SELECT of the signal's own may name what isn't there, however often it is tried.
+            if error.retry and not isinstance(error, TableChangedError):
                 raise
             log.warning("a blocking snapshot is given up", reason=error.what, remedy=error.remedy)
         self._writer.commit()

@@ -118,6 +118,12 @@ class TableRefusedError(SourceError):
     exit_code = ExitCode.TABLE_REFUSED
 
 
+class TableChangedError(TableRefusedError):
+    """A table isn't what it was when it was looked up, a moment ago; looked up anew, it is."""
+
+    retry = True
+
+
 class UnreadTableError(SourceError):
     """Changes arrive of a table whose rows were never read: it is new, or has another name."""
 

@@ -9,6 +9,8 @@ import uuid
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import NamedTuple
 
+import structlog
+
 from cdc.completion import Reread
 from cdc.errors import GapError, UnreadTableError
 from cdc.events import TableEncoder
@@ -32,17 +34,21 @@ from cdc.schemas import SchemaHistory
 from cdc.settings import Settings
 from cdc.wal.messages import Relation, ReplicaIdentity
 
+log = structlog.get_logger()
+
 
 class Lookups(NamedTuple):
     """What is asked of PostgreSQL as a relation appears.
 
     ``describe``: its columns. ``entry``: the OID of its entry in the publication, by its own.
-    ``reread``: rows of it whose unchanged values are wanted.
+    ``reread``: rows of it whose unchanged values are wanted. ``present``: whether a start now
+    would find it, by its OID and name, among the tables to capture.
     """
 
     describe: Callable[[Relation], tuple[Column, ...]]
     entry: Callable[[int], int]
     reread: Reread
+    present: Callable[[int, TableName], bool]
 
 
 class Tables:
@@ -68,7 +74,7 @@ class Tables:
         self._cleanup = settings.log.topic_cleanup_policy
         self._database = database
         self._history = SchemaHistory(self.prefix, schemas)
-        self._describe, self._entry, self.reread = lookups
+        self._describe, self._entry, self.reread, self._present = lookups
         self._takes_late = not settings.capture.lossless
         self._rules = rules
         self.pipeline = pipeline
@@ -183,7 +189,9 @@ class Tables:
     ) -> tuple[Encoder | None, list[Record]]:
         """An encoder for a relation, or None when its table isn't captured.
 
-        Raises UnreadTableError when it should be: the next start reads its rows first. Raises
+        Raises UnreadTableError when it should be: the next start reads its rows first. A table
+        that is gone since, or has another name, can't be read under this one, ever: it is passed
+        over, or every start would end here. (What has another name is read under that.) Raises
         GapError if it left the publication and came back: PostgreSQL then sends a new Relation.
         """
         table = TableName(relation.namespace, relation.name)
@@ -192,14 +200,7 @@ class Tables:
             renamed.append(self._appeared(relation, since))
         if table not in self.states:
             if self._captures(str(table)):
-                raise UnreadTableError(
-                    f"changes of table {table} arrive, whose rows were never read: it was renamed,"
-                    " or added to the publication",
-                    where=f"position {since}",
-                    remedy="start again: its rows are read first. If this comes again, the table"
-                    " had this name for a while only: leave the name out by table.exclude.list,"
-                    " then read it again by `millrace snapshot` under its present name",
-                )
+                self._check_gone(relation.oid, table, since)
             return None, renamed
         entry = self._entry(relation.oid)
         if entry != 0 and self._captures(str(table)):  # 0: it has just left, maybe for ever
@@ -212,6 +213,22 @@ class Tables:
             lambda: self._describe(relation),
         )
         return encoder, [*renamed, *new]
+
+    def _check_gone(self, oid: int, table: TableName, since: Position) -> None:
+        """Raise UnreadTableError for an unread table that can still be read; warn otherwise."""
+        if self._present(oid, table):
+            raise UnreadTableError(
+                f"changes of table {table} arrive, whose rows were never read: it was renamed,"
+                " or added to the publication",
+                where=f"position {since}",
+                remedy="start again: its rows are read first",
+            )
+        log.warning(
+            "changes are passed over: the table was dropped, renamed or taken out of the"
+            " publication before its rows could be read",
+            table=str(table),
+            position=str(since),
+        )
 
     def _appeared(self, relation: Relation, since: Position) -> Record:
         """Capture a table from here on, without the rows that it had before."""

@@ -8,9 +8,11 @@ from cdc.completion import Reread
 from cdc.convert.converters import Converters, converters
 from cdc.modes import Patterns
 from cdc.postgres import catalog
+from cdc.postgres.captured import captured_tables
+from cdc.postgres.catalog import CapturedTable
 from cdc.postgres.unique_keys import keyed_columns
 from cdc.readable import OpenTopic, Pipeline
-from cdc.records.schema import Column
+from cdc.records.schema import Column, TableName
 from cdc.rules import EventRules
 from cdc.settings import CaptureSettings, Settings
 from cdc.tables import Lookups
@@ -65,7 +67,10 @@ def lookups(connection: psycopg.Connection, settings: CaptureSettings, reread: R
         found = catalog.publication_entries(connection, settings.publication_name, [oid])
         return found.get(oid, 0)
 
-    return Lookups(describe, entry, reread)
+    def present(oid: int, name: TableName) -> bool:
+        return CapturedTable(oid, name) in captured_tables(connection, settings)
+
+    return Lookups(describe, entry, reread, present)
 
 
 def _converters(settings: Settings) -> Converters:

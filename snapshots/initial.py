@@ -18,7 +18,12 @@ from psycopg import sql
 
 from cdc.backfill import FIRST, Again, SnapshotBatch
 from cdc.changes import Read
-from cdc.errors import SourceError, SourceUnreachableError, TableRefusedError
+from cdc.errors import (
+    SourceError,
+    SourceUnreachableError,
+    TableChangedError,
+    TableRefusedError,
+)
 from cdc.postgres.catalog import Leaf, TableDescription
 from cdc.postgres.connection import connect, query
 from cdc.postgres.failures import blaming, place
@@ -203,8 +208,8 @@ def _lock(connection: psycopg.Connection, leaf: Leaf) -> None:
         )
 
 
-def _gone(leaf: Leaf, where: str) -> TableRefusedError:
-    return TableRefusedError(
+def _gone(leaf: Leaf, where: str) -> TableChangedError:
+    return TableChangedError(
         f"table {leaf.name} was dropped or renamed before its rows were read",
         where=where,
         remedy="start again: the tables are looked up anew",

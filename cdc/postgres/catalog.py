@@ -12,7 +12,7 @@ from typing import Final, Literal, NamedTuple
 import psycopg
 
 from cdc.postgres.column_types import Attribute, ColumnType, column, resolve
-from cdc.postgres.connection import query
+from cdc.postgres.connection import at_one_instant, query
 from cdc.records.schema import Column, TableName
 from cdc.wal.messages import Relation
 
@@ -149,7 +149,8 @@ def describe(
     dropped meanwhile is left out.
     """
     oids = [table.oid for table in tables]
-    facts = _Facts.look_up(connection, oids, publication, generated=generated)
+    with at_one_instant(connection):
+        facts = _Facts.look_up(connection, oids, publication, generated=generated)
     return [_description(table, facts) for table in tables if table.oid in facts.roots]
 
 

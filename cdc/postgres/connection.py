@@ -10,7 +10,8 @@ import math
 import re
 import select
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
@@ -128,6 +129,23 @@ def query(
         text = statement.encode() if isinstance(statement, str) else statement
         cursor = connection.execute(text, parameters)
         return cursor.fetchall() if cursor.description else []
+
+
+@contextmanager
+def at_one_instant(connection: psycopg.Connection) -> Iterator[None]:
+    """Let all queries within see the same state, though others change tables meanwhile.
+
+    In a transaction it is up to that.
+    """
+    if connection.info.transaction_status != pq.TransactionStatus.IDLE:
+        yield
+        return
+    query(connection, "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+    try:
+        yield
+    finally:
+        if connection.pgconn.status == pq.ConnStatus.OK:
+            query(connection, "ROLLBACK")
 
 
 def command(pgconn: PGconn, text: str) -> PGresult:

@@ -22,6 +22,7 @@ from cdc.errors import (
     SourcePrivilegeError,
     SourceSettingError,
     SourceUnreachableError,
+    TableChangedError,
     TableRefusedError,
 )
 
@@ -114,8 +115,8 @@ _STATEMENT_FAILURES: dict[str, tuple[type[MillraceError], str]] = {
     "22P05": (TableRefusedError, _NOT_UTF8),
     "25006": (SourceSettingError, "connect to the primary: this server is read-only"),
     "42501": (SourcePrivilegeError, "grant the missing right to the role in [source]"),
-    "42703": (TableRefusedError, "a table was changed meanwhile: start again"),
-    "42P01": (TableRefusedError, "a table was dropped or renamed meanwhile: start again"),
+    "42703": (TableChangedError, "a table was changed meanwhile: start again"),
+    "42P01": (TableChangedError, "a table was dropped or renamed meanwhile: start again"),
     "53": (SourceUnreachableError, "free the resource that the server is short of"),
     "53400": (SourceSettingError, "raise that limit in postgresql.conf and restart the server"),
     "55P03": (

@@ -7,7 +7,7 @@ somebody's VACUUM FULL while the slot keeps WAL. A lost connection is an error a
 """
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final, NamedTuple
 
 import psycopg
@@ -95,6 +95,8 @@ class Rereading:
         self._keep_alive = keep_alive
         self._connection: psycopg.Connection | None = None
         self._paused: dict[int, float] = {}
+        self._told: dict[int, float] = {}
+        """Relations whose lost columns were told, and until when that is enough."""
 
     def close(self) -> None:
         """Give the connection back."""
@@ -121,13 +123,7 @@ class Rereading:
         except _InVainError as error:
             reason = str(error)
         self._paused[relation.oid] = time.monotonic() + PAUSE_S
-        log.warning(
-            "unchanged values stay absent",
-            table=f"{relation.namespace}.{relation.name}",
-            rows=len(asked.keys),
-            reason=reason,
-            again_in_s=PAUSE_S,
-        )
+        _warn(asked, reason, again_in_s=PAUSE_S)
         return {}
 
     def _read(self, asked: Asked) -> Mapping[Key, Row]:
@@ -138,6 +134,8 @@ class Rereading:
         if table is None:
             return {}
         wanted = [index for index in asked.columns if _is_same(asked, index, table)]
+        if len(wanted) < len(asked.columns):
+            self._tell_lost(asked, set(asked.columns).difference(wanted))
         if not wanted:
             return {}
         if not all(_is_same(asked, index, table) for index in asked.identity) or (
@@ -150,6 +148,15 @@ class Rereading:
         )
         cursor = connection.execute(statement)
         return _rows(cursor, asked, wanted)
+
+    def _tell_lost(self, asked: Asked, lost: Iterable[int]) -> None:
+        """Warn of columns that can't be told apart from dropped ones: nothing will fill them."""
+        oid = asked.relation.oid
+        if self._told.get(oid, 0.0) > time.monotonic():
+            return
+        self._told[oid] = time.monotonic() + PAUSE_S
+        names = ", ".join(asked.relation.columns[index].name for index in sorted(lost))
+        _warn(asked, f"dropped, or of another name or type by now: {names}")
 
     def _open(self) -> psycopg.Connection:
         if self._connection is None:
@@ -172,6 +179,16 @@ class Rereading:
                 )
             self._keep_alive()
             time.sleep(_POLL_S)
+
+
+def _warn(asked: Asked, reason: str, **more: float) -> None:
+    log.warning(
+        "unchanged values stay absent",
+        table=f"{asked.relation.namespace}.{asked.relation.name}",
+        rows=len(asked.keys),
+        reason=reason,
+        **more,
+    )
 
 
 def is_visible(snapshot: str, xids: frozenset[int]) -> bool:

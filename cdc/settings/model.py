@@ -22,7 +22,7 @@ class LogSettings(Section):
     topic_cleanup_policy: Literal["compact", "delete"] = Field(
         "compact", alias="topic.cleanup.policy"
     )
-    keep: Duration = timedelta(days=7)
+    keep: Duration = Field(timedelta(days=7), gt=timedelta(0))
 
 
 class LakehouseSettings(Section):

@@ -26,3 +26,27 @@ def test_a_table_renamed_while_running_is_read_whole_under_its_new_name(
     assert made.stop(daemon) == 0
     records = [record for record in made.log() if record.topic == f"{topic_prefix}.public.thing"]
     assert sorted(row["v"] for row in state_of(records).values()) == ["after", "before"]
+
+
+def test_a_table_that_is_gone_before_it_could_be_read_stops_nothing(
+    pipeline: Callable[..., RunningPipeline], database: dict[str, str], topic_prefix: str
+) -> None:
+    made = pipeline(**{"publication.name": "everything", "publication.autocreate.mode": "disabled"})
+    with psycopg.connect(make_conninfo(**database), autocommit=True) as connection:
+        connection.execute("CREATE TABLE item (id int PRIMARY KEY, v text)")
+        connection.execute("CREATE PUBLICATION everything FOR ALL TABLES")
+        daemon = made.start()
+        made.wait_until_logged(made.wal_end(), daemon)
+        connection.execute("CREATE TABLE staging (id int PRIMARY KEY)")
+        connection.execute("INSERT INTO staging VALUES (1)")
+        connection.execute("DROP TABLE staging")
+        connection.execute("ALTER TABLE item RENAME TO passing")
+        connection.execute("INSERT INTO passing VALUES (2, 'in passing')")
+        connection.execute("ALTER TABLE passing RENAME TO thing")
+        connection.execute("INSERT INTO thing VALUES (3, 'after')")
+        made.wait_until_logged(made.wal_end(), daemon)
+    assert made.stop(daemon) == 0
+    assert "public.staging" in daemon.command.log.read_text()
+    records = made.log()
+    assert {record.topic for record in records} == {f"{topic_prefix}.public.thing"}
+    assert sorted(row["v"] for row in state_of(records).values()) == ["after", "in passing"]

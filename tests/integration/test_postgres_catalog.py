@@ -5,7 +5,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from cdc.postgres import connection
+from cdc.postgres import catalog, connection
 from cdc.postgres.catalog import TableDescription, describe_relation, relation_signature
 from cdc.records.schema import Column
 from cdc.values import codec
@@ -278,3 +278,23 @@ def test_only_a_handful_of_queries_describe_many_tables(
     with session(database) as opened:
         assert len(described(opened, capture(database))) == 200
     assert len(asked) < 10
+
+
+def test_a_table_is_described_as_it_was_at_one_instant(
+    database: Conninfo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run(database, "CREATE TABLE t (id int PRIMARY KEY, v text)")
+
+    def interrupted(*asked: Any) -> list[tuple[Any, ...]]:
+        rows = connection.query(*asked)
+        run(
+            database,
+            "ALTER TABLE t REPLICA IDENTITY FULL",
+            "ALTER TABLE t ADD COLUMN IF NOT EXISTS late int",
+        )
+        return rows
+
+    with session(database) as opened:
+        before = described(opened, capture(database))
+        monkeypatch.setattr(catalog, "query", interrupted)
+        assert described(opened, capture(database)) == before

@@ -151,6 +151,20 @@ def test_what_was_changed_meanwhile_stays_absent(
     assert found.get((b"1",)) == expected
 
 
+def test_columns_with_another_name_by_now_are_told_once_in_a_while(database: Conninfo) -> None:
+    run(database, "CREATE TABLE t (id int PRIMARY KEY, a text, b text)")
+    run(database, "INSERT INTO t VALUES (1, 'a', 'b')")
+    of = asked(relation(database, "t", "id"), (b"1",), columns=(1, 2))
+    run(database, "ALTER TABLE t RENAME a TO c")
+    with rereading(database) as source, capture_logs() as said:
+        assert source(of) == {(b"1",): (ABSENT, b"b")}
+        assert source(of) == {(b"1",): (ABSENT, b"b")}
+    (line,) = said
+    assert line["event"] == "unchanged values stay absent"
+    assert line["table"] == "public.t"
+    assert line["reason"] == "dropped, or of another name or type by now: a"
+
+
 def test_a_lock_a_policy_and_a_missing_right_leave_values_absent_and_say_so(
     database: Conninfo, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -79,6 +79,8 @@ def test_secrets_come_from_environment_variables_and_files(
         ('[capture]\ntopic.prefx = "x"', r"\[capture\] topic.prefx: no such key"),
         ("[captures]", r"\[captures\]: no such key"),
         ('[log]\nkeep = "7 weeks"', r"\[log\] keep: .*timedelta"),
+        ('[log]\nkeep = "0s"', r"\[log\] keep: .*greater than 0"),
+        ('[log]\nkeep = "-1d"', r"\[log\] keep: .*greater than 0"),
         ('[log]\nkeep = "99999999999999d"', r"\[log\] keep: 99999999999999d is too long"),
         (
             "[capture]\nmax.batch.size.in.bytes = 2147483648",

@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 
 from cdc.convert.converters import converters
-from cdc.errors import TableRefusedError
+from cdc.errors import TableRefusedError, UnreadTableError
 from cdc.events import TableEncoder
 from cdc.modes import ColumnModes, EventModes, KeyRule
 from cdc.readable import NATIVE as PLAIN
 from cdc.readable import Encoder, Pipeline, ReadableEncoder
 from cdc.records.position import Lsn, Position
 from cdc.records.record import Record
-from cdc.records.schema import Column, TableSchema
+from cdc.records.schema import Column, TableName, TableSchema
 from cdc.records.state import Phase, TableState, parse_state
 from cdc.rules import EventRules
 from cdc.settings import Settings
@@ -50,7 +50,7 @@ BY_EMAIL = replace(NATIVE, columns=ColumnModes(keys=(KeyRule(patterns("public.t"
 def tables(rules: EventRules = NATIVE, pipeline: Pipeline = PLAIN, **more: Any) -> Tables:
     settings = Settings(
         source={},
-        capture={"topic.prefix": "pre", "table.include.list": "public.t"},
+        capture=more.get("capture", {"topic.prefix": "pre", "table.include.list": "public.t"}),
         kafka={"bootstrap.servers": "nowhere"},
     )
     return Tables(
@@ -58,7 +58,12 @@ def tables(rules: EventRules = NATIVE, pipeline: Pipeline = PLAIN, **more: Any) 
         "shop",
         [STATE],
         more.get("schemas", ()),
-        Lookups(lambda _relation: COLUMNS, lambda _oid: 9, lambda _asked: {}),
+        Lookups(
+            lambda _relation: COLUMNS,
+            lambda _oid: 9,
+            lambda _asked: {},
+            lambda oid, name: (oid, name) in more.get("present", ()),
+        ),
         rules,
         pipeline,
     )
@@ -127,3 +132,12 @@ def test_events_count_where_transactions_are_marked() -> None:
     assert tables().transactions is None
     marked = tables(replace(NATIVE, events=EventModes(transaction_metadata=True)))
     assert marked.transactions is not None
+
+
+def test_a_table_that_appears_unread_is_read_first_or_passed_over_where_that_cannot_be() -> None:
+    new = RELATION._replace(oid=8, name="t2")
+    here = (8, TableName("public", "t2"))
+    all_tables = {"topic.prefix": "pre", "table.include.list": "public.*"}
+    with pytest.raises(UnreadTableError, match=r"public\.t2"):
+        tables(capture=all_tables, present=[here]).stream_encoder(new, SINCE)
+    assert tables(capture=all_tables, present=[]).stream_encoder(new, SINCE) == (None, [])
