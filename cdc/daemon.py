@@ -65,7 +65,13 @@ class Daemon:
                     raise
                 if time.monotonic() - started >= STEADY_S:
                     delay_s = RETRY_DELAY_S
-                log.warning("starting over", reason=error.what, where=error.where, delay_s=delay_s)
+                log.warning(
+                    "starting over",
+                    reason=error.what,
+                    where=error.where,
+                    remedy=error.remedy,
+                    delay_s=delay_s,
+                )
                 stop.wait(delay_s)
                 delay_s = min(2 * delay_s, RETRY_DELAY_S_MAX)
             else:

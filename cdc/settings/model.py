@@ -70,8 +70,10 @@ class Settings(BaseSettings):
 
     @model_validator(mode="after")
     def _complete(self) -> Self:
-        if "bootstrap.servers" not in self.kafka:
+        if not self.kafka.get("bootstrap.servers"):
             raise ValueError("[kafka] needs bootstrap.servers")
+        if "replication" in self.source:
+            raise ValueError("[source] can't have replication: only some connections are for that")
         return self
 
     @classmethod

@@ -18,7 +18,8 @@ from pydantic_settings import PydanticBaseSettingsSource
 from cdc.errors import ConfigError
 
 ENV_PREFIX: Final = "MILLRACE_"
-_REFERENCE: Final = re.compile(r"\$\{(env|file):([^}]+)\}")
+_REFERENCE: Final = re.compile(r"\$\{(\w+):([^}]+)\}")
+_REMEDY: Final = "write ${env:NAME}, and set the variable, or ${file:/path} of a file to be read"
 
 
 class Environment(PydanticBaseSettingsSource):
@@ -78,9 +79,12 @@ def _dereference(match: re.Match[str]) -> str:
     kind, name = match.groups()
     if kind == "env":
         if name not in os.environ:
-            raise ConfigError(f"{match[0]}: the environment variable is not set")
+            raise ConfigError(f"{match[0]}: the environment variable is not set", remedy=_REMEDY)
         return os.environ[name]
+    if kind != "file":
+        raise ConfigError(f"{match[0]}: there is no such reference", remedy=_REMEDY)
     try:
         return Path(name).read_text(encoding="utf-8").rstrip("\r\n")
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{match[0]}: the file can't be read: {error}") from None
+        what = f"{match[0]}: the file can't be read: {error}"
+        raise ConfigError(what, remedy=_REMEDY) from None

@@ -91,7 +91,9 @@ def test_secrets_come_from_environment_variables_and_files(
         ('[capture]\ntable.include.list = "(("', r"table.include.list.*not a regular expression"),
         ("[log", "not valid TOML"),
         ('[capture]\nslot.name = "Bad-Name"', r"slot.name: String should match"),
-        ('[source]\npassfile = "${env:NOT_SET_ANYWHERE}"', "NOT_SET_ANYWHERE.*is not set"),
+        ('[source]\npassfile = "${env:NOT_SET_ANYWHERE}"', "NOT_SET_ANYWHERE.*is not set.*write"),
+        ('[source]\npassfile = "${vault:secret}"', r"\$\{vault:secret\}: there is no such"),
+        ('[source]\nreplication = "database"', r"\[source\] can't have replication"),
     ],
 )
 def test_a_mistake_is_named_with_its_key(read: Read, broken: str, message: str) -> None:
