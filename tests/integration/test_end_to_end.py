@@ -4,6 +4,7 @@ import json
 import random
 import signal
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import psycopg
 import pytest
@@ -13,19 +14,23 @@ from cdc.errors import ExitCode
 from cdc.faults import VARIABLE, FaultPoint
 from cdc.records.schema import TableName
 from deploy.proof import connect, index_differences, lakehouse_differences
+from sinks.delta.run import run_lakehouse
 from sinks.paths import table_path
 from sinks.search.client import connect as connect_search
 from sinks.search.documents import index_name
-from sinks.session import open_session
+from sinks.search.run import run_search
 from tests.faults.test_killed_daemon import SMALL, assert_log_is_whole, snapshot_lsn
 from tests.fixtures.pipeline import RunningPipeline
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 pytestmark = [
     pytest.mark.postgres,
     pytest.mark.kafka,
     pytest.mark.opensearch,
     pytest.mark.spark,
-    pytest.mark.timeout(900),  # it starts four JVMs, one after the other
+    pytest.mark.timeout(900),  # it starts three JVMs, one after the other
 ]
 TABLES = {"item": True, "Odd Näme": True, "loose": False}
 """Name → whether it has a key, and so an index."""
@@ -79,12 +84,13 @@ def merged(pipeline: RunningPipeline) -> str:
     return result.stdout
 
 
-def assert_derived_is_source(pipeline: RunningPipeline, database: dict[str, str]) -> None:
+def assert_derived_is_source(
+    pipeline: RunningPipeline, spark: "SparkSession", database: dict[str, str]
+) -> None:
     """Compare every table and every index with the source, row by row."""
     settings = pipeline.settings
     assert settings.lakehouse is not None
     assert settings.search is not None
-    spark = open_session(settings.spark, "tests")
     client = connect_search(settings.search)
     with connect(database) as connection:
         for table, keyed in TABLES.items():
@@ -104,7 +110,7 @@ def assert_derived_is_source(pipeline: RunningPipeline, database: dict[str, str]
 
 
 def test_killed_daemons_and_cron_runs_end_in_tables_and_indexes_that_are_the_source(
-    pipeline: Callable[..., RunningPipeline], database: dict[str, str]
+    pipeline: Callable[..., RunningPipeline], spark: "SparkSession", database: dict[str, str]
 ) -> None:
     made = pipeline(search=True, **SMALL)
     with psycopg.connect(make_conninfo(**database), autocommit=True) as connection:
@@ -118,17 +124,18 @@ def test_killed_daemons_and_cron_runs_end_in_tables_and_indexes_that_are_the_sou
         assert daemon.wait(60) == -signal.SIGKILL
         # Until a start settles it, or Kafka's timeout, a transaction of the dead one stays open.
         daemon = made.start()
-        assert "lakehouse: run 1" in merged(made)
+        for run in (run_lakehouse, run_search):
+            assert run(made.settings, lambda _records=0: spark, print).exit_code == ExitCode.OK
         live(connection, seed=3, transactions=50)
         connection.execute('TRUNCATE "Odd Näme"')
         connection.execute("""INSERT INTO "Odd Näme" VALUES (1, 'again', 1)""")
         made.wait_until_logged(made.wal_end(), daemon)
-    merged(made)
+    assert "lakehouse: run 2" in merged(made)
     assert_log_is_whole(made.log(), snapshot_lsn(made))
     assert_status_tells_all(made)
     assert made.stop(daemon) == ExitCode.OK
     assert made.millrace("compact").returncode == ExitCode.OK
-    assert_derived_is_source(made, database)
+    assert_derived_is_source(made, spark, database)
     assert_drop_leaves_nothing(made)
 
 
