@@ -97,6 +97,7 @@ class Captured:
 def drain_s(scene: Scene, name: str, end: Lsn) -> float:
     """Seconds in which pg_recvlogical reads a slot up to there, and throws all of it away."""
     publication_name = scene.pipeline.settings.capture.publication_name
+    # The oldest protocol that has messages: each server knows it, and what it sends is the same.
     words = [
         *(str(scene.postgres.bin("pg_recvlogical")), "--start", f"--slot={name}"),
         *(f"--dbname={scene.source['dbname']}", f"--file={os.devnull}", "--no-loop"),

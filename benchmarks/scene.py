@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final
 
 import psycopg
 from psycopg.conninfo import make_conninfo
@@ -24,12 +24,11 @@ from deploy.local.jars import SetupError
 from deploy.local.kafka import Kafka, Security
 from deploy.local.pipeline import Pipeline
 from deploy.local.postgres import Postgres
-from deploy.local.processes import Process
+from deploy.local.processes import Process, environment_with
 
 PREFIX: Final = "bench"
 PRESETS: Final = ("millrace", "debezium")
-Tls = Literal["none", "source", "both"]
-TLS: Final[tuple[Tls, ...]] = ("none", "source", "both")
+TLS: Final = ("none", "source", "both")
 _STARTED: Final = time.monotonic()
 _PROGRESS_ROWS: Final = 100_000
 
@@ -62,7 +61,7 @@ class Scene:
         names = {"host": "PGHOST", "port": "PGPORT", "user": "PGUSER", "password": "PGPASSWORD"}
         names |= {"dbname": "PGDATABASE", "sslmode": "PGSSLMODE", "sslrootcert": "PGSSLROOTCERT"}
         found = {names[key]: value for key, value in self.source.items() if key in names}
-        return {**os.environ, **found}
+        return environment_with(found)
 
     def write(self, shape: Shape, rows: int, per_transaction: int = 0) -> None:
         """Write rows of a shape: new ones, or changes of those that are there."""
@@ -94,7 +93,7 @@ def topic_of(name: str) -> str:
 
 
 @contextmanager
-def scene(*, preset: str = "millrace", tls: Tls = "none") -> Iterator[Scene]:
+def scene(*, preset: str = "millrace", tls: str = "none") -> Iterator[Scene]:
     """Start everything but the daemon, and take all of it away in the end.
 
     TLS to the source wants a server that was built with it; the wheel's wasn't.

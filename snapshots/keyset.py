@@ -17,7 +17,7 @@ from psycopg.pq.abc import PGresult
 from cdc.errors import TableRefusedError
 from cdc.postgres.captured import described_tables
 from cdc.postgres.catalog import CapturedTable, TableDescription
-from cdc.postgres.connection import query
+from cdc.postgres.connection import at_one_instant, query
 from cdc.postgres.failures import explained, place, raise_result
 from cdc.records.state import SnapshotRequest
 from cdc.settings import CaptureSettings
@@ -139,16 +139,12 @@ def _compare(key: Sequence[sql.Identifier], operator: str, values: Sequence[str]
 
 @contextmanager
 def _reading(connection: psycopg.Connection, captured: CapturedTable) -> Iterator[None]:
-    query(connection, "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
-    try:
+    with at_one_instant(connection):
         query(connection, f"SET LOCAL lock_timeout = '{_LOCK_TIMEOUT}'")
         # Before the transaction's snapshot: rows of a table rewritten since would be hidden by it.
         lock = sql.SQL("LOCK TABLE {} IN ACCESS SHARE MODE")
         query(connection, lock.format(sql.Identifier(*captured.name)))
         yield
-    finally:
-        if connection.pgconn.status == pq.ConnStatus.OK:
-            query(connection, "ROLLBACK")
 
 
 def _rows(connection: psycopg.Connection, statement: sql.Composed) -> tuple[Row, ...]:

@@ -24,6 +24,7 @@ from deploy.local.processes import Command, Process, ServerError, environment_wi
 _POLL_S: Final = 0.1
 _MILLRACE: Final = (sys.executable, "-m", "millrace")
 _ROOT: Final = Path(__file__).resolve().parents[2]
+_OWN: Final = {"PYTHONPATH": str(_ROOT)}
 
 
 class Pipeline:
@@ -70,7 +71,7 @@ class Pipeline:
             "millrace run",
             (*_MILLRACE, "run", "--config", str(self.config)),
             self.folder / "daemon.log",
-            environment={"PYTHONPATH": str(_ROOT)} | dict(environment or {}),
+            environment={**_OWN, **(environment or {})},
         ).start(keep=keep)
 
     def millrace(
@@ -80,7 +81,7 @@ class Pipeline:
         return subprocess.run(
             [*_MILLRACE, *words, "--config", str(self.config)],
             cwd=_ROOT,
-            env=_environment(environment),
+            env=environment_with({**_OWN, **(environment or {})}),
             capture_output=True,
             text=True,
             timeout=timeout_s,
@@ -126,10 +127,6 @@ class Pipeline:
             if waiting is not None:
                 waiting()
             time.sleep(_POLL_S)
-
-
-def _environment(extra: Mapping[str, str] | None) -> dict[str, str]:
-    return environment_with({"PYTHONPATH": str(_ROOT), **(extra or {})})
 
 
 def _toml(sections: Mapping[str, Mapping[str, str | int]], preset: str) -> str:

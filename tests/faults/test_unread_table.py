@@ -1,4 +1,4 @@
-"""A table that appears in the stream unread: never passed over, its rows are read first."""
+"""A table that appears in the stream unread: its rows are read first, if it is still there."""
 
 from collections.abc import Callable
 
