@@ -13,6 +13,7 @@ import psycopg
 import structlog
 
 from cdc.errors import SlotInUseError
+from cdc.health import Health, Stage
 from cdc.postgres import slot
 from cdc.postgres.connection import connect_replication
 from cdc.postgres.stream import ReplicationStream
@@ -31,11 +32,14 @@ class StoppedError(Exception):
 class Hold:
     """One start's hold on the slot; the stack lets go of it."""
 
-    def __init__(self, settings: Settings, stack: ExitStack, stop: threading.Event) -> None:
+    def __init__(
+        self, settings: Settings, stack: ExitStack, stop: threading.Event, health: Health
+    ) -> None:
         self._source = settings.source
         self._capture = settings.capture
         self._stack = stack
         self._stop = stop
+        self._health = health
         self._stream: ReplicationStream | None = None
         self._drain_until: float | None = None
 
@@ -52,7 +56,9 @@ class Hold:
                 remedy="stop the other daemon, or raise slot.max.retries to stand by for longer",
             )
 
+        self._health.holds_slot = False
         self._patiently(attempt)
+        self._health.holds_slot = True
 
     def stream(self) -> ReplicationStream:
         """Start replication, unless this session has; it gives nothing until it is read."""
@@ -72,6 +78,7 @@ class Hold:
 
         Raises StoppedError, once, where we were told to stop and wait for Kafka in vain.
         """
+        self._health.turned()
         if self._stream is not None:
             self._stream.keep_alive()
         if not self._stop.is_set():
@@ -118,6 +125,8 @@ class Hold:
             if retries == self._capture.slot_max_retries:
                 raise refusal
             retries += 1
+            self._health.entered(Stage.STANDBY)
             log.info("waiting", reason=refusal.what, retry=retries)
             if self._stop.wait(self._capture.slot_retry_delay_ms / 1_000):
                 raise StoppedError
+        self._health.entered(Stage.STARTING)

@@ -16,6 +16,7 @@ from cdc import start
 from cdc.backfill import Again, Backfill, SnapshotObserver, SnapshotWriter
 from cdc.errors import ConfigError, UnreadTableError
 from cdc.faults import FaultPoint, reach
+from cdc.health import Health
 from cdc.hold import Hold, StoppedError
 from cdc.kafka.producer import LogWriter
 from cdc.kafka.state import last_progress, read_all
@@ -55,12 +56,14 @@ class Session:
     _slot: slot.SlotState | None
     _progress: Progress | None
 
-    def __init__(self, settings: Settings, stack: ExitStack, stop: threading.Event) -> None:
+    def __init__(
+        self, settings: Settings, stack: ExitStack, stop: threading.Event, health: Health
+    ) -> None:
         self._settings = settings
         self._capture = settings.capture
         self._stack = stack
         self._stop = stop
-        self.hold = Hold(settings, stack, stop)
+        self.hold = Hold(settings, stack, stop, health)
 
     def open(self, again: Sequence[str] = ()) -> None:
         """Connect to both sides, hold the slot and the log, and make sure that they fit."""

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from cdc.changes import Row
 from cdc.completion import Completion
 from cdc.errors import CorruptMessageError
+from cdc.metadata import SOURCE_HEARTBEAT
 from cdc.readable import Encoder
 from cdc.records.connect import SourceRecord
 from cdc.records.position import Lsn, Position
@@ -224,6 +225,8 @@ class Translation:
                     self._show(oid, at, None, None)
 
     def _logical_message(self, message: messages.LogicalMessage, frame: XLogData) -> None:
+        if message.prefix == SOURCE_HEARTBEAT:
+            return  # not counted, so that nothing is told of its transaction either
         if message.transactional:
             at = self._place()
         else:
