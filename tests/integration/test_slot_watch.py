@@ -1,10 +1,11 @@
 """The slot's watch: heartbeats, what it says of the slot and the source, and when it ends us."""
 
+import os
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 
@@ -37,6 +38,21 @@ def watched(database: Conninfo, **more: object) -> Iterator[tuple[Health, Settin
         health.entered(Stage.STREAMING)
         health.holds_slot = True
         yield health, settings
+
+
+@contextmanager
+def set_to(postgres: Postgres, **settings: str) -> Iterator[None]:
+    """Let the server have other settings for a while."""
+
+    def alter(statements: list[str]) -> None:
+        run(postgres.conninfo(), "SET synchronous_commit = off", *statements)
+        run(postgres.conninfo(), "SELECT pg_reload_conf()")
+
+    alter([f"ALTER SYSTEM SET {name} = '{value}'" for name, value in settings.items()])
+    try:
+        yield
+    finally:
+        alter([f"ALTER SYSTEM RESET {name}" for name in settings])
 
 
 def until(ready: Callable[[], Any], seconds: float = 10) -> None:
@@ -88,59 +104,53 @@ def test_a_silent_server_costs_the_watch_its_connection_and_nobody_else_anything
     monkeypatch.setattr("cdc.watch.PATIENCE_S", 0.5)
     run(database, "CREATE TABLE t (id int PRIMARY KEY)")
     made(database)
-    pid = "SELECT pid FROM pg_stat_activity WHERE application_name = 'millrace watch'"
+    server = "SELECT pid FROM pg_stat_activity WHERE application_name = 'millrace watch'"
     with capture_logs() as logs, watched(database) as (health, _), session(database) as opened:
         until(lambda: health._awaited)
-        (first,) = opened.execute(pid.encode()).fetchall()[0]
-        (Path("/proc") / str(first)).exists()
-        import os
-        import signal
-
-        os.kill(first, signal.SIGSTOP)
-        until(lambda: any("can't be looked at" in entry["event"] for entry in logs))
-        os.kill(first, signal.SIGCONT)
+        ((pid,),) = opened.execute(server.encode()).fetchall()
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            until(lambda: any("can't be looked at" in entry["event"] for entry in logs))
+        finally:
+            os.kill(pid, signal.SIGCONT)
 
 
 def test_what_the_server_is_set_to_is_told_where_it_may_harm_the_source(
-    server_folder: Path,
+    database: Conninfo, postgres: Postgres
 ) -> None:
-    server = Postgres(server_folder, {"synchronous_standby_names": "*"}).start()
-    database = server.conninfo()
     publication = {"publication_name": "p", "publication_autocreate_mode": "disabled"}
-    try:
-        run(
-            database,
-            "SET synchronous_commit = off",
-            "CREATE TABLE t (id int PRIMARY KEY)",
-            "CREATE TABLE heap (v int)",
-            'CREATE TABLE "Split" (v int) PARTITION BY RANGE (v)',
-            "CREATE TABLE part PARTITION OF \"Split\" DEFAULT",
-            "ALTER TABLE \"Split\" REPLICA IDENTITY FULL",
-            "CREATE PUBLICATION p FOR ALL TABLES WITH (publish_via_partition_root)",
-        )
-        made(database, **publication)
-        with capture_logs() as logs, watched(database, **publication) as (health, _):
-            until(lambda: health._awaited)
-        told = "\n".join(entry["event"] for entry in logs)
-        for words in (
-            "slot.max.lag.bytes, or max_slot_wal_keep_size",
-            "synchronous_standby_names (*)",
-            "ALTER TABLE public.heap REPLICA IDENTITY FULL;\n      ALTER TABLE public.part",
-        ):
-            assert words in told
-        assert "public.t " not in told
-    finally:
-        server.stop()
+    run(
+        database,
+        "CREATE TABLE t (id int PRIMARY KEY)",
+        "CREATE TABLE heap (v int)",
+        'CREATE TABLE "Split" (v int) PARTITION BY RANGE (v)',
+        'CREATE TABLE part PARTITION OF "Split" DEFAULT',
+        'ALTER TABLE "Split" REPLICA IDENTITY FULL',
+        "CREATE PUBLICATION p FOR ALL TABLES WITH (publish_via_partition_root)",
+    )
+    made(database, **publication)
+    with (
+        set_to(postgres, synchronous_standby_names="*"),
+        capture_logs() as logs,
+        watched(database, **publication) as (health, _),
+    ):
+        until(lambda: health._awaited)
+    told = "\n".join(entry["event"] for entry in logs)
+    for words in (
+        "slot.max.lag.bytes, or max_slot_wal_keep_size",
+        "synchronous_standby_names (*)",
+        "ALTER TABLE public.heap REPLICA IDENTITY FULL;\n      ALTER TABLE public.part",
+    ):
+        assert words in told
+    assert "public.t " not in told
 
 
 def test_a_slot_that_nobody_read_for_too_long_is_a_gap_with_its_setting(
-    server_folder: Path,
+    database: Conninfo, postgres: Postgres
 ) -> None:
-    server = Postgres(server_folder, {"idle_replication_slot_timeout": "1s"}).start()
-    database = server.conninfo()
-    try:
-        run(database, "CREATE TABLE t (id int PRIMARY KEY)")
-        made(database)
+    run(database, "CREATE TABLE t (id int PRIMARY KEY)")
+    made(database)
+    with set_to(postgres, idle_replication_slot_timeout="1s"):
         time.sleep(1.1)
         with session(database) as opened:
             opened.execute("CHECKPOINT")
@@ -148,8 +158,6 @@ def test_a_slot_that_nobody_read_for_too_long_is_a_gap_with_its_setting(
             assert state is not None
             with pytest.raises(GapError, match="idle_replication_slot_timeout is 1s"):
                 slot.verify(opened, state)
-    finally:
-        server.stop()
 
 
 @pytest.mark.parametrize(
