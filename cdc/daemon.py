@@ -11,12 +11,13 @@ from functools import partial
 import structlog
 
 from cdc.backfill import Backfill
-from cdc.errors import MillraceError
+from cdc.errors import MillraceError, UnclearMessagesError
 from cdc.health import Health, Observer, Stage
 from cdc.hold import StoppedError
 from cdc.session import Session
 from cdc.settings import Settings
 from cdc.signals import Channel, Signals
+from cdc.spill import spill_directory
 from cdc.streaming import Streaming
 from cdc.tables import Tables
 from cdc.watch import LOOK_S, SlotWatch
@@ -49,6 +50,8 @@ class Daemon:
         )
         self._open_channel = open_channel
         self._was_capturing = False
+        self._in_progress = True
+        """Whether large transactions may be sent before they have ended."""
 
     def run(self, stop: threading.Event) -> None:
         """Capture until stopped; raises a MillraceError that starting over doesn't mend."""
@@ -67,6 +70,7 @@ class Daemon:
                 if not (error.retry and self._was_capturing):
                     raise
                 self.health.failed(error.what)
+                self._in_progress = not isinstance(error, UnclearMessagesError)
                 if time.monotonic() - started >= STEADY_S:
                     delay_s = RETRY_DELAY_S
                 log.warning(
@@ -84,8 +88,11 @@ class Daemon:
 
     def _capture(self, stop: threading.Event) -> None:
         with ExitStack() as stack:
-            session = Session(self._settings, stack, stop, self.health)
+            session = Session(
+                self._settings, stack, stop, self.health, in_progress=self._in_progress
+            )
             mode = self._settings.capture.snapshot_mode
+            spill_directory(self._settings.capture.spill_directory)  # raises before all else
             session.open()
             if session.is_complete:
                 log.info("nothing to do: snapshot.mode is initial_only, and it was done before")

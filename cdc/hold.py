@@ -33,13 +33,21 @@ class Hold:
     """One start's hold on the slot; the stack lets go of it."""
 
     def __init__(
-        self, settings: Settings, stack: ExitStack, stop: threading.Event, health: Health
+        self,
+        settings: Settings,
+        stack: ExitStack,
+        stop: threading.Event,
+        health: Health,
+        *,
+        in_progress: bool,
     ) -> None:
+        """``in_progress``: large transactions are to be sent before they have ended."""
         self._source = settings.source
         self._capture = settings.capture
         self._stack = stack
         self._stop = stop
         self._health = health
+        self._in_progress = in_progress
         self._stream: ReplicationStream | None = None
         self._drain_until: float | None = None
 
@@ -108,6 +116,7 @@ class Hold:
                 self._capture.slot_name,
                 self._capture.publication_name,
                 status_interval_ms=self._capture.status_update_interval_ms,
+                in_progress=self._in_progress,
             )
         except SlotInUseError as refusal:
             connection.finish()

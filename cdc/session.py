@@ -57,13 +57,20 @@ class Session:
     _progress: Progress | None
 
     def __init__(
-        self, settings: Settings, stack: ExitStack, stop: threading.Event, health: Health
+        self,
+        settings: Settings,
+        stack: ExitStack,
+        stop: threading.Event,
+        health: Health,
+        *,
+        in_progress: bool = True,
     ) -> None:
+        """``in_progress``: large transactions are to be sent before they have ended."""
         self._settings = settings
         self._capture = settings.capture
         self._stack = stack
         self._stop = stop
-        self.hold = Hold(settings, stack, stop, health)
+        self.hold = Hold(settings, stack, stop, health, in_progress=in_progress)
 
     def open(self, again: Sequence[str] = ()) -> None:
         """Connect to both sides, hold the slot and the log, and make sure that they fit."""

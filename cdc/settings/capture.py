@@ -1,5 +1,6 @@
 """[capture]: what is captured, through which slot and publication, and what becomes of it."""
 
+from pathlib import Path
 from typing import Literal, Self
 
 from pydantic import Field, model_validator
@@ -42,6 +43,8 @@ class CaptureSettings(
     )
     max_batch_size: int = Field(20_000, alias="max.batch.size", ge=1)
     max_batch_size_in_bytes: int = Field(16 << 20, alias="max.batch.size.in.bytes", ge=1 << 16)
+    spill_memory_bytes: int = Field(32 << 20, alias="spill.memory.bytes", ge=0)
+    spill_directory: Path | None = Field(None, alias="spill.directory")
 
     @model_validator(mode="after")
     def _has_lag(self) -> Self:
