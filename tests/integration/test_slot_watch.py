@@ -12,7 +12,7 @@ from unittest.mock import Mock
 import pytest
 from structlog.testing import capture_logs
 
-from cdc.errors import GapError
+from cdc.errors import GapError, SlotLagError
 from cdc.health import Health, Stage
 from cdc.postgres import slot
 from cdc.postgres.slot_limits import concerns
@@ -26,7 +26,9 @@ pytestmark = pytest.mark.postgres
 
 
 @contextmanager
-def watched(database: Conninfo, **more: object) -> Iterator[tuple[Health, Settings]]:
+def watched(
+    database: Conninfo, stop: threading.Event | None = None, **more: object
+) -> Iterator[Health]:
     """Watch the database's slot as if its stream were being read."""
     settings = Settings(
         source=database,
@@ -34,10 +36,10 @@ def watched(database: Conninfo, **more: object) -> Iterator[tuple[Health, Settin
         kafka={"bootstrap.servers": "localhost:1"},
     )
     health = Health(Mock(), heartbeat_s=0.2, timeout_s=1)
-    with SlotWatch(settings, health, threading.Event()):
+    with SlotWatch(settings, health, stop or threading.Event()):
         health.entered(Stage.STREAMING)
         health.holds_slot = True
-        yield health, settings
+        yield health
 
 
 @contextmanager
@@ -85,11 +87,11 @@ def test_a_role_that_may_not_write_messages_is_told_once_and_keepalives_do(
         "REVOKE EXECUTE ON FUNCTION pg_logical_emit_message(bool, text, text, bool) FROM PUBLIC",
     )
     allowed = role("REPLICATION SUPERUSER")
-    with watched({**database, **allowed}) as (health, _):
+    with watched({**database, **allowed}) as health:
         before = wal_end(database)
         until(lambda: wal_end(database) > before)
         assert health.report()["slot"]["wal_status"] == "reserved"
-    with capture_logs() as logs, watched({**database, **role("REPLICATION")}) as (health, _):
+    with capture_logs() as logs, watched({**database, **role("REPLICATION")}) as health:
         before = wal_end(database)
         until(lambda: health._awaited)
         time.sleep(0.5)
@@ -105,7 +107,7 @@ def test_a_silent_server_costs_the_watch_its_connection_and_nobody_else_anything
     run(database, "CREATE TABLE t (id int PRIMARY KEY)")
     made(database)
     server = "SELECT pid FROM pg_stat_activity WHERE application_name = 'millrace watch'"
-    with capture_logs() as logs, watched(database) as (health, _), session(database) as opened:
+    with capture_logs() as logs, watched(database) as health, session(database) as opened:
         until(lambda: health._awaited)
         ((pid,),) = opened.execute(server.encode()).fetchall()
         os.kill(pid, signal.SIGSTOP)
@@ -118,7 +120,10 @@ def test_a_silent_server_costs_the_watch_its_connection_and_nobody_else_anything
 def test_what_the_server_is_set_to_is_told_where_it_may_harm_the_source(
     database: Conninfo, postgres: Postgres
 ) -> None:
-    publication = {"publication_name": "p", "publication_autocreate_mode": "disabled"}
+    publication: dict[str, object] = {
+        "publication_name": "p",
+        "publication_autocreate_mode": "disabled",
+    }
     run(
         database,
         "CREATE TABLE t (id int PRIMARY KEY)",
@@ -132,7 +137,7 @@ def test_what_the_server_is_set_to_is_told_where_it_may_harm_the_source(
     with (
         set_to(postgres, synchronous_standby_names="*"),
         capture_logs() as logs,
-        watched(database, **publication) as (health, _),
+        watched(database, **publication) as health,
     ):
         until(lambda: health._awaited)
     told = "\n".join(entry["event"] for entry in logs)
@@ -158,6 +163,29 @@ def test_a_slot_that_nobody_read_for_too_long_is_a_gap_with_its_setting(
             assert state is not None
             with pytest.raises(GapError, match="idle_replication_slot_timeout is 1s"):
                 slot.verify(opened, state)
+
+
+def test_a_slot_that_holds_back_too_much_ends_the_daemon_and_stays(database: Conninfo) -> None:
+    run(database, "CREATE TABLE t (id int PRIMARY KEY)")
+    made(database)
+    noise = "SELECT pg_logical_emit_message(false, 'noise', repeat('x', 600000))"
+
+    def hold_back() -> None:
+        stop = threading.Event()
+        limit = {"slot_max_lag_bytes": "1MB", "slot_max_lag_policy": "stop"}
+        with watched(database, stop, **limit) as health:
+            run(database, noise)
+            until(lambda: health.report().get("slot"))
+            assert not stop.wait(0.3)
+            run(database, noise)
+            until(stop.is_set)
+
+    with capture_logs() as logs, pytest.raises(SlotLagError, match="holds back") as caught:
+        hold_back()
+    assert "larger slot.max.lag.bytes" in caught.value.remedy
+    assert any("% of slot.max.lag.bytes (1.0 MB)" in entry["event"] for entry in logs)
+    with session(database) as opened:
+        assert slot.inspect(opened, capture(database).slot_name) is not None
 
 
 @pytest.mark.parametrize(
