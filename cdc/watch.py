@@ -32,6 +32,7 @@ REPEAT_S: Final = 300.0
 PATIENCE_S: Final = 10.0
 """How long one turn may take before its connection counts as dead."""
 _TICK_S: Final = 0.25
+_AGAIN_S: Final = 2.0
 _DROP_S: Final = 15.0
 _SESSION: Final = (
     "SET statement_timeout = '5s'",
@@ -112,6 +113,7 @@ class SlotWatch:
             raise
         except MillraceError as error:
             self._disconnect()
+            self._next_heartbeat = time.monotonic() + _AGAIN_S
             self._warn([Concern("watch", 0, f"the slot can't be looked at: {error.what}")])
         finally:
             self._next_look = time.monotonic() + LOOK_S

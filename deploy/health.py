@@ -8,7 +8,8 @@ import json
 import socket
 import threading
 from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
+from socketserver import ThreadingTCPServer
 from types import TracebackType
 from typing import Any, Final, Self
 
@@ -18,10 +19,11 @@ from cdc.health import Health
 _ASKED: Final = {"/health/live": "live", "/health/ready": "ready"}
 
 
-class HealthServer(ThreadingHTTPServer):
-    """Answers while its context lasts; without ``listen`` there is none."""
+class HealthServer(ThreadingTCPServer):
+    """Answers while its context lasts; ``listen`` is ``address:port``."""
 
     daemon_threads = True
+    allow_reuse_address = True
 
     def __init__(self, listen: str, health: Health) -> None:
         host, _, port = listen.rpartition(":")

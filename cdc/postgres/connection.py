@@ -140,7 +140,9 @@ def query(
 @contextmanager
 def bounded(connection: psycopg.Connection, timeout_s: float) -> Iterator[None]:
     """Cut the connection when what is within takes longer: a server that is silent is gone."""
-    with socket.socket(fileno=os.dup(connection.fileno())) as way:
+    with explained(connection.pgconn):
+        descriptor = os.dup(connection.fileno())
+    with socket.socket(fileno=descriptor) as way:
         timer = threading.Timer(timeout_s, _cut, [way])
         timer.daemon = True
         timer.start()

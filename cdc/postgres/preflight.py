@@ -5,6 +5,7 @@ a user mends everything in one go. Rights are found by trying: managed services 
 own way.
 """
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
@@ -60,6 +61,7 @@ HAVING bool_and(a.attnotnull)
 _RISKS: Final = """
 SELECT current_setting('max_slot_wal_keep_size'), current_setting('synchronous_standby_names')
 """
+_STANDBY: Final = re.compile(r'"[^"]+"|[\w*]+')
 # Of a partitioned table the partitions count: they are what an UPDATE goes to.
 _UNIDENTIFIED: Final = """
 SELECT DISTINCT n.nspname, c.relname, EXISTS (
@@ -133,7 +135,8 @@ def find_risks(
             " slot.max.lag.bytes, or max_slot_wal_keep_size at the server"
         )
     ours = source.get("application_name", connections.REPLICATION_NAME)
-    if "*" in standbys or ours.lower() in standbys.lower():
+    names = {name.strip('"').lower() for name in _STANDBY.findall(standbys)}
+    if names & {"*", ours.lower()}:
         yield (
             f"synchronous_standby_names ({standbys}) takes our replication connection for a"
             " standby, so that commits at the source wait for Kafka: name the standbys there, and"

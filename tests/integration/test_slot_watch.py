@@ -27,7 +27,7 @@ pytestmark = pytest.mark.postgres
 
 @contextmanager
 def watched(
-    database: Conninfo, stop: threading.Event | None = None, **more: object
+    database: Conninfo, stop: threading.Event | None = None, /, **more: object
 ) -> Iterator[Health]:
     """Watch the database's slot as if its stream were being read."""
     settings = Settings(
