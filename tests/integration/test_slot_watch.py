@@ -170,18 +170,20 @@ def test_a_slot_that_holds_back_too_much_ends_the_daemon_and_stays(database: Con
     made(database)
     noise = "SELECT pg_logical_emit_message(false, 'noise', repeat('x', 600000))"
 
+    stop = threading.Event()
+
     def hold_back() -> None:
-        stop = threading.Event()
         limit = {"slot_max_lag_bytes": "1MB", "slot_max_lag_policy": "stop"}
         with watched(database, stop, **limit) as health:
             run(database, noise)
             until(lambda: health.report().get("slot"))
             assert not stop.wait(0.3)
             run(database, noise)
-            until(stop.is_set)
+            stop.wait(10)
 
     with capture_logs() as logs, pytest.raises(SlotLagError, match="holds back") as caught:
         hold_back()
+    assert stop.is_set()
     assert "larger slot.max.lag.bytes" in caught.value.remedy
     assert any("% of slot.max.lag.bytes (1.0 MB)" in entry["event"] for entry in logs)
     with session(database) as opened:
