@@ -18,6 +18,7 @@ from cdc import start
 from cdc.backfill import Again, Backfill, SnapshotObserver, SnapshotWriter
 from cdc.errors import ConfigError, SlotInUseError, UnreadTableError
 from cdc.faults import FaultPoint, reach
+from cdc.kafka.at_least_once import AtLeastOnceWriter
 from cdc.kafka.producer import LogWriter
 from cdc.kafka.state import last_progress, read_all
 from cdc.kafka.topics import LogTopics
@@ -341,7 +342,9 @@ class Session:
         return self._open_writer(name), self._open_writer(f"{name}.2")
 
     def _open_writer(self, transactional_id: str) -> LogWriter:
-        writer = LogWriter(self._settings.kafka, transactional_id, while_waiting=self.keep_alive)
+        exactly = self._settings.log.delivery == "exactly_once"
+        kind = LogWriter if exactly else AtLeastOnceWriter
+        writer = kind(self._settings.kafka, transactional_id, self.keep_alive)
         self._stack.callback(writer.close)
         writer.open()
         return writer
