@@ -11,7 +11,8 @@ from typing import Protocol
 import structlog
 
 from cdc.backfill import Backfill, SnapshotObserver
-from cdc.errors import MillraceError
+from cdc.dead_letters import Refusals
+from cdc.errors import MillraceError, RecordRefusedError
 from cdc.records.state import Progress
 from cdc.session import Session, StoppedError
 from cdc.settings import Settings
@@ -50,6 +51,7 @@ class Daemon:
         self._observer = observer
         self._open_channel = open_channel
         self._was_capturing = False
+        self._refusals = Refusals()
 
     def run(self, stop: threading.Event) -> None:
         """Capture until stopped; raises a MillraceError that starting over doesn't mend."""
@@ -60,6 +62,10 @@ class Daemon:
                 self._capture(stop)
             except StoppedError:
                 return
+            except RecordRefusedError as error:
+                if not self._refusals.learn(error):
+                    raise
+                log.warning("starting over to set a record aside", reason=error.what)
             except MillraceError as error:
                 if not (error.retry and self._was_capturing):
                     raise
@@ -79,7 +85,7 @@ class Daemon:
 
     def _capture(self, stop: threading.Event) -> None:
         with ExitStack() as stack:
-            session = Session(self._settings, stack, stop)
+            session = Session(self._settings, stack, stop, self._refusals)
             mode = self._settings.capture.snapshot_mode
             session.open()
             if session.is_complete:
@@ -117,6 +123,6 @@ class Daemon:
     def snapshot(self, names: Sequence[str], stop: threading.Event) -> None:
         """Read the named tables (again), or those that were never read whole; no streaming."""
         with ExitStack() as stack, contextlib.suppress(StoppedError):
-            session = Session(self._settings, stack, stop)
+            session = Session(self._settings, stack, stop, self._refusals)
             session.open(names)
             session.catch_up(self._backfill, self._observer, names)

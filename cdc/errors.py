@@ -5,6 +5,7 @@ turns these into text and an exit code; messages never contain a secret.
 """
 
 from enum import IntEnum
+from typing import NamedTuple
 
 
 class ExitCode(IntEnum):
@@ -143,6 +144,20 @@ class CorruptMessageError(SourceError):
     exit_code = ExitCode.CORRUPT_MESSAGE
 
 
+class Refused(NamedTuple):
+    """What is known of a refused record: one of ``count``, from position ``first`` to ``last``.
+
+    Positions are text, empty where they aren't known. ``topic`` is its own, and if it is the only
+    one, so is ``key``.
+    """
+
+    topic: str
+    key: bytes | None
+    first: str
+    last: str
+    count: int
+
+
 class LogError(MillraceError):
     """Base of what is wrong at Kafka's side."""
 
@@ -170,6 +185,7 @@ class RecordRefusedError(LogError):
     """The broker refuses a record (too large, no key in a compacted topic, disk full)."""
 
     exit_code = ExitCode.RECORD_REFUSED
+    refused: Refused | None = None
 
 
 class LogFormatError(LogError):

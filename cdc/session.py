@@ -16,6 +16,7 @@ from psycopg.pq.abc import PGconn
 
 from cdc import start
 from cdc.backfill import Again, Backfill, SnapshotObserver, SnapshotWriter
+from cdc.dead_letters import Refusals
 from cdc.errors import ConfigError, SlotInUseError, UnreadTableError
 from cdc.faults import FaultPoint, reach
 from cdc.kafka.producer import LogWriter
@@ -40,7 +41,7 @@ from cdc.records.state import Phase, Progress, TableState, progress_record
 from cdc.records.topics import progress_topic, schema_topic, table_topic
 from cdc.settings import Settings
 from cdc.tables import Lookups, Tables, check_published
-from cdc.wiring import event_rules, lookups, pipeline
+from cdc.wiring import dead_letters, event_rules, lookups, pipeline
 
 log = structlog.get_logger()
 WAITING_LINE_S = 10
@@ -64,8 +65,11 @@ class Session:
     _slot: slot.SlotState | None
     _progress: Progress | None
 
-    def __init__(self, settings: Settings, stack: ExitStack, stop: threading.Event) -> None:
+    def __init__(
+        self, settings: Settings, stack: ExitStack, stop: threading.Event, refusals: Refusals
+    ) -> None:
         self._settings = settings
+        self._refusals = refusals
         self._capture = settings.capture
         self._stack = stack
         self._stop = stop
@@ -327,11 +331,13 @@ class Session:
 
     def _open_writers(self) -> tuple[LogWriter, LogWriter]:
         """Both are opened before anything is read: what an older one may still do is settled."""
+        self._writer_options = self._topics.writer_options(self._described)
         name = f"millrace-{self._capture.topic_prefix}-{self._capture.slot_name}"
         return self._open_writer(name), self._open_writer(f"{name}.2")
 
     def _open_writer(self, transactional_id: str) -> LogWriter:
-        writer = LogWriter(self._settings.kafka, transactional_id, while_waiting=self.keep_alive)
+        suspects = self._refusals.suspects
+        writer = LogWriter(self._writer_options, transactional_id, self.keep_alive, suspects)
         self._stack.callback(writer.close)
         writer.open()
         return writer
@@ -342,6 +348,7 @@ class Session:
 
     def _open_tables(self) -> Tables:
         prefix, kafka = self._capture.topic_prefix, self._settings.kafka
+        takes, connection = self._topics.takes, self._sql
         return Tables(
             self._settings,
             self._system.database,
@@ -350,6 +357,7 @@ class Session:
             self._lookups(),
             event_rules(self._settings),
             pipeline(self._settings, self._topics.open_topic),
+            dead_letters(self._settings, takes, self._refusals, connection, self.keep_alive),
         )
 
     def _lookups(self) -> Lookups:

@@ -1,11 +1,14 @@
 """Settings → rules that events follow, the pipeline that makes records, and what tables ask."""
 
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 import psycopg
 
 from cdc.completion import Reread
 from cdc.convert.converters import Converters, converters
+from cdc.dead_letters import DeadLetters, Refusals
+from cdc.kafka.topics import Takes
 from cdc.modes import Patterns
 from cdc.postgres import catalog
 from cdc.postgres.captured import captured_tables
@@ -13,6 +16,7 @@ from cdc.postgres.catalog import CapturedTable
 from cdc.postgres.unique_keys import keyed_columns
 from cdc.readable import OpenTopic, Pipeline
 from cdc.records.schema import Column, TableName
+from cdc.replay import Orders
 from cdc.rules import EventRules
 from cdc.settings import CaptureSettings, Settings
 from cdc.tables import Lookups
@@ -71,6 +75,19 @@ def lookups(connection: psycopg.Connection, settings: CaptureSettings, reread: R
         return CapturedTable(oid, name) in captured_tables(connection, settings)
 
     return Lookups(describe, entry, reread, present)
+
+
+def dead_letters(
+    settings: Settings,
+    takes: Mapping[str, Takes],
+    refusals: Refusals,
+    connection: psycopg.Connection,
+    keep_alive: Callable[[], None],
+) -> DeadLetters:
+    """What becomes of broken records, and of those that were broken."""
+    orders = Orders(settings, connection, keep_alive)
+    capture = settings.capture
+    return DeadLetters(capture.topic_prefix, capture.sets_aside, takes, refusals, orders)
 
 
 def _converters(settings: Settings) -> Converters:
