@@ -12,11 +12,12 @@ import structlog
 
 from cdc.backfill import Backfill, SnapshotObserver
 from cdc.dead_letters import Refusals
-from cdc.errors import MillraceError, RecordRefusedError
+from cdc.errors import MillraceError, RecordRefusedError, UnclearMessagesError
 from cdc.records.state import Progress
 from cdc.session import Session, StoppedError
 from cdc.settings import Settings
 from cdc.signals import Channel, Signals
+from cdc.spill import spill_directory
 from cdc.streaming import Streaming
 from cdc.tables import Tables
 
@@ -52,6 +53,8 @@ class Daemon:
         self._open_channel = open_channel
         self._was_capturing = False
         self._refusals = Refusals()
+        self._in_progress = True
+        """Whether large transactions may be sent before they have ended."""
 
     def run(self, stop: threading.Event) -> None:
         """Capture until stopped; raises a MillraceError that starting over doesn't mend."""
@@ -69,6 +72,7 @@ class Daemon:
             except MillraceError as error:
                 if not (error.retry and self._was_capturing):
                     raise
+                self._in_progress = not isinstance(error, UnclearMessagesError)
                 if time.monotonic() - started >= STEADY_S:
                     delay_s = RETRY_DELAY_S
                 log.warning(
@@ -85,8 +89,9 @@ class Daemon:
 
     def _capture(self, stop: threading.Event) -> None:
         with ExitStack() as stack:
-            session = Session(self._settings, stack, stop, self._refusals)
+            session = self._session(stack, stop)
             mode = self._settings.capture.snapshot_mode
+            spill_directory(self._settings.capture.spill_directory)  # raises before all else
             session.open()
             if session.is_complete:
                 log.info("nothing to do: snapshot.mode is initial_only, and it was done before")
@@ -113,6 +118,11 @@ class Daemon:
                 channel=channel,
             ).run(stop)
 
+    def _session(self, stack: ExitStack, stop: threading.Event) -> Session:
+        return Session(
+            self._settings, stack, stop, refusals=self._refusals, in_progress=self._in_progress
+        )
+
     def _listen(self, session: Session, stack: ExitStack) -> Channel | None:
         signals = self._open_channel(self._settings, session.tables)
         if signals is None:
@@ -123,6 +133,6 @@ class Daemon:
     def snapshot(self, names: Sequence[str], stop: threading.Event) -> None:
         """Read the named tables (again), or those that were never read whole; no streaming."""
         with ExitStack() as stack, contextlib.suppress(StoppedError):
-            session = Session(self._settings, stack, stop, self._refusals)
+            session = self._session(stack, stop)
             session.open(names)
             session.catch_up(self._backfill, self._observer, names)

@@ -93,7 +93,7 @@ class Refusals:
         refused = error.refused
         if refused is None or refused.topic not in self.topics:
             return False
-        if refused.count > 1:
+        if refused.suspects > 1:
             self._searches += 1
             group = _GROUP if self._searches == 1 else 1
             self.suspects = Suspects(refused.first, refused.last, group)

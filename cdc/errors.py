@@ -16,6 +16,7 @@ class ExitCode(IntEnum):
     CONFIG = 2
     NOTHING_TO_DO = 3
     BUSY = 4
+    SPILL = 5
     SOURCE_UNREACHABLE = 10
     SOURCE_AUTHENTICATION = 11
     SOURCE_SETTING = 12
@@ -69,6 +70,13 @@ class BusyError(MillraceError):
     """Another run of the same job is under way."""
 
     exit_code = ExitCode.BUSY
+
+
+class SpillError(MillraceError):
+    """The disk doesn't take, or give back, what is too much for memory."""
+
+    exit_code = ExitCode.SPILL
+    retry = True
 
 
 class SourceError(MillraceError):
@@ -144,8 +152,15 @@ class CorruptMessageError(SourceError):
     exit_code = ExitCode.CORRUPT_MESSAGE
 
 
+class UnclearMessagesError(SourceError):
+    """A transaction that was sent while it ran can't be put together; sent whole, it can."""
+
+    exit_code = ExitCode.CORRUPT_MESSAGE
+    retry = True
+
+
 class Refused(NamedTuple):
-    """What is known of a refused record: one of ``count``, from position ``first`` to ``last``.
+    """What is known of a refused record: one of ``suspects``, from position ``first`` to ``last``.
 
     Positions are text, empty where they aren't known. ``topic`` is its own, and if it is the only
     one, so is ``key``.
@@ -155,7 +170,7 @@ class Refused(NamedTuple):
     key: bytes | None
     first: str
     last: str
-    count: int
+    suspects: int
 
 
 class LogError(MillraceError):

@@ -20,7 +20,7 @@ from cdc.dead_letters import Refusals
 from cdc.errors import ConfigError, SlotInUseError, UnreadTableError
 from cdc.faults import FaultPoint, reach
 from cdc.kafka.producer import LogWriter
-from cdc.kafka.state import last_progress, read_all
+from cdc.kafka.state import last_progress
 from cdc.kafka.topics import LogTopics
 from cdc.postgres import preflight, publication, slot
 from cdc.postgres.action import act
@@ -33,15 +33,14 @@ from cdc.postgres.connection import (
     current_wal_end,
     identify,
 )
-from cdc.postgres.reselect import Rereading
 from cdc.postgres.stream import ReplicationStream
 from cdc.records.position import Position
-from cdc.records.schema import TableName, TableSchema
-from cdc.records.state import Phase, Progress, TableState, progress_record
-from cdc.records.topics import progress_topic, schema_topic, table_topic
+from cdc.records.schema import TableName
+from cdc.records.state import Phase, Progress, progress_record
+from cdc.records.topics import progress_topic
 from cdc.settings import Settings
-from cdc.tables import Lookups, Tables, check_published
-from cdc.wiring import dead_letters, event_rules, lookups, pipeline
+from cdc.tables import Tables, check_published
+from cdc.wiring import open_tables
 
 log = structlog.get_logger()
 WAITING_LINE_S = 10
@@ -66,13 +65,21 @@ class Session:
     _progress: Progress | None
 
     def __init__(
-        self, settings: Settings, stack: ExitStack, stop: threading.Event, refusals: Refusals
+        self,
+        settings: Settings,
+        stack: ExitStack,
+        stop: threading.Event,
+        *,
+        refusals: Refusals,
+        in_progress: bool = True,
     ) -> None:
+        """``in_progress``: large transactions are to be sent before they have ended."""
         self._settings = settings
         self._refusals = refusals
         self._capture = settings.capture
         self._stack = stack
         self._stop = stop
+        self._in_progress = in_progress
         self._stream: ReplicationStream | None = None
         self._drain_until: float | None = None
 
@@ -296,6 +303,7 @@ class Session:
                 self._capture.slot_name,
                 self._capture.publication_name,
                 status_interval_ms=self._capture.status_update_interval_ms,
+                in_progress=self._in_progress,
             )
         except SlotInUseError as refusal:
             connection.finish()
@@ -331,13 +339,12 @@ class Session:
 
     def _open_writers(self) -> tuple[LogWriter, LogWriter]:
         """Both are opened before anything is read: what an older one may still do is settled."""
-        self._writer_options = self._topics.writer_options(self._described)
+        options = self._topics.writer_options(self._described)
         name = f"millrace-{self._capture.topic_prefix}-{self._capture.slot_name}"
-        return self._open_writer(name), self._open_writer(f"{name}.2")
+        return self._open_writer(name, options), self._open_writer(f"{name}.2", options)
 
-    def _open_writer(self, transactional_id: str) -> LogWriter:
-        suspects = self._refusals.suspects
-        writer = LogWriter(self._writer_options, transactional_id, self.keep_alive, suspects)
+    def _open_writer(self, transactional_id: str, options: Mapping[str, str]) -> LogWriter:
+        writer = LogWriter(options, transactional_id, self.keep_alive, self._refusals.suspects)
         self._stack.callback(writer.close)
         writer.open()
         return writer
@@ -347,23 +354,9 @@ class Session:
         return last_progress(self._settings.kafka, topic, self._capture.slot_name, self.keep_alive)
 
     def _open_tables(self) -> Tables:
-        prefix, kafka = self._capture.topic_prefix, self._settings.kafka
-        takes, connection = self._topics.takes, self._sql
-        return Tables(
-            self._settings,
-            self._system.database,
-            read_all(kafka, table_topic(prefix), TableState, self.keep_alive),
-            read_all(kafka, schema_topic(prefix), TableSchema, self.keep_alive),
-            self._lookups(),
-            event_rules(self._settings),
-            pipeline(self._settings, self._topics.open_topic),
-            dead_letters(self._settings, takes, self._refusals, connection, self.keep_alive),
+        return open_tables(
+            self._settings, self._system, self._topics, self._sql, self._stack, self._refusals
         )
-
-    def _lookups(self) -> Lookups:
-        rereading = Rereading(self._settings.source, self.keep_alive)
-        self._stack.callback(rereading.close)
-        return lookups(self._sql, self._capture, rereading)
 
     def act_on_heartbeat(self) -> None:
         """Run the user's heartbeat.action.query, if there is one."""

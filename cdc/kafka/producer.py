@@ -329,8 +329,8 @@ class LogWriter:
         if len(group) == 1:
             position = dict(group[0].headers).get(HEADER, b"")
         told = _refusal(error, record, position.decode("ascii", "backslashreplace") or "unknown")
-        count = len(group) or len(self._written)
-        told.refused = Refused(record.topic, record.key, first, last, count)
+        suspects = len(group) or len(self._written)
+        told.refused = Refused(record.topic, record.key, first, last, suspects)
         return told
 
 

@@ -76,6 +76,7 @@ class LogTopics:
     """
 
     def __init__(self, settings: Settings, while_waiting: Callable[[], None] = do_nothing) -> None:
+        self.while_waiting = while_waiting
         self._prefix = settings.capture.topic_prefix
         self._log = settings.log
         self._lossless = settings.capture.lossless
