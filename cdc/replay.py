@@ -7,7 +7,7 @@ nor in what is derived from it. One without a key is an event of its own, and is
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final
 
 import psycopg
@@ -50,6 +50,7 @@ class Orders:
         self._topic = dead_letter_topic(self._prefix)
         self._connection = connection
         self._keep_alive = keep_alive
+        self._letters: Mapping[int, DeadLetter] = {}
         self._done: set[str] = set()
 
     def __call__(
@@ -58,8 +59,7 @@ class Orders:
         """The records of an order; none, with a warning, where it can't be followed."""
         try:
             order = Order.model_validate_json(content)
-            letters = read_letters(self._settings.kafka, self._topic, self._keep_alive)
-            letter = letters.get(order.number)
+            letter = self._letter(order.number)
             if letter is None or letter.id != order.id or letter.outcome or order.id in self._done:
                 return []
             made: list[Record] = []
@@ -75,6 +75,12 @@ class Orders:
         place = header(position, letter.schema_version)
         ts_ms = time.time_ns() // 1_000_000
         return [*made, *outcome_records(self._prefix, letter, order.outcome, place, ts_ms)]
+
+    def _letter(self, number: int) -> DeadLetter | None:
+        """Nobody else deals with letters, so that what was read of one remains true."""
+        if number not in self._letters:
+            self._letters = read_letters(self._settings.kafka, self._topic, self._keep_alive)
+        return self._letters.get(number)
 
     def _replayed(
         self, letter: DeadLetter, position: Position, transaction: Transaction, tables: Tables
