@@ -16,6 +16,7 @@ class ExitCode(IntEnum):
     CONFIG = 2
     NOTHING_TO_DO = 3
     BUSY = 4
+    NOT_DONE = 5
     SPILL = 5
     SOURCE_UNREACHABLE = 10
     SOURCE_AUTHENTICATION = 11
@@ -77,6 +78,12 @@ class SpillError(MillraceError):
 
     exit_code = ExitCode.SPILL
     retry = True
+
+
+class NotDoneError(MillraceError):
+    """The daemon hasn't done in time what it was asked for; the order stands."""
+
+    exit_code = ExitCode.NOT_DONE
 
 
 class SourceError(MillraceError):

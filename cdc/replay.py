@@ -7,7 +7,7 @@ nor in what is derived from it. One without a key is an event of its own, and is
 """
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Final
 
 import psycopg
@@ -18,6 +18,7 @@ from cdc.changes import Row
 from cdc.dead_letters import row_of
 from cdc.errors import LogFormatError, MillraceError, SourceError
 from cdc.kafka.state import read_letters, read_pieces
+from cdc.kafka.topics import LogTopics
 from cdc.postgres.captured import described_tables
 from cdc.postgres.catalog import CapturedTable, TableDescription
 from cdc.postgres.current import current_row, wait_until_visible
@@ -43,13 +44,14 @@ class Orders:
     """Follows orders, on a connection that nothing else uses meanwhile."""
 
     def __init__(
-        self, settings: Settings, connection: psycopg.Connection, keep_alive: Callable[[], None]
+        self, settings: Settings, connection: psycopg.Connection, topics: LogTopics
     ) -> None:
         self._settings = settings
+        self._topics = topics
         self._prefix = settings.capture.topic_prefix
         self._topic = dead_letter_topic(self._prefix)
         self._connection = connection
-        self._keep_alive = keep_alive
+        self._keep_alive = topics.while_waiting
         self._letters: Mapping[int, DeadLetter] = {}
         self._done: set[str] = set()
 
@@ -91,6 +93,8 @@ class Orders:
             raise _InVainError(f"errors.dead.letter.include.list doesn't name {letter.table}")
         if state is None or letter.op not in _ROWS:
             raise _InVainError(f"read the table again: millrace snapshot {letter.table}")
+        # It may be a limit that was raised meanwhile.
+        self._topics.look_again({state.topic, letter.topic or state.topic})
         held = read_pieces(self._settings.kafka, self._topic, letter, self._keep_alive)
         parts = letter.parts(held)
         before, after = (row_of(parts[x]) if x in parts else None for x in ("before", "after"))

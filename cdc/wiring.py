@@ -98,7 +98,7 @@ def open_tables(
     prefix, keep_alive = capture.topic_prefix, topics.while_waiting
     rereading = Rereading(settings.source, keep_alive)
     stack.callback(rereading.close)
-    orders = Orders(settings, connection, keep_alive)
+    orders = Orders(settings, connection, topics)
     return Tables(
         settings,
         system.database,

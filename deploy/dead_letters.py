@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from cdc.errors import ConfigError, ExitCode
+from cdc.errors import ConfigError, NotDoneError
 from cdc.records.dead_letters import ORDERS, DeadLetter, Order, Outcome
 from cdc.records.topics import dead_letter_topic
 from cdc.settings import DEFAULT_PATH, Settings, load
@@ -148,12 +148,11 @@ def _order(
         left = {n: letter for n, letter in wanted.items() if now[n].outcome is None}
     print(f"{outcome}: {len(wanted) - len(left)}")
     if left:
-        print(
-            f"not done after {_WAIT_S:.0f} s: {', '.join(map(str, left))}\n"
-            "  → is the daemon running? It follows the order when it comes to it; why it can't is "
-            "in its log"
+        raise NotDoneError(
+            f"not done after {_WAIT_S:.0f} s: {', '.join(map(str, left))}",
+            remedy="start the daemon, which follows the order when it comes to it; if it runs, its "
+            "log says why it can't",
         )
-        raise typer.Exit(ExitCode.NOTHING_TO_DO)
 
 
 def _held(letter: DeadLetter, held: bytes) -> dict[str, Any]:

@@ -120,6 +120,14 @@ class LogTopics:
             options["batch.size"] = str(min([asked, *map(_batch_bytes_max, found)]))
         return options
 
+    def look_again(self, names: Iterable[str]) -> None:
+        """Look up what these topics take by now."""
+        own = int(self._record_bytes_max)
+        for name, topic in self._admin.describe(names).items():
+            if name in self.takes:
+                limit = min(_batch_bytes_max(topic), own)
+                self.takes[name] = self.takes[name]._replace(bytes_max=limit)
+
     def ensure_data_topics(
         self, states: Iterable[TableState], tables: Iterable[CapturedTable]
     ) -> None:
