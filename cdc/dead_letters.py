@@ -8,7 +8,7 @@ import struct
 import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import structlog
 
@@ -24,6 +24,7 @@ from cdc.errors import (
     TableRefusedError,
 )
 from cdc.kafka.producer import Suspects
+from cdc.kafka.topics import Takes
 from cdc.readable import Pipeline, ReadableEncoder
 from cdc.records.dead_letters import PIECE_BYTES_MAX, DeadLetter, letter_records
 from cdc.records.position import Position, header
@@ -53,20 +54,6 @@ _GROUP: Final = 128
 _SEARCHES_MAX: Final = 3
 _REASON_CHARS_MAX: Final = 2_000
 _TELL_S: Final = 10.0
-
-
-class Takes(Protocol):
-    """What a topic takes (cdc.kafka.topics)."""
-
-    @property
-    def bytes_max(self) -> int:
-        """Bytes of a batch."""
-        ...
-
-    @property
-    def keyless(self) -> bool:
-        """Whether records may be without a key."""
-        ...
 
 
 Follow: TypeAlias = "Callable[[bytes, Position, Transaction, Tables], list[Record]]"

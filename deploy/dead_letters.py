@@ -145,7 +145,9 @@ def _order(
     while left and time.monotonic() < deadline:
         time.sleep(_POLL_S)
         now = _letters(settings)
-        left = {n: letter for n, letter in wanted.items() if now[n].outcome is None}
+        before, left = left, {n: one for n, one in left.items() if now[n].outcome is None}
+        if len(left) < len(before):
+            deadline = time.monotonic() + _WAIT_S
     print(f"{outcome}: {len(wanted) - len(left)}")
     if left:
         raise NotDoneError(

@@ -5,6 +5,7 @@ because what they were made with is what readers rely on. docs/decisions/0003-st
 """
 
 from collections.abc import Callable, Iterable, Mapping
+from itertools import islice
 from typing import Final, Literal, NamedTuple, Protocol
 
 import structlog
@@ -217,16 +218,18 @@ class LogTopics:
     ) -> None:
         """Note what the topics take; tell of those that take less than the client sends."""
         own = int(self._record_bytes_max)
+        lower: dict[str, int] = {}
         for topic in wanted:
             limit = _batch_bytes_max(found[topic.name]) if topic.name in found else own
             self.takes[topic.name] = Takes(min(limit, own), topic.cleanup == "delete")
             if limit < own and "max.message.bytes" in config:
-                log.warning(
-                    "a topic takes smaller records than are sent",
-                    topic=topic.name,
-                    max_message_bytes=limit,
-                    message_max_bytes=own,
-                )
+                lower[topic.name] = limit
+        if lower:
+            log.warning(
+                "topics have a lower max.message.bytes than [kafka] message.max.bytes",
+                message_max_bytes=own,
+                topics=dict(islice(lower.items(), SHOWN_MAX)),
+            )
 
     def _create(self, topics: list[WantedTopic], config: Mapping[str, str], keep_ms: int) -> None:
         if not topics:
