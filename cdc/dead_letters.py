@@ -19,7 +19,6 @@ from cdc.errors import (
     ExitCode,
     MillraceError,
     RecordRefusedError,
-    Refused,
     RegistryError,
     TableRefusedError,
 )
@@ -52,6 +51,8 @@ _ROOM_BYTES: Final = 1_024
 """Where a record comes as near to a limit as that, it is looked at closely."""
 _GROUP: Final = 128
 _SEARCHES_MAX: Final = 3
+_SNAPSHOT: Final = f"{0:016x}"
+"""The end of a position whose rows have another one after each start."""
 _REASON_CHARS_MAX: Final = 2_000
 _TELL_S: Final = 10.0
 
@@ -74,6 +75,8 @@ class Refusals:
         """Position, topic and key of those that were found → the reason."""
         self.suspects: Suspects | None = None
         self._searches = 0
+        self._end = ""
+        """The last position that was ever suspect."""
 
     def learn(self, error: RecordRefusedError) -> bool:
         """Take in a refusal; returns whether starting over makes sense."""
@@ -81,20 +84,22 @@ class Refusals:
         if refused is None or refused.topic not in self.topics:
             return False
         if refused.suspects > 1:
+            if refused.first > self._end and not refused.first.endswith(_SNAPSHOT):
+                self._searches = 0  # what was suspect before is in the log
             self._searches += 1
-            group = _GROUP if self._searches == 1 else 1
+            self._end = max(self._end, refused.last)
+            group = _GROUP if refused.suspects > _GROUP else 1
             self.suspects = Suspects(refused.first, refused.last, group)
             return self._searches <= _SEARCHES_MAX
-        self.suspects, self._searches = None, 0
-        place = _place(refused)
+        place = refused.first, refused.topic, refused.key
         if place in self.known:
             return False
         self.known[place] = error.what
+        self._searches = 0
+        # There may be more where it was.
+        more = refused.first < self._end
+        self.suspects = Suspects(refused.first, self._end, _GROUP) if more else None
         return True
-
-
-def _place(refused: Refused) -> tuple[str, str, bytes | None]:
-    return refused.first, refused.topic, refused.key
 
 
 class DeadLetters:
