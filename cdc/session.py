@@ -19,6 +19,7 @@ from cdc.backfill import Again, Backfill, SnapshotObserver, SnapshotWriter
 from cdc.dead_letters import Refusals
 from cdc.errors import ConfigError, SlotInUseError, UnreadTableError
 from cdc.faults import FaultPoint, reach
+from cdc.kafka.at_least_once import AtLeastOnceWriter
 from cdc.kafka.producer import LogWriter
 from cdc.kafka.state import last_progress
 from cdc.kafka.topics import LogTopics
@@ -107,7 +108,9 @@ class Session:
             wal_end = current_wal_end(self._sql)
             start.check_continuity(self._progress, self._slot, self._system, wal_end)
             self._progress = self._progress.model_copy(update={"timeline": self._system.timeline})
-        self.tables = self._open_tables()
+        self.tables = open_tables(
+            self._settings, self._system, self._topics, self._sql, self._stack, self._refusals
+        )
         if self._progress is None or self._progress.phase is Phase.CREATING:
             start.check_untouched(self.tables.states, [table.name for table in self._described])
         if not again:  # one gap after the other can be mended so
@@ -344,7 +347,9 @@ class Session:
         return self._open_writer(name, options), self._open_writer(f"{name}.2", options)
 
     def _open_writer(self, transactional_id: str, options: Mapping[str, str]) -> LogWriter:
-        writer = LogWriter(options, transactional_id, self.keep_alive, self._refusals.suspects)
+        exactly, suspects = self._settings.log.delivery == "exactly_once", self._refusals.suspects
+        kind = LogWriter if exactly else AtLeastOnceWriter
+        writer = kind(options, transactional_id, self.keep_alive, suspects)
         self._stack.callback(writer.close)
         writer.open()
         return writer
@@ -352,11 +357,6 @@ class Session:
     def _last_progress(self) -> Progress | None:
         topic = progress_topic(self._capture.topic_prefix)
         return last_progress(self._settings.kafka, topic, self._capture.slot_name, self.keep_alive)
-
-    def _open_tables(self) -> Tables:
-        return open_tables(
-            self._settings, self._system, self._topics, self._sql, self._stack, self._refusals
-        )
 
     def act_on_heartbeat(self) -> None:
         """Run the user's heartbeat.action.query, if there is one."""

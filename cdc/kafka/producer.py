@@ -65,7 +65,7 @@ class LogWriter:
     def __init__(
         self,
         kafka_options: Mapping[str, str],
-        transactional_id: str,
+        transactional_id: str | None,
         while_waiting: Callable[[], None],
         suspects: Suspects | None = None,
     ) -> None:
@@ -74,7 +74,7 @@ class LogWriter:
         self._suspects = suspects
         self._group: list[Record] = []
         """Suspects that were sent since all before them were taken."""
-        self._where = f"transactional.id {transactional_id}"
+        self._where = f"transactional.id {transactional_id}" if transactional_id else "events"
         self._written = Written()
         self._refused: list[_Report] = []
         self._complaints: deque[KafkaError] = deque(maxlen=COMPLAINTS_MAX)
