@@ -31,7 +31,11 @@ from tests.fixtures.refusals import Configured
 pytestmark = [pytest.mark.postgres, pytest.mark.kafka]
 SENT_MAX = 400_000
 LOWERED = 50_000
-SETTINGS = {"errors.dead.letter.include.list": "public.doc, public.loose", "max.batch.size": 200}
+SETTINGS = {
+    "errors.dead.letter.include.list": "public.doc, public.loose",
+    "max.batch.size": 200,
+    "slot.max.retries": 60,
+}
 TABLES = """
     CREATE TABLE doc (id int PRIMARY KEY, v text);
     CREATE TABLE other (id int PRIMARY KEY, v text);
@@ -118,6 +122,8 @@ def test_a_topics_limit_is_lowered_under_load_and_raised_again(
         for topic in topics:
             limit(kafka, topic, LOWERED)
         load.join()
+        daemon.kill()
+        daemon = made.start()
         made.wait_until_logged(made.wal_end(), daemon)
 
         aside = letters(made)
