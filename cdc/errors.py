@@ -17,7 +17,7 @@ class ExitCode(IntEnum):
     NOTHING_TO_DO = 3
     BUSY = 4
     NOT_DONE = 5
-    SPILL = 5
+    SPILL = 6
     SOURCE_UNREACHABLE = 10
     SOURCE_AUTHENTICATION = 11
     SOURCE_SETTING = 12
