@@ -11,7 +11,8 @@ from functools import partial
 import structlog
 
 from cdc.backfill import Backfill
-from cdc.errors import MillraceError, UnclearMessagesError
+from cdc.dead_letters import Refusals
+from cdc.errors import MillraceError, RecordRefusedError, UnclearMessagesError
 from cdc.health import Health, Observer, Stage
 from cdc.hold import StoppedError
 from cdc.session import Session
@@ -50,6 +51,7 @@ class Daemon:
         )
         self._open_channel = open_channel
         self._was_capturing = False
+        self._refusals = Refusals()
         self._in_progress = True
         """Whether large transactions may be sent before they have ended."""
 
@@ -66,6 +68,10 @@ class Daemon:
                 self._capture(stop)
             except StoppedError:
                 return
+            except RecordRefusedError as error:
+                if not self._refusals.learn(error):
+                    raise
+                log.warning("starting over to set a record aside", reason=error.what)
             except MillraceError as error:
                 if not (error.retry and self._was_capturing):
                     raise
@@ -88,9 +94,7 @@ class Daemon:
 
     def _capture(self, stop: threading.Event) -> None:
         with ExitStack() as stack:
-            session = Session(
-                self._settings, stack, stop, self.health, in_progress=self._in_progress
-            )
+            session = self._session(stack, stop)
             mode = self._settings.capture.snapshot_mode
             spill_directory(self._settings.capture.spill_directory)  # raises before all else
             session.open()
@@ -121,6 +125,16 @@ class Daemon:
             self.health.entered(Stage.STREAMING, progress.flush_lsn)
             streaming.run(stop)
 
+    def _session(self, stack: ExitStack, stop: threading.Event) -> Session:
+        return Session(
+            self._settings,
+            stack,
+            stop,
+            self.health,
+            refusals=self._refusals,
+            in_progress=self._in_progress,
+        )
+
     def _listen(self, session: Session, stack: ExitStack) -> Channel | None:
         signals = self._open_channel(self._settings, session.tables)
         if signals is None:
@@ -131,6 +145,6 @@ class Daemon:
     def snapshot(self, names: Sequence[str], stop: threading.Event) -> None:
         """Read the named tables (again), or those that were never read whole; no streaming."""
         with ExitStack() as stack, contextlib.suppress(StoppedError):
-            session = Session(self._settings, stack, stop, self.health)
+            session = self._session(stack, stop)
             session.open(names)
             session.catch_up(self._backfill, self.health, names)
