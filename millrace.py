@@ -132,6 +132,7 @@ def _with_daemon(config: Path, json: bool, use: Callable[..., None], *arguments:
     from cdc.start import EPOCH
     from cdc.wal.compiled import warn_if_pure
     from deploy.console import ConsoleObserver, configure_logging
+    from deploy.health import HealthServer
     from snapshots.channel import open_channel
     from snapshots.initial import InitialSnapshot
 
@@ -140,9 +141,15 @@ def _with_daemon(config: Path, json: bool, use: Callable[..., None], *arguments:
     warn_if_pure()
     gc.freeze()
     gc.set_threshold(GC_THRESHOLD)
-    with stop_on_signals() as stop, ConsoleObserver() as observer:
+    with (
+        stop_on_signals() as stop,
+        ConsoleObserver() as observer,
+        contextlib.ExitStack() as stack,
+    ):
         backfill = InitialSnapshot(settings.source, settings.capture, epoch=EPOCH)
         daemon = Daemon(settings, backfill, observer, open_channel)
+        if settings.health.listen is not None:
+            stack.enter_context(HealthServer(settings.health.listen, daemon.health))
         use(daemon, *arguments, stop)
         return stop.is_set()
 

@@ -1,25 +1,27 @@
 """Settings → a running capture: start, snapshot where needed, stream, start over after a fault."""
 
 import contextlib
+import random
 import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from functools import partial
-from typing import Protocol
 
 import structlog
 
-from cdc.backfill import Backfill, SnapshotObserver
+from cdc.backfill import Backfill
 from cdc.dead_letters import Refusals
 from cdc.errors import MillraceError, RecordRefusedError, UnclearMessagesError
-from cdc.records.state import Progress
-from cdc.session import Session, StoppedError
+from cdc.health import Health, Observer, Stage
+from cdc.hold import StoppedError
+from cdc.session import Session
 from cdc.settings import Settings
 from cdc.signals import Channel, Signals
 from cdc.spill import spill_directory
 from cdc.streaming import Streaming
 from cdc.tables import Tables
+from cdc.watch import LOOK_S, SlotWatch
 
 log = structlog.get_logger()
 OpenChannel = Callable[[Settings, Tables], Signals | None]
@@ -27,14 +29,6 @@ RETRY_DELAY_S = 1.0
 RETRY_DELAY_S_MAX = 30.0
 STEADY_S = 60.0
 """After so long without a fault the next one is a new one: back-off begins anew."""
-
-
-class Observer(SnapshotObserver, Protocol):
-    """Is told what the daemon does, for people to see."""
-
-    def streaming(self, progress: Progress) -> None:
-        """Tell that a batch is durable and acknowledged."""
-        ...
 
 
 class Daemon:
@@ -49,7 +43,12 @@ class Daemon:
     ) -> None:
         self._settings = settings
         self._backfill = backfill
-        self._observer = observer
+        beats = settings.capture.heartbeat_source_interval_ms
+        self.health = Health(
+            observer,
+            heartbeat_s=beats / 1_000 or LOOK_S,
+            timeout_s=settings.health.ready_timeout_ms / 1_000,
+        )
         self._open_channel = open_channel
         self._was_capturing = False
         self._refusals = Refusals()
@@ -58,6 +57,10 @@ class Daemon:
 
     def run(self, stop: threading.Event) -> None:
         """Capture until stopped; raises a MillraceError that starting over doesn't mend."""
+        with SlotWatch(self._settings, self.health, stop):
+            self._run(stop)
+
+    def _run(self, stop: threading.Event) -> None:
         delay_s = RETRY_DELAY_S
         while not stop.is_set():
             started = time.monotonic()
@@ -72,6 +75,7 @@ class Daemon:
             except MillraceError as error:
                 if not (error.retry and self._was_capturing):
                     raise
+                self.health.failed(error.what)
                 self._in_progress = not isinstance(error, UnclearMessagesError)
                 if time.monotonic() - started >= STEADY_S:
                     delay_s = RETRY_DELAY_S
@@ -82,7 +86,8 @@ class Daemon:
                     remedy=error.remedy,
                     delay_s=delay_s,
                 )
-                stop.wait(delay_s)
+                # Jitter: many daemons that lost the same server don't come back at once.
+                stop.wait(delay_s * random.uniform(0.5, 1.0))  # noqa: S311
                 delay_s = min(2 * delay_s, RETRY_DELAY_S_MAX)
             else:
                 return
@@ -98,7 +103,7 @@ class Daemon:
                 return
             again = session.snapshotted if mode == "always" and not self._was_capturing else ()
             self._was_capturing = True
-            progress = session.catch_up(self._backfill, self._observer, again)
+            progress = session.catch_up(self._backfill, self.health, again)
             if stop.is_set():
                 return
             if mode == "initial_only":
@@ -107,20 +112,27 @@ class Daemon:
                 return
             channel = self._listen(session, stack)
             log.info("streaming", slot=progress.slot, position=str(progress.position))
-            Streaming(
+            streaming = Streaming(
                 self._settings.capture,
-                session.hold_slot(),
+                session.hold.stream(),
                 session.writers,
                 session.tables,
                 progress,
-                on_commit=self._observer.streaming,
+                on_commit=self.health.streaming,
                 on_heartbeat=session.act_on_heartbeat,
                 channel=channel,
-            ).run(stop)
+            )
+            self.health.entered(Stage.STREAMING, progress.flush_lsn)
+            streaming.run(stop)
 
     def _session(self, stack: ExitStack, stop: threading.Event) -> Session:
         return Session(
-            self._settings, stack, stop, refusals=self._refusals, in_progress=self._in_progress
+            self._settings,
+            stack,
+            stop,
+            self.health,
+            refusals=self._refusals,
+            in_progress=self._in_progress,
         )
 
     def _listen(self, session: Session, stack: ExitStack) -> Channel | None:
@@ -128,11 +140,11 @@ class Daemon:
         if signals is None:
             return None
         stack.callback(signals.close)
-        return Channel(signals, partial(session.read_again, self._backfill, self._observer))
+        return Channel(signals, partial(session.read_again, self._backfill, self.health))
 
     def snapshot(self, names: Sequence[str], stop: threading.Event) -> None:
         """Read the named tables (again), or those that were never read whole; no streaming."""
         with ExitStack() as stack, contextlib.suppress(StoppedError):
             session = self._session(stack, stop)
             session.open(names)
-            session.catch_up(self._backfill, self._observer, names)
+            session.catch_up(self._backfill, self.health, names)

@@ -27,6 +27,7 @@ class ExitCode(IntEnum):
     TABLE_REFUSED = 16
     GAP = 17
     CORRUPT_MESSAGE = 18
+    SLOT_LAG = 19
     LOG_UNREACHABLE = 20
     LOG_ACCESS = 21
     TOPIC_MISMATCH = 22
@@ -151,6 +152,12 @@ class GapError(SourceError):
     """The slot can no longer give everything after the recorded position."""
 
     exit_code = ExitCode.GAP
+
+
+class SlotLagError(SourceError):
+    """The slot holds back more WAL than ``slot.max.lag.bytes`` lets it."""
+
+    exit_code = ExitCode.SLOT_LAG
 
 
 class CorruptMessageError(SourceError):

@@ -23,6 +23,8 @@ from cdc.wal.messages import LogicalMessage
 
 MESSAGES: Final = "message"
 """The name by which a transaction's last marker counts logical messages."""
+SOURCE_HEARTBEAT: Final = "millrace.heartbeat"
+"""Prefix of the messages that the daemon writes into the source's WAL; they make no events."""
 _JAVA_OBJECT: Final = (
     "io.debezium.connector.postgresql.LogicalDecodingMessageMonitor$LogicalDecodingMessageId@1"
 )

@@ -96,7 +96,7 @@ class Streaming:
                 self._beat()
                 self._act_on_signals()
                 self._advance()
-                self._stream.keep_alive()
+                self._writers.current.while_waiting()
             self._finish()
 
     def _translate(self) -> bool:

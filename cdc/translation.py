@@ -14,6 +14,7 @@ from cdc.completion import Completion
 from cdc.errors import CorruptMessageError
 from cdc.faults import FaultPoint, reach
 from cdc.in_progress import InProgress
+from cdc.metadata import SOURCE_HEARTBEAT
 from cdc.readable import Encoder
 from cdc.records.connect import SourceRecord
 from cdc.records.dead_letters import ORDERS
@@ -291,6 +292,8 @@ class Translation:
                     self._show(oid, at, None, None)
 
     def _logical_message(self, message: messages.LogicalMessage, frame: XLogData) -> None:
+        if message.prefix == SOURCE_HEARTBEAT:
+            return  # not counted, so that nothing is told of its transaction either
         if message.transactional:
             at = self._place()
         else:

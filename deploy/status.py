@@ -17,6 +17,7 @@ from cdc.errors import MillraceError
 from cdc.kafka.state import last_progress, read_all, read_letters
 from cdc.postgres import slot
 from cdc.postgres.connection import connect
+from cdc.postgres.slot_limits import concerns
 from cdc.records.position import Position
 from cdc.records.state import Phase, Progress, TableState
 from cdc.records.topics import dead_letter_topic, progress_topic, table_topic
@@ -91,7 +92,7 @@ def collect(settings: Settings) -> Status:
 
     capture = settings.capture
     prefix, kafka = capture.topic_prefix, settings.kafka
-    found = ask(lambda: _slot(settings))
+    found = ask(lambda: _slot(settings, problems))
     progress = ask(lambda: last_progress(kafka, progress_topic(prefix), capture.slot_name))
     states = ask(lambda: read_all(kafka, table_topic(prefix), TableState)) or []
     letters = ask(lambda: read_letters(kafka, dead_letter_topic(prefix))) or {}
@@ -108,11 +109,13 @@ def collect(settings: Settings) -> Status:
     )
 
 
-def _slot(settings: Settings) -> SlotStatus | None:
+def _slot(settings: Settings, problems: list[str]) -> SlotStatus | None:
+    """The slot, and what is to be worried about in it."""
     with connect(settings.source, purpose="status") as connection:
         state = slot.inspect(connection, settings.capture.slot_name)
     if state is None:
         return None
+    problems += [each.text for each in concerns(state, settings.capture.slot_max_lag_bytes)]
     return SlotStatus(
         name=state.name,
         active=state.active,

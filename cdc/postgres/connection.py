@@ -7,11 +7,14 @@ https://www.postgresql.org/docs/current/libpq-connect.html#LIBPQ-PARAMKEYWORDS
 """
 
 import math
+import os
 import re
 import select
+import socket
+import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
@@ -59,6 +62,9 @@ _DEFAULTS: Final = {
     "keepalives_count": "3",
     "tcp_user_timeout": "20000",
 }
+_NAME: Final = "millrace"
+REPLICATION_NAME: Final = f"{_NAME} replication"
+"""Our application_name, unless [source] has one."""
 _POLL_EVENTS: Final = {
     pq.PollingStatus.READING: select.POLLIN,
     pq.PollingStatus.WRITING: select.POLLOUT,
@@ -129,6 +135,26 @@ def query(
         text = statement.encode() if isinstance(statement, str) else statement
         cursor = connection.execute(text, parameters)
         return cursor.fetchall() if cursor.description else []
+
+
+@contextmanager
+def bounded(connection: psycopg.Connection, timeout_s: float) -> Iterator[None]:
+    """Cut the connection when what is within takes longer: a server that is silent is gone."""
+    with explained(connection.pgconn):
+        descriptor = os.dup(connection.fileno())
+    with socket.socket(fileno=descriptor) as way:
+        timer = threading.Timer(timeout_s, _cut, [way])
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
+
+
+def _cut(way: socket.socket) -> None:
+    with suppress(OSError):  # closed by now
+        way.shutdown(socket.SHUT_RDWR)
 
 
 @contextmanager
@@ -237,7 +263,7 @@ def _conninfo(source: LibraryOptions, purpose: str, pinned: dict[str, str]) -> s
     options = " ".join(f"-c {name}={value}" for name, value in pinned.items())
     keywords = {
         **_DEFAULTS,
-        "application_name": f"millrace {purpose}",
+        "application_name": f"{_NAME} {purpose}",
         **source,
         "client_encoding": "UTF8",
         "options": f"{source.get('options', '')} {options}".strip(),

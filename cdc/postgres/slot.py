@@ -29,6 +29,15 @@ SELECT plugin, database, temporary, active, active_pid, confirmed_flush_lsn::tex
        pg_wal_lsn_diff(pg_current_wal_lsn(), restart_lsn)::int8, {reason}
 FROM pg_replication_slots WHERE slot_name = %s
 """
+_LIMITS: Final = """
+SELECT name, current_setting(name) FROM pg_settings
+WHERE name IN ('max_slot_wal_keep_size', 'idle_replication_slot_timeout')
+"""
+_BY_LIMIT: Final = {
+    "wal_removed": ("max_slot_wal_keep_size", "it held back more WAL than that"),
+    "idle_timeout": ("idle_replication_slot_timeout", "nobody read it for longer than that"),
+}
+"""invalidation_reason → the setting that is behind it, and what it says of the slot."""
 _OBJECT_IN_USE: Final = "55006"
 _DUPLICATE_OBJECT: Final = "42710"
 _UNDEFINED_OBJECT: Final = "42704"
@@ -107,8 +116,21 @@ def verify(connection: psycopg.Connection, state: SlotState) -> None:
     """Raise unless the slot is one of ours in this database, and still has all of its WAL."""
     verify_ours(connection, state)
     if state.wal_status == "lost" or state.invalidation_reason:
-        reason = state.invalidation_reason or "wal_removed"
-        raise lost(state.name, f"the server invalidated it ({reason})", place(connection.pgconn))
+        raise lost(state.name, _invalidated(connection, state), place(connection.pgconn))
+
+
+def _invalidated(connection: psycopg.Connection, state: SlotState) -> str:
+    """Why the server gave the slot up, by which setting, and what to do about that."""
+    reason = state.invalidation_reason or "wal_removed"
+    text = f"the server invalidated it ({reason})"
+    if reason not in _BY_LIMIT:
+        return text
+    name, why = _BY_LIMIT[reason]
+    found = dict(query(connection, _LIMITS))
+    return (
+        f"{text}: {name} is {found[name]}, and {why}. Set it so that the slot outlives the longest"
+        " time that the daemon may be away"
+    )
 
 
 def lost(name: str, reason: str, where: str) -> GapError:
@@ -116,8 +138,7 @@ def lost(name: str, reason: str, where: str) -> GapError:
     return GapError(
         f"slot {name} has lost changes that the log doesn't have: {reason}",
         where=where,
-        remedy="remove it with `millrace drop --yes`, capture again under another topic.prefix, and"
-        " raise max_slot_wal_keep_size (or idle_replication_slot_timeout) at the server",
+        remedy="remove it with `millrace drop --yes`, and capture again under another topic.prefix",
     )
 
 

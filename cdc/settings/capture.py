@@ -1,15 +1,15 @@
 """[capture]: what is captured, through which slot and publication, and what becomes of it."""
 
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from cdc.modes import EventModes, Patterns
 from cdc.records.topics import heartbeat_topic, transaction_topic
 from cdc.settings.columns import ColumnSettings
 from cdc.settings.events import EventSettings
-from cdc.settings.kinds import PatternList
+from cdc.settings.kinds import PatternList, Size
 from cdc.settings.snapshots import SignalSettings, SnapshotSettings
 from cdc.settings.values import ValueSettings
 
@@ -24,6 +24,11 @@ class CaptureSettings(
     slot_name: str = Field("millrace", alias="slot.name", pattern=r"^[a-z0-9_]{1,63}$")
     slot_max_retries: int = Field(6, alias="slot.max.retries", ge=0)
     slot_retry_delay_ms: int = Field(10_000, alias="slot.retry.delay.ms", ge=1)
+    slot_max_lag_bytes: Size | None = Field(None, alias="slot.max.lag.bytes", gt=0)
+    slot_max_lag_policy: Literal["warn", "stop", "drop"] = Field(
+        "warn", alias="slot.max.lag.policy"
+    )
+    heartbeat_source_interval_ms: int = Field(10_000, alias="heartbeat.source.interval.ms", ge=0)
     publication_name: str = Field("millrace", alias="publication.name", min_length=1)
     publication_autocreate_mode: Literal["filtered", "disabled"] = Field(
         "filtered", alias="publication.autocreate.mode"
@@ -41,9 +46,14 @@ class CaptureSettings(
     )
     max_batch_size: int = Field(20_000, alias="max.batch.size", ge=1)
     max_batch_size_in_bytes: int = Field(16 << 20, alias="max.batch.size.in.bytes", ge=1 << 16)
-
     spill_memory_bytes: int = Field(32 << 20, alias="spill.memory.bytes", ge=0)
     spill_directory: Path | None = Field(None, alias="spill.directory")
+
+    @model_validator(mode="after")
+    def _has_lag(self) -> Self:
+        if self.slot_max_lag_policy != "warn" and self.slot_max_lag_bytes is None:
+            raise ValueError("slot.max.lag.policy needs slot.max.lag.bytes")
+        return self
 
     def captures(self, table: str) -> bool:
         """Whether ``schema.table`` passes the lists: whole-name, case-insensitive, as Debezium.

@@ -4,12 +4,14 @@ import re
 from datetime import timedelta
 from typing import Annotated, Final
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, field_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, field_validator
 
 _DURATION: Final = re.compile(r"(\d+)\s*(ms|s|m|h|d)\Z")
 _UNITS: Final = {"ms": "milliseconds", "s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 _NUMBER_MAX: Final = 2**31 - 1
 """Java's, Kafka's and the system calls' own limit for what we pass them."""
+_SIZE: Final = re.compile(r"(\d+)\s*(B|kB|MB|GB|TB)\Z")
+_SIZE_UNITS: Final = {"B": 0, "kB": 10, "MB": 20, "GB": 30, "TB": 40}
 _COMMA: Final = re.compile(r"(?<!\\),")
 
 
@@ -19,6 +21,16 @@ def _duration(value: object) -> object:
         return timedelta(**{_UNITS[match[2]]: int(match[1])}) if match else value
     except OverflowError:
         raise ValueError(f"{value} is too long") from None
+
+
+class Bytes(int):
+    """A number of bytes, which may be larger than other numbers."""
+
+
+def _size(value: object) -> object:
+    """PostgreSQL's units: 1 kB is 1,024 bytes."""
+    match = _SIZE.match(value) if isinstance(value, str) else None
+    return int(match[1]) << _SIZE_UNITS[match[2]] if match else value
 
 
 def names(value: object) -> object:
@@ -46,6 +58,7 @@ def regex(value: str) -> str:
 
 
 Duration = Annotated[timedelta, BeforeValidator(_duration)]
+Size = Annotated[int, BeforeValidator(_size), AfterValidator(Bytes)]
 Pattern = Annotated[str, BeforeValidator(regex)]
 PatternList = Annotated[tuple[Pattern, ...], BeforeValidator(names)]
 Option = Annotated[str, BeforeValidator(_option)]
@@ -62,6 +75,6 @@ class Section(BaseModel):
     @field_validator("*")
     @classmethod
     def _bounded(cls, value: object) -> object:
-        if isinstance(value, int) and value > _NUMBER_MAX:
+        if isinstance(value, int) and not isinstance(value, Bytes) and value > _NUMBER_MAX:
             raise ValueError(f"should be at most {_NUMBER_MAX}")
         return value

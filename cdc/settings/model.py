@@ -43,6 +43,13 @@ class SearchSettings(Section):
     bulk_bytes: int = Field(1 << 20, alias="bulk.bytes", ge=1 << 16)
 
 
+class HealthSettings(Section):
+    """Where the running daemon answers whether it is alive and captures; nowhere by default."""
+
+    listen: str | None = Field(None, pattern=r"^(\[[0-9A-Fa-f:.]+\]|[^\s:]+):\d{1,5}$")
+    ready_timeout_ms: int = Field(30_000, alias="ready.timeout.ms", ge=1)
+
+
 class Settings(BaseSettings):
     """Everything that millrace.toml may say.
 
@@ -60,6 +67,7 @@ class Settings(BaseSettings):
     predicates: Annotated[tuple[Named, ...], BeforeValidator(in_order)] = ()
     kafka: LibraryOptions = Field(repr=False)
     log: LogSettings = LogSettings()
+    health: HealthSettings = HealthSettings()
     lakehouse: LakehouseSettings | None = None
     search: SearchSettings | None = None
     spark: LibraryOptions = Field(default={}, repr=False)

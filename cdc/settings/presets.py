@@ -12,6 +12,7 @@ DEBEZIUM: Final[Mapping[str, Mapping[str, object]]] = {
     "capture": {
         "slot.name": "debezium",
         "publication.name": "dbz_publication",
+        "heartbeat.source.interval.ms": 0,
         "lossless": False,
         "decimal.handling.mode": "precise",
         "time.precision.mode": "adaptive",

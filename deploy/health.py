@@ -1,0 +1,78 @@
+"""The daemon's health → HTTP, for Kubernetes, systemd's friends and load balancers.
+
+``/health/live`` and ``/health/ready`` answer 200 or 503, with the same JSON, which says why. A
+thread of its own answers, so that it does so whatever the daemon waits for.
+"""
+
+import json
+import socket
+import threading
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler
+from socketserver import ThreadingTCPServer
+from types import TracebackType
+from typing import Any, Final, Self
+
+from cdc.errors import ConfigError
+from cdc.health import Health
+
+_ASKED: Final = {"/health/live": "live", "/health/ready": "ready"}
+
+
+class HealthServer(ThreadingTCPServer):
+    """Answers while its context lasts; ``listen`` is ``address:port``."""
+
+    daemon_threads = True
+    allow_reuse_address = True
+
+    def __init__(self, listen: str, health: Health) -> None:
+        host, _, port = listen.rpartition(":")
+        host = host.strip("[]")
+        self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        self.health = health
+        try:
+            super().__init__((host, int(port)), _Handler)
+        except (OSError, OverflowError) as error:
+            raise ConfigError(
+                f"can't listen at {listen}: {error}",
+                where="[health] listen",
+                remedy="name a free port, and an address of this machine",
+            ) from None
+
+    def __enter__(self) -> Self:
+        threading.Thread(target=self.serve_forever, name="health", daemon=True).start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.shutdown()
+        self.server_close()
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: HealthServer
+    timeout = 5
+    """A client that says nothing for so long is left alone."""
+    server_version = "millrace"
+    sys_version = ""
+
+    def do_GET(self) -> None:
+        asked = _ASKED.get(self.path.partition("?")[0].rstrip("/"))
+        if asked is None:
+            self.send_error(HTTPStatus.NOT_FOUND)
+            return
+        report = self.server.health.report()
+        status = HTTPStatus.OK if report[asked] else HTTPStatus.SERVICE_UNAVAILABLE
+        body = json.dumps(report).encode() + b"\n"
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 (the base class's name)
+        """Probes come every few seconds: nothing to tell."""
