@@ -1,0 +1,1 @@
+"""Faults of every kind under a random load → is the log what PostgreSQL committed?"""
