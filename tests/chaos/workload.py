@@ -14,19 +14,19 @@ import psycopg
 
 _KEYS: Final = 400
 _DEPTH_MAX: Final = 3
-_LARGE_ROWS: Final = (3_000, 12_000)
+_LARGE_ROWS: Final = (1_000, 4_000)
 _PAUSE_S: Final = 0.02
 _RETRY_S: Final = 0.2
 _LOCK_WAIT_S: Final = 2
 _KINDS: Final = {
-    "small": 60,
-    "savepoints": 14,
-    "medium": 8,
-    "rollback": 5,
-    "prepared": 5,
-    "large": 3,
-    "truncate": 1,
-    "schema": 4,
+    "small": 130,
+    "savepoints": 30,
+    "medium": 10,
+    "rollback": 10,
+    "prepared": 12,
+    "large": 1,
+    "truncate": 2,
+    "schema": 3,
 }
 
 
