@@ -1,1 +1,1 @@
-"""Faults of every kind under a random load → is the log what PostgreSQL committed?"""
+"""Faults of every kind under a random load, and what has come of it in the log."""

@@ -1,4 +1,4 @@
-"""A seed → faults, one after the other, each with its end: from then on the daemon has to recover."""
+"""A seed → faults, one after the other, each with an end from which on the daemon recovers."""
 
 import os
 import random
@@ -194,8 +194,8 @@ class Nemesis:
 
     def _without(self, take: str, give: str) -> None:
         self._stand.ask(take)
-        for purpose in ("pg_stat_activity WHERE usename", "pg_stat_replication WHERE usename"):
-            self._stand.ask(f"SELECT count(pg_terminate_backend(pid)) FROM {purpose} = '{ROLE}'")
+        sessions = f"pg_stat_activity WHERE usename = '{ROLE}'"
+        self._stand.ask(f"SELECT count(pg_terminate_backend(pid)) FROM {sessions}")
         self._last(1, 5)
         self._stand.ask(give)
 

@@ -16,9 +16,9 @@ from psycopg import sql
 from cdc.errors import ExitCode
 from cdc.records.position import Lsn
 from tests.chaos import checker, witness
-from tests.chaos.checker import KEYS, Verdict
 from tests.chaos.nemesis import WEIGHTS, Fault, Nemesis
 from tests.chaos.stand import WITNESS, Stand
+from tests.chaos.verdict import KEYS, Verdict
 from tests.chaos.watch import Probe, Watch
 from tests.chaos.witness import Row, Transaction, Value
 from tests.chaos.workload import Session

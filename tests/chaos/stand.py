@@ -1,4 +1,4 @@
-"""A folder and a seed → servers behind proxies, tables, and daemons that are restarted when they end.
+"""A folder → servers behind proxies, tables, and daemons that start again whenever they end.
 
 The daemons are a user's: `millrace run` with a written millrace.toml, as a role of their own. The
 harness itself goes past the proxies.

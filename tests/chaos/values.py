@@ -1,30 +1,33 @@
-"""A value as PostgreSQL prints it, and one in an event → are they the same?
+"""A value as PostgreSQL prints it, and one in an event → whether they are the same.
 
 Written from the log's documented form (docs/types.md), apart from the code that makes it.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
 from tests.chaos.witness import Row, Value
+
+_FORMS: Final[Mapping[str, Callable[[str, Any], bool]]] = {
+    "integer": lambda text, logged: type(logged) is int and logged == int(text),
+    "bigint": lambda text, logged: type(logged) is int and logged == int(text),
+    "double precision": lambda text, logged: float(logged) == float(text),
+    "boolean": lambda text, logged: logged is (text == "true"),
+    "timestamp with time zone": lambda text, logged: (
+        datetime.fromisoformat(logged) == datetime.fromisoformat(text)
+    ),
+    "text[]": lambda text, logged: "{" + ",".join(logged) + "}" == text,
+}
+"""Types that aren't text in an event, as the same text."""
 
 
 def same_value(truth: Value, logged: Any) -> bool:
     """Compare one value; an absent one is None."""
     if truth.text is None or logged is None:
         return truth.text is logged
-    if truth.type in {"integer", "bigint"}:
-        return type(logged) is int and logged == int(truth.text)
-    if truth.type == "double precision":
-        return float(logged) == float(truth.text)
-    if truth.type == "boolean":
-        return logged is (truth.text in {"t", "true"})
-    if truth.type == "timestamp with time zone":
-        return datetime.fromisoformat(logged) == datetime.fromisoformat(truth.text)
-    if truth.type.endswith("[]"):
-        return "{" + ",".join(logged) + "}" == truth.text
-    return bool(logged == truth.text)
+    same = _FORMS.get(truth.type)
+    return bool(logged == truth.text) if same is None else same(truth.text, logged)
 
 
 def differing(truth: Row, logged: Mapping[str, Any], *, complete: bool) -> list[str]:

@@ -15,8 +15,8 @@ from confluent_kafka import Consumer, TopicPartition
 
 from cdc.errors import MillraceError
 from cdc.records.position import Lsn
-from cdc.records.topics import data_topic
 from cdc.records.schema import TableName
+from cdc.records.topics import data_topic
 from tests.chaos.stand import PREFIX, Stand
 
 _PROBE_S: Final = 0.1

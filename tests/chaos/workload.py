@@ -18,6 +18,7 @@ _LARGE_ROWS: Final = (1_000, 4_000)
 _PAUSE_S: Final = 0.02
 _RETRY_S: Final = 0.2
 _LOCK_WAIT_S: Final = 2
+_TEXTS: Final = ("", "plain", "it''s", 'a "b" \\\\ c', "žluť\N{SNOWMAN}", "a\nb")
 _KINDS: Final = {
     "small": 130,
     "savepoints": 30,
@@ -165,22 +166,32 @@ class Session(threading.Thread):
         self._do(
             self._random.choice(
                 [
-                    f"INSERT INTO item VALUES ({one}, '{self._text()}', {self._number_text()},"
-                    f" {self._json()}, {self._big()}, clock_timestamp(),"
-                    f" '{{a{one},b}}', {one % 2 == 0}) ON CONFLICT (id) DO UPDATE"
-                    " SET amount = item.amount + 1, doc = excluded.doc",
+                    (
+                        f"INSERT INTO item VALUES ({self._new_item(one)}) ON CONFLICT (id)"
+                        " DO UPDATE SET amount = item.amount + 1, doc = excluded.doc"
+                    ),
                     f"UPDATE item SET name = '{self._text()}' WHERE id = {one}",
-                    f"UPDATE item SET amount = {self._number_text()}, at = clock_timestamp()"
-                    f" WHERE id BETWEEN {one} AND {one + 3}",
+                    (
+                        f"UPDATE item SET amount = {self._amount()}, at = clock_timestamp()"
+                        f" WHERE id BETWEEN {one} AND {one + 3}"
+                    ),
                     f"UPDATE item SET doc = {self._json()}, ok = NULL WHERE id = {one}",
                     f"UPDATE item SET big = {self._big()} WHERE id = {one}",
                     f"UPDATE item SET id = {self._next()} WHERE id = {one}",
-                    f"UPDATE item SET id = {other} WHERE id = {one}"
-                    f" AND NOT EXISTS (SELECT 1 FROM item WHERE id = {other})",
+                    (
+                        f"UPDATE item SET id = {other} WHERE id = {one}"
+                        f" AND NOT EXISTS (SELECT 1 FROM item WHERE id = {other})"
+                    ),
                     f"DELETE FROM item WHERE id = {one}",
                     f"DELETE FROM item WHERE id = (SELECT max(id) FROM item WHERE id > {_KEYS})",
                 ]
             )
+        )
+
+    def _new_item(self, one: int) -> str:
+        return (
+            f"{one}, '{self._text()}', {self._amount()}, {self._json()}, {self._big()},"
+            f" clock_timestamp(), '{{a{one},b}}', {one % 2 == 0}"
         )
 
     def _account(self) -> None:
@@ -188,8 +199,10 @@ class Session(threading.Thread):
         self._do(
             self._random.choice(
                 [
-                    f"INSERT INTO account VALUES ({one}, '{self._text()[:40]}', {one}.25,"
-                    f" {self._big()}, {self._random.random()}) ON CONFLICT DO NOTHING",
+                    (
+                        f"INSERT INTO account VALUES ({one}, '{self._text()[:40]}', {one}.25,"
+                        f" {self._big()}, {self._random.random()}) ON CONFLICT DO NOTHING"
+                    ),
                     f"UPDATE account SET balance = balance + 1.5 WHERE id = {one}",
                     f"UPDATE account SET big = {self._big()} WHERE id = {one}",
                     f"UPDATE account SET ratio = ratio * 1.1 WHERE id BETWEEN {one} AND {one + 5}",
@@ -217,8 +230,10 @@ class Session(threading.Thread):
         self._do(
             self._random.choice(
                 [
-                    f"INSERT INTO pair VALUES ({one}, 'b{one}', {one}, {self._json()})"
-                    " ON CONFLICT DO NOTHING",
+                    (
+                        f"INSERT INTO pair VALUES ({one}, 'b{one}', {one}, {self._json()})"
+                        " ON CONFLICT DO NOTHING"
+                    ),
                     f"UPDATE pair SET v = v + 1 WHERE a = {one}",
                     f"UPDATE pair SET b = 'c{self._next()}' WHERE a = {one}",
                     f"DELETE FROM pair WHERE a = {one}",
@@ -237,14 +252,14 @@ class Session(threading.Thread):
         return self._fresh
 
     def _text(self) -> str:
-        return self._random.choice(["", "plain", "it''s", 'a "b" \\\\ c', "žluť\N{SNOWMAN}", "a\nb"])
+        return self._random.choice(_TEXTS)
 
-    def _number_text(self) -> str:
+    def _amount(self) -> str:
         numbers = ["0", "1.10", "-12345678901234567890.123456789", "'NaN'", "1e-20"]
         return self._random.choice(numbers)
 
     def _json(self) -> str:
-        return f"'{{\"k\": [{self._random.randint(1, 9)}, null, \"ü\"]}}'"
+        return f"jsonb_build_object('k', {self._random.randint(1, 9)}, 'ü', NULL)"
 
     def _big(self) -> str:
         """A value that is stored out of line, so that updates of other columns lack it."""
