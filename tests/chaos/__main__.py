@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import logging
 import shutil
 import sys
 from pathlib import Path
@@ -20,6 +21,7 @@ def main() -> int:
     parser.add_argument("--kinds", nargs="*", choices=KINDS, help="these kinds of fault only")
     parser.add_argument("--module", default="millrace", help="what is run as the daemon")
     options = parser.parse_args()
+    logging.disable()  # Kafka's clients tell of every fault
     kinds = {kind: WEIGHTS[kind] for kind in options.kinds or WEIGHTS}
     plan = Plan(options.duration, options.seed, kinds, options.module, options.keep)
     folder = run_folder("millrace-chaos-")
