@@ -100,6 +100,9 @@ def run(plan: Plan, folder: Path) -> Outcome:
         committed = witness.read(stand.conninfo, WITNESS)
         topics = stand.topics()
         records = read_log(stand.reader, topics)
+        progress = stand.progress()
+        if progress is None or progress.events != len(records):
+            outcome.complaints.append(f"the log has {len(records)} events, it says: {progress}")
         rows = {table: _rows(stand.conninfo, table) for table in KEYS}
     if plan.keep is not None:
         keep(plan.keep, committed, records)

@@ -8,8 +8,11 @@ import mmap
 import os
 import struct
 import subprocess
+import sys
 from pathlib import Path
 from typing import Final
+
+from deploy.local.jars import SetupError
 
 _SOURCE: Final = Path(__file__).with_name("shim.c")
 _FIELDS: Final = struct.Struct("=qqq")
@@ -17,7 +20,9 @@ _CLOCK, _FULL, _REFUSED = 0, 8, 16
 
 
 def build(folder: Path) -> Path:
-    """Compile the library into the folder."""
+    """Compile the library into the folder; raises SetupError where there is no way to load it."""
+    if sys.platform != "linux":
+        raise SetupError("faults of disks and clocks need Linux")
     library = folder / "shim.so"
     compiler = os.environ.get("CC", "cc")
     words = (compiler, "-shared", "-fPIC", "-O2", "-o", str(library), str(_SOURCE), "-ldl")

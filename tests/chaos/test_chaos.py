@@ -1,12 +1,17 @@
 """A short run of `make chaos`, and its teeth: a daemon that acknowledges early is found out."""
 
+import sys
 from pathlib import Path
 
 import pytest
 
 from tests.chaos.run import Plan, run
 
-pytestmark = [pytest.mark.postgres, pytest.mark.kafka]
+pytestmark = [
+    pytest.mark.postgres,
+    pytest.mark.kafka,
+    pytest.mark.skipif(sys.platform != "linux", reason="faults of disks and clocks need Linux"),
+]
 DURATION_S = 90
 SEED = 3
 
