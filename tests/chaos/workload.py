@@ -14,7 +14,7 @@ import psycopg
 
 _KEYS: Final = 400
 _DEPTH_MAX: Final = 3
-_LARGE_ROWS: Final = (1_000, 4_000)
+_LARGE_ROWS: Final = (500, 2_500)
 _PAUSE_S: Final = 0.02
 _RETRY_S: Final = 0.2
 _LOCK_WAIT_S: Final = 2
