@@ -86,14 +86,20 @@ class Nemesis:
 
     def kill_walsender(self) -> bool:
         """PostgreSQL ends all sessions then, and recovers from its WAL."""
-        return self._signal_walsender(signal.SIGKILL) and self._postgres_answers()
+        pid = self._stand.walsender()
+        if pid is None:
+            return False
+        os.kill(pid, signal.SIGKILL)
+        time.sleep(_STEP_S)  # the server's main process notices first
+        return self._stand.until(lambda: self._stand.ask("SELECT 1"))
 
     def pause_walsender(self) -> bool:
         pid = self._stand.walsender()
-        if not self._signal_walsender(signal.SIGSTOP):
+        if pid is None:
             return False
+        os.kill(pid, signal.SIGSTOP)
         self._last(1, 8)
-        os.kill(pid or 0, signal.SIGCONT)
+        os.kill(pid, signal.SIGCONT)
         return True
 
     def crash_postgres(self) -> None:
@@ -201,17 +207,6 @@ class Nemesis:
         self._stand.ask(f"SELECT count(pg_terminate_backend(pid)) FROM {sessions}")
         self._last(1, 5)
         self._stand.ask(give)
-
-    def _signal_walsender(self, number: signal.Signals) -> bool:
-        pid = self._stand.walsender()
-        if pid is None:
-            return False
-        os.kill(pid, number)
-        return True
-
-    def _postgres_answers(self) -> bool:
-        time.sleep(_STEP_S)  # its main process notices first
-        return self._stand.until(lambda: self._stand.ask("SELECT 1"))
 
     def _last(self, least_s: float, most_s: float) -> None:
         time.sleep(self._random.uniform(least_s, most_s))

@@ -5,7 +5,7 @@ import statistics
 import threading
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -117,33 +117,34 @@ def _live(stand: Stand, plan: Plan, outcome: Outcome) -> None:
     sessions = [Session(stand.conninfo, plan.seed, n, quiet) for n in range(1, SESSIONS + 1)]
     probe, watch = Probe(stand, stop), Watch(stand, stop)
     begun = time.monotonic()
-    for thread in (*sessions, *probe.threads, watch):
-        thread.start()
     try:
+        for thread in (*sessions, *probe.threads, watch):
+            thread.start()
         _trouble(stand, plan, probe, outcome)
-    finally:
+        seconds = time.monotonic() - begun
         quiet.set()
         for session in sessions:
             session.join()
-    seconds = time.monotonic() - begun
-    end = Lsn.parse(stand.ask("SELECT pg_current_wal_insert_lsn()::text"))
-    if not stand.reaches(end, _DRAIN_S):
-        outcome.complaints.append(f"the log doesn't reach {end}: {stand.progress()}")
-    stop.set()
+        end = Lsn.parse(stand.ask("SELECT pg_current_wal_insert_lsn()::text"))
+        if not stand.reaches(end, _DRAIN_S):
+            outcome.complaints.append(f"the log doesn't reach {end}: {stand.progress()}")
+    finally:
+        quiet.set()
+        stop.set()
     for thread in (*probe.threads, watch):
         thread.join()
     _end_daemons(stand, outcome)
     outcome.complaints += watch.violations
     outcome.peak_mb, outcome.samples = watch.peak_mb, watch.samples
+    outcome.load = _load(sessions, seconds) | {"daemons": len(stand.daemons)}
+
+
+def _load(sessions: Sequence[Session], seconds: float) -> dict[str, Any]:
     tally = sum((session.tally for session in sessions), Counter[str]())
     made = tally.total() - tally["refused"] - tally["connections lost"]
-    outcome.load = {
-        "sessions": SESSIONS,
-        "daemons": len(stand.daemons),
-        "transactions": made,
-        "transactions_s": round(made / seconds, 1),
-        **dict(sorted(tally.items())),
-    }
+    rate = round(made / seconds, 1)
+    figures = {"sessions": len(sessions), "transactions": made, "transactions_s": rate}
+    return {**figures, **dict(sorted(tally.items()))}
 
 
 def _trouble(stand: Stand, plan: Plan, probe: Probe, outcome: Outcome) -> None:

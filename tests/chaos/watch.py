@@ -81,6 +81,7 @@ class Probe:
             key = message.key() if message is not None and message.error() is None else None
             if key is not None:
                 self._arrived.setdefault(json.loads(key)["id"], time.monotonic())
+        consumer.close()
 
 
 class Watch(threading.Thread):
