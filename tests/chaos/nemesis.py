@@ -86,21 +86,17 @@ class Nemesis:
 
     def kill_walsender(self) -> bool:
         """PostgreSQL ends all sessions then, and recovers from its WAL."""
-        pid = self._stand.walsender()
-        if pid is None:
+        if not _send(self._stand.walsender(), signal.SIGKILL):
             return False
-        os.kill(pid, signal.SIGKILL)
         time.sleep(_STEP_S)  # the server's main process notices first
         return self._stand.until(lambda: self._stand.ask("SELECT 1"))
 
     def pause_walsender(self) -> bool:
         pid = self._stand.walsender()
-        if pid is None:
+        if not _send(pid, signal.SIGSTOP):
             return False
-        os.kill(pid, signal.SIGSTOP)
         self._last(1, 8)
-        os.kill(pid, signal.SIGCONT)
-        return True
+        return _send(pid, signal.SIGCONT)
 
     def crash_postgres(self) -> None:
         self._stand.postgres.kill()
@@ -210,6 +206,17 @@ class Nemesis:
 
     def _last(self, least_s: float, most_s: float) -> None:
         time.sleep(self._random.uniform(least_s, most_s))
+
+
+def _send(pid: int | None, number: signal.Signals) -> bool:
+    """Signal a process that others may have ended by now; returns whether it was there."""
+    if pid is None:
+        return False
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        return False
+    return True
 
 
 KINDS: Final[Mapping[str, Callable[[Nemesis], bool | None]]] = {
