@@ -179,9 +179,9 @@ class Nemesis:
         """Options that make no difference to these tables; every one is sent anew."""
         name = self._stand.publication
         for statement in (
-            f"ALTER PUBLICATION {name} SET (publish_via_partition_root = true)",
-            f"ALTER PUBLICATION {name} SET TABLE {', '.join(sorted(TABLES))}",
             f"ALTER PUBLICATION {name} SET (publish_via_partition_root = false)",
+            f"ALTER PUBLICATION {name} SET TABLE {', '.join(sorted(TABLES))}",
+            f"ALTER PUBLICATION {name} SET (publish_via_partition_root = true)",
         ):
             self._stand.ask(statement)
             self._last(0, 0.5)
