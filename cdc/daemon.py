@@ -11,11 +11,12 @@ from typing import Protocol
 import structlog
 
 from cdc.backfill import Backfill, SnapshotObserver
-from cdc.errors import MillraceError
+from cdc.errors import MillraceError, UnclearMessagesError
 from cdc.records.state import Progress
 from cdc.session import Session, StoppedError
 from cdc.settings import Settings
 from cdc.signals import Channel, Signals
+from cdc.spill import spill_directory
 from cdc.streaming import Streaming
 from cdc.tables import Tables
 
@@ -50,6 +51,8 @@ class Daemon:
         self._observer = observer
         self._open_channel = open_channel
         self._was_capturing = False
+        self._in_progress = True
+        """Whether large transactions may be sent before they have ended."""
 
     def run(self, stop: threading.Event) -> None:
         """Capture until stopped; raises a MillraceError that starting over doesn't mend."""
@@ -63,6 +66,7 @@ class Daemon:
             except MillraceError as error:
                 if not (error.retry and self._was_capturing):
                     raise
+                self._in_progress = not isinstance(error, UnclearMessagesError)
                 if time.monotonic() - started >= STEADY_S:
                     delay_s = RETRY_DELAY_S
                 log.warning(
@@ -79,8 +83,9 @@ class Daemon:
 
     def _capture(self, stop: threading.Event) -> None:
         with ExitStack() as stack:
-            session = Session(self._settings, stack, stop)
+            session = Session(self._settings, stack, stop, in_progress=self._in_progress)
             mode = self._settings.capture.snapshot_mode
+            spill_directory(self._settings.capture.spill_directory)  # raises before all else
             session.open()
             if session.is_complete:
                 log.info("nothing to do: snapshot.mode is initial_only, and it was done before")

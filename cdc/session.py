@@ -64,11 +64,20 @@ class Session:
     _slot: slot.SlotState | None
     _progress: Progress | None
 
-    def __init__(self, settings: Settings, stack: ExitStack, stop: threading.Event) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        stack: ExitStack,
+        stop: threading.Event,
+        *,
+        in_progress: bool = True,
+    ) -> None:
+        """``in_progress``: large transactions are to be sent before they have ended."""
         self._settings = settings
         self._capture = settings.capture
         self._stack = stack
         self._stop = stop
+        self._in_progress = in_progress
         self._stream: ReplicationStream | None = None
         self._drain_until: float | None = None
 
@@ -292,6 +301,7 @@ class Session:
                 self._capture.slot_name,
                 self._capture.publication_name,
                 status_interval_ms=self._capture.status_update_interval_ms,
+                in_progress=self._in_progress,
             )
         except SlotInUseError as refusal:
             connection.finish()
