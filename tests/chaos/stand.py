@@ -40,6 +40,7 @@ _CAPTURE: Final[dict[str, str | int]] = {
     "slot.retry.delay.ms": 500,
     "slot.max.retries": 10_000,
     "max.batch.size": 2_000,
+    "spill.memory.bytes": 100_000,
 }
 _READY_S: Final = 60.0
 SCHEMA: Final = """
@@ -70,10 +71,11 @@ class Stand:
 
     def __init__(self, folder: Path, *, module: str = "millrace", daemons: int = 1) -> None:
         library = build(folder)
-        folder.joinpath("spill").mkdir()
+        spill = folder / "spill"
+        spill.mkdir()
         self.folder = folder
         self.kafka_shim = Shim(library, folder / "kafka.control", folder / "kafka" / "data")
-        self.daemon_shim = Shim(library, folder / "daemon.control", folder / "spill")
+        self.daemon_shim = Shim(library, folder / "daemon.control", spill)
         self.postgres = Postgres(folder, _POSTGRES)
         self.kafka = Kafka(folder)
         self.kafka.environment.update(self.kafka_shim.environment)
@@ -198,14 +200,14 @@ class Stand:
             "port": str(self.source_way.port),
             "application_name": name,
         }
+        capture = {**_CAPTURE, "spill.directory": str(self.daemon_shim.disk)}
         pipeline = Pipeline(
-            folder, source, self.kafka.client_options(), prefix=PREFIX, capture=_CAPTURE
+            folder, source, self.kafka.client_options(), prefix=PREFIX, capture=capture
         )
         words = (sys.executable, "-m", self._module, "run", "--config", str(pipeline.config))
         environment = {
             "PYTHONPATH": str(_ROOT),
             "MILLRACE_DEBUG": "1",
-            "TMPDIR": str(self.folder / "spill"),
             **self.daemon_shim.environment,
         }
         command = Command("millrace run", words, folder / "daemon.log", environment=environment)
