@@ -22,7 +22,7 @@ from cdc.records.topics import progress_topic, table_topic
 from deploy.local.kafka import Kafka
 from deploy.local.pipeline import Pipeline
 from deploy.local.postgres import Postgres
-from deploy.local.processes import Command
+from deploy.local.processes import Command, ServerError
 from tests.chaos.shim import Shim, build
 from tests.chaos.supervisor import Supervised
 from tests.fixtures.proxy import Proxy
@@ -96,7 +96,8 @@ class Stand:
             self._prepare()
             for number in range(self._count):
                 self._start_daemon(number + 1)
-            self.until(lambda: (p := self.progress()) is not None and p.phase is Phase.STREAMING)
+            if not self.until(self._is_streaming):
+                raise ServerError(f"nothing streams. {self.daemons[0].process.command.log_end()}")
             self.ask(f"SELECT pg_create_logical_replication_slot('{WITNESS}', 'test_decoding')")
         except BaseException:
             self._end()
@@ -176,6 +177,10 @@ class Stand:
     def reaches(self, lsn: Lsn, timeout_s: float) -> bool:
         """Wait until the log has everything before the LSN; returns whether it has."""
         return self.until(lambda: (p := self.progress()) and p.flush_lsn >= lsn, timeout_s)
+
+    def _is_streaming(self) -> bool:
+        progress = self.progress()
+        return progress is not None and progress.phase is Phase.STREAMING
 
     def _prepare(self) -> None:
         with psycopg.connect(self.conninfo, autocommit=True) as connection:
