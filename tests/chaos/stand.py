@@ -90,15 +90,7 @@ class Stand:
 
     def __enter__(self) -> Self:
         try:
-            self.kafka.start()
-            self.postgres.start()
-            self._database = self.postgres.create_database("chaos")
-            self._prepare()
-            for number in range(self._count):
-                self._start_daemon(number + 1)
-            if not self.until(self._is_streaming):
-                raise ServerError(f"nothing streams. {self.daemons[0].process.command.log_end()}")
-            self.ask(f"SELECT pg_create_logical_replication_slot('{WITNESS}', 'test_decoding')")
+            self._start()
         except BaseException:
             self._end()
             raise
@@ -177,6 +169,17 @@ class Stand:
     def reaches(self, lsn: Lsn, timeout_s: float) -> bool:
         """Wait until the log has everything before the LSN; returns whether it has."""
         return self.until(lambda: (p := self.progress()) and p.flush_lsn >= lsn, timeout_s)
+
+    def _start(self) -> None:
+        self.kafka.start()
+        self.postgres.start()
+        self._database = self.postgres.create_database("chaos")
+        self._prepare()
+        for number in range(self._count):
+            self._start_daemon(number + 1)
+        if not self.until(self._is_streaming):
+            raise ServerError(f"nothing streams. {self.daemons[0].process.command.log_end()}")
+        self.ask(f"SELECT pg_create_logical_replication_slot('{WITNESS}', 'test_decoding')")
 
     def _is_streaming(self) -> bool:
         progress = self.progress()
