@@ -11,7 +11,8 @@ from typing import Protocol
 import structlog
 
 from cdc.backfill import Backfill, SnapshotObserver
-from cdc.errors import MillraceError, UnclearMessagesError
+from cdc.dead_letters import Refusals
+from cdc.errors import MillraceError, RecordRefusedError, UnclearMessagesError
 from cdc.records.state import Progress
 from cdc.session import Session, StoppedError
 from cdc.settings import Settings
@@ -51,6 +52,7 @@ class Daemon:
         self._observer = observer
         self._open_channel = open_channel
         self._was_capturing = False
+        self._refusals = Refusals()
         self._in_progress = True
         """Whether large transactions may be sent before they have ended."""
 
@@ -63,6 +65,10 @@ class Daemon:
                 self._capture(stop)
             except StoppedError:
                 return
+            except RecordRefusedError as error:
+                if not self._refusals.learn(error):
+                    raise
+                log.warning("starting over to set a record aside", reason=error.what)
             except MillraceError as error:
                 if not (error.retry and self._was_capturing):
                     raise
@@ -83,7 +89,7 @@ class Daemon:
 
     def _capture(self, stop: threading.Event) -> None:
         with ExitStack() as stack:
-            session = Session(self._settings, stack, stop, in_progress=self._in_progress)
+            session = self._session(stack, stop)
             mode = self._settings.capture.snapshot_mode
             spill_directory(self._settings.capture.spill_directory)  # raises before all else
             session.open()
@@ -112,6 +118,11 @@ class Daemon:
                 channel=channel,
             ).run(stop)
 
+    def _session(self, stack: ExitStack, stop: threading.Event) -> Session:
+        return Session(
+            self._settings, stack, stop, refusals=self._refusals, in_progress=self._in_progress
+        )
+
     def _listen(self, session: Session, stack: ExitStack) -> Channel | None:
         signals = self._open_channel(self._settings, session.tables)
         if signals is None:
@@ -122,6 +133,6 @@ class Daemon:
     def snapshot(self, names: Sequence[str], stop: threading.Event) -> None:
         """Read the named tables (again), or those that were never read whole; no streaming."""
         with ExitStack() as stack, contextlib.suppress(StoppedError):
-            session = Session(self._settings, stack, stop)
+            session = self._session(stack, stop)
             session.open(names)
             session.catch_up(self._backfill, self._observer, names)

@@ -16,6 +16,8 @@ TRANSACTION_TIMEOUT_MS: Final = 120_000
 SOCKET_TIMEOUT_MS: Final = 30_000
 MESSAGE_BYTES_MAX: Final = 32 << 20
 """Above this a record is refused before it is sent; the topic's max.message.bytes may be lower."""
+BATCH_BYTES: Final = 1_000_000
+"""librdkafka's own batch.size."""
 QUEUE_KBYTES_MAX: Final = 64 << 10
 _REPEAT_S: Final = 10.0
 
@@ -97,8 +99,8 @@ def reader_options(options: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-def producer_options(options: Mapping[str, str], transactional_id: str) -> dict[str, str]:
-    """For the one writer of a slot."""
+def producer_options(options: Mapping[str, str], transactional_id: str | None) -> dict[str, str]:
+    """For the one writer of a slot; without an id it is one that knows no transactions."""
     _check(options)
     merged = {**_CONNECTION, **_PRODUCER, **options}
     # librdkafka refuses waits that are longer than the transaction's.
@@ -111,9 +113,10 @@ def producer_options(options: Mapping[str, str], transactional_id: str) -> dict[
         # A queue smaller than a record would never take it.
         largest = int(merged["message.max.bytes"]) // 1024
         merged["queue.buffering.max.kbytes"] = str(max(QUEUE_KBYTES_MAX, 2 * largest))
+    identity = {"transactional.id": transactional_id} if transactional_id else {}
     return {
         **merged,
-        "transactional.id": transactional_id,
+        **identity,
         "enable.idempotence": "true",
         "acks": "all",
         "partitioner": "murmur2_random",

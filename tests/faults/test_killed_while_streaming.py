@@ -9,8 +9,17 @@ import pytest
 from psycopg.conninfo import make_conninfo
 
 from cdc.faults import VARIABLE, FaultPoint
-from tests.faults.test_killed_daemon import SCHEMA, SMALL, assert_log_is_the_source, change
-from tests.fixtures.pipeline import RunningPipeline
+from cdc.records.position import Position
+from tests.faults.test_killed_daemon import (
+    SCHEMA,
+    SMALL,
+    assert_log_is_the_source,
+    assert_log_is_whole,
+    change,
+    snapshot_lsn,
+    source_rows,
+)
+from tests.fixtures.pipeline import LogRecord, RunningPipeline, state_of
 
 pytestmark = [pytest.mark.postgres, pytest.mark.kafka]
 
@@ -63,3 +72,28 @@ def test_a_daemon_killed_at_any_step_loses_nothing_and_repeats_nothing(
         made.wait_until_logged(made.wal_end(), daemon)
     assert made.stop(daemon) == 0
     assert_log_is_the_source(made, database, topic_prefix)
+
+
+def test_at_least_once_a_daemon_killed_repeats_events_and_loses_none(
+    pipeline: Callable[..., RunningPipeline], database: dict[str, str], topic_prefix: str
+) -> None:
+    made = pipeline(**SMALL)
+    least = {"MILLRACE_LOG__DELIVERY": "at_least_once"}
+    with psycopg.connect(make_conninfo(**database), autocommit=True) as connection:
+        connection.execute(SCHEMA)
+        daemon = made.start({**least, VARIABLE: f"{FaultPoint.BATCH_WRITTEN}:7"})
+        daemon.wait_until(lambda: (p := made.progress()) is not None and p.phase == "streaming")
+        change(connection, seed=1, transactions=20)
+        assert daemon.wait(60) == -signal.SIGKILL
+        daemon = made.start(least)
+        made.wait_until_logged(made.wal_end(), daemon)
+    assert made.stop(daemon) == 0
+    records = made.log()
+    known: dict[tuple[Position, str | None, str, int], LogRecord] = {}
+    for record in records:
+        known.setdefault((record.position, record.key, record.op, record.partition), record)
+    assert len(known) < len(records)
+    assert_log_is_whole(list(known.values()), snapshot_lsn(made))
+    with psycopg.connect(make_conninfo(**database)) as connection:
+        items = [record for record in records if record.topic == f"{topic_prefix}.public.item"]
+        assert state_of(items) == source_rows(connection, "item", "'id', id")
