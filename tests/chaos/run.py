@@ -1,6 +1,7 @@
 """How long, which seed → one run: servers, load, faults, an end, and the verdict on the log."""
 
 import json
+import signal
 import statistics
 import threading
 import time
@@ -171,9 +172,11 @@ def _await_recovery(fault: Fault, probe: Probe, outcome: Outcome) -> None:
 
 
 def _end_daemons(stand: Stand, outcome: Outcome) -> None:
-    for daemon in reversed(stand.daemons):  # a standby first
+    active = stand.active()
+    for daemon in sorted(stand.daemons, key=lambda daemon: daemon is active):
         code = daemon.stop()
-        if code != ExitCode.OK:
+        # A standby that has just been started again may not listen yet.
+        if code != ExitCode.OK and (daemon is active or code != -signal.SIGTERM):
             outcome.complaints.append(f"{daemon.name} ended with exit code {code} when told to")
         outcome.exits.update(daemon.exits)
         for bad in sorted({*daemon.exits} & _NO_EXITS - {ExitCode.OK}):
