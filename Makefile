@@ -14,7 +14,7 @@ RUN := .venv/bin/python
 PIP := $(RUN) -m pip --quiet --disable-pip-version-check --no-input
 SETS := kafka spark opensearch
 
-.PHONY: help setup prerequisites environment jars registry demo stop test golden fuzz lint bench bench-peers lock clean
+.PHONY: help setup prerequisites environment jars registry demo stop test golden fuzz chaos lint bench bench-peers lock clean
 
 ## help                 list these commands
 help:
@@ -84,6 +84,11 @@ fuzz: setup $(if $(SANITIZE),sanitized)
 	@$(if $(SANITIZE),cd $(SANITIZED) && $(CHECKED)) $(CURDIR)/$(RUN) -m tests.fuzz \
 		--inputs $(or $(INPUTS),1000000) --seed $(or $(SEED),1) \
 		$(if $(TARGETS),--targets $(TARGETS))
+
+## chaos [DURATION=s]   faults of every kind under load, then the log is checked; SEED=n, KEEP=dir
+chaos: setup
+	@$(RUN) -m tests.chaos --duration $(or $(DURATION),180) --seed $(or $(SEED),1) \
+		$(if $(KEEP),--keep "$(KEEP)")
 
 # A copy whose compiled part checks every access to memory and every sum. The checks have to be
 # loaded before Python, whose own allocator would hide what is read behind an end.

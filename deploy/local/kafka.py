@@ -94,6 +94,7 @@ class Kafka:
         self.port = reserve_port()
         self.advertised_port = self.port
         self.settings = dict(settings or {})
+        self.environment: dict[str, str] = {}
         self.process: Process | None = None
         self._ports = {"INTERNAL": reserve_port(), "CONTROLLER": reserve_port()}
         if security is not None:
@@ -108,6 +109,11 @@ class Kafka:
     def bootstrap_servers(self) -> str:
         """Where a client without TLS connects."""
         return f"127.0.0.1:{self.advertised_port}"
+
+    @property
+    def inner_servers(self) -> str:
+        """Where the broker talks to itself: a way around a proxy that is put before clients."""
+        return f"127.0.0.1:{self._ports['INTERNAL']}"
 
     def client_options(self) -> dict[str, str]:
         """Return librdkafka's options to connect: by TLS and password where there is security."""
@@ -210,15 +216,15 @@ class Kafka:
             f"-Dlog4j2.configurationFile={self._folder / 'log4j2.properties'}",
             *("-cp", classpath("kafka")),
         )
-        return Command(name, (java(), *options, *words), self._folder / "kafka.log")
+        words = (java(), *options, *words)
+        return Command(name, words, self._folder / "kafka.log", environment=self.environment)
 
     def _answers(self) -> bool:
         # Asked too early, librdkafka would complain about each refused connection.
         if not accepts(self.port):
             return False
-        address = f"127.0.0.1:{self._ports['INTERNAL']}"
         try:
-            client = AdminClient({"bootstrap.servers": address}, logger=_librdkafka)
+            client = AdminClient({"bootstrap.servers": self.inner_servers}, logger=_librdkafka)
             return bool(client.list_topics(timeout=2).brokers)
         except KafkaException:
             return False

@@ -77,3 +77,15 @@ def test_slow_connection_answers_late(echo: int, proxy: MakeProxy) -> None:
         started = time.monotonic()
         assert ask(connection) == b"hello"
         assert time.monotonic() - started >= 0.2
+
+
+def test_stalled_connection_answers_once_it_is_restored(echo: int, proxy: MakeProxy) -> None:
+    way = proxy(echo)
+    with connect(way) as connection:
+        way.stall()
+        connection.settimeout(0.1)
+        with pytest.raises(TimeoutError):
+            ask(connection)
+        way.restore()
+        connection.settimeout(1)
+        assert connection.recv(100) == b"hello"

@@ -1,0 +1,40 @@
+"""``python -m tests.chaos``: a run → what is wrong, one line of figures, and an exit code."""
+
+import argparse
+import json
+import logging
+import shutil
+import sys
+from pathlib import Path
+
+from deploy.local.accounts import run_folder
+from tests.chaos.nemesis import KINDS, WEIGHTS
+from tests.chaos.run import Plan, run
+
+
+def main() -> int:
+    """Run once; 1 where anything is lost, twice, out of order or different."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--duration", type=float, default=180, help="seconds of faults")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--keep", type=Path, help="a folder for committed.jsonl and log.jsonl")
+    parser.add_argument("--kinds", nargs="*", choices=KINDS, help="these kinds of fault only")
+    parser.add_argument("--module", default="millrace", help="what is run as the daemon")
+    options = parser.parse_args()
+    logging.disable()  # Kafka's clients tell of every fault
+    kinds = {kind: WEIGHTS[kind] for kind in options.kinds or WEIGHTS}
+    plan = Plan(options.duration, options.seed, kinds, options.module, options.keep)
+    folder = run_folder("millrace-chaos-")
+    outcome = run(plan, folder)
+    for complaint in (*outcome.complaints, *outcome.verdict.shown):
+        print(complaint)
+    print(json.dumps({"benchmark": "chaos", "figures": outcome.figures}, ensure_ascii=False))
+    if outcome.is_good:
+        shutil.rmtree(folder, ignore_errors=True)
+        return 0
+    print(f"seed {plan.seed}: the log is not what was committed; logs of the servers: {folder}")
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,257 @@
+"""A seed → faults, one after the other, each with an end from which on the daemon recovers."""
+
+import os
+import random
+import signal
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from tests.chaos.stand import ROLE, TABLES, Stand
+
+_STEP_S: Final = 0.05
+_DIES_S: Final = 10.0
+_CLOCK_S: Final = (-90_000, -3_000, 600, 3_000)
+"""Brokers refuse records of more than an hour ahead (log.message.timestamp.after.max.ms)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One that was injected: its kind, and when it was over (seconds of the monotonic clock)."""
+
+    kind: str
+    ended: float
+    hit: bool
+    """Whether it met anything: a full disk that nobody wrote to is no fault."""
+
+
+class Nemesis:
+    """Knows how to break each part, and how to mend it again."""
+
+    def __init__(self, stand: Stand, seed: int, kinds: Mapping[str, int]) -> None:
+        self._stand = stand
+        self._random = random.Random(f"nemesis {seed}")  # noqa: S311 (repeatable)
+        self._kinds = [kind for kind, weight in kinds.items() for _ in range(weight)]
+        self._left: list[str] = []
+
+    def calm_s(self) -> float:
+        """How long to leave them alone before the next one."""
+        return self._random.uniform(0.1, 2.0)
+
+    def impatient(self) -> bool:
+        """Whether the next one comes before this one is recovered from."""
+        return self._random.random() < 0.2
+
+    def next(self) -> Fault:
+        """Choose one, do it, and end it."""
+        if not self._left:  # so that a short run has many kinds
+            self._left = self._random.sample(self._kinds, len(self._kinds))
+        kind = self._left.pop()
+        hit = KINDS[kind](self) is not False
+        return Fault(kind, time.monotonic(), hit)
+
+    def kill_daemon(self) -> None:
+        self._stand.active().process.kill()
+
+    def stop_daemon(self) -> None:
+        self._stand.active().process.stop()
+
+    def kill_daemon_amid_commits(self) -> None:
+        """A broker that hangs has what was sent and not committed: then the daemon dies."""
+        self._stand.kafka.pause()
+        self._last(0.2, 1.0)
+        self._stand.active().process.kill()
+        self._stand.kafka.resume()
+
+    def pause_daemon(self) -> None:
+        process = self._stand.active().process
+        process.pause()
+        self._last(1, 15)
+        process.resume()
+
+    def kill_broker(self) -> None:
+        self._stand.kafka.kill()
+        self._last(0, 3)
+        self._stand.kafka.start()
+
+    def pause_broker(self) -> None:
+        self._stand.kafka.pause()
+        self._last(1, 8)
+        self._stand.kafka.resume()
+
+    def end_walsender(self) -> bool:
+        pid = self._stand.walsender()
+        return pid is not None and bool(self._stand.ask(f"SELECT pg_terminate_backend({pid})"))
+
+    def kill_walsender(self) -> bool:
+        """PostgreSQL ends all sessions then, and recovers from its WAL."""
+        if not _send(self._stand.walsender(), signal.SIGKILL):
+            return False
+        time.sleep(_STEP_S)  # the server's main process notices first
+        return self._stand.until(lambda: self._stand.ask("SELECT 1"))
+
+    def pause_walsender(self) -> bool:
+        pid = self._stand.walsender()
+        if not _send(pid, signal.SIGSTOP):
+            return False
+        self._last(1, 8)
+        return _send(pid, signal.SIGCONT)
+
+    def crash_postgres(self) -> None:
+        self._stand.postgres.kill()
+        self._last(0, 2)
+        self._stand.postgres.start()
+
+    def cut_source(self) -> None:
+        self._stand.source_way.cut()
+        self._last(0, 4)
+        self._stand.source_way.restore()
+
+    def deafen_source(self) -> None:
+        self._stand.source_way.deafen()
+        self._last(1, 12)
+        self._stand.source_way.restore()
+
+    def stall_source(self) -> None:
+        self._stand.source_way.stall()
+        self._last(1, 8)
+        self._stand.source_way.restore()
+
+    def slow_source(self) -> None:
+        self._stand.source_way.slow(self._random.uniform(0.02, 0.2))
+        self._last(2, 6)
+        self._stand.source_way.restore()
+
+    def cut_kafka(self) -> None:
+        self._stand.kafka_way.cut()
+        self._last(0, 4)
+        self._stand.kafka_way.restore()
+
+    def deafen_kafka(self) -> None:
+        self._stand.kafka_way.deafen()
+        self._last(1, 8)
+        self._stand.kafka_way.restore()
+
+    def stall_kafka(self) -> None:
+        self._stand.kafka_way.stall()
+        self._last(1, 8)
+        self._stand.kafka_way.restore()
+
+    def slow_kafka(self) -> None:
+        self._stand.kafka_way.slow(self._random.uniform(0.02, 0.2))
+        self._last(2, 6)
+        self._stand.kafka_way.restore()
+
+    def fill_broker_disk(self) -> bool:
+        """The broker gives up its log directory, and with it itself; somebody makes room."""
+        shim, kafka = self._stand.kafka_shim, self._stand.kafka
+        before = shim.refused
+        shim.fill_disk(True)
+        process = kafka.process
+        self._stand.until(lambda: process is None or not process.running, _DIES_S)
+        shim.fill_disk(False)
+        kafka.kill()
+        kafka.start()
+        return shim.refused > before
+
+    def fill_spill_disk(self) -> bool:
+        shim = self._stand.daemon_shim
+        before = shim.refused
+        shim.fill_disk(True)
+        self._last(2, 6)
+        shim.fill_disk(False)
+        return shim.refused > before
+
+    def lock_role_out(self) -> None:
+        self._without(f"ALTER ROLE {ROLE} NOLOGIN", f"ALTER ROLE {ROLE} LOGIN")
+
+    def forbid_replication(self) -> None:
+        self._without(f"ALTER ROLE {ROLE} NOREPLICATION", f"ALTER ROLE {ROLE} REPLICATION")
+
+    def revoke_select(self) -> None:
+        tables = ", ".join(TABLES)
+        self._stand.ask(f"REVOKE SELECT ON {tables} FROM {ROLE}")
+        self._last(1, 4)
+        self._stand.ask(f"GRANT SELECT ON {tables} TO {ROLE}")
+
+    def change_publication(self) -> None:
+        """Options that make no difference to these tables; every one is sent anew."""
+        name = self._stand.publication
+        for statement in (
+            f"ALTER PUBLICATION {name} SET (publish_via_partition_root = false)",
+            f"ALTER PUBLICATION {name} SET TABLE {', '.join(sorted(TABLES))}",
+            f"ALTER PUBLICATION {name} SET (publish_via_partition_root = true)",
+        ):
+            self._stand.ask(statement)
+            self._last(0, 0.5)
+
+    def move_daemon_clock(self) -> None:
+        self._move_clock(self._stand.daemon_shim.set_clock)
+
+    def move_broker_clock(self) -> None:
+        self._move_clock(self._stand.kafka_shim.set_clock)
+
+    def _move_clock(self, set_clock: Callable[[int], None]) -> None:
+        set_clock(self._random.choice(_CLOCK_S))
+        self._last(2, 6)
+        set_clock(0)
+
+    def _without(self, take: str, give: str) -> None:
+        self._stand.ask(take)
+        sessions = f"pg_stat_activity WHERE usename = '{ROLE}'"
+        self._stand.ask(f"SELECT count(pg_terminate_backend(pid)) FROM {sessions}")
+        self._last(1, 5)
+        self._stand.ask(give)
+
+    def _last(self, least_s: float, most_s: float) -> None:
+        time.sleep(self._random.uniform(least_s, most_s))
+
+
+def _send(pid: int | None, number: signal.Signals) -> bool:
+    """Signal a process that others may have ended by now; returns whether it was there."""
+    if pid is None:
+        return False
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+KINDS: Final[Mapping[str, Callable[[Nemesis], bool | None]]] = {
+    "daemon killed": Nemesis.kill_daemon,
+    "daemon killed amid commits": Nemesis.kill_daemon_amid_commits,
+    "daemon stopped": Nemesis.stop_daemon,
+    "daemon paused": Nemesis.pause_daemon,
+    "broker killed": Nemesis.kill_broker,
+    "broker paused": Nemesis.pause_broker,
+    "broker's disk full": Nemesis.fill_broker_disk,
+    "broker's clock moved": Nemesis.move_broker_clock,
+    "walsender ended": Nemesis.end_walsender,
+    "walsender killed": Nemesis.kill_walsender,
+    "walsender paused": Nemesis.pause_walsender,
+    "PostgreSQL crashed": Nemesis.crash_postgres,
+    "source cut off": Nemesis.cut_source,
+    "source deaf": Nemesis.deafen_source,
+    "source stalled": Nemesis.stall_source,
+    "source slow": Nemesis.slow_source,
+    "Kafka cut off": Nemesis.cut_kafka,
+    "Kafka deaf": Nemesis.deafen_kafka,
+    "Kafka stalled": Nemesis.stall_kafka,
+    "Kafka slow": Nemesis.slow_kafka,
+    "spill's disk full": Nemesis.fill_spill_disk,
+    "role locked out": Nemesis.lock_role_out,
+    "replication forbidden": Nemesis.forbid_replication,
+    "SELECT revoked": Nemesis.revoke_select,
+    "publication changed": Nemesis.change_publication,
+    "daemon's clock moved": Nemesis.move_daemon_clock,
+}
+WEIGHTS: Final[Mapping[str, int]] = {
+    **dict.fromkeys(KINDS, 1),
+    "daemon killed": 6,
+    "daemon killed amid commits": 3,
+    "broker killed": 2,
+    "PostgreSQL crashed": 2,
+}
+"""How often each comes in a round."""

@@ -1,0 +1,34 @@
+"""A short run of `make chaos`, and its teeth: a daemon that acknowledges early is found out."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.chaos.run import Plan, run
+
+pytestmark = [
+    pytest.mark.postgres,
+    pytest.mark.kafka,
+    pytest.mark.skipif(sys.platform != "linux", reason="faults of disks and clocks need Linux"),
+]
+DURATION_S = 90
+SEED = 3
+
+
+@pytest.mark.timeout(900)
+def test_whatever_dies_the_log_is_what_was_committed(server_folder: Path) -> None:
+    outcome = run(Plan(DURATION_S, SEED), server_folder)
+    assert outcome.complaints + outcome.verdict.shown == [], f"make chaos SEED={SEED}"
+    assert outcome.is_good
+    assert outcome.faults.total() > 2
+    assert outcome.verdict.transactions > DURATION_S
+
+
+def test_a_daemon_that_acknowledges_before_kafka_has_committed_is_found_out(
+    server_folder: Path,
+) -> None:
+    kinds = {"daemon killed amid commits": 1}
+    outcome = run(Plan(4, SEED, kinds, "tests.chaos.mutant"), server_folder)
+    assert outcome.faults.total() > 0
+    assert outcome.verdict.lost > 0
