@@ -57,6 +57,7 @@ _SETTINGS: Final[Mapping[str, str]] = {
     "log.retention.check.interval.ms": "1000",
     "log.segment.delete.delay.ms": "1000",
     "log.initial.task.delay.ms": "500",
+    "transaction.abort.timed.out.transaction.cleanup.interval.ms": "500",
     "broker.session.timeout.ms": "4500",
     "broker.heartbeat.interval.ms": "300",
 }

@@ -185,7 +185,7 @@ def timeless(records: list[Record], read: Callable[[bytes], Any]) -> list[Any]:
     ]
 
 
-@settings(max_examples=150)
+@settings(max_examples=75)
 @given(st.data())
 def test_the_compiled_way_writes_what_pure_python_writes(data: st.DataObject) -> None:
     schema = data.draw(tables())
@@ -202,7 +202,7 @@ def test_the_compiled_way_writes_what_pure_python_writes(data: st.DataObject) ->
     assert fast_place == pure_place
 
 
-@settings(max_examples=200)
+@settings(max_examples=100)
 @given(st.data())
 def test_bytes_that_are_wrong_are_the_same_error_to_both(data: st.DataObject) -> None:
     schema = data.draw(tables())

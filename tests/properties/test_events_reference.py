@@ -22,7 +22,7 @@ from cdc.wal.messages import ABSENT, Origin, Row, Value
 
 T = TypeVar("T")
 CLOCK_NS = 1_795_254_064_438_971_317
-EVENTS = settings(max_examples=500)
+EVENTS = settings(max_examples=250)
 
 # type: PostgreSQL's text of some values, malformed ones among them now and then
 TEXTS: dict[str, st.SearchStrategy[str]] = {

@@ -135,7 +135,7 @@ def cases(draw: st.DrawFn) -> tuple[Column, bytes]:
     return column, text.encode()
 
 
-@settings(max_examples=800)
+@settings(max_examples=400)
 @given(cases(), MODES)
 def test_a_fragment_is_the_json_of_the_value(case: tuple[Column, bytes], modes: ValueModes) -> None:
     column, text = case
@@ -250,7 +250,7 @@ PROMISES: dict[Kind, Callable[[str, Codec], str | None]] = {
 """What each kind says of the texts that it names, written as a compiled path would."""
 
 
-@settings(max_examples=800)
+@settings(max_examples=400)
 @given(cases(), MODES)
 @example((Column(name="c", type="float8", type_oid=1, declared="f"), b"0.00001"), NATIVE)
 def test_a_kind_keeps_its_promise(case: tuple[Column, bytes], modes: ValueModes) -> None:
