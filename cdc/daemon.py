@@ -12,8 +12,9 @@ import structlog
 
 from cdc.backfill import Backfill, SnapshotObserver
 from cdc.errors import MillraceError
+from cdc.hold import StoppedError
 from cdc.records.state import Progress
-from cdc.session import Session, StoppedError
+from cdc.session import Session
 from cdc.settings import Settings
 from cdc.signals import Channel, Signals
 from cdc.streaming import Streaming
@@ -98,7 +99,7 @@ class Daemon:
             log.info("streaming", slot=progress.slot, position=str(progress.position))
             Streaming(
                 self._settings.capture,
-                session.hold_slot(),
+                session.hold.stream(),
                 session.writers,
                 session.tables,
                 progress,

@@ -4,10 +4,8 @@ docs/decisions/0002-start-and-acknowledge.md has the order of a start and what e
 after a death at any point.
 """
 
-import math
 import threading
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 
 import psycopg
@@ -16,8 +14,9 @@ from psycopg.pq.abc import PGconn
 
 from cdc import start
 from cdc.backfill import Again, Backfill, SnapshotObserver, SnapshotWriter
-from cdc.errors import ConfigError, SlotInUseError, UnreadTableError
+from cdc.errors import ConfigError, UnreadTableError
 from cdc.faults import FaultPoint, reach
+from cdc.hold import Hold, StoppedError
 from cdc.kafka.producer import LogWriter
 from cdc.kafka.state import last_progress, read_all
 from cdc.kafka.topics import LogTopics
@@ -33,7 +32,6 @@ from cdc.postgres.connection import (
     identify,
 )
 from cdc.postgres.reselect import Rereading
-from cdc.postgres.stream import ReplicationStream
 from cdc.records.position import Position
 from cdc.records.schema import TableName, TableSchema
 from cdc.records.state import Phase, Progress, TableState, progress_record
@@ -43,13 +41,6 @@ from cdc.tables import Lookups, Tables, check_published
 from cdc.wiring import event_rules, lookups, pipeline
 
 log = structlog.get_logger()
-WAITING_LINE_S = 10
-DRAIN_S_MAX = 10.0
-"""How long Kafka may take to answer after we were told to stop; supervisors kill after longer."""
-
-
-class StoppedError(Exception):
-    """The daemon was told to stop while it waited for something; not an error to anybody."""
 
 
 class Session:
@@ -69,24 +60,23 @@ class Session:
         self._capture = settings.capture
         self._stack = stack
         self._stop = stop
-        self._stream: ReplicationStream | None = None
-        self._drain_until: float | None = None
+        self.hold = Hold(settings, stack, stop)
 
     def open(self, again: Sequence[str] = ()) -> None:
         """Connect to both sides, hold the slot and the log, and make sure that they fit."""
         self._sql = self._stack.enter_context(connect(self._settings.source, purpose="control"))
         self._system = self._identify()
         self._check_tables()
-        self._topics = LogTopics(self._settings, self.keep_alive)
+        self._topics = LogTopics(self._settings, self.hold.keep_alive)
         self._topics.check_reachable()
-        self._patiently(self._take_lock)
+        self.hold.lock(self._sql)
         # A standby has waited long: the tables may be others by now.
         self._system = self._identify()
         self._described = self._publish(self._check_tables(), again)
         self._slot = slot.inspect(self._sql, self._capture.slot_name)
         if self._slot is not None:
             slot.verify(self._sql, self._slot)
-            self.hold_slot()
+            self.hold.stream()
         self._topics.ensure_state_topics()
         self.writers = self._open_writers()
         self._progress = self._last_progress()
@@ -127,7 +117,7 @@ class Session:
 
     def end_slot(self) -> None:
         """Take the slot away: nobody is going to stream from it."""
-        self._release_slot()
+        self.hold.release()
         slot.drop(self._sql, self._capture.slot_name)
 
     def catch_up(
@@ -138,7 +128,7 @@ class Session:
         # As long as a snapshot is exported, the source can't vacuum, nor remove WAL: not for long.
         with ExitStack() as exporting:
             if progress is None or progress.phase is Phase.CREATING:
-                self._release_slot()
+                self.hold.release()
                 progress, exported = start.create_slot(
                     self._settings,
                     self._sql,
@@ -146,7 +136,7 @@ class Session:
                     self._system,
                     self.writer,
                     left_over=self._slot,
-                    on_wait=self._wait_for_open_transactions,
+                    on_wait=self.hold.wait_for_open_transactions,
                 )
             if self.tables.unread(self._described, again):
                 if exported is None:
@@ -184,7 +174,7 @@ class Session:
         return slot.exact_snapshot(
             self._settings.source,
             self._capture.slot_name,
-            on_wait=self._wait_for_open_transactions,
+            on_wait=self.hold.wait_for_open_transactions,
         )
 
     def _snapshot_writer(self, observer: SnapshotObserver) -> SnapshotWriter:
@@ -192,7 +182,7 @@ class Session:
             self._capture,
             self.writer,
             self.tables,
-            keep_alive=self.keep_alive,
+            keep_alive=self.hold.keep_alive,
             observer=observer,
         )
 
@@ -248,112 +238,39 @@ class Session:
         stack.callback(connection.finish)
         return connection
 
-    def _wait_for_open_transactions(self, waited_s: float) -> None:
-        """Stay in touch while a new slot waits for the transactions that were open before it."""
-        self.keep_alive()
-        if self._stop.is_set():
-            raise StoppedError
-        if int(waited_s) % WAITING_LINE_S == 1:
-            log.info("a new slot waits for open transactions of the source", seconds=int(waited_s))
-
-    def _patiently(self, attempt: Callable[[], SlotInUseError | None]) -> None:
-        """Try until it works, slot.max.retries times; raises the last SlotInUseError."""
-        retries = 0
-        while (refusal := attempt()) is not None:
-            if retries == self._capture.slot_max_retries:
-                raise refusal
-            retries += 1
-            log.info("waiting", reason=refusal.what, retry=retries)
-            if self._stop.wait(self._capture.slot_retry_delay_ms / 1_000):
-                raise StoppedError
-
-    def _take_lock(self) -> SlotInUseError | None:
-        name = self._capture.slot_name
-        if slot.lock(self._sql, name):
-            return None
-        return SlotInUseError(
-            "another daemon captures through this slot",
-            where=f"slot {name}",
-            remedy="stop the other daemon, or raise slot.max.retries to stand by for longer",
-        )
-
-    def hold_slot(self) -> ReplicationStream:
-        """Start replication, unless this session has; it gives nothing until it is read."""
-        if self._stream is None:
-            self._patiently(self._start_stream)
-        assert self._stream is not None  # noqa: S101 (_patiently raises otherwise)
-        return self._stream
-
-    def _start_stream(self) -> SlotInUseError | None:
-        connection = connect_replication(self._settings.source)
-        try:
-            self._stream = ReplicationStream.start(
-                connection,
-                self._capture.slot_name,
-                self._capture.publication_name,
-                status_interval_ms=self._capture.status_update_interval_ms,
-            )
-        except SlotInUseError as refusal:
-            connection.finish()
-            return refusal
-        except BaseException:
-            connection.finish()
-            raise
-        self._stack.callback(self._stream.close)
-        return None
-
-    def _release_slot(self) -> None:
-        if self._stream is not None:
-            self._stream.close()  # closing once more, when the stack unwinds, does nothing
-            self._stream = None
-
-    def keep_alive(self) -> None:
-        """Answer PostgreSQL when it is time to, whatever else is being waited for.
-
-        Raises StoppedError, once, where we were told to stop and wait for Kafka in vain.
-        """
-        if self._stream is not None:
-            self._stream.keep_alive()
-        if not self._stop.is_set():
-            return
-        if self._drain_until is None:
-            self._drain_until = time.monotonic() + DRAIN_S_MAX
-        elif time.monotonic() > self._drain_until:
-            self._drain_until = math.inf
-            log.warning(
-                "stopped without draining: Kafka doesn't answer; the next start sends what is left"
-            )
-            raise StoppedError
-
     def _open_writers(self) -> tuple[LogWriter, LogWriter]:
         """Both are opened before anything is read: what an older one may still do is settled."""
         name = f"millrace-{self._capture.topic_prefix}-{self._capture.slot_name}"
         return self._open_writer(name), self._open_writer(f"{name}.2")
 
     def _open_writer(self, transactional_id: str) -> LogWriter:
-        writer = LogWriter(self._settings.kafka, transactional_id, while_waiting=self.keep_alive)
+        writer = LogWriter(
+            self._settings.kafka, transactional_id, while_waiting=self.hold.keep_alive
+        )
         self._stack.callback(writer.close)
         writer.open()
         return writer
 
     def _last_progress(self) -> Progress | None:
         topic = progress_topic(self._capture.topic_prefix)
-        return last_progress(self._settings.kafka, topic, self._capture.slot_name, self.keep_alive)
+        return last_progress(
+            self._settings.kafka, topic, self._capture.slot_name, self.hold.keep_alive
+        )
 
     def _open_tables(self) -> Tables:
         prefix, kafka = self._capture.topic_prefix, self._settings.kafka
         return Tables(
             self._settings,
             self._system.database,
-            read_all(kafka, table_topic(prefix), TableState, self.keep_alive),
-            read_all(kafka, schema_topic(prefix), TableSchema, self.keep_alive),
+            read_all(kafka, table_topic(prefix), TableState, self.hold.keep_alive),
+            read_all(kafka, schema_topic(prefix), TableSchema, self.hold.keep_alive),
             self._lookups(),
             event_rules(self._settings),
             pipeline(self._settings, self._topics.open_topic),
         )
 
     def _lookups(self) -> Lookups:
-        rereading = Rereading(self._settings.source, self.keep_alive)
+        rereading = Rereading(self._settings.source, self.hold.keep_alive)
         self._stack.callback(rereading.close)
         return lookups(self._sql, self._capture, rereading)
 
