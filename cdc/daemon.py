@@ -11,7 +11,7 @@ from typing import Protocol
 import structlog
 
 from cdc.backfill import Backfill, SnapshotObserver
-from cdc.errors import MillraceError
+from cdc.errors import GapError, MillraceError, SlotInUseError
 from cdc.hold import StoppedError
 from cdc.records.state import Progress
 from cdc.session import Session
@@ -51,6 +51,7 @@ class Daemon:
         self._observer = observer
         self._open_channel = open_channel
         self._was_capturing = False
+        self._has_waited = False
 
     def run(self, stop: threading.Event) -> None:
         """Capture until stopped; raises a MillraceError that starting over doesn't mend."""
@@ -62,7 +63,11 @@ class Daemon:
             except StoppedError:
                 return
             except MillraceError as error:
-                if not (error.retry and self._was_capturing):
+                # One that never had the slot gives up as slot.max.retries says.
+                lasting = self._was_capturing or (
+                    self._has_waited and not isinstance(error, SlotInUseError)
+                )
+                if not (error.retry and lasting):
                     raise
                 if time.monotonic() - started >= STEADY_S:
                     delay_s = RETRY_DELAY_S
@@ -82,7 +87,10 @@ class Daemon:
         with ExitStack() as stack:
             session = Session(self._settings, stack, stop)
             mode = self._settings.capture.snapshot_mode
-            session.open()
+            try:
+                session.open()
+            finally:
+                self._has_waited |= session.has_waited
             if session.is_complete:
                 log.info("nothing to do: snapshot.mode is initial_only, and it was done before")
                 return
@@ -99,7 +107,7 @@ class Daemon:
             log.info("streaming", slot=progress.slot, position=str(progress.position))
             Streaming(
                 self._settings.capture,
-                session.hold.stream(),
+                session.hold,
                 session.writers,
                 session.tables,
                 progress,
@@ -114,6 +122,16 @@ class Daemon:
             return None
         stack.callback(signals.close)
         return Channel(signals, partial(session.read_again, self._backfill, self._observer))
+
+    def find_gap(self, stop: threading.Event) -> GapError | None:
+        """Why `run` would refuse to go on; None: it wouldn't. Changes nothing."""
+        with ExitStack() as stack:
+            return Session(self._settings, stack, stop).find_gap()
+
+    def begin_epoch(self, stop: threading.Event) -> int:
+        """Let the log go on from the source as it is now; returns the new epoch."""
+        with ExitStack() as stack:
+            return Session(self._settings, stack, stop).begin_epoch()
 
     def snapshot(self, names: Sequence[str], stop: threading.Event) -> None:
         """Read the named tables (again), or those that were never read whole; no streaming."""

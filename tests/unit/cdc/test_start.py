@@ -24,6 +24,8 @@ SLOT = SlotState(
     lag_bytes=0,
     retained_bytes=0,
     invalidation_reason=None,
+    failover=False,
+    synced=False,
 )
 
 
