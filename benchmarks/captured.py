@@ -9,6 +9,7 @@ from typing import Final
 
 from benchmarks.scene import PREFIX, Scene
 from benchmarks.shapes import Shape
+from cdc.in_progress import InProgress
 from cdc.postgres import catalog, publication, slot
 from cdc.postgres.captured import captured_tables
 from cdc.postgres.connection import connect, connect_replication
@@ -17,6 +18,7 @@ from cdc.readable import no_topic
 from cdc.records.position import Lsn, Position
 from cdc.records.state import Phase, Progress, TableState
 from cdc.records.topics import data_topic
+from cdc.spill import spill_directory
 from cdc.tables import Lookups, Tables
 from cdc.translation import Limits, Translation
 from cdc.wiring import event_rules, pipeline
@@ -24,6 +26,18 @@ from cdc.wiring import event_rules, pipeline
 LIMITS: Final = Limits(1_000, 16 << 20)
 DRAIN: Final = "drain"
 """pg_recvlogical's slot."""
+
+
+def translated(
+    translation: Translation, data: bytearray, start: int, end: int
+) -> Iterator[tuple[int, int]]:
+    """Translate all whole messages; how many events each step made, and where it ended."""
+    while True:
+        used = translation.feed(data, start, end, LIMITS)
+        if used == start and not translation.is_behind:
+            return
+        yield translation.take().events, used
+        start = used
 
 
 class Captured:
@@ -69,7 +83,10 @@ class Captured:
             log="", slot="", system_identifier="", timeline=1, database="", phase=Phase.STREAMING,
             position=start, cut=start, flush_lsn=Lsn(0),
         )  # fmt: skip
-        return Translation(tables, progress, lambda _: None, compiled=compiled)
+        in_progress = InProgress(spill_directory(None), 32 << 20)
+        return Translation(
+            tables, progress, lambda _: None, in_progress=in_progress, compiled=compiled
+        )
 
     def make_slot(self, name: str) -> None:
         """Make a slot that keeps what is written from here on."""

@@ -10,7 +10,7 @@ import time
 from collections.abc import Sequence
 from statistics import median
 
-from benchmarks.captured import DRAIN, LIMITS, Captured, backlog
+from benchmarks.captured import DRAIN, Captured, backlog, translated
 from benchmarks.scene import PRESETS, load, own_peak_rss_mb, say, scene
 from benchmarks.shapes import SHAPES
 from cdc.records.position import Lsn
@@ -60,8 +60,8 @@ def _capture(captured: Captured, end: Lsn) -> bytearray:
             stream.read(1.0)
             start, stop = stream.filled
             data += stream.buffer[start:stop]
-            while start != (start := translation.feed(stream.buffer, start, stop, LIMITS)):
-                translation.take()
+            for _, used in translated(translation, stream.buffer, start, stop):
+                start = used
             del data[len(data) - (stop - start) :]
             stream.used(start, translation.received)
             if translation.cursor.flush_lsn >= end:
@@ -77,10 +77,8 @@ def _round(captured: Captured, data: bytearray, rows: int) -> tuple[float, float
 
 def _seconds(captured: Captured, data: bytearray, rows: int, compiled: bool) -> float:
     translation = captured.translation(compiled=compiled)
-    made = start = 0
     started = time.process_time()
-    while start != (start := translation.feed(data, start, len(data), LIMITS)):
-        made += translation.take().events
+    made = sum(events for events, _ in translated(translation, data, 0, len(data)))
     seconds = time.process_time() - started
     if made < rows:
         raise RuntimeError(f"{made} events of {rows} rows")

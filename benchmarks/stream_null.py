@@ -11,7 +11,7 @@ import time
 from collections.abc import Sequence
 from statistics import median
 
-from benchmarks.captured import DRAIN, LIMITS, Captured, backlog
+from benchmarks.captured import DRAIN, Captured, backlog, translated
 from benchmarks.scene import Scene, load, own_peak_rss_mb, say, scene
 from benchmarks.shapes import SHAPES, Shape
 from cdc.records.position import Lsn
@@ -71,8 +71,8 @@ def _read(captured: Captured, end: Lsn, rows: int) -> tuple[float, int]:
         while translation.cursor.flush_lsn < end:
             size += stream.read(1.0)
             start, stop = stream.filled
-            while start != (start := translation.feed(stream.buffer, start, stop, LIMITS)):
-                events += translation.take().events
+            for made, used in translated(translation, stream.buffer, start, stop):
+                events, start = events + made, used
             stream.used(start, translation.received)
             stream.keep_alive()
         seconds = time.monotonic() - started

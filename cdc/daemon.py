@@ -11,12 +11,14 @@ from typing import Protocol
 import structlog
 
 from cdc.backfill import Backfill, SnapshotObserver
-from cdc.errors import GapError, MillraceError, SlotInUseError
+from cdc.errors import GapError, MillraceError, SlotInUseError, UnclearMessagesError
 from cdc.hold import StoppedError
 from cdc.records.state import Progress
+from cdc.renewal import Renewal
 from cdc.session import Session
 from cdc.settings import Settings
 from cdc.signals import Channel, Signals
+from cdc.spill import spill_directory
 from cdc.streaming import Streaming
 from cdc.tables import Tables
 
@@ -52,6 +54,8 @@ class Daemon:
         self._open_channel = open_channel
         self._was_capturing = False
         self._has_waited = False
+        self._in_progress = True
+        """Whether large transactions may be sent before they have ended."""
 
     def run(self, stop: threading.Event) -> None:
         """Capture until stopped; raises a MillraceError that starting over doesn't mend."""
@@ -69,6 +73,7 @@ class Daemon:
                 )
                 if not (error.retry and lasting):
                     raise
+                self._in_progress = not isinstance(error, UnclearMessagesError)
                 if time.monotonic() - started >= STEADY_S:
                     delay_s = RETRY_DELAY_S
                 log.warning(
@@ -85,8 +90,9 @@ class Daemon:
 
     def _capture(self, stop: threading.Event) -> None:
         with ExitStack() as stack:
-            session = Session(self._settings, stack, stop)
+            session = Session(self._settings, stack, stop, in_progress=self._in_progress)
             mode = self._settings.capture.snapshot_mode
+            spill_directory(self._settings.capture.spill_directory)  # raises before all else
             try:
                 session.open()
             finally:
@@ -126,12 +132,12 @@ class Daemon:
     def find_gap(self, stop: threading.Event) -> GapError | None:
         """Why `run` would refuse to go on; None: it wouldn't. Changes nothing."""
         with ExitStack() as stack:
-            return Session(self._settings, stack, stop).find_gap()
+            return Renewal(self._settings, stack, stop).find_gap()
 
     def begin_epoch(self, stop: threading.Event) -> int:
         """Let the log go on from the source as it is now; returns the new epoch."""
         with ExitStack() as stack:
-            return Session(self._settings, stack, stop).begin_epoch()
+            return Renewal(self._settings, stack, stop).begin_epoch()
 
     def snapshot(self, names: Sequence[str], stop: threading.Event) -> None:
         """Read the named tables (again), or those that were never read whole; no streaming."""

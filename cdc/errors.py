@@ -15,6 +15,7 @@ class ExitCode(IntEnum):
     CONFIG = 2
     NOTHING_TO_DO = 3
     BUSY = 4
+    SPILL = 5
     SOURCE_UNREACHABLE = 10
     SOURCE_AUTHENTICATION = 11
     SOURCE_SETTING = 12
@@ -68,6 +69,13 @@ class BusyError(MillraceError):
     """Another run of the same job is under way."""
 
     exit_code = ExitCode.BUSY
+
+
+class SpillError(MillraceError):
+    """The disk doesn't take, or give back, what is too much for memory."""
+
+    exit_code = ExitCode.SPILL
+    retry = True
 
 
 class SourceError(MillraceError):
@@ -147,6 +155,13 @@ class CorruptMessageError(SourceError):
     """Bytes from the replication stream that are not what the protocol says."""
 
     exit_code = ExitCode.CORRUPT_MESSAGE
+
+
+class UnclearMessagesError(SourceError):
+    """A transaction that was sent while it ran can't be put together; sent whole, it can."""
+
+    exit_code = ExitCode.CORRUPT_MESSAGE
+    retry = True
 
 
 class LogError(MillraceError):

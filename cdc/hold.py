@@ -42,14 +42,20 @@ class Hold:
         sql: psycopg.Connection,
         stack: ExitStack,
         stop: threading.Event,
+        *,
+        in_progress: bool,
         on_wait: Callable[[], None],
     ) -> None:
-        """``on_wait`` is called when somebody else has the slot, and this start waits for it."""
+        """``in_progress``: large transactions are to be sent before they have ended.
+
+        ``on_wait`` is called when somebody else has the slot, and this start waits for it.
+        """
         self._source = settings.source
         self._sql = sql
         self._capture = settings.capture
         self._stack = stack
         self._stop = stop
+        self._in_progress = in_progress
         self._on_wait = on_wait
         self._lock: SlotLock | None = None
         self._stream: ReplicationStream | None = None
@@ -142,6 +148,7 @@ class Hold:
                 name,
                 self._capture.publication_name,
                 status_interval_ms=self._capture.status_update_interval_ms,
+                in_progress=self._in_progress,
             )
         except SlotInUseError as refusal:
             connection.finish()

@@ -4,7 +4,6 @@ docs/decisions/0002-start-and-acknowledge.md has the order of a start and what e
 after a death at any point.
 """
 
-import contextlib
 import threading
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
@@ -15,7 +14,7 @@ from psycopg.pq.abc import PGconn
 
 from cdc import start
 from cdc.backfill import Again, Backfill, SnapshotObserver, SnapshotWriter
-from cdc.errors import ConfigError, GapError, UnreadTableError
+from cdc.errors import ConfigError, UnreadTableError
 from cdc.faults import FaultPoint, reach
 from cdc.hold import Hold, StoppedError
 from cdc.kafka.producer import LogWriter
@@ -54,11 +53,20 @@ class Session:
     _slot: slot.SlotState | None
     _progress: Progress | None
 
-    def __init__(self, settings: Settings, stack: ExitStack, stop: threading.Event) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        stack: ExitStack,
+        stop: threading.Event,
+        *,
+        in_progress: bool = True,
+    ) -> None:
+        """``in_progress``: large transactions are to be sent before they have ended."""
         self._settings = settings
         self._capture = settings.capture
         self._stack = stack
         self._stop = stop
+        self._in_progress = in_progress
         self.has_waited = False
         """Whether this start has stood by: then all that a start checks at first was right."""
 
@@ -82,48 +90,16 @@ class Session:
             check_published(whole, _published(self._described))
         self._topics.ensure_data_topics(self.tables.states.values(), self._described)
 
-    def begin_epoch(self) -> int:
-        """Record that the log goes on from this server's history; returns the epoch.
-
-        The slot is taken away. Where an epoch was begun, and nothing of it is in the log yet, it
-        is that one. Raises ConfigError where the log has nothing to go on from.
-        """
-        self._take_lock()
-        with contextlib.suppress(GapError):  # what a lost slot says is why we are here
-            self._hold_slot()
-        self._open_log()
-        before = self._progress
-        if before is None:
-            raise start.nothing_to_go_on_from(self._capture.slot_name)
-        if before.phase is not Phase.CREATING:
-            topic = table_topic(self._capture.topic_prefix)
-            states = read_all(self._settings.kafka, topic, TableState, self.hold.keep_alive)
-            self.writer.write(start.new_epoch(self._settings, self._system, before, states))
-            self.writer.commit()
-            reach(FaultPoint.EPOCH_RECORDED)
-            before = self._last_progress()
-            assert before is not None  # noqa: S101 (it was written just now)
-        self.end_slot()
-        return before.position.epoch
-
-    def find_gap(self) -> GapError | None:
-        """Look, without taking anything, why a start would refuse to go on; None: it wouldn't."""
-        self._connect()
-        self._check_tables()
-        progress = self._last_progress()
-        if progress is None:
-            raise start.nothing_to_go_on_from(self._capture.slot_name)
-        self._slot = slot.inspect(self._sql, self._capture.slot_name)
-        try:
-            if progress.phase is not Phase.CREATING:
-                self._check_continuity(progress)
-        except GapError as gap:
-            return gap
-        return None
-
     def _connect(self) -> None:
         self._sql = self._stack.enter_context(connect(self._settings.source, purpose="control"))
-        self.hold = Hold(self._settings, self._sql, self._stack, self._stop, self._waits)
+        self.hold = Hold(
+            self._settings,
+            self._sql,
+            self._stack,
+            self._stop,
+            in_progress=self._in_progress,
+            on_wait=self._waits,
+        )
         self._system = self._identify()
         self._topics = LogTopics(self._settings, self.hold.keep_alive)
 

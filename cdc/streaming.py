@@ -11,9 +11,11 @@ writer. So batches grow with the backlog, and a lone change waits for nobody.
 import threading
 import time
 from collections.abc import Callable
+from contextlib import closing
 
 from cdc.faults import FaultPoint, reach
 from cdc.hold import Hold
+from cdc.in_progress import InProgress
 from cdc.kafka.commits import AlternatingWriters
 from cdc.kafka.producer import LogWriter
 from cdc.metadata import heartbeat
@@ -21,6 +23,7 @@ from cdc.records.record import Part
 from cdc.records.state import Progress, progress_record
 from cdc.settings import CaptureSettings
 from cdc.signals import Channel
+from cdc.spill import spill_directory
 from cdc.tables import Tables
 from cdc.translation import Limits, Translation
 
@@ -66,7 +69,12 @@ class Streaming:
         self._next_heartbeat = time.monotonic() + self._heartbeat_s
         self._channel = channel
         signals = channel.signals if channel else None
-        self._translation = Translation(tables, progress, stream.heard, signals=signals)
+        self._in_progress = InProgress(
+            spill_directory(settings.spill_directory), settings.spill_memory_bytes
+        )
+        self._translation = Translation(
+            tables, progress, stream.heard, in_progress=self._in_progress, signals=signals
+        )
         self._committing = progress
         """What the commit records that was begun last."""
         self._ahead: list[Part] = []
@@ -78,7 +86,7 @@ class Streaming:
     def run(self, stop: threading.Event) -> None:
         """Stream until stopped; what was read by then is committed and acknowledged."""
         self._stream.send_status(self._progress.flush_lsn, self._progress.flush_lsn)
-        with self._writers:
+        with self._writers, closing(self._in_progress):
             while not stop.is_set():
                 if min(self._room()) <= 0:
                     self._writers.wait(IDLE_WAIT_S)
@@ -103,7 +111,7 @@ class Streaming:
         self._ahead_records += made.events
         self._ahead_bytes += made.size
         self._events += made.events
-        return used > start
+        return used > start or self._translation.is_behind
 
     def _beat(self) -> None:
         """Write a heartbeat, if one is due (heartbeat.interval.ms)."""
@@ -152,13 +160,18 @@ class Streaming:
             if self._writers.is_committing:
                 reach(FaultPoint.NEXT_WRITTEN)
 
+    @property
+    def _is_busy(self) -> bool:
+        """Whether much is to come, so that small batches don't pay."""
+        return self._stream.is_busy or self._translation.is_behind
+
     def _patience_s(self) -> float:
         """How long reading may wait: to the next thing that is due."""
         if self._writers.is_committing:
             return IDLE_WAIT_S  # its end wakes us
         if self._writers.current.pending_records:
             calm_s = self._next_commit - time.monotonic()
-            return BUSY_WAIT_S if self._stream.is_busy else max(0.0, calm_s)
+            return BUSY_WAIT_S if self._is_busy else max(0.0, calm_s)
         return IDLE_WAIT_S
 
     def _is_due(self, now: float) -> bool:
@@ -167,7 +180,7 @@ class Streaming:
             return (
                 writer.transaction_age_s >= COMMIT_AGE_S_MAX
                 or min(self._room()) <= 0
-                or (not self._stream.is_busy and now >= self._next_commit)
+                or (not self._is_busy and now >= self._next_commit)
             )
         cursor = self._translation.cursor
         moved = cursor.reached > self._progress.position or (

@@ -6,12 +6,13 @@ list and move the same cursor, so a stream may change from one to the other at a
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from cdc.changes import Row
 from cdc.completion import Completion
 from cdc.errors import CorruptMessageError
+from cdc.in_progress import InProgress
 from cdc.readable import Encoder
 from cdc.records.connect import SourceRecord
 from cdc.records.position import Lsn, Position
@@ -52,6 +53,7 @@ class Translation:
         progress: Progress,
         on_keepalive: Callable[[PrimaryKeepalive], None],
         *,
+        in_progress: InProgress,
         compiled: bool = fast is not None,
         signals: Signals | None = None,
     ) -> None:
@@ -61,6 +63,8 @@ class Translation:
         self._markers = tables.transactions
         self._begin_marker: SourceRecord | None = None
         self._on_keepalive = on_keepalive
+        self._in_progress = in_progress
+        self._committed: _Committed | None = None
         self._relations: dict[int, messages.Relation] = {}
         self._encoders: dict[int, Encoder | None] = {}
         self._active: dict[int, Encoder | None] = {}
@@ -88,6 +92,10 @@ class Translation:
             messages.LogicalMessage: self._logical_message,
             messages.Type: _ignore,
             messages.Origin: self._origin,
+            messages.StreamStart: self._stream_start,
+            messages.StreamStop: self._stream_stop,
+            messages.StreamAbort: self._stream_abort,
+            messages.StreamCommit: self._stream_commit,
         }
 
     @property
@@ -98,13 +106,42 @@ class Translation:
     def feed(self, data: bytearray, start: int, end: int, limits: Limits) -> int:
         """Take in whole CopyData messages from ``start`` on; returns where those end.
 
-        It stops behind the message that reaches one of the limits.
+        It stops behind the message that reaches one of the limits, or at the end of a transaction
+        that came in parts: that is translated first, by further calls, while ``is_behind``.
         """
+        self._bytes = 0
+        if self._committed is not None and self._committed.fill():
+            kept = self._committed
+            kept.start = self._translate(kept.buffer, kept.start, len(kept.buffer), limits)
+            return start
+        self._committed = None
+        if self._in_progress.is_inside:
+            return self._keep(data, start, end)
+        return self._translate(data, start, end, limits)
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether ``feed`` has more to translate, even if it is given nothing."""
+        return self._committed is not None
+
+    def _keep(self, data: bytearray, start: int, end: int) -> int:
+        """Keep the messages of an open transaction, up to the end of the block."""
+        while True:
+            start = self._in_progress.take(data, start, end)
+            stop = copy_data_end(data, start, end)
+            if stop == start:
+                return start
+            self.frame(bytes(data[start + COPY_DATA_BYTES : stop]))
+            start = stop
+            if not self._in_progress.is_inside:
+                return start
+
+    def _translate(self, data: bytearray, start: int, end: int, limits: Limits) -> int:
         if self._fast is not None:
             used = self._fast.feed(data, start, end, time.time_ns(), *limits)
             self._bytes = self._fast.made_bytes
             return used
-        self._bytes = made = 0
+        made = 0
         while len(self.records) < limits.records_max and self._bytes < limits.bytes_max:
             stop = copy_data_end(data, start, end)
             if stop == start:
@@ -144,15 +181,38 @@ class Translation:
                 f"an unexpected {type(message).__name__} message", where=f"LSN {frame.start}"
             )
         handler(message, frame)
-        return self._completion.is_full
+        return self._completion.is_full or self._in_progress.is_inside or self.is_behind
 
     def _begin(self, message: messages.Begin, frame: XLogData) -> None:
         transaction = self.cursor.begin(message.xid, message.final_lsn, message.commit_ts_us)
         if self._markers is not None:
             self._begin_marker = self._markers.begin(transaction, frame.start)
 
-    def _origin(self, message: messages.Origin, _frame: XLogData) -> None:
-        self.cursor.came_from(message)
+    def _origin(self, message: messages.Origin, frame: XLogData) -> None:
+        if self._in_progress.is_inside:
+            self._in_progress.keep(frame)
+        else:
+            self.cursor.came_from(message)
+
+    def _stream_start(self, message: messages.StreamStart, frame: XLogData) -> None:
+        if self.cursor.transaction is not None:
+            raise CorruptMessageError(
+                "Stream Start inside of a transaction", where=f"LSN {frame.start}"
+            )
+        self._in_progress.start(message, frame.start)
+
+    def _stream_stop(self, _message: messages.StreamStop, _frame: XLogData) -> None:
+        self._in_progress.stop()
+
+    def _stream_abort(self, message: messages.StreamAbort, _frame: XLogData) -> None:
+        self._in_progress.abort(message)
+
+    def _stream_commit(self, message: messages.StreamCommit, frame: XLogData) -> None:
+        if self.cursor.transaction is not None:
+            raise CorruptMessageError(
+                "Stream Commit inside of a transaction", where=f"LSN {frame.start}"
+            )
+        self._committed = _Committed(self._in_progress.commit(message, frame.start))
 
     def _commit(self, message: messages.Commit, frame: XLogData) -> None:
         transaction = self.cursor.transaction
@@ -287,6 +347,26 @@ class Translation:
         if encoder is not None and transaction is not None:
             encoder.begin(transaction)
         return encoder
+
+
+class _Committed:
+    """A transaction that came in parts, as one: ``buffer[start:]`` is still to be translated."""
+
+    def __init__(self, pieces: Iterator[bytes]) -> None:
+        self._pieces = pieces
+        self.buffer = bytearray()
+        self.start = 0
+
+    def fill(self) -> bool:
+        """Have a whole message in the buffer; returns whether there is one."""
+        while copy_data_end(self.buffer, self.start, len(self.buffer)) == self.start:
+            piece = next(self._pieces, None)
+            if piece is None:
+                return False
+            del self.buffer[: self.start]
+            self.start = 0
+            self.buffer += piece
+        return True
 
 
 def _ignore(_message: messages.Message, _frame: XLogData) -> None:

@@ -80,12 +80,18 @@ class ReplicationStream:
         publication: str,
         *,
         status_interval_ms: int = 2_000,
+        in_progress: bool = True,
         clock: Callable[[], float] = time.monotonic,
     ) -> Self:
-        """START_REPLICATION from where the slot stands; raises SlotInUseError with the pid."""
+        """START_REPLICATION from where the slot stands; raises SlotInUseError with the pid.
+
+        ``in_progress``: large transactions are to be sent before they have ended.
+        """
         stream = cls(pgconn, slot, publication, status_interval_ms / 1000, clock)
         try:
-            stream._wire.begin(_start_command(pgconn.server_version, slot, publication))
+            stream._wire.begin(
+                _start_command(pgconn.server_version, slot, publication, in_progress)
+            )
         except RefusedError as refusal:
             stream._wire.drop()
             stream._raise_not_started(refusal)
@@ -265,13 +271,14 @@ class ReplicationStream:
         raise statement_error(sqlstate, text, self._where) from refusal
 
 
-def _start_command(server_version: int, slot: str, publication: str) -> str:
+def _start_command(server_version: int, slot: str, publication: str, in_progress: bool) -> str:
     protocol = next(v for since, v in _PROTOCOL_VERSIONS if server_version >= since)
     names = '"' + publication.replace('"', '""') + '"'
     literal = "'" + names.replace("'", "''") + "'"
     return (
         f'START_REPLICATION SLOT "{slot}" LOGICAL 0/0'
-        f" (proto_version '{protocol}', publication_names {literal}, messages 'true')"
+        f" (proto_version '{protocol}', publication_names {literal}, messages 'true',"
+        f" streaming '{'on' if in_progress else 'off'}')"
     )
 
 

@@ -1,5 +1,6 @@
 """[capture]: what is captured, through which slot and publication, and what becomes of it."""
 
+from pathlib import Path
 from typing import Literal
 
 from pydantic import Field
@@ -38,6 +39,9 @@ class CaptureSettings(
     )
     max_batch_size: int = Field(20_000, alias="max.batch.size", ge=1)
     max_batch_size_in_bytes: int = Field(16 << 20, alias="max.batch.size.in.bytes", ge=1 << 16)
+
+    spill_memory_bytes: int = Field(32 << 20, alias="spill.memory.bytes", ge=0)
+    spill_directory: Path | None = Field(None, alias="spill.directory")
 
     def captures(self, table: str) -> bool:
         """Whether ``schema.table`` passes the lists: whole-name, case-insensitive, as Debezium.

@@ -31,6 +31,9 @@ def produce(
     end: int,
     written: Written,
 ) -> int: ...
+def plain_messages(
+    data: bytearray, start: int, end: int, xid: int | None, after_message: bool
+) -> tuple[int, bytes, list[tuple[int, int, bool]], list[tuple[int, int]], bool]: ...
 
 class Cursor:
     reached: Position

@@ -54,6 +54,7 @@ cdef inline bint has_time(const uint8_t* p) noexcept nogil:
     return <int64_t>be64(p) <= INT64_MAX - POSTGRES_EPOCH_US
 
 
+include "blocks.pxi"
 include "transactions.pxi"
 
 

@@ -47,6 +47,18 @@ def copy_data_end(data: bytearray, start: int, end: int) -> int:
     return start if length < 4 or length >= end - start else start + length + 1
 
 
+def copy_data(lsn: Lsn, message: bytes) -> bytes:
+    """A CopyData message with a pgoutput message that stands at ``lsn`` in the WAL."""
+    length = COPY_DATA_BYTES - 1 + _HEADER_BYTES + len(message)
+    return b"d" + length.to_bytes(4, "big") + b"w" + _XLOG_DATA.pack(lsn, lsn, 0) + message
+
+
+def keepalive(wal_end: Lsn) -> bytes:
+    """A CopyData message that says how far the stream is, and asks for no reply."""
+    payload = b"k" + _KEEPALIVE.pack(wal_end, 0, 0)
+    return b"d" + (COPY_DATA_BYTES - 1 + len(payload)).to_bytes(4, "big") + payload
+
+
 def parse(data: bytes | memoryview) -> Frame:
     """Read one CopyData payload; raises CorruptMessageError for anything else.
 

@@ -77,9 +77,9 @@ def assert_log_is_whole(records: list[LogRecord], since: int = 0) -> None:
     assert [record for record, count in seen.items() if count > 1] == []
     indexes: dict[tuple[int, int], set[int]] = {}
     for record in streamed:
-        epoch, lsn, index = record.position
-        if lsn >= since:
-            indexes.setdefault((epoch, lsn), set()).add(index)
+        epoch, place, index = record.position
+        if place >= since:
+            indexes.setdefault((epoch, place), set()).add(index)
     for (_, lsn), found in indexes.items():
         assert found == set(range(1, max(found) + 1)), f"transaction {lsn:x} has gaps"
 

@@ -2,10 +2,12 @@
 
 import json
 import struct
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple, cast
 
 from cdc.errors import CorruptMessageError, TableRefusedError
+from cdc.in_progress import InProgress
 from cdc.records.position import Lsn, Position
 from cdc.records.record import Record, each
 from cdc.records.schema import Column, TableSchema
@@ -138,12 +140,18 @@ def outcome(made: Stream, *, compiled: bool) -> tuple[list[Record], tuple[Any, .
     place = made.reached
     progress = SimpleNamespace(position=place, cut=place, flush_lsn=Lsn(0), cut_ts_us=0)
     translation = Translation(
-        cast("Tables", made.table), cast("Any", progress), lambda _: None, compiled=compiled
+        cast("Tables", made.table),
+        cast("Any", progress),
+        lambda _: None,
+        in_progress=InProgress(Path("/nowhere"), 1 << 20),
+        compiled=compiled,
     )
     buffer, start = bytearray(made.data), 0
     records: list[Record] = []
     try:
-        while (used := translation.feed(buffer, start, len(buffer), made.limits)) != start:
+        while (
+            used := translation.feed(buffer, start, len(buffer), made.limits)
+        ) != start or translation.is_behind:
             records += each(translation.take().records)
             start = used
     except (CorruptMessageError, TableRefusedError) as error:

@@ -4,6 +4,7 @@ import json
 import re
 import struct
 from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 from cdc.completion import Asked
 from cdc.errors import CorruptMessageError, MillraceError, TableRefusedError
 from cdc.events import TableEncoder
+from cdc.in_progress import InProgress
 from cdc.metadata import MessageEvents
 from cdc.readable import NATIVE, Encoder
 from cdc.records.position import Lsn, Position, parse_filled
@@ -151,7 +153,11 @@ def outcome(
     """What a stream's bytes become, where the cursor stands then, and what stopped it."""
     progress = SimpleNamespace(position=START, cut=START, flush_lsn=Lsn(0), cut_ts_us=0)
     translation = Translation(
-        cast("Tables", table), cast("Any", progress), lambda _: None, compiled=compiled
+        cast("Tables", table),
+        cast("Any", progress),
+        lambda _: None,
+        in_progress=InProgress(Path("/nowhere"), 1 << 20),
+        compiled=compiled,
     )
     made: list[Record] = []
     buffer, start, error = bytearray(data), 0, None
@@ -159,7 +165,7 @@ def outcome(
         while True:
             used = translation.feed(buffer, start, len(buffer), limits)
             made += each(translation.take().records)
-            if used == start:
+            if used == start and not translation.is_behind:
                 break
             start = used
     except (CorruptMessageError, TableRefusedError) as raised:

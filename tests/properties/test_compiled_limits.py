@@ -8,6 +8,7 @@ from typing import Any, cast
 import pytest
 
 from cdc.errors import CorruptMessageError
+from cdc.in_progress import InProgress
 from cdc.records.position import Lsn, Position
 from cdc.records.record import each
 from cdc.records.schema import Column, TableSchema
@@ -28,7 +29,11 @@ def translated(
     """One stream's translation after its last message."""
     progress = SimpleNamespace(position=START, cut=START, flush_lsn=Lsn(0), cut_ts_us=0)
     translation = Translation(
-        cast("Tables", table), cast("Any", progress), lambda _: None, compiled=compiled
+        cast("Tables", table),
+        cast("Any", progress),
+        lambda _: None,
+        in_progress=InProgress(Path("/nowhere"), 1 << 20),
+        compiled=compiled,
     )
     data = bytearray(b"".join(frame(10 + number, one) for number, one in enumerate(messages)))
     assert translation.feed(data, 0, len(data), Limits(records_max, 1 << 40)) == len(data)
@@ -68,7 +73,11 @@ def test_a_row_that_nobody_wants_is_checked_all_the_same(compiled: bool, since: 
         b"I" + wal.u32(OID) + b"N\xff\xff",
     ):
         translation = Translation(
-            cast("Tables", table), cast("Any", progress), lambda _: None, compiled=compiled
+            cast("Tables", table),
+            cast("Any", progress),
+            lambda _: None,
+            in_progress=InProgress(Path("/nowhere"), 1 << 20),
+            compiled=compiled,
         )
         data = bytearray(frame(1, relation(schema)) + frame(2, BEGIN) + frame(3, message))
         with pytest.raises(CorruptMessageError):
