@@ -124,7 +124,7 @@ def test_a_standby_that_was_behind_is_refused_until_a_new_epoch_makes_the_log_ri
 ) -> None:
     with two_servers(server_folder) as (primary, standby):
         run(primary.conninfo(), SCHEMA)
-        made = configured(either(primary, standby))
+        made = configured(either(primary, standby) | {"target_session_attrs": "any"})
         daemon = made.start()
         streaming(made, daemon)
         assert "synchronized_standby_slots = 'standby'" in log_of(made)
@@ -133,6 +133,7 @@ def test_a_standby_that_was_behind_is_refused_until_a_new_epoch_makes_the_log_ri
         made.wait_until_logged(made.wal_end(), daemon)
         primary.kill()
         standby.start()
+        daemon.wait_until(lambda: "isn't promoted yet" in log_of(made))
         standby.promote()
         assert daemon.wait(60) == ExitCode.GAP
         before = made.progress()

@@ -116,6 +116,26 @@ def test_a_slot_in_use_names_its_reader(database: Conninfo) -> None:
     assert caught.value.retry
 
 
+def test_a_slot_is_made_for_a_failover_or_altered_to_be(database: Conninfo) -> None:
+    pgconn = connection.connect_replication(database)
+    try:
+        with session(database) as opened:
+            create(database)
+            made = slot.inspect(opened, name(database))
+            assert made is not None
+            assert not made.failover
+            slot.let_fail_over(pgconn, made)
+            altered = slot.inspect(opened, name(database))
+            assert altered == made._replace(failover=True)
+            assert slot.drop(opened, name(database))
+            slot.create(pgconn, name(database), failover=True)
+            again = slot.inspect(opened, name(database))
+            assert again is not None
+            assert again.failover
+    finally:
+        pgconn.finish()
+
+
 @pytest.mark.parametrize(
     "make",
     [
