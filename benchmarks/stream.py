@@ -6,6 +6,7 @@ Kafka transaction to its last, as a reader sees them, so its start doesn't count
 from its start to its end, of which connecting is some hundredths of a second.
 """
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from benchmarks.captured import DRAIN, backlog, drain_s
@@ -78,11 +79,11 @@ def _round(
         connection.execute("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", [DRAIN])
         end = backlog(scene, shape, rows, per_transaction)
         if daemon_first:
-            events, seconds, cpu, rss_mb = _daemon(scene, rows)
+            events, seconds, cpu, rss_mb = daemon_rate(scene, rows)
             drained_s = drain_s(scene, DRAIN, end)
         else:
             drained_s = drain_s(scene, DRAIN, end)
-            events, seconds, cpu, rss_mb = _daemon(scene, rows)
+            events, seconds, cpu, rss_mb = daemon_rate(scene, rows)
         connection.execute("SELECT pg_drop_replication_slot(%s)", [DRAIN])
     done = Round(events, seconds, rows, drained_s, cpu, rss_mb)
     say(
@@ -92,13 +93,15 @@ def _round(
     return done
 
 
-def _daemon(scene: Scene, rows: int) -> tuple[int, float, Cpu, float]:
+def daemon_rate(
+    scene: Scene, rows: int, environment: Mapping[str, str] | None = None
+) -> tuple[int, float, Cpu, float]:
     """Let a daemon stream the rows: events and seconds, CPU in µs per event, peak RSS."""
     before = scene.pipeline.progress()
     assert before is not None  # noqa: S101 (the snapshot has left one)
     reader = Reader(scene.kafka, progress_topic(PREFIX))
     reader.from_end()
-    daemon = scene.pipeline.start()
+    daemon = scene.pipeline.start(environment)
     first: tuple[int, float, Cpu] | None = None
     for progress, seen in reader.states(Progress):
         done = progress.events - before.events

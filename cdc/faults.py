@@ -21,9 +21,15 @@ class FaultPoint(StrEnum):
     CHUNK_WRITTEN = "chunk-written"
     SNAPSHOT_COMMITTED = "snapshot-committed"
     SNAPSHOT_DONE = "snapshot-done"
+    RECEIVED = "received"
+    BLOCK_KEPT = "block-kept"
+    SPILLED = "spilled"
+    PART_TRANSLATED = "part-translated"
+    TRANSLATED = "translated"
     BATCH_WRITTEN = "batch-written"
     NEXT_WRITTEN = "next-written"
     BATCH_COMMITTED = "batch-committed"
+    ACKNOWLEDGED = "acknowledged"
 
 
 class _Armed:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from cdc.errors import CorruptMessageError, UnclearMessagesError
+from cdc.faults import FaultPoint, reach
 from cdc.records.position import Lsn
 from cdc.spill import Spilled
 from cdc.wal.blocks import plain_messages
@@ -67,6 +68,7 @@ class InProgress:
         while self.in_memory > self._memory_bytes:
             largest = max(self._transactions.values(), key=lambda one: one.kept.in_memory)
             largest.kept.to_disk()
+            reach(FaultPoint.SPILLED)
         return used
 
     def keep(self, frame: XLogData) -> None:

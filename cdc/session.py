@@ -17,6 +17,7 @@ from cdc.backfill import Again, Backfill, SnapshotObserver, SnapshotWriter
 from cdc.errors import ConfigError, UnreadTableError
 from cdc.faults import FaultPoint, reach
 from cdc.hold import Hold, StoppedError
+from cdc.kafka.at_least_once import AtLeastOnceWriter
 from cdc.kafka.producer import LogWriter
 from cdc.kafka.state import last_progress, read_all
 from cdc.kafka.topics import LogTopics
@@ -287,9 +288,9 @@ class Session:
         return self._open_writer(name), self._open_writer(f"{name}.2")
 
     def _open_writer(self, transactional_id: str) -> LogWriter:
-        writer = LogWriter(
-            self._settings.kafka, transactional_id, while_waiting=self.hold.keep_alive
-        )
+        exactly = self._settings.log.delivery == "exactly_once"
+        kind = LogWriter if exactly else AtLeastOnceWriter
+        writer = kind(self._settings.kafka, transactional_id, self.hold.keep_alive)
         self._stack.callback(writer.close)
         writer.open()
         return writer

@@ -91,7 +91,8 @@ class Streaming:
                 if min(self._room()) <= 0:
                     self._writers.wait(IDLE_WAIT_S)
                 elif not self._translate():
-                    self._stream.read(self._patience_s(), self._writers.wake)
+                    if self._stream.read(self._patience_s(), self._writers.wake):
+                        reach(FaultPoint.RECEIVED)
                     self._translate()
                 self._beat()
                 self._act_on_signals()
@@ -111,6 +112,8 @@ class Streaming:
         self._ahead_records += made.events
         self._ahead_bytes += made.size
         self._events += made.events
+        if made.records:
+            reach(FaultPoint.TRANSLATED)
         return used > start or self._translation.is_behind
 
     def _beat(self) -> None:
@@ -212,6 +215,7 @@ class Streaming:
         self._progress = progress = self._committing
         reach(FaultPoint.BATCH_COMMITTED)
         self._stream.send_status(progress.flush_lsn, progress.flush_lsn)
+        reach(FaultPoint.ACKNOWLEDGED)
         self._on_commit(progress)
 
     def _finish(self) -> None:

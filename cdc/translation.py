@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from cdc.changes import Row
 from cdc.completion import Completion
 from cdc.errors import CorruptMessageError
+from cdc.faults import FaultPoint, reach
 from cdc.in_progress import InProgress
 from cdc.readable import Encoder
 from cdc.records.connect import SourceRecord
@@ -113,6 +114,7 @@ class Translation:
         if self._committed is not None and self._committed.fill():
             kept = self._committed
             kept.start = self._translate(kept.buffer, kept.start, len(kept.buffer), limits)
+            reach(FaultPoint.PART_TRANSLATED)
             return start
         self._committed = None
         if self._in_progress.is_inside:
@@ -203,6 +205,7 @@ class Translation:
 
     def _stream_stop(self, _message: messages.StreamStop, _frame: XLogData) -> None:
         self._in_progress.stop()
+        reach(FaultPoint.BLOCK_KEPT)
 
     def _stream_abort(self, message: messages.StreamAbort, _frame: XLogData) -> None:
         self._in_progress.abort(message)

@@ -97,8 +97,8 @@ def reader_options(options: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-def producer_options(options: Mapping[str, str], transactional_id: str) -> dict[str, str]:
-    """For the one writer of a slot."""
+def producer_options(options: Mapping[str, str], transactional_id: str | None) -> dict[str, str]:
+    """For the one writer of a slot; without an id it is one that knows no transactions."""
     _check(options)
     merged = {**_CONNECTION, **_PRODUCER, **options}
     # librdkafka refuses waits that are longer than the transaction's.
@@ -111,9 +111,10 @@ def producer_options(options: Mapping[str, str], transactional_id: str) -> dict[
         # A queue smaller than a record would never take it.
         largest = int(merged["message.max.bytes"]) // 1024
         merged["queue.buffering.max.kbytes"] = str(max(QUEUE_KBYTES_MAX, 2 * largest))
+    identity = {"transactional.id": transactional_id} if transactional_id else {}
     return {
         **merged,
-        "transactional.id": transactional_id,
+        **identity,
         "enable.idempotence": "true",
         "acks": "all",
         "partitioner": "murmur2_random",

@@ -56,11 +56,11 @@ class LogWriter:
     def __init__(
         self,
         kafka_options: Mapping[str, str],
-        transactional_id: str,
+        transactional_id: str | None,
         while_waiting: Callable[[], None],
     ) -> None:
         self.while_waiting = while_waiting
-        self._where = f"transactional.id {transactional_id}"
+        self._where = f"transactional.id {transactional_id}" if transactional_id else "events"
         self._written = Written()
         self._refused: list[_Refused] = []
         self._complaints: deque[KafkaError] = deque(maxlen=COMPLAINTS_MAX)

@@ -8,6 +8,9 @@ _INVALID = re.compile(r"[^a-zA-Z0-9._-]")
 NAME_CHARS_MAX = 249
 """Kafka's limit on a topic's name."""
 
+OWN_TOPICS = "__millrace."
+"""What the names of topics begin with that aren't for events."""
+
 TRUNCATE_KEY = b'{"__millrace_truncate":true}'
 """Key of the truncate records, one a partition, so that compaction keeps the last of them."""
 
@@ -37,14 +40,14 @@ def heartbeat_topic(prefix: str, start: str = "__debezium-heartbeat") -> str:
 
 def progress_topic(prefix: str) -> str:
     """Where the daemon records the position that it reached, with every batch of events."""
-    return f"__millrace.{prefix}.progress"
+    return f"{OWN_TOPICS}{prefix}.progress"
 
 
 def schema_topic(prefix: str) -> str:
     """Where every version of every table's schema is kept."""
-    return f"__millrace.{prefix}.schemas"
+    return f"{OWN_TOPICS}{prefix}.schemas"
 
 
 def table_topic(prefix: str) -> str:
     """Where each table's topic settings and the state of its snapshot are kept."""
-    return f"__millrace.{prefix}.tables"
+    return f"{OWN_TOPICS}{prefix}.tables"

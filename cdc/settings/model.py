@@ -22,6 +22,7 @@ class LogSettings(Section):
     topic_cleanup_policy: Literal["compact", "delete"] = Field(
         "compact", alias="topic.cleanup.policy"
     )
+    delivery: Literal["exactly_once", "at_least_once"] = "exactly_once"
     keep: Duration = Field(timedelta(days=7), gt=timedelta(0))
 
 
