@@ -22,6 +22,7 @@ from rich.console import Console
 
 from cdc.errors import ConfigError, ExitCode, GapError, MillraceError
 from cdc.settings import DEFAULT_PATH, Duration, Settings, load
+from deploy.dead_letters import app as dead_letters
 
 DEBUG_VARIABLE = "MILLRACE_DEBUG"
 GC_THRESHOLD = 50_000
@@ -283,6 +284,8 @@ def compact(config: ConfigOption = DEFAULT_PATH) -> None:
     for line in compact_all(settings):
         print_line(line)
 
+
+app.add_typer(dead_letters, name="dead-letters")
 
 if __name__ == "__main__":
     main()

@@ -11,7 +11,14 @@ from typing import Protocol
 import structlog
 
 from cdc.backfill import Backfill, SnapshotObserver
-from cdc.errors import GapError, MillraceError, SlotInUseError, UnclearMessagesError
+from cdc.dead_letters import Refusals
+from cdc.errors import (
+    GapError,
+    MillraceError,
+    RecordRefusedError,
+    SlotInUseError,
+    UnclearMessagesError,
+)
 from cdc.hold import StoppedError
 from cdc.records.state import Progress
 from cdc.renewal import Renewal
@@ -54,6 +61,7 @@ class Daemon:
         self._open_channel = open_channel
         self._was_capturing = False
         self._has_waited = False
+        self._refusals = Refusals()
         self._in_progress = True
         """Whether large transactions may be sent before they have ended."""
 
@@ -66,6 +74,10 @@ class Daemon:
                 self._capture(stop)
             except StoppedError:
                 return
+            except RecordRefusedError as error:
+                if not self._refusals.learn(error):
+                    raise
+                log.warning("starting over to set a record aside", reason=error.what)
             except MillraceError as error:
                 # One that never had the slot gives up as slot.max.retries says.
                 lasting = self._was_capturing or (
@@ -90,7 +102,7 @@ class Daemon:
 
     def _capture(self, stop: threading.Event) -> None:
         with ExitStack() as stack:
-            session = Session(self._settings, stack, stop, in_progress=self._in_progress)
+            session = self._session(stack, stop)
             mode = self._settings.capture.snapshot_mode
             spill_directory(self._settings.capture.spill_directory)  # raises before all else
             try:
@@ -122,6 +134,11 @@ class Daemon:
                 channel=channel,
             ).run(stop)
 
+    def _session(self, stack: ExitStack, stop: threading.Event) -> Session:
+        return Session(
+            self._settings, stack, stop, refusals=self._refusals, in_progress=self._in_progress
+        )
+
     def _listen(self, session: Session, stack: ExitStack) -> Channel | None:
         signals = self._open_channel(self._settings, session.tables)
         if signals is None:
@@ -132,16 +149,19 @@ class Daemon:
     def find_gap(self, stop: threading.Event) -> GapError | None:
         """Why `run` would refuse to go on; None: it wouldn't. Changes nothing."""
         with ExitStack() as stack:
-            return Renewal(self._settings, stack, stop).find_gap()
+            return self._renewal(stack, stop).find_gap()
 
     def begin_epoch(self, stop: threading.Event) -> int:
         """Let the log go on from the source as it is now; returns the new epoch."""
         with ExitStack() as stack:
-            return Renewal(self._settings, stack, stop).begin_epoch()
+            return self._renewal(stack, stop).begin_epoch()
+
+    def _renewal(self, stack: ExitStack, stop: threading.Event) -> Renewal:
+        return Renewal(self._settings, stack, stop, refusals=self._refusals)
 
     def snapshot(self, names: Sequence[str], stop: threading.Event) -> None:
         """Read the named tables (again), or those that were never read whole; no streaming."""
         with ExitStack() as stack, contextlib.suppress(StoppedError):
-            session = Session(self._settings, stack, stop)
+            session = self._session(stack, stop)
             session.open(names)
             session.catch_up(self._backfill, self._observer, names)

@@ -5,6 +5,7 @@ turns these into text and an exit code; messages never contain a secret.
 """
 
 from enum import IntEnum
+from typing import NamedTuple
 
 
 class ExitCode(IntEnum):
@@ -15,7 +16,8 @@ class ExitCode(IntEnum):
     CONFIG = 2
     NOTHING_TO_DO = 3
     BUSY = 4
-    SPILL = 5
+    NOT_DONE = 5
+    SPILL = 6
     SOURCE_UNREACHABLE = 10
     SOURCE_AUTHENTICATION = 11
     SOURCE_SETTING = 12
@@ -76,6 +78,12 @@ class SpillError(MillraceError):
 
     exit_code = ExitCode.SPILL
     retry = True
+
+
+class NotDoneError(MillraceError):
+    """The daemon hasn't done in time what it was asked for; the order stands."""
+
+    exit_code = ExitCode.NOT_DONE
 
 
 class SourceError(MillraceError):
@@ -164,6 +172,20 @@ class UnclearMessagesError(SourceError):
     retry = True
 
 
+class Refused(NamedTuple):
+    """What is known of a refused record: one of ``suspects``, from position ``first`` to ``last``.
+
+    Positions are text, empty where they aren't known. ``topic`` is its own, and if it is the only
+    one, so is ``key``.
+    """
+
+    topic: str
+    key: bytes | None
+    first: str
+    last: str
+    suspects: int
+
+
 class LogError(MillraceError):
     """Base of what is wrong at Kafka's side."""
 
@@ -191,6 +213,7 @@ class RecordRefusedError(LogError):
     """The broker refuses a record (too large, no key in a compacted topic, disk full)."""
 
     exit_code = ExitCode.RECORD_REFUSED
+    refused: Refused | None = None
 
 
 class LogFormatError(LogError):

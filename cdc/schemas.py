@@ -26,6 +26,10 @@ class SchemaHistory:
         newest = self._newest.get(table)
         return newest if newest is not None and newest.signature == signature else None
 
+    def newest(self, table: TableName) -> TableSchema | None:
+        """The newest version, whatever its signature."""
+        return self._newest.get(table)
+
     def add(
         self,
         table: TableName,

@@ -14,12 +14,13 @@ from psycopg.pq.abc import PGconn
 
 from cdc import start
 from cdc.backfill import Again, Backfill, SnapshotObserver, SnapshotWriter
+from cdc.dead_letters import Refusals
 from cdc.errors import ConfigError, UnreadTableError
 from cdc.faults import FaultPoint, reach
 from cdc.hold import Hold, StoppedError
 from cdc.kafka.at_least_once import AtLeastOnceWriter
 from cdc.kafka.producer import LogWriter
-from cdc.kafka.state import last_progress, read_all
+from cdc.kafka.state import last_progress
 from cdc.kafka.topics import LogTopics
 from cdc.postgres import failover, preflight, publication, slot
 from cdc.postgres.action import act
@@ -31,13 +32,12 @@ from cdc.postgres.connection import (
     current_wal_end,
     identify,
 )
-from cdc.postgres.reselect import Rereading
-from cdc.records.schema import TableName, TableSchema
-from cdc.records.state import Phase, Progress, TableState, progress_record
-from cdc.records.topics import progress_topic, schema_topic, table_topic
+from cdc.records.schema import TableName
+from cdc.records.state import Phase, Progress, progress_record
+from cdc.records.topics import progress_topic
 from cdc.settings import Settings
-from cdc.tables import Lookups, Tables, check_published
-from cdc.wiring import event_rules, lookups, pipeline
+from cdc.tables import Tables, check_published
+from cdc.wiring import open_tables
 
 log = structlog.get_logger()
 
@@ -60,14 +60,17 @@ class Session:
         stack: ExitStack,
         stop: threading.Event,
         *,
+        refusals: Refusals,
         in_progress: bool = True,
     ) -> None:
         """``in_progress``: large transactions are to be sent before they have ended."""
         self._settings = settings
+        self._refusals = refusals
         self._capture = settings.capture
         self._stack = stack
         self._stop = stop
         self._in_progress = in_progress
+        self._described = []
         self.has_waited = False
         """Whether this start has stood by: then all that a start checks at first was right."""
 
@@ -83,7 +86,9 @@ class Session:
         elif self._progress.phase is not Phase.CREATING and not self.is_complete:
             self._check_continuity(self._progress)
             self._progress = self._progress.model_copy(update={"timeline": self._system.timeline})
-        self.tables = self._open_tables()
+        self.tables = open_tables(
+            self._settings, self._system, self._topics, self._sql, self._stack, self._refusals
+        )
         if self._progress is None or self._progress.is_first_start:
             start.check_untouched(self.tables.states, [table.name for table in self._described])
         if not again:  # one gap after the other can be mended so
@@ -284,13 +289,14 @@ class Session:
 
     def _open_writers(self) -> tuple[LogWriter, LogWriter]:
         """Both are opened before anything is read: what an older one may still do is settled."""
+        options = self._topics.writer_options(self._described)
         name = f"millrace-{self._capture.topic_prefix}-{self._capture.slot_name}"
-        return self._open_writer(name), self._open_writer(f"{name}.2")
+        return self._open_writer(name, options), self._open_writer(f"{name}.2", options)
 
-    def _open_writer(self, transactional_id: str) -> LogWriter:
-        exactly = self._settings.log.delivery == "exactly_once"
+    def _open_writer(self, transactional_id: str, options: Mapping[str, str]) -> LogWriter:
+        exactly, suspects = self._settings.log.delivery == "exactly_once", self._refusals.suspects
         kind = LogWriter if exactly else AtLeastOnceWriter
-        writer = kind(self._settings.kafka, transactional_id, self.hold.keep_alive)
+        writer = kind(options, transactional_id, self.hold.keep_alive, suspects)
         self._stack.callback(writer.close)
         writer.open()
         return writer
@@ -300,23 +306,6 @@ class Session:
         return last_progress(
             self._settings.kafka, topic, self._capture.slot_name, self.hold.keep_alive
         )
-
-    def _open_tables(self) -> Tables:
-        prefix, kafka = self._capture.topic_prefix, self._settings.kafka
-        return Tables(
-            self._settings,
-            self._system.database,
-            read_all(kafka, table_topic(prefix), TableState, self.hold.keep_alive),
-            read_all(kafka, schema_topic(prefix), TableSchema, self.hold.keep_alive),
-            self._lookups(),
-            event_rules(self._settings),
-            pipeline(self._settings, self._topics.open_topic),
-        )
-
-    def _lookups(self) -> Lookups:
-        rereading = Rereading(self._settings.source, self.hold.keep_alive)
-        self._stack.callback(rereading.close)
-        return lookups(self._sql, self._capture, rereading)
 
     def act_on_heartbeat(self) -> None:
         """Run the user's heartbeat.action.query, if there is one."""

@@ -12,6 +12,7 @@ from typing import NamedTuple
 import structlog
 
 from cdc.completion import Reread
+from cdc.dead_letters import DeadLetters, GuardedEncoder
 from cdc.errors import GapError, UnreadTableError
 from cdc.events import TableEncoder
 from cdc.metadata import MessageEvents, TransactionMetadata
@@ -32,6 +33,7 @@ from cdc.reference import Log
 from cdc.rules import EventRules, key_signature, rekeyed
 from cdc.schemas import SchemaHistory
 from cdc.settings import Settings
+from cdc.transactions import Transaction
 from cdc.wal.messages import Relation, ReplicaIdentity
 
 log = structlog.get_logger()
@@ -63,6 +65,7 @@ class Tables:
         lookups: Lookups,
         rules: EventRules,
         pipeline: Pipeline,
+        letters: DeadLetters | None = None,
     ) -> None:
         self.states = {state.name: state for state in states}
         self.requested = {name for name, state in self.states.items() if state.requests}
@@ -77,6 +80,7 @@ class Tables:
         self._describe, self._entry, self.reread, self._present = lookups
         self._takes_late = not settings.capture.lossless
         self._rules = rules
+        self.letters = letters
         self.pipeline = pipeline
         self._log = Log(self.prefix, database, 1, compacted=False, run_id=str(uuid.uuid4()))
         self.transactions = (
@@ -156,6 +160,14 @@ class Tables:
         """Note which reads of a table signals have asked for; returns its state record."""
         now = {"requests": tuple(requests), "ts_ms": time.time_ns() // 1_000_000}
         return self._set(self.states[table].model_copy(update=now))
+
+    def ordered(
+        self, content: bytes, position: Position, transaction: Transaction | None
+    ) -> list[Record]:
+        """What an order about a dead letter (a logical message) brings into the log."""
+        if self.letters is None or transaction is None:
+            return []
+        return self.letters.orders(content, position, transaction, self)
 
     def key_names(self, relation: Relation) -> tuple[str, ...]:
         """The columns of the table's own key, in the key's order."""
@@ -267,7 +279,7 @@ class Tables:
         columns: Callable[[], tuple[Column, ...]],
     ) -> tuple[Encoder, list[Record]]:
         schema, new = self._schema(table, signature, replica_identity, since, columns)
-        if not self.is_plain:
+        if not self.is_plain or (self.letters is not None and self.letters.covers(schema)):
             return self._readable(schema), new
         state = self.states[table]
         encoder = TableEncoder(
@@ -301,10 +313,17 @@ class Tables:
         state = self.states[schema.name]
         compacted = state.cleanup == "compact"
         log = self._log._replace(partitions=state.partitions, compacted=compacted)
+        rest = schema, self._rules, log, self.pipeline
         blocks, reselects = self.transactions, self._reselects(state)
-        return ReadableEncoder(
-            schema, self._rules, log, self.pipeline, blocks=blocks, reselects=reselects
-        )
+        if self.letters is not None and self.letters.covers(schema):
+            return GuardedEncoder(self.letters, *rest, blocks=blocks, reselects=reselects)
+        return ReadableEncoder(*rest, blocks=blocks, reselects=reselects)
+
+    def encoder_of(self, table: TableName, version: int) -> ReadableEncoder | None:
+        """An encoder for rows of a schema version, if that is the newest one."""
+        schema = self._history.newest(table)
+        known = schema is not None and schema.version == version and table in self.states
+        return self._readable(schema) if schema is not None and known else None
 
     def _reselects(self, state: TableState) -> bool:
         """Whether unchanged values are read again: a compacted topic would forget them."""

@@ -16,6 +16,7 @@ from cdc.faults import FaultPoint, reach
 from cdc.in_progress import InProgress
 from cdc.readable import Encoder
 from cdc.records.connect import SourceRecord
+from cdc.records.dead_letters import ORDERS
 from cdc.records.position import Lsn, Position
 from cdc.records.record import Part, Record, count, each, record_bytes
 from cdc.records.schema import TableName
@@ -163,6 +164,9 @@ class Translation:
         """
         self._bytes += self._completion.complete(self.records)
         self._entered = None  # an encoder may have gone back to an earlier transaction
+        letters = self._tables.letters
+        if letters is not None and letters.has_passed(self.cursor.reached):
+            self._forget_compiled()
         made = Made([*self._state_records, *self.records], count(self.records), self._bytes)
         self._state_records.clear()
         self.records.clear()
@@ -292,7 +296,12 @@ class Translation:
         else:
             position = self.cursor.message_at(frame.start)
             at = (position, True) if position is not None else None
-        if at is not None:
+        if at is not None and message.prefix == ORDERS:
+            if at[1]:
+                self.records += self._tables.ordered(
+                    message.content, at[0], self.cursor.transaction
+                )
+        elif at is not None:
             made = self._tables.messages.record(message, self.cursor.latest, frame.start)
             if made is not None:
                 self._write(self._tables.pipeline.of_stream([made], at[0]), new=at[1])
@@ -305,9 +314,13 @@ class Translation:
         before = self._tables.requested_changes
         row = SeenRow(self._relations[oid], old, new, transaction, at[0])
         self.records += self._signals.saw(row)
-        if self._fast is not None and self._tables.requested_changes != before:
+        if self._tables.requested_changes != before:
+            self._forget_compiled()  # other tables are watched from here on
+
+    def _forget_compiled(self) -> None:
+        if self._fast is not None:
             for known in self._relations:
-                self._fast.forget(known)  # other tables are watched from here on
+                self._fast.forget(known)
 
     def _watched(self, oid: int) -> bool:
         if self._signals is None:

@@ -1,21 +1,30 @@
 """Settings → rules that events follow, the pipeline that makes records, and what tables ask."""
 
+from contextlib import ExitStack
 from dataclasses import replace
 
 import psycopg
 
 from cdc.completion import Reread
 from cdc.convert.converters import Converters, converters
+from cdc.dead_letters import DeadLetters, Refusals
+from cdc.kafka.state import read_all
+from cdc.kafka.topics import LogTopics
 from cdc.modes import Patterns
 from cdc.postgres import catalog
 from cdc.postgres.captured import captured_tables
 from cdc.postgres.catalog import CapturedTable
+from cdc.postgres.connection import System
+from cdc.postgres.reselect import Rereading
 from cdc.postgres.unique_keys import keyed_columns
 from cdc.readable import OpenTopic, Pipeline
-from cdc.records.schema import Column, TableName
+from cdc.records.schema import Column, TableName, TableSchema
+from cdc.records.state import TableState
+from cdc.records.topics import schema_topic, table_topic
+from cdc.replay import Orders
 from cdc.rules import EventRules
 from cdc.settings import CaptureSettings, Settings
-from cdc.tables import Lookups
+from cdc.tables import Lookups, Tables
 from cdc.transforms.chain import chain, routes_events
 from cdc.wal.messages import Relation
 
@@ -71,6 +80,35 @@ def lookups(connection: psycopg.Connection, settings: CaptureSettings, reread: R
         return CapturedTable(oid, name) in captured_tables(connection, settings)
 
     return Lookups(describe, entry, reread, present)
+
+
+def open_tables(
+    settings: Settings,
+    system: System,
+    topics: LogTopics,
+    connection: psycopg.Connection,
+    stack: ExitStack,
+    refusals: Refusals,
+) -> Tables:
+    """The tables as the log has them, for a session with this connection.
+
+    What they open is closed when the stack unwinds.
+    """
+    capture, kafka = settings.capture, settings.kafka
+    prefix, keep_alive = capture.topic_prefix, topics.while_waiting
+    rereading = Rereading(settings.source, keep_alive)
+    stack.callback(rereading.close)
+    orders = Orders(settings, connection, topics)
+    return Tables(
+        settings,
+        system.database,
+        read_all(kafka, table_topic(prefix), TableState, keep_alive),
+        read_all(kafka, schema_topic(prefix), TableSchema, keep_alive),
+        lookups(connection, capture, rereading),
+        event_rules(settings),
+        pipeline(settings, topics.open_topic),
+        DeadLetters(prefix, capture.sets_aside, topics.takes, refusals, orders),
+    )
 
 
 def _converters(settings: Settings) -> Converters:

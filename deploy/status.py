@@ -4,6 +4,7 @@ Looks only; what can't be reached is told in its place, so that the rest still s
 """
 
 import time
+from collections import Counter
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -13,12 +14,12 @@ from rich.table import Table
 from rich.text import Text
 
 from cdc.errors import MillraceError
-from cdc.kafka.state import last_progress, read_all
+from cdc.kafka.state import last_progress, read_all, read_letters
 from cdc.postgres import slot
 from cdc.postgres.connection import connect
 from cdc.records.position import Position
 from cdc.records.state import Phase, Progress, TableState
-from cdc.records.topics import progress_topic, table_topic
+from cdc.records.topics import dead_letter_topic, progress_topic, table_topic
 from cdc.settings import Settings
 from cdc.wal.compiled import IMPLEMENTATION
 
@@ -71,6 +72,8 @@ class Status(BaseModel):
     decoder: str = IMPLEMENTATION
     """Which way this installation decodes: compiled, or pure Python."""
     tables: list[TableStatus] = []
+    dead_letters: dict[str, int] = {}
+    """How many of each table nobody has dealt with."""
     sinks: list[SinkStatus] = []
     problems: list[str] = []
 
@@ -91,6 +94,7 @@ def collect(settings: Settings) -> Status:
     found = ask(lambda: _slot(settings))
     progress = ask(lambda: last_progress(kafka, progress_topic(prefix), capture.slot_name))
     states = ask(lambda: read_all(kafka, table_topic(prefix), TableState)) or []
+    letters = ask(lambda: read_letters(kafka, dead_letter_topic(prefix))) or {}
     sinks = [ask(lambda: _lakehouse(settings, progress)), ask(lambda: _search(settings, progress))]
     return Status(
         slot=found,
@@ -98,6 +102,7 @@ def collect(settings: Settings) -> Status:
         events=progress.events if progress else 0,
         lag_s=_log_lag_s(progress, found),
         tables=[_table(state) for state in states],
+        dead_letters=Counter(one.table for one in letters.values() if one.outcome is None),
         sinks=[sink for sink in sinks if sink is not None],
         problems=problems,
     )
@@ -256,13 +261,17 @@ def render(status: Status) -> Group:
             _seconds(sink.lag_s),
             _seconds(sink.keep_left_s),
         )
+    letters = [
+        Text(f"dead letters, {table}: {count:,} (millrace dead-letters list)", style="red")
+        for table, count in status.dead_letters.items()
+    ]
     failures = [
         Text(f"{sink.sink}, {table}: {reason}")
         for sink in status.sinks
         for table, reason in sink.failed.items()
     ]
     problems = [Text(f"problem: {problem}", style="red") for problem in status.problems]
-    return Group(*parts, tables, sinks, *failures, *problems)
+    return Group(*parts, tables, *letters, sinks, *failures, *problems)
 
 
 def _bytes(count: int) -> str:

@@ -15,7 +15,7 @@ from confluent_kafka import KafkaError, Message
 from cdc.errors import LogUnreachableError
 from cdc.kafka.admin import do_nothing
 from cdc.kafka.errors import is_refusal, log_error
-from cdc.kafka.producer import GIVE_UP_S, LogWriter
+from cdc.kafka.producer import GIVE_UP_S, LogWriter, Suspects
 from cdc.records.record import Part, Record
 from cdc.records.topics import OWN_TOPICS
 
@@ -30,8 +30,9 @@ class AtLeastOnceWriter(LogWriter):
         kafka_options: Mapping[str, str],
         transactional_id: str,
         while_waiting: Callable[[], None],
+        suspects: Suspects | None = None,
     ) -> None:
-        super().__init__(kafka_options, None, while_waiting)
+        super().__init__(kafka_options, None, while_waiting, suspects)
         self._state = LogWriter(kafka_options, transactional_id, while_waiting)
         self._held: list[Part] = []
         self._lost: KafkaError | None = None

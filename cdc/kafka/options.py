@@ -16,6 +16,8 @@ TRANSACTION_TIMEOUT_MS: Final = 120_000
 SOCKET_TIMEOUT_MS: Final = 30_000
 MESSAGE_BYTES_MAX: Final = 32 << 20
 """Above this a record is refused before it is sent; the topic's max.message.bytes may be lower."""
+BATCH_BYTES: Final = 1_000_000
+"""librdkafka's own batch.size."""
 QUEUE_KBYTES_MAX: Final = 64 << 10
 _REPEAT_S: Final = 10.0
 

@@ -16,7 +16,7 @@ from typing import Final, NamedTuple, NoReturn
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
-from cdc.errors import LogUnreachableError, MillraceError, RecordRefusedError
+from cdc.errors import LogUnreachableError, MillraceError, RecordRefusedError, Refused
 from cdc.kafka import options
 from cdc.kafka.errors import (
     COMPLAINTS_MAX,
@@ -30,7 +30,8 @@ from cdc.kafka.errors import (
     telling,
 )
 from cdc.kafka.written import Note, Written, produce
-from cdc.records.record import Part, Record, each, record_bytes
+from cdc.records.position import HEADER
+from cdc.records.record import Part, Record, each, place, place_of, record_bytes
 
 ATTEMPT_S: Final = 0.5
 GIVE_UP_S: Final = options.TRANSACTION_TIMEOUT_MS / 1_000
@@ -45,7 +46,15 @@ _REPORT_S: Final = 1.0
 _KEY_CHARS_MAX: Final = 200
 
 
-class _Refused(NamedTuple):
+class Suspects(NamedTuple):
+    """Where a refused record is: from one position to another (text), sent ``group`` at a time."""
+
+    first: str
+    last: str
+    group: int
+
+
+class _Report(NamedTuple):
     error: KafkaError
     record: Note
 
@@ -58,11 +67,16 @@ class LogWriter:
         kafka_options: Mapping[str, str],
         transactional_id: str | None,
         while_waiting: Callable[[], None],
+        suspects: Suspects | None = None,
     ) -> None:
+        """``suspects``: where a record is looked for that the brokers have refused before."""
         self.while_waiting = while_waiting
+        self._suspects = suspects
+        self._group: list[Record] = []
+        """Suspects that were sent since all before them were taken."""
         self._where = f"transactional.id {transactional_id}" if transactional_id else "events"
         self._written = Written()
-        self._refused: list[_Refused] = []
+        self._refused: list[_Report] = []
         self._complaints: deque[KafkaError] = deque(maxlen=COMPLAINTS_MAX)
         self._begun: float | None = None
         self._opened = False
@@ -107,7 +121,47 @@ class LogWriter:
 
         Waits for room in the client's bounded queue: this is the back pressure.
         """
-        batch, done = list(records), 0
+        batch = list(records)
+        if self._suspects is not None:
+            batch = self._write_suspects(list(each(batch)), self._suspects)
+        self._send(batch)
+
+    def _write_suspects(self, records: list[Record], suspects: Suspects) -> list[Part]:
+        """Send those up to the last suspect, in groups that are reported apart; returns others."""
+        for number, record in enumerate(records):
+            at = place_of(record)
+            if at > suspects.last:
+                self._deliver()
+                self._suspects = None
+                return [*records[number:]]
+            if at < suspects.first:
+                self._send([record])
+                continue
+            if not self._group:
+                self._deliver()
+            self._group.append(record)
+            self._send([record])
+            if len(self._group) == suspects.group:
+                self._deliver()
+        self._deliver()
+        return []
+
+    def _deliver(self) -> None:
+        """Wait until the brokers have all that was written, or have refused some."""
+        deadline = time.monotonic() + GIVE_UP_S
+        while self._begun is not None:
+            done = self.flush()
+            self._wait(0)
+            if done:
+                break
+            if time.monotonic() > deadline:
+                self._broken = True
+                what = f"nothing was taken for {GIVE_UP_S:.0f} s"
+                raise LogUnreachableError(what, where=self._where)
+        self._group.clear()
+
+    def _send(self, batch: list[Part]) -> None:
+        done = 0
         deadline = time.monotonic() + GIVE_UP_S
         while done < len(batch):
             if self._begun is None:
@@ -222,12 +276,12 @@ class LogWriter:
     def _on_refused(self, error: KafkaError | None, message: Message) -> None:
         if error is not None and is_refusal(error):
             size = len(message.key() or b"") + len(message.value() or b"")
-            self._refused.append(_Refused(error, Note(message.topic() or "", message.key(), size)))
+            self._refused.append(_Report(error, Note(message.topic() or "", message.key(), size)))
 
     def _fail_produce(self, error: KafkaError, record: Record | None) -> NoReturn:
         assert record is not None, "the client was given none"  # noqa: S101
         if is_refusal(error):
-            self._written.add(record)
+            self._group = [record]
             raise self._refusal(error, Note(record.topic, record.key, record_bytes(record)))
         if error.name() in {"_STATE", "_FATAL"}:
             # The transaction has failed already; beginning another one tells why.
@@ -266,8 +320,18 @@ class LogWriter:
         raise self._refusal(error, culprit.record)
 
     def _refusal(self, error: KafkaError, record: Note) -> RecordRefusedError:
-        position = self._written.position(*record).decode("ascii", "backslashreplace")
-        return _refusal(error, record, position or "unknown")
+        """Tell what is known: for sure only if the record was sent by itself."""
+        group = self._group
+        position = self._written.position(*record)
+        first, last = (place(header) for header in self._written.span())
+        if group:
+            first, last = place_of(group[0]), place_of(group[-1])
+        if len(group) == 1:
+            position = dict(group[0].headers).get(HEADER, b"")
+        told = _refusal(error, record, position.decode("ascii", "backslashreplace") or "unknown")
+        suspects = len(group) or len(self._written)
+        told.refused = Refused(record.topic, record.key, first, last, suspects)
+        return told
 
 
 def _refusal(error: KafkaError, record: Note, position: str) -> RecordRefusedError:

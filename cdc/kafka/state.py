@@ -13,15 +13,18 @@ from typing import Any, Final
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
-from cdc.errors import LogUnreachableError
+from cdc.errors import LogFormatError, LogUnreachableError
 from cdc.kafka import options
 from cdc.kafka.admin import ATTEMPT_S, METADATA_S, do_nothing
 from cdc.kafka.errors import COMPLAINTS_MAX, is_access, log_error, option_error, reason, telling
+from cdc.records.dead_letters import PIECES_PARTITION, DeadLetter, piece_key
 from cdc.records.state import Progress, StateRecord, parse_state, progress_key
 
 SILENCE_S: Final = 30.0
 """A read that brings nothing for so long is given up."""
 _RETRY_S: Final = 0.05
+_CLOCKS_MS: Final = 600_000
+"""How much earlier than its letter says a record may have been sent."""
 FIRST_STEP: Final = 128
 STEP_GROWTH: Final = 4
 
@@ -71,16 +74,61 @@ def read_oldest(
     return [(message.key(), message.timestamp()[1]) for message in first]
 
 
+def read_letters(
+    kafka_options: Mapping[str, str],
+    topic: str,
+    while_waiting: Callable[[], None] = do_nothing,
+) -> dict[int, DeadLetter]:
+    """The newest state of every dead letter, by the offset at which it was first written."""
+    reader = _Reader(kafka_options, topic, while_waiting)
+    numbers: dict[str, int] = {}
+    letters: dict[int, DeadLetter] = {}
+    for message in reader.read(*reader.bounds()):
+        if (value := message.value()) is not None:
+            letter = parse_state(DeadLetter, value, topic)
+            letters[numbers.setdefault(letter.id, message.offset() or 0)] = letter
+    return letters
+
+
+def read_pieces(
+    kafka_options: Mapping[str, str],
+    topic: str,
+    letter: DeadLetter,
+    while_waiting: Callable[[], None] = do_nothing,
+) -> bytes:
+    """What a dead letter holds; raises LogFormatError where that is gone."""
+    reader = _Reader(kafka_options, topic, while_waiting, partition=PIECES_PARTITION)
+    wanted = {piece_key(letter.id, number): number for number in range(letter.pieces)}
+    found: dict[int, bytes] = {}
+    low, stop = reader.bounds()
+    for message in reader.read(max(low, reader.offset_at(letter.ts_ms - _CLOCKS_MS)), stop):
+        number = wanted.get(message.key() or b"")
+        if number is not None and (value := message.value()) is not None:
+            found[number] = value
+        if len(found) == letter.pieces:
+            break
+    else:
+        if wanted:
+            what = f"what dead letter {letter.id} holds is gone"
+            raise LogFormatError(what, where=f"topic {topic}", remedy="discard it")
+    return b"".join(found[number] for number in sorted(found))
+
+
 class _Reader:
-    """Reads partition 0 of a topic; a topic that doesn't exist reads as an empty one.
+    """Reads a partition of a topic; a topic that doesn't exist reads as an empty one.
 
     It is dropped rather than closed: closing would talk to a group coordinator, without bounds.
     """
 
     def __init__(
-        self, kafka_options: Mapping[str, str], topic: str, while_waiting: Callable[[], None]
+        self,
+        kafka_options: Mapping[str, str],
+        topic: str,
+        while_waiting: Callable[[], None],
+        partition: int = 0,
     ) -> None:
         self._topic = topic
+        self._partition = partition
         self._while_waiting = while_waiting
         self._complaints: deque[KafkaError] = deque(maxlen=COMPLAINTS_MAX)
         config: dict[str, Any] = {
@@ -94,7 +142,7 @@ class _Reader:
 
     def bounds(self) -> tuple[int, int]:
         """The first offset, and the last stable one."""
-        partition = TopicPartition(self._topic, 0)
+        partition = TopicPartition(self._topic, self._partition)
         deadline = time.monotonic() + SILENCE_S
         while True:
             try:
@@ -113,11 +161,20 @@ class _Reader:
             self._consumer.poll(0)  # serves the complaints; no partition is assigned yet
             self._pause(error, deadline)
 
+    def offset_at(self, ts_ms: int) -> int:
+        """The first offset since a time (ms since 1970), or an earlier one."""
+        asked = TopicPartition(self._topic, self._partition, max(0, ts_ms))
+        try:
+            (found,) = self._consumer.offsets_for_times([asked], timeout=METADATA_S)
+        except KafkaException:
+            return 0
+        return max(0, found.offset)
+
     def read(self, start: int, stop: int) -> Iterator[Message]:
         """Committed records from ``start`` until before ``stop``, or the end."""
         if start >= stop:
             return
-        self._consumer.assign([TopicPartition(self._topic, 0, start)])
+        self._consumer.assign([TopicPartition(self._topic, self._partition, start)])
         deadline = time.monotonic() + SILENCE_S
         while True:
             message = self._consumer.poll(ATTEMPT_S)

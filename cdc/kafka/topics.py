@@ -5,19 +5,28 @@ because what they were made with is what readers rely on. docs/decisions/0003-st
 """
 
 from collections.abc import Callable, Iterable, Mapping
+from itertools import islice
 from typing import Final, Literal, NamedTuple, Protocol
 
+import structlog
 from confluent_kafka.cimpl import NewTopic
 
 from cdc.errors import ConfigError, TopicMismatchError
 from cdc.kafka.admin import LogAdmin, TopicFound, do_nothing
 from cdc.kafka.errors import log_error
-from cdc.kafka.options import MESSAGE_BYTES_MAX
+from cdc.kafka.options import BATCH_BYTES, MESSAGE_BYTES_MAX
 from cdc.records.schema import Column, TableName
 from cdc.records.state import Phase, TableState
-from cdc.records.topics import data_topic, progress_topic, schema_topic, table_topic
+from cdc.records.topics import (
+    data_topic,
+    dead_letter_topic,
+    progress_topic,
+    schema_topic,
+    table_topic,
+)
 from cdc.settings import Settings
 
+log = structlog.get_logger()
 Cleanup = Literal["compact", "delete"]
 
 STATE_CONFIG: Final[Mapping[str, str]] = {
@@ -53,16 +62,33 @@ class WantedTopic(NamedTuple):
     recorded: bool = False
 
 
+class Takes(NamedTuple):
+    """What a topic takes: so many bytes of a batch at most, and whether records without a key."""
+
+    bytes_max: int
+    keyless: bool
+
+
 class LogTopics:
-    """Makes and verifies the topics of one topic.prefix."""
+    """Makes and verifies the topics of one topic.prefix.
+
+    ``takes`` is what each of them takes, as far as they were looked at; what the client wouldn't
+    send counts, too.
+    """
 
     def __init__(self, settings: Settings, while_waiting: Callable[[], None] = do_nothing) -> None:
+        self.while_waiting = while_waiting
         self._prefix = settings.capture.topic_prefix
         self._log = settings.log
         self._lossless = settings.capture.lossless
+        self._kafka = settings.kafka
+        self._sets_aside = bool(settings.capture.errors_dead_letter_include_list)
         self._opened: set[str] = set()
+        self.takes: dict[str, Takes] = {}
         self._keep_ms = int(settings.log.keep.total_seconds() * 1_000)
         self._record_bytes_max = settings.kafka.get("message.max.bytes", str(MESSAGE_BYTES_MAX))
+        # The brokers' default is 1 MiB: a long text would stop the daemon that could send it.
+        self._data_config = {"max.message.bytes": self._record_bytes_max}
         self._admin = LogAdmin(settings.kafka, while_waiting)
 
     def check_reachable(self) -> None:
@@ -70,9 +96,38 @@ class LogTopics:
         self._admin.partitions()
 
     def ensure_state_topics(self) -> None:
-        """Make the progress, schema and table topics where they don't exist, else verify them."""
+        """Make the progress, schema and table topics where they don't exist, else verify them.
+
+        So with that of dead letters, if there may be any: heads in the first partition, and in the
+        second what they hold. Compaction keeps those that nobody has dealt with.
+        """
         names = [named(self._prefix) for named in (progress_topic, schema_topic, table_topic)]
         self._ensure([WantedTopic(name, 1, "compact") for name in names], STATE_CONFIG, keep_ms=0)
+        if self._sets_aside:
+            letters = WantedTopic(dead_letter_topic(self._prefix), 2, "compact")
+            self._ensure([letters], self._data_config, self._keep_ms)
+
+    def writer_options(self, tables: Iterable[CapturedTable]) -> dict[str, str]:
+        """The options of a writer whose batches all of the tables' topics take.
+
+        A topic's limit is one for batches; where records are set aside, only such may be refused
+        as are above it by themselves.
+        """
+        options = dict(self._kafka)
+        if self._sets_aside:
+            names = [data_topic(self._prefix, table.name) for table in tables]
+            found = self._admin.describe(names).values()
+            asked = int(options.get("batch.size", BATCH_BYTES))
+            options["batch.size"] = str(min([asked, *map(_batch_bytes_max, found)]))
+        return options
+
+    def look_again(self, names: Iterable[str]) -> None:
+        """Look up what these topics take by now."""
+        own = int(self._record_bytes_max)
+        for name, topic in self._admin.describe(names).items():
+            if name in self.takes:
+                limit = min(_batch_bytes_max(topic), own)
+                self.takes[name] = self.takes[name]._replace(bytes_max=limit)
 
     def ensure_data_topics(
         self, states: Iterable[TableState], tables: Iterable[CapturedTable]
@@ -90,8 +145,7 @@ class LogTopics:
                     remedy="leave one of them out, or capture it under another topic.prefix",
                 )
             wanted[topic.name] = topic
-        # The brokers' default is 1 MiB: a long text would stop the daemon that could send it.
-        self._ensure(wanted.values(), {"max.message.bytes": self._record_bytes_max}, self._keep_ms)
+        self._ensure(wanted.values(), self._data_config, self._keep_ms)
 
     def open_topic(self, name: str, cleanup: Cleanup = "delete") -> None:
         """The same for one topic that wasn't known at the start; asked again, it does nothing.
@@ -100,7 +154,7 @@ class LogTopics:
         """
         if name not in self._opened:
             topic = WantedTopic(name, self._log.topic_partitions, cleanup)
-            self._ensure([topic], {"max.message.bytes": self._record_bytes_max}, self._keep_ms)
+            self._ensure([topic], self._data_config, self._keep_ms)
             self._opened.add(name)
 
     def delete(self, names: Iterable[str]) -> None:
@@ -154,6 +208,28 @@ class LogTopics:
                 where=f"{len(mismatches)} findings",
             )
         self._create(missing, config, keep_ms)
+        self._note(wanted.values(), found, config)
+
+    def _note(
+        self,
+        wanted: Iterable[WantedTopic],
+        found: Mapping[str, TopicFound],
+        config: Mapping[str, str],
+    ) -> None:
+        """Note what the topics take; tell of those that take less than the client sends."""
+        own = int(self._record_bytes_max)
+        lower: dict[str, int] = {}
+        for topic in wanted:
+            limit = _batch_bytes_max(found[topic.name]) if topic.name in found else own
+            self.takes[topic.name] = Takes(min(limit, own), topic.cleanup == "delete")
+            if limit < own and "max.message.bytes" in config:
+                lower[topic.name] = limit
+        if lower:
+            log.warning(
+                "topics have a lower max.message.bytes than [kafka] message.max.bytes",
+                message_max_bytes=own,
+                topics=dict(islice(lower.items(), SHOWN_MAX)),
+            )
 
     def _create(self, topics: list[WantedTopic], config: Mapping[str, str], keep_ms: int) -> None:
         if not topics:
@@ -197,6 +273,10 @@ class LogTopics:
             f"kafka-configs --bootstrap-server {self._admin.servers} --alter --entity-type topics "
             f"--entity-name {topic} --add-config {name}={value}"
         )
+
+
+def _batch_bytes_max(topic: TopicFound) -> int:
+    return int(topic.config.get("max.message.bytes", MESSAGE_BYTES_MAX))
 
 
 def promised(cleanup: Cleanup, keep_ms: int) -> dict[str, str]:

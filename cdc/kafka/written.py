@@ -51,6 +51,11 @@ class PureWritten:
         sought = Note(topic, key, size)
         return next((position for note, position in self._notes if note == sought), b"")
 
+    def span(self) -> tuple[bytes, bytes]:
+        """The position headers of the first and the last record that has one."""
+        headers = [position for _, position in self._notes if position] or [b""]
+        return headers[0], headers[-1]
+
 
 def pure_produce(
     send: Callable[..., None],

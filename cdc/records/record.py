@@ -3,6 +3,8 @@
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
+from cdc.records.position import HEADER
+
 if TYPE_CHECKING:
     from cdc.wal.fast import Rows
 
@@ -37,6 +39,16 @@ def each(parts: Iterable[Part]) -> Iterator[Record]:
 def count(parts: Iterable[Part]) -> int:
     """How many records that is."""
     return sum(1 if isinstance(part, Record) else len(part) for part in parts)
+
+
+def place_of(record: Record) -> str:
+    """The position in the record's header, as text; empty where it has none."""
+    return place(dict(record.headers).get(HEADER, b""))
+
+
+def place(header: bytes) -> str:
+    """The position in a header's value, as text."""
+    return header.partition(b"/")[0].decode("ascii", "backslashreplace")
 
 
 def record_bytes(record: Record) -> int:

@@ -138,7 +138,7 @@ class TableState(BaseModel):
         return TableName(self.namespace, self.table)
 
 
-StateRecord = TypeVar("StateRecord", Progress, TableState, TableSchema)
+StateRecord = TypeVar("StateRecord", bound=BaseModel)
 
 
 def parse_state(kind: type[StateRecord], value: bytes, topic: str) -> StateRecord:

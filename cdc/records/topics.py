@@ -51,3 +51,8 @@ def schema_topic(prefix: str) -> str:
 def table_topic(prefix: str) -> str:
     """Where each table's topic settings and the state of its snapshot are kept."""
     return f"{OWN_TOPICS}{prefix}.tables"
+
+
+def dead_letter_topic(prefix: str) -> str:
+    """Where records go that can't be written, until somebody deals with them."""
+    return f"{prefix}.dead-letters"

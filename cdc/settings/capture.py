@@ -33,6 +33,9 @@ class CaptureSettings(
     schema_exclude_list: PatternList = Field((), alias="schema.exclude.list")
     table_include_list: PatternList = Field((), alias="table.include.list")
     table_exclude_list: PatternList = Field((), alias="table.exclude.list")
+    errors_dead_letter_include_list: PatternList = Field(
+        (), alias="errors.dead.letter.include.list"
+    )
     table_without_key: Literal["retain", "refuse"] = Field("retain", alias="table.without.key")
     status_update_interval_ms: int = Field(
         2_000, alias="status.update.interval.ms", ge=100, le=5_000
@@ -54,6 +57,10 @@ class CaptureSettings(
         return _passes(schema, self.schema_include_list, self.schema_exclude_list) and _passes(
             table, self.table_include_list, self.table_exclude_list
         )
+
+    def sets_aside(self, table: str) -> bool:
+        """Whether broken records of ``schema.table`` go to the dead letters."""
+        return Patterns(self.errors_dead_letter_include_list).match(table)
 
     def snapshot_rank(self, table: str) -> tuple[int, str]:
         """Where a captured table comes in a snapshot: by table.include.list, then by name."""

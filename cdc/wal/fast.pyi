@@ -23,6 +23,7 @@ class Written:
     def add(self, record: Record) -> None: ...
     def clear(self) -> None: ...
     def position(self, topic: str, key: bytes | None, size: int) -> bytes: ...
+    def span(self) -> tuple[bytes, bytes]: ...
 
 def produce(
     send: Callable[..., None],
@@ -58,6 +59,8 @@ class Cursor:
     def idle_at(self, wal_end: Lsn) -> None: ...
 
 class Table:
+    bytes_max: int
+
     def __init__(
         self,
         topic: str,

@@ -403,6 +403,8 @@ cdef class Translator:
         key_bytes = self._put_key(table)
         if key_bytes < NONE:
             return 0
+        if table.bytes_max and value_bytes + max(0, key_bytes) > table.bytes_max:
+            return 0
         header_bytes = self._put_header(table)
         rows.add(table, value, value_bytes, key, key_bytes, header_bytes)
         self.count += 1

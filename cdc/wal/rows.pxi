@@ -184,6 +184,15 @@ cdef class Written:
                 return PyBytes_FromStringAndSize(note.header, note.header_bytes)
         return b""
 
+    def span(self):
+        first = last = b""
+        for number in range(self.count):
+            note = &self.notes[number]
+            if note.header_bytes:
+                last = PyBytes_FromStringAndSize(note.header, note.header_bytes)
+                first = first or last
+        return first, last
+
 
 cdef uint64_t note_key(object topic, object key) except? 0:
     return <uint64_t>hash(topic) * 31 + <uint64_t>hash(key)

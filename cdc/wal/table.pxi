@@ -47,6 +47,8 @@ cdef class Table:
     cdef Py_ssize_t fixed_bytes
     """What a row takes at most beside its texts."""
     cdef bint tombstones, reselects, positions
+    cdef public Py_ssize_t bytes_max
+    """A record with more in key and value is for ``slow``; 0: none is."""
     cdef bytes head, middle, tail, version
     cdef bytes value_before, value_after, key_before, key_after
     cdef Out before_lsn, between  # the transaction's texts, cut where a row's own LSN goes

@@ -1,0 +1,291 @@
+"""A record that can't be made, or that its topic can't take → a dead letter in its place.
+
+For the tables of errors.dead.letter.include.list. The letter is a record among the others: in the
+same Kafka transaction as its neighbours and the progress. docs/decisions/0008-dead-letters.md.
+"""
+
+import struct
+import time
+import uuid
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+import structlog
+
+from cdc.changes import ABSENT, Change, Row
+from cdc.errors import (
+    ConversionError,
+    CorruptMessageError,
+    ExitCode,
+    MillraceError,
+    RecordRefusedError,
+    RegistryError,
+    TableRefusedError,
+)
+from cdc.kafka.producer import Suspects
+from cdc.kafka.topics import Takes
+from cdc.readable import Pipeline, ReadableEncoder
+from cdc.records.dead_letters import PIECE_BYTES_MAX, DeadLetter, letter_records
+from cdc.records.position import Position, header
+from cdc.records.record import Record, record_bytes
+from cdc.records.schema import TableSchema
+from cdc.records.topics import dead_letter_topic
+from cdc.reference import Log, TransactionBlocks
+from cdc.rules import EventRules
+from cdc.transactions import Transaction
+from cdc.wal.compiled import fast
+from cdc.wal.decoder import decode
+from cdc.wal.messages import Insert
+
+if TYPE_CHECKING:
+    from cdc.tables import Tables
+
+log = structlog.get_logger()
+
+BROKEN: Final = (ConversionError, CorruptMessageError, RegistryError, TableRefusedError)
+"""What an encoder raises for a row that it can't encode, however often it tries."""
+_BATCH_BYTES: Final = 100
+_HEADER_BYTES: Final = 10
+"""What a broker counts beside the bytes that we send: for a batch, and for each header."""
+_ROOM_BYTES: Final = 1_024
+"""Where a record comes as near to a limit as that, it is looked at closely."""
+_GROUP: Final = 128
+_SEARCHES_MAX: Final = 3
+_SNAPSHOT: Final = f"{0:016x}"
+"""The end of a position whose rows have another one after each start."""
+_REASON_CHARS_MAX: Final = 2_000
+_TELL_S: Final = 10.0
+
+
+Follow: TypeAlias = "Callable[[bytes, Position, Transaction, Tables], list[Record]]"
+"""Does what an order about a letter says (cdc.replay)."""
+
+
+class Refusals:
+    """What brokers have refused, from one start of the daemon to the next.
+
+    A refusal dooms its transaction, and doesn't tell which record is meant. So the daemon starts
+    over at the recorded progress, and sends what is suspect in groups, then one by one.
+    ``topics`` are those of the tables whose records are set aside.
+    """
+
+    def __init__(self) -> None:
+        self.topics: set[str] = set()
+        self.known: dict[tuple[str, str, bytes | None], str] = {}
+        """Position, topic and key of those that were found → the reason."""
+        self.suspects: Suspects | None = None
+        self._searches = 0
+        self._end = ""
+        """The last position that was ever suspect."""
+
+    def learn(self, error: RecordRefusedError) -> bool:
+        """Take in a refusal; returns whether starting over makes sense."""
+        refused = error.refused
+        if refused is None or refused.topic not in self.topics:
+            return False
+        if refused.suspects > 1:
+            if refused.first > self._end and not refused.first.endswith(_SNAPSHOT):
+                self._searches = 0  # what was suspect before is in the log
+            self._searches += 1
+            self._end = max(self._end, refused.last)
+            group = _GROUP if refused.suspects > _GROUP else 1
+            self.suspects = Suspects(refused.first, refused.last, group)
+            return self._searches <= _SEARCHES_MAX
+        place = refused.first, refused.topic, refused.key
+        if place in self.known:
+            return False
+        self.known[place] = error.what
+        self._searches = 0
+        # There may be more where it was.
+        more = refused.first < self._end
+        self.suspects = Suspects(refused.first, self._end, _GROUP) if more else None
+        return True
+
+
+class DeadLetters:
+    """Makes the letters of one stay on the stream."""
+
+    def __init__(
+        self,
+        prefix: str,
+        sets_aside: Callable[[str], bool],
+        takes: Mapping[str, Takes],
+        refusals: Refusals,
+        orders: Follow,
+        clock_ns: Callable[[], int] = time.time_ns,
+    ) -> None:
+        self.orders = orders
+        self._prefix = prefix
+        self._sets_aside = sets_aside
+        self._takes = takes
+        self._refusals = refusals
+        self._clock_ns = clock_ns
+        self._told: dict[str, float] = {}
+        self._looks_until = max((place for place, _, _ in refusals.known), default="")
+
+    def covers(self, schema: TableSchema) -> bool:
+        """Whether the table's broken records are set aside."""
+        if not self._sets_aside(str(schema.name)):
+            return False
+        self._refusals.topics.add(schema.topic)
+        return True
+
+    @property
+    def looks_closely(self) -> bool:
+        """Whether a record that was refused before is still to come."""
+        return bool(self._looks_until)
+
+    def has_passed(self, reached: Position) -> bool:
+        """Whether the last of those has come; tells so once."""
+        if not self._looks_until or str(reached) < self._looks_until:
+            return False
+        self._looks_until = ""
+        return True
+
+    def bytes_max(self, topic: str) -> int:
+        """Key and value bytes that the topic takes for certain; 0: no limit is known."""
+        takes = self._takes.get(topic)
+        return max(1, takes.bytes_max - _ROOM_BYTES) if takes else 0
+
+    def judged(
+        self, records: Iterable[Record], schema: TableSchema, change: Change
+    ) -> list[Record]:
+        """The records of a change, with letters in place of those that can't be written."""
+        judged: list[Record] = []
+        for record in records:
+            self._refusals.topics.add(record.topic)
+            reason = self._unfit(record, change.position)
+            if reason is None:
+                judged.append(record)
+            else:
+                error = RecordRefusedError(reason, where=f"topic {record.topic}")
+                judged += self.letter(schema, change, error, record)
+        return judged
+
+    def _unfit(self, record: Record, position: Position) -> str | None:
+        known = self._refusals.known.get((str(position), record.topic, record.key))
+        if known is not None:
+            return known
+        takes = self._takes.get(record.topic)
+        if takes is None:
+            return None
+        if record.key is None and not takes.keyless:
+            return "a record without a key doesn't fit into a compacted topic"
+        size = record_bytes(record) + _BATCH_BYTES
+        size += sum(len(name) + len(value) + _HEADER_BYTES for name, value in record.headers)
+        if size > takes.bytes_max:
+            return f"the record has {size} bytes, and the topic takes {takes.bytes_max}"
+        return None
+
+    def letter(
+        self,
+        schema: TableSchema,
+        change: Change,
+        error: MillraceError,
+        record: Record | None = None,
+    ) -> list[Record]:
+        """The records of a letter for a change, or for one of its records."""
+        parts = {
+            name: part
+            for name, part in (
+                ("key", record.key if record else None),
+                ("before", _tuple_data(change.before)),
+                ("after", _tuple_data(change.after)),
+            )
+            if part is not None
+        }
+        head = DeadLetter(
+            id=uuid.uuid4().hex,
+            table=str(schema.name),
+            op=change.operation.value,
+            position=change.position,
+            lsn=str(change.lsn),
+            xid=change.transaction.xid if change.transaction else None,
+            schema_version=schema.version,
+            error=ExitCode(error.exit_code).name,
+            reason=error.what[:_REASON_CHARS_MAX],
+            where=error.where[:_REASON_CHARS_MAX],
+            topic=record.topic if record else None,
+            columns=tuple(column.name for column in schema.columns),
+            before_is_key=change.before_is_key,
+            sizes={},
+            pieces=0,
+            ts_ms=self._clock_ns() // 1_000_000,
+        )
+        self._tell(head)
+        place = header(change.position, schema.version)
+        return letter_records(self._prefix, head, parts, place, self._piece_bytes())
+
+    def _piece_bytes(self) -> int:
+        takes = self._takes.get(dead_letter_topic(self._prefix))
+        return min(PIECE_BYTES_MAX, takes.bytes_max // 2) if takes else PIECE_BYTES_MAX
+
+    def _tell(self, head: DeadLetter) -> None:
+        now = time.monotonic()
+        if self._told.get(head.table, 0.0) > now:
+            return
+        self._told[head.table] = now + _TELL_S
+        log.warning(
+            "a record goes to the dead letters",
+            table=head.table,
+            position=str(head.position),
+            reason=head.reason,
+            remedy="millrace dead-letters list",
+        )
+
+
+class GuardedEncoder(ReadableEncoder):
+    """An encoder that makes a letter of what it can't encode, and of what wouldn't be taken."""
+
+    def __init__(
+        self,
+        letters: DeadLetters,
+        schema: TableSchema,
+        rules: EventRules,
+        log: Log,
+        pipeline: Pipeline,
+        *,
+        blocks: TransactionBlocks | None = None,
+        reselects: bool = False,
+    ) -> None:
+        super().__init__(schema, rules, log, pipeline, blocks=blocks, reselects=reselects)
+        self._letters = letters
+
+    def compiled(self) -> "fast.Table | None":
+        """The same for the compiled way, which leaves large records to this one."""
+        table = None if self._letters.looks_closely else super().compiled()
+        if table is not None:
+            table.bytes_max = self._letters.bytes_max(self._schema.topic)
+        return table
+
+    def _records(self, change: Change, reread: tuple[int, ...] = ()) -> list[Record]:
+        try:
+            made = super()._records(change, reread)
+        except BROKEN as error:
+            if error.retry:
+                raise
+            return self._letters.letter(self._schema, change, error)
+        return self._letters.judged(made, self._schema, change)
+
+
+def _tuple_data(row: Row | None) -> bytes | None:
+    """A row as pgoutput sends it: Int16 columns, then per column n, u, or t, Int32 length, text.
+
+    https://www.postgresql.org/docs/current/protocol-logicalrep-message-formats.html
+    """
+    if row is None:
+        return None
+    parts = [struct.pack(">H", len(row))]
+    for value in row:
+        if isinstance(value, bytes):
+            parts += [b"t", struct.pack(">I", len(value)), value]
+        else:
+            parts.append(b"u" if value is ABSENT else b"n")
+    return b"".join(parts)
+
+
+def row_of(data: bytes) -> Row:
+    """The row of such bytes; raises CorruptMessageError for others."""
+    message = decode(b"I" + bytes(4) + b"N" + data)
+    assert isinstance(message, Insert)  # noqa: S101 (by its first byte)
+    return message.new
