@@ -20,7 +20,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from cdc.errors import ConfigError, ExitCode, MillraceError
+from cdc.errors import ConfigError, ExitCode, GapError, MillraceError
 from cdc.settings import DEFAULT_PATH, Duration, Settings, load
 from deploy.dead_letters import app as dead_letters
 
@@ -129,7 +129,6 @@ def init(
 def _with_daemon(config: Path, json: bool, use: Callable[..., None], *arguments: object) -> bool:
     """Use a daemon until it ends; returns whether it was told to stop."""
     from cdc.daemon import Daemon
-    from cdc.start import EPOCH
     from cdc.wal.compiled import warn_if_pure
     from deploy.console import ConsoleObserver, configure_logging
     from deploy.health import HealthServer
@@ -146,7 +145,7 @@ def _with_daemon(config: Path, json: bool, use: Callable[..., None], *arguments:
         ConsoleObserver() as observer,
         contextlib.ExitStack() as stack,
     ):
-        backfill = InitialSnapshot(settings.source, settings.capture, epoch=EPOCH)
+        backfill = InitialSnapshot(settings.source, settings.capture)
         daemon = Daemon(settings, backfill, observer, open_channel)
         if settings.health.listen is not None:
             stack.enter_context(HealthServer(settings.health.listen, daemon.health))
@@ -177,6 +176,35 @@ def snapshot(
 
     if _with_daemon(config, json_log, Daemon.snapshot, tables or []):
         raise typer.Exit(ExitCode.INTERRUPTED)  # what is left is read by the next start
+
+
+@app.command()
+def new_epoch(
+    config: ConfigOption = DEFAULT_PATH,
+    *,
+    yes: Annotated[bool, typer.Option("--yes", help="Do it; without, only look.")] = False,
+    json_log: JsonOption = False,
+) -> None:
+    """After a gap: go on from the source as it is now; `millrace run` then reads all tables anew.
+
+    Rows that are gone by then disappear from what is derived. Nothing in the log is removed.
+    """
+    from cdc.daemon import Daemon
+
+    if not yes:
+        _with_daemon(config, json_log, lambda daemon, stop: _print_gap(daemon.find_gap(stop)))
+        return
+
+    def begin(daemon: Daemon, stop: threading.Event) -> None:
+        epoch = daemon.begin_epoch(stop)
+        print(f"epoch {epoch} begins: `millrace run` makes a new slot, and reads all tables anew")
+
+    _with_daemon(config, json_log, begin)
+
+
+def _print_gap(gap: GapError | None) -> None:
+    print(f"gap: {gap.what}" if gap else "no gap: `millrace run` goes on where the log ends")
+    print("nothing was changed; --yes begins a new epoch, in which all tables are read anew")
 
 
 @app.command()

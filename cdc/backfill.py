@@ -22,7 +22,6 @@ from cdc.records.position import Position
 from cdc.records.record import Record
 from cdc.records.schema import TableName
 from cdc.settings import CaptureSettings
-from cdc.start import EPOCH
 from cdc.tables import Tables
 
 log = structlog.get_logger()
@@ -66,11 +65,12 @@ class Backfill(Protocol):
     def read(
         self,
         exported: ExportedSnapshot,
+        position: Position,
         tables: Sequence[TableDescription],
         encoder: Callable[[TableDescription], Encoder],
         again: Again = FIRST,
     ) -> Iterator[SnapshotBatch]:
-        """Every row of the tables, table by table, as batches of bounded size."""
+        """Every row of the tables, table by table, at a position, in batches of bounded size."""
         ...
 
 
@@ -95,12 +95,14 @@ class SnapshotWriter:
         writer: LogWriter,
         tables: Tables,
         *,
+        epoch: int,
         keep_alive: Callable[[], None],
         observer: SnapshotObserver,
     ) -> None:
         self._settings = settings
         self._writer = writer
         self._tables = tables
+        self._epoch = epoch
         self._keep_alive = keep_alive
         self._observer = observer
 
@@ -109,7 +111,6 @@ class SnapshotWriter:
         backfill: Backfill,
         exported: ExportedSnapshot,
         described: Sequence[TableDescription],
-        position: Position,
         stop: threading.Event,
         asked: Container[str] = (),
     ) -> int:
@@ -118,14 +119,14 @@ class SnapshotWriter:
         A table that the settings leave out counts as read, unless it was ``asked`` for by name.
         Told to stop, it ends early: the tables that aren't whole are read again by the next start.
         """
-        writer = self._writer
+        writer, position = self._writer, self._position(exported)
         known, read = [], []
         for table in described:
             name = str(table.name)
             wanted = name in asked or self._settings.snapshots(name)
             if wanted and table.name in self._tables.states:
                 known.append(table)
-            writer.write(self._tables.begin_snapshot(table, exported.consistent_point))
+            writer.write(self._tables.begin_snapshot(table, position))
             if wanted:
                 read.append(table)
             else:
@@ -133,7 +134,7 @@ class SnapshotWriter:
         events = self._forget_rows(known, position) if self._settings.lossless else 0
         writer.commit()
         self._observer.snapshot_started(read)
-        for batch in backfill.read(exported, read, self._encoder(position)):
+        for batch in backfill.read(exported, position, read, self._encoder(position)):
             writer.write(batch.records)
             events += len(batch.records)
             chunk_done = batch.chunks_done > self._tables.states[batch.table].chunks_done
@@ -174,8 +175,9 @@ class SnapshotWriter:
             with exact as exported:
                 described = describe()
                 self._observer.snapshot_started(described)
-                encoder = self._encoder(Position(EPOCH, exported.consistent_point, 0))
-                for batch in backfill.read(exported, described, encoder, again):
+                position = self._position(exported)
+                encoder = self._encoder(position)
+                for batch in backfill.read(exported, position, described, encoder, again):
                     self._writer.write(batch.records)
                     events += len(batch.records)
                     if self._full():
@@ -191,6 +193,9 @@ class SnapshotWriter:
             log.warning("a blocking snapshot is given up", reason=error.what, remedy=error.remedy)
         self._writer.commit()
         return events
+
+    def _position(self, exported: ExportedSnapshot) -> Position:
+        return Position(self._epoch, exported.consistent_point, 0)
 
     def _encoder(self, position: Position) -> Callable[[TableDescription], Encoder]:
         def encoder(table: TableDescription) -> Encoder:

@@ -12,9 +12,16 @@ import structlog
 
 from cdc.backfill import Backfill
 from cdc.dead_letters import Refusals
-from cdc.errors import MillraceError, RecordRefusedError, UnclearMessagesError
+from cdc.errors import (
+    GapError,
+    MillraceError,
+    RecordRefusedError,
+    SlotInUseError,
+    UnclearMessagesError,
+)
 from cdc.health import Health, Observer, Stage
 from cdc.hold import StoppedError
+from cdc.renewal import Renewal
 from cdc.session import Session
 from cdc.settings import Settings
 from cdc.signals import Channel, Signals
@@ -51,6 +58,7 @@ class Daemon:
         )
         self._open_channel = open_channel
         self._was_capturing = False
+        self._has_waited = False
         self._refusals = Refusals()
         self._in_progress = True
         """Whether large transactions may be sent before they have ended."""
@@ -73,7 +81,11 @@ class Daemon:
                     raise
                 log.warning("starting over to set a record aside", reason=error.what)
             except MillraceError as error:
-                if not (error.retry and self._was_capturing):
+                # One that never had the slot gives up as slot.max.retries says.
+                lasting = self._was_capturing or (
+                    self._has_waited and not isinstance(error, SlotInUseError)
+                )
+                if not (error.retry and lasting):
                     raise
                 self.health.failed(error.what)
                 self._in_progress = not isinstance(error, UnclearMessagesError)
@@ -97,7 +109,10 @@ class Daemon:
             session = self._session(stack, stop)
             mode = self._settings.capture.snapshot_mode
             spill_directory(self._settings.capture.spill_directory)  # raises before all else
-            session.open()
+            try:
+                session.open()
+            finally:
+                self._has_waited |= session.has_waited
             if session.is_complete:
                 log.info("nothing to do: snapshot.mode is initial_only, and it was done before")
                 return
@@ -114,7 +129,7 @@ class Daemon:
             log.info("streaming", slot=progress.slot, position=str(progress.position))
             streaming = Streaming(
                 self._settings.capture,
-                session.hold.stream(),
+                session.hold,
                 session.writers,
                 session.tables,
                 progress,
@@ -141,6 +156,19 @@ class Daemon:
             return None
         stack.callback(signals.close)
         return Channel(signals, partial(session.read_again, self._backfill, self.health))
+
+    def find_gap(self, stop: threading.Event) -> GapError | None:
+        """Why `run` would refuse to go on; None: it wouldn't. Changes nothing."""
+        with ExitStack() as stack:
+            return self._renewal(stack, stop).find_gap()
+
+    def begin_epoch(self, stop: threading.Event) -> int:
+        """Let the log go on from the source as it is now; returns the new epoch."""
+        with ExitStack() as stack:
+            return self._renewal(stack, stop).begin_epoch()
+
+    def _renewal(self, stack: ExitStack, stop: threading.Event) -> Renewal:
+        return Renewal(self._settings, stack, stop, self.health, refusals=self._refusals)
 
     def snapshot(self, names: Sequence[str], stop: threading.Event) -> None:
         """Read the named tables (again), or those that were never read whole; no streaming."""

@@ -110,6 +110,12 @@ class SourceSettingError(SourceError):
     exit_code = ExitCode.SOURCE_SETTING
 
 
+class StandbyError(SourceSettingError):
+    """The server is a standby, or isn't promoted yet."""
+
+    retry = True
+
+
 class SourcePrivilegeError(SourceError):
     """The role lacks a right; found by trying."""
 
@@ -224,9 +230,13 @@ class LogFormatError(LogError):
 
 
 class FencedError(LogError):
-    """Another daemon with the same transactional.id has taken over."""
+    """Another daemon with the same transactional.id has taken over.
+
+    Starting over is safe: the slot is taken before the log is, and who has it goes on.
+    """
 
     exit_code = ExitCode.FENCED
+    retry = True
 
 
 class RegistryError(LogError):

@@ -14,6 +14,7 @@ VARIABLE = "MILLRACE_FAULT"
 class FaultPoint(StrEnum):
     """Every place with a test that kills the daemon there (docs/decisions/0002 has the table)."""
 
+    EPOCH_RECORDED = "epoch-recorded"
     CREATING_RECORDED = "creating-recorded"
     SLOT_CREATED = "slot-created"
     SNAPSHOT_RECORDED = "snapshot-recorded"

@@ -11,16 +11,21 @@ from contextlib import ExitStack
 
 import psycopg
 import structlog
+from psycopg.pq.abc import PGconn
 
-from cdc.errors import SlotInUseError
+from cdc.errors import SlotInUseError, SourceUnreachableError
 from cdc.health import Health, Stage
 from cdc.postgres import slot
 from cdc.postgres.connection import connect_replication
+from cdc.postgres.failures import place
+from cdc.postgres.lock import SlotLock
 from cdc.postgres.stream import ReplicationStream
 from cdc.settings import Settings
 
 log = structlog.get_logger()
 WAITING_LINE_S = 10
+ASK_EVERY_S = 1.0
+"""How often a standby asks whether it is needed."""
 DRAIN_S_MAX = 10.0
 """How long Kafka may take to answer after we were told to stop; supervisors kill after longer."""
 
@@ -35,38 +40,49 @@ class Hold:
     def __init__(
         self,
         settings: Settings,
+        sql: psycopg.Connection,
         stack: ExitStack,
         stop: threading.Event,
         health: Health,
         *,
         in_progress: bool,
+        on_wait: Callable[[], None],
     ) -> None:
-        """``in_progress``: large transactions are to be sent before they have ended."""
+        """``in_progress``: large transactions are to be sent before they have ended.
+
+        ``on_wait`` is called when somebody else has the slot, and this start waits for it.
+        """
         self._source = settings.source
+        self._sql = sql
         self._capture = settings.capture
         self._stack = stack
         self._stop = stop
         self._health = health
         self._in_progress = in_progress
+        self._on_wait = on_wait
+        self._lock: SlotLock | None = None
         self._stream: ReplicationStream | None = None
         self._drain_until: float | None = None
 
-    def lock(self, sql: psycopg.Connection) -> None:
-        """Take the right to the slot, for as long as this session lives; waits as configured."""
+    def lock(self) -> None:
+        """Take the right to the slot, for as long as we are heard of; waits as configured."""
         name = self._capture.slot_name
+        lock = SlotLock(self._source, name)
+        self._stack.callback(lock.close)
 
         def attempt() -> SlotInUseError | None:
-            if slot.lock(sql, name):
+            if lock.take():
                 return None
             return SlotInUseError(
                 "another daemon captures through this slot",
                 where=f"slot {name}",
-                remedy="stop the other daemon, or raise slot.max.retries to stand by for longer",
+                remedy="stop the other daemon; slot.max.retries = -1 makes this one stand by",
             )
 
         self._health.holds_slot = False
         self._patiently(attempt)
         self._health.holds_slot = True
+        self._lock = lock
 
     def stream(self) -> ReplicationStream:
         """Start replication, unless this session has; it gives nothing until it is read."""
@@ -84,9 +100,12 @@ class Hold:
     def keep_alive(self) -> None:
         """Answer PostgreSQL when it is time to, whatever else is being waited for.
 
-        Raises StoppedError, once, where we were told to stop and wait for Kafka in vain.
+        Raises SourceUnreachableError where the right to the slot was lost; StoppedError, once,
+        where we were told to stop and wait for Kafka in vain.
         """
         self._health.turned()
+        if self._lock is not None:
+            self._lock.check()
         if self._stream is not None:
             self._stream.keep_alive()
         if not self._stop.is_set():
@@ -108,12 +127,31 @@ class Hold:
         if int(waited_s) % WAITING_LINE_S == 1:
             log.info("a new slot waits for open transactions of the source", seconds=int(waited_s))
 
-    def _start_stream(self) -> SlotInUseError | None:
+    def connect_replication(self) -> PGconn:
+        """Open a replication connection to the server that the session is connected to."""
         connection = connect_replication(self._source)
+        ours, other = place(self._sql.pgconn), place(connection)
+        if ours != other:
+            connection.finish()
+            raise SourceUnreachableError(
+                f"one connection leads to {ours}, the other to {other}",
+                where="[source]",
+                remedy="target_session_attrs = read-write lets all of them find the primary",
+            )
+        return connection
+
+    def _start_stream(self) -> SlotInUseError | None:
+        name = self._capture.slot_name
+        state = slot.inspect(self._sql, name)
+        if state is not None and state.active:  # seen without a connection of its own
+            return slot.in_use(name, state.active_pid, place(self._sql.pgconn))
+        connection = self.connect_replication()
         try:
+            if state is not None and self._capture.slot_failover:
+                slot.let_fail_over(connection, state)
             self._stream = ReplicationStream.start(
                 connection,
-                self._capture.slot_name,
+                name,
                 self._capture.publication_name,
                 status_interval_ms=self._capture.status_update_interval_ms,
                 in_progress=self._in_progress,
@@ -128,14 +166,24 @@ class Hold:
         return None
 
     def _patiently(self, attempt: Callable[[], SlotInUseError | None]) -> None:
-        """Try until it works, slot.max.retries times; raises the last SlotInUseError."""
-        retries = 0
+        """Ask every second until it works, for slot.max.retries times slot.retry.delay.ms.
+
+        Raises the last SlotInUseError.
+        """
+        retries, delay_s = self._capture.slot_max_retries, self._capture.slot_retry_delay_ms / 1_000
+        patience_s = retries * delay_s if retries >= 0 else math.inf
+        began, next_line_s = time.monotonic(), 0.0
         while (refusal := attempt()) is not None:
-            if retries == self._capture.slot_max_retries:
+            waited_s = time.monotonic() - began
+            if waited_s >= patience_s:
                 raise refusal
-            retries += 1
+            if waited_s >= next_line_s:
+                log.info("waiting", reason=refusal.what, seconds=int(waited_s))
+                next_line_s += max(delay_s, ASK_EVERY_S)
             self._health.entered(Stage.STANDBY)
-            log.info("waiting", reason=refusal.what, retry=retries)
-            if self._stop.wait(self._capture.slot_retry_delay_ms / 1_000):
+            self._on_wait()
+            if self._stop.wait(min(delay_s, ASK_EVERY_S)):
                 raise StoppedError
+            if self._lock is not None:
+                self._lock.check()
         self._health.entered(Stage.STARTING)

@@ -23,18 +23,16 @@ from cdc.kafka.at_least_once import AtLeastOnceWriter
 from cdc.kafka.producer import LogWriter
 from cdc.kafka.state import last_progress
 from cdc.kafka.topics import LogTopics
-from cdc.postgres import preflight, publication, slot
+from cdc.postgres import failover, preflight, publication, slot
 from cdc.postgres.action import act
 from cdc.postgres.captured import captured_tables, described_tables
 from cdc.postgres.catalog import CapturedTable, TableDescription
 from cdc.postgres.connection import (
     System,
     connect,
-    connect_replication,
     current_wal_end,
     identify,
 )
-from cdc.records.position import Position
 from cdc.records.schema import TableName
 from cdc.records.state import Phase, Progress, progress_record
 from cdc.records.topics import progress_topic
@@ -73,41 +71,77 @@ class Session:
         self._capture = settings.capture
         self._stack = stack
         self._stop = stop
-        self.hold = Hold(settings, stack, stop, health, in_progress=in_progress)
+        self._health = health
+        self._in_progress = in_progress
+        self._described = []
+        self.has_waited = False
+        """Whether this start has stood by: then all that a start checks at first was right."""
 
     def open(self, again: Sequence[str] = ()) -> None:
         """Connect to both sides, hold the slot and the log, and make sure that they fit."""
-        self._sql = self._stack.enter_context(connect(self._settings.source, purpose="control"))
-        self._system = self._identify()
-        self._check_tables()
-        self._topics = LogTopics(self._settings, self.hold.keep_alive)
-        self._topics.check_reachable()
-        self.hold.lock(self._sql)
-        # A standby has waited long: the tables may be others by now.
-        self._system = self._identify()
+        self._take_lock()
         self._described = self._publish(self._check_tables(), again)
-        self._slot = slot.inspect(self._sql, self._capture.slot_name)
-        if self._slot is not None:
-            slot.verify(self._sql, self._slot)
-            self.hold.stream()
-        self._topics.ensure_state_topics()
-        self.writers = self._open_writers()
-        self._progress = self._last_progress()
+        failover.warn(self._sql, self._capture.slot_failover)
+        self._hold_slot()
+        self._open_log()
         if self._progress is None:
             start.check_unrecorded(self._slot, self._capture.slot_name)
         elif self._progress.phase is not Phase.CREATING and not self.is_complete:
-            wal_end = current_wal_end(self._sql)
-            start.check_continuity(self._progress, self._slot, self._system, wal_end)
+            self._check_continuity(self._progress)
             self._progress = self._progress.model_copy(update={"timeline": self._system.timeline})
         self.tables = open_tables(
             self._settings, self._system, self._topics, self._sql, self._stack, self._refusals
         )
-        if self._progress is None or self._progress.phase is Phase.CREATING:
+        if self._progress is None or self._progress.is_first_start:
             start.check_untouched(self.tables.states, [table.name for table in self._described])
         if not again:  # one gap after the other can be mended so
             whole = [s for s in self.tables.states.values() if s.phase is Phase.STREAMING]
             check_published(whole, _published(self._described))
         self._topics.ensure_data_topics(self.tables.states.values(), self._described)
+
+    def _connect(self) -> None:
+        self._sql = self._stack.enter_context(connect(self._settings.source, purpose="control"))
+        self.hold = Hold(
+            self._settings,
+            self._sql,
+            self._stack,
+            self._stop,
+            self._health,
+            in_progress=self._in_progress,
+            on_wait=self._waits,
+        )
+        self._system = self._identify()
+        self._topics = LogTopics(self._settings, self.hold.keep_alive)
+
+    def _waits(self) -> None:
+        self.has_waited = True
+
+    def _take_lock(self) -> None:
+        """Look at both sides, and take the right to the slot: a standby waits here."""
+        self._connect()
+        self._check_tables()
+        self._topics.check_reachable()
+        self.hold.lock()
+        # A standby has waited long: the server may go by another timeline now.
+        self._system = self._identify()
+
+    def _hold_slot(self) -> None:
+        """Stream from the slot, if there is one that gives anything."""
+        self._slot = slot.inspect(self._sql, self._capture.slot_name)
+        if self._slot is not None:
+            slot.verify_ours(self._sql, self._slot)
+            if slot.why_lost(self._slot) is None:
+                self.hold.stream()
+
+    def _open_log(self) -> None:
+        """Fence off who wrote before, and read how far the log is."""
+        self._topics.ensure_state_topics()
+        self.writers = self._open_writers()
+        self._progress = self._last_progress()
+
+    def _check_continuity(self, progress: Progress) -> None:
+        wal_end = current_wal_end(self._sql)
+        start.check_continuity(progress, self._slot, self._system, wal_end)
 
     @property
     def writer(self) -> LogWriter:
@@ -150,6 +184,7 @@ class Session:
                     self._connect_replication(exporting),
                     self._system,
                     self.writer,
+                    before=progress,
                     left_over=self._slot,
                     on_wait=self.hold.wait_for_open_transactions,
                 )
@@ -174,7 +209,9 @@ class Session:
         """
         captured = [CapturedTable(self.tables.states[table].oid, table) for table in wanted]
         again = Again({table: own for table, own in wanted.items() if own is not None}, xid)
-        events = self._snapshot_writer(observer).write_again(
+        assert self._progress is not None  # noqa: S101 (there is a stream)
+        epoch = self._progress.position.epoch
+        events = self._snapshot_writer(observer, epoch).write_again(
             backfill,
             self._exact_snapshot(),
             lambda: described_tables(self._sql, self._capture, captured),
@@ -192,17 +229,18 @@ class Session:
             on_wait=self.hold.wait_for_open_transactions,
         )
 
-    def _snapshot_writer(self, observer: SnapshotObserver) -> SnapshotWriter:
+    def _snapshot_writer(self, observer: SnapshotObserver, epoch: int) -> SnapshotWriter:
         return SnapshotWriter(
             self._capture,
             self.writer,
             self.tables,
+            epoch=epoch,
             keep_alive=self.hold.keep_alive,
             observer=observer,
         )
 
     def _identify(self) -> System:
-        replication = connect_replication(self._settings.source)
+        replication = self.hold.connect_replication()
         try:
             return identify(replication)
         finally:
@@ -249,7 +287,7 @@ class Session:
         self._topics.ensure_data_topics(self.tables.states.values(), self._described)
 
     def _connect_replication(self, stack: ExitStack) -> PGconn:
-        connection = connect_replication(self._settings.source)
+        connection = self.hold.connect_replication()
         stack.callback(connection.finish)
         return connection
 
@@ -289,11 +327,11 @@ class Session:
         asked: Sequence[str],
     ) -> Progress:
         log.info("snapshot", tables=len(unread), consistent_point=str(exported.consistent_point))
-        events = self._snapshot_writer(observer).write(
+        epoch = progress.position.epoch
+        events = self._snapshot_writer(observer, epoch).write(
             backfill,
             exported,
             unread,
-            Position(start.EPOCH, exported.consistent_point, 0),
             self._stop,
             asked,
         )
@@ -307,6 +345,7 @@ class Session:
         if progress != self._progress:
             self.writer.write([progress_record(self._capture.topic_prefix, progress)])
             self.writer.commit()
+        self._progress = progress
         return progress
 
 

@@ -1,7 +1,8 @@
 """Slot, progress record and source → where to go on, or a clear stop.
 
 docs/decisions/0002-start-and-acknowledge.md is the specification of this module: what each start
-finds, in which order it looks, and what it does about it.
+finds, in which order it looks, and what it does about it; 0009-epochs.md says how a log goes on
+from another history.
 """
 
 import time
@@ -11,19 +12,18 @@ from uuid import uuid4
 import psycopg
 from psycopg.pq.abc import PGconn
 
-from cdc.errors import GapError
+from cdc.errors import ConfigError, GapError
 from cdc.faults import FaultPoint, reach
 from cdc.kafka.producer import LogWriter
 from cdc.postgres import slot
 from cdc.postgres.connection import System
-from cdc.postgres.slot import ExportedSnapshot, SlotState
-from cdc.records.position import Lsn, Position
+from cdc.postgres.slot import NEW_EPOCH, ExportedSnapshot, SlotState
+from cdc.records.position import FIRST_EPOCH, Lsn, Position
+from cdc.records.record import Record
 from cdc.records.schema import TableName
-from cdc.records.state import Phase, Progress, progress_record
+from cdc.records.state import Phase, Progress, TableState, progress_record, table_record
 from cdc.settings import Settings
 
-EPOCH = 1
-"""A source's first history; the only one until a daemon can go on from another."""
 SHOWN_MAX = 20
 
 
@@ -37,21 +37,22 @@ def check_continuity(
             f"this is another PostgreSQL cluster (system identifier {system.identifier}, "
             f"{recorded} has {progress.system_identifier})",
             remedy="point [source] at the cluster that was captured, or capture this one under "
-            "another topic.prefix",
+            f"another topic.prefix; {NEW_EPOCH}",
         )
     _check_history(progress, system, wal_end)
     if state is None:
         raise GapError(
             f"slot {progress.slot} is gone, but {recorded} says that it was at "
             f"{progress.flush_lsn}: what was written since is not in the log",
-            remedy="capture again under another topic.prefix and slot.name",
+            remedy=NEW_EPOCH,
         )
+    if (reason := slot.why_lost(state)) is not None:
+        raise slot.lost(state.name, reason, recorded)
     if state.confirmed_flush_lsn > progress.flush_lsn:
         raise GapError(
             f"slot {progress.slot} was moved to {state.confirmed_flush_lsn}, beyond "
             f"{progress.flush_lsn} in {recorded}: what lies between is not in the log",
-            remedy="nothing else may advance the slot; capture again under another topic.prefix "
-            "and slot.name",
+            remedy=f"nothing else may advance the slot; {NEW_EPOCH}",
         )
 
 
@@ -66,7 +67,7 @@ def _check_history(progress: Progress, system: System, wal_end: Lsn) -> None:
         f"the server's history is another one: on timeline {progress.timeline} the log reaches "
         f"{reached}, but the server (timeline {system.timeline}) has that only up to {kept}, after "
         "a failover or from a backup. Other changes may stand in the same places",
-        remedy="capture again under another topic.prefix and slot.name",
+        remedy=NEW_EPOCH,
     )
 
 
@@ -93,11 +94,22 @@ def check_unrecorded(state: SlotState | None, name: str) -> None:
         )
 
 
-def first_progress(settings: Settings, system: System) -> Progress:
-    """The record that announces a slot before it is made."""
-    nowhere = Position(EPOCH, Lsn(0), 0)
+def nothing_to_go_on_from(name: str) -> ConfigError:
+    """What to say where a new epoch is asked for, and the log has no first one of this slot."""
+    return ConfigError(
+        f"the log has nothing from slot {name} to go on from",
+        where="topic.prefix and slot.name in [capture]",
+        remedy="name those that were captured with; a first start needs only `millrace run`",
+    )
+
+
+def announcement(
+    settings: Settings, system: System, before: Progress | None, epoch: int = FIRST_EPOCH
+) -> Progress:
+    """The record that announces a slot before it is made; ``before`` is the log's last one."""
+    nowhere = Position(epoch, Lsn(0), 0)
     return Progress(
-        log=uuid4().hex,
+        log=before.log if before else uuid4().hex,
         slot=settings.capture.slot_name,
         system_identifier=system.identifier,
         timeline=system.timeline,
@@ -106,8 +118,33 @@ def first_progress(settings: Settings, system: System) -> Progress:
         position=nowhere,
         cut=nowhere,
         flush_lsn=Lsn(0),
+        events=before.events if before else 0,
         ts_ms=time.time_ns() // 1_000_000,
     )
+
+
+def new_epoch(
+    settings: Settings, system: System, before: Progress, states: Iterable[TableState]
+) -> list[Record]:
+    """What the log says, at once, to go on from another history: no table is read yet."""
+    prefix, epoch = settings.capture.topic_prefix, before.position.epoch + 1
+    unread = {
+        "epoch": epoch,
+        "phase": Phase.SNAPSHOT,
+        "snapshot_lsn": Lsn(0),
+        "oid": 0,
+        "entry": 0,
+        "renamed_lsn": None,
+        "rows_sent": 0,
+        "chunks_total": 0,
+        "chunks_done": 0,
+        "requests": (),
+        "ts_ms": time.time_ns() // 1_000_000,
+    }
+    return [
+        progress_record(prefix, announcement(settings, system, before, epoch)),
+        *(table_record(prefix, state.model_copy(update=unread)) for state in states),
+    ]
 
 
 def create_slot(
@@ -117,25 +154,29 @@ def create_slot(
     system: System,
     writer: LogWriter,
     *,
+    before: Progress | None,
     left_over: SlotState | None,
     on_wait: Callable[[float], None],
 ) -> tuple[Progress, ExportedSnapshot]:
     """Make the slot, recording each step before the next; returns its progress and snapshot.
 
-    The snapshot holds as long as ``replication`` does nothing else and stays open. ``left_over``
-    is a slot that an earlier start made without recording so: nothing of it has reached the log,
-    so it is dropped.
+    The snapshot holds as long as ``replication`` does nothing else and stays open. ``before`` is
+    what an earlier start, or a new epoch, has announced; ``left_over`` a slot that was made without
+    being recorded, or that a new epoch gives up: nothing of it will be in the log, so it is
+    dropped.
     """
     prefix, name = settings.capture.topic_prefix, settings.capture.slot_name
-    progress = first_progress(settings, system)
+    epoch = before.position.epoch if before else FIRST_EPOCH
+    progress = announcement(settings, system, before, epoch)
     writer.write([progress_record(prefix, progress)])
     writer.commit()
     reach(FaultPoint.CREATING_RECORDED)
     if left_over is not None:
         slot.drop(sql, name)
-    exported = slot.create(replication, name, on_wait=on_wait)
+    failover = settings.capture.slot_failover
+    exported = slot.create(replication, name, failover=failover, on_wait=on_wait)
     reach(FaultPoint.SLOT_CREATED)
-    point = Position(EPOCH, exported.consistent_point, 0)
+    point = Position(epoch, exported.consistent_point, 0)
     progress = progress.model_copy(
         update={
             "phase": Phase.SNAPSHOT,

@@ -14,11 +14,11 @@ from collections.abc import Callable
 from contextlib import closing
 
 from cdc.faults import FaultPoint, reach
+from cdc.hold import Hold
 from cdc.in_progress import InProgress
 from cdc.kafka.commits import AlternatingWriters
 from cdc.kafka.producer import LogWriter
 from cdc.metadata import heartbeat
-from cdc.postgres.stream import ReplicationStream
 from cdc.records.record import Part
 from cdc.records.state import Progress, progress_record
 from cdc.settings import CaptureSettings
@@ -47,7 +47,7 @@ class Streaming:
     def __init__(
         self,
         settings: CaptureSettings,
-        stream: ReplicationStream,
+        hold: Hold,
         writers: tuple[LogWriter, LogWriter],
         tables: Tables,
         progress: Progress,
@@ -57,7 +57,8 @@ class Streaming:
         channel: Channel | None = None,
     ) -> None:
         self._settings = settings
-        self._stream = stream
+        self._hold = hold
+        self._stream = stream = hold.stream()
         self._writers = AlternatingWriters(*writers)
         self._prefix = tables.prefix
         self._progress = progress
@@ -96,7 +97,7 @@ class Streaming:
                 self._beat()
                 self._act_on_signals()
                 self._advance()
-                self._writers.current.while_waiting()
+                self._hold.keep_alive()
             self._finish()
 
     def _translate(self) -> bool:

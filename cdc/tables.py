@@ -114,10 +114,10 @@ class Tables:
         state = self.states.get(TableName(relation.namespace, relation.name))
         return state is not None and position < Position(state.epoch, state.snapshot_lsn, 0)
 
-    def begin_snapshot(self, table: TableDescription, consistent_point: Lsn) -> list[Record]:
+    def begin_snapshot(self, table: TableDescription, position: Position) -> list[Record]:
         """Start (or start again) a table's snapshot; returns the state records to write."""
         known = self.states.get(table.name)
-        renamed = self._renamed(table.oid, table.name, consistent_point)
+        renamed = self._renamed(table.oid, table.name, position.commit_lsn)
         keyed = self._is_keyed(table.columns, table.name, table.replica_identity)
         begun = self._set(
             TableState(
@@ -126,9 +126,9 @@ class Tables:
                 topic=data_topic(self.prefix, table.name),
                 partitions=known.partitions if known else self._partitions,
                 cleanup=self._cleanup if keyed else "delete",
-                epoch=1,
+                epoch=position.epoch,
                 phase=Phase.SNAPSHOT,
-                snapshot_lsn=consistent_point,
+                snapshot_lsn=position.commit_lsn,
                 oid=table.oid,
                 entry=table.entry,
                 rows_estimated=table.rows_estimated,
@@ -210,7 +210,7 @@ class Tables:
         renamed = self._renamed(relation.oid, table, since.commit_lsn)
         if table not in self.states and self._takes_late and self._captures(str(table)):
             renamed.append(self._appeared(relation, since))
-        if table not in self.states:
+        if not self.is_whole(table):
             if self._captures(str(table)):
                 self._check_gone(relation.oid, table, since)
             return None, renamed

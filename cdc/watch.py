@@ -157,8 +157,8 @@ class SlotWatch:
             f" slot.max.lag.bytes ({size(limit)})",
             where=target(self._source),
             remedy="see why the log doesn't keep up (`millrace status`), and start again with a"
-            " larger slot.max.lag.bytes, so that it can catch up; or free the disk now, and begin"
-            " anew later: millrace drop --yes",
+            " larger slot.max.lag.bytes, so that it can catch up; or free the disk now, and read"
+            " all tables anew later: millrace new-epoch --yes",
         )
 
     def _write(self, connection: psycopg.Connection, state: SlotState, now: float) -> None:
@@ -196,7 +196,7 @@ class SlotWatch:
                     f"{failure.what}: dropped, as slot.max.lag.policy says. What was written since"
                     " isn't in the log",
                     where=failure.where,
-                    remedy="capture again under another topic.prefix and slot.name",
+                    remedy=slot.NEW_EPOCH,
                 )
             if time.monotonic() > deadline:
                 break

@@ -55,18 +55,17 @@ class InitialSnapshot:
         source: LibraryOptions,
         settings: CaptureSettings,
         *,
-        epoch: int,
         limits: Limits = Limits(),  # noqa: B008 (immutable)
     ) -> None:
         self._source = source
         self._settings = settings
-        self._epoch = epoch
         self._limits = limits
         self._again = FIRST
 
     def read(
         self,
         exported: ExportedSnapshot,
+        position: Position,
         tables: Sequence[TableDescription],
         encoder: Callable[[TableDescription], Encoder],
         again: Again = FIRST,
@@ -74,7 +73,6 @@ class InitialSnapshot:
         """Every row that the snapshot sees, table by table; the last batch of each may be empty."""
         connection = connect(self._source, purpose="snapshot")
         self._again = again
-        position = Position(self._epoch, exported.consistent_point, 0)
         try:
             for index, table in enumerate(tables):
                 _begin(connection, exported)

@@ -87,9 +87,11 @@ class System(NamedTuple):
     forks: Mapping[int, Lsn] = MappingProxyType({})
 
 
-def connect(source: LibraryOptions, *, purpose: str) -> psycopg.Connection:
+def connect(
+    source: LibraryOptions, *, purpose: str, pinned: Mapping[str, str] = MappingProxyType({})
+) -> psycopg.Connection:
     """Open an autocommit session named ``millrace <purpose>``; raises what docs/errors.md lists."""
-    conninfo = _conninfo(source, purpose, {**_PINNED, **_PINNED_QUERY})
+    conninfo = _conninfo(source, purpose, {**_PINNED, **_PINNED_QUERY, **pinned})
     try:
         connection = psycopg.connect(conninfo, autocommit=True, prepare_threshold=None)
     except psycopg.OperationalError as error:
@@ -103,7 +105,26 @@ def connect(source: LibraryOptions, *, purpose: str) -> psycopg.Connection:
 
 
 def connect_replication(source: LibraryOptions) -> PGconn:
-    """Open a connection that takes replication commands of its database."""
+    """Open a connection that takes replication commands of its database.
+
+    Hosts are tried one by one: libpq, asked not to block, would wait for a silent one for ever.
+    """
+    failures = []
+    for host in _hosts(source):
+        try:
+            return _connect_replication(host)
+        except SourceUnreachableError as error:
+            failures.append(error)
+    if len(failures) == 1:
+        raise failures[0]
+    raise SourceUnreachableError(
+        "; ".join(f"{failure.where}: {failure.what}" for failure in failures),
+        where=target(source),
+        remedy=failures[-1].remedy,
+    )
+
+
+def _connect_replication(source: LibraryOptions) -> PGconn:
     options = {**_PINNED, **_PINNED_REPLICATION}
     conninfo = _conninfo({**source, "replication": "database"}, "replication", options)
     pgconn = pq.PGconn.connect_start(conninfo.encode())
@@ -242,12 +263,11 @@ def flush(pgconn: PGconn, timeout_s: float) -> None:
 
 def _complete(pgconn: PGconn, source: LibraryOptions) -> None:
     """Wait for the connection; libpq's own way of waiting stops every thread of ours."""
-    hosts = _effective(source).get("host", "").count(",") + 1
     given = source.get("connect_timeout", _DEFAULTS["connect_timeout"]).strip()
     if not given.lstrip("-").isdecimal():
         raise ConfigError(f"bad value for connect_timeout: {given!r}", where="[source]")
     seconds = int(given)
-    deadline = time.monotonic() + hosts * seconds if seconds > 0 else math.inf
+    deadline = time.monotonic() + seconds if seconds > 0 else math.inf
     waiting = pq.PollingStatus.WRITING
     while pgconn.status != pq.ConnStatus.BAD and waiting in _POLL_EVENTS:
         poller = select.poll()
@@ -256,7 +276,22 @@ def _complete(pgconn: PGconn, source: LibraryOptions) -> None:
             waiting = pq.PollingStatus(pgconn.connect_poll())
         elif time.monotonic() > deadline:
             pgconn.finish()
-            raise _refused(f"no answer in {hosts * seconds} seconds", source)
+            raise _refused(f"no answer in {seconds} seconds", source)
+
+
+def _hosts(source: LibraryOptions) -> Iterator[LibraryOptions]:
+    """The keywords with each of the hosts that they list."""
+    keywords = _effective(source)
+    listed = {
+        keyword: keywords[keyword].split(",")
+        for keyword in ("host", "hostaddr", "port")
+        if "," in keywords.get(keyword, "")
+    }
+    for number in range(max(map(len, listed.values()), default=1)):
+        yield {
+            **source,
+            **{keyword: (values * (number + 1))[number] for keyword, values in listed.items()},
+        }
 
 
 def _conninfo(source: LibraryOptions, purpose: str, pinned: dict[str, str]) -> str:

@@ -18,6 +18,7 @@ from cdc.errors import (
     SourceError,
     SourcePrivilegeError,
     SourceSettingError,
+    StandbyError,
     TableRefusedError,
 )
 from cdc.postgres import connection as connections
@@ -165,9 +166,11 @@ def _server(connection: psycopg.Connection, slot: str, where: str) -> Iterator[M
         connection, _SETTINGS
     )
     if standby:
-        yield problem(
-            "the server is a standby, which isn't supported as a source yet",
-            "name the primary as host in [source] (target_session_attrs = read-write finds it)",
+        yield StandbyError(
+            "the server is a standby, or isn't promoted yet; it isn't supported as a source",
+            where=where,
+            remedy="name the primary as host in [source], or all servers, with"
+            " target_session_attrs = read-write, which finds it",
         )
         return
     if wal_level != "logical":

@@ -7,31 +7,40 @@ https://www.postgresql.org/docs/current/protocol-replication.html (CREATE_REPLIC
 import hashlib
 import secrets
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Final, NamedTuple
 
 import psycopg
+import structlog
 from psycopg import pq
 from psycopg.pq.abc import PGconn, PGresult
 
-from cdc.errors import ConfigError, GapError, SlotInUseError, SourceSettingError
-from cdc.postgres.connection import connect_replication, query, wait_readable
+from cdc.errors import (
+    ConfigError,
+    GapError,
+    SlotInUseError,
+    SourceError,
+    SourceSettingError,
+    SourceUnreachableError,
+)
+from cdc.postgres.connection import command, connect_replication, query, wait_readable
 from cdc.postgres.failures import explained, place, raise_result, result_sqlstate, result_text
 from cdc.records.position import Lsn
 from cdc.settings import LibraryOptions
 
+log = structlog.get_logger()
 PLUGIN: Final = "pgoutput"
+NEW_EPOCH: Final = "to go on all the same: millrace new-epoch, which reads every table anew"
+_SINCE_17: Final = "invalidation_reason, failover, synced"
 _STATE: Final = """
 SELECT plugin, database, temporary, active, active_pid, confirmed_flush_lsn::text,
        restart_lsn::text, wal_status, safe_wal_size,
        pg_wal_lsn_diff(pg_current_wal_lsn(), confirmed_flush_lsn)::int8,
-       pg_wal_lsn_diff(pg_current_wal_lsn(), restart_lsn)::int8, {reason}
+       pg_wal_lsn_diff(pg_current_wal_lsn(), restart_lsn)::int8, {since_17},
+       current_setting('max_slot_wal_keep_size', true),
+       current_setting('idle_replication_slot_timeout', true)
 FROM pg_replication_slots WHERE slot_name = %s
-"""
-_LIMITS: Final = """
-SELECT name, current_setting(name) FROM pg_settings
-WHERE name IN ('max_slot_wal_keep_size', 'idle_replication_slot_timeout')
 """
 _BY_LIMIT: Final = {
     "wal_removed": ("max_slot_wal_keep_size", "it held back more WAL than that"),
@@ -58,7 +67,9 @@ class ExportedSnapshot(NamedTuple):
 class SlotState(NamedTuple):
     """A row of pg_replication_slots.
 
-    ``lag_bytes`` isn't acknowledged yet; ``retained_bytes`` is the WAL kept for the slot.
+    ``lag_bytes`` isn't acknowledged yet; ``retained_bytes`` is the WAL kept for the slot. A slot
+    with ``failover`` is copied to standbys; ``synced`` says that it is such a copy, or was.
+    ``limits`` are the server's settings by which it gives slots up.
     """
 
     name: str
@@ -74,16 +85,19 @@ class SlotState(NamedTuple):
     lag_bytes: int
     retained_bytes: int
     invalidation_reason: str | None
+    failover: bool
+    synced: bool
+    limits: Mapping[str, str | None]
 
 
 def inspect(connection: psycopg.Connection, name: str) -> SlotState | None:
     """The slot's state now, or None when there is no such slot."""
-    reason = "invalidation_reason" if connection.info.server_version >= 170_000 else "NULL"
-    rows = query(connection, _STATE.format(reason=reason), [name])
+    since_17 = _SINCE_17 if has_failover(connection.pgconn) else "NULL, false, false"
+    rows = query(connection, _STATE.format(since_17=since_17), [name])
     if not rows:
         return None
     (plugin, database, temporary, active, pid, confirmed, restart, *rest) = rows[0]
-    wal_status, safe_wal_size, lag, retained, invalidation_reason = rest
+    wal_status, safe_wal_size, lag, retained, invalidation_reason, failover, synced, *limits = rest
     return SlotState(
         name,
         plugin,
@@ -98,12 +112,21 @@ def inspect(connection: psycopg.Connection, name: str) -> SlotState | None:
         max(0, lag or 0),
         max(0, retained or 0),
         invalidation_reason,
+        failover,
+        synced,
+        dict(zip(("max_slot_wal_keep_size", "idle_replication_slot_timeout"), limits, strict=True)),
     )
+
+
+def has_failover(pgconn: PGconn) -> bool:
+    """Whether the server can copy slots to its standbys."""
+    return pgconn.server_version >= 170_000
 
 
 def verify_ours(connection: psycopg.Connection, state: SlotState) -> None:
     """Raise unless the slot is one that we could have made in this database."""
-    if state.plugin != PLUGIN or state.database != connection.info.dbname or state.temporary:
+    unfinished = state.temporary and not state.synced
+    if state.plugin != PLUGIN or state.database != connection.info.dbname or unfinished:
         kind = f"plugin {state.plugin}" if state.plugin else "physical"
         raise ConfigError(
             f"slot {state.name} belongs to something else ({kind}, database {state.database})",
@@ -112,24 +135,25 @@ def verify_ours(connection: psycopg.Connection, state: SlotState) -> None:
         )
 
 
-def verify(connection: psycopg.Connection, state: SlotState) -> None:
-    """Raise unless the slot is one of ours in this database, and still has all of its WAL."""
-    verify_ours(connection, state)
+def why_lost(state: SlotState) -> str | None:
+    """Why the slot can't give what it stands for any more, if it can't."""
     if state.wal_status == "lost" or state.invalidation_reason:
-        raise lost(state.name, _invalidated(connection, state), place(connection.pgconn))
+        return _invalidated(state)
+    if state.temporary:
+        return "it is a copy that wasn't complete when this server was promoted"
+    return None
 
 
-def _invalidated(connection: psycopg.Connection, state: SlotState) -> str:
+def _invalidated(state: SlotState) -> str:
     """Why the server gave the slot up, by which setting, and what to do about that."""
     reason = state.invalidation_reason or "wal_removed"
     text = f"the server invalidated it ({reason})"
     if reason not in _BY_LIMIT:
         return text
     name, why = _BY_LIMIT[reason]
-    found = dict(query(connection, _LIMITS))
     return (
-        f"{text}: {name} is {found[name]}, and {why}. Set it so that the slot outlives the longest"
-        " time that the daemon may be away"
+        f"{text}: {name} is {state.limits[name]}, and {why}. Set it so that the slot outlives the"
+        " longest time that the daemon may be away"
     )
 
 
@@ -138,7 +162,7 @@ def lost(name: str, reason: str, where: str) -> GapError:
     return GapError(
         f"slot {name} has lost changes that the log doesn't have: {reason}",
         where=where,
-        remedy="remove it with `millrace drop --yes`, and capture again under another topic.prefix",
+        remedy=NEW_EPOCH,
     )
 
 
@@ -153,15 +177,19 @@ def create(
     name: str,
     *,
     temporary: bool = False,
+    failover: bool = False,
     on_wait: Callable[[float], None] | None = None,
 ) -> ExportedSnapshot:
     """Make a slot and export the snapshot that goes with it.
 
     The server first waits for the transactions that are open now; ``on_wait`` is called about
-    every second with the seconds waited, and may raise to give up.
+    every second with the seconds waited, and may raise to give up. ``failover`` is for servers
+    that have it.
     """
     kind = "TEMPORARY " if temporary else ""
     export = "(SNAPSHOT 'export')" if pgconn.server_version >= 150_000 else "EXPORT_SNAPSHOT"
+    if failover and has_failover(pgconn):
+        export = "(SNAPSHOT 'export', FAILOVER)"
     text = f'CREATE_REPLICATION_SLOT "{name}" {kind}LOGICAL {PLUGIN} {export}'
     with explained(pgconn):
         pgconn.send_query(text.encode())
@@ -175,6 +203,18 @@ def create(
         _raise_not_created(result, name, place(pgconn))
     _, point, snapshot, _ = ((result.get_value(0, i) or b"").decode() for i in range(4))
     return ExportedSnapshot(Lsn.parse(point), snapshot)
+
+
+def let_fail_over(pgconn: PGconn, state: SlotState) -> None:
+    """Have the slot copied to standbys, where the server can; a warning where it refuses."""
+    if state.failover or not has_failover(pgconn):
+        return
+    try:
+        command(pgconn, f'ALTER_REPLICATION_SLOT "{state.name}" (FAILOVER true)')
+    except SourceUnreachableError:
+        raise
+    except SourceError as error:
+        log.warning("the slot isn't copied to standbys", slot=state.name, reason=error.what)
 
 
 @contextmanager

@@ -229,8 +229,7 @@ class ReplicationStream:
             text,
             where=self._where,
             remedy="the slot decodes with the publications of the change's time: if"
-            f" {self._publication} was dropped, create it anew as it was, then drop the slot"
-            " (`millrace drop --yes`) and capture again under another topic.prefix",
+            f" {self._publication} was dropped, create it anew as it was; {slots.NEW_EPOCH}",
         )
 
     def _disconnected(self, text: str) -> SourceUnreachableError:

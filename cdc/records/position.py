@@ -11,6 +11,8 @@ from typing import Final, NamedTuple
 HEADER = "millrace.position"
 """Name of the record header that carries a position and a schema version."""
 
+FIRST_EPOCH: Final = 1
+"""A source's first history. A log that goes on from another one counts on (docs/decisions/0009)."""
 _FILLED_FIELD: Final = 2
 
 _LSN = re.compile(r"([0-9A-Fa-f]{1,8})/([0-9A-Fa-f]{1,8})\Z")

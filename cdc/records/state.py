@@ -11,7 +11,7 @@ from typing import Annotated, Final, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, PlainSerializer, PlainValidator, ValidationError
 
 from cdc.errors import LogFormatError
-from cdc.records.position import Lsn, Position
+from cdc.records.position import FIRST_EPOCH, Lsn, Position
 from cdc.records.record import Record
 from cdc.records.schema import TableName, TableSchema
 from cdc.records.topics import progress_topic, schema_topic, table_topic
@@ -75,6 +75,11 @@ class Progress(BaseModel):
     flush_lsn: LsnField
     events: int = 0
     ts_ms: int = 0
+
+    @property
+    def is_first_start(self) -> bool:
+        """Whether the log's first slot is still to be made."""
+        return self.phase is Phase.CREATING and self.position.epoch == FIRST_EPOCH
 
 
 class SnapshotRequest(BaseModel):

@@ -22,13 +22,14 @@ class CaptureSettings(
     topic_prefix: str = Field(alias="topic.prefix", pattern=r"^[A-Za-z0-9._-]{1,100}$")
     plugin_name: Literal["pgoutput"] = Field("pgoutput", alias="plugin.name")
     slot_name: str = Field("millrace", alias="slot.name", pattern=r"^[a-z0-9_]{1,63}$")
-    slot_max_retries: int = Field(6, alias="slot.max.retries", ge=0)
+    slot_max_retries: int = Field(6, alias="slot.max.retries", ge=-1)
     slot_retry_delay_ms: int = Field(10_000, alias="slot.retry.delay.ms", ge=1)
     slot_max_lag_bytes: Size | None = Field(None, alias="slot.max.lag.bytes", gt=0)
     slot_max_lag_policy: Literal["warn", "stop", "drop"] = Field(
         "warn", alias="slot.max.lag.policy"
     )
     heartbeat_source_interval_ms: int = Field(10_000, alias="heartbeat.source.interval.ms", ge=0)
+    slot_failover: bool = Field(default=True, alias="slot.failover")
     publication_name: str = Field("millrace", alias="publication.name", min_length=1)
     publication_autocreate_mode: Literal["filtered", "disabled"] = Field(
         "filtered", alias="publication.autocreate.mode"

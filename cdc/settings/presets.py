@@ -11,6 +11,7 @@ from typing import Any, Final
 DEBEZIUM: Final[Mapping[str, Mapping[str, object]]] = {
     "capture": {
         "slot.name": "debezium",
+        "slot.failover": False,
         "publication.name": "dbz_publication",
         "heartbeat.source.interval.ms": 0,
         "lossless": False,

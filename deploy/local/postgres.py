@@ -88,6 +88,32 @@ class Postgres:
         self.process.wait_until(self._answers)
         return self
 
+    def standby(self, base_dir: Path, slot: str, settings: Mapping[str, str]) -> "Postgres":
+        """Copy the running server, through a physical slot of that name; the copy isn't started.
+
+        With `sync_replication_slots` it takes over slots, too. `promote` makes it a primary.
+        """
+        made = Postgres(
+            base_dir, {**self.settings, **settings}, binaries=self.bin("postgres").parent
+        )
+        made._password = self._password
+        made._folder.mkdir(parents=True)
+        made._data.mkdir(mode=0o700)
+        made._own(made._data)
+        source = make_conninfo(**self.conninfo(), application_name=slot)
+        words = (
+            *(str(self.bin("pg_basebackup")), "--pgdata", str(made._data), "--dbname", source),
+            *("--create-slot", "--slot", slot, "--write-recovery-conf"),
+            *("--checkpoint=fast", "--no-sync"),
+        )
+        made._command("pg_basebackup", words).run()
+        return made
+
+    def promote(self) -> None:
+        """Make a standby a primary, with a timeline of its own."""
+        with psycopg.connect(make_conninfo(**self.conninfo()), autocommit=True) as connection:
+            connection.execute("SELECT pg_promote()")
+
     def stop(self) -> None:
         """Shut down fast: sessions are ended, a checkpoint is written."""
         if self.process is not None:

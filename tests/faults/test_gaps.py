@@ -49,7 +49,7 @@ def test_a_slot_that_was_moved_or_removed_behind_our_back_is_a_gap(
     before = captured.progress()
     refusal(captured, ExitCode.GAP, f"slot {name} was moved to", "not in the log")
     run(database, f"SELECT pg_drop_replication_slot('{name}')")
-    refusal(captured, ExitCode.GAP, f"slot {name} is gone", "topic.prefix")
+    refusal(captured, ExitCode.GAP, f"slot {name} is gone", "millrace new-epoch")
     run(database, f"SELECT pg_create_logical_replication_slot('{name}', 'pgoutput')")
     refusal(captured, ExitCode.GAP, f"slot {name} was moved to", "not in the log")
     assert captured.progress() == before

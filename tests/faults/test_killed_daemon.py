@@ -75,12 +75,12 @@ def assert_log_is_whole(records: list[LogRecord], since: int = 0) -> None:
     streamed = [record for record in records if record.position.index > 0]
     seen = Counter((r.position, r.key, r.op, r.topic, r.partition) for r in streamed)
     assert [record for record, count in seen.items() if count > 1] == []
-    indexes: dict[int, set[int]] = {}
+    indexes: dict[tuple[int, int], set[int]] = {}
     for record in streamed:
-        if record.position.commit_lsn < since:
-            continue
-        indexes.setdefault(record.position.commit_lsn, set()).add(record.position.index)
-    for lsn, found in indexes.items():
+        epoch, place, index = record.position
+        if place >= since:
+            indexes.setdefault((epoch, place), set()).add(index)
+    for (_, lsn), found in indexes.items():
         assert found == set(range(1, max(found) + 1)), f"transaction {lsn:x} has gaps"
 
 

@@ -288,6 +288,28 @@ def test_a_log_that_was_made_anew_is_not_mistaken_for_the_old_one(lakehouse: Lak
     assert lakehouse.rows(log.schema) == [{"id": 1, "n": 1}]
 
 
+def test_a_new_epoch_replaces_what_an_older_history_had(lakehouse: Lakehouse) -> None:
+    """Though the LSNs of the new one are smaller; rows that it doesn't have are gone."""
+    log = lakehouse.log(column("id", "int4", 1), column("a", "text"))
+    bag = log.beside(table_schema(lakehouse.prefix, "bag", column("id", "int4")))
+    for each in (log, bag):
+        each.row("r", at(100, 0), {"id": 1, "a": "old"})
+        each.row("r", at(100, 0), {"id": 2, "a": "old"})
+        each.table(100)
+    log.reached(at(100, 0))
+    lakehouse.merge()
+    for each in (log, bag):
+        each.row("c", at(900, 1), {"id": 3, "a": "of the older history, never applied"})
+        each.truncate(at(50, 0, epoch=2).just_before())
+        each.row("r", at(50, 0, epoch=2), {"id": 2, "a": "new"})
+        each.row("c", at(60, 1, epoch=2), {"id": 4, "a": "streamed"})
+        each.table(50, epoch=2)
+    log.reached(at(60, 1, epoch=2))
+    lakehouse.merge()
+    assert lakehouse.rows(log.schema) == [{"id": 2, "a": "new"}, {"id": 4, "a": "streamed"}]
+    assert lakehouse.rows(bag.schema) == [{"id": 2}, {"id": 4}]
+
+
 def test_an_error_after_the_commit_does_not_keep_the_table_from_going_on(
     lakehouse: Lakehouse,
 ) -> None:

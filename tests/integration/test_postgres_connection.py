@@ -1,6 +1,8 @@
 """Connections: what is pinned, and what each refusal says."""
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,6 +16,7 @@ from cdc.errors import (
 from cdc.postgres import connection
 from deploy.local.certificates import Certificates
 from deploy.local.postgres import Postgres
+from tests.fixtures.proxy import Proxy
 from tests.integration.source import Conninfo, run, session
 
 pytestmark = pytest.mark.postgres
@@ -96,6 +99,23 @@ def test_the_replication_connection_knows_its_history(database: Conninfo) -> Non
     assert system.timeline >= 1
     assert system.database == database["dbname"]
     assert timeout == b"10s"
+
+
+@pytest.mark.parametrize(
+    "connect", [connect_as_daemon, connection.connect_replication], ids=["sql", "replication"]
+)
+def test_hosts_that_refuse_or_are_silent_are_passed_over(
+    database: Conninfo, proxy: Callable[[int], Proxy], connect: Callable[[Conninfo], Any]
+) -> None:
+    port = database["port"]
+    silent = proxy(int(port))
+    silent.deafen()
+    hosts = {"host": "127.0.0.1,127.0.0.1,127.0.0.1", "port": f"1,{silent.port},{port}"}
+    opened = connect({**database, **hosts, "connect_timeout": "2"})
+    assert getattr(opened, "pgconn", opened).port.decode() == port
+    (opened.close if hasattr(opened, "close") else opened.finish)()
+    with pytest.raises(SourceUnreachableError, match=r"127\.0\.0\.1"):
+        connect({**database, "host": "127.0.0.1,127.0.0.1", "port": "1,2"})
 
 
 def test_a_role_without_replication_is_told_what_to_run(database: Conninfo) -> None:

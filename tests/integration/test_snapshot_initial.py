@@ -54,8 +54,8 @@ def reading(
     database: Conninfo, exported: slot.ExportedSnapshot, captured: list[TableDescription]
 ) -> Iterator[SnapshotBatch]:
     settings = capture(database, **{"snapshot.chunk.bytes": 20 * 8192})
-    snapshot = InitialSnapshot(database, settings, epoch=3, limits=Limits(rows_max=150))
-    return snapshot.read(exported, captured, keys)
+    snapshot = InitialSnapshot(database, settings, limits=Limits(rows_max=150))
+    return snapshot.read(exported, Position(3, exported.consistent_point, 0), captured, keys)
 
 
 def test_it_reads_what_its_point_saw_while_the_tables_change(database: Conninfo) -> None:

@@ -68,9 +68,10 @@ def read(database: Conninfo, **settings: object) -> dict[str, list[str]]:
             opened, captured_tables(opened, chosen), chosen.publication_name, generated=True
         )
     tables.sort(key=lambda table: chosen.snapshot_rank(str(table.name)))
-    snapshot = InitialSnapshot(database, chosen, epoch=3, limits=Limits(rows_max=2))
+    snapshot = InitialSnapshot(database, chosen, limits=Limits(rows_max=2))
     with slot.exact_snapshot(database, chosen.slot_name) as exported:
-        for batch in snapshot.read(exported, tables, encoder):
+        position = Position(3, exported.consistent_point, 0)
+        for batch in snapshot.read(exported, position, tables, encoder):
             keys = [(record.key or b"").decode() for record in batch.records]
             found.setdefault(batch.table.name, []).extend(keys)
             assert len(found[batch.table.name]) == batch.rows

@@ -280,6 +280,9 @@ def test_log_that_was_made_anew_is_not_mistaken_for_the_old_one(indexes: Indexes
 def test_new_epoch_is_a_new_index_without_the_old_rows(indexes: Indexes) -> None:
     log = loaded(indexes)
     old = indexes.index()
+    log.row("u", at(900, 1), {"id": 1, "a": "of the older history, never applied", "n": 9})
+    log.row("c", at(900, 2), {"id": 9, "a": "of the older history, never applied", "n": 9})
+    log.truncate(at(50, 0, epoch=2).just_before())
     log.row("r", at(50, 0, epoch=2), {"id": 1, "a": "other history", "n": 1})
     log.table(50, Phase.SNAPSHOT, epoch=2)
     log.reached(at(50, 0, epoch=2))

@@ -24,6 +24,9 @@ SLOT = SlotState(
     lag_bytes=0,
     retained_bytes=0,
     invalidation_reason=None,
+    failover=False,
+    synced=False,
+    limits={},
 )
 
 
@@ -49,7 +52,8 @@ def progress(position: Position, flush: int, timeline: int = 1) -> Progress:
         (2, {1: Lsn(500)}, 900, True),  # a standby that had everything was promoted
         (2, {1: Lsn(499)}, 900, False),
         (2, {}, 900, False),
-        (3, {1: Lsn(480), 2: Lsn(600)}, 900, False),
+        (3, {1: Lsn(480), 2: Lsn(600)}, 900, False),  # promoted twice
+        (3, {1: Lsn(500), 2: Lsn(600)}, 900, True),
     ],
 )
 def test_a_server_that_forgot_what_the_log_has_is_a_gap(
@@ -68,6 +72,27 @@ def test_a_transaction_that_is_in_the_log_in_part_counts_as_reached() -> None:
     recorded = progress(Position(1, Lsn(700), 3), flush=500)
     with pytest.raises(GapError, match="only up to 0/258"):
         check_continuity(recorded, SLOT, System("1", 2, Lsn(900), "d", {1: Lsn(600)}), Lsn(900))
+
+
+@pytest.mark.parametrize(
+    ("slot", "words"),
+    [
+        (None, "is gone"),
+        (SLOT._replace(confirmed_flush_lsn=Lsn(501)), "was moved to 0/1F5"),
+        (SLOT._replace(invalidation_reason="idle_timeout"), "idle_timeout"),
+        (SLOT._replace(wal_status="lost"), "wal_removed"),
+        (SLOT._replace(temporary=True, synced=True), "wasn't complete"),
+    ],
+)
+def test_a_slot_that_does_not_give_all_that_follows_is_a_gap(
+    slot: SlotState | None, words: str
+) -> None:
+    recorded = progress(Position(1, Lsn(490), 3), flush=500)
+    system = System("1", 2, Lsn(900), "d", {1: Lsn(500)})
+    check_continuity(recorded, SLOT._replace(synced=True), system, Lsn(900))
+    with pytest.raises(GapError, match=words) as caught:
+        check_continuity(recorded, slot, system, Lsn(900))
+    assert "millrace new-epoch" in caught.value.remedy
 
 
 def test_a_new_slot_for_tables_that_were_captured_is_a_gap() -> None:

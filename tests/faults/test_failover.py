@@ -1,0 +1,189 @@
+"""A standby is promoted → the daemon goes on where nothing is lost, and says so where something is.
+
+What can't go on by itself goes on by `millrace new-epoch`: then the log is the source again.
+"""
+
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from cdc.errors import ExitCode
+from cdc.faults import VARIABLE, FaultPoint
+from deploy.local.postgres import Postgres
+from tests.faults.test_gaps import run
+from tests.faults.test_killed_daemon import SCHEMA, assert_log_is_the_source
+from tests.faults.test_outages import query, streaming, under_load
+from tests.fixtures.pipeline import RunningPipeline
+from tests.fixtures.refusals import Configured, refusal
+
+pytestmark = [pytest.mark.postgres, pytest.mark.kafka]
+STANDBY = {
+    "sync_replication_slots": "on",
+    "hot_standby_feedback": "on",
+    # As fast as they can be: a test is no place to wait.
+    "wal_receiver_status_interval": "1s",
+    "wal_retrieve_retry_interval": "100ms",
+}
+
+LOST = (
+    "INSERT INTO item VALUES (7001, 'never replicated', 0)",
+    "UPDATE item SET v = 'never replicated' WHERE id = 1",
+    "DELETE FROM item WHERE id = 2",
+    "INSERT INTO loose VALUES (7001)",
+)
+MEANWHILE = (
+    "UPDATE item SET v = 'changed in the gap' WHERE id = 3",
+    "DELETE FROM item WHERE id = 4",
+    "DELETE FROM pair WHERE a < 200",
+    "DELETE FROM loose WHERE v = 5",
+    "INSERT INTO loose VALUES (8001)",
+)
+AFTERWARDS = (
+    "UPDATE item SET v = 'streamed' WHERE id = 5",
+    "DELETE FROM item WHERE id = 6",
+    "INSERT INTO loose VALUES (9001)",
+)
+
+
+@contextmanager
+def two_servers(folder: Path) -> Iterator[tuple[Postgres, Postgres]]:
+    """A primary, and a standby of it that follows."""
+    primary = Postgres(folder / "one").start()
+    standby = primary.standby(folder / "two", "standby", STANDBY)
+    try:
+        yield primary, standby.start()
+    finally:
+        standby.stop()
+        primary.stop()
+
+
+def either(primary: Postgres, standby: Postgres) -> dict[str, str]:
+    """How a daemon is told of both: libpq finds the one that takes writes."""
+    return {
+        **primary.conninfo(),
+        "host": "127.0.0.1,127.0.0.1",
+        "port": f"{primary.port},{standby.port}",
+        "target_session_attrs": "read-write",
+    }
+
+
+def log_of(pipeline: RunningPipeline) -> str:
+    return (pipeline.folder / "daemon.log").read_text(encoding="utf-8")
+
+
+def wait_until_synced(primary: Postgres, standby: Postgres, slot: str) -> None:
+    """Wait until the standby has a copy of the slot that outlives the primary."""
+    statement = (
+        "SELECT synced AND NOT temporary AND invalidation_reason IS NULL"
+        " FROM pg_replication_slots WHERE slot_name = %s"
+    )
+    deadline = time.monotonic() + 60
+    while query(standby.conninfo(), statement, slot) is not True:
+        assert time.monotonic() < deadline, "the slot wasn't copied"
+        # It is copied for good once the primary needs nothing older than the standby has.
+        query(primary.conninfo(), "SELECT pg_log_standby_snapshot()")
+        time.sleep(0.2)
+
+
+def test_under_load_a_promoted_standby_is_gone_on_with_and_nothing_is_lost_or_repeated(
+    server_folder: Path, configured: Configured, topic_prefix: str
+) -> None:
+    with two_servers(server_folder) as (primary, standby):
+        run(
+            primary.conninfo(),
+            "ALTER SYSTEM SET synchronized_standby_slots = 'standby'",
+            "SELECT pg_reload_conf()",
+            SCHEMA,
+        )
+        source = either(primary, standby)
+        made = configured(source)
+        daemon = made.start()
+        streaming(made, daemon)
+        slot = made.settings.capture.slot_name
+        with under_load(source) as load:
+            wait_until_synced(primary, standby, slot)
+            time.sleep(1)
+            primary.kill()
+            standby.promote()
+            promoted = load.transactions
+            daemon.wait_until(lambda: load.transactions > promoted + 20)
+        made.wait_until_logged(made.wal_end(), daemon)
+        progress = made.progress()
+        assert progress is not None
+        assert (progress.timeline, progress.position.epoch) == (2, 1)
+        assert made.stop(daemon) == 0
+        assert_log_is_the_source(made, standby.conninfo(), topic_prefix)
+
+
+def test_a_standby_that_was_behind_is_refused_until_a_new_epoch_makes_the_log_right(
+    server_folder: Path, configured: Configured, topic_prefix: str
+) -> None:
+    with two_servers(server_folder) as (primary, standby):
+        run(primary.conninfo(), SCHEMA)
+        made = configured(either(primary, standby) | {"target_session_attrs": "any"})
+        daemon = made.start()
+        streaming(made, daemon)
+        assert "synchronized_standby_slots = 'standby'" in log_of(made)
+        standby.stop()
+        run(primary.conninfo(), *LOST)
+        made.wait_until_logged(made.wal_end(), daemon)
+        primary.kill()
+        standby.start()
+        daemon.wait_until(lambda: "isn't promoted yet" in log_of(made))
+        standby.promote()
+        assert daemon.wait(60) == ExitCode.GAP
+        before = made.progress()
+        assert "history is another one" in log_of(made)
+        assert "millrace new-epoch" in log_of(made)
+        assert before is not None
+        assert "history is another one" in made.millrace("new-epoch").stdout
+        assert made.progress() == before
+
+        run(standby.conninfo(), *MEANWHILE)
+        killed = made.millrace(
+            "new-epoch", "--yes", environment={VARIABLE: FaultPoint.EPOCH_RECORDED}
+        )
+        assert killed.returncode == -signal.SIGKILL
+        daemon = made.start()
+        made.wait_until_logged(made.wal_end(), daemon)
+        run(standby.conninfo(), *AFTERWARDS)
+        progress = made.wait_until_logged(made.wal_end(), daemon)
+        assert made.stop(daemon) == 0
+        assert (progress.position.epoch, progress.timeline, progress.log) == (2, 2, before.log)
+        assert progress.events > before.events
+        assert_log_is_the_source(made, standby.conninfo(), topic_prefix)
+
+
+@pytest.fixture
+def forgetful(postgres: Postgres, database: dict[str, str]) -> Iterator[dict[str, str]]:
+    """The test's database, at a server that keeps little WAL for slots."""
+    setting = "max_slot_wal_keep_size"
+    run(postgres.conninfo(), f"ALTER SYSTEM SET {setting} = '1MB'", "SELECT pg_reload_conf()")
+    yield database
+    run(postgres.conninfo(), f"ALTER SYSTEM RESET {setting}", "SELECT pg_reload_conf()")
+
+
+def test_a_slot_that_was_lost_is_refused_until_a_new_epoch_makes_the_log_right(
+    configured: Configured, forgetful: dict[str, str], topic_prefix: str
+) -> None:
+    run(forgetful, SCHEMA)
+    made = configured()
+    daemon = made.start()
+    made.wait_until_logged(made.wal_end(), daemon)
+    assert made.stop(daemon) == 0
+    switch = ["SELECT pg_switch_wal()", "SELECT pg_logical_emit_message(true, 'x', 'x')"]
+    run(forgetful, *MEANWHILE, *(3 * switch), "CHECKPOINT")
+    refusal(made, ExitCode.GAP, "has lost changes", "millrace new-epoch")
+    begun = made.millrace("new-epoch", "--yes")
+    assert begun.returncode == 0, begun.stderr
+    assert "epoch 2" in begun.stdout
+    daemon = made.start()
+    made.wait_until_logged(made.wal_end(), daemon)
+    run(forgetful, *AFTERWARDS)
+    made.wait_until_logged(made.wal_end(), daemon)
+    assert made.stop(daemon) == 0
+    assert_log_is_the_source(made, forgetful, topic_prefix)
