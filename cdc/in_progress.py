@@ -71,10 +71,10 @@ class InProgress:
             reach(FaultPoint.SPILLED)
         return used
 
-    def keep(self, frame: XLogData) -> None:
-        """Keep a message that has no xid, in a block, either (Origin)."""
+    def came_from(self, frame: XLogData) -> None:
+        """Keep the Origin message, which has no xid, in a block, either."""
         assert self._current is not None, "outside of a block"  # noqa: S101
-        self._current.kept.append(copy_data(frame.start, frame.payload))
+        self._current.origin = copy_data(frame.start, frame.payload)
 
     def stop(self) -> None:
         """Leave the block."""
@@ -128,6 +128,7 @@ class _Transaction:
         self._xid = xid
         self._lsn = lsn
         self.kept = Spilled(directory)
+        self.origin = b""
         self._last_xid: int | None = None
         self._xids = array("I")
         self._places = array("Q")
@@ -195,6 +196,7 @@ class _Transaction:
             return
         commit_us = message.commit_ts_us - POSTGRES_EPOCH_US
         yield copy_data(self._lsn, _BEGIN.pack(b"B", message.commit_lsn, commit_us, message.xid))
+        yield self.origin
         yield from self.kept.read()
         lsns = message.commit_lsn, message.end_lsn
         yield copy_data(lsn, _COMMIT.pack(b"C", 0, *lsns, commit_us))
