@@ -178,6 +178,21 @@ def test_a_relation_that_came_in_a_part_rolled_back_is_kept(tmp_path: Path) -> N
     assert [type(message) for message in found] == [Begin, Relation, Insert, Commit]
 
 
+def test_parts_that_are_rolled_back_leave_nothing_however_many_there_are(tmp_path: Path) -> None:
+    open_ones = InProgress(tmp_path, 1 << 20)
+    sizes = set()
+    for number in range(20):
+        open_ones.start(StreamStart(1, first_segment=number == 0), Lsn(1))
+        xid = wal.u32(2 + number)
+        parts = (b"R" + xid + RELATION, b"I" + xid + wal.u32(7) + b"N" + wal.row([]))
+        data = bytearray(b"".join(copy_data(Lsn(number), part) for part in parts))
+        open_ones.take(data, 0, len(data))
+        open_ones.stop()
+        open_ones.abort(StreamAbort(1, 2 + number))
+        sizes.add(open_ones.in_memory)
+    assert len(sizes) == 1
+
+
 def test_an_origin_is_the_whole_transactions(tmp_path: Path) -> None:
     open_ones = InProgress(tmp_path, 0)
     row = wal.u32(7) + b"N" + wal.row([])
