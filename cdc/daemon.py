@@ -25,7 +25,7 @@ from cdc.renewal import Renewal
 from cdc.session import Session
 from cdc.settings import Settings
 from cdc.signals import Channel, Signals
-from cdc.spill import spill_directory
+from cdc.spill import check_spill, spill_directory
 from cdc.streaming import Streaming
 from cdc.tables import Tables
 from cdc.watch import LOOK_S, SlotWatch
@@ -108,7 +108,8 @@ class Daemon:
         with ExitStack() as stack:
             session = self._session(stack, stop)
             mode = self._settings.capture.snapshot_mode
-            spill_directory(self._settings.capture.spill_directory)  # raises before all else
+            if not self._was_capturing:  # raises before all else; later, once it is needed
+                check_spill(spill_directory(self._settings.capture.spill_directory))
             try:
                 session.open()
             finally:
