@@ -17,6 +17,7 @@ from cdc.errors import (
     MillraceError,
     RecordRefusedError,
     SlotInUseError,
+    SpillError,
     UnclearMessagesError,
 )
 from cdc.health import Health, Observer, Stage
@@ -25,7 +26,7 @@ from cdc.renewal import Renewal
 from cdc.session import Session
 from cdc.settings import Settings
 from cdc.signals import Channel, Signals
-from cdc.spill import spill_directory
+from cdc.spill import check_spill, spill_directory
 from cdc.streaming import Streaming
 from cdc.tables import Tables
 from cdc.watch import LOOK_S, SlotWatch
@@ -36,6 +37,8 @@ RETRY_DELAY_S = 1.0
 RETRY_DELAY_S_MAX = 30.0
 STEADY_S = 60.0
 """After so long without a fault the next one is a new one: back-off begins anew."""
+SENT_WHOLE = UnclearMessagesError, SpillError
+"""After these PostgreSQL keeps large transactions itself, until something else goes wrong."""
 
 
 class Daemon:
@@ -88,7 +91,7 @@ class Daemon:
                 if not (error.retry and lasting):
                     raise
                 self.health.failed(error.what)
-                self._in_progress = not isinstance(error, UnclearMessagesError)
+                self._in_progress = not isinstance(error, SENT_WHOLE)
                 if time.monotonic() - started >= STEADY_S:
                     delay_s = RETRY_DELAY_S
                 log.warning(
@@ -108,7 +111,8 @@ class Daemon:
         with ExitStack() as stack:
             session = self._session(stack, stop)
             mode = self._settings.capture.snapshot_mode
-            spill_directory(self._settings.capture.spill_directory)  # raises before all else
+            if not self._was_capturing:  # raises before all else; later, once it is needed
+                check_spill(spill_directory(self._settings.capture.spill_directory))
             try:
                 session.open()
             finally:

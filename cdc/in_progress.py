@@ -37,16 +37,13 @@ class InProgress:
         self._memory_bytes = memory_bytes
         self._transactions: dict[int, _Transaction] = {}
         self._current: _Transaction | None = None
+        self.in_memory = 0
+        """Bytes that are kept in memory."""
 
     @property
     def is_inside(self) -> bool:
         """Whether the stream is between the start of a block and its stop."""
         return self._current is not None
-
-    @property
-    def in_memory(self) -> int:
-        """Bytes that are kept in memory."""
-        return sum(one.kept.in_memory for one in self._transactions.values())
 
     def start(self, message: StreamStart, lsn: Lsn) -> None:
         """Enter a block; ``lsn`` is where its first change stands in the WAL."""
@@ -64,17 +61,27 @@ class InProgress:
         Raises SpillError when they fit neither into memory nor onto the disk.
         """
         assert self._current is not None, "outside of a block"  # noqa: S101
+        before = self._current.kept.in_memory
         used = self._current.take(data, start, end)
-        while self.in_memory > self._memory_bytes:
-            largest = max(self._transactions.values(), key=lambda one: one.kept.in_memory)
-            largest.kept.to_disk()
-            reach(FaultPoint.SPILLED)
+        self.in_memory += self._current.kept.in_memory - before
+        if self.in_memory > self._memory_bytes:
+            self._make_room()
         return used
 
-    def keep(self, frame: XLogData) -> None:
-        """Keep a message that has no xid, in a block, either (Origin)."""
+    def _make_room(self) -> None:
+        """Move the largest to disk, until half of the memory is free: there may be thousands."""
+        by_size = sorted(self._transactions.values(), key=lambda one: -one.kept.in_memory)
+        for largest in by_size:
+            self.in_memory -= largest.kept.in_memory
+            largest.kept.to_disk()
+            reach(FaultPoint.SPILLED)
+            if self.in_memory <= self._memory_bytes // 2:
+                return
+
+    def came_from(self, frame: XLogData) -> None:
+        """Keep the Origin message, which has no xid, in a block, either."""
         assert self._current is not None, "outside of a block"  # noqa: S101
-        self._current.kept.append(copy_data(frame.start, frame.payload))
+        self._current.origin = copy_data(frame.start, frame.payload)
 
     def stop(self) -> None:
         """Leave the block."""
@@ -87,8 +94,10 @@ class InProgress:
         known = self._transactions.get(message.xid)
         if known is None:
             return  # nothing of it is kept
+        self.in_memory -= known.kept.in_memory
         if message.subxid != message.xid:
             known.abort(message.subxid)
+            self.in_memory += known.kept.in_memory
             return
         known.kept.close()
         del self._transactions[message.xid]
@@ -101,6 +110,7 @@ class InProgress:
         known = self._transactions.pop(message.xid, None)
         if known is None or self.is_inside:
             raise CorruptMessageError("Stream Commit out of order", where=f"LSN {lsn}")
+        self.in_memory -= known.kept.in_memory
         return known.whole(message, lsn)
 
     def close(self) -> None:
@@ -109,6 +119,7 @@ class InProgress:
             transaction.kept.close()
         self._transactions.clear()
         self._current = None
+        self.in_memory = 0
 
 
 class _Transaction:
@@ -128,6 +139,7 @@ class _Transaction:
         self._xid = xid
         self._lsn = lsn
         self.kept = Spilled(directory)
+        self.origin = b""
         self._last_xid: int | None = None
         self._xids = array("I")
         self._places = array("Q")
@@ -144,7 +156,10 @@ class _Transaction:
         self._after_message = taken.after_message
         for place, length in taken.relations:
             message = taken.messages[place : place + length]
-            self._relations[_relation_oid(message)] = size + place, message
+            oid = _relation_oid(message)
+            # The server may repeat it after each part rolled back; the first one does for all.
+            if oid not in self._relations or _payload(self._relations[oid][1]) != _payload(message):
+                self._relations[oid] = size + place, message
         if taken.messages:
             self.kept.append(taken.messages)
         return taken.used
@@ -195,9 +210,14 @@ class _Transaction:
             return
         commit_us = message.commit_ts_us - POSTGRES_EPOCH_US
         yield copy_data(self._lsn, _BEGIN.pack(b"B", message.commit_lsn, commit_us, message.xid))
+        yield self.origin
         yield from self.kept.read()
         lsns = message.commit_lsn, message.end_lsn
         yield copy_data(lsn, _COMMIT.pack(b"C", 0, *lsns, commit_us))
+
+
+def _payload(message: bytes) -> bytes:
+    return message[30:]
 
 
 def _relation_oid(message: bytes) -> bytes:

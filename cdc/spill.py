@@ -4,30 +4,47 @@ The files have no names: the system takes them back when they are closed, or thi
 So nothing that an earlier process left is ever read; the slot gives it all again.
 """
 
+import errno
 import os
+import resource
 import tempfile
 from collections import deque
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Final
 
 from cdc.errors import ConfigError, SpillError
 
 READ_BYTES: Final = 256 << 10
+_FILES: Final = 65_536
+_FULL: Final = {errno.ENOSPC, errno.EDQUOT}
 _FIRST_CHOICES: Final = ("TMPDIR", "TEMP", "TMP")
 
 
 def spill_directory(configured: Path | None) -> Path:
     """Where the files go: what is configured or the environment says, else /var/tmp.
 
-    /tmp may be memory, which is what they are to save. Raises ConfigError where none can be made.
+    /tmp may be memory, which is what they are to save.
     """
     named = next((value for name in _FIRST_CHOICES if (value := os.environ.get(name))), None)
-    directory = configured or Path(named or "/var/tmp")  # noqa: S108 (its files have no names)
+    return configured or Path(named or "/var/tmp")  # noqa: S108 (its files have no names)
+
+
+def check_spill(directory: Path) -> None:
+    """Raise ConfigError where no file can be made, and let this process have many of them.
+
+    A disk that is full may be so no more when it is needed; then that is what is waited for.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with suppress(ValueError, OSError):  # some systems say that there is no limit, and have one
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, _FILES)), hard))
     try:
         with tempfile.TemporaryFile(dir=directory):
-            return directory
+            return
     except OSError as error:
+        if error.errno in _FULL:
+            return
         raise ConfigError(
             f"no file can be made for transactions too large for memory: {error.strerror}",
             where=f"spill.directory: {directory}",
@@ -116,8 +133,10 @@ class Spilled:
         self._on_disk = self.in_memory = 0
 
     def _failed(self, error: OSError) -> SpillError:
+        few = error.errno in {errno.EMFILE, errno.ENFILE}
+        remedy = "free some space there, or name another directory"
         return SpillError(
             f"a transaction too large for memory can't be kept on disk: {error.strerror}",
             where=f"spill.directory: {self._directory}, at {self._on_disk:,} bytes of it",
-            remedy="free some space there, or name another directory",
+            remedy="raise the limit of open files, or spill.memory.bytes" if few else remedy,
         )

@@ -197,7 +197,7 @@ class Translation:
 
     def _origin(self, message: messages.Origin, frame: XLogData) -> None:
         if self._in_progress.is_inside:
-            self._in_progress.keep(frame)
+            self._in_progress.came_from(frame)
         else:
             self.cursor.came_from(message)
 

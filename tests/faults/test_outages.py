@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 
 import psycopg
 import pytest
@@ -286,3 +287,25 @@ def test_a_daemon_whose_slot_is_still_its_own_starts_over_whatever_else_was_take
     query(database, "UPDATE item SET n = n + 1 RETURNING 1")
     daemon.wait_until(lambda: "the same transactional.id" in daemon.command.log_end())
     finish(made, daemon, database, topic_prefix)
+
+
+def test_without_a_disk_for_large_transactions_postgresql_keeps_them(
+    pipeline: Callable[..., RunningPipeline],
+    database: dict[str, str],
+    topic_prefix: str,
+    tmp_path: Path,
+) -> None:
+    source = {**database, "options": "-c logical_decoding_work_mem=64kB"}
+    spill = tmp_path / "spill"
+    spill.mkdir()
+    made = pipeline(source=source, **{"spill.memory.bytes": 0, "spill.directory": str(spill)})
+    with psycopg.connect(make_conninfo(**database), autocommit=True) as connection:
+        connection.execute(SCHEMA)
+        daemon = made.start()
+        made.wait_until_logged(made.wal_end(), daemon)
+        spill.rmdir()
+        connection.execute("INSERT INTO loose SELECT i FROM generate_series(1001, 4000) i")
+        made.wait_until_logged(made.wal_end(), daemon)
+    assert "can't be kept on disk" in daemon.command.log_end()
+    assert made.stop(daemon) == 0
+    assert_log_is_the_source(made, database, topic_prefix)

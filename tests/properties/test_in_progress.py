@@ -25,6 +25,7 @@ from cdc.wal.messages import (
     Insert,
     LogicalMessage,
     Message,
+    Origin,
     Relation,
     StreamAbort,
     StreamCommit,
@@ -175,6 +176,41 @@ def test_a_relation_that_came_in_a_part_rolled_back_is_kept(tmp_path: Path) -> N
     open_ones.stop()
     found = messages(list(open_ones.commit(StreamCommit(1, Lsn(5), Lsn(6), 7), Lsn(5))))
     assert [type(message) for message in found] == [Begin, Relation, Insert, Commit]
+
+
+def test_parts_that_are_rolled_back_leave_nothing_however_many_there_are(tmp_path: Path) -> None:
+    open_ones = InProgress(tmp_path, 1 << 20)
+    sizes = set()
+    for number in range(20):
+        open_ones.start(StreamStart(1, first_segment=number == 0), Lsn(1))
+        xid = wal.u32(2 + number)
+        parts = (b"R" + xid + RELATION, b"I" + xid + wal.u32(7) + b"N" + wal.row([]))
+        data = bytearray(b"".join(copy_data(Lsn(number), part) for part in parts))
+        open_ones.take(data, 0, len(data))
+        open_ones.stop()
+        open_ones.abort(StreamAbort(1, 2 + number))
+        sizes.add(open_ones.in_memory)
+    assert len(sizes) == 1
+
+
+def test_an_origin_is_the_whole_transactions(tmp_path: Path) -> None:
+    open_ones = InProgress(tmp_path, 0)
+    row = wal.u32(7) + b"N" + wal.row([])
+    for top in (1, 5):
+        open_ones.start(StreamStart(top, first_segment=True), Lsn(1))
+        origin = b"O" + wal.u64(0) + b"elsewhere\0"
+        open_ones.came_from(XLogData(Lsn(2), Lsn(2), 0, origin))
+        data = bytearray(copy_data(Lsn(2), b"I" + wal.u32(top + 1) + row))
+        open_ones.take(data, 0, len(data))
+        open_ones.stop()
+    open_ones.abort(StreamAbort(5, 6))
+
+    def committed(top: int) -> list[type[Message]]:
+        pieces = open_ones.commit(StreamCommit(top, Lsn(5), Lsn(6), 7), Lsn(5))
+        return [type(message) for message in messages(list(pieces))]
+
+    assert committed(1) == [Begin, Origin, Insert, Commit]
+    assert committed(5) == []
 
 
 @given(st.binary(max_size=80), st.lists(st.integers(0, 7), max_size=6), st.data())
