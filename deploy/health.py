@@ -32,7 +32,7 @@ class HealthServer(ThreadingTCPServer):
         self.health = health
         try:
             super().__init__((host, int(port)), _Handler)
-        except (OSError, OverflowError) as error:
+        except OSError as error:
             raise ConfigError(
                 f"can't listen at {listen}: {error}",
                 where="[health] listen",
