@@ -6,6 +6,7 @@ thread of its own answers, so that it does so whatever the daemon waits for.
 
 import json
 import socket
+import sys
 import threading
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
@@ -51,6 +52,11 @@ class HealthServer(ThreadingTCPServer):
     ) -> None:
         self.shutdown()
         self.server_close()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Say nothing of a client that went away: some probes reset each connection."""
+        if not isinstance(sys.exc_info()[1], OSError):
+            super().handle_error(request, client_address)
 
 
 class _Handler(BaseHTTPRequestHandler):
