@@ -129,11 +129,12 @@ def init(
 def _with_daemon(
     config: Path, json: bool, use: Callable[..., None], *arguments: object, answers: bool = False
 ) -> bool:
-    """Use a daemon until it ends; returns whether it was told to stop.
+    """Use a daemon until it ends; returns whether it was told to stop, also while it waited.
 
     Only one that ``answers`` for its health takes the port: others are run beside that one.
     """
     from cdc.daemon import Daemon
+    from cdc.hold import StoppedError
     from cdc.wal.compiled import warn_if_pure
     from deploy.console import ConsoleObserver, configure_logging
     from deploy.health import HealthServer
@@ -154,7 +155,8 @@ def _with_daemon(
         daemon = Daemon(settings, backfill, observer, open_channel)
         if answers and settings.health.listen is not None:
             stack.enter_context(HealthServer(settings.health.listen, daemon.health))
-        use(daemon, *arguments, stop)
+        with contextlib.suppress(StoppedError):
+            use(daemon, *arguments, stop)
         return stop.is_set()
 
 
@@ -205,7 +207,8 @@ def new_epoch(
         epoch = daemon.begin_epoch(stop)
         print(f"epoch {epoch} begins: `millrace run` makes a new slot, and reads all tables anew")
 
-    _with_daemon(config, json_log, begin)
+    if _with_daemon(config, json_log, begin):
+        raise typer.Exit(ExitCode.INTERRUPTED)
 
 
 @app.command()

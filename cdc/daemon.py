@@ -1,6 +1,5 @@
 """Settings → a running capture: start, snapshot where needed, stream, start over after a fault."""
 
-import contextlib
 import random
 import threading
 import time
@@ -176,7 +175,7 @@ class Daemon:
 
     def snapshot(self, names: Sequence[str], stop: threading.Event) -> None:
         """Read the named tables (again), or those that were never read whole; no streaming."""
-        with ExitStack() as stack, contextlib.suppress(StoppedError):
+        with ExitStack() as stack:
             session = self._session(stack, stop)
             session.open(names)
             session.catch_up(self._backfill, self.health, names)
