@@ -41,6 +41,15 @@ NOWHERE = """
 """
 
 
+@pytest.fixture
+def here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let commands leave this process's log and garbage collection as they are."""
+    monkeypatch.setattr("deploy.console.configure_logging", lambda **_: None)
+    monkeypatch.setattr("gc.freeze", lambda: None)
+    monkeypatch.setattr("gc.set_threshold", lambda _: None)
+
+
+@pytest.mark.usefixtures("here")
 def test_only_the_daemon_takes_the_port_where_it_answers_for_its_health(tmp_path: Path) -> None:
     path = tmp_path / "millrace.toml"
     with socket.create_server(("127.0.0.1", 0)) as taken:
@@ -54,6 +63,7 @@ def test_only_the_daemon_takes_the_port_where_it_answers_for_its_health(tmp_path
     assert {type(error) for error in ended.values()} == {SourceUnreachableError}
 
 
+@pytest.mark.usefixtures("here")
 @pytest.mark.parametrize(
     ("words", "method", "code"),
     [
