@@ -20,7 +20,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from cdc.errors import ConfigError, ExitCode, GapError, MillraceError
+from cdc.errors import ConfigError, ExitCode, MillraceError
 from cdc.settings import DEFAULT_PATH, Duration, Settings, load
 from deploy.dead_letters import app as dead_letters
 
@@ -126,9 +126,15 @@ def init(
     print(f"wrote {path}: fill in its sections, then run `millrace run`")
 
 
-def _with_daemon(config: Path, json: bool, use: Callable[..., None], *arguments: object) -> bool:
-    """Use a daemon until it ends; returns whether it was told to stop."""
+def _with_daemon(
+    config: Path, json: bool, use: Callable[..., None], *arguments: object, answers: bool = False
+) -> bool:
+    """Use a daemon until it ends; returns whether it was told to stop, also while it waited.
+
+    Only one that ``answers`` for its health takes the port: others are run beside that one.
+    """
     from cdc.daemon import Daemon
+    from cdc.hold import StoppedError
     from cdc.wal.compiled import warn_if_pure
     from deploy.console import ConsoleObserver, configure_logging
     from deploy.health import HealthServer
@@ -147,9 +153,10 @@ def _with_daemon(config: Path, json: bool, use: Callable[..., None], *arguments:
     ):
         backfill = InitialSnapshot(settings.source, settings.capture)
         daemon = Daemon(settings, backfill, observer, open_channel)
-        if settings.health.listen is not None:
+        if answers and settings.health.listen is not None:
             stack.enter_context(HealthServer(settings.health.listen, daemon.health))
-        use(daemon, *arguments, stop)
+        with contextlib.suppress(StoppedError):
+            use(daemon, *arguments, stop)
         return stop.is_set()
 
 
@@ -158,7 +165,7 @@ def run(config: ConfigOption = DEFAULT_PATH, *, json_log: JsonOption = False) ->
     """Capture: snapshot what wasn't read yet, then stream until stopped (SIGTERM drains)."""
     from cdc.daemon import Daemon
 
-    _with_daemon(config, json_log, Daemon.run)
+    _with_daemon(config, json_log, Daemon.run, answers=True)
 
 
 @app.command()
@@ -192,19 +199,16 @@ def new_epoch(
     from cdc.daemon import Daemon
 
     if not yes:
-        _with_daemon(config, json_log, lambda daemon, stop: _print_gap(daemon.find_gap(stop)))
+        _with_daemon(config, json_log, lambda daemon, stop: print(daemon.find_gap(stop)))
+        print("nothing was changed; --yes begins a new epoch, in which all tables are read anew")
         return
 
     def begin(daemon: Daemon, stop: threading.Event) -> None:
         epoch = daemon.begin_epoch(stop)
         print(f"epoch {epoch} begins: `millrace run` makes a new slot, and reads all tables anew")
 
-    _with_daemon(config, json_log, begin)
-
-
-def _print_gap(gap: GapError | None) -> None:
-    print(f"gap: {gap.what}" if gap else "no gap: `millrace run` goes on where the log ends")
-    print("nothing was changed; --yes begins a new epoch, in which all tables are read anew")
+    if _with_daemon(config, json_log, begin):
+        raise typer.Exit(ExitCode.INTERRUPTED)
 
 
 @app.command()

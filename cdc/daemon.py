@@ -1,6 +1,5 @@
 """Settings → a running capture: start, snapshot where needed, stream, start over after a fault."""
 
-import contextlib
 import random
 import threading
 import time
@@ -13,7 +12,6 @@ import structlog
 from cdc.backfill import Backfill
 from cdc.dead_letters import Refusals
 from cdc.errors import (
-    GapError,
     MillraceError,
     RecordRefusedError,
     SlotInUseError,
@@ -161,8 +159,8 @@ class Daemon:
         stack.callback(signals.close)
         return Channel(signals, partial(session.read_again, self._backfill, self.health))
 
-    def find_gap(self, stop: threading.Event) -> GapError | None:
-        """Why `run` would refuse to go on; None: it wouldn't. Changes nothing."""
+    def find_gap(self, stop: threading.Event) -> str:
+        """Say whether, and why, `run` would refuse to go on. Changes nothing."""
         with ExitStack() as stack:
             return self._renewal(stack, stop).find_gap()
 
@@ -172,11 +170,16 @@ class Daemon:
             return self._renewal(stack, stop).begin_epoch()
 
     def _renewal(self, stack: ExitStack, stop: threading.Event) -> Renewal:
-        return Renewal(self._settings, stack, stop, self.health, refusals=self._refusals)
+        settings, capture = self._settings, self._settings.capture
+        if capture.slot_max_retries < 0:
+            # One that stood by would begin an epoch whenever the daemon happens to end.
+            once = capture.model_copy(update={"slot_max_retries": 1})
+            settings = settings.model_copy(update={"capture": once})
+        return Renewal(settings, stack, stop, self.health, refusals=self._refusals)
 
     def snapshot(self, names: Sequence[str], stop: threading.Event) -> None:
         """Read the named tables (again), or those that were never read whole; no streaming."""
-        with ExitStack() as stack, contextlib.suppress(StoppedError):
+        with ExitStack() as stack:
             session = self._session(stack, stop)
             session.open(names)
             session.catch_up(self._backfill, self.health, names)

@@ -7,7 +7,7 @@ same Kafka transaction as its neighbours and the progress. docs/decisions/0008-d
 import struct
 import time
 import uuid
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 import structlog
@@ -24,6 +24,7 @@ from cdc.errors import (
 )
 from cdc.kafka.producer import Suspects
 from cdc.kafka.topics import Takes
+from cdc.modes import ColumnModes
 from cdc.readable import Pipeline, ReadableEncoder
 from cdc.records.dead_letters import PIECE_BYTES_MAX, DeadLetter, letter_records
 from cdc.records.position import Position, header
@@ -112,9 +113,12 @@ class DeadLetters:
         takes: Mapping[str, Takes],
         refusals: Refusals,
         orders: Follow,
+        columns: ColumnModes = ColumnModes(),  # noqa: B008 (immutable)
         clock_ns: Callable[[], int] = time.time_ns,
     ) -> None:
+        """``columns`` says what no event shows: a letter doesn't hold it, either."""
         self.orders = orders
+        self._columns = columns
         self._prefix = prefix
         self._sets_aside = sets_aside
         self._takes = takes
@@ -185,12 +189,15 @@ class DeadLetters:
         record: Record | None = None,
     ) -> list[Record]:
         """The records of a letter for a change, or for one of its records."""
+        masked = self._columns_where(schema, lambda name: self._columns.rule(*name) is not None)
+        left_out = self._columns_where(schema, lambda name: not self._columns.keeps(*name))
+        hidden = masked | left_out
         parts = {
             name: part
             for name, part in (
                 ("key", record.key if record else None),
-                ("before", _tuple_data(change.before)),
-                ("after", _tuple_data(change.after)),
+                ("before", _tuple_data(change.before, hidden)),
+                ("after", _tuple_data(change.after, hidden)),
             )
             if part is not None
         }
@@ -207,6 +214,7 @@ class DeadLetters:
             where=error.where[:_REASON_CHARS_MAX],
             topic=record.topic if record else None,
             columns=tuple(column.name for column in schema.columns),
+            masked=tuple(schema.columns[index].name for index in sorted(masked - left_out)),
             before_is_key=change.before_is_key,
             sizes={},
             pieces=0,
@@ -215,6 +223,17 @@ class DeadLetters:
         self._tell(head)
         place = header(change.position, schema.version)
         return letter_records(self._prefix, head, parts, place, self._piece_bytes())
+
+    def _columns_where(
+        self, schema: TableSchema, test: Callable[[tuple[str, str]], bool]
+    ) -> frozenset[int]:
+        """Indexes of columns by (table, column); those of the key are in the log anyway."""
+        table = str(schema.name)
+        return frozenset(
+            index
+            for index, column in enumerate(schema.columns)
+            if column.key is None and test((table, column.name))
+        )
 
     def _piece_bytes(self) -> int:
         takes = self._takes.get(dead_letter_topic(self._prefix))
@@ -268,16 +287,20 @@ class GuardedEncoder(ReadableEncoder):
         return self._letters.judged(made, self._schema, change)
 
 
-def _tuple_data(row: Row | None) -> bytes | None:
+def _tuple_data(row: Row | None, hidden: Container[int]) -> bytes | None:
     """A row as pgoutput sends it: Int16 columns, then per column n, u, or t, Int32 length, text.
+
+    What is hidden is as if it had not been sent (u).
 
     https://www.postgresql.org/docs/current/protocol-logicalrep-message-formats.html
     """
     if row is None:
         return None
     parts = [struct.pack(">H", len(row))]
-    for value in row:
-        if isinstance(value, bytes):
+    for index, value in enumerate(row):
+        if index in hidden:
+            parts.append(b"u")
+        elif isinstance(value, bytes):
             parts += [b"t", struct.pack(">I", len(value)), value]
         else:
             parts.append(b"u" if value is ABSENT else b"n")

@@ -105,6 +105,12 @@ class Health:
                 self._awaited = heartbeat
                 self._arrive()
 
+    @property
+    def is_unproven(self) -> bool:
+        """Whether it streams, and nothing was written yet that could come round."""
+        with self._lock:
+            return self.stage is Stage.STREAMING and not (self._awaited or self._arrived)
+
     def streaming(self, progress: Progress) -> None:
         """Take in that a batch is durable."""
         with self._lock:

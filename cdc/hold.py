@@ -76,7 +76,7 @@ class Hold:
             return SlotInUseError(
                 "another daemon captures through this slot",
                 where=f"slot {name}",
-                remedy="stop the other daemon; slot.max.retries = -1 makes this one stand by",
+                remedy="stop the other daemon; slot.max.retries = -1 lets `millrace run` stand by",
             )
 
         self._health.holds_slot = False

@@ -42,17 +42,21 @@ class Renewal(Session):
         self.end_slot()
         return before.position.epoch
 
-    def find_gap(self) -> GapError | None:
-        """Look, without taking anything, why a start would refuse to go on; None: it wouldn't."""
+    def find_gap(self) -> str:
+        """Look, without taking anything, whether a start would refuse to go on."""
         self._connect()
         self._check_tables()
-        progress = self._last_progress()
+        self._progress = progress = self._last_progress()
         if progress is None:
             raise start.nothing_to_go_on_from(self._capture.slot_name)
         self._slot = slot.inspect(self._sql, self._capture.slot_name)
+        if self._slot is not None:
+            slot.verify_ours(self._sql, self._slot)
+        if progress.phase is Phase.CREATING:
+            return f"epoch {progress.position.epoch} has begun: `millrace run` reads all tables"
         try:
-            if progress.phase is not Phase.CREATING:
+            if not self.is_complete:
                 self._check_continuity(progress)
         except GapError as gap:
-            return gap
-        return None
+            return f"gap: {gap.what}"
+        return "no gap: `millrace run` goes on where the log ends"

@@ -154,6 +154,11 @@ def _as_it_was(
     encoder = tables.encoder_of(TableName.parse(letter.table), letter.schema_version)
     if encoder is None:
         raise _InVainError("the table has other columns by now")
+    if letter.masked:
+        raise _InVainError(
+            f"it doesn't hold what events mask ({', '.join(letter.masked)}); read the table again:"
+            f" millrace snapshot {letter.table}"
+        )
     encoder.begin(transaction)
     lsn = Lsn.parse(letter.lsn)
     if letter.op == "u" and after is not None:

@@ -96,6 +96,8 @@ class SlotWatch:
         """Do what is due; a server that can't be asked is asked again in a while."""
         now = time.monotonic()
         beats = bool(self._heartbeat_s) and self._health.stage is Stage.STREAMING
+        if self._health.is_unproven and self._connection is not None:
+            self._next_heartbeat = now  # a stay on the stream is proven at once
         if now < self._next_look and not (beats and now >= self._next_heartbeat):
             return
         try:

@@ -107,7 +107,9 @@ def open_tables(
         lookups(connection, capture, rereading),
         event_rules(settings),
         pipeline(settings, topics.open_topic),
-        DeadLetters(prefix, capture.sets_aside, topics.takes, refusals, orders),
+        DeadLetters(
+            prefix, capture.sets_aside, topics.takes, refusals, orders, capture.column_modes
+        ),
     )
 
 

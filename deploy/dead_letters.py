@@ -131,7 +131,8 @@ def _order(
     """Tell the daemon, and wait until it has done so."""
     from cdc.postgres.connection import connect, query
 
-    chosen = _chosen(_letters(settings), numbers, table, every=every)
+    letters = _letters(settings)
+    chosen = _chosen(letters, numbers, table, every=every)
     wanted = {number: letter for number, letter in chosen.items() if letter.outcome is None}
     if not wanted:
         print("nothing to do: they were dealt with")
@@ -141,7 +142,7 @@ def _order(
             order = Order(outcome=outcome, number=number, id=letter.id)
             query(connection, _EMIT, [ORDERS, order.model_dump_json()])
     deadline = time.monotonic() + _WAIT_S
-    left: dict[int, DeadLetter] = wanted
+    left, now = wanted, letters
     while left and time.monotonic() < deadline:
         time.sleep(_POLL_S)
         now = _letters(settings)
@@ -149,6 +150,10 @@ def _order(
         if len(left) < len(before):
             deadline = time.monotonic() + _WAIT_S
     print(f"{outcome}: {len(wanted) - len(left)}")
+    tables = {letter.table for letter in wanted.values()}
+    new = [n for n, one in now.items() if n not in letters and one.table in tables]
+    if new:
+        print(f"new letters of the same tables: {', '.join(map(str, new))}")
     if left:
         raise NotDoneError(
             f"not done after {_WAIT_S:.0f} s: {', '.join(map(str, left))}",

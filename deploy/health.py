@@ -6,6 +6,7 @@ thread of its own answers, so that it does so whatever the daemon waits for.
 
 import json
 import socket
+import sys
 import threading
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
@@ -32,7 +33,7 @@ class HealthServer(ThreadingTCPServer):
         self.health = health
         try:
             super().__init__((host, int(port)), _Handler)
-        except (OSError, OverflowError) as error:
+        except OSError as error:
             raise ConfigError(
                 f"can't listen at {listen}: {error}",
                 where="[health] listen",
@@ -51,6 +52,11 @@ class HealthServer(ThreadingTCPServer):
     ) -> None:
         self.shutdown()
         self.server_close()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Say nothing of a client that went away: some probes reset each connection."""
+        if not isinstance(sys.exc_info()[1], OSError):
+            super().handle_error(request, client_address)
 
 
 class _Handler(BaseHTTPRequestHandler):

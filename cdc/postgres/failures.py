@@ -113,7 +113,10 @@ _STATEMENT_FAILURES: dict[str, tuple[type[MillraceError], str]] = {
     "08": (SourceUnreachableError, "check the server and the network in between"),
     "22021": (TableRefusedError, _NOT_UTF8),
     "22P05": (TableRefusedError, _NOT_UTF8),
-    "25006": (SourceSettingError, "connect to the primary: this server is read-only"),
+    "25006": (
+        SourceSettingError,
+        "connect to the primary; or, if this is it, let default_transaction_read_only be off",
+    ),
     "42501": (SourcePrivilegeError, "grant the missing right to the role in [source]"),
     "42703": (TableChangedError, "a table was changed meanwhile: start again"),
     "42P01": (TableChangedError, "a table was dropped or renamed meanwhile: start again"),

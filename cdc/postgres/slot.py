@@ -131,7 +131,8 @@ def verify_ours(connection: psycopg.Connection, state: SlotState) -> None:
         raise ConfigError(
             f"slot {state.name} belongs to something else ({kind}, database {state.database})",
             where=place(connection.pgconn),
-            remedy="choose another slot.name",
+            remedy=f"choose another slot.name; or, if nobody needs that slot, drop it there: SELECT"
+            f" pg_drop_replication_slot('{state.name}')",
         )
 
 

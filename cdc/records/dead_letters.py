@@ -32,8 +32,9 @@ class DeadLetter(BaseModel):
 
     ``error`` is the exit code's name with which the daemon would have stopped. ``topic`` is where
     the record was to go, None where it wasn't made. ``columns`` names those of ``before`` and
-    ``after``. ``sizes`` are the lengths of what it holds, one behind the other: the record's
-    ``key``, and ``before`` and ``after`` as PostgreSQL sent them (pgoutput's TupleData).
+    ``after``, which hold nothing of columns that events mask (``masked``) or leave out. ``sizes``
+    are the lengths of what it holds, one behind the other: the record's ``key``, and ``before`` and
+    ``after`` as PostgreSQL sent them (pgoutput's TupleData).
     """
 
     model_config = ConfigDict(frozen=True)
@@ -51,6 +52,7 @@ class DeadLetter(BaseModel):
     where: str
     topic: str | None
     columns: tuple[str, ...]
+    masked: tuple[str, ...] = ()
     before_is_key: bool
     sizes: dict[str, int]
     pieces: int

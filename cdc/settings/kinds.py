@@ -10,8 +10,9 @@ _DURATION: Final = re.compile(r"(\d+)\s*(ms|s|m|h|d)\Z")
 _UNITS: Final = {"ms": "milliseconds", "s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 _NUMBER_MAX: Final = 2**31 - 1
 """Java's, Kafka's and the system calls' own limit for what we pass them."""
-_SIZE: Final = re.compile(r"(\d+)\s*(B|kB|MB|GB|TB)\Z")
+_SIZE: Final = re.compile(r"(\d+)\s*(B|kB|MB|GB|TB)?\Z")
 _SIZE_UNITS: Final = {"B": 0, "kB": 10, "MB": 20, "GB": 30, "TB": 40}
+_ADDRESS: Final = re.compile(r"(?:\[[0-9A-Fa-f:.]+\]|[^\s:\[\]]+):(\d{1,5})\Z")
 _COMMA: Final = re.compile(r"(?<!\\),")
 
 
@@ -29,8 +30,19 @@ class Bytes(int):
 
 def _size(value: object) -> object:
     """PostgreSQL's units: 1 kB is 1,024 bytes."""
-    match = _SIZE.match(value) if isinstance(value, str) else None
-    return int(match[1]) << _SIZE_UNITS[match[2]] if match else value
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return value
+    match = _SIZE.match(value.strip()) if isinstance(value, str) else None
+    if match is None:
+        raise ValueError("should be a whole number, or one with B, kB, MB, GB or TB")
+    return int(match[1]) << _SIZE_UNITS[match[2] or "B"]
+
+
+def _address(value: str) -> str:
+    match = _ADDRESS.match(value)
+    if match is None or not 0 < int(match[1]) < 1 << 16:
+        raise ValueError("should be address:port, such as 127.0.0.1:8080, 0.0.0.0:8080, [::]:8080")
+    return value
 
 
 def names(value: object) -> object:
@@ -59,6 +71,7 @@ def regex(value: str) -> str:
 
 Duration = Annotated[timedelta, BeforeValidator(_duration)]
 Size = Annotated[int, BeforeValidator(_size), AfterValidator(Bytes)]
+Address = Annotated[str, AfterValidator(_address)]
 Pattern = Annotated[str, BeforeValidator(regex)]
 PatternList = Annotated[tuple[Pattern, ...], BeforeValidator(names)]
 Option = Annotated[str, BeforeValidator(_option)]

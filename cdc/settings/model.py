@@ -8,7 +8,7 @@ from pydantic import BeforeValidator, Field, SecretStr, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from cdc.settings.capture import CaptureSettings
-from cdc.settings.kinds import Duration, LibraryOptions, Section
+from cdc.settings.kinds import Address, Duration, LibraryOptions, Section
 from cdc.settings.named import Named, in_order
 from cdc.settings.presets import switched
 from cdc.settings.sources import Environment
@@ -46,7 +46,7 @@ class SearchSettings(Section):
 class HealthSettings(Section):
     """Where the running daemon answers whether it is alive and captures; nowhere by default."""
 
-    listen: str | None = Field(None, pattern=r"^(\[[0-9A-Fa-f:.]+\]|[^\s:]+):\d{1,5}$")
+    listen: Address | None = None
     ready_timeout_ms: int = Field(30_000, alias="ready.timeout.ms", ge=1)
 
 

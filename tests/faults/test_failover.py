@@ -171,16 +171,19 @@ def test_a_slot_that_was_lost_is_refused_until_a_new_epoch_makes_the_log_right(
     configured: Configured, forgetful: dict[str, str], topic_prefix: str
 ) -> None:
     run(forgetful, SCHEMA)
-    made = configured()
+    made = configured(**{"slot.max.retries": -1})
     daemon = made.start()
     made.wait_until_logged(made.wal_end(), daemon)
+    # It never stands by, to strike when the daemon happens to end.
+    assert made.millrace("new-epoch", "--yes").returncode == ExitCode.SLOT_IN_USE
     assert made.stop(daemon) == 0
     switch = ["SELECT pg_switch_wal()", "SELECT pg_logical_emit_message(true, 'x', 'x')"]
     run(forgetful, *MEANWHILE, *(3 * switch), "CHECKPOINT")
     refusal(made, ExitCode.GAP, "has lost changes", "millrace new-epoch")
     begun = made.millrace("new-epoch", "--yes")
     assert begun.returncode == 0, begun.stderr
-    assert "epoch 2" in begun.stdout
+    assert "epoch 2 begins" in begun.stdout
+    assert "epoch 2 has begun" in made.millrace("new-epoch").stdout
     daemon = made.start()
     made.wait_until_logged(made.wal_end(), daemon)
     run(forgetful, *AFTERWARDS)

@@ -32,7 +32,7 @@ def watched(
     """Watch the database's slot as if its stream were being read."""
     settings = Settings(
         source=database,
-        capture=capture(database, heartbeat_source_interval_ms=200, **more),
+        capture=capture(database, **{"heartbeat_source_interval_ms": 200, **more}),
         kafka={"bootstrap.servers": "localhost:1"},
     )
     health = Health(Mock(), heartbeat_s=0.2, timeout_s=1)
@@ -98,6 +98,18 @@ def test_a_role_that_may_not_write_messages_is_told_once_and_keepalives_do(
         assert wal_end(database) == before
     (told,) = [entry for entry in logs if "keepalives have to do" in entry["event"]]
     assert "permission denied" in told["reason"]
+
+
+def test_each_stay_on_the_stream_is_proven_at_once_however_rare_heartbeats_are(
+    database: Conninfo,
+) -> None:
+    run(database, "CREATE TABLE t (id int PRIMARY KEY)")
+    made(database)
+    with watched(database, heartbeat_source_interval_ms=600_000) as health:
+        until(lambda: health._awaited)
+        health.failed("the connection was lost")
+        health.entered(Stage.STREAMING)
+        until(lambda: health._awaited, 2)
 
 
 def test_a_silent_server_costs_the_watch_its_connection_and_nobody_else_anything(

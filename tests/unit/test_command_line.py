@@ -1,11 +1,16 @@
 """Arguments → what the command line prints and writes before it needs any server."""
 
+import os
+import signal
+import socket
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
-from cdc.errors import ConfigError
+from cdc.daemon import Daemon
+from cdc.errors import ConfigError, ExitCode, SourceUnreachableError
+from cdc.hold import StoppedError
 from cdc.settings import load
 from millrace import app
 
@@ -27,3 +32,55 @@ def test_init_writes_a_configuration_that_loads_and_keeps_one_that_is_there(
     again = CliRunner().invoke(app, ["init", str(path)])
     assert isinstance(again.exception, ConfigError)
     assert path.read_text() == "changed = 1\n"
+
+
+NOWHERE = """
+    source = { host = "127.0.0.1", port = 1, user = "u", dbname = "d" }
+    capture = { "topic.prefix" = "t" }
+    kafka = { "bootstrap.servers" = "127.0.0.1:1" }
+"""
+
+
+@pytest.fixture
+def here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let commands leave this process's log and garbage collection as they are."""
+    monkeypatch.setattr("deploy.console.configure_logging", lambda **_: None)
+    monkeypatch.setattr("gc.freeze", lambda: None)
+    monkeypatch.setattr("gc.set_threshold", lambda _: None)
+
+
+@pytest.mark.usefixtures("here")
+def test_only_the_daemon_takes_the_port_where_it_answers_for_its_health(tmp_path: Path) -> None:
+    path = tmp_path / "millrace.toml"
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        path.write_text(f'{NOWHERE}\nhealth = {{ listen = "127.0.0.1:{port}" }}')
+        ended = {
+            words: CliRunner().invoke(app, [*words.split(), "--config", str(path)]).exception
+            for words in ("run", "new-epoch", "new-epoch --yes", "snapshot")
+        }
+    assert isinstance(ended.pop("run"), ConfigError)
+    assert {type(error) for error in ended.values()} == {SourceUnreachableError}
+
+
+@pytest.mark.usefixtures("here")
+@pytest.mark.parametrize(
+    ("words", "method", "code"),
+    [
+        ("run", "run", ExitCode.OK),
+        ("new-epoch --yes", "begin_epoch", ExitCode.INTERRUPTED),
+        ("snapshot", "snapshot", ExitCode.INTERRUPTED),
+    ],
+)
+def test_what_is_told_to_stop_while_it_waits_says_nothing_of_a_bug(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: str, method: str, code: ExitCode
+) -> None:
+    def wait(*_: object) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+        raise StoppedError
+
+    path = tmp_path / "millrace.toml"
+    path.write_text(NOWHERE)
+    monkeypatch.setattr(Daemon, method, wait)
+    ended = CliRunner().invoke(app, [*words.split(), "--config", str(path)])
+    assert (ended.exit_code, ended.stdout) == (code, "")

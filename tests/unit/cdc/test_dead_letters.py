@@ -9,6 +9,7 @@ from cdc.convert.converters import converters
 from cdc.dead_letters import DeadLetters, GuardedEncoder, Refusals, row_of
 from cdc.errors import RecordRefusedError, Refused, RegistryUnreachableError
 from cdc.kafka.topics import Takes
+from cdc.modes import ColumnModes, ColumnRule, Patterns
 from cdc.readable import NATIVE as PLAIN
 from cdc.readable import Pipeline, ReadableEncoder
 from cdc.records.connect import SourceRecord
@@ -25,11 +26,14 @@ LIMIT = 2_000
 
 
 def encoder(
-    refusals: Refusals | None = None, pipeline: Pipeline = PLAIN, limit: int = LIMIT
+    refusals: Refusals | None = None,
+    pipeline: Pipeline = PLAIN,
+    limit: int = LIMIT,
+    columns: ColumnModes = ColumnModes(),  # noqa: B008 (immutable)
 ) -> GuardedEncoder:
     takes = {ID_V.topic: Takes(limit, keyless=False), TOPIC: Takes(1_000, keyless=False)}
     letters = DeadLetters(
-        LOG.prefix, "public.t".__eq__, takes, refusals or Refusals(), lambda *_: []
+        LOG.prefix, "public.t".__eq__, takes, refusals or Refusals(), lambda *_: [], columns
     )
     assert letters.covers(ID_V)
     assert not letters.covers(table("id int4", name="other"))
@@ -77,6 +81,20 @@ def test_a_text_that_is_not_of_its_type_becomes_a_letter_with_the_bytes_as_they_
 def test_null_unsent_and_empty_are_told_apart() -> None:
     _, parts = read(encoder().update((b"one", None), True, (b"", ABSENT), LSN, POSITION))
     assert rows(parts) == {"before": (b"one", None), "after": (b"", ABSENT)}
+
+
+@pytest.mark.parametrize(
+    ("columns", "masked"),
+    [
+        (ColumnModes(exclude=Patterns((r"public\.t\.v",))), ()),
+        (ColumnModes(rules=(ColumnRule("mask", Patterns((r"public\.t\..*",)), length=5),)), ("v",)),
+    ],
+)
+def test_what_no_event_shows_is_in_no_letter(columns: ColumnModes, masked: tuple[str]) -> None:
+    change = (b"one", b"secret"), False, (b"one", b"secret"), LSN, POSITION
+    letter, parts = read(encoder(columns=columns).update(*change))
+    assert rows(parts) == {"before": (b"one", ABSENT), "after": (b"one", ABSENT)}
+    assert letter.masked == masked
 
 
 def test_a_row_without_its_key_becomes_one_too() -> None:

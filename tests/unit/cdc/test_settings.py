@@ -90,6 +90,15 @@ def test_secrets_come_from_environment_variables_and_files(
         ("[capture.slot]", r"\[capture\] slot: no such key"),
         ('[capture]\ntable.include.list = "(("', r"table.include.list.*not a regular expression"),
         ("[log", "not valid TOML"),
+        *(
+            (f'[health]\nlisten = "{listen}"', r"\[health\] listen: should be address:port")
+            for listen in (":8080", "8080", "127.0.0.1:0", "127.0.0.1:65536", "[zz]:80", "::1:80")
+        ),
+        *(
+            (f"[capture]\nslot.max.lag.bytes = {size}", "bytes: should be a whole number, or one")
+            for size in ('"5gb"', '"1e9"', '"-1"', '""', "true")
+        ),
+        ("[capture]\nslot.max.lag.bytes = 0", "slot.max.lag.bytes: .*greater than 0"),
         ('[capture]\nslot.name = "Bad-Name"', r"slot.name: String should match"),
         ('[source]\npassfile = "${env:NOT_SET_ANYWHERE}"', "NOT_SET_ANYWHERE.*is not set.*write"),
         ('[source]\npassfile = "${vault:secret}"', r"\$\{vault:secret\}: there is no such"),

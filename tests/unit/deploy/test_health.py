@@ -1,0 +1,25 @@
+"""Whoever asks for the daemon's health costs it nothing, and its log no line."""
+
+import socket
+import struct
+import threading
+from unittest.mock import Mock
+
+import pytest
+
+from deploy.health import HealthServer
+from deploy.local.ports import reserve_port
+
+
+def test_a_client_that_goes_away_is_nothing_to_tell(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    port, handled = reserve_port(), threading.Event()
+    monkeypatch.setattr(HealthServer, "close_request", lambda *_: handled.set())
+    with HealthServer(f"127.0.0.1:{port}", Mock()):
+        with socket.create_connection(("127.0.0.1", port)) as client:
+            client.send(b"GET /health")
+            # Closed so, it resets the connection, as some load balancers' checks do.
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        assert handled.wait(5)
+    assert capfd.readouterr().err == ""
