@@ -5,9 +5,10 @@ from dataclasses import replace
 
 import psycopg
 
+from cdc.claims import Claims
 from cdc.completion import Reread
 from cdc.convert.converters import Converters, converters
-from cdc.dead_letters import DeadLetters, Refusals
+from cdc.dead_letters import DeadLetters, Oversized, Refusals
 from cdc.kafka.state import read_all
 from cdc.kafka.topics import LogTopics
 from cdc.modes import Patterns
@@ -18,9 +19,10 @@ from cdc.postgres.connection import System
 from cdc.postgres.reselect import Rereading
 from cdc.postgres.unique_keys import keyed_columns
 from cdc.readable import OpenTopic, Pipeline
+from cdc.records.claims import ClaimHead
 from cdc.records.schema import Column, TableName, TableSchema
 from cdc.records.state import TableState
-from cdc.records.topics import schema_topic, table_topic
+from cdc.records.topics import claim_topic, schema_topic, table_topic
 from cdc.replay import Orders
 from cdc.rules import EventRules
 from cdc.settings import CaptureSettings, Settings
@@ -99,6 +101,7 @@ def open_tables(
     rereading = Rereading(settings.source, keep_alive)
     stack.callback(rereading.close)
     orders = Orders(settings, connection, topics)
+    oversized = _oversized(settings, topics)
     return Tables(
         settings,
         system.database,
@@ -107,8 +110,16 @@ def open_tables(
         lookups(connection, capture, rereading),
         event_rules(settings),
         pipeline(settings, topics.open_topic),
-        DeadLetters(prefix, capture.sets_aside, topics.takes, refusals, orders),
+        DeadLetters(prefix, capture.sets_aside, topics.takes, refusals, orders, oversized),
     )
+
+
+def _oversized(settings: Settings, topics: LogTopics) -> Oversized:
+    if settings.capture.oversized_record != "claim_check":
+        return settings.capture.oversized_record
+    prefix = settings.capture.topic_prefix
+    heads = read_all(settings.kafka, claim_topic(prefix), ClaimHead, topics.while_waiting)
+    return Claims(prefix, topics.takes, heads)
 
 
 def _converters(settings: Settings) -> Converters:
