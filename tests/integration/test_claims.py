@@ -69,9 +69,9 @@ def consumed(kafka: Kafka, topic: str, partitions: Iterable[int]) -> list[Messag
     return found
 
 
-def claims_in(message: Message) -> list[Claim]:
-    values = [value for name, value in message.headers() or [] if name == HEADER]
-    return [Claim.model_validate_json(value) for value in values]
+def headers(message: Message) -> dict[str, bytes]:
+    found: Any = message.headers()
+    return dict(found or [])
 
 
 def heads(settings: Settings) -> dict[str, ClaimHead]:
@@ -90,7 +90,8 @@ def assert_claims_are_whole(kafka: Kafka, prefix: str) -> None:
     claimed = 0
     for table in ("doc", "was", "loose"):
         for message in consumed(kafka, f"{prefix}.public.{table}", range(3)):
-            for claim in claims_in(message):
+            if HEADER in headers(message):
+                claim = Claim.model_validate_json(headers(message)[HEADER])
                 claimed += 1
                 made = pieces[claim.id]
                 whole = b"".join(made[number] for number in range(claim.pieces))
@@ -102,7 +103,7 @@ def assert_claims_are_whole(kafka: Kafka, prefix: str) -> None:
                     if large[image] is not None:
                         expected = {k: v for k, v in large[image].items() if k != "v"}
                         assert small[image] == expected
-                parse_header(dict(message.headers() or [])[POSITION])  # type: ignore[arg-type]
+                parse_header(headers(message)[POSITION])
     assert claimed == len(pieces) == 9
 
 
@@ -146,8 +147,6 @@ def test_rows_too_large_for_their_topics_reach_the_lakehouse_whole(
         execute("DELETE FROM loose WHERE n = 1")
         made.wait_until_logged(made.wal_end(), daemon)
         assert [table.error for table in merge(made, spark).tables] == [None] * 3
-        for table in ("doc", "was", "loose"):
-            assert_same(made, spark, connection, table)
 
         daemon.kill()
         execute("UPDATE doc SET v = 'small' WHERE id = 1")

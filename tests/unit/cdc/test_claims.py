@@ -5,7 +5,7 @@ import json
 import pytest
 
 from cdc.claims import Claims
-from cdc.dead_letters import DeadLetters, GuardedEncoder, Refusals
+from cdc.dead_letters import DeadLetters, GuardedEncoder, Oversized, Refusals
 from cdc.errors import CorruptMessageError, RecordRefusedError
 from cdc.kafka.topics import Takes
 from cdc.readable import NATIVE as PLAIN
@@ -25,7 +25,7 @@ LARGE = row("1", "é" * 2_000, "small")
 
 
 def encoder(claims: Claims | None, takes: dict[str, Takes], aside: str = "") -> GuardedEncoder:
-    policy = claims or "dead_letter"
+    policy: Oversized = claims or "dead_letter"
     letters = DeadLetters(
         LOG.prefix, aside.__eq__, takes, Refusals(), lambda *_: [], oversized=policy
     )
@@ -64,14 +64,12 @@ def test_a_claim_goes_when_another_record_takes_its_records_place() -> None:
     gone = {one.key for one in second if one.topic == CLAIMS and one.value is None}
     assert gone == {one.key for one in first[:-1]}
     assert [one.value for one in second if one.key == head.key][-1] is not None
-    for last in (
-        lambda: made.delete(row("1", None, None), True, LSN, POSITION),
-        lambda: made.truncate(LSN, POSITION),
-    ):
-        made.insert(LARGE, LSN, POSITION)
-        gone = {one.key for one in last() if one.topic == CLAIMS}
+    deleted = made.delete(row("1", None, None), True, LSN, POSITION)
+    made.insert(LARGE, LSN, POSITION)
+    for last in (deleted, made.truncate(LSN, POSITION)):
+        gone = {one.key for one in last if one.topic == CLAIMS}
         assert (head.key in gone, len(gone)) == (True, claim.pieces + 1)
-        assert claims.kept(ID_V.topic) == {}
+    assert claims.kept(ID_V.topic) == {}
 
 
 def test_a_retained_topics_claims_go_with_log_keep() -> None:
