@@ -122,7 +122,7 @@ class LogTopics:
         options = dict(self._kafka)
         if self._beside:
             names = [data_topic(self._prefix, table.name) for table in tables]
-            found = self._admin.describe(names).values()
+            found = self._admin.describe([*names, *self._beside]).values()
             asked = int(options.get("batch.size", BATCH_BYTES))
             options["batch.size"] = str(min([asked, *map(_batch_bytes_max, found)]))
         return options
