@@ -208,15 +208,18 @@ class Tables:
         """
         table = TableName(relation.namespace, relation.name)
         renamed = self._renamed(relation.oid, table, since.commit_lsn)
+        entry = self._entry(relation.oid)
         if table not in self.states and self._takes_late and self._captures(str(table)):
-            renamed.append(self._appeared(relation, since))
+            renamed.append(self._appeared(relation, since, entry))
         if not self.is_whole(table):
             if self._captures(str(table)):
                 self._check_gone(relation.oid, table, since)
             return None, renamed
-        entry = self._entry(relation.oid)
         if entry != 0 and self._captures(str(table)):  # 0: it has just left, maybe for ever
             check_published([self.states[table]], {table: (relation.oid, entry)}, since.commit_lsn)
+            if self.states[table].entry == 0:
+                state = self.states[table].model_copy(update={"entry": entry})
+                renamed.append(self._set(state))
         encoder, new = self._encoder(
             table,
             relation_signature(relation),
@@ -242,8 +245,11 @@ class Tables:
             position=str(since),
         )
 
-    def _appeared(self, relation: Relation, since: Position) -> Record:
-        """Capture a table from here on, without the rows that it had before."""
+    def _appeared(self, relation: Relation, since: Position, entry: int) -> Record:
+        """Capture a table from here on, without the rows that it had before.
+
+        The stream may be ahead of what our session sees: then the entry is 0, for now.
+        """
         name = TableName(relation.namespace, relation.name)
         keyed = self._is_keyed(self._describe(relation), name, relation.replica_identity)
         state = TableState(
@@ -256,7 +262,7 @@ class Tables:
             phase=Phase.STREAMING,
             snapshot_lsn=since.commit_lsn,
             oid=relation.oid,
-            entry=self._entry(relation.oid),
+            entry=entry,
         )
         self.pipeline.open_topic(state.topic, state.cleanup)
         return self._set(state)
@@ -349,7 +355,7 @@ def check_published(
         str(state.name)
         for state in states
         if state.oid and (found := now.get(state.name)) is not None
-        if found != (state.oid, state.entry)
+        if found != (state.oid, state.entry or found[1])
         or (state.renamed_lsn is not None and (lsn is None or lsn > state.renamed_lsn))
     ]
     if names:

@@ -29,6 +29,7 @@ _WAITS: Final[Mapping[str, float]] = {
 }
 """7 s at worst for one address: wal_sender_timeout is 10 s."""
 _USER_INFO: Final = re.compile(r"//[^/@]*@")
+_CONFLICT: Final = 409
 _BUSY: Final = frozenset({408, 429, 500, 502, 503, 504})
 _MESSAGE_LENGTH_MAX: Final = 600
 
@@ -57,11 +58,26 @@ class Registry:
         """Return the id of an Avro schema, registered now if need be."""
         avro = Schema(schema, "AVRO")
         if self._auto_register:
-            return self._asked(subject, lambda: self._client.register_schema(subject, avro))
+            return self._asked(subject, lambda: self._register(subject, avro))
         found = self._asked(subject, lambda: self._client.lookup_schema(subject, avro)).schema_id
         if found is None:
             raise RegistryError("the schema registry answers without an id", where=self._where)
         return found
+
+    def _register(self, subject: str, avro: Schema) -> int:
+        try:
+            return self._client.register_schema(subject, avro)
+        except SchemaRegistryError as error:
+            if error.http_status_code != _CONFLICT:
+                raise
+            # The client asks again when an answer is late: then its first request may have done it.
+            try:
+                found = self._client.lookup_schema(subject, avro).schema_id
+            except SchemaRegistryError:
+                found = None
+            if found is None:
+                raise
+            return found
 
     def _asked(self, subject: str, question: Callable[[], T]) -> T:
         try:
@@ -92,7 +108,7 @@ class Registry:
                 remedy="set schema.registry.basic.auth.user.info to user:password of one who may"
                 " register schemas",
             )
-        if status == 409:
+        if status == _CONFLICT:
             return RegistryError(
                 f"the schema registry finds the new schema incompatible: {said}",
                 where=where,

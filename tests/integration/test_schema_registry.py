@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka.schema_registry import SchemaRegistryClient
+from confluent_kafka.schema_registry import SchemaRegistryClient, SchemaRegistryError
 from confluent_kafka.schema_registry.avro import AvroDeserializer
 from confluent_kafka.serialization import MessageField, SerializationContext
 
@@ -181,6 +181,19 @@ def test_an_incompatible_schema_is_refused_by_name(registry: SchemaRegistry, top
         convert(row(topic, {"a": "x"}, a=Schema(Type.STRING)))
     assert f"subject {topic}-value" in str(error.value)
     assert (error.value.exit_code, error.value.retry) == (ExitCode.REGISTRY, False)
+
+
+def test_a_schema_whose_registration_was_answered_too_late_is_found(
+    registry: SchemaRegistry, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    register = SchemaRegistryClient.register_schema
+
+    def register_twice(client: SchemaRegistryClient, *arguments: Any) -> int:
+        register(client, *arguments)
+        raise SchemaRegistryError(409, 409, "an artifact with this id already exists")
+
+    monkeypatch.setattr(SchemaRegistryClient, "register_schema", register_twice)
+    assert avro(registry)(row(topic, {"a": 1}, a=INT)).value
 
 
 def test_without_auto_registration_the_schema_has_to_be_there(

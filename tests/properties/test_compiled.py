@@ -50,6 +50,7 @@ class OneTable:
         self._since = since
 
     transactions = None
+    letters = None
     pipeline = NATIVE
     messages = MessageEvents(
         EventRules(), Log("p", "d", 2, compacted=False), clock_ns=lambda: 5_000_000

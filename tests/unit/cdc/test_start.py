@@ -26,7 +26,7 @@ SLOT = SlotState(
     invalidation_reason=None,
     failover=False,
     synced=False,
-    limits={},
+    limits={"max_slot_wal_keep_size": "1GB", "idle_replication_slot_timeout": "1d"},
 )
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from cdc.convert.converters import converters
-from cdc.errors import TableRefusedError, UnreadTableError
+from cdc.errors import GapError, TableRefusedError, UnreadTableError
 from cdc.events import TableEncoder
 from cdc.modes import ColumnModes, EventModes, KeyRule
 from cdc.readable import NATIVE as PLAIN
@@ -18,7 +18,7 @@ from cdc.records.schema import Column, TableName, TableSchema
 from cdc.records.state import Phase, TableState, parse_state
 from cdc.rules import EventRules
 from cdc.settings import Settings
-from cdc.tables import Lookups, Tables
+from cdc.tables import Lookups, Tables, check_published
 from cdc.wal.messages import Relation, RelationColumn
 from tests.unit.cdc.made_changes import NATIVE, patterns, table
 from tests.unit.cdc.preset import DEBEZIUM
@@ -141,3 +141,13 @@ def test_a_table_that_appears_unread_is_read_first_or_passed_over_where_that_can
     with pytest.raises(UnreadTableError, match=r"public\.t2"):
         tables(capture=all_tables, present=[here]).stream_encoder(new, SINCE)
     assert tables(capture=all_tables, present=[]).stream_encoder(new, SINCE) == (None, [])
+
+
+def test_an_entry_that_could_not_be_seen_when_a_table_appeared_is_noted_when_it_can() -> None:
+    made = tables()
+    made.states[STATE.name] = STATE.model_copy(update={"entry": 0})
+    check_published(made.states.values(), {STATE.name: (7, 9)})
+    encoder(made)
+    assert made.states[STATE.name].entry == 9
+    with pytest.raises(GapError, match="left the publication"):
+        check_published(made.states.values(), {STATE.name: (7, 10)})
