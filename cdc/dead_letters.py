@@ -1,18 +1,20 @@
 """A record that can't be made, or that its topic can't take → a dead letter in its place.
 
-For the tables of errors.dead.letter.include.list. The letter is a record among the others: in the
-same Kafka transaction as its neighbours and the progress. docs/decisions/0008-dead-letters.md.
+For the tables of errors.dead.letter.include.list; of others, as oversized.record says. The letter
+is a record among the others: in the same Kafka transaction as its neighbours and the progress.
+docs/decisions/0008-dead-letters.md.
 """
 
 import struct
 import time
 import uuid
 from collections.abc import Callable, Container, Iterable, Mapping
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 import structlog
 
 from cdc.changes import ABSENT, Change, Row
+from cdc.claims import Claims
 from cdc.errors import (
     ConversionError,
     CorruptMessageError,
@@ -26,6 +28,7 @@ from cdc.kafka.producer import Suspects
 from cdc.kafka.topics import Takes
 from cdc.modes import ColumnModes
 from cdc.readable import Pipeline, ReadableEncoder
+from cdc.records.claims import ClaimHead
 from cdc.records.dead_letters import PIECE_BYTES_MAX, DeadLetter, letter_records
 from cdc.records.position import Position, header
 from cdc.records.record import Record, record_bytes
@@ -60,6 +63,9 @@ _TELL_S: Final = 10.0
 
 Follow: TypeAlias = "Callable[[bytes, Position, Transaction, Tables], list[Record]]"
 """Does what an order about a letter says (cdc.replay)."""
+
+Oversized: TypeAlias = "Claims | Literal['fail', 'dead_letter']"
+"""What becomes of a record that is too large, where the table's aren't set aside."""
 
 
 class Refusals:
@@ -114,7 +120,7 @@ class DeadLetters:
         refusals: Refusals,
         orders: Follow,
         columns: ColumnModes = ColumnModes(),  # noqa: B008 (immutable)
-        clock_ns: Callable[[], int] = time.time_ns,
+        oversized: Oversized = "fail",
     ) -> None:
         """``columns`` says what no event shows: a letter doesn't hold it, either."""
         self.orders = orders
@@ -123,16 +129,20 @@ class DeadLetters:
         self._sets_aside = sets_aside
         self._takes = takes
         self._refusals = refusals
-        self._clock_ns = clock_ns
+        self._oversized = oversized
         self._told: dict[str, float] = {}
         self._looks_until = max((place for place, _, _ in refusals.known), default="")
 
     def covers(self, schema: TableSchema) -> bool:
-        """Whether the table's broken records are set aside."""
-        if not self._sets_aside(str(schema.name)):
+        """Whether something else may take the place of the table's records."""
+        if self._oversized == "fail" and not self.sets_aside(schema):
             return False
         self._refusals.topics.add(schema.topic)
         return True
+
+    def sets_aside(self, schema: TableSchema) -> bool:
+        """Whether all of the table's broken records become letters."""
+        return self._sets_aside(str(schema.name))
 
     @property
     def looks_closely(self) -> bool:
@@ -151,30 +161,44 @@ class DeadLetters:
         takes = self._takes.get(topic)
         return max(1, takes.bytes_max - _ROOM_BYTES) if takes else 0
 
+    def claimed(self, topic: str) -> dict[bytes, ClaimHead] | None:
+        """The records of the topic, by their keys, that others don't replace without a word."""
+        return self._oversized.kept(topic) if isinstance(self._oversized, Claims) else None
+
     def judged(
         self, records: Iterable[Record], schema: TableSchema, change: Change
     ) -> list[Record]:
-        """The records of a change, with letters in place of those that can't be written."""
+        """The records of a change, with letters or claims for those that can't be written."""
         judged: list[Record] = []
+        claims = self._oversized if isinstance(self._oversized, Claims) else None
+        aside = self.sets_aside(schema)
         for record in records:
             self._refusals.topics.add(record.topic)
-            reason = self._unfit(record, change.position)
+            reason = self._too_large(record)
+            if aside:
+                reason = self._refused(record, change.position) or reason
             if reason is None:
-                judged.append(record)
+                judged += [*claims.let_go(record), record] if claims else [record]
+            elif claims and not aside:
+                judged += claims.claimed(record)
             else:
                 error = RecordRefusedError(reason, where=f"topic {record.topic}")
                 judged += self.letter(schema, change, error, record)
         return judged
 
-    def _unfit(self, record: Record, position: Position) -> str | None:
+    def _refused(self, record: Record, position: Position) -> str | None:
         known = self._refusals.known.get((str(position), record.topic, record.key))
         if known is not None:
             return known
         takes = self._takes.get(record.topic)
+        if takes is not None and record.key is None and not takes.keyless:
+            return "a record without a key doesn't fit into a compacted topic"
+        return None
+
+    def _too_large(self, record: Record) -> str | None:
+        takes = self._takes.get(record.topic)
         if takes is None:
             return None
-        if record.key is None and not takes.keyless:
-            return "a record without a key doesn't fit into a compacted topic"
         size = record_bytes(record) + _BATCH_BYTES
         size += sum(len(name) + len(value) + _HEADER_BYTES for name, value in record.headers)
         if size > takes.bytes_max:
@@ -218,7 +242,7 @@ class DeadLetters:
             before_is_key=change.before_is_key,
             sizes={},
             pieces=0,
-            ts_ms=self._clock_ns() // 1_000_000,
+            ts_ms=time.time_ns() // 1_000_000,
         )
         self._tell(head)
         place = header(change.position, schema.version)
@@ -254,7 +278,7 @@ class DeadLetters:
 
 
 class GuardedEncoder(ReadableEncoder):
-    """An encoder that makes a letter of what it can't encode, and of what wouldn't be taken."""
+    """An encoder with something in place of what it can't encode, and of what isn't taken."""
 
     def __init__(
         self,
@@ -275,13 +299,14 @@ class GuardedEncoder(ReadableEncoder):
         table = None if self._letters.looks_closely else super().compiled()
         if table is not None:
             table.bytes_max = self._letters.bytes_max(self._schema.topic)
+            table.claimed = self._letters.claimed(self._schema.topic)
         return table
 
     def _records(self, change: Change, reread: tuple[int, ...] = ()) -> list[Record]:
         try:
             made = super()._records(change, reread)
         except BROKEN as error:
-            if error.retry:
+            if error.retry or not self._letters.sets_aside(self._schema):
                 raise
             return self._letters.letter(self._schema, change, error)
         return self._letters.judged(made, self._schema, change)

@@ -16,7 +16,7 @@ from pydantic import ValidationError
 
 from cdc.changes import Row
 from cdc.dead_letters import row_of
-from cdc.errors import LogFormatError, MillraceError, SourceError
+from cdc.errors import LogFormatError, MillraceError, RecordRefusedError, SourceError
 from cdc.kafka.state import read_letters, read_pieces
 from cdc.kafka.topics import LogTopics
 from cdc.postgres.captured import described_tables
@@ -89,7 +89,10 @@ class Orders:
     ) -> list[Record]:
         name = TableName.parse(letter.table)
         state = tables.states.get(name)
-        if not self._settings.capture.sets_aside(letter.table):  # it might stop us, at each start
+        capture = self._settings.capture
+        was_refused = letter.error == RecordRefusedError.exit_code.name
+        has_way = was_refused and capture.oversized_record != "fail"
+        if not has_way and not capture.sets_aside(letter.table):  # it might stop us, at each start
             raise _InVainError(f"errors.dead.letter.include.list doesn't name {letter.table}")
         if state is None or letter.op not in _ROWS:
             raise _InVainError(f"read the table again: millrace snapshot {letter.table}")

@@ -5,9 +5,10 @@ from dataclasses import replace
 
 import psycopg
 
+from cdc.claims import Claims
 from cdc.completion import Reread
 from cdc.convert.converters import Converters, converters
-from cdc.dead_letters import DeadLetters, Refusals
+from cdc.dead_letters import DeadLetters, Oversized, Refusals
 from cdc.kafka.state import read_all
 from cdc.kafka.topics import LogTopics
 from cdc.modes import Patterns
@@ -18,9 +19,10 @@ from cdc.postgres.connection import System
 from cdc.postgres.reselect import Rereading
 from cdc.postgres.unique_keys import keyed_columns
 from cdc.readable import OpenTopic, Pipeline
+from cdc.records.claims import ClaimHead
 from cdc.records.schema import Column, TableName, TableSchema
 from cdc.records.state import TableState
-from cdc.records.topics import schema_topic, table_topic
+from cdc.records.topics import claim_topic, schema_topic, table_topic
 from cdc.replay import Orders
 from cdc.rules import EventRules
 from cdc.settings import CaptureSettings, Settings
@@ -108,9 +110,23 @@ def open_tables(
         event_rules(settings),
         pipeline(settings, topics.open_topic),
         DeadLetters(
-            prefix, capture.sets_aside, topics.takes, refusals, orders, capture.column_modes
+            prefix,
+            capture.sets_aside,
+            topics.takes,
+            refusals,
+            orders,
+            capture.column_modes,
+            _oversized(settings, topics),
         ),
     )
+
+
+def _oversized(settings: Settings, topics: LogTopics) -> Oversized:
+    if settings.capture.oversized_record != "claim_check":
+        return settings.capture.oversized_record
+    prefix = settings.capture.topic_prefix
+    heads = read_all(settings.kafka, claim_topic(prefix), ClaimHead, topics.while_waiting)
+    return Claims(prefix, topics.takes, heads)
 
 
 def _converters(settings: Settings) -> Converters:

@@ -17,7 +17,13 @@ from cdc.postgres.connection import connect
 from cdc.postgres.failures import place
 from cdc.records.schema import TableName
 from cdc.records.state import TableState
-from cdc.records.topics import dead_letter_topic, progress_topic, schema_topic, table_topic
+from cdc.records.topics import (
+    claim_topic,
+    dead_letter_topic,
+    progress_topic,
+    schema_topic,
+    table_topic,
+)
 from cdc.settings import Settings
 
 if TYPE_CHECKING:
@@ -86,7 +92,7 @@ def _drop_publication(settings: Settings) -> None:
 def _topics(settings: Settings) -> list[Step]:
     prefix = settings.capture.topic_prefix
     state = (progress_topic, schema_topic, table_topic)
-    own = [named(prefix) for named in (dead_letter_topic, *state)]
+    own = [named(prefix) for named in (dead_letter_topic, claim_topic, *state)]
     existing = LogAdmin(settings.kafka).partitions()
     # The state topics go last: without them nobody knows which data topics there are.
     names = [

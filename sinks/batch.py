@@ -25,6 +25,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._listoffsets import OffsetSpec
 
 from cdc.errors import LogAccessError, LogError, LogForgottenError, LogUnreachableError
+from cdc.records.claims import HEADER as CLAIM
 from cdc.records.position import HEADER
 from cdc.records.schema import TableSchema
 from cdc.records.state import Progress, StateRecord, TableState, parse_state
@@ -32,7 +33,7 @@ from cdc.records.topics import progress_topic, schema_topic, table_topic
 from sinks.kafka_options import FETCH_WAIT_MS, client_options, spark_options
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
 
 Offsets = dict[str, dict[int, int]]
 """Topic → partition → offset."""
@@ -47,7 +48,7 @@ MARKERS_S: Final = 150.0
 after its transaction.timeout.ms (120 s), and looks for such every 10 s."""
 RAW: Final = (
     "topic string, partition int, offset bigint, key string, value string, position string, "
-    "commit_lsn bigint, schema_version int, filled string"
+    "commit_lsn bigint, schema_version int, filled string, claim string, ts_ms bigint"
 )
 """The columns of raw records, in Spark's words."""
 _EARLIEST: Final = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
@@ -171,6 +172,23 @@ class Log:
         except KafkaException as error:
             raise self._error(error) from None
         return late
+
+    def since(
+        self, topic: str, partition: int, ts_ms: int, report: Report = print
+    ) -> tuple[Offsets, Offsets]:
+        """Offsets from a time (ms since 1970) to the end; none of a topic that doesn't exist."""
+        if self._bounds(topic) is None:
+            return {topic: {}}, {topic: {}}
+        ends = self._offsets([(topic, partition)], _LATEST)
+        self._wait_for_markers(ends, report)
+        asked = [TopicPartition(topic, partition, max(0, ts_ms))]
+        try:
+            (found,) = self._consumer.offsets_for_times(asked, timeout=CALL_S)
+        except KafkaException as error:
+            raise self._error(error) from None
+        end = ends[topic][partition]
+        start = found.offset if 0 <= found.offset < end else end
+        return {topic: {partition: start}}, ends
 
     def _wait_for_markers(self, ends: Offsets, report: Report) -> None:
         """Wait until committed records can be read up to the ends (decision 0004, step 4)."""
@@ -305,8 +323,9 @@ def read_raw(
     """Read exactly the committed records from ``start`` up to, not including, ``end``.
 
     Columns: topic, partition, offset, key, value (text), position (text, null where a record has
-    no header of ours), commit_lsn (bigint), schema_version (int) and filled (text: the ordinals of
-    the columns whose values were filled, null where none were).
+    no header of ours), commit_lsn (bigint), schema_version (int), filled (text: the ordinals of
+    the columns whose values were filled, null where none were), claim (text: the header that says
+    where the whole value is, null where it is here) and ts_ms (since 1970).
     """
     from pyspark.sql import functions as F  # noqa: N812 (as everybody calls it)
 
@@ -334,8 +353,7 @@ def read_raw(
         .option("minPartitions", str(spark.sparkContext.defaultParallelism))
         .load()
     )
-    ours = F.get(F.filter("headers", lambda header: header["key"] == HEADER), F.lit(0))
-    fields = F.split(ours["value"].cast("string"), "/")
+    fields = F.split(_header(HEADER), "/")
     text = F.get(fields, F.lit(0))
     position = F.when(text.rlike(_POSITION), text)
     return records.select(
@@ -348,4 +366,13 @@ def read_raw(
         F.conv(F.substring(position, 10, 16), 16, 10).try_cast("bigint").alias("commit_lsn"),
         F.get(fields, F.lit(1)).try_cast("int").alias("schema_version"),
         F.get(fields, F.lit(2)).alias("filled"),
+        _header(CLAIM).alias("claim"),
+        F.unix_millis("timestamp").alias("ts_ms"),
     )
+
+
+def _header(name: str) -> "Column":
+    from pyspark.sql import functions as F  # noqa: N812
+
+    found = F.get(F.filter("headers", lambda header: header["key"] == name), F.lit(0))
+    return found["value"].cast("string")

@@ -32,10 +32,13 @@ def census(
             F.min(F.when(above, F.col("offset"))).alias("above"),
             F.count(F.when(F.coalesce(~above, F.lit(True)), True)).alias("events"),
             F.max(F.when(is_truncate(raw) & ~above, F.col("position"))).alias("truncated"),
+            F.min(F.when(F.col("claim").isNotNull(), F.col("ts_ms"))).alias("claims_ms"),
         )
         .collect()
     )
     return {
-        (row["topic"], row["partition"]): Found(row["above"], row["events"], row["truncated"])
+        (row["topic"], row["partition"]): Found(
+            row["above"], row["events"], row["truncated"], row["claims_ms"]
+        )
         for row in counts
     }

@@ -12,7 +12,7 @@ from pyspark.sql import functions as F  # noqa: N812 (as everybody calls it)
 
 from cdc.records.position import Position
 from cdc.records.schema import TableSchema
-from sinks.parse import ABSENT, DELETE, FILLED, OP, POSITION, quoted, target_names
+from sinks.parse import ABSENT, DELETE, FILLED, LOST, OP, POSITION, quoted, target_names
 from sinks.types import can_be_absent, refuse
 
 _NEWEST = "_millrace_newest"
@@ -51,6 +51,7 @@ def latest(changes: DataFrame, schema: TableSchema) -> DataFrame:
         F.max_by(F.struct(*map(quoted, others), OP, ABSENT, FILLED), POSITION).alias(_NEWEST),
         F.max(POSITION).alias(POSITION),
         F.max(F.when(deleted, F.col(POSITION))).alias(_DELETED),
+        *([_newest_lost()] if LOST in changes.columns else []),
         *(_newest_exact(name).alias(f"{_NEWEST}_{i}") for i, name in enumerate(patchy)),
         *(_newest_filled(name).alias(f"{_FILLED}_{i}") for i, name in enumerate(patchy)),
     )
@@ -73,9 +74,16 @@ def latest(changes: DataFrame, schema: TableSchema) -> DataFrame:
     others_known = F.when(gone.isNull(), F.array_union(winner[ABSENT], winner[FILLED]))
     absent = _without(winner[ABSENT], either)
     unknown = gone.isNotNull() & (F.size(absent) > 0)
+    place = F.col(POSITION)
+    if LOST in changes.columns:
+        # What is newer and whole replaces it; compaction may have taken it for that reason.
+        left = F.col(LOST)
+        matters = (left[POSITION] == place) | (F.size(winner[ABSENT]) > 0)
+        counts = left.isNotNull() & matters & (gone.isNull() | (left[POSITION] > gone))
+        place = F.coalesce(refuse(counts, left[LOST], "string"), place)
     return grouped.select(
         *(columns[name].alias(name) for name in names.values()),
-        POSITION,
+        place.alias(POSITION),
         winner[OP].alias(OP),
         F.coalesce(refuse(unknown, lost(absent), "array<string>"), absent).alias(ABSENT),
         F.array_except(_without(others_known, exact), absent).alias(FILLED),
@@ -92,6 +100,11 @@ def lost(absent: SparkColumn) -> SparkColumn:
             " FULL and take a new snapshot of the table"
         ),
     )
+
+
+def _newest_lost() -> SparkColumn:
+    place = F.struct(F.col(POSITION), F.col(LOST))
+    return F.max(F.when(F.col(LOST).isNotNull(), place)).alias(LOST)
 
 
 def _newest_exact(name: str) -> SparkColumn:

@@ -24,10 +24,12 @@ ABSENT: Final = "_millrace_absent"
 FILLED: Final = "_millrace_filled"
 COUNT: Final = "_millrace_count"
 ROW: Final = "_millrace_row"
+LOST: Final = "_millrace_lost"
+"""Why a change lacks values that its record should have; there where records had claims."""
 UPSERT: Final = "upsert"
 DELETE: Final = "delete"
 
-_OWN: Final = (POSITION, OP, ABSENT, FILLED, COUNT, ROW)
+_OWN: Final = (POSITION, OP, ABSENT, FILLED, COUNT, ROW, LOST)
 _ENVELOPE: Final = "op string, before map<string,string>, after map<string,string>"
 _READ: Final = ("_millrace_envelope", "_millrace_key")
 
@@ -85,6 +87,7 @@ def parse(raw: DataFrame, versions: Sequence[TableSchema]) -> DataFrame:
         F.when(deleted, F.lit(DELETE)).otherwise(F.lit(UPSERT)).alias(OP),
         _absent(row, versions, names).alias(ABSENT),
         _filled(envelope["op"], versions, names).alias(FILLED),
+        *([F.when(~deleted, F.col(LOST)).alias(LOST)] if LOST in raw.columns else []),
     )
 
 
@@ -123,11 +126,19 @@ def parse_images(raw: DataFrame, versions: Sequence[TableSchema]) -> DataFrame:
                 _value(column, image["row"][column.name], versions).alias(names[column.name])
                 for column in newest.columns
             ),
-            F.col("position").alias(POSITION),
+            _unless_lost(raw).alias(POSITION),
             image["count"].alias(COUNT),
             place.alias(ROW),
         )
     )
+
+
+def _unless_lost(raw: DataFrame) -> SparkColumn:
+    """The position; where a record's value is lost, the end of the job."""
+    place = F.col("position")
+    if LOST not in raw.columns:
+        return place
+    return F.coalesce(refuse(F.col(LOST).isNotNull(), F.col(LOST), "string"), place)
 
 
 def is_truncate(raw: DataFrame) -> SparkColumn:

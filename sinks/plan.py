@@ -26,7 +26,8 @@ class TablePlan(BaseModel):
     first offset above the cut, where the next plan goes on. ``snapshot`` is the position of the
     table's last snapshot in the log, ``shown`` that of the one that is applied. ``base`` is the
     number of the run whose commit must be the table's last (0: there is no table yet).
-    ``fresh_ms`` is when ``start`` was last known to be all of the log.
+    ``fresh_ms`` is when ``start`` was last known to be all of the log. ``claims_ms`` is the time of
+    the first record whose value is among the claims, where there is one.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -43,6 +44,7 @@ class TablePlan(BaseModel):
     base: int
     events: int
     fresh_ms: int
+    claims_ms: int | None = None
 
     @property
     def pending(self) -> bool:
@@ -87,6 +89,7 @@ class Found(NamedTuple):
     above: int | None
     events: int
     truncated: str | None
+    claims_ms: int | None = None
 
 
 Census = dict[tuple[str, int], Found]
@@ -217,6 +220,10 @@ def counted(table: TablePlan, census: Census, cut: Position, *, keyed: bool) -> 
             },
             "events": sum(partition.events for partition in found.values()),
             "truncated": max(bounds, default=None),
+            "claims_ms": min(
+                (one.claims_ms for one in found.values() if one.claims_ms is not None),
+                default=None,
+            ),
         }
     )
 

@@ -18,6 +18,7 @@ from cdc.kafka.options import BATCH_BYTES, MESSAGE_BYTES_MAX
 from cdc.records.schema import Column, TableName
 from cdc.records.state import Phase, TableState
 from cdc.records.topics import (
+    claim_topic,
     data_topic,
     dead_letter_topic,
     progress_topic,
@@ -82,7 +83,12 @@ class LogTopics:
         self._log = settings.log
         self._lossless = settings.capture.lossless
         self._kafka = settings.kafka
-        self._sets_aside = bool(settings.capture.errors_dead_letter_include_list)
+        oversized = settings.capture.oversized_record
+        has_letters = settings.capture.errors_dead_letter_include_list or oversized == "dead_letter"
+        self._beside = [dead_letter_topic(self._prefix)] if has_letters else []
+        """Topics for what stands in for records that don't fit into theirs."""
+        if oversized == "claim_check":
+            self._beside.append(claim_topic(self._prefix))
         self._opened: set[str] = set()
         self.takes: dict[str, Takes] = {}
         self._keep_ms = int(settings.log.keep.total_seconds() * 1_000)
@@ -98,14 +104,14 @@ class LogTopics:
     def ensure_state_topics(self) -> None:
         """Make the progress, schema and table topics where they don't exist, else verify them.
 
-        So with that of dead letters, if there may be any: heads in the first partition, and in the
-        second what they hold. Compaction keeps those that nobody has dealt with.
+        So with those of dead letters and claims, if there may be any: heads in the first partition,
+        and in the second what they hold. Compaction keeps those that nobody has dealt with.
         """
         names = [named(self._prefix) for named in (progress_topic, schema_topic, table_topic)]
         self._ensure([WantedTopic(name, 1, "compact") for name in names], STATE_CONFIG, keep_ms=0)
-        if self._sets_aside:
-            letters = WantedTopic(dead_letter_topic(self._prefix), 2, "compact")
-            self._ensure([letters], self._data_config, self._keep_ms)
+        beside = [WantedTopic(name, 2, "compact") for name in self._beside]
+        if beside:
+            self._ensure(beside, self._data_config, self._keep_ms)
 
     def writer_options(self, tables: Iterable[CapturedTable]) -> dict[str, str]:
         """The options of a writer whose batches all of the tables' topics take.
@@ -114,9 +120,9 @@ class LogTopics:
         as are above it by themselves.
         """
         options = dict(self._kafka)
-        if self._sets_aside:
+        if self._beside:
             names = [data_topic(self._prefix, table.name) for table in tables]
-            found = self._admin.describe(names).values()
+            found = self._admin.describe([*names, *self._beside]).values()
             asked = int(options.get("batch.size", BATCH_BYTES))
             options["batch.size"] = str(min([asked, *map(_batch_bytes_max, found)]))
         return options

@@ -56,3 +56,8 @@ def table_topic(prefix: str) -> str:
 def dead_letter_topic(prefix: str) -> str:
     """Where records go that can't be written, until somebody deals with them."""
     return f"{prefix}.dead-letters"
+
+
+def claim_topic(prefix: str) -> str:
+    """Where the values are that are too large for their topics."""
+    return f"{prefix}.claims"

@@ -41,6 +41,9 @@ class CaptureSettings(
     errors_dead_letter_include_list: PatternList = Field(
         (), alias="errors.dead.letter.include.list"
     )
+    oversized_record: Literal["fail", "dead_letter", "claim_check"] = Field(
+        "fail", alias="oversized.record"
+    )
     table_without_key: Literal["retain", "refuse"] = Field("retain", alias="table.without.key")
     status_update_interval_ms: int = Field(
         2_000, alias="status.update.interval.ms", ge=100, le=5_000

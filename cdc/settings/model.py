@@ -81,6 +81,16 @@ class Settings(BaseSettings):
     def _complete(self) -> Self:
         if not self.kafka.get("bootstrap.servers"):
             raise ValueError("[kafka] needs bootstrap.servers")
+        if self.capture.oversized_record == "claim_check" and (
+            self.preset == "debezium"
+            or self.format
+            or self.transforms
+            or not self.capture.position_header
+        ):
+            raise ValueError(
+                "oversized.record = claim_check needs Millrace's own events: no preset, no "
+                "[format], no transforms, and position.header"
+            )
         if "replication" in self.source:
             raise ValueError("[source] can't have replication: only some connections are for that")
         return self

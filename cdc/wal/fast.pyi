@@ -1,4 +1,4 @@
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TypeAlias
 
 from cdc.records.position import Lsn, Position
@@ -60,6 +60,7 @@ class Cursor:
 
 class Table:
     bytes_max: int
+    claimed: Mapping[bytes, object] | None
 
     def __init__(
         self,

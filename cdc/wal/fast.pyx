@@ -405,6 +405,9 @@ cdef class Translator:
             return 0
         if table.bytes_max and value_bytes + max(0, key_bytes) > table.bytes_max:
             return 0
+        if table.claimed and key_bytes > 0:
+            if PyBytes_FromStringAndSize(out.data + key, key_bytes) in table.claimed:
+                return 0
         header_bytes = self._put_header(table)
         rows.add(table, value, value_bytes, key, key_bytes, header_bytes)
         self.count += 1

@@ -49,6 +49,8 @@ cdef class Table:
     cdef bint tombstones, reselects, positions
     cdef public Py_ssize_t bytes_max
     """A record with more in key and value is for ``slow``; 0: none is."""
+    cdef public dict claimed
+    """Keys whose records are for ``slow``, too, whatever their size."""
     cdef bytes head, middle, tail, version
     cdef bytes value_before, value_after, key_before, key_after
     cdef Out before_lsn, between  # the transaction's texts, cut where a row's own LSN goes

@@ -10,6 +10,7 @@ from pyspark.errors import PySparkException
 from cdc.errors import LogForgottenError, SinkError, SinkUnreachableError
 from cdc.records.schema import TableSchema
 from sinks.batch import read_raw
+from sinks.claims import with_values
 from sinks.delta.bag import merge_bag, write_new_bag
 from sinks.delta.merge import Rows, commit, merge, write_new
 from sinks.delta.table import DeltaTarget, first_line
@@ -29,9 +30,11 @@ def apply_table(
     """Commit what the plan says to the table, unless the table has it already."""
     require_same_key(versions)
     newest = versions[-1]
-    raw = read_raw(
-        target.spark, kafka, {table.topic: table.start}, {table.topic: table.end}
-    ).transform(lambda records: within(records, table.after, plan.cut, table.truncated))
+    raw = (
+        read_raw(target.spark, kafka, {table.topic: table.start}, {table.topic: table.end})
+        .transform(lambda records: within(records, table.after, plan.cut, table.truncated))
+        .transform(lambda records: with_values(records, kafka, table, plan))
+    )
 
     def write() -> Rows:
         if not newest.key:

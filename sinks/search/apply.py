@@ -13,6 +13,7 @@ from cdc.records.position import Lsn, Position
 from cdc.records.schema import TableSchema
 from cdc.settings import SearchSettings, Settings
 from sinks.batch import read_raw
+from sinks.claims import with_values
 from sinks.delta.apply import explained, require_same_key
 from sinks.latest import latest, within
 from sinks.parse import parse
@@ -103,6 +104,7 @@ def _written(
     raw = read_raw(spark, settings.kafka, {table.topic: table.start}, {table.topic: table.end})
     rows = (
         raw.transform(lambda records: within(records, table.after, plan.cut, floor))
+        .transform(lambda records: with_values(records, settings.kafka, table, plan))
         .transform(lambda records: parse(records, versions))
         .transform(lambda changes: latest(changes, newest))
         .transform(lambda newest_rows: documents(newest_rows, newest))

@@ -87,6 +87,10 @@ def test_secrets_come_from_environment_variables_and_files(
             "in.bytes: should be at most 2147483647",
         ),
         ('[capture]\ntable.include.list = "a{99999999999}"', "list: not a regular expression"),
+        (
+            '[capture]\nposition.header = false\noversized.record = "claim_check"',
+            "claim_check needs Millrace's own events",
+        ),
         ("[capture.slot]", r"\[capture\] slot: no such key"),
         ('[capture]\ntable.include.list = "(("', r"table.include.list.*not a regular expression"),
         ("[log", "not valid TOML"),

@@ -1,0 +1,120 @@
+"""A record that is too large for its topic → its value in pieces elsewhere, and a smaller record.
+
+For `oversized.record = "claim_check"`: docs/decisions/0008-dead-letters.md. All records of it are
+in the Kafka transaction in which the large one would have been.
+"""
+
+import json
+import uuid
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from cdc.errors import RecordRefusedError
+from cdc.kafka.topics import Takes
+from cdc.records.claims import HEADER, ClaimHead, claim_of, head_record, piece_record
+from cdc.records.dead_letters import PIECE_BYTES_MAX
+from cdc.records.envelope import to_json
+from cdc.records.record import Record, record_bytes
+from cdc.records.topics import TRUNCATE_KEY, claim_topic
+
+_ROOM_BYTES: Final = 1_024
+"""Enough for our header, and for what a broker counts beside bytes that we send."""
+_IMAGES: Final = ("before", "after")
+
+
+class Claims:
+    """Makes the claims of one stay on the stream, and lets go of those that no record needs."""
+
+    def __init__(
+        self, prefix: str, takes: Mapping[str, Takes], heads: Iterable[ClaimHead] = ()
+    ) -> None:
+        """``heads`` are those that the log has."""
+        self._prefix = prefix
+        self._topic = claim_topic(prefix)
+        self._takes = takes
+        self._kept: dict[str, dict[bytes, ClaimHead]] = {}
+        for head in heads:
+            self.kept(head.topic)[head.key.encode()] = head
+
+    def kept(self, topic: str) -> dict[bytes, ClaimHead]:
+        """By their keys, the records of a compacted topic that refer to a claim."""
+        return self._kept.setdefault(topic, {})
+
+    def claimed(self, record: Record) -> list[Record]:
+        """The records in place of one that is too large.
+
+        Raises RecordRefusedError where it would be too large without its columns, too.
+        """
+        assert record.value is not None, "it is large"  # noqa: S101
+        takes, mine = self._takes[record.topic], self._takes[self._topic]
+        piece_bytes = min(PIECE_BYTES_MAX, mine.bytes_max // 2)
+        claim, pieces = claim_of(self._prefix, uuid.uuid4().hex, record.value, piece_bytes)
+        said = HEADER, claim.model_dump_json().encode()
+        excess = record_bytes(record) + sum(len(n) + len(v) for n, v in record.headers)
+        excess += _ROOM_BYTES - takes.bytes_max
+        small = record._replace(value=_reduced(record, excess), headers=[*record.headers, said])
+        made = self.let_go(record)
+        made += (
+            piece_record(self._topic, claim.id, number, piece, record.headers)
+            for number, piece in enumerate(pieces)
+        )
+        if takes.keyless or record.key is None:
+            # The record itself goes after log.keep.
+            made += self._without_pieces(claim.id, claim.pieces, record)
+        else:
+            key = record.key.decode()
+            head = ClaimHead(topic=record.topic, key=key, id=claim.id, pieces=claim.pieces)
+            self.kept(record.topic)[record.key] = head
+            made.append(head_record(self._topic, head, record.headers))
+        return [*made, small]
+
+    def let_go(self, record: Record) -> list[Record]:
+        """What lets go of the claims of records that this one takes the place of."""
+        kept = self._kept.get(record.topic)
+        if not kept or record.key is None:
+            return []
+        if record.key == TRUNCATE_KEY:
+            gone = list(kept.values())
+            kept.clear()
+        else:
+            head = kept.pop(record.key, None)
+            gone = [head] if head is not None else []
+        made: list[Record] = []
+        for head in gone:
+            made += self._without_pieces(head.id, head.pieces, record)
+            made.append(head_record(self._topic, head, record.headers, gone=True))
+        return made
+
+    def _without_pieces(self, claim: str, pieces: int, record: Record) -> list[Record]:
+        return [
+            piece_record(self._topic, claim, number, None, record.headers)
+            for number in range(pieces)
+        ]
+
+
+def _reduced(record: Record, excess: int) -> bytes:
+    """The envelope without as many of its largest columns as are too much; keys stay."""
+    event: dict[str, Any] = json.loads(record.value or b"")
+    keys = set(json.loads(record.key)) if record.key is not None else set()
+    members = sorted(
+        (
+            (len(to_json(value)), image, name)
+            for image in _IMAGES
+            for name, value in (event[image] or {}).items()
+            if name not in keys
+        ),
+        reverse=True,
+    )
+    for size, image, name in members:
+        if excess <= 0:
+            break
+        del event[image][name]
+        excess -= size
+    if excess > 0:
+        raise RecordRefusedError(
+            "a record is too large for the log, even without its large columns",
+            where=f"topic {record.topic}, key {(record.key or b'none')[:200]!r}",
+            remedy="raise the topic's max.message.bytes, and message.max.bytes under [kafka] if "
+            "that is lower; or name the table in errors.dead.letter.include.list",
+        )
+    return to_json(event)
