@@ -29,9 +29,7 @@ def main(arguments: Sequence[str]) -> int:
     say("starting PostgreSQL and Kafka")
     with scene() as made:
         made.create(shape, options.rows)
-        daemon = made.pipeline.start()
-        made.pipeline.wait_until_logged(made.pipeline.wal_end(), daemon)
-        daemon.stop()
+        stream.snapshot(made)
         for number in range(options.rounds + 1):
             found = {}
             for way in _WAYS if number % 2 else reversed(_WAYS):

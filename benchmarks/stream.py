@@ -53,6 +53,13 @@ class Round(NamedTuple):
         return self.rate / (self.rows / self.pg_recvlogical_s)
 
 
+def snapshot(scene: Scene) -> None:
+    """Let a daemon make slot and topics."""
+    daemon = scene.pipeline.start()
+    scene.pipeline.wait_until_logged(scene.pipeline.wal_end(), daemon)
+    daemon.stop()
+
+
 def measure(
     scene: Scene, shape: Shape, rows: int, rounds: int, per_transaction: int = 0
 ) -> list[Round]:

@@ -41,7 +41,7 @@ def main(arguments: Sequence[str]) -> int:
     say("starting PostgreSQL and Kafka")
     with scene(preset=options.preset, tls=options.tls) as made:
         made.create(shape, options.rows)
-        _snapshot(made)
+        stream.snapshot(made)
         rounds = stream.measure(made, shape, options.rows, options.rounds, options.transaction_rows)
         figures |= _figures(made, shape, rounds)
         if debezium.is_there() and options.tls == TLS[0] and not options.no_peers:
@@ -54,13 +54,6 @@ def main(arguments: Sequence[str]) -> int:
             }
     print(json.dumps({"benchmark": "stream-kafka", "figures": figures}))
     return 0
-
-
-def _snapshot(made: Scene) -> None:
-    """Let a daemon make slot and topics."""
-    daemon = made.pipeline.start()
-    made.pipeline.wait_until_logged(made.pipeline.wal_end(), daemon)
-    daemon.stop()
 
 
 def _figures(made: Scene, shape: Shape, rounds: list[Round]) -> Figures:

@@ -208,14 +208,15 @@ class Tables:
         """
         table = TableName(relation.namespace, relation.name)
         renamed = self._renamed(relation.oid, table, since.commit_lsn)
-        entry = self._entry(relation.oid)
-        if table not in self.states and self._takes_late and self._captures(str(table)):
+        captured = self._captures(str(table))
+        entry = self._entry(relation.oid) if captured else 0
+        if captured and table not in self.states and self._takes_late:
             renamed.append(self._appeared(relation, since, entry))
         if not self.is_whole(table):
-            if self._captures(str(table)):
+            if captured:
                 self._check_gone(relation.oid, table, since)
             return None, renamed
-        if entry != 0 and self._captures(str(table)):  # 0: it has just left, maybe for ever
+        if entry != 0:  # 0: it isn't captured, or has just left, maybe for ever
             check_published([self.states[table]], {table: (relation.oid, entry)}, since.commit_lsn)
             if self.states[table].entry == 0:
                 state = self.states[table].model_copy(update={"entry": entry})

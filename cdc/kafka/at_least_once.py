@@ -12,10 +12,9 @@ from typing import Final
 
 from confluent_kafka import KafkaError, Message
 
-from cdc.errors import LogUnreachableError
 from cdc.kafka.admin import do_nothing
 from cdc.kafka.errors import is_refusal, log_error
-from cdc.kafka.producer import GIVE_UP_S, LogWriter, Suspects
+from cdc.kafka.producer import LogWriter, Suspects
 from cdc.records.record import Part, Record
 from cdc.records.topics import OWN_TOPICS
 
@@ -58,14 +57,7 @@ class AtLeastOnceWriter(LogWriter):
 
     def commit(self, while_waiting: Callable[[], None] | None = None) -> None:
         """Wait until the brokers have all events, then write what says so."""
-        deadline = time.monotonic() + GIVE_UP_S
-        while not self.flush():
-            (while_waiting or self.while_waiting)()
-            if time.monotonic() > deadline:
-                self._broken = True
-                what = f"{_DOING}: the brokers didn't take all of it for {GIVE_UP_S:.0f} s"
-                raise LogUnreachableError(what, where=self._where)
-        self._check()
+        self._deliver(while_waiting)
         held, self._held = self._held, []
         self._state.write(held)
         self._state.commit(while_waiting)
@@ -80,14 +72,9 @@ class AtLeastOnceWriter(LogWriter):
     def _begin(self) -> None:
         self._begun = time.monotonic()
 
-    def _wait(self, timeout_s: float) -> None:
-        super()._wait(timeout_s)
-        self._check()
-
-    def _check(self) -> None:
-        """Raise if the brokers haven't taken an event: nothing else undoes what was written."""
-        if self._refused:
-            self._fail_refused()
+    def _wait(self, timeout_s: float, while_waiting: Callable[[], None] | None = None) -> None:
+        """Raise also if an event was lost: nothing else undoes what was written."""
+        super()._wait(timeout_s, while_waiting)
         if self._lost is not None:
             raise log_error(self._lost, _DOING, self._where)
 

@@ -146,12 +146,12 @@ class LogWriter:
         self._deliver()
         return []
 
-    def _deliver(self) -> None:
+    def _deliver(self, while_waiting: Callable[[], None] | None = None) -> None:
         """Wait until the brokers have all that was written, or have refused some."""
         deadline = time.monotonic() + GIVE_UP_S
         while self._begun is not None:
             done = self.flush()
-            self._wait(0)
+            self._wait(0, while_waiting)
             if done:
                 break
             if time.monotonic() > deadline:
@@ -225,10 +225,10 @@ class LogWriter:
             self._fail(reason(exception), "beginning a transaction of the log")
         self._begun = time.monotonic()
 
-    def _wait(self, timeout_s: float) -> None:
+    def _wait(self, timeout_s: float, while_waiting: Callable[[], None] | None = None) -> None:
         """Serve the client's callbacks, and everybody else who waits for us."""
         self._poll(timeout_s, "writing to the log")
-        self.while_waiting()
+        (while_waiting or self.while_waiting)()
         if self._refused:
             self._fail_refused()
 

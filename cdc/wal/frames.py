@@ -49,13 +49,15 @@ def copy_data_end(data: bytearray, start: int, end: int) -> int:
 
 def copy_data(lsn: Lsn, message: bytes) -> bytes:
     """A CopyData message with a pgoutput message that stands at ``lsn`` in the WAL."""
-    length = COPY_DATA_BYTES - 1 + _HEADER_BYTES + len(message)
-    return b"d" + length.to_bytes(4, "big") + b"w" + _XLOG_DATA.pack(lsn, lsn, 0) + message
+    return _copy_data(b"w" + _XLOG_DATA.pack(lsn, lsn, 0) + message)
 
 
 def keepalive(wal_end: Lsn) -> bytes:
     """A CopyData message that says how far the stream is, and asks for no reply."""
-    payload = b"k" + _KEEPALIVE.pack(wal_end, 0, 0)
+    return _copy_data(b"k" + _KEEPALIVE.pack(wal_end, 0, 0))
+
+
+def _copy_data(payload: bytes) -> bytes:
     return b"d" + (COPY_DATA_BYTES - 1 + len(payload)).to_bytes(4, "big") + payload
 
 
