@@ -12,7 +12,7 @@ pytestmark = [
     pytest.mark.kafka,
     pytest.mark.skipif(sys.platform != "linux", reason="faults of disks and clocks need Linux"),
 ]
-DURATION_S = 90
+DURATION_S = 180
 SEED = 3
 
 
@@ -21,7 +21,7 @@ def test_whatever_dies_the_log_is_what_was_committed(server_folder: Path) -> Non
     outcome = run(Plan(DURATION_S, SEED), server_folder)
     assert outcome.complaints + outcome.verdict.shown == [], f"make chaos SEED={SEED}"
     assert outcome.is_good
-    assert outcome.faults.total() > 2
+    assert len(outcome.faults) > 10
     assert outcome.verdict.transactions > DURATION_S
 
 
