@@ -51,12 +51,11 @@ class Daemon:
     ) -> None:
         self._settings = settings
         self._backfill = backfill
-        beats = settings.capture.heartbeat_source_interval_ms
-        self.health = Health(
-            observer,
-            heartbeat_s=beats / 1_000 or LOOK_S,
-            timeout_s=settings.health.ready_timeout_ms / 1_000,
-        )
+        timeout_s = settings.health.ready_timeout_ms / 1_000
+        beats_s = settings.capture.heartbeat_source_interval_ms / 1_000
+        if not 0 < beats_s <= timeout_s:
+            beats_s = LOOK_S  # too rare to tell: the WAL's end, whoever wrote there, has to do
+        self.health = Health(observer, heartbeat_s=beats_s, timeout_s=timeout_s)
         self._open_channel = open_channel
         self._was_capturing = False
         self._has_waited = False
@@ -171,10 +170,9 @@ class Daemon:
 
     def _renewal(self, stack: ExitStack, stop: threading.Event) -> Renewal:
         settings, capture = self._settings, self._settings.capture
-        if capture.slot_max_retries < 0:
-            # One that stood by would begin an epoch whenever the daemon happens to end.
-            once = capture.model_copy(update={"slot_max_retries": 1})
-            settings = settings.model_copy(update={"capture": once})
+        # One that stood by would begin an epoch whenever the daemon happens to end.
+        once = capture.model_copy(update={"slot_max_retries": 1, "slot_retry_delay_ms": 1_000})
+        settings = settings.model_copy(update={"capture": once})
         return Renewal(settings, stack, stop, self.health, refusals=self._refusals)
 
     def snapshot(self, names: Sequence[str], stop: threading.Event) -> None:

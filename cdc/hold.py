@@ -20,6 +20,7 @@ from cdc.postgres.connection import connect_replication
 from cdc.postgres.failures import place
 from cdc.postgres.lock import SlotLock
 from cdc.postgres.stream import ReplicationStream
+from cdc.records.position import Lsn
 from cdc.settings import Settings
 
 log = structlog.get_logger()
@@ -63,6 +64,8 @@ class Hold:
         self._lock: SlotLock | None = None
         self._stream: ReplicationStream | None = None
         self._drain_until: float | None = None
+        self.begin = Lsn(0)
+        """Where the stream begins: it has every commit from there on."""
 
     def lock(self) -> None:
         """Take the right to the slot, for as long as we are heard of; waits as configured."""
@@ -163,6 +166,10 @@ class Hold:
             connection.finish()
             raise
         self._stack.callback(self._stream.close)
+        # Looked at only now: who had the slot before us may have moved it until we got it.
+        state = slot.inspect(self._sql, name)
+        assert state is not None  # noqa: S101 (one that is read can't be dropped)
+        self.begin = state.confirmed_flush_lsn
         return None
 
     def _patiently(self, attempt: Callable[[], SlotInUseError | None]) -> None:

@@ -21,7 +21,7 @@ from cdc.records.position import Lsn
 from cdc.spill import Spilled
 from cdc.wal.blocks import plain_messages
 from cdc.wal.cursor import POSTGRES_EPOCH_US
-from cdc.wal.frames import XLogData, copy_data, keepalive
+from cdc.wal.frames import XLogData, copy_data, copy_data_end, keepalive
 from cdc.wal.messages import StreamAbort, StreamCommit, StreamStart
 
 _BEGIN: Final = struct.Struct(">cQqI")
@@ -120,6 +120,26 @@ class InProgress:
         self._transactions.clear()
         self._current = None
         self.in_memory = 0
+
+
+class Committed:
+    """A transaction that came in parts, as one: ``buffer[start:]`` is still to be translated."""
+
+    def __init__(self, pieces: Iterator[bytes]) -> None:
+        self._pieces = pieces
+        self.buffer = bytearray()
+        self.start = 0
+
+    def fill(self) -> bool:
+        """Have a whole message in the buffer; returns whether there is one."""
+        while copy_data_end(self.buffer, self.start, len(self.buffer)) == self.start:
+            piece = next(self._pieces, None)
+            if piece is None:
+                return False
+            del self.buffer[: self.start]
+            self.start = 0
+            self.buffer += piece
+        return True
 
 
 class _Transaction:

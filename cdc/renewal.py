@@ -46,12 +46,13 @@ class Renewal(Session):
         """Look, without taking anything, whether a start would refuse to go on."""
         self._connect()
         self._check_tables()
-        self._progress = progress = self._last_progress()
-        if progress is None:
-            raise start.nothing_to_go_on_from(self._capture.slot_name)
+        # The slot first: a daemon that runs meanwhile moves it to where the record is already.
         self._slot = slot.inspect(self._sql, self._capture.slot_name)
         if self._slot is not None:
             slot.verify_ours(self._sql, self._slot)
+        self._progress = progress = self._last_progress()
+        if progress is None:
+            raise start.nothing_to_go_on_from(self._capture.slot_name)
         if progress.phase is Phase.CREATING:
             return f"epoch {progress.position.epoch} has begun: `millrace run` reads all tables"
         try:
@@ -59,4 +60,7 @@ class Renewal(Session):
                 self._check_continuity(progress)
         except GapError as gap:
             return f"gap: {gap.what}"
-        return "no gap: `millrace run` goes on where the log ends"
+        return (
+            "no gap: `millrace run` goes on where the log ends, unless the stream shows it that "
+            "this server was restored from a copy"
+        )

@@ -71,6 +71,8 @@ class Orders:
             if self._connection.broken:
                 raise
             reason = error.what if isinstance(error, MillraceError) else str(error)
+            if isinstance(error, ValidationError):
+                reason = "it isn't one that `millrace dead-letters` wrote"
             log.warning("an order about a dead letter is not followed", reason=reason)
             return []
         self._done.add(order.id)

@@ -183,6 +183,7 @@ def create_slot(
             "position": point,
             "cut": point,
             "flush_lsn": exported.consistent_point,
+            "last_commit_lsn": Lsn(exported.consistent_point - 1),
         }
     )
     writer.write([progress_record(prefix, progress)])

@@ -25,6 +25,7 @@ from cdc.settings import CaptureSettings
 from cdc.signals import Channel
 from cdc.spill import spill_directory
 from cdc.tables import Tables
+from cdc.transactions import Resumed
 from cdc.translation import Limits, Translation
 
 COMMIT_PACE_S = 0.005
@@ -72,8 +73,14 @@ class Streaming:
         self._in_progress = InProgress(
             spill_directory(settings.spill_directory), settings.spill_memory_bytes
         )
+        last, reached = progress.last_commit_lsn, progress.position.commit_lsn
         self._translation = Translation(
-            tables, progress, stream.heard, in_progress=self._in_progress, signals=signals
+            tables,
+            progress,
+            stream.heard,
+            in_progress=self._in_progress,
+            signals=signals,
+            resumed=Resumed(last, reached, hold.begin),
         )
         self._committing = progress
         """What the commit records that was begun last."""
@@ -200,6 +207,7 @@ class Streaming:
                 "cut": cursor.cut,
                 "cut_ts_us": cursor.cut_ts_us,
                 "flush_lsn": cursor.flush_lsn,
+                "last_commit_lsn": max(cursor.last_commit, self._progress.last_commit_lsn),
                 "events": self._events,
                 "ts_ms": time.time_ns() // 1_000_000,
             }

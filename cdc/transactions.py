@@ -7,7 +7,7 @@ has, so that a start goes on in the middle of a transaction (docs/decisions/0002
 from json.encoder import encode_basestring
 from typing import NamedTuple
 
-from cdc.errors import CorruptMessageError
+from cdc.errors import CorruptMessageError, GapError
 from cdc.records.position import Lsn, Position
 from cdc.wal.messages import Origin
 
@@ -46,6 +46,8 @@ class Cursor:
         self.transaction: Transaction | None = None
         self.latest: Transaction | None = None
         """The open one or, where none is, the last one."""
+        self.last_commit = Lsn(0)
+        """Commit LSN of the last whole transaction with frames; 0: none yet."""
         self._previous: Lsn | None = None
         self._index = 0
 
@@ -106,6 +108,8 @@ class Cursor:
             raise CorruptMessageError("Commit of another transaction", where=f"LSN {commit_lsn}")
         self.transaction = None
         self._previous = commit_lsn
+        if self._index:
+            self.last_commit = commit_lsn
         self.cut_ts_us = transaction.commit_ts_us
         end = Position(self.reached.epoch, commit_lsn, self._index)
         # Not the same: a start in the middle of a transaction sees those before it once more.
@@ -119,6 +123,51 @@ class Cursor:
             point = Position(self.reached.epoch, wal_end, 0)
             self.reached, self.cut = max(self.reached, point), max(self.cut, point)
             self.flush_lsn = wal_end
+
+
+class Resumed:
+    """Holds what a stream sends once more against what the log says of it.
+
+    A server that was set back (a copy of its disk, a snapshot of its volume) may have written on
+    until its WAL is as long as before, on the same timeline: only what stands in it tells. The
+    slot says where the stream begins, so the last transaction that the log has is known to come
+    again or not to; and behind it none that has frames may come, up to where the log has
+    everything. Those without frames don't count: whether they are sent is up to the server.
+    """
+
+    def __init__(self, last: Lsn, reached: Lsn, begin: Lsn) -> None:
+        """``last``: the commit that the log has last (0: not known); ``begin``: the slot's."""
+        self._last = last
+        self._reached = reached
+        self._is_awaited = last >= begin
+        self.is_settled = last == 0
+
+    def begins(self, commit_lsn: Lsn) -> None:
+        """Take in a Begin; raises GapError where the last transaction should have come before."""
+        if commit_lsn > self._last and self._is_awaited:
+            raise self._gap(commit_lsn)
+
+    def ends(self, commit_lsn: Lsn, frames: int) -> None:
+        """Take in a Commit; raises GapError where the log has passed what it never had."""
+        if commit_lsn == self._last:
+            self._is_awaited = False
+        elif frames and self._last < commit_lsn < self._reached:
+            raise self._gap(commit_lsn)
+        self.is_settled = commit_lsn >= max(self._last, self._reached)
+
+    def has_seen_all(self, wal_end: Lsn) -> None:
+        """Take in a keepalive: everything that committed before ``wal_end`` was seen."""
+        if self._is_awaited and wal_end > self._last:
+            raise self._gap(wal_end)
+
+    def _gap(self, lsn: Lsn) -> GapError:
+        return GapError(
+            f"the server's history is another one: the log has a commit at {self._last} and "
+            f"everything up to {self._reached}, the server has something else there (at {lsn}), as "
+            "after a restore from a copy. Its changes stand in places that the log has passed",
+            remedy="`millrace new-epoch --yes`, with the daemon stopped, goes on from this server: "
+            "it reads all tables again (docs/operations.md)",
+        )
 
 
 def after_lsn(origin: Origin | None) -> str:

@@ -6,14 +6,14 @@ list and move the same cursor, so a stream may change from one to the other at a
 """
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from cdc.changes import Row
 from cdc.completion import Completion
 from cdc.errors import CorruptMessageError
 from cdc.faults import FaultPoint, reach
-from cdc.in_progress import InProgress
+from cdc.in_progress import Committed, InProgress
 from cdc.metadata import SOURCE_HEARTBEAT
 from cdc.readable import Encoder
 from cdc.records.connect import SourceRecord
@@ -24,7 +24,7 @@ from cdc.records.schema import TableName
 from cdc.records.state import Progress
 from cdc.signals import SeenRow, Signals
 from cdc.tables import Tables
-from cdc.transactions import Cursor, Transaction
+from cdc.transactions import Cursor, Resumed, Transaction
 from cdc.wal import messages
 from cdc.wal.compiled import fast
 from cdc.wal.decoder import decode
@@ -59,6 +59,7 @@ class Translation:
         in_progress: InProgress,
         compiled: bool = fast is not None,
         signals: Signals | None = None,
+        resumed: Resumed | None = None,
     ) -> None:
         """``compiled`` False keeps to pure Python; what isn't plain does so anyway."""
         self._tables = tables
@@ -67,7 +68,7 @@ class Translation:
         self._begin_marker: SourceRecord | None = None
         self._on_keepalive = on_keepalive
         self._in_progress = in_progress
-        self._committed: _Committed | None = None
+        self._committed: Committed | None = None
         self._relations: dict[int, messages.Relation] = {}
         self._encoders: dict[int, Encoder | None] = {}
         self._active: dict[int, Encoder | None] = {}
@@ -84,6 +85,9 @@ class Translation:
         self._fast: fast.Translator | None = None
         if not isinstance(self.cursor, Cursor):
             self._fast = fast.Translator(self.cursor, self.records, self._compiled, self.frame)
+        self._resumed = resumed
+        if self._fast is not None:
+            self._fast.resumed = resumed
         self._handlers: dict[type, Callable[[Any, XLogData], None]] = {
             messages.Begin: self._begin,
             messages.Commit: self._commit,
@@ -113,6 +117,10 @@ class Translation:
         that came in parts: that is translated first, by further calls, while ``is_behind``.
         """
         self._bytes = 0
+        if self._resumed is not None and self._resumed.is_settled:
+            self._resumed = None
+            if self._fast is not None:
+                self._fast.resumed = None
         if self._committed is not None and self._committed.fill():
             kept = self._committed
             kept.start = self._translate(kept.buffer, kept.start, len(kept.buffer), limits)
@@ -177,6 +185,8 @@ class Translation:
         """Take in one CopyData payload; returns whether ``take`` has to come before the next."""
         frame = parse(payload)
         if isinstance(frame, PrimaryKeepalive):
+            if self._resumed is not None:
+                self._resumed.has_seen_all(frame.wal_end)
             self.cursor.idle_at(frame.wal_end)
             self._on_keepalive(frame)
             return False
@@ -191,6 +201,8 @@ class Translation:
         return self._completion.is_full or self._in_progress.is_inside or self.is_behind
 
     def _begin(self, message: messages.Begin, frame: XLogData) -> None:
+        if self._resumed is not None:
+            self._resumed.begins(message.final_lsn)
         transaction = self.cursor.begin(message.xid, message.final_lsn, message.commit_ts_us)
         if self._markers is not None:
             self._begin_marker = self._markers.begin(transaction, frame.start)
@@ -220,13 +232,15 @@ class Translation:
             raise CorruptMessageError(
                 "Stream Commit inside of a transaction", where=f"LSN {frame.start}"
             )
-        self._committed = _Committed(self._in_progress.commit(message, frame.start))
+        self._committed = Committed(self._in_progress.commit(message, frame.start))
 
     def _commit(self, message: messages.Commit, frame: XLogData) -> None:
         transaction = self.cursor.transaction
-        if self._markers is not None and transaction is not None:
+        if transaction is not None:
             place = self.cursor.place
-            if place.index > 0 and not self.cursor.is_ended:
+            if self._resumed is not None:
+                self._resumed.ends(message.commit_lsn, place.index)
+            if self._markers is not None and place.index > 0 and not self.cursor.is_ended:
                 end = self._markers.end(transaction, frame.start)
                 self.records += self._tables.pipeline.of_stream([end], place)
         self.cursor.commit(message.commit_lsn, message.end_lsn)
@@ -366,26 +380,6 @@ class Translation:
         if encoder is not None and transaction is not None:
             encoder.begin(transaction)
         return encoder
-
-
-class _Committed:
-    """A transaction that came in parts, as one: ``buffer[start:]`` is still to be translated."""
-
-    def __init__(self, pieces: Iterator[bytes]) -> None:
-        self._pieces = pieces
-        self.buffer = bytearray()
-        self.start = 0
-
-    def fill(self) -> bool:
-        """Have a whole message in the buffer; returns whether there is one."""
-        while copy_data_end(self.buffer, self.start, len(self.buffer)) == self.start:
-            piece = next(self._pieces, None)
-            if piece is None:
-                return False
-            del self.buffer[: self.start]
-            self.start = 0
-            self.buffer += piece
-        return True
 
 
 def _ignore(_message: messages.Message, _frame: XLogData) -> None:

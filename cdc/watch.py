@@ -20,13 +20,15 @@ from cdc.metadata import SOURCE_HEARTBEAT
 from cdc.postgres import preflight, slot
 from cdc.postgres.connection import bounded, connect, query, target
 from cdc.postgres.slot import SlotState
-from cdc.postgres.slot_limits import Concern, concerns, size
+from cdc.postgres.slot_limits import HELD, Concern, concerns, size
 from cdc.records.position import Lsn
 from cdc.settings import Settings
 
 log = structlog.get_logger()
 LOOK_S: Final = 5.0
 """How often the slot is looked at."""
+RISKS_S: Final = 30.0
+"""How often settings and publication are looked at."""
 REPEAT_S: Final = 300.0
 """How often something that stays as it is is told again."""
 PATIENCE_S: Final = 10.0
@@ -54,10 +56,12 @@ class SlotWatch:
         self._health = health
         self._stop = stop
         self._heartbeat_s = settings.capture.heartbeat_source_interval_ms / 1_000
+        self._timeout_s = settings.health.ready_timeout_ms / 1_000
         self._next_heartbeat = self._next_look = 0.0
         self._may_write = True
         self._connection: psycopg.Connection | None = None
-        self._checked = False
+        self._next_risks = 0.0
+        self._risks: set[str] = set()
         self._told: dict[str, tuple[int, float]] = {}
         self._failure: BaseException | None = None
         self._ended = threading.Event()
@@ -109,6 +113,7 @@ class SlotWatch:
                 self._health.slot_seen(state)
                 self._warn(list(concerns(state, self._capture.slot_max_lag_bytes)))
                 self._limit(state)
+                self._find_risks(connection, now)
                 if self._health.stage is Stage.STREAMING:
                     self._write(connection, state, now)
         except SlotLagError:
@@ -127,11 +132,17 @@ class SlotWatch:
             with bounded(connection, PATIENCE_S):
                 for statement in _SESSION:
                     query(connection, statement)
-                if not self._checked:
-                    for text in preflight.find_risks(connection, self._source, self._capture):
-                        log.warning(text)
-                    self._checked = True
         return self._connection
+
+    def _find_risks(self, connection: psycopg.Connection, now: float) -> None:
+        """Tell once of what may harm the source; the user may bring it about at any time."""
+        if now < self._next_risks:
+            return
+        self._next_risks = now + RISKS_S
+        found = set(preflight.find_risks(connection, self._source, self._capture))
+        for text in sorted(found - self._risks):
+            log.warning(text)
+        self._risks = found
 
     def _disconnect(self) -> None:
         if self._connection is not None:
@@ -154,20 +165,31 @@ class SlotWatch:
         limit, policy = self._capture.slot_max_lag_bytes, self._capture.slot_max_lag_policy
         if policy == "warn" or limit is None or state.retained_bytes <= limit:
             return
+        cause = "see why the log doesn't keep up (`millrace status`)"
+        if state.lag_bytes < limit:
+            cause = (
+                "end the oldest transaction (pg_stat_activity.xact_start, pg_prepared_xacts): the"
+                f" log lacks only {size(state.lag_bytes)}, the rest is {HELD}"
+            )
         raise SlotLagError(
             f"slot {state.name} holds back {size(state.retained_bytes)} of WAL, more than"
             f" slot.max.lag.bytes ({size(limit)})",
             where=target(self._source),
-            remedy="see why the log doesn't keep up (`millrace status`), and start again with a"
-            " larger slot.max.lag.bytes, so that it can catch up; or free the disk now, and read"
-            " all tables anew later: millrace new-epoch --yes",
+            remedy=f"{cause}, and start again with a larger slot.max.lag.bytes, so that it can"
+            " catch up; or free the disk now, and read all tables anew later: millrace new-epoch"
+            " --yes",
         )
 
     def _write(self, connection: psycopg.Connection, state: SlotState, now: float) -> None:
-        """Write a heartbeat if one is due; where that can't be, the WAL's end has to do."""
-        if self._heartbeat_s and self._may_write:
-            if now < self._next_heartbeat:
+        """Write a heartbeat if one is due; where that can't be, the WAL's end has to do.
+
+        So it has between heartbeats that come more rarely than health is asked for.
+        """
+        is_due = now >= self._next_heartbeat
+        if self._heartbeat_s and self._may_write and not is_due:
+            if self._heartbeat_s <= self._timeout_s:
                 return
+        elif self._heartbeat_s and self._may_write:
             self._next_heartbeat = now + self._heartbeat_s
             try:
                 ((lsn,),) = query(connection, _BEAT, [SOURCE_HEARTBEAT, state.name])

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Final
 
 import typer
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from cdc.errors import ConfigError, NotDoneError
@@ -54,7 +54,8 @@ def list_letters(
         rows = [{"number": n, **letter.model_dump(mode="json")} for n, letter in found.items()]
         print(json_text.dumps(rows, indent=2))
         return
-    shown = Table("number", "table", "op", "position", "time", "reason")
+    whole = Column("position", overflow="fold")
+    shown = Table("number", "table", "op", whole, "time", "reason")
     for number, letter in found.items():
         reason = f"{letter.outcome}: {letter.reason}" if letter.outcome else letter.reason
         place = str(letter.position)
@@ -135,7 +136,8 @@ def _order(
     chosen = _chosen(letters, numbers, table, every=every)
     wanted = {number: letter for number, letter in chosen.items() if letter.outcome is None}
     if not wanted:
-        print("nothing to do: they were dealt with")
+        dealt_with = "they were dealt with" if chosen else "there are no dead letters"
+        print(f"nothing to do: {dealt_with}")
         return
     with connect(settings.source, purpose="dead-letters") as connection:
         for number, letter in wanted.items():

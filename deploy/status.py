@@ -13,7 +13,7 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from cdc.errors import MillraceError
+from cdc.errors import LogUnreachableError, MillraceError
 from cdc.kafka.state import last_progress, read_all, read_letters
 from cdc.postgres import slot
 from cdc.postgres.connection import connect
@@ -28,7 +28,10 @@ Found = TypeVar("Found")
 
 
 class SlotStatus(BaseModel):
-    """The slot at the source; ``retained_bytes`` of WAL are kept for it."""
+    """The slot at the source; ``retained_bytes`` of WAL are kept for it.
+
+    Standbys get a copy of it where ``failover`` is true.
+    """
 
     name: str
     active: bool
@@ -38,6 +41,7 @@ class SlotStatus(BaseModel):
     wal_status: str | None
     safe_wal_size: int | None
     invalidation_reason: str | None
+    failover: bool
 
 
 class TableStatus(BaseModel):
@@ -68,6 +72,10 @@ class Status(BaseModel):
 
     slot: SlotStatus | None = None
     position: str | None = None
+    epoch: int | None = None
+    """The history that the log is in: one more with every ``millrace new-epoch``."""
+    timeline: int | None = None
+    """The source's, when the log was written last: one more with every promotion."""
     events: int = 0
     lag_s: float | None = None
     decoder: str = IMPLEMENTATION
@@ -82,24 +90,33 @@ class Status(BaseModel):
 def collect(settings: Settings) -> Status:
     """Ask PostgreSQL, Kafka and the sinks; what doesn't answer becomes a problem."""
     problems: list[str] = []
+    errors: list[MillraceError] = []
 
     def ask(question: Callable[[], Found]) -> Found | None:
         try:
             return question()
         except MillraceError as error:
+            errors.append(error)
             problems.append(str(error))
             return None
+
+    def ask_log(question: Callable[[], Found]) -> Found | None:
+        """Each question to brokers that are silent would take half a minute: one is enough."""
+        is_silent = any(isinstance(error, LogUnreachableError) for error in errors)
+        return None if is_silent else ask(question)
 
     capture = settings.capture
     prefix, kafka = capture.topic_prefix, settings.kafka
     found = ask(lambda: _slot(settings, problems))
-    progress = ask(lambda: last_progress(kafka, progress_topic(prefix), capture.slot_name))
-    states = ask(lambda: read_all(kafka, table_topic(prefix), TableState)) or []
-    letters = ask(lambda: read_letters(kafka, dead_letter_topic(prefix))) or {}
+    progress = ask_log(lambda: last_progress(kafka, progress_topic(prefix), capture.slot_name))
+    states = ask_log(lambda: read_all(kafka, table_topic(prefix), TableState)) or []
+    letters = ask_log(lambda: read_letters(kafka, dead_letter_topic(prefix))) or {}
     sinks = [ask(lambda: _lakehouse(settings, progress)), ask(lambda: _search(settings, progress))]
     return Status(
         slot=found,
         position=str(progress.position) if progress else None,
+        epoch=progress.position.epoch if progress else None,
+        timeline=progress.timeline if progress else None,
         events=progress.events if progress else 0,
         lag_s=_log_lag_s(progress, found),
         tables=[_table(state) for state in states],
@@ -125,6 +142,7 @@ def _slot(settings: Settings, problems: list[str]) -> SlotStatus | None:
         wal_status=state.wal_status,
         safe_wal_size=state.safe_wal_size,
         invalidation_reason=state.invalidation_reason,
+        failover=state.failover,
     )
 
 
@@ -238,11 +256,13 @@ def render(status: Status) -> Group:
                 f"slot {found.name}: {state}, acknowledged {found.confirmed_flush_lsn}, "
                 f"{_bytes(found.lag_bytes)} to go, {_bytes(found.retained_bytes)} of WAL held back"
                 f" ({found.invalidation_reason or found.wal_status or 'unknown'})"
+                f"{', copied to standbys' if found.failover else ''}"
             )
         )
     parts.append(
         Text(
-            f"log: {status.events:,} events, position {status.position or 'none'}, "
+            f"log: {status.events:,} events, position {status.position or 'none'} "
+            f"(epoch {status.epoch or 'none'}, timeline {status.timeline or 'none'}), "
             f"{_seconds(status.lag_s)} behind; decoder: {status.decoder}"
         )
     )

@@ -211,7 +211,7 @@ class LogTopics:
         if mismatches:
             raise TopicMismatchError(
                 "topics aren't what they have to be:\n  " + "\n  ".join(mismatches[:SHOWN_MAX]),
-                where=f"{len(mismatches)} findings",
+                where=f"{len(mismatches)} finding{'s' if len(mismatches) > 1 else ''}",
             )
         self._create(missing, config, keep_ms)
         self._note(wanted.values(), found, config)

@@ -16,6 +16,8 @@ _STATUSES: Final = {
     " catches up before (max_slot_wal_keep_size)",
     "lost": "the server has removed WAL that it needs (max_slot_wal_keep_size): there is a gap",
 }
+HELD: Final = "held for transactions that are open, or until the next checkpoint"
+"""Why a slot may hold back more than what its reader lacks."""
 _UNITS: Final = ((40, "TB"), (30, "GB"), (20, "MB"), (10, "kB"))
 
 
@@ -38,6 +40,8 @@ def concerns(state: SlotState, bytes_max: int | None) -> Iterator[Concern]:
         level = next((level for level in LEVELS if percent >= level), 0)
         if level and limit:
             text = f"holds back {size(held)} of WAL, {percent} % of {name} ({size(limit)})"
+            if state.lag_bytes < held // 2:
+                text += f"; the log lacks only {size(state.lag_bytes)}, the rest is {HELD}"
             yield Concern(name, level, f"slot {state.name} {text}")
     for level, (status, text) in enumerate(_STATUSES.items(), 1):
         if state.wal_status == status:

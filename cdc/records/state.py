@@ -57,7 +57,8 @@ class Progress(BaseModel):
     log, and no transaction is there in part: the newest position that a sink may apply up to.
     ``cut_ts_us``: commit time of the last transaction before the cut (µs since 1970, UTC; 0: none
     yet). ``flush_lsn``: what may be acknowledged to PostgreSQL. ``events`` counts data records
-    ever written, tombstones too.
+    ever written, tombstones too. ``last_commit_lsn``: the last whole transaction that the slot sent
+    (or what was before the slot; 0: not known).
     """
 
     model_config = ConfigDict(frozen=True)
@@ -73,6 +74,7 @@ class Progress(BaseModel):
     cut: PositionField
     cut_ts_us: int = 0
     flush_lsn: LsnField
+    last_commit_lsn: LsnField = Lsn(0)
     events: int = 0
     ts_ms: int = 0
 

@@ -39,7 +39,13 @@ def load(path: Path = DEFAULT_PATH) -> Settings:
         sections = flattened(tomllib.loads(text))
         return Settings(**sections)
     except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"not valid TOML: {error}", where=str(path)) from None
+        remedy = "https://toml.io says what is"
+        if "overwrite" in str(error):
+            remedy = (
+                'quote a name that another one begins with: "max.batch.size" = 5000 and '
+                '"max.batch.size.in.bytes" = 1000000; no key may stand there twice'
+            )
+        raise ConfigError(f"not valid TOML: {error}", where=str(path), remedy=remedy) from None
     except ValidationError as error:
         raise ConfigError(
             "the configuration is not valid:" + "".join(map(_explain, error.errors())),

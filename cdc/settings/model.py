@@ -1,8 +1,9 @@
 """All sections in one frozen model; what the sections don't say, the preset does."""
 
+import re
 from datetime import timedelta
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import BeforeValidator, Field, SecretStr, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
@@ -12,6 +13,8 @@ from cdc.settings.kinds import Address, Duration, LibraryOptions, Section
 from cdc.settings.named import Named, in_order
 from cdc.settings.presets import switched
 from cdc.settings.sources import Environment
+
+_CONNECTION_STRING: Final = re.compile(r"://|\bpassword\s*=")
 
 
 class LogSettings(Section):
@@ -90,6 +93,11 @@ class Settings(BaseSettings):
             raise ValueError(
                 "oversized.record = claim_check needs Millrace's own events: no preset, no "
                 "[format], no transforms, and position.header"
+            )
+        if _CONNECTION_STRING.search(self.source.get("dbname", "")):
+            raise ValueError(
+                "[source] dbname is a connection string: host, port, user, password and dbname "
+                "(the name alone) are keys of their own"
             )
         if "replication" in self.source:
             raise ValueError("[source] can't have replication: only some connections are for that")

@@ -3,7 +3,7 @@ from typing import TypeAlias
 
 from cdc.records.position import Lsn, Position
 from cdc.records.record import Part, Record
-from cdc.transactions import Transaction
+from cdc.transactions import Resumed, Transaction
 from cdc.wal.messages import Origin
 
 Column: TypeAlias = tuple[int, int, bytes, bytes, bytes, bytes, Callable[[bytes], str]]
@@ -43,6 +43,7 @@ class Cursor:
     flush_lsn: Lsn
     transaction: Transaction | None
     latest: Transaction | None
+    last_commit: Lsn
 
     def __init__(
         self, reached: Position, cut: Position, flush_lsn: Lsn, cut_ts_us: int = 0
@@ -77,6 +78,7 @@ class Table:
 class Translator:
     received: int
     made_bytes: int
+    resumed: Resumed | None
 
     def __init__(
         self,

@@ -82,6 +82,7 @@ cdef class Translator:
     cdef char clock[80]
     cdef int clock_bytes
     cdef uint64_t serial, last_oid
+    cdef public object resumed  # a cdc.transactions.Resumed that isn't settled yet, or None
     cdef Table last
     cdef readonly Py_ssize_t made_bytes
     """Key and value bytes of what the last call of ``feed`` has left in ``records``."""
@@ -200,6 +201,8 @@ cdef class Translator:
         if kind == c"I" or kind == c"U" or kind == c"D":
             return self._row(kind, self.received, m, size)
         if kind == c"B" and size == 21 and not cursor.inside and has_time(m + 9):
+            if self.resumed is not None:
+                self.resumed.begins(Lsn(be64(m + 1)))
             cursor._begin(be32(m + 17), be64(m + 1), <int64_t>be64(m + 9) + POSTGRES_EPOCH_US)
             self.serial += 1
             if self.unwanted:
@@ -208,6 +211,8 @@ cdef class Translator:
         if kind == c"C" and size == 26 and m[1] == 0 and cursor.inside and has_time(m + 18):
             if cursor.commit_lsn != be64(m + 2):
                 return 0
+            if self.resumed is not None:
+                self.resumed.ends(Lsn(cursor.commit_lsn), cursor.index)
             cursor._commit(be64(m + 10))
             return 1
         return 0

@@ -3,7 +3,7 @@
 cdef class Cursor:
     """As cdc.transactions.Cursor, which says what each member means."""
 
-    cdef uint64_t epoch, commit_lsn, end, previous, last, index
+    cdef uint64_t epoch, commit_lsn, end, previous, last, told, index
     cdef uint64_t reached_lsn, reached_index, cut_lsn, cut_index
     cdef int64_t commit_ts_us, _cut_ts_us
     cdef uint32_t xid
@@ -36,6 +36,10 @@ cdef class Cursor:
     @property
     def flush_lsn(self):
         return Lsn(self.end)
+
+    @property
+    def last_commit(self):
+        return Lsn(self.told)
 
     @property
     def transaction(self):
@@ -126,6 +130,8 @@ cdef class Cursor:
         cdef uint64_t lsn = self.commit_lsn
         self.inside = False
         self.last, self.has_last = lsn, True
+        if self.index:
+            self.told = lsn
         self._cut_ts_us = self.commit_ts_us
         if lsn > self.reached_lsn or (lsn == self.reached_lsn and self.index > self.reached_index):
             self.reached_lsn, self.reached_index = lsn, self.index

@@ -3,6 +3,9 @@
 What can't go on by itself goes on by `millrace new-epoch`: then the log is the source again.
 """
 
+import json
+import os
+import shutil
 import signal
 import time
 from collections.abc import Iterator
@@ -107,6 +110,7 @@ def test_under_load_a_promoted_standby_is_gone_on_with_and_nothing_is_lost_or_re
         with under_load(source) as load:
             wait_until_synced(primary, standby, slot)
             time.sleep(1)
+            assert "no gap" in made.millrace("new-epoch").stdout
             primary.kill()
             standby.promote()
             promoted = load.transactions
@@ -115,6 +119,8 @@ def test_under_load_a_promoted_standby_is_gone_on_with_and_nothing_is_lost_or_re
         progress = made.progress()
         assert progress is not None
         assert (progress.timeline, progress.position.epoch) == (2, 1)
+        shown = json.loads(made.millrace("status", "--json").stdout)
+        assert (shown["timeline"], shown["epoch"], shown["slot"]["failover"]) == (2, 1, True)
         assert made.stop(daemon) == 0
         assert_log_is_the_source(made, standby.conninfo(), topic_prefix)
 
@@ -171,7 +177,7 @@ def test_a_slot_that_was_lost_is_refused_until_a_new_epoch_makes_the_log_right(
     configured: Configured, forgetful: dict[str, str], topic_prefix: str
 ) -> None:
     run(forgetful, SCHEMA)
-    made = configured(**{"slot.max.retries": -1})
+    made = configured(**{"slot.max.retries": 60, "slot.retry.delay.ms": 10_000})
     daemon = made.start()
     made.wait_until_logged(made.wal_end(), daemon)
     # It never stands by, to strike when the daemon happens to end.
@@ -190,3 +196,62 @@ def test_a_slot_that_was_lost_is_refused_until_a_new_epoch_makes_the_log_right(
     made.wait_until_logged(made.wal_end(), daemon)
     assert made.stop(daemon) == 0
     assert_log_is_the_source(made, forgetful, topic_prefix)
+
+
+@pytest.fixture
+def one_server(server_folder: Path) -> Iterator[Postgres]:
+    """A server of the test's own."""
+    server = Postgres(server_folder).start()
+    yield server
+    server.stop()
+
+
+def test_a_server_that_was_set_back_is_refused_however_much_it_has_written_since(
+    one_server: Postgres, server_folder: Path, configured: Configured, topic_prefix: str
+) -> None:
+    """Nothing else tells: system identifier, timeline and slot are the same, the WAL is longer."""
+    source = one_server.conninfo()
+    run(source, SCHEMA)
+    made = configured(source)
+    daemon = made.start()
+    made.wait_until_logged(made.wal_end(), daemon)
+    assert made.stop(daemon) == 0
+    data, copy = server_folder / "postgres" / "data", server_folder / "copy"
+    with stopped(one_server):
+        copy_with_owner(data, copy)
+    daemon = made.start()
+    run(source, *LOST)
+    made.wait_until_logged(made.wal_end(), daemon)
+    assert made.stop(daemon) == 0
+    before = made.progress()
+    assert before is not None
+    with stopped(one_server):
+        data.rename(server_folder / "gone")
+        copy.rename(data)
+    run(source, *MEANWHILE, "INSERT INTO loose SELECT i FROM generate_series(20000, 30000) i")
+    assert made.wal_end() > before.position.commit_lsn
+    refusal(made, ExitCode.GAP, "restore from a copy", "millrace new-epoch --yes")
+    assert made.progress() == before
+
+    assert made.millrace("new-epoch", "--yes").returncode == 0
+    daemon = made.start()
+    made.wait_until_logged(made.wal_end(), daemon)
+    run(source, *AFTERWARDS)
+    made.wait_until_logged(made.wal_end(), daemon)
+    assert made.stop(daemon) == 0
+    assert_log_is_the_source(made, source, topic_prefix)
+
+
+@contextmanager
+def stopped(server: Postgres) -> Iterator[None]:
+    server.stop()
+    yield
+    server.start()
+
+
+def copy_with_owner(source: Path, target: Path) -> None:
+    """As shutil.copytree, for files of the user that the server runs as."""
+    shutil.copytree(source, target)
+    for found in (source, *source.rglob("*")):
+        owner = found.stat()
+        os.chown(target / found.relative_to(source), owner.st_uid, owner.st_gid)

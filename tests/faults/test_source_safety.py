@@ -130,7 +130,8 @@ def test_readiness_tells_the_truth_when_either_side_goes_silent(
 ) -> None:
     way = proxy(postgres.port)
     run(database, "CREATE TABLE item (id int PRIMARY KEY)")
-    made = configured({"port": str(way.port)}, **{"heartbeat.source.interval.ms": 500})
+    # So rare are heartbeats that it is others' writes which have to be missed.
+    made = configured({"port": str(way.port)}, **{"heartbeat.source.interval.ms": 600_000})
     probed = Probed(made)
     report = probed.until("ready", 200)
     assert report["phase"] == "streaming"
@@ -143,6 +144,7 @@ def test_readiness_tells_the_truth_when_either_side_goes_silent(
     made.stop(standby.daemon)
 
     kafka.pause()
+    run(database, "INSERT INTO item VALUES (1)")
     try:
         assert "come round" in probed.until("ready", 503)["reason"]
         assert probed.get("live")[0] == 200

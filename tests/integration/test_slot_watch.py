@@ -162,6 +162,20 @@ def test_what_the_server_is_set_to_is_told_where_it_may_harm_the_source(
     assert "public.t " not in told
 
 
+def test_a_table_whose_updates_begin_to_fail_is_told_while_we_run(
+    database: Conninfo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cdc.watch.RISKS_S", 0.1)
+    monkeypatch.setattr("cdc.watch.LOOK_S", 0.1)
+    run(database, "CREATE TABLE t (id int PRIMARY KEY)")
+    made(database)
+    with capture_logs() as logs, watched(database) as health:
+        until(lambda: health._awaited)
+        assert not any("without a replica identity" in entry["event"] for entry in logs)
+        run(database, "ALTER TABLE t REPLICA IDENTITY NOTHING")
+        until(lambda: any("ALTER TABLE public.t REPLICA" in entry["event"] for entry in logs))
+
+
 def test_a_slot_that_nobody_read_for_too_long_is_a_gap_with_its_setting(
     database: Conninfo, postgres: Postgres
 ) -> None:
@@ -206,13 +220,18 @@ def test_a_slot_that_holds_back_too_much_ends_the_daemon_and_stays(database: Con
     [
         (SLOT._replace(retained_bytes=49), 100, []),
         (SLOT._replace(retained_bytes=50), 100, ["50 % of slot.max.lag.bytes"]),
-        (SLOT._replace(retained_bytes=300), 100, ["300 % of slot.max.lag.bytes"]),
+        (SLOT._replace(retained_bytes=300, lag_bytes=200), 100, ["slot.max.lag.bytes (100 bytes)"]),
         (
             SLOT._replace(retained_bytes=90, safe_wal_size=10),
             None,
             ["90 % of max_slot_wal_keep_size"],
         ),
         (SLOT._replace(wal_status="unreserved"), None, ["unreserved"]),
+        (
+            SLOT._replace(retained_bytes=90, lag_bytes=9),
+            100,
+            ["the log lacks only 9 bytes, the rest is held for transactions that are open"],
+        ),
     ],
 )
 def test_what_is_said_of_a_slot(state: slot.SlotState, limit: int | None, told: list[str]) -> None:

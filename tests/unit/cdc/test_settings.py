@@ -94,6 +94,11 @@ def test_secrets_come_from_environment_variables_and_files(
         ("[capture.slot]", r"\[capture\] slot: no such key"),
         ('[capture]\ntable.include.list = "(("', r"table.include.list.*not a regular expression"),
         ("[log", "not valid TOML"),
+        ("[capture]\nmax.batch.size = 1\nmax.batch.size.in.bytes = 9", 'quote.*"max.batch.size" ='),
+        *(
+            (f'[source]\ndbname = "{name}"', r"\[source\] dbname is a connection string")
+            for name in ("postgresql://u:hunter2@h/db", "host=h password = hunter2")
+        ),
         *(
             (f'[health]\nlisten = "{listen}"', r"\[health\] listen: should be address:port")
             for listen in (":8080", "8080", "127.0.0.1:0", "127.0.0.1:65536", "[zz]:80", "::1:80")

@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cdc.errors import CorruptMessageError
+from cdc.errors import CorruptMessageError, GapError
 from cdc.records.position import Lsn, Position
-from cdc.transactions import Cursor
+from cdc.transactions import Cursor, Resumed
 from cdc.wal.compiled import fast
 
 START = Position(1, Lsn(100), 0)
@@ -123,3 +123,49 @@ def test_what_a_restart_finds_of_a_transaction() -> None:
     again.next()
     again.next()
     assert again.is_ended
+
+
+class Log:
+    """What a log knows when it has seen these commits, and keepalives up to ``idle``."""
+
+    def __init__(self, commits: dict[int, int], idle: int) -> None:
+        self.last = max((lsn for lsn, frames in commits.items() if frames), default=9)
+        self.reached = max(self.last, idle, *commits)
+
+    def sees(self, commits: dict[int, int], begin: int, wal_end: int) -> None:
+        """A start, from ``begin`` on: those with frames are sent, others perhaps not."""
+        resumed = Resumed(Lsn(self.last), Lsn(self.reached), Lsn(begin))
+        for lsn, frames in sorted(commits.items()):
+            if lsn >= begin and (frames or lsn % 2):
+                resumed.begins(Lsn(lsn))
+                resumed.ends(Lsn(lsn), frames)
+        resumed.has_seen_all(Lsn(wal_end))
+
+
+COMMITS = st.dictionaries(st.integers(11, 60), st.integers(0, 2), min_size=1, max_size=12)
+
+
+@given(COMMITS, st.integers(10, 60), st.data())
+def test_a_stream_of_the_same_history_is_never_refused(
+    commits: dict[int, int], idle: int, data: st.DataObject
+) -> None:
+    log = Log(commits, idle)
+    begin = data.draw(st.integers(10, log.reached + 1))
+    later = {lsn + log.reached: frames for lsn, frames in data.draw(COMMITS).items()}
+    log.sees({**commits, **later}, begin, log.reached + 200)
+
+
+@given(COMMITS, COMMITS, st.integers(10, 60), st.integers(10, 60))
+def test_a_server_that_was_set_back_is_found_out_whatever_it_has_written_since(
+    commits: dict[int, int], others: dict[int, int], back: int, idle: int
+) -> None:
+    """Nothing is let pass that would leave changes out, but for a commit in the very same place."""
+    log = Log(commits, idle)
+    kept = {lsn: frames for lsn, frames in commits.items() if lsn < back}
+    written = {lsn: frames for lsn, frames in others.items() if lsn >= back}
+    begin = max((lsn + 1 for lsn, frames in kept.items() if frames), default=10)
+    missing = [lsn for lsn, frames in written.items() if frames and lsn < log.reached]
+    gone = [lsn for lsn, frames in commits.items() if frames and lsn >= back]
+    if log.last not in written and (missing or gone):
+        with pytest.raises(GapError):
+            log.sees({**kept, **written}, begin, 1_000)

@@ -3,6 +3,7 @@
 import socket
 import struct
 import threading
+from http.client import HTTPConnection
 from unittest.mock import Mock
 
 import pytest
@@ -23,3 +24,14 @@ def test_a_client_that_goes_away_is_nothing_to_tell(
             client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         assert handled.wait(5)
     assert capfd.readouterr().err == ""
+
+
+def test_probes_that_ask_for_the_head_alone_get_it() -> None:
+    port, health = reserve_port(), Mock()
+    health.report.return_value = {"live": True, "ready": False}
+    with HealthServer(f"127.0.0.1:{port}", health):
+        connection = HTTPConnection("127.0.0.1", port, timeout=5)
+        connection.request("HEAD", "/health/ready")
+        answer = connection.getresponse()
+        assert (answer.status, answer.read()) == (503, b"")
+        connection.close()
