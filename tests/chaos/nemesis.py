@@ -183,7 +183,8 @@ class Nemesis:
             f"ALTER PUBLICATION {name} SET TABLE {', '.join(sorted(TABLES))}",
             f"ALTER PUBLICATION {name} SET (publish_via_partition_root = true)",
         ):
-            self._stand.ask(statement)
+            # A session that changes a table's schema may deadlock with it.
+            self._stand.until(lambda statement=statement: [self._stand.ask(statement)])
             self._last(0, 0.5)
 
     def move_daemon_clock(self) -> None:

@@ -4,7 +4,6 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from pathlib import Path
 
 import pytest
 from confluent_kafka import Consumer, TopicPartition
@@ -221,29 +220,6 @@ def test_what_two_writers_commit_in_turns_has_one_order(kafka: Kafka, topic_pref
         writer.close()
     assert len(committed) >= 1_000
     assert committed == [b"%d" % number for number in range(len(committed))]
-
-
-def test_killed_broker_in_mid_transaction_loses_and_doubles_nothing(
-    server_folder: Path, topic_prefix: str
-) -> None:
-    kafka = Kafka(server_folder).start()
-    try:
-        topic = make_topic(kafka, topic_prefix)
-        writer = LogWriter(kafka.client_options(), topic_prefix, nothing)
-        writer.open()
-        writer.write([record(topic, b"1")])
-        writer.commit()
-        writer.write(record(topic, b"%d" % key) for key in range(2, 500))
-        kafka.kill()
-        restart = threading.Thread(target=kafka.start)
-        restart.start()
-        writer.write(record(topic, b"%d" % key) for key in range(500, 1_001))
-        writer.commit()
-        restart.join()
-        writer.close()
-        assert [key for _, key in visible(kafka, topic)] == [b"%d" % key for key in range(1, 1_001)]
-    finally:
-        kafka.stop()
 
 
 def test_writer_that_is_closed_while_the_broker_hangs_doesnt_hang(
