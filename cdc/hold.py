@@ -168,7 +168,10 @@ class Hold:
         self._stack.callback(self._stream.close)
         # Looked at only now: who had the slot before us may have moved it until we got it.
         state = slot.inspect(self._sql, name)
-        assert state is not None  # noqa: S101 (one that is read can't be dropped)
+        if state is None:  # the stream has ended already, and somebody has dropped it
+            raise SourceUnreachableError(
+                f"slot {name} went away as it was taken", where=place(self._sql.pgconn)
+            )
         self.begin = state.confirmed_flush_lsn
         return None
 

@@ -58,7 +58,9 @@ def check_continuity(
 
 def _check_history(progress: Progress, system: System, wal_end: Lsn) -> None:
     """Raise GapError where the server has forgotten what the log has, and goes on without it."""
-    reached = max(progress.flush_lsn, progress.position.commit_lsn)
+    # Of a transaction that the log has in part, the commit is needed, too.
+    is_part = progress.position > progress.cut
+    reached = max(progress.flush_lsn, Lsn(progress.position.commit_lsn + is_part))
     forked = progress.timeline != system.timeline
     kept = system.forks.get(progress.timeline, Lsn(0)) if forked else wal_end
     if kept >= reached:

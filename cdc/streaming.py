@@ -19,6 +19,7 @@ from cdc.in_progress import InProgress
 from cdc.kafka.commits import AlternatingWriters
 from cdc.kafka.producer import LogWriter
 from cdc.metadata import heartbeat
+from cdc.records.position import Lsn
 from cdc.records.record import Part
 from cdc.records.state import Progress, progress_record
 from cdc.settings import CaptureSettings
@@ -73,15 +74,17 @@ class Streaming:
         self._in_progress = InProgress(
             spill_directory(settings.spill_directory), settings.spill_memory_bytes
         )
-        last, reached = progress.last_commit_lsn, progress.position.commit_lsn
+        self._resumed_at = progress.position.commit_lsn
         self._translation = Translation(
             tables,
             progress,
             stream.heard,
             in_progress=self._in_progress,
             signals=signals,
-            resumed=Resumed(last, reached, hold.begin),
+            resumed=Resumed(progress.last_commit_lsn, progress.position, progress.cut, hold.begin),
         )
+        self._may_acknowledge = False
+        """Whether the stream is known to be the log's: Resumed has nothing left to look at."""
         self._committing = progress
         """What the commit records that was begun last."""
         self._ahead: list[Part] = []
@@ -92,7 +95,6 @@ class Streaming:
 
     def run(self, stop: threading.Event) -> None:
         """Stream until stopped; what was read by then is committed and acknowledged."""
-        self._stream.send_status(self._progress.flush_lsn, self._progress.flush_lsn)
         with self._writers, closing(self._in_progress):
             while not stop.is_set():
                 if min(self._room()) <= 0:
@@ -113,6 +115,9 @@ class Streaming:
         room = self._room()
         limits = Limits(min(room.records_max, TRANSLATE_RECORDS_MAX), room.bytes_max)
         used = self._translation.feed(self._stream.buffer, start, end, limits)
+        if not self._may_acknowledge and self._translation.is_settled:
+            self._may_acknowledge = True
+            self._stream.send_status(self._progress.flush_lsn, self._progress.flush_lsn)
         self._stream.used(used, self._translation.received)
         made = self._translation.take()
         self._ahead += made.records
@@ -207,7 +212,7 @@ class Streaming:
                 "cut": cursor.cut,
                 "cut_ts_us": cursor.cut_ts_us,
                 "flush_lsn": cursor.flush_lsn,
-                "last_commit_lsn": max(cursor.last_commit, self._progress.last_commit_lsn),
+                "last_commit_lsn": self._last_commit(),
                 "events": self._events,
                 "ts_ms": time.time_ns() // 1_000_000,
             }
@@ -218,11 +223,19 @@ class Streaming:
         reach(FaultPoint.BATCH_WRITTEN)
         self._writers.begin_commit()
 
+    def _last_commit(self) -> Lsn:
+        """A log that doesn't say is known again from its first new transaction on."""
+        recorded, seen = self._progress.last_commit_lsn, self._translation.cursor.last_commit
+        if not recorded and seen < self._resumed_at:
+            return recorded
+        return max(seen, recorded)
+
     def _acknowledge(self) -> None:
         """The commit is done: PostgreSQL may forget what it had."""
         self._progress = progress = self._committing
         reach(FaultPoint.BATCH_COMMITTED)
-        self._stream.send_status(progress.flush_lsn, progress.flush_lsn)
+        if self._may_acknowledge:
+            self._stream.send_status(progress.flush_lsn, progress.flush_lsn)
         reach(FaultPoint.ACKNOWLEDGED)
         self._on_commit(progress)
 

@@ -132,6 +132,11 @@ class Translation:
         return self._translate(data, start, end, limits)
 
     @property
+    def is_settled(self) -> bool:
+        """Whether the stream is known to go on with what the log has (Resumed)."""
+        return self._resumed is None or self._resumed.is_settled
+
+    @property
     def is_behind(self) -> bool:
         """Whether ``feed`` has more to translate, even if it is given nothing."""
         return self._committed is not None

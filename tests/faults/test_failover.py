@@ -230,8 +230,9 @@ def test_a_server_that_was_set_back_is_refused_however_much_it_has_written_since
         copy.rename(data)
     run(source, *MEANWHILE, "INSERT INTO loose SELECT i FROM generate_series(20000, 30000) i")
     assert made.wal_end() > before.position.commit_lsn
-    refusal(made, ExitCode.GAP, "restore from a copy", "millrace new-epoch --yes")
-    assert made.progress() == before
+    for _ in range(2):  # the first one acknowledges nothing that would help the second
+        refusal(made, ExitCode.GAP, "restore from a copy", "millrace new-epoch --yes")
+        assert made.progress() == before
 
     assert made.millrace("new-epoch", "--yes").returncode == 0
     daemon = made.start()

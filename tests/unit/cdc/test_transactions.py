@@ -126,20 +126,29 @@ def test_what_a_restart_finds_of_a_transaction() -> None:
 
 
 class Log:
-    """What a log knows when it has seen these commits, and keepalives up to ``idle``."""
+    """What a log knows when it has seen these commits, and keepalives up to ``idle``.
 
-    def __init__(self, commits: dict[int, int], idle: int) -> None:
+    ``part``: a transaction that it has in part.
+    """
+
+    def __init__(self, commits: dict[int, int], idle: int, part: int | None = None) -> None:
         self.last = max((lsn for lsn, frames in commits.items() if frames), default=9)
-        self.reached = max(self.last, idle, *commits)
+        self.cut = self.position = Position(1, Lsn(max(self.last, idle, *commits)), 0)
+        if part is not None:
+            self.position = Position(1, Lsn(part), 1)
 
-    def sees(self, commits: dict[int, int], begin: int, wal_end: int) -> None:
-        """A start, from ``begin`` on: those with frames are sent, others perhaps not."""
-        resumed = Resumed(Lsn(self.last), Lsn(self.reached), Lsn(begin))
+    def sees(self, commits: dict[int, int], begin: int, wal_end: int) -> bool:
+        """A start, from ``begin`` on: those with frames are sent, others perhaps not.
+
+        Returns whether what it has may be acknowledged.
+        """
+        resumed = Resumed(Lsn(self.last), self.position, self.cut, Lsn(begin))
         for lsn, frames in sorted(commits.items()):
             if lsn >= begin and (frames or lsn % 2):
                 resumed.begins(Lsn(lsn))
                 resumed.ends(Lsn(lsn), frames)
         resumed.has_seen_all(Lsn(wal_end))
+        return resumed.is_settled
 
 
 COMMITS = st.dictionaries(st.integers(11, 60), st.integers(0, 2), min_size=1, max_size=12)
@@ -149,10 +158,14 @@ COMMITS = st.dictionaries(st.integers(11, 60), st.integers(0, 2), min_size=1, ma
 def test_a_stream_of_the_same_history_is_never_refused(
     commits: dict[int, int], idle: int, data: st.DataObject
 ) -> None:
-    log = Log(commits, idle)
-    begin = data.draw(st.integers(10, log.reached + 1))
-    later = {lsn + log.reached: frames for lsn, frames in data.draw(COMMITS).items()}
-    log.sees({**commits, **later}, begin, log.reached + 200)
+    end = max(idle, *commits)
+    part = end + data.draw(st.integers(1, 10)) if data.draw(st.booleans()) else None
+    log = Log(commits, idle, part)
+    begin = data.draw(st.integers(10, end + 1))
+    later = {lsn + end + 10: frames for lsn, frames in data.draw(COMMITS).items()}
+    if part is not None:
+        later[part] = 3
+    assert log.sees({**commits, **later}, begin, end + 200)
 
 
 @given(COMMITS, COMMITS, st.integers(10, 60), st.integers(10, 60))
@@ -164,8 +177,29 @@ def test_a_server_that_was_set_back_is_found_out_whatever_it_has_written_since(
     kept = {lsn: frames for lsn, frames in commits.items() if lsn < back}
     written = {lsn: frames for lsn, frames in others.items() if lsn >= back}
     begin = max((lsn + 1 for lsn, frames in kept.items() if frames), default=10)
-    missing = [lsn for lsn, frames in written.items() if frames and lsn < log.reached]
+    missing = [lsn for lsn, frames in written.items() if frames and lsn < log.cut.commit_lsn]
     gone = [lsn for lsn, frames in commits.items() if frames and lsn >= back]
     if log.last not in written and (missing or gone):
         with pytest.raises(GapError):
             log.sees({**kept, **written}, begin, 1_000)
+
+
+@given(COMMITS, st.integers(61, 70), st.integers(71, 90), st.integers(1, 2))
+def test_a_transaction_that_the_log_has_in_part_has_to_come_again(
+    commits: dict[int, int], part: int, other: int, frames: int
+) -> None:
+    with pytest.raises(GapError):
+        Log(commits, 60, part).sees({**commits, other: frames}, 61, 1_000)
+    with pytest.raises(GapError):
+        Log(commits, 60, part).sees(commits, 61, 1_000)
+
+
+def test_nothing_is_acknowledged_before_all_that_the_log_has_was_seen_again() -> None:
+    resumed = Resumed(Lsn(20), Position(1, Lsn(90), 0), Position(1, Lsn(90), 0), Lsn(10))
+    told = []
+    for lsn in (15, 20, 89):
+        resumed.begins(Lsn(lsn))
+        resumed.ends(Lsn(lsn), int(lsn <= 20))
+        told.append(resumed.is_settled)
+    resumed.has_seen_all(Lsn(90))
+    assert [*told, resumed.is_settled] == [False, False, False, True]
