@@ -16,6 +16,7 @@ from cdc.errors import SlotLagError
 from cdc.health import Health, Stage
 from cdc.postgres import slot
 from cdc.postgres.slot_limits import concerns
+from cdc.records.position import Lsn
 from cdc.settings import Settings
 from cdc.watch import SlotWatch
 from deploy.local.postgres import Postgres
@@ -110,6 +111,20 @@ def test_each_stay_on_the_stream_is_proven_at_once_however_rare_heartbeats_are(
         health.failed("the connection was lost")
         health.entered(Stage.STREAMING)
         until(lambda: health._awaited, 2)
+
+
+def test_where_heartbeats_are_rare_others_writes_have_to_come_round(
+    database: Conninfo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cdc.watch.LOOK_S", 0.1)
+    run(database, "CREATE TABLE t (id int PRIMARY KEY)")
+    made(database)
+    with watched(database, heartbeat_source_interval_ms=600_000) as health:
+        until(lambda: health._awaited)
+        first = wal_end(database)
+        health.streaming(Mock(flush_lsn=Lsn(first)))
+        run(database, "INSERT INTO t VALUES (1)")
+        until(lambda: health._awaited and health._awaited.lsn > first)
 
 
 def test_a_silent_server_costs_the_watch_its_connection_and_nobody_else_anything(
