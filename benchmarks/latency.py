@@ -59,8 +59,7 @@ def measure(made: Scene, tables: int, rate: int, seconds: int, windows: int) -> 
     with made.connect() as connection:
         for number in range(1, tables + 1):
             connection.execute(_TABLE.format(n=number, rows=_ROWS))
-    daemon = made.pipeline.start()
-    made.pipeline.wait_until_logged(made.pipeline.wal_end(), daemon)
+    daemon = made.pipeline.catch_up()
     scripts = []
     for number in range(1, tables + 1):
         scripts.append(made.pipeline.folder / f"beat{number}.sql")

@@ -19,6 +19,7 @@ from psycopg.conninfo import make_conninfo
 
 from benchmarks.scene import Scene, load, say, scene
 from benchmarks.shapes import SHAPES, Shape
+from cdc.postgres.connection import query
 from deploy.local.processes import Process
 
 _PARTS: Final = 6
@@ -45,8 +46,7 @@ def main(arguments: Sequence[str]) -> int:
     say("starting PostgreSQL and Kafka")
     with scene() as made:
         made.create(shape, options.rows)
-        daemon = made.pipeline.start()
-        made.pipeline.wait_until_logged(made.pipeline.wal_end(), daemon)
+        daemon = made.pipeline.catch_up()
         rss = _under_load(made, shape, daemon, options.minutes * 60, options.rows)
         made.pipeline.wait_until_logged(made.pipeline.wal_end(), daemon)
         written, retained = _idle(made, options.idle_minutes * 60)
@@ -140,10 +140,9 @@ def _rss_mb(process: Process) -> float:
     return int(line.split()[1]) / 1024
 
 
-def _asked(connection: psycopg.Connection, query: str) -> int:
-    row = connection.execute(query.encode()).fetchone()
-    assert row is not None  # noqa: S101 (each query has one)
-    return int(row[0])
+def _asked(connection: psycopg.Connection, statement: str) -> int:
+    ((value,),) = query(connection, statement)
+    return int(value)
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ from benchmarks.shapes import Shape
 from benchmarks.visible import Reader, Volume
 from cdc.records.state import Progress
 from cdc.records.topics import progress_topic
+from deploy.local.pipeline import Pipeline
 from deploy.local.processes import Process
 
 
@@ -53,11 +54,9 @@ class Round(NamedTuple):
         return self.rate / (self.rows / self.pg_recvlogical_s)
 
 
-def snapshot(scene: Scene) -> None:
+def snapshot(pipeline: Pipeline) -> None:
     """Let a daemon make slot and topics."""
-    daemon = scene.pipeline.start()
-    scene.pipeline.wait_until_logged(scene.pipeline.wal_end(), daemon)
-    daemon.stop()
+    pipeline.catch_up().stop()
 
 
 def measure(

@@ -41,7 +41,7 @@ def main(arguments: Sequence[str]) -> int:
     say("starting PostgreSQL and Kafka")
     with scene(preset=options.preset, tls=options.tls) as made:
         made.create(shape, options.rows)
-        stream.snapshot(made)
+        stream.snapshot(made.pipeline)
         rounds = stream.measure(made, shape, options.rows, options.rounds, options.transaction_rows)
         figures |= _figures(made, shape, rounds)
         if debezium.is_there() and options.tls == TLS[0] and not options.no_peers:

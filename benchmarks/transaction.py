@@ -35,8 +35,7 @@ def main(arguments: Sequence[str]) -> int:
     say("starting PostgreSQL and Kafka")
     with scene() as made:
         made.create(shape, options.rows)
-        daemon = made.pipeline.start()
-        made.pipeline.wait_until_logged(made.pipeline.wal_end(), daemon)
+        daemon = made.pipeline.catch_up()
         figures = _measure(made, shape, daemon, options.rows, options.transactions)
         if not options.no_drain:
             end = made.pipeline.wal_end()

@@ -59,8 +59,7 @@ def _backlog_begins(made: Scene, way: str, given: argparse.Namespace) -> Pipelin
         with made.connect() as connection:
             connection.execute(_SCHEMA)
             connection.execute(_FILL, (given.bytes, given.rows))
-    daemon = pipeline.start()
-    pipeline.wait_until_logged(pipeline.wal_end(), daemon)
+    daemon = pipeline.catch_up()
     daemon.stop()
     return pipeline
 

@@ -74,6 +74,12 @@ class Pipeline:
             environment={**_OWN, **(environment or {})},
         ).start(keep=keep)
 
+    def catch_up(self) -> Process:
+        """Start the daemon, and wait until the log has all that the source has by now."""
+        daemon = self.start()
+        self.wait_until_logged(self.wal_end(), daemon)
+        return daemon
+
     def millrace(
         self, *words: str, environment: Mapping[str, str] | None = None, timeout_s: float = 300
     ) -> subprocess.CompletedProcess[str]:

@@ -74,6 +74,15 @@ def either(primary: Postgres, standby: Postgres) -> dict[str, str]:
     }
 
 
+def assert_goes_on(pipeline: RunningPipeline, source: dict[str, str], prefix: str) -> None:
+    """A daemon reads what there is and streams what comes, and the log is the source."""
+    daemon = pipeline.catch_up()
+    run(source, *AFTERWARDS)
+    pipeline.wait_until_logged(pipeline.wal_end(), daemon)
+    assert pipeline.stop(daemon) == 0
+    assert_log_is_the_source(pipeline, source, prefix)
+
+
 def log_of(pipeline: RunningPipeline) -> str:
     return (pipeline.folder / "daemon.log").read_text(encoding="utf-8")
 
@@ -190,12 +199,7 @@ def test_a_slot_that_was_lost_is_refused_until_a_new_epoch_makes_the_log_right(
     assert begun.returncode == 0, begun.stderr
     assert "epoch 2 begins" in begun.stdout
     assert "epoch 2 has begun" in made.millrace("new-epoch").stdout
-    daemon = made.start()
-    made.wait_until_logged(made.wal_end(), daemon)
-    run(forgetful, *AFTERWARDS)
-    made.wait_until_logged(made.wal_end(), daemon)
-    assert made.stop(daemon) == 0
-    assert_log_is_the_source(made, forgetful, topic_prefix)
+    assert_goes_on(made, forgetful, topic_prefix)
 
 
 @pytest.fixture
@@ -235,12 +239,7 @@ def test_a_server_that_was_set_back_is_refused_however_much_it_has_written_since
         assert made.progress() == before
 
     assert made.millrace("new-epoch", "--yes").returncode == 0
-    daemon = made.start()
-    made.wait_until_logged(made.wal_end(), daemon)
-    run(source, *AFTERWARDS)
-    made.wait_until_logged(made.wal_end(), daemon)
-    assert made.stop(daemon) == 0
-    assert_log_is_the_source(made, source, topic_prefix)
+    assert_goes_on(made, source, topic_prefix)
 
 
 @contextmanager

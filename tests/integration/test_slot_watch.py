@@ -235,7 +235,7 @@ def test_a_slot_that_holds_back_too_much_ends_the_daemon_and_stays(database: Con
     [
         (SLOT._replace(retained_bytes=49), 100, []),
         (SLOT._replace(retained_bytes=50), 100, ["50 % of slot.max.lag.bytes"]),
-        (SLOT._replace(retained_bytes=300, lag_bytes=200), 100, ["slot.max.lag.bytes (100 bytes)"]),
+        (SLOT._replace(retained_bytes=300), 100, ["300 % of slot.max.lag.bytes"]),
         (
             SLOT._replace(retained_bytes=90, safe_wal_size=10),
             None,
