@@ -13,6 +13,7 @@ import threading
 import traceback
 from collections.abc import Callable, Iterator
 from enum import StrEnum
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated
@@ -127,11 +128,17 @@ def init(
 
 
 def _with_daemon(
-    config: Path, json: bool, use: Callable[..., None], *arguments: object, answers: bool = False
+    config: Path,
+    json: bool,
+    use: Callable[..., None],
+    *arguments: object,
+    answers: bool = False,
+    threads: int | None = None,
 ) -> bool:
     """Use a daemon until it ends; returns whether it was told to stop, also while it waited.
 
     Only one that ``answers`` for its health takes the port: others are run beside that one.
+    ``threads``: in place of snapshot.max.threads.
     """
     from cdc.daemon import Daemon
     from cdc.hold import StoppedError
@@ -140,10 +147,17 @@ def _with_daemon(
     from deploy.health import HealthServer
     from snapshots.channel import open_channel
     from snapshots.initial import InitialSnapshot
+    from snapshots.pace import Pace
 
     settings = load(config)
+    if threads is not None:
+        capture = settings.capture.model_copy(update={"snapshot_max_threads": threads})
+        settings = settings.model_copy(update={"capture": capture})
     configure_logging(json=json)
     warn_if_pure()
+    capture = settings.capture
+    pace = Pace(capture.snapshot_rows_per_second_max, adaptive=capture.snapshot_adaptive)
+    backfill = InitialSnapshot(settings.source, capture, pace)
     gc.freeze()
     gc.set_threshold(GC_THRESHOLD)
     with (
@@ -151,8 +165,7 @@ def _with_daemon(
         ConsoleObserver() as observer,
         contextlib.ExitStack() as stack,
     ):
-        backfill = InitialSnapshot(settings.source, settings.capture)
-        daemon = Daemon(settings, backfill, observer, open_channel)
+        daemon = Daemon(settings, backfill, observer, partial(open_channel, pace))
         if answers and settings.health.listen is not None:
             stack.enter_context(HealthServer(settings.health.listen, daemon.health))
         with contextlib.suppress(StoppedError):
@@ -176,12 +189,44 @@ def snapshot(
     ] = None,
     config: ConfigOption = DEFAULT_PATH,
     *,
+    where: Annotated[str | None, typer.Option(help="SQL: only rows that meet it.")] = None,
+    parallel: Annotated[
+        int | None, typer.Option(min=1, max=64, help="In place of snapshot.max.threads.")
+    ] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with what was paused.")] = False,
+    reset: Annotated[
+        bool, typer.Option("--reset", help="Rows that the source hasn't any more disappear.")
+    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what is read.")] = False,
     json_log: JsonOption = False,
 ) -> None:
-    """Read existing rows into the log, and end; not while `millrace run` holds the slot."""
-    from cdc.daemon import Daemon
+    """Read existing rows into the log, and end. A running daemon is asked to, and watched."""
+    from deploy.console import configure_logging
+    from deploy.snapshot import ask, is_captured, render_plan
 
-    if _with_daemon(config, json_log, Daemon.snapshot, tables or []):
+    names, settings = tables or [], load(config)
+    if (where is not None or reset) and (not names or resume):
+        raise ConfigError("--where and --reset are for tables that are named, and not for --resume")
+    beside = is_captured(settings)
+    if dry_run:
+        Console().print(render_plan(settings, names, beside=beside))
+        return
+    if beside and parallel is not None:
+        raise ConfigError("a daemon runs, and reads by as many threads as its configuration says")
+    if beside:
+        configure_logging(json=json_log)
+        with stop_on_signals() as stop:
+            if ask(settings, names, stop, where=where, resume=resume, reset=reset):
+                return
+        print("the daemon goes on with it: `millrace status` shows how far it is", file=sys.stderr)
+        raise typer.Exit(ExitCode.INTERRUPTED)
+    from cdc.daemon import Daemon
+    from deploy.snapshot import check_condition
+
+    if where is not None:
+        check_condition(settings, names, where)
+    asked = [] if resume else names, where
+    if _with_daemon(config, json_log, Daemon.snapshot, *asked, threads=parallel):
         raise typer.Exit(ExitCode.INTERRUPTED)  # what is left is read by the next start
 
 

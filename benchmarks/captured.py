@@ -50,10 +50,10 @@ class Captured:
         capture = self._settings.capture
         captured = captured_tables(self.sql, capture)
         publication.ensure(self.sql, capture, captured)
-        self._described = catalog.describe(self.sql, captured, capture.publication_name)
+        self.described = catalog.describe(self.sql, captured, capture.publication_name)
 
-    def translation(self, *, compiled: bool = True) -> Translation:
-        """A translation of a stream from its start."""
+    def tables(self) -> Tables:
+        """The tables, as if their rows were in a log."""
         states = [
             TableState(
                 namespace=table.name.namespace,
@@ -67,17 +67,21 @@ class Captured:
                 oid=table.oid,
                 entry=table.entry,
             )
-            for table in self._described
+            for table in self.described
         ]
         name = self._settings.capture.publication_name
         lookups = Lookups(
             lambda relation: catalog.describe_relation(self.sql, relation),
             lambda oid: catalog.publication_entries(self.sql, name, [oid]).get(oid, 0),
             lambda _asked: {},
-            lambda _oid, _name: True,
+            lambda _oid, _name: None,
         )
         rules, form = event_rules(self._settings), pipeline(self._settings, no_topic)
-        tables = Tables(self._settings, PREFIX, states, (), lookups, rules, form)
+        return Tables(self._settings, PREFIX, states, (), lookups, rules, form)
+
+    def translation(self, *, compiled: bool = True) -> Translation:
+        """A translation of a stream from its start."""
+        tables = self.tables()
         start = Position(1, Lsn(0), 0)
         progress = Progress(
             log="", slot="", system_identifier="", timeline=1, database="", phase=Phase.STREAMING,

@@ -43,7 +43,7 @@ debezium.source.plugin.name=pgoutput
 debezium.source.slot.name={prefix}
 debezium.source.publication.name={publication}
 debezium.source.publication.autocreate.mode=disabled
-debezium.source.snapshot.mode=no_data
+debezium.source.snapshot.mode={mode}
 debezium.source.topic.prefix={prefix}
 debezium.source.table.include.list=public.{table}
 debezium.source.message.prefix.exclude.list=.*
@@ -91,10 +91,21 @@ def measure(scene: Scene, shape: Shape, rounds: int) -> list[PeerRound]:
     return [_round(scene, shape, server, _ROWS) for _ in range(rounds)]
 
 
+def measure_snapshot(scene: Scene, shape: Shape, rows: int) -> PeerRound:
+    """Its first snapshot of a table of so many rows; no daemon may be running."""
+    say(f"Debezium Server: a table of {rows:,} rows")
+    server = _Server(scene, shape.create.split()[2], mode="initial")
+    return _steady(server, 0, rows)
+
+
 def _round(scene: Scene, shape: Shape, server: "_Server", rows: int) -> PeerRound:
     say(f"Debezium Server: {rows:,} rows of shape {shape.name}")
     backlog(scene, shape, rows)
-    before = server.records()
+    return _steady(server, server.records(), rows)
+
+
+def _steady(server: "_Server", before: int, rows: int) -> PeerRound:
+    """Start it, and wait for so many records."""
     process = server.start()
     steady: tuple[int, float] | None = None
     begun = last = time.monotonic()
@@ -121,7 +132,7 @@ def _round(scene: Scene, shape: Shape, server: "_Server", rows: int) -> PeerRoun
 class _Server:
     """One Debezium Server with one topic."""
 
-    def __init__(self, scene: Scene, table: str) -> None:
+    def __init__(self, scene: Scene, table: str, mode: str = "no_data") -> None:
         self._home = _home()
         self._java = _java()
         self._folder = scene.pipeline.folder / "debezium"
@@ -134,6 +145,7 @@ class _Server:
             "prefix": _PREFIX,
             "publication": scene.pipeline.settings.capture.publication_name,
             "table": table,
+            "mode": mode,
             "brokers": scene.kafka["bootstrap.servers"],
         }
         text = _SETTINGS.format(**values)

@@ -10,7 +10,7 @@ import time
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from benchmarks import shapes, snapshot
+from benchmarks import shapes, snapshot_kafka
 from benchmarks.scene import Scene, load, say, scene
 from deploy.local.processes import Process
 
@@ -31,7 +31,8 @@ def main(arguments: Sequence[str]) -> int:
     options = parser.parse_args(arguments)
     before = load()
     with scene() as made:
-        _, daemon = snapshot.measure(made, options.rows)
+        snapshot_kafka.fill(made, options.rows)
+        daemon = snapshot_kafka.snapshot(made.pipeline, options.rows).daemon
         found = measure(made, daemon, options.rows)
         daemon.stop()
     figures = {

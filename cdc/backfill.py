@@ -4,7 +4,6 @@ The daemon must not import the snapshots package; what it needs of it is the pro
 """
 
 import threading
-import time
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from types import MappingProxyType
@@ -14,13 +13,16 @@ import structlog
 
 from cdc.errors import SourceError, TableChangedError
 from cdc.faults import FaultPoint, reach
+from cdc.kafka.commits import AlternatingWriters
 from cdc.kafka.producer import LogWriter
-from cdc.postgres.catalog import TableDescription
+from cdc.postgres.described import TableDescription
 from cdc.postgres.slot import ExportedSnapshot
 from cdc.readable import Encoder
 from cdc.records.position import Position
-from cdc.records.record import Record
+from cdc.records.record import Part, Record, count
+from cdc.records.record import size as record_size
 from cdc.records.schema import TableName
+from cdc.records.state import LeafRead, SnapshotRequest
 from cdc.settings import CaptureSettings
 from cdc.tables import Tables
 
@@ -45,18 +47,18 @@ FIRST: Final = Again()
 
 
 class SnapshotBatch(NamedTuple):
-    """Some rows of one chunk; ``rows`` counts those of the table so far, this batch included."""
+    """Some rows of a table; ``rows`` counts those of the table so far, this batch included.
+
+    ``read`` says, behind the last row of a chunk, which rows of the table were read by then, and
+    ``pages_done`` how many pages that is; else it is None. ``is_done``: those are all.
+    """
 
     table: TableName
-    records: Sequence[Record]
+    records: Sequence[Part]
     rows: int
-    chunks_done: int
-    chunks_total: int
-
-    @property
-    def table_done(self) -> bool:
-        """Whether these were the table's last rows."""
-        return self.chunks_done == self.chunks_total
+    read: tuple[LeafRead, ...] | None = None
+    pages_done: int = 0
+    is_done: bool = False
 
 
 class Backfill(Protocol):
@@ -69,8 +71,12 @@ class Backfill(Protocol):
         tables: Sequence[TableDescription],
         encoder: Callable[[TableDescription], Encoder],
         again: Again = FIRST,
+        limit_s: float | None = None,
     ) -> Iterator[SnapshotBatch]:
-        """Every row of the tables, table by table, at a position, in batches of bounded size."""
+        """Every row of the tables at a position, in batches of bounded size.
+
+        ``limit_s``: how long the snapshot may be used for what can be read while streaming.
+        """
         ...
 
 
@@ -87,12 +93,12 @@ class SnapshotObserver(Protocol):
 
 
 class SnapshotWriter:
-    """Writes a backfill's batches to the log, a Kafka transaction at a time."""
+    """Writes one backfill's batches to the log, a Kafka transaction at a time."""
 
     def __init__(
         self,
         settings: CaptureSettings,
-        writer: LogWriter,
+        writers: tuple[LogWriter, LogWriter],
         tables: Tables,
         *,
         epoch: int,
@@ -100,7 +106,7 @@ class SnapshotWriter:
         observer: SnapshotObserver,
     ) -> None:
         self._settings = settings
-        self._writer = writer
+        self._writers = AlternatingWriters(*writers)
         self._tables = tables
         self._epoch = epoch
         self._keep_alive = keep_alive
@@ -112,50 +118,76 @@ class SnapshotWriter:
         exported: ExportedSnapshot,
         described: Sequence[TableDescription],
         stop: threading.Event,
-        asked: Container[str] = (),
+        asked: Container[str],
+        limit_s: float,
     ) -> int:
         """Snapshot the tables; returns the number of events, all of them durable.
 
         A table that the settings leave out counts as read, unless it was ``asked`` for by name.
-        Told to stop, it ends early: the tables that aren't whole are read again by the next start.
+        Told to stop, or beyond the limit, it ends early: the rest is read while streaming.
         """
-        writer, position = self._writer, self._position(exported)
-        known, read = [], []
-        for table in described:
+        position = self._position(exported)
+        tell = self._tables.notifications
+        with self._writers:
+            read, events = self._begin(described, position, asked)
+            names = [table.name for table in read]
+            self._add(tell.initial("STARTED" if read else "SKIPPED", position, names))
+            self._finish()
+            self._observer.snapshot_started(read)
+            encoder = self._encoder(position, names)
+            for batch in backfill.read(exported, position, read, encoder, limit_s=limit_s):
+                events += self._write(batch, position, names)
+                self._observer.snapshot_batch(batch)
+                if stop.is_set():
+                    break
+            if all(map(self._tables.is_whole, names)):
+                self._add(tell.initial("COMPLETED", position, names))
+            elif stop.is_set():
+                self._add(tell.initial("ABORTED", position))
+            self._finish()
+        return events
+
+    def _begin(
+        self, described: Sequence[TableDescription], position: Position, asked: Container[str]
+    ) -> tuple[list[TableDescription], int]:
+        """Note that the tables are being read; returns those that are, and how many events that is.
+
+        What the log has of them by now is to be gone.
+        """
+        read, events = [], 0
+        for order, table in enumerate(described):
             name = str(table.name)
             wanted = name in asked or self._settings.snapshots(name)
-            if wanted and table.name in self._tables.states:
-                known.append(table)
-            writer.write(self._tables.begin_snapshot(table, position))
-            if wanted:
-                read.append(table)
-            else:
-                writer.write([self._tables.advance_snapshot(table.name, 0, (1, 1))])
-        events = self._forget_rows(known, position) if self._settings.lossless else 0
-        writer.commit()
-        self._observer.snapshot_started(read)
-        for batch in backfill.read(exported, position, read, self._encoder(position)):
-            writer.write(batch.records)
-            events += len(batch.records)
-            chunk_done = batch.chunks_done > self._tables.states[batch.table].chunks_done
-            if chunk_done or batch.table_done:
-                writer.write(
-                    [
-                        self._tables.advance_snapshot(
-                            batch.table, batch.rows, (batch.chunks_done, batch.chunks_total)
-                        )
-                    ]
-                )
-                reach(FaultPoint.CHUNK_WRITTEN)
-            if self._full() or batch.table_done:
-                writer.commit()
-                reach(FaultPoint.SNAPSHOT_COMMITTED)
-            self._observer.snapshot_batch(batch)
-            self._keep_alive()
-            if stop.is_set():
-                writer.commit()
-                break
-        return events
+            request = SnapshotRequest(kind="initial", order=order)
+            records, states = self._tables.begin_anew(table, position, (request,))
+            if not wanted:
+                self._add([*states, self._tables.finish_initial(table.name, position)])
+                continue
+            read.append(table)
+            self._add([*states, *records])
+            events += len(records)
+        return read, events
+
+    def _write(self, batch: SnapshotBatch, position: Position, names: Sequence[TableName]) -> int:
+        """Write a batch, and how far its table is; returns the number of events."""
+        self._add(batch.records)
+        if batch.read is not None:
+            self._add([self._note(batch, position)])
+            if batch.is_done:
+                done = position, names, batch.table, batch.rows
+                self._add(self._tables.notifications.initial_table_done(*done))
+            reach(FaultPoint.CHUNK_WRITTEN)
+        return count(batch.records)
+
+    def _note(self, batch: SnapshotBatch, position: Position) -> Record:
+        """How far the table is, for the Kafka transaction of the chunk's rows."""
+        state = self._tables.states[batch.table]
+        assert state.initial is not None  # noqa: S101 (it has one until it is done)
+        update = {"read": batch.read, "rows": batch.rows}
+        request = state.initial.model_copy(update=update)
+        if batch.is_done:
+            return self._tables.finish(batch.table, request, position, state.pages_total)
+        return self._tables.advance(batch.table, request, state.pages_total, batch.pages_done)
 
     def write_again(
         self,
@@ -171,55 +203,89 @@ class SnapshotWriter:
         Told to stop, it ends early; so it does, with a warning, where the source refuses to go on.
         """
         events = 0
-        try:
-            with exact as exported:
-                described = describe()
-                self._observer.snapshot_started(described)
-                position = self._position(exported)
-                encoder = self._encoder(position)
-                for batch in backfill.read(exported, position, described, encoder, again):
-                    self._writer.write(batch.records)
-                    events += len(batch.records)
-                    if self._full():
-                        self._writer.commit()
-                    self._observer.snapshot_batch(batch)
-                    self._keep_alive()
-                    if stop.is_set():
-                        break
-        except SourceError as error:
-            # A SELECT of the signal's own may name what isn't there, however often it is tried.
-            if error.retry and not isinstance(error, TableChangedError):
-                raise
-            log.warning("a blocking snapshot is given up", reason=error.what, remedy=error.remedy)
-        self._writer.commit()
+        position: Position | None = None
+        tell = self._tables.notifications
+        with self._writers:
+            try:
+                with exact as exported:
+                    described = describe()
+                    self._observer.snapshot_started(described)
+                    position = self._position(exported)
+                    names = [table.name for table in described]
+                    encoder = self._encoder(position, names)
+                    self._add(tell.initial("STARTED", position, names))
+                    for batch in backfill.read(exported, position, described, encoder, again):
+                        self._add(batch.records)
+                        events += count(batch.records)
+                        if batch.is_done:
+                            done = position, names, batch.table, batch.rows
+                            self._add(tell.initial_table_done(*done))
+                        self._observer.snapshot_batch(batch)
+                        if stop.is_set():
+                            self._add(tell.initial("ABORTED", position))
+                            break
+                    else:
+                        self._add(tell.initial("COMPLETED", position, names))
+            except SourceError as error:
+                # A SELECT of the signal's own may name what isn't there, however often it is tried.
+                if error.retry and not isinstance(error, TableChangedError):
+                    raise
+                told = {"reason": error.what, "remedy": error.remedy}
+                log.warning("a blocking snapshot is given up", **told)
+                if position is not None:
+                    self._add(tell.initial("ABORTED", position))
+            self._finish()
         return events
 
     def _position(self, exported: ExportedSnapshot) -> Position:
         return Position(self._epoch, exported.consistent_point, 0)
 
-    def _encoder(self, position: Position) -> Callable[[TableDescription], Encoder]:
+    def _encoder(
+        self, position: Position, names: Sequence[TableName]
+    ) -> Callable[[TableDescription], Encoder]:
+        tell = self._tables.notifications
+
         def encoder(table: TableDescription) -> Encoder:
             made, schema_records = self._tables.snapshot_encoder(table, position)
-            self._writer.write(schema_records)
+            self._add([*schema_records, *tell.initial_table(position, names, table.name)])
             return made
 
         return encoder
 
-    def _forget_rows(self, tables: Sequence[TableDescription], position: Position) -> int:
-        """Let tables that are read once more be what they are now: rows that are gone go."""
-        events = 0
-        for table in tables:
-            encoder, schema_records = self._tables.snapshot_encoder(table, position)
-            self._writer.write(schema_records)
-            now_us = time.time_ns() // 1_000
-            records = encoder.snapshot_truncate(position, now_us)
-            self._writer.write(records)
-            events += len(records)
-        return events
+    def _add(self, records: Sequence[Part]) -> None:
+        """Let records follow those that are written; waits where too many are on their way."""
+        self._writers.add(records, count(records), record_size(records))
+        self._advance()
+        while self._is_full:
+            self._writers.wait()
+            self._keep_alive()
+            self._advance()
+        self._keep_alive()
 
-    def _full(self) -> bool:
+    def _advance(self) -> None:
+        """Write, and begin to commit, as far as that goes without waiting."""
+        writers = self._writers
+        if writers.is_committing and writers.has_committed():
+            reach(FaultPoint.SNAPSHOT_COMMITTED)
+        writers.write()
+        is_old = writers.current.transaction_age_s >= COMMIT_AGE_S_MAX
+        if not writers.is_committing and (is_old or self._is_full):
+            writers.begin_commit()
+
+    def _finish(self) -> None:
+        """Commit all that was added."""
+        writers = self._writers
+        while writers.is_committing or writers.pending_records:
+            if writers.is_committing:
+                writers.end_commit()
+                reach(FaultPoint.SNAPSHOT_COMMITTED)
+            writers.write()
+            if writers.pending_records:
+                writers.begin_commit()
+
+    @property
+    def _is_full(self) -> bool:
         return (
-            self._writer.pending_records >= self._settings.max_batch_size
-            or self._writer.pending_bytes >= self._settings.max_batch_size_in_bytes
-            or self._writer.transaction_age_s >= COMMIT_AGE_S_MAX
+            self._writers.pending_records >= self._settings.max_batch_size
+            or self._writers.pending_bytes >= self._settings.max_batch_size_in_bytes
         )

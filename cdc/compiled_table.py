@@ -10,13 +10,14 @@ from functools import partial
 from typing import Any, Final
 
 from cdc import event_schemas
-from cdc.changes import ABSENT, Operation
+from cdc.changes import ABSENT, Operation, Read
 from cdc.convert.json_text import JsonConverter, Write, encoded, label
 from cdc.events import SourceText
 from cdc.fields import EventField
 from cdc.records.connect import DECIMAL
+from cdc.records.position import Lsn
 from cdc.records.schema import TableSchema
-from cdc.reference import TableEvents
+from cdc.reference import INCREMENTAL, TableEvents
 from cdc.values import Kind
 from cdc.wal.compiled import fast
 
@@ -44,25 +45,71 @@ def compiled_table(
     ``converters`` are the key's and the value's, ``headers`` what every record has in front of its
     position.
     """
-    key, value = converters
-    plan, rules = events.plan, events.rules
-    if fast is None or rules.events.skip_without_change or _ROWS & rules.events.skipped:
+    modes = events.rules.events
+    if modes.skip_without_change or _ROWS & modes.skipped:
         return None
+    fields = events.plan.row, events.plan.key
+    flags = events.tombstones, reselects, position_header
+    return _table(schema, events, fields, converters, headers, flags)
+
+
+def compiled_read(
+    schema: TableSchema,
+    events: TableEvents,
+    converters: tuple[JsonConverter, JsonConverter],
+    headers: list[tuple[str, bytes]],
+    *,
+    position_header: bool,
+) -> "fast.Table | None":
+    """The same for rows of a snapshot."""
+    if Operation.READ.value in events.rules.events.skipped:
+        return None
+    fields = events.plan.read_row, events.plan.read_key
+    return _table(schema, events, fields, converters, headers, (False, False, position_header))
+
+
+def read_source(
+    schema: TableSchema,
+    events: TableEvents,
+    converter: JsonConverter,
+    lsn: Lsn,
+    ts_us: int,
+    read: Read,
+) -> bytes:
+    """What stands between a snapshot's row and the event's own time, by the value's converter."""
+    marker = converter.writer(event_schemas.SNAPSHOT)(read.marker)
+    source = SourceText(schema, events.log.prefix, events.log.database)
+    texts = source.of_snapshot(ts_us, marker, read.xid)
+    return source.of_read(lsn, texts, tells_lsn=read.marker != INCREMENTAL)
+
+
+def _table(
+    schema: TableSchema,
+    events: TableEvents,
+    fields: tuple[tuple[EventField, ...], tuple[EventField, ...]],
+    converters: tuple[JsonConverter, JsonConverter],
+    headers: list[tuple[str, bytes]],
+    flags: tuple[bool, bool, bool],
+) -> "fast.Table | None":
+    """``fields`` are those of a row and of the key."""
+    if fast is None:
+        return None
+    (row, key_fields), (key, value), plan = fields, converters, events.plan
     columns: list[fast.Column] = [_LEFT_OUT] * len(schema.columns)
-    for field in plan.row:
+    for field in row:
         columns[field.column] = _column(field, value)
-    if not all(_is_of_row(field, plan.row, columns, converters) for field in plan.key):
+    if not all(_is_of_row(field, row, columns, converters) for field in key_fields):
         return None
     key_around = ("", "") if plan.key_schema is None else key.around(plan.key_schema)
     around = *value.around(plan.envelope_schema), *key_around
-    snapshot = value.writer(event_schemas.SNAPSHOT)("false" if rules.lossless else None)
+    snapshot = value.writer(event_schemas.SNAPSHOT)("false" if events.rules.lossless else None)
     source = SourceText(schema, events.log.prefix, events.log.database)
     return fast.Table(
         schema.topic,
         columns,
-        [field.column for field in plan.key],
+        [field.column for field in key_fields],
         source.around(snapshot),
-        (events.tombstones, reselects, position_header),
+        flags,
         f"/{schema.version}".encode(),
         tuple(text.encode() for text in around),
         tuple(headers),

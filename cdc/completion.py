@@ -14,6 +14,7 @@ from typing import Final, NamedTuple, Protocol
 from cdc.changes import ABSENT, Row, filled
 from cdc.records.position import Lsn, Position
 from cdc.records.record import Part, Record, record_bytes
+from cdc.records.schema import TableName
 from cdc.transactions import Transaction
 from cdc.wal.messages import Relation, Update
 
@@ -41,8 +42,11 @@ class Asked(NamedTuple):
     xids: frozenset[int]
 
 
-Reread = Callable[[Asked], Mapping[Key, Row]]
-"""The rows that were found: the texts of the columns asked for, ABSENT where there is none now."""
+Reread = Callable[[Asked], Mapping[Key, Row] | None]
+"""The rows that were found: the texts of the columns asked for, ABSENT where there is none now.
+
+None where the source doesn't let us read.
+"""
 
 
 class Encoding(Protocol):
@@ -88,6 +92,8 @@ class Completion:
         self._waiting: list[_Waiting] = []
         self._rows_max = 1 if one_by_one else _ROWS_MAX
         self._limit = min(_FIRST_ROWS, self._rows_max)
+        self.in_vain: set[TableName] = set()
+        """Tables of which rows couldn't be read."""
 
     @property
     def is_full(self) -> bool:
@@ -149,15 +155,17 @@ class Completion:
         largest = 1
         for group, rows in groups.items():
             relation = rows[0].relation
-            found[group] = self._reread(
-                Asked(
-                    relation,
-                    _identity(relation),
-                    group[1],
-                    tuple(dict.fromkeys(row.key for row in rows)),
-                    frozenset(row.transaction.xid for row in rows),
-                )
+            asked = Asked(
+                relation,
+                _identity(relation),
+                group[1],
+                tuple(dict.fromkeys(row.key for row in rows)),
+                frozenset(row.transaction.xid for row in rows),
             )
+            read = self._reread(asked)
+            if read is None:
+                self.in_vain.add(TableName(relation.namespace, relation.name))
+            found[group] = read or {}
             for values in found[group].values():
                 largest = max(largest, sum(len(v) for v in values if isinstance(v, bytes)))
         fitting = min(_BYTES // largest, len(waiting) * _GROWTH, self._rows_max)

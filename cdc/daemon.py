@@ -12,6 +12,7 @@ import structlog
 from cdc.backfill import Backfill
 from cdc.dead_letters import Refusals
 from cdc.errors import (
+    GapError,
     MillraceError,
     RecordRefusedError,
     SlotInUseError,
@@ -20,17 +21,18 @@ from cdc.errors import (
 )
 from cdc.health import Health, Observer, Stage
 from cdc.hold import StoppedError
+from cdc.records.state import Progress
 from cdc.renewal import Renewal
 from cdc.session import Session
 from cdc.settings import Settings
-from cdc.signals import Channel, Signals
+from cdc.signals import Channel, SignalPlace, Signals
 from cdc.spill import check_spill, spill_directory
 from cdc.streaming import Streaming
 from cdc.tables import Tables
 from cdc.watch import LOOK_S, SlotWatch
 
 log = structlog.get_logger()
-OpenChannel = Callable[[Settings, Tables], Signals | None]
+OpenChannel = Callable[[Settings, Tables, SignalPlace], Signals | None]
 RETRY_DELAY_S = 1.0
 RETRY_DELAY_S_MAX = 30.0
 STEADY_S = 60.0
@@ -59,6 +61,7 @@ class Daemon:
         self._open_channel = open_channel
         self._was_capturing = False
         self._has_waited = False
+        self._may_begin_anew = settings.capture.snapshot_mode == "when_needed"
         self._refusals = Refusals()
         self._in_progress = True
         """Whether large transactions may be sent before they have ended."""
@@ -76,33 +79,54 @@ class Daemon:
                 self._capture(stop)
             except StoppedError:
                 return
+            except GapError as error:
+                self._begin_anew(error, stop)
             except RecordRefusedError as error:
                 if not self._refusals.learn(error):
                     raise
                 log.warning("starting over to set a record aside", reason=error.what)
             except MillraceError as error:
-                # One that never had the slot gives up as slot.max.retries says.
-                lasting = self._was_capturing or (
-                    self._has_waited and not isinstance(error, SlotInUseError)
-                )
-                if not (error.retry and lasting):
-                    raise
-                self.health.failed(error.what)
-                self._in_progress = not isinstance(error, SENT_WHOLE)
+                self._check_lasting(error)
                 if time.monotonic() - started >= STEADY_S:
                     delay_s = RETRY_DELAY_S
-                log.warning(
-                    "starting over",
-                    reason=error.what,
-                    where=error.where,
-                    remedy=error.remedy,
-                    delay_s=delay_s,
-                )
+                self._tell_of(error, delay_s)
                 # Jitter: many daemons that lost the same server don't come back at once.
                 stop.wait(delay_s * random.uniform(0.5, 1.0))  # noqa: S311
                 delay_s = min(2 * delay_s, RETRY_DELAY_S_MAX)
             else:
                 return
+
+    def _begin_anew(self, gap: GapError, stop: threading.Event) -> None:
+        """With snapshot.mode = when_needed, go on from the source as it is; else raise."""
+        if not self._may_begin_anew:
+            raise gap
+        self._may_begin_anew = False
+        log.warning(
+            "the log can't go on from here: snapshot.mode = when_needed begins a new epoch",
+            reason=gap.what,
+            where=gap.where,
+        )
+        self.begin_epoch(stop)
+
+    def _check_lasting(self, error: MillraceError) -> None:
+        """Raise the error unless starting over may mend it."""
+        # One that never had the slot gives up as slot.max.retries says.
+        lasting = self._was_capturing or (
+            self._has_waited and not isinstance(error, SlotInUseError)
+        )
+        if not (error.retry and lasting):
+            raise error
+
+    def _tell_of(self, error: MillraceError, delay_s: float) -> None:
+        self.health.failed(error.what)
+        self._in_progress = not isinstance(error, SENT_WHOLE)
+        log.warning(
+            "starting over",
+            reason=error.what,
+            where=error.where,
+            remedy=error.remedy,
+            delay_s=delay_s,
+        )
 
     def _capture(self, stop: threading.Event) -> None:
         with ExitStack() as stack:
@@ -122,24 +146,38 @@ class Daemon:
             progress = session.catch_up(self._backfill, self.health, again)
             if stop.is_set():
                 return
-            if mode == "initial_only":
+            if mode != "initial_only":
+                self._stream(session, stack, progress, stop)
+                return
+            if not session.tables.is_all_read:  # up to where all fits together
+                self._stream(session, stack, progress, stop, lambda: session.tables.is_all_read)
+            if not stop.is_set():
                 session.end_slot()
                 log.info("done: snapshot.mode is initial_only")
-                return
-            channel = self._listen(session, stack)
-            log.info("streaming", slot=progress.slot, position=str(progress.position))
-            streaming = Streaming(
-                self._settings.capture,
-                session.hold,
-                session.writers,
-                session.tables,
-                progress,
-                on_commit=self.health.streaming,
-                on_heartbeat=session.act_on_heartbeat,
-                channel=channel,
-            )
-            self.health.entered(Stage.STREAMING, progress.flush_lsn)
-            streaming.run(stop)
+
+    def _stream(
+        self,
+        session: Session,
+        stack: ExitStack,
+        progress: Progress,
+        stop: threading.Event,
+        until: Callable[[], bool] = lambda: False,
+    ) -> None:
+        channel = self._listen(session, stack, SignalPlace.of(progress))
+        log.info("streaming", slot=progress.slot, position=str(progress.position))
+        streaming = Streaming(
+            self._settings.capture,
+            session.hold,
+            session.writers,
+            session.tables,
+            progress,
+            on_commit=self.health.streaming,
+            on_heartbeat=session.act_on_heartbeat,
+            channel=channel,
+        )
+        self.health.entered(Stage.STREAMING, progress.flush_lsn)
+        self._may_begin_anew = self._settings.capture.snapshot_mode == "when_needed"
+        streaming.run(stop, until)
 
     def _session(self, stack: ExitStack, stop: threading.Event) -> Session:
         return Session(
@@ -151,8 +189,8 @@ class Daemon:
             in_progress=self._in_progress,
         )
 
-    def _listen(self, session: Session, stack: ExitStack) -> Channel | None:
-        signals = self._open_channel(self._settings, session.tables)
+    def _listen(self, session: Session, stack: ExitStack, place: SignalPlace) -> Channel | None:
+        signals = self._open_channel(self._settings, session.tables, place)
         if signals is None:
             return None
         stack.callback(signals.close)
@@ -175,9 +213,19 @@ class Daemon:
         settings = settings.model_copy(update={"capture": once})
         return Renewal(settings, stack, stop, self.health, refusals=self._refusals)
 
-    def snapshot(self, names: Sequence[str], stop: threading.Event) -> None:
-        """Read the named tables (again), or those that were never read whole; no streaming."""
+    def snapshot(self, names: Sequence[str], condition: str | None, stop: threading.Event) -> None:
+        """Read the named tables (again), and all that wasn't read to its end; streams meanwhile.
+
+        With a condition (SQL) only the rows that meet it.
+        """
         with ExitStack() as stack:
             session = self._session(stack, stop)
             session.open(names)
-            session.catch_up(self._backfill, self.health, names)
+            again = names if condition is None else ()
+            progress = session.catch_up(self._backfill, self.health, again)
+            if condition is not None:
+                session.writer.write(session.tables.ask(names, condition))
+                session.writer.commit()
+            if not stop.is_set() and session.tables.requested:
+                tables = session.tables
+                self._stream(session, stack, progress, stop, lambda: not tables.requested)

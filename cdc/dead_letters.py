@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 import structlog
 
-from cdc.changes import ABSENT, Change, Row
+from cdc.changes import ABSENT, Change, Read, Row
 from cdc.claims import Claims
 from cdc.errors import (
     ConversionError,
@@ -30,7 +30,7 @@ from cdc.modes import ColumnModes
 from cdc.readable import Pipeline, ReadableEncoder
 from cdc.records.claims import ClaimHead
 from cdc.records.dead_letters import PIECE_BYTES_MAX, DeadLetter, letter_records
-from cdc.records.position import Position, header
+from cdc.records.position import Lsn, Position, header
 from cdc.records.record import Record, record_bytes
 from cdc.records.schema import TableSchema
 from cdc.records.topics import dead_letter_topic
@@ -155,6 +155,11 @@ class DeadLetters:
             return False
         self._looks_until = ""
         return True
+
+    def takes_keyless(self, topic: str) -> bool:
+        """Whether a topic takes records without a key, as far as that is known."""
+        takes = self._takes.get(topic)
+        return takes is None or takes.keyless
 
     def bytes_max(self, topic: str) -> int:
         """Key and value bytes that the topic takes for certain; 0: no limit is known."""
@@ -296,11 +301,28 @@ class GuardedEncoder(ReadableEncoder):
 
     def compiled(self) -> "fast.Table | None":
         """The same for the compiled way, which leaves large records to this one."""
-        table = None if self._letters.looks_closely else super().compiled()
+        table = None if self._is_judged_by_hand else super().compiled()
         if table is not None:
-            table.bytes_max = self._letters.bytes_max(self._schema.topic)
-            table.claimed = self._letters.claimed(self._schema.topic)
+            self._limit(table)
         return table
+
+    def compiled_read(self, lsn: Lsn, ts_us: int, read: Read) -> "tuple[fast.Table, bytes] | None":
+        """The same for snapshot rows, and what stands between a row and the event's own time."""
+        made = None if self._is_judged_by_hand else super().compiled_read(lsn, ts_us, read)
+        if made is not None:
+            self._limit(made[0])
+        return made
+
+    @property
+    def _is_judged_by_hand(self) -> bool:
+        """Whether more than a record's size may be against it."""
+        has_key = self._events.plan.key_schema is not None
+        takes_all = has_key or self._letters.takes_keyless(self._schema.topic)
+        return self._letters.looks_closely or not takes_all
+
+    def _limit(self, table: "fast.Table") -> None:
+        table.bytes_max = self._letters.bytes_max(self._schema.topic)
+        table.claimed = self._letters.claimed(self._schema.topic)
 
     def _records(self, change: Change, reread: tuple[int, ...] = ()) -> list[Record]:
         try:

@@ -98,6 +98,10 @@ class SourceUnreachableError(SourceError):
     retry = True
 
 
+class TableLockedError(SourceUnreachableError):
+    """Somebody holds a lock on a table that keeps even readers out."""
+
+
 class SourceAuthenticationError(SourceError):
     """PostgreSQL refused the role, the password or the certificate."""
 
@@ -145,6 +149,10 @@ class TableChangedError(TableRefusedError):
     """A table isn't what it was when it was looked up, a moment ago; looked up anew, it is."""
 
     retry = True
+
+
+class TableGoneError(TableChangedError):
+    """A table was dropped, has another name, or isn't published any more."""
 
 
 class UnreadTableError(SourceError):

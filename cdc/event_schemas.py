@@ -88,6 +88,21 @@ HEARTBEAT_KEY: Final = struct(
 )
 HEARTBEAT_VALUE: Final = struct([("ts_ms", INT64)], "io.debezium.connector.common.Heartbeat", 1)
 
+NOTIFICATION_KEY: Final = struct(
+    [("id", STRING)], "io.debezium.connector.common.NotificationKey", 1
+)
+NOTIFICATION_VALUE: Final = struct(
+    (
+        ("id", STRING),
+        ("type", STRING),
+        ("aggregate_type", STRING),
+        ("additional_data", Schema(Type.MAP, optional=True, keys=STRING, items=STRING)),
+        ("timestamp", INT64),
+    ),
+    "io.debezium.connector.common.Notification",
+    1,
+)
+
 MESSAGE_KEY: Final = struct(
     [("prefix", OPTIONAL_STRING)], "io.debezium.connector.postgresql.MessageKey", 1
 )

@@ -11,7 +11,7 @@ from json.encoder import encode_basestring
 from typing import Final
 
 from cdc import values
-from cdc.changes import ABSENT, Row, filled, no_key
+from cdc.changes import ABSENT, Operation, Read, Row, filled, no_key
 from cdc.errors import CorruptMessageError
 from cdc.modes import ValueModes
 from cdc.records.envelope import CONNECTOR, VERSION
@@ -65,6 +65,11 @@ class TableEncoder:
         self._header_start = ""
         self._header_end = f"/{schema.version}"
 
+    @property
+    def schema(self) -> TableSchema:
+        """The table's schema, in the version that the rows have."""
+        return self._schema
+
     def compiled(self) -> "fast.Table | None":
         """The same for the compiled way, which does everything but key changes and TRUNCATE."""
         if fast is None:
@@ -78,6 +83,13 @@ class TableEncoder:
         version = self._header_end.encode()
         flags = self._compacted, bool(self.reselects), True
         return fast.Table(self._topic, columns, self._key, source, flags, version)
+
+    def compiled_read(self, lsn: Lsn, ts_us: int, _read: Read) -> "tuple[fast.Table, bytes] | None":
+        """The same for snapshot rows, and what stands between a row and the event's own time."""
+        table = self.compiled()
+        if table is None:
+            return None
+        return table, self._source.of_read(lsn, self._source.of_snapshot(ts_us))
 
     def begin(self, transaction: Transaction) -> None:
         """Enter a transaction: its part of every event's source block is written here."""
@@ -260,7 +272,7 @@ class SourceText:
         """Text up to the LSN in ``sequence``, from there to ``lsn``, from there to ``op``."""
         previous = transaction.previous_commit_lsn
         before = "null" if previous is None else f'\\"{previous:d}\\"'
-        start, middle = self._around(transaction.commit_ts_us, "false", before)
+        start, middle = self._around(transaction.commit_ts_us, '"false"', before)
         return start, f'{middle},"txId":{transaction.xid},"lsn":', after_lsn(transaction.origin)
 
     def around(self, snapshot: str = '"false"') -> tuple[bytes, bytes, bytes]:
@@ -271,15 +283,25 @@ class SourceText:
             f',{self._table},"txId":'.encode(),
         )
 
-    def of_snapshot(self, ts_us: int) -> tuple[str, str, str]:
-        """The same for a row of a snapshot."""
-        start, middle = self._around(ts_us, "true", "null")
-        return start, f'{middle},"txId":null,"lsn":', after_lsn(None)
+    def of_snapshot(
+        self, ts_us: int, snapshot: str = '"true"', xid: int | None = None
+    ) -> tuple[str, str, str]:
+        """The same for a row of a snapshot; ``snapshot`` is its marker in JSON."""
+        start, middle = self._around(ts_us, snapshot, "null")
+        number = "null" if xid is None else xid
+        return start, f'{middle},"txId":{number},"lsn":', after_lsn(None)
+
+    @staticmethod
+    def of_read(lsn: Lsn, texts: tuple[str, str, str], *, tells_lsn: bool = True) -> bytes:
+        """The texts of a snapshot's rows put together, up to their operation."""
+        start, middle, end = texts
+        told = f"{lsn:d}" if tells_lsn else "null"
+        return f"{start}{lsn:d}{middle}{told}{end}{Operation.READ}".encode()
 
     def _around(self, ts_us: int, snapshot: str, previous: str) -> tuple[str, str]:
         return (
             (
-                f',"source":{{{self._start},"ts_ms":{ts_us // 1_000},"snapshot":"{snapshot}",'
+                f',"source":{{{self._start},"ts_ms":{ts_us // 1_000},"snapshot":{snapshot},'
                 f'{self._database},"sequence":"[{previous},\\"'
             ),
             f'\\"]","ts_us":{ts_us},"ts_ns":{ts_us * 1_000},{self._table}',

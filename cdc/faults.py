@@ -12,7 +12,7 @@ VARIABLE = "MILLRACE_FAULT"
 
 
 class FaultPoint(StrEnum):
-    """Every place with a test that kills the daemon there (docs/decisions/0002 has the table)."""
+    """Every place with a test that kills the daemon there (docs/decisions/0002 and 0011)."""
 
     EPOCH_RECORDED = "epoch-recorded"
     CREATING_RECORDED = "creating-recorded"
@@ -21,6 +21,9 @@ class FaultPoint(StrEnum):
     CHUNK_WRITTEN = "chunk-written"
     SNAPSHOT_COMMITTED = "snapshot-committed"
     SNAPSHOT_DONE = "snapshot-done"
+    CHUNK_READ = "chunk-read"
+    CHUNK_MARKED = "chunk-marked"
+    CHUNK_TAKEN = "chunk-taken"
     RECEIVED = "received"
     BLOCK_KEPT = "block-kept"
     SPILLED = "spilled"

@@ -81,7 +81,9 @@ def plan(schema: TableSchema, rules: EventRules) -> EventPlan:
         if rules.columns.keeps(str(schema.name), column.name):
             streamed, read = _as_debezium(column, values) if not rules.lossless else (values,) * 2
             row.append(_row_field(index, column, streamed, schema, rules))
-            read_row.append(_row_field(index, column, read, schema, rules))
+            field = _row_field(index, column, read, schema, rules)
+            exact = field.exact and read.decode is values.decode
+            read_row.append(field._replace(exact=exact))
     key = tuple(
         _key_field(schema.columns.index(column), column, values_of[column.name], rules)
         for column in schema.key
@@ -121,9 +123,10 @@ def _as_debezium(column: Column, values: ColumnValues) -> tuple[ColumnValues, Co
     streamed = values._replace(decode=quirks.of_stream(column, decode))
     if streamed.decode is not decode:
         streamed = streamed._replace(kind=Kind.OTHER)
-    return streamed, values._replace(
-        decode=quirks.of_snapshot(column, values.schema, decode), kind=Kind.OTHER
-    )
+    read = values._replace(decode=quirks.of_snapshot(column, values.schema, decode))
+    if read.decode is not decode:
+        read = read._replace(kind=Kind.OTHER)
+    return streamed, read
 
 
 def _row_field(

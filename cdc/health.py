@@ -13,7 +13,7 @@ from enum import StrEnum
 from typing import Any, Final, NamedTuple, Protocol
 
 from cdc.backfill import SnapshotBatch, SnapshotObserver
-from cdc.postgres.catalog import TableDescription
+from cdc.postgres.described import TableDescription
 from cdc.postgres.slot import SlotState
 from cdc.records.position import Lsn
 from cdc.records.schema import TableName
@@ -122,12 +122,15 @@ class Health:
     def snapshot_started(self, tables: Sequence[TableDescription]) -> None:
         """Take in that tables are about to be read."""
         self._tables = {table.name: 0.0 for table in tables}
+        self._pages = {table.name: table.pages for table in tables}
         self.stage = Stage.SNAPSHOT
         self._observer.snapshot_started(tables)
 
     def snapshot_batch(self, batch: SnapshotBatch) -> None:
         """Take in how far a table is."""
-        self._tables[batch.table] = batch.chunks_done / batch.chunks_total
+        if batch.read is not None:
+            share = batch.pages_done / max(1, self._pages[batch.table])
+            self._tables[batch.table] = 1.0 if batch.is_done else share
         self._observer.snapshot_batch(batch)
 
     def _arrive(self) -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from cdc.changes import Change, Operation, Read, Row
-from cdc.compiled_table import compiled_table
+from cdc.compiled_table import compiled_read, compiled_table, read_source
 from cdc.convert.converters import Converters, converters
 from cdc.events import TableEncoder
 from cdc.records.connect import SourceRecord
@@ -143,6 +143,11 @@ class ReadableEncoder:
         self._compacted = log.compacted
         self._transaction: Transaction | None = None
 
+    @property
+    def schema(self) -> TableSchema:
+        """The table's schema, in the version that the rows have."""
+        return self._schema
+
     def begin(self, transaction: Transaction) -> None:
         """Enter a transaction."""
         self._transaction = transaction
@@ -160,6 +165,22 @@ class ReadableEncoder:
             reselects=bool(self.reselects),
             position_header=self._pipeline.position_header,
         )
+
+    def compiled_read(self, lsn: Lsn, ts_us: int, read: Read) -> "tuple[fast.Table, bytes] | None":
+        """The same for snapshot rows, and what stands between a row and the event's own time."""
+        json = self._pipeline.convert.json
+        if self._pipeline.transform is not None or json is None:
+            return None
+        table = compiled_read(
+            self._schema,
+            self._events,
+            json,
+            self._pipeline.convert.headers(self._events.context),
+            position_header=self._pipeline.position_header,
+        )
+        if table is None:
+            return None
+        return table, read_source(self._schema, self._events, json[1], lsn, ts_us, read)
 
     def insert(self, new: Row, lsn: Lsn, position: Position) -> list[Record]:
         """A new row."""
@@ -231,11 +252,10 @@ class ReadableEncoder:
 Encoder = TableEncoder | ReadableEncoder
 
 
-def snapshot_records(
-    encoder: Encoder, rows: Iterable[Row], position: Position, lsn: Lsn, ts_us: int
+def row_records(
+    encoder: Encoder, row: Row, position: Position, lsn: Lsn, ts_us: int, read: Read = _PLAIN_READ
 ) -> list[Record]:
-    """The records of rows read by a snapshot, whichever the encoder."""
+    """The records of a row read by a snapshot, whichever the encoder; the hot path's are plain."""
     if isinstance(encoder, ReadableEncoder):
-        of_row = encoder.snapshot_row
-        return [record for row in rows for record in of_row(row, position, lsn, ts_us)]
-    return [encoder.snapshot_row(row, position, lsn, ts_us) for row in rows]
+        return encoder.marked_row(row, position, lsn, ts_us, read)
+    return [encoder.snapshot_row(row, position, lsn, ts_us)]

@@ -20,8 +20,8 @@ from cdc.errors import LogFormatError, MillraceError, RecordRefusedError, Source
 from cdc.kafka.state import read_letters, read_pieces
 from cdc.kafka.topics import LogTopics
 from cdc.postgres.captured import described_tables
-from cdc.postgres.catalog import CapturedTable, TableDescription
 from cdc.postgres.current import current_row, wait_until_visible
+from cdc.postgres.described import CapturedTable, TableDescription
 from cdc.readable import ReadableEncoder
 from cdc.records.dead_letters import DeadLetter, Order, outcome_records
 from cdc.records.position import Lsn, Position, header

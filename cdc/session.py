@@ -26,18 +26,21 @@ from cdc.kafka.topics import LogTopics
 from cdc.postgres import failover, preflight, publication, slot
 from cdc.postgres.action import act
 from cdc.postgres.captured import captured_tables, described_tables
-from cdc.postgres.catalog import CapturedTable, TableDescription
 from cdc.postgres.connection import (
     System,
     connect,
     current_wal_end,
     identify,
 )
+from cdc.postgres.described import CapturedTable, TableDescription
+from cdc.records.position import Position
+from cdc.records.record import Record
 from cdc.records.schema import TableName
-from cdc.records.state import Phase, Progress, progress_record
+from cdc.records.state import Phase, Progress, SnapshotRequest, progress_record
 from cdc.records.topics import progress_topic
 from cdc.settings import Settings
-from cdc.tables import Tables, check_published
+from cdc.table_states import check_published
+from cdc.tables import Tables
 from cdc.wiring import open_tables
 
 log = structlog.get_logger()
@@ -85,6 +88,8 @@ class Session:
         self._hold_slot()
         self._open_log()
         if self._progress is None:
+            if self._capture.snapshot_mode == "recovery":
+                raise start.nothing_to_go_on_from(self._capture.slot_name)
             start.check_unrecorded(self._slot, self._capture.slot_name)
         elif self._progress.phase is not Phase.CREATING and not self.is_complete:
             self._check_continuity(self._progress)
@@ -95,8 +100,8 @@ class Session:
         if self._progress is None or self._progress.is_first_start:
             start.check_untouched(self.tables.states, [table.name for table in self._described])
         if not again:  # one gap after the other can be mended so
-            whole = [s for s in self.tables.states.values() if s.phase is Phase.STREAMING]
-            check_published(whole, _published(self._described))
+            followed = [s for s in self.tables.states.values() if self.tables.is_followed(s.name)]
+            check_published(followed, _published(self._described))
         self._topics.ensure_data_topics(self.tables.states.values(), self._described)
 
     def _connect(self) -> None:
@@ -170,9 +175,16 @@ class Session:
         slot.drop(self._sql, self._capture.slot_name)
 
     def catch_up(
-        self, backfill: Backfill, observer: SnapshotObserver, again: Sequence[str] = ()
+        self,
+        backfill: Backfill,
+        observer: SnapshotObserver,
+        again: Sequence[str] = (),
     ) -> Progress:
-        """Make the slot and read existing rows where that is still to do; returns the progress."""
+        """Make the slot and read existing rows where that is still to do; returns the progress.
+
+        What can be read while streaming is left for that: what is asked for by name, and what a new
+        slot's snapshot gives in its time, is read here.
+        """
         progress, exported = self._progress, None
         # As long as a snapshot is exported, the source can't vacuum, nor remove WAL: not for long.
         with ExitStack() as exporting:
@@ -188,13 +200,31 @@ class Session:
                     left_over=self._slot,
                     on_wait=self.hold.wait_for_open_transactions,
                 )
-            if self.tables.unread(self._described, again):
+            at_once = exported is not None and not self._settings.begins_at_standby
+            if self._to_read(again, at_once=at_once):
                 if exported is None:
                     exported = exporting.enter_context(self._exact_snapshot())
                 self._describe_again()
-                unread = self.tables.unread(self._described, again)
-                progress = self._snapshot(backfill, observer, exported, unread, progress, again)
+                unread = self._to_read(again, at_once=at_once)
+                progress = self._snapshot(
+                    *(backfill, observer, exported, unread, progress, again),
+                )
         return self._begin_streaming(progress)
+
+    def _to_read(self, again: Sequence[str], *, at_once: bool) -> list[TableDescription]:
+        """The tables that have to be read before streaming begins."""
+        unread = self.tables.unread(self._described, again)
+        if self._capture.snapshot_mode == "recovery":
+            return []
+        if at_once:
+            return unread
+        return [one for one in unread if str(one.name) in again or not self._can_wait(one)]
+
+    def _can_wait(self, table: TableDescription) -> bool:
+        """Whether a table can be read while streaming goes on."""
+        if not self._capture.snapshots(str(table.name)):
+            return False
+        return table.is_chunked and str(table.name) not in self._capture.snapshot_select_statements
 
     def read_again(
         self,
@@ -232,7 +262,7 @@ class Session:
     def _snapshot_writer(self, observer: SnapshotObserver, epoch: int) -> SnapshotWriter:
         return SnapshotWriter(
             self._capture,
-            self.writer,
+            self.writers,
             self.tables,
             epoch=epoch,
             keep_alive=self.hold.keep_alive,
@@ -334,6 +364,7 @@ class Session:
             unread,
             self._stop,
             asked,
+            self._capture.snapshot_transaction_max_ms / 1_000,
         )
         reach(FaultPoint.SNAPSHOT_DONE)
         return progress.model_copy(update={"events": progress.events + events})
@@ -342,11 +373,25 @@ class Session:
         if self._stop.is_set():
             return progress
         progress = progress.model_copy(update={"phase": Phase.STREAMING})
-        if progress != self._progress:
+        late = self._begin_late(progress.position)
+        if late or progress != self._progress:
+            self.writer.write(late)
             self.writer.write([progress_record(self._capture.topic_prefix, progress)])
             self.writer.commit()
         self._progress = progress
         return progress
+
+    def _begin_late(self, position: Position) -> list[Record]:
+        """Begin to read tables that the log doesn't know, or whose reading says nothing yet."""
+        late = [one for one in self._described if not self.tables.is_followed(one.name)]
+        if self._capture.snapshot_mode == "recovery":
+            return [record for one in late for record in self.tables.take_as_read(one, position)]
+        records = []
+        for order, table in enumerate(late):
+            request = SnapshotRequest(kind="initial", order=order)
+            events, states = self.tables.begin_anew(table, position, (request,))
+            records += [*states, *events]
+        return records
 
 
 def _published(described: Sequence[TableDescription]) -> dict[TableName, tuple[int, int]]:

@@ -121,6 +121,8 @@ def announcement(
         cut=nowhere,
         flush_lsn=Lsn(0),
         events=before.events if before else 0,
+        signal_topic_id=before.signal_topic_id if before else "",
+        signal_offset=before.signal_offset if before else 0,
         ts_ms=time.time_ns() // 1_000_000,
     )
 
@@ -138,8 +140,8 @@ def new_epoch(
         "entry": 0,
         "renamed_lsn": None,
         "rows_sent": 0,
-        "chunks_total": 0,
-        "chunks_done": 0,
+        "pages_total": 0,
+        "pages_done": 0,
         "requests": (),
         "ts_ms": time.time_ns() // 1_000_000,
     }

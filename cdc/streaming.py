@@ -16,18 +16,19 @@ from contextlib import closing
 from cdc.faults import FaultPoint, reach
 from cdc.hold import Hold
 from cdc.in_progress import InProgress
-from cdc.kafka.commits import AlternatingWriters
+from cdc.kafka.commits import IDLE_WAIT_S, AlternatingWriters
 from cdc.kafka.producer import LogWriter
 from cdc.metadata import heartbeat
 from cdc.records.position import Lsn
-from cdc.records.record import Part
+from cdc.records.record import count
+from cdc.records.record import size as record_size
 from cdc.records.state import Progress, progress_record
 from cdc.settings import CaptureSettings
-from cdc.signals import Channel
+from cdc.signals import Channel, SignalPlace
 from cdc.spill import spill_directory
 from cdc.tables import Tables
 from cdc.transactions import Resumed
-from cdc.translation import Limits, Translation
+from cdc.translation import Limits, Made, Translation
 
 COMMIT_PACE_S = 0.005
 """From one commit's begin to the next one's. Brokers are busy with a transaction's markers after it
@@ -38,7 +39,6 @@ TRANSLATE_RECORDS_MAX = 250
 """So many are written at once, while the processor's cache still has them."""
 IDLE_PROGRESS_S = 3.0
 """How often a position that only keepalives moved is recorded."""
-IDLE_WAIT_S = 0.2
 BUSY_WAIT_S = 0.01
 """How long a busy stream may be silent before it counts as calm."""
 
@@ -63,6 +63,7 @@ class Streaming:
         self._stream = stream = hold.stream()
         self._writers = AlternatingWriters(*writers)
         self._prefix = tables.prefix
+        self._tables = tables
         self._progress = progress
         self._on_commit = on_commit
         self._on_heartbeat = on_heartbeat
@@ -87,18 +88,16 @@ class Streaming:
         """Whether the stream is known to be the log's: Resumed has nothing left to look at."""
         self._committing = progress
         """What the commit records that was begun last."""
-        self._ahead: list[Part] = []
-        self._ahead_records = self._ahead_bytes = 0
         self._events = progress.events
         self._next_commit = 0.0
         self._last_recorded = time.monotonic()
 
-    def run(self, stop: threading.Event) -> None:
-        """Stream until stopped; what was read by then is committed and acknowledged."""
+    def run(self, stop: threading.Event, until: Callable[[], bool]) -> None:
+        """Stream until stopped, or done; what was read by then is committed and acknowledged."""
         with self._writers, closing(self._in_progress):
-            while not stop.is_set():
+            while not (stop.is_set() or until()):
                 if min(self._room()) <= 0:
-                    self._writers.wait(IDLE_WAIT_S)
+                    self._writers.wait()
                 elif not self._translate():
                     if self._stream.read(self._patience_s(), self._writers.wake):
                         reach(FaultPoint.RECEIVED)
@@ -120,13 +119,14 @@ class Streaming:
             self._stream.send_status(self._progress.flush_lsn, self._progress.flush_lsn)
         self._stream.used(used, self._translation.received)
         made = self._translation.take()
-        self._ahead += made.records
-        self._ahead_records += made.events
-        self._ahead_bytes += made.size
-        self._events += made.events
+        self._take_over(made)
         if made.records:
             reach(FaultPoint.TRANSLATED)
         return used > start or self._translation.is_behind
+
+    def _take_over(self, made: Made) -> None:
+        self._writers.add(made.records, made.events, made.size)
+        self._events += made.events
 
     def _beat(self) -> None:
         """Write a heartbeat, if one is due (heartbeat.interval.ms)."""
@@ -134,7 +134,8 @@ class Streaming:
             return
         self._next_heartbeat = time.monotonic() + self._heartbeat_s
         made = heartbeat(self._prefix, self._settings.heartbeat_topic)
-        self._ahead += self._pipeline.of_stream([made], self._translation.cursor.reached)
+        beat = self._pipeline.of_stream([made], self._translation.cursor.reached)
+        self._writers.add(beat, 0, 0)
         self._on_heartbeat()
 
     def _act_on_signals(self) -> None:
@@ -142,38 +143,33 @@ class Streaming:
         if self._channel is None:
             return
         signals = self._channel.signals
-        self._ahead += signals.turn()
+        told = signals.turn(self._translation.cursor)
+        self._take_over(
+            Made([*told.states, *told.events], count(told.events), record_size(told.events))
+        )
+        if signals.awaits_stream:
+            self._stream.ask()
         if blocking := signals.blocking:
             self._finish()
             latest = self._translation.cursor.latest
             self._events += self._channel.read_now(blocking, latest.xid if latest else None)
-            self._ahead += signals.blocking_done(list(blocking))
+            self._writers.add(signals.blocking_done(list(blocking)), 0, 0)
 
     def _room(self) -> Limits:
         """How much fits into the batch; what is made during a commit is for the next one."""
-        writer = self._writers.current
         return Limits(
-            self._settings.max_batch_size - self._ahead_records - writer.pending_records,
-            self._settings.max_batch_size_in_bytes - self._ahead_bytes - writer.pending_bytes,
+            self._settings.max_batch_size - self._writers.pending_records,
+            self._settings.max_batch_size_in_bytes - self._writers.pending_bytes,
         )
 
     def _advance(self) -> None:
         """Write, commit and acknowledge as far as that goes without waiting."""
         if self._writers.is_committing and self._writers.has_committed():
             self._acknowledge()
-        if not self._writers.may_write:
-            return
-        self._write()
+        if self._writers.write() and self._writers.is_committing:
+            reach(FaultPoint.NEXT_WRITTEN)
         if not self._writers.is_committing and self._is_due(time.monotonic()):
             self._begin_commit()
-
-    def _write(self) -> None:
-        if self._ahead:
-            records, self._ahead = self._ahead, []
-            self._ahead_records = self._ahead_bytes = 0
-            self._writers.current.write(records)
-            if self._writers.is_committing:
-                reach(FaultPoint.NEXT_WRITTEN)
 
     @property
     def _is_busy(self) -> bool:
@@ -200,6 +196,7 @@ class Streaming:
         cursor = self._translation.cursor
         moved = cursor.reached > self._progress.position or (
             cursor.flush_lsn > self._progress.flush_lsn
+            or self._signal_place != SignalPlace.of(self._progress)
         )
         return moved and now - self._last_recorded >= IDLE_PROGRESS_S
 
@@ -214,6 +211,8 @@ class Streaming:
                 "flush_lsn": cursor.flush_lsn,
                 "last_commit_lsn": self._last_commit(),
                 "events": self._events,
+                "signal_topic_id": self._signal_place.topic_id,
+                "signal_offset": self._signal_place.offset,
                 "ts_ms": time.time_ns() // 1_000_000,
             }
         )
@@ -242,13 +241,10 @@ class Streaming:
     def _finish(self) -> None:
         """Commit and acknowledge all that was read."""
         while True:
-            while self._writers.is_committing:
-                if self._writers.has_committed():
-                    self._acknowledge()
-                else:
-                    self._writers.wait(IDLE_WAIT_S)
-                    self._writers.current.while_waiting()
-            self._write()
+            if self._writers.is_committing:
+                self._writers.end_commit()
+                self._acknowledge()
+            self._writers.write()
             if not self._is_unrecorded():
                 return
             self._begin_commit()
@@ -259,4 +255,10 @@ class Streaming:
             self._writers.current.pending_records > 0
             or cursor.reached != progress.position
             or cursor.flush_lsn != progress.flush_lsn
+            or self._signal_place != SignalPlace.of(progress)
         )
+
+    @property
+    def _signal_place(self) -> SignalPlace:
+        """Up to where signals were followed: what they brought is written by now."""
+        return self._channel.signals.place if self._channel else SignalPlace.of(self._progress)

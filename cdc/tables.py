@@ -6,33 +6,29 @@ out as a state record, to be written in the same Kafka transaction as the rows t
 
 import time
 import uuid
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 import structlog
 
 from cdc.completion import Reread
 from cdc.dead_letters import DeadLetters, GuardedEncoder
-from cdc.errors import GapError, UnreadTableError
+from cdc.errors import UnreadTableError
 from cdc.events import TableEncoder
 from cdc.metadata import MessageEvents, TransactionMetadata
-from cdc.postgres.catalog import TableDescription, relation_signature
+from cdc.notifications import Notifications
+from cdc.postgres.catalog import relation_signature
+from cdc.postgres.described import TableDescription
 from cdc.readable import Encoder, Pipeline, ReadableEncoder
-from cdc.records.position import Lsn, Position
+from cdc.records.position import Position
 from cdc.records.record import Record
 from cdc.records.schema import Column, TableName, TableSchema
-from cdc.records.state import (
-    Phase,
-    SnapshotRequest,
-    TableState,
-    schema_record,
-    table_record,
-)
-from cdc.records.topics import data_topic
+from cdc.records.state import SnapshotRequest, TableState, schema_record
 from cdc.reference import Log
 from cdc.rules import EventRules, key_signature, rekeyed
 from cdc.schemas import SchemaHistory
 from cdc.settings import Settings
+from cdc.table_states import TableStates, check_published
 from cdc.transactions import Transaction
 from cdc.wal.messages import Relation, ReplicaIdentity
 
@@ -43,17 +39,17 @@ class Lookups(NamedTuple):
     """What is asked of PostgreSQL as a relation appears.
 
     ``describe``: its columns. ``entry``: the OID of its entry in the publication, by its own.
-    ``reread``: rows of it whose unchanged values are wanted. ``present``: whether a start now
-    would find it, by its OID and name, among the tables to capture.
+    ``reread``: rows of it whose unchanged values are wanted. ``late``: the description of a table,
+    by its OID and name, if a start now would find it among those to capture.
     """
 
     describe: Callable[[Relation], tuple[Column, ...]]
     entry: Callable[[int], int]
     reread: Reread
-    present: Callable[[int, TableName], bool]
+    late: Callable[[int, TableName], TableDescription | None]
 
 
-class Tables:
+class Tables(TableStates):
     """The captured tables as the log knows them: states, schema versions, encoders."""
 
     def __init__(
@@ -67,19 +63,13 @@ class Tables:
         pipeline: Pipeline,
         letters: DeadLetters | None = None,
     ) -> None:
-        self.states = {state.name: state for state in states}
-        self.requested = {name for name, state in self.states.items() if state.requests}
-        """The tables that signals have asked to be read."""
-        self.requested_changes = 0
-        self.prefix = settings.capture.topic_prefix
+        super().__init__(settings, states, rules)
         self._captures = settings.capture.captures
-        self._partitions = settings.log.topic_partitions
-        self._cleanup = settings.log.topic_cleanup_policy
+        self._snapshots = settings.capture.snapshots
         self._database = database
         self._history = SchemaHistory(self.prefix, schemas)
-        self._describe, self._entry, self.reread, self._present = lookups
+        self._describe, self._entry, self.reread, self._late_table = lookups
         self._takes_late = not settings.capture.lossless
-        self._rules = rules
         self.letters = letters
         self.pipeline = pipeline
         self._log = Log(self.prefix, database, 1, compacted=False, run_id=str(uuid.uuid4()))
@@ -88,6 +78,7 @@ class Tables:
             if rules.events.transaction_metadata
             else None
         )
+        self.notifications = Notifications(settings.capture, pipeline)
         self.messages = MessageEvents(rules, self._log, blocks=self.transactions)
 
     @property
@@ -95,71 +86,19 @@ class Tables:
         """Whether the settings ask for nothing but what the hot path writes."""
         return self._rules.plain and self.pipeline.is_plain
 
-    def unread(
-        self, described: Iterable[TableDescription], again: Collection[str] = ()
-    ) -> list[TableDescription]:
-        """The tables whose rows aren't all in the log yet, and those asked for again."""
-        return [
-            table
-            for table in described
-            if str(table.name) in again or not self.is_whole(table.name)
-        ]
+    def begin_anew(
+        self, table: TableDescription, at: Position, requests: tuple[SnapshotRequest, ...]
+    ) -> tuple[list[Record], list[Record]]:
+        """Begin to read a table; rows that the log has of it by now are to be gone.
 
-    def is_whole(self, table: TableName) -> bool:
-        """Whether all of the table's rows are in the log."""
-        return table in self.states and self.states[table].phase is Phase.STREAMING
-
-    def has_read(self, relation: Relation, position: Position) -> bool:
-        """Whether the table's snapshot shows what was committed at the position."""
-        state = self.states.get(TableName(relation.namespace, relation.name))
-        return state is not None and position < Position(state.epoch, state.snapshot_lsn, 0)
-
-    def begin_snapshot(self, table: TableDescription, position: Position) -> list[Record]:
-        """Start (or start again) a table's snapshot; returns the state records to write."""
-        known = self.states.get(table.name)
-        renamed = self._renamed(table.oid, table.name, position.commit_lsn)
-        keyed = self._is_keyed(table.columns, table.name, table.replica_identity)
-        begun = self._set(
-            TableState(
-                namespace=table.name.namespace,
-                table=table.name.name,
-                topic=data_topic(self.prefix, table.name),
-                partitions=known.partitions if known else self._partitions,
-                cleanup=self._cleanup if keyed else "delete",
-                epoch=position.epoch,
-                phase=Phase.SNAPSHOT,
-                snapshot_lsn=position.commit_lsn,
-                oid=table.oid,
-                entry=table.entry,
-                rows_estimated=table.rows_estimated,
-            )
-        )
-        return [*renamed, begun]
-
-    def _is_keyed(
-        self, columns: tuple[Column, ...], table: TableName, identity: ReplicaIdentity
-    ) -> bool:
-        return any(column.key for column in rekeyed(columns, table, identity, self._rules))
-
-    def advance_snapshot(self, table: TableName, rows: int, chunks: tuple[int, int]) -> Record:
-        """Count the chunks (done, total) and rows sent so far; returns the table's state record."""
-        chunks_done, chunks_total = chunks
-        return self._set(
-            self.states[table].model_copy(
-                update={
-                    "rows_sent": rows,
-                    "chunks_done": chunks_done,
-                    "chunks_total": chunks_total,
-                    "phase": Phase.STREAMING if chunks_done == chunks_total else Phase.SNAPSHOT,
-                    "ts_ms": time.time_ns() // 1_000_000,
-                }
-            )
-        )
-
-    def set_requests(self, table: TableName, requests: Iterable[SnapshotRequest]) -> Record:
-        """Note which reads of a table signals have asked for; returns its state record."""
-        now = {"requests": tuple(requests), "ts_ms": time.time_ns() // 1_000_000}
-        return self._set(self.states[table].model_copy(update=now))
+        ``requests``: all of the table's from here on. Returns events, and state records.
+        """
+        is_known = table.name in self.states
+        states = self.begin_snapshot(table, at, requests)
+        if not is_known or self._takes_late:
+            return [], states
+        encoder, new = self.snapshot_encoder(table, at)
+        return encoder.snapshot_truncate(at, time.time_ns() // 1_000), [*states, *new]
 
     def ordered(
         self, content: bytes, position: Position, transaction: Transaction | None
@@ -172,13 +111,6 @@ class Tables:
     def key_names(self, relation: Relation) -> tuple[str, ...]:
         """The columns of the table's own key, in the key's order."""
         return key_names(self._describe(relation))
-
-    def _set(self, state: TableState) -> Record:
-        self.states[state.name] = state
-        if bool(state.requests) != (state.name in self.requested):
-            self.requested ^= {state.name}
-            self.requested_changes += 1
-        return table_record(self.prefix, state)
 
     def snapshot_encoder(
         self, table: TableDescription, since: Position
@@ -211,11 +143,13 @@ class Tables:
         captured = self._captures(str(table))
         entry = self._entry(relation.oid) if captured else 0
         if captured and table not in self.states and self._takes_late:
-            renamed.append(self._appeared(relation, since, entry))
-        if not self.is_whole(table):
-            if captured:
-                self._check_gone(relation.oid, table, since)
-            return None, renamed
+            renamed.append(self._appeared(relation, self._describe(relation), since, entry))
+            self.pipeline.open_topic(self.states[table].topic, self.states[table].cleanup)
+        if not self.is_followed(table):
+            late = self._late(relation.oid, table, since) if captured else []
+            if not late:
+                return None, renamed
+            renamed += late
         if entry != 0:  # 0: it isn't captured, or has just left, maybe for ever
             check_published([self.states[table]], {table: (relation.oid, entry)}, since.commit_lsn)
             if self.states[table].entry == 0:
@@ -230,52 +164,37 @@ class Tables:
         )
         return encoder, [*renamed, *new]
 
-    def _check_gone(self, oid: int, table: TableName, since: Position) -> None:
-        """Raise UnreadTableError for an unread table that can still be read; warn otherwise."""
-        if self._present(oid, table):
+    def _late(self, oid: int, name: TableName, since: Position) -> list[Record]:
+        """Begin to read a table whose changes arrive before its rows were read.
+
+        One that is gone, or has another name by now, is passed over, with a warning. Raises
+        UnreadTableError for one that can't be read while streaming.
+        """
+        table = self._late_table(oid, name)
+        if table is None:
+            log.warning(
+                "changes are passed over: the table was dropped, renamed or taken out of the"
+                " publication before its rows could be read",
+                table=str(name),
+                position=str(since),
+            )
+            return []
+        if not (table.is_chunked and self._snapshots(str(name))):
             raise UnreadTableError(
-                f"changes of table {table} arrive, whose rows were never read: it was renamed,"
+                f"changes of table {name} arrive, whose rows were never read: it was renamed,"
                 " or added to the publication",
                 where=f"position {since}",
                 remedy="start again: its rows are read first",
             )
-        log.warning(
-            "changes are passed over: the table was dropped, renamed or taken out of the"
-            " publication before its rows could be read",
-            table=str(table),
-            position=str(since),
-        )
+        return self.begin_late(table, since)
 
-    def _appeared(self, relation: Relation, since: Position, entry: int) -> Record:
-        """Capture a table from here on, without the rows that it had before.
-
-        The stream may be ahead of what our session sees: then the entry is 0, for now.
-        """
-        name = TableName(relation.namespace, relation.name)
-        keyed = self._is_keyed(self._describe(relation), name, relation.replica_identity)
-        state = TableState(
-            namespace=name.namespace,
-            table=name.name,
-            topic=data_topic(self.prefix, name),
-            partitions=self._partitions,
-            cleanup=self._cleanup if keyed else "delete",
-            epoch=since.epoch,
-            phase=Phase.STREAMING,
-            snapshot_lsn=since.commit_lsn,
-            oid=relation.oid,
-            entry=entry,
-        )
+    def begin_late(self, table: TableDescription, since: Position) -> list[Record]:
+        """Begin to read a table while it is streamed; returns its state records."""
+        log.info("a table appeared: its rows are read while streaming", table=str(table.name))
+        begun = self.begin_snapshot(table, since)
+        state = self.states[table.name]
         self.pipeline.open_topic(state.topic, state.cleanup)
-        return self._set(state)
-
-    def _renamed(self, oid: int, name: TableName, lsn: Lsn) -> list[Record]:
-        """Note in a table's state that it goes by another name since then."""
-        return [
-            self._set(state.model_copy(update={"renamed_lsn": lsn}))
-            for state in list(self.states.values())
-            if state.oid == oid and state.name != name
-            if state.renamed_lsn is None and lsn > state.snapshot_lsn
-        ]
+        return begun
 
     def _encoder(
         self,
@@ -334,6 +253,8 @@ class Tables:
 
     def _reselects(self, state: TableState) -> bool:
         """Whether unchanged values are read again: a compacted topic would forget them."""
+        if state.requests:
+            return True  # an update may move a row to where no chunk is read any more
         return state.cleanup == "compact" and self._rules.events.reselect
 
 
@@ -341,28 +262,3 @@ def key_names(columns: Iterable[Column]) -> tuple[str, ...]:
     """The names of the key's columns, in the key's order."""
     keyed = [(column.key, column.name) for column in columns if column.key is not None]
     return tuple(name for _, name in sorted(keyed))
-
-
-def check_published(
-    states: Iterable[TableState],
-    now: Mapping[TableName, tuple[int, int]],
-    lsn: Lsn | None = None,
-) -> None:
-    """Raise GapError for tables that aren't, or aren't published, as when they were read.
-
-    ``now`` has the OIDs of each table and of its entry in the publication, at ``lsn`` or today.
-    """
-    names = [
-        str(state.name)
-        for state in states
-        if state.oid and (found := now.get(state.name)) is not None
-        if found != (state.oid, state.entry or found[1])
-        or (state.renamed_lsn is not None and (lsn is None or lsn > state.renamed_lsn))
-    ]
-    if names:
-        raise GapError(
-            "tables left the publication or had another name, and came back, were made anew, or are"
-            " published with other columns or rows: what they lack isn't in the log:"
-            f" {', '.join(names[:20])}",
-            remedy="read them again: millrace snapshot " + " ".join(names),
-        )

@@ -5,11 +5,14 @@ has, so that a start goes on in the middle of a transaction (docs/decisions/0002
 """
 
 from json.encoder import encode_basestring
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from cdc.errors import CorruptMessageError, GapError
 from cdc.records.position import Lsn, Position
 from cdc.wal.messages import Origin
+
+COMMITS_MAX: Final = 16_384
+"""So many transactions are remembered by where they were committed."""
 
 
 class Transaction(NamedTuple):
@@ -50,6 +53,7 @@ class Cursor:
         """Commit LSN of the last whole transaction with frames; 0: none yet."""
         self._previous: Lsn | None = None
         self._index = 0
+        self._commits: dict[int, tuple[int, Lsn]] = {}
 
     def begin(self, xid: int, commit_lsn: Lsn, commit_ts_us: int) -> Transaction:
         """Enter a transaction; raises CorruptMessageError inside of another one."""
@@ -58,7 +62,13 @@ class Cursor:
         self.transaction = Transaction(xid, commit_lsn, commit_ts_us, self._previous)
         self.latest = self.transaction
         self._index = 0
+        self._commits[xid % COMMITS_MAX] = xid, commit_lsn
         return self.transaction
+
+    def committed_at(self, xid: int) -> Lsn:
+        """Commit LSN of a transaction (its 32 bits) that came lately; 0: none such did."""
+        known, lsn = self._commits.get(xid % COMMITS_MAX, (xid, Lsn(0)))
+        return lsn if known == xid else Lsn(0)
 
     def came_from(self, origin: Origin) -> None:
         """Take in where the open transaction was replicated from; this is before its first row."""

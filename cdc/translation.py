@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from cdc.changes import Row
 from cdc.completion import Completion
+from cdc.encoding import Encoders
 from cdc.errors import CorruptMessageError
 from cdc.faults import FaultPoint, reach
 from cdc.in_progress import Committed, InProgress
@@ -22,9 +23,9 @@ from cdc.records.position import Lsn, Position
 from cdc.records.record import Part, Record, count, each, record_bytes
 from cdc.records.schema import TableName
 from cdc.records.state import Progress
-from cdc.signals import SeenRow, Signals
+from cdc.signals import WATERMARK, SeenRow, Signals, Told
 from cdc.tables import Tables
-from cdc.transactions import Cursor, Resumed, Transaction
+from cdc.transactions import Cursor, Resumed
 from cdc.wal import messages
 from cdc.wal.compiled import fast
 from cdc.wal.decoder import decode
@@ -69,15 +70,14 @@ class Translation:
         self._on_keepalive = on_keepalive
         self._in_progress = in_progress
         self._committed: Committed | None = None
-        self._relations: dict[int, messages.Relation] = {}
-        self._encoders: dict[int, Encoder | None] = {}
-        self._active: dict[int, Encoder | None] = {}
-        self._entered: Transaction | None = None
+        self._encoders = Encoders(tables, signals)
         self._received = Lsn(0)
         self.records: list[Part] = []
-        self._state_records: list[Record] = []
+        self._told: list[Record] = []
         # The markers number a transaction's events as they are made.
         self._completion = Completion(tables.reread, one_by_one=self._markers is not None)
+        self._being_read: set[TableName] = set()
+        """Tables of which a row waits whose values may be nowhere else in the log."""
         self._bytes = 0
         place = progress.position, progress.cut, progress.flush_lsn, progress.cut_ts_us
         compiled = compiled and self._markers is None
@@ -121,6 +121,8 @@ class Translation:
             self._resumed = None
             if self._fast is not None:
                 self._fast.resumed = None
+        if self._encoders.are_stale():
+            self._forget_compiled()
         if self._committed is not None and self._committed.fill():
             kept = self._committed
             kept.start = self._translate(kept.buffer, kept.start, len(kept.buffer), limits)
@@ -177,12 +179,18 @@ class Translation:
         What lacks unchanged values is completed here, by a look at the source.
         """
         self._bytes += self._completion.complete(self.records)
-        self._entered = None  # an encoder may have gone back to an earlier transaction
+        for table in self._completion.in_vain & self._being_read:
+            self._told.append(self._tables.read_anew(table))
+        self._completion.in_vain.clear()
+        self._being_read.clear()
+        self._encoders.leave()
         letters = self._tables.letters
         if letters is not None and letters.has_passed(self.cursor.reached):
             self._forget_compiled()
-        made = Made([*self._state_records, *self.records], count(self.records), self._bytes)
-        self._state_records.clear()
+        states = [*self._encoders.state_records, *self._told]
+        made = Made([*states, *self.records], count(self.records), self._bytes)
+        self._encoders.state_records.clear()
+        self._told.clear()
         self.records.clear()
         return made
 
@@ -267,9 +275,7 @@ class Translation:
             self.records += records
 
     def _relation(self, message: messages.Relation, _frame: XLogData) -> None:
-        self._relations[message.oid] = message
-        self._encoders.pop(message.oid, None)
-        self._active.pop(message.oid, None)
+        self._encoders.announce(message)
         if self._fast is not None:
             self._fast.forget(message.oid)
 
@@ -293,9 +299,13 @@ class Translation:
         transaction = self.cursor.transaction
         if not encoder.reselects or transaction is None:
             return False
-        relation = self._relations[message.relation_oid]
+        relation = self._encoders.relation(message.relation_oid)
         at = frame.start, position, transaction
-        return self._completion.takes(message, relation, encoder, self.records, at)
+        waits = self._completion.takes(message, relation, encoder, self.records, at)
+        table = TableName(relation.namespace, relation.name)
+        if waits and not self._tables.is_whole(table):
+            self._being_read.add(table)
+        return waits
 
     def _delete(self, message: messages.Delete, frame: XLogData) -> None:
         if (at := self._place()) and (encoder := self._encoder(message.relation_oid, at[0])):
@@ -313,6 +323,9 @@ class Translation:
     def _logical_message(self, message: messages.LogicalMessage, frame: XLogData) -> None:
         if message.prefix == SOURCE_HEARTBEAT:
             return  # not counted, so that nothing is told of its transaction either
+        if message.prefix == WATERMARK:
+            self._watermark(message.content.decode())
+            return
         if message.transactional:
             at = self._place()
         else:
@@ -328,63 +341,39 @@ class Translation:
             if made is not None:
                 self._write(self._tables.pipeline.of_stream([made], at[0]), new=at[1])
 
+    def _watermark(self, name: str) -> None:
+        """Not counted either: chunks are at the beginnings of their watermarks' transactions."""
+        transaction = self.cursor.transaction
+        if transaction is not None and self._signals is not None:
+            position = Position(self.cursor.reached.epoch, transaction.commit_lsn, 0)
+            if position > self.cursor.reached:
+                self._tell(self._signals.passed(name, position))
+
     def _show(self, oid: int, at: tuple[Position, bool], old: Row | None, new: Row | None) -> None:
         """Let signals, and those who act on them, see a row that the log doesn't have yet."""
         transaction = self.cursor.transaction
-        if self._signals is None or transaction is None or not at[1] or not self._watched(oid):
+        if self._signals is None or transaction is None or not at[1]:
             return
-        before = self._tables.requested_changes
-        row = SeenRow(self._relations[oid], old, new, transaction, at[0])
-        self.records += self._signals.saw(row)
-        if self._tables.requested_changes != before:
-            self._forget_compiled()  # other tables are watched from here on
+        if self._encoders.is_watched(oid):
+            relation = self._encoders.relation(oid)
+            self._tell(self._signals.saw(SeenRow(relation, old, new, transaction, at[0])))
+
+    def _tell(self, told: Told) -> None:
+        self.records += told.events
+        self._told += told.states
 
     def _forget_compiled(self) -> None:
         if self._fast is not None:
-            for known in self._relations:
+            for known in self._encoders.known:
                 self._fast.forget(known)
-
-    def _watched(self, oid: int) -> bool:
-        if self._signals is None:
-            return False
-        relation = self._relations[oid]
-        return self._signals.watches(TableName(relation.namespace, relation.name))
 
     def _compiled(self, oid: int, position: Position) -> Any:
         """The table as the compiled way wants it; False: it is for ``frame``; None: unwanted."""
         encoder = self._encoder(oid, position)
-        if encoder is None:
-            return None
-        return False if self._watched(oid) else encoder.compiled() or False
+        return None if encoder is None else self._encoders.compiled(oid, encoder) or False
 
     def _encoder(self, oid: int, position: Position) -> Encoder | None:
-        """The table's encoder, ready for this transaction.
-
-        None when the table isn't captured, or its snapshot has the transaction: older records
-        behind newer ones would outlive them when the topic is compacted.
-        """
-        transaction = self.cursor.transaction
-        if transaction is not self._entered:
-            self._entered = transaction
-            self._active.clear()
-        try:
-            return self._active[oid]
-        except KeyError:
-            pass
-        if oid not in self._encoders:
-            relation = self._relations.get(oid)
-            if relation is None:
-                raise CorruptMessageError(f"a row of relation {oid}, which wasn't announced")
-            # Asked until it isn't so: positions only grow, and then there is an encoder.
-            if self._tables.has_read(relation, position):
-                self._active[oid] = None
-                return None
-            self._encoders[oid], schema_records = self._tables.stream_encoder(relation, position)
-            self._state_records += schema_records
-        encoder = self._active[oid] = self._encoders[oid]
-        if encoder is not None and transaction is not None:
-            encoder.begin(transaction)
-        return encoder
+        return self._encoders.of(oid, self.cursor.transaction, position)
 
 
 def _ignore(_message: messages.Message, _frame: XLogData) -> None:

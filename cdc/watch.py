@@ -14,7 +14,7 @@ from typing import Final, Self
 import psycopg
 import structlog
 
-from cdc.errors import MillraceError, SlotInUseError, SlotLagError, SourceError
+from cdc.errors import MillraceError, SlotInUseError, SlotLagError, SourceError, TableLockedError
 from cdc.health import Health, Heartbeat, Stage
 from cdc.metadata import SOURCE_HEARTBEAT
 from cdc.postgres import preflight, slot
@@ -38,6 +38,7 @@ _AGAIN_S: Final = 2.0
 _DROP_S: Final = 15.0
 _SESSION: Final = (
     "SET statement_timeout = '5s'",
+    "SET lock_timeout = '100ms'",
     "SET synchronous_commit = off",  # a heartbeat waits for no disk, nor for a standby
 )
 _BEAT: Final = "SELECT pg_logical_emit_message(true, %s::text, %s::text)::text"
@@ -139,7 +140,10 @@ class SlotWatch:
         if now < self._next_risks:
             return
         self._next_risks = now + RISKS_S
-        found = set(preflight.find_risks(connection, self._source, self._capture))
+        try:
+            found = set(preflight.find_risks(connection, self._source, self._capture))
+        except TableLockedError:
+            return  # PostgreSQL looks into each published table: another time
         for text in sorted(found - self._risks):
             log.warning(text)
         self._risks = found

@@ -13,9 +13,9 @@ from cdc.kafka.state import read_all
 from cdc.kafka.topics import LogTopics
 from cdc.modes import Patterns
 from cdc.postgres import catalog
-from cdc.postgres.captured import captured_tables
-from cdc.postgres.catalog import CapturedTable
+from cdc.postgres.captured import captured_tables, described_tables
 from cdc.postgres.connection import System
+from cdc.postgres.described import CapturedTable, TableDescription
 from cdc.postgres.reselect import Rereading
 from cdc.postgres.unique_keys import keyed_columns
 from cdc.readable import OpenTopic, Pipeline
@@ -78,10 +78,13 @@ def lookups(connection: psycopg.Connection, settings: CaptureSettings, reread: R
         found = catalog.publication_entries(connection, settings.publication_name, [oid])
         return found.get(oid, 0)
 
-    def present(oid: int, name: TableName) -> bool:
-        return CapturedTable(oid, name) in captured_tables(connection, settings)
+    def late(oid: int, name: TableName) -> TableDescription | None:
+        table = CapturedTable(oid, name)
+        if table not in captured_tables(connection, settings):
+            return None
+        return next(iter(described_tables(connection, settings, [table])), None)
 
-    return Lookups(describe, entry, reread, present)
+    return Lookups(describe, entry, reread, late)
 
 
 def open_tables(

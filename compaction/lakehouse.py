@@ -54,10 +54,10 @@ def compact_lakehouse(
     if last is None:
         return
     plans.forget(last.run - PLANS_KEPT)
-    for name in sorted(name for name, table in last.tables.items() if table.base):
+    for name in sorted(last.tables):
         target = DeltaTarget(session(), location, last.prefix, TableName.parse(name))
         with explained(name, settings.log.keep):
-            if target.exists():
+            if target.exists() and target.applied_run():
                 yield _compact(target, retention)
 
 

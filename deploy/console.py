@@ -9,23 +9,16 @@ from typing import Self
 
 import structlog
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    TaskID,
-    TextColumn,
-    TimeRemainingColumn,
-)
-from rich.progress import (
-    Progress as Bars,
-)
 
 from cdc.backfill import SnapshotBatch
-from cdc.postgres.catalog import TableDescription
+from cdc.postgres.described import TableDescription
 from cdc.records.schema import TableName
 from cdc.records.state import Progress
+from deploy.bars import TableBars
 
 log = structlog.get_logger()
+MOVE_S = 0.1
+"""How often a table's bar moves."""
 STREAMING_LINE_S = 30.0
 """How often a log file gets a line about streaming."""
 
@@ -60,18 +53,13 @@ class ConsoleObserver:
 
     def __init__(self, console: Console | None = None) -> None:
         self._console = console or Console(stderr=True)
-        self._bars = Bars(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn("rows"),
-            TimeRemainingColumn(),
-            console=self._console,
-            disable=not self._console.is_terminal,
-        )
-        self._tasks: dict[TableName, TaskID] = {}
+        self._bars = TableBars(self._console)
+        self._tables: dict[TableName, TableDescription] = {}
+        self._shown: set[TableName] = set()
+        self._pages_done: dict[TableName, int] = {}
         self._unfinished: set[TableName] = set()
         self._snapshot_started = self._last_line = time.monotonic()
+        self._next_move = 0.0
         self._rows = 0
         self._events = 0
 
@@ -87,30 +75,44 @@ class ConsoleObserver:
         self._bars.stop()
 
     def snapshot_started(self, tables: Sequence[TableDescription]) -> None:
-        """Show a bar for each table, against the number of rows that the catalog estimates."""
+        """Expect these tables."""
         self._snapshot_started = time.monotonic()
         self._unfinished = {table.name for table in tables}
-        self._tasks = {
-            table.name: self._bars.add_task(str(table.name), total=table.rows_estimated or None)
-            for table in tables
-        }
-        if tables:
-            self._bars.start()
+        self._tables = {table.name: table for table in tables}
+        self._shown.clear()
+        self._pages_done.clear()
+        self._rows = 0
 
     def snapshot_batch(self, batch: SnapshotBatch) -> None:
-        """Move the table's bar on."""
-        self._bars.update(self._tasks[batch.table], completed=batch.rows)
-        if not batch.table_done:
+        """Show how far the table is, by its pages and the catalog's guess at its rows."""
+        now = time.monotonic()
+        if batch.read is None and now < self._next_move and batch.table in self._shown:
             return
-        self._bars.update(self._tasks[batch.table], total=batch.rows)
+        self._next_move = now + MOVE_S
+        name, share = str(batch.table), self._share(batch)
+        if batch.table not in self._shown:
+            self._shown.add(batch.table)
+            table = self._tables[batch.table]
+            self._bars.begin(name, table.pages * table.block_bytes, batch.rows, share)
+        if not batch.is_done:
+            self._bars.move(name, batch.rows, share)
+            return
+        self._bars.done(name, batch.rows)
         self._rows += batch.rows
         self._unfinished.discard(batch.table)
-        if not self._console.is_terminal:
-            log.info("table read", table=str(batch.table), rows=batch.rows)
         if not self._unfinished:
             self._bars.stop()
             seconds = time.monotonic() - self._snapshot_started
             log.info("snapshot complete", rows=self._rows, seconds=round(seconds, 1))
+
+    def _share(self, batch: SnapshotBatch) -> float:
+        """How much of the table was read: whole chunks, and rows as far as anybody knows."""
+        if batch.read is not None:
+            self._pages_done[batch.table] = batch.pages_done
+        table = self._tables[batch.table]
+        by_pages = self._pages_done.get(batch.table, 0) / max(1, table.pages)
+        by_rows = batch.rows / table.rows_estimated if table.rows_estimated else 0.0
+        return min(max(by_pages, by_rows), 1.0)
 
     def streaming(self, progress: Progress) -> None:
         """Log a line now and then: how many events, and up to where."""

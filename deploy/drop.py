@@ -22,6 +22,7 @@ from cdc.records.topics import (
     dead_letter_topic,
     progress_topic,
     schema_topic,
+    signal_topic,
     table_topic,
 )
 from cdc.settings import Settings
@@ -92,7 +93,7 @@ def _drop_publication(settings: Settings) -> None:
 def _topics(settings: Settings) -> list[Step]:
     prefix = settings.capture.topic_prefix
     state = (progress_topic, schema_topic, table_topic)
-    own = [named(prefix) for named in (dead_letter_topic, claim_topic, *state)]
+    own = [named(prefix) for named in (signal_topic, dead_letter_topic, claim_topic, *state)]
     existing = LogAdmin(settings.kafka).partitions()
     # The state topics go last: without them nobody knows which data topics there are.
     names = [

@@ -19,7 +19,7 @@ from cdc.postgres import slot
 from cdc.postgres.connection import connect
 from cdc.postgres.slot_limits import concerns
 from cdc.records.position import Position
-from cdc.records.state import Phase, Progress, TableState
+from cdc.records.state import Phase, Progress, SnapshotRequest, TableState
 from cdc.records.topics import dead_letter_topic, progress_topic, table_topic
 from cdc.settings import Settings
 from cdc.wal.compiled import IMPLEMENTATION
@@ -44,14 +44,35 @@ class SlotStatus(BaseModel):
     failover: bool
 
 
+class RequestStatus(BaseModel):
+    """A read of a table that a signal asked for."""
+
+    signal: str
+    type: str
+    paused: bool
+    percent: float
+    rows: int
+    rows_per_s: float | None
+    left_s: float | None
+
+
 class TableStatus(BaseModel):
-    """A table in the log; ``percent`` of its snapshot, by chunks."""
+    """A table in the log; ``percent`` of its snapshot, and the reads that are under way.
+
+    Rates are since each began, pauses too.
+    """
 
     table: str
     topic: str
     phase: Phase
     percent: float
     rows: int
+    bytes_done: int | None = None
+    bytes_total: int | None = None
+    """Of the heap's pages, by the read under way or the last one; None: not known."""
+    rows_per_s: float | None = None
+    left_s: float | None = None
+    requests: list[RequestStatus] = []
 
 
 class SinkStatus(BaseModel):
@@ -147,14 +168,41 @@ def _slot(settings: Settings, problems: list[str]) -> SlotStatus | None:
 
 
 def _table(state: TableState) -> TableStatus:
-    done = state.phase is Phase.STREAMING
+    rate, left_s = _pace(state.rows_sent, state.share_read, state.begun_ms, state.ts_ms)
     return TableStatus(
         table=str(state.name),
         topic=state.topic,
         phase=state.phase,
-        percent=100.0 if done else 100.0 * state.chunks_done / max(1, state.chunks_total),
+        percent=100.0 * state.share_read,
         rows=state.rows_sent,
+        bytes_done=state.pages_done * state.block_bytes if state.block_bytes else None,
+        bytes_total=state.pages_total * state.block_bytes if state.block_bytes else None,
+        rows_per_s=rate,
+        left_s=left_s,
+        requests=[_request(state, request) for request in state.requests],
     )
+
+
+def _request(state: TableState, request: SnapshotRequest) -> RequestStatus:
+    share = state.share_of(request)
+    rate, left_s = _pace(request.rows, share, request.begun_ms, state.ts_ms)
+    return RequestStatus(
+        signal=request.signal,
+        type=request.kind,
+        paused=request.paused,
+        percent=100.0 * share,
+        rows=request.rows,
+        rows_per_s=rate,
+        left_s=None if request.paused else left_s,
+    )
+
+
+def _pace(rows: int, share: float, begun_ms: int, ts_ms: int) -> tuple[float | None, float | None]:
+    """Rows a second, and seconds left, of what is under way."""
+    took_s = (ts_ms - begun_ms) / 1_000
+    if not begun_ms or took_s <= 0 or not 0 < share < 1:
+        return None, None
+    return rows / took_s, took_s * (1 - share) / share
 
 
 def _log_lag_s(progress: Progress | None, found: SlotStatus | None) -> float | None:
@@ -270,7 +318,7 @@ def render(status: Status) -> Group:
     for table in status.tables:
         tables.add_row(
             Text(table.table),
-            "complete" if table.phase is Phase.STREAMING else f"{table.percent:.0f} %",
+            _snapshot_text(table),
             f"{table.rows:,}",
             Text(table.topic),
         )
@@ -295,6 +343,30 @@ def render(status: Status) -> Group:
     ]
     problems = [Text(f"problem: {problem}", style="red") for problem in status.problems]
     return Group(*parts, tables, *letters, sinks, *failures, *problems)
+
+
+def _snapshot_text(table: TableStatus) -> str:
+    """How far the table's rows are in the log, and what is being read again."""
+    text = "complete"
+    if table.phase is not Phase.STREAMING:
+        text = f"{table.percent:.0f} %{_bytes_text(table)}{_pace_text(table)}"
+    for one in table.requests:
+        percent = f"{one.percent:.0f} %{_bytes_text(table)}"
+        pace = " paused" if one.paused else _pace_text(one).removeprefix(",")
+        text += f"\n{one.type}: {percent}, {one.rows:,} rows,{pace}".rstrip(",")
+    return text
+
+
+def _bytes_text(table: TableStatus) -> str:
+    if table.bytes_done is None or table.bytes_total is None:
+        return ""
+    return f" of {_bytes(table.bytes_total)}"
+
+
+def _pace_text(one: TableStatus | RequestStatus) -> str:
+    if one.rows_per_s is None:
+        return ""
+    return f", {one.rows_per_s:,.0f} rows/s, {_seconds(one.left_s)} left"
 
 
 def _bytes(count: int) -> str:

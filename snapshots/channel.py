@@ -1,210 +1,178 @@
-"""Rows of the signal table → what is done: the channel ``source``; implements cdc.signals.Signals.
+"""Rows of the signal table, and of the signal topic → what is done; implements cdc.signals.Signals.
 
-What a signal asks for gets into the tables' state records in the same Kafka transaction as the
-signal's own event: after a start it is neither forgotten nor done twice. A signal that can't be
-followed is a warning, never an error.
+The channels are Debezium's ``source`` and ``kafka``. What a signal asks for is the same in both
+(requests.py).
+https://debezium.io/documentation/reference/3.6/configuration/signalling.html
 """
 
-import re
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Final
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 import structlog
 
 from cdc.changes import Row
-from cdc.modes import Patterns
+from cdc.kafka.follow import Followed, Follower
+from cdc.records.position import Position
 from cdc.records.record import Record
 from cdc.records.schema import TableName
-from cdc.records.state import SnapshotRequest
 from cdc.settings import CaptureSettings, Settings
-from cdc.signals import SeenRow
+from cdc.signals import NOTHING, Place, SeenRow, SignalPlace, Told, Watch
 from cdc.tables import Tables
+from cdc.wal.messages import Relation
+from snapshots.arrivals import Arrivals
 from snapshots.incremental import IncrementalSnapshots
-from snapshots.signals import (
-    ExecuteSnapshot,
-    LogMessage,
-    PauseSnapshot,
-    ResumeSnapshot,
-    Signal,
-    SignalError,
-    StopSnapshot,
-    parse,
-)
-from snapshots.windows import CLOSE, OPEN, WindowReader
+from snapshots.pace import Pace
+from snapshots.requests import Requests
+from snapshots.watermarks import CLOSE, Watermarks
+from snapshots.windows import WindowReader
 
 log = structlog.get_logger()
 
 SOURCE: Final = "source"
+KAFKA: Final = "kafka"
 
 
-def open_channel(settings: Settings, tables: Tables) -> "SourceChannel | None":
-    """The channel that the settings ask for, if any."""
+def open_channel(pace: Pace, settings: Settings, tables: Tables, place: SignalPlace) -> "Channels":
+    """The channels that the settings ask for; the topic is followed from a place on."""
     capture = settings.capture
-    for other in set(capture.signal_enabled_channels) - {SOURCE}:
+    for other in set(capture.signal_enabled_channels) - {SOURCE, KAFKA}:
         log.warning("signal.enabled.channels: there is no such channel", channel=other)
+    own = _signal_table(capture, tables)
+    topic = capture.signal_topic
+    marks = own if capture.watermarks_in_table else None
+    reader = WindowReader(settings, Watermarks(capture, marks), pace)
+    incremental = IncrementalSnapshots(reader, tables, capture.snapshot_chunk_bytes)
+    follower = Follower(settings.kafka, topic, *place) if topic else None
+    arrivals = Arrivals(reader, tables, capture)
+    return Channels(capture, own, tables, incremental, arrivals, follower, place)
+
+
+def _signal_table(capture: CaptureSettings, tables: Tables) -> TableName | None:
     name = capture.signal_data_collection
     if name is None or SOURCE not in capture.signal_enabled_channels:
         return None
-    namespace, _, table = name.partition(".")
-    own = TableName(namespace, table)
+    own = TableName(*name.split(".", 1))
     if own not in tables.states:
         log.warning("signal.data.collection: there is no such table", table=name)
-    reader = WindowReader(settings.source, capture, own)
-    return SourceChannel(capture, own, tables, IncrementalSnapshots(reader, tables))
+    return own
 
 
-class SourceChannel:
-    """Follows the signals of one table."""
+class Channels:
+    """Follows the signals of one table, and of one topic."""
 
     def __init__(
         self,
         settings: CaptureSettings,
-        own: TableName,
+        own: TableName | None,
         tables: Tables,
         incremental: IncrementalSnapshots,
+        arrivals: Arrivals,
+        follower: Follower | None,
+        place: SignalPlace,
     ) -> None:
-        self._settings = settings
+        """``own`` is the table of signals."""
         self._own = own
+        self._name = settings.topic_prefix.encode()
         self._tables = tables
         self._incremental = incremental
+        self._arrivals = arrivals
+        self._requests = Requests(settings, tables)
         self._deletes = settings.incremental_snapshot_watermarking_strategy == "insert_delete"
+        self._follower = follower
+        self.place = place
 
     def watches(self, table: TableName) -> bool:
-        """The signal table, and those that are being read in chunks."""
-        if table == self._own:
-            return True
-        state = self._tables.states.get(table)
-        return state is not None and any(one.kind == "incremental" for one in state.requests)
+        """The signal table, and those that are being read."""
+        return table == self._own or self._incremental.watches(table)
 
-    def saw(self, row: SeenRow) -> list[Record]:
+    def watch(self, relation: Relation) -> Watch | None:
+        """How changes of a table that is being read are told; the signal table's are shown."""
+        if TableName(relation.namespace, relation.name) == self._own:
+            return None
+        return self._incremental.watch(relation)
+
+    def announced(self, relation: Relation) -> None:
+        """Take notice of how a table's rows look from here on."""
+        self._incremental.announced(relation)
+
+    def saw(self, row: SeenRow) -> Told:
         """Follow a signal, or take notice of a changed row."""
-        if row.table != self._own:
-            self._incremental.changed(row)
-            return []
         self._incremental.changed(row)  # the signal table may be read, too
+        if row.table != self._own:
+            return NOTHING
         if row.new is None:
             deleted = _text(row.old, 0)
-            return self._incremental.closed(deleted, row.position) if self._deletes else []
+            return self._passed(deleted, "-open", row.position) if self._deletes else NOTHING
         if row.old is not None:
-            return []  # an UPDATE is no signal
+            return NOTHING  # an UPDATE is no signal
         row_id, kind = _text(row.new, 0), _text(row.new, 1)
-        if kind == OPEN:
-            self._incremental.opened(row_id)
-        elif kind == CLOSE:
-            return self._incremental.closed(row_id, row.position)
-        return self._followed(row_id, kind, _text(row.new, 2))
+        if kind == CLOSE:
+            return self._passed(row_id, "-close", row.position)
+        return Told([], self._requests.follow(row_id, kind, _text(row.new, 2), row.position))
 
-    def turn(self) -> list[Record]:
-        """Begin the next window where none is open."""
-        return self._incremental.turn()
+    def passed(self, watermark: str, position: Position) -> Told:
+        """Take notice of a watermark."""
+        return self._incremental.passed(watermark, position)
+
+    def turn(self, place: Place) -> Told:
+        """Follow what has come by the topic; begin chunks where threads are free."""
+        records: list[Record] = []
+        if self._follower is not None:
+            for sent in self._follower.take():
+                records += self._sent(sent, place.reached)
+                self.place = SignalPlace(sent.topic_id, sent.offset + 1)
+        records += self._arrivals.turn(place.reached)
+        events, states = self._incremental.turn(place)
+        return Told(events, [*records, *states])
+
+    @property
+    def awaits_stream(self) -> bool:
+        """Whether a chunk waits for the stream to say how far it is."""
+        return self._incremental.awaits_stream
 
     @property
     def blocking(self) -> Mapping[TableName, str | None]:
         """The tables that are to be read while streaming pauses, in order."""
-        asked = sorted(
-            (request.order, state.name, request.condition)
-            for state in map(self._tables.states.__getitem__, self._tables.requested)
-            for request in state.requests
-            if request.kind == "blocking"
-        )
-        return {name: condition for _, name, condition in asked}
+        return self._requests.blocking
 
     def blocking_done(self, tables: Sequence[TableName]) -> list[Record]:
         """Take notice that these were read."""
-        return [
-            self._tables.set_requests(table, [one for one in asked if one.kind != "blocking"])
-            for table in tables
-            if (asked := self._tables.states[table].requests)
-        ]
+        return self._requests.blocking_done(tables)
 
     def close(self) -> None:
         """End what goes on in the background."""
         self._incremental.close()
+        if self._follower is not None:
+            self._follower.close()
 
-    def _followed(self, row_id: str, kind: str, data: str) -> list[Record]:
-        try:
-            signal = parse(kind, data)
-            return [] if signal is None else self._do(row_id, signal)
-        except SignalError as error:
-            log.warning("a signal is ignored", signal=row_id, type=kind, reason=str(error))
+    def _passed(self, row_id: str, end: str, position: Position) -> Told:
+        return self.passed(row_id.removesuffix(end), position) if row_id.endswith(end) else NOTHING
+
+    def _sent(self, sent: Followed, position: Position) -> list[Record]:
+        """Follow a record of the topic; those with another key are for others."""
+        if sent.key != self._name or not sent.value:
             return []
-
-    def _do(self, row_id: str, signal: Signal) -> list[Record]:
-        match signal:
-            case ExecuteSnapshot():
-                return self._ask(row_id, signal)
-            case StopSnapshot(collections):
-                return self._change(self._matching(collections or (".*",)), None)
-            case PauseSnapshot():
-                return self._change(self._matching((".*",)), {"paused": True})
-            case ResumeSnapshot():
-                return self._change(self._matching((".*",)), {"paused": False})
-            case LogMessage(message):
-                log.info("signal", signal=row_id, message=message)
-                return []
-
-    def _ask(self, row_id: str, signal: ExecuteSnapshot) -> list[Record]:
-        asked = [one for state in self._tables.states.values() for one in state.requests]
-        last = max((one.order for one in asked), default=0)
-        paused = signal.kind == "incremental" and any(one.paused for one in asked)
-        conditions = [(_patterns((name,)), text) for name, text in signal.conditions]
-        names = self._matching(signal.collections)
-        records = []
-        for order, table in enumerate(names, last + 1):
-            found = [text for pattern, text in conditions if pattern.match(str(table))]
-            request = SnapshotRequest(
-                kind=signal.kind,
-                signal=row_id,
-                order=order,
-                condition=found[0] if found else None,
-                paused=paused,
+        try:
+            signal = json.loads(sent.value)
+        except (ValueError, RecursionError):
+            signal = None
+        if not isinstance(signal, dict):
+            log.warning(
+                "a signal is ignored", offset=sent.offset, reason="its value isn't a JSON object"
             )
-            before = [
-                one
-                for one in self._tables.states[table].requests
-                if signal.kind == "incremental" or one.kind == "incremental"
-            ]
-            records.append(self._tables.set_requests(table, [*before, request]))
-        log.info(
-            "snapshot asked for", signal=row_id, type=signal.kind, tables=list(map(str, names))
-        )
-        return records
+            return []
+        data = _data(signal.get("data"))
+        row_id = str(signal.get("id") or sent.offset)
+        return self._requests.follow(row_id, str(signal.get("type")), data, position)
 
-    def _matching(self, collections: Sequence[str]) -> list[TableName]:
-        """The captured tables whose names match, by the first pattern that does."""
-        found: dict[TableName, None] = {}
-        captured = [name for name in self._tables.states if self._settings.captures(str(name))]
-        for collection in collections:
-            pattern = _patterns((collection,))
-            names = sorted(name for name in captured if pattern.match(str(name)))
-            if not names:
-                log.warning("a signal names no captured table", name=collection)
-            found.update(dict.fromkeys(names))
-        return list(found)
 
-    def _change(
-        self, tables: Iterable[TableName], update: Mapping[str, object] | None
-    ) -> list[Record]:
-        """Change the tables' incremental requests, or take them away."""
-        records = []
-        for table in tables:
-            asked = self._tables.states[table].requests
-            others = [one for one in asked if one.kind != "incremental"]
-            own = [one for one in asked if one.kind == "incremental"]
-            if own:
-                changed = [one.model_copy(update=dict(update)) for one in own] if update else []
-                records.append(self._tables.set_requests(table, [*others, *changed]))
-        return records
+def _data(given: object) -> str | Mapping[str, Any] | None:
+    """A signal's data are an object; a text is one within, as it is in the table."""
+    return given if given is None or isinstance(given, str | Mapping) else json.dumps(given)
 
 
 def _text(row: Row | None, index: int) -> str:
     """A column of a signal; NULL, and what isn't there, is empty."""
     value = row[index] if row is not None and index < len(row) else None
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else ""
-
-
-def _patterns(patterns: tuple[str, ...]) -> Patterns:
-    try:
-        return Patterns(patterns)
-    except re.error as error:
-        raise SignalError(f"{patterns[0]!r} is no regular expression: {error}") from None

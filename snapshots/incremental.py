@@ -1,180 +1,359 @@
 """Requests, watermarks and changed rows → the rows of chunks, in their place in the stream.
 
-A chunk is read while the stream goes on, between two watermarks in the signal table (DBLog). Its
-rows get into the log where the second one arrives, with its position, together with how far the
-table is: a start goes on behind the last chunk. Rows of which the stream had a newer state are left
-out (overtaken.py).
+Chunks are read while the stream goes on (DBLog). A chunk's rows get into the log where its
+watermark arrives, with that position, together with how far the table is: a start goes on with what
+is missing. Rows of which the stream had a newer state are left out (changes.py).
+
+Between two chunks an update may move a row to a page that was read before. Its event is in the log
+then, with values that it left unchanged: those are read again while a table has requests
+(cdc/completion.py).
 https://arxiv.org/abs/2010.12597
 """
 
 import time
-import uuid
-from collections.abc import Callable, Iterable
-from typing import Final
+from collections.abc import Callable
+from typing import Final, Literal
 
 import structlog
 
-from cdc.changes import Read, Row
-from cdc.errors import MillraceError
-from cdc.postgres.catalog import CapturedTable
-from cdc.records.position import Position
-from cdc.records.record import Record
-from cdc.records.state import SnapshotRequest
+from cdc.changes import Read
+from cdc.copied import Copied
+from cdc.errors import MillraceError, SourceUnreachableError, TableGoneError
+from cdc.faults import FaultPoint, reach
+from cdc.postgres.described import CapturedTable
+from cdc.records.position import Lsn, Position
+from cdc.records.record import Part, Record
+from cdc.records.schema import TableName
+from cdc.records.state import SnapshotOutcome, SnapshotRequest
 from cdc.reference import INCREMENTAL
-from cdc.signals import SeenRow
+from cdc.signals import NOTHING, SeenRow, Told, Watch
+from cdc.signals import Place as StreamPlace
 from cdc.tables import Tables
-from snapshots.keyset import Chunk
-from snapshots.overtaken import Changes
-from snapshots.windows import Reading, Wanted, WatermarkError, WindowReader
+from cdc.translation import Limits
+from cdc.wal.messages import Relation
+from snapshots.chunk import AlteredError, Chunk
+from snapshots.requests import queued
+from snapshots.watermarks import WatermarkError, is_past
+from snapshots.windows import WindowReader
+from snapshots.work import Begun, Work
 
 log = structlog.get_logger()
-
-RETRY_S: Final = 1.0
-RETRY_S_MAX: Final = 30.0
+_IN_FLIGHT: Final = 2
+"""Chunks per thread: one is read while another one waits for its watermark."""
+LAG_S: Final = 1.0
+"""A stream that takes longer to what was read is behind: it isn't given more to do."""
+_UNLIMITED: Final = Limits(1 << 60, 1 << 60)
+_WATERMARK_REMEDY: Final = (
+    "let the role in [source] EXECUTE pg_logical_emit_message(boolean, text, text); or, where the"
+    " incremental.snapshot.watermarking.strategy is another one, INSERT into (and DELETE from) the"
+    " signal table, whose first columns are id, type and data"
+)
+ASKED: Final = ("initial", "incremental")
+"""The kinds of requests that are served here."""
 
 
 class IncrementalSnapshots:
-    """Serves the requests of kind incremental, one chunk at a time."""
+    """Serves the requests of kinds initial and incremental, some chunks at a time."""
 
     def __init__(
         self,
         reader: WindowReader,
         tables: Tables,
+        chunk_bytes: int,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        """``chunk_bytes``: of a table's file, at most."""
         self._reader = reader
         self._tables = tables
+        self._chunk_bytes = chunk_bytes
         self._clock = clock
-        self._reading: Reading | None = None
-        self._is_open = False
-        self._changes = Changes(tables.key_names)
-        self._not_before = 0.0
-        self._delay_s = RETRY_S
+        self._works: dict[TableName, Work] = {}
+        self._served = -1
+        self._place: StreamPlace | None = None
 
-    def turn(self) -> list[Record]:
-        """Begin the next window where none is open; returns the records of what was given up."""
-        if self._reading is None:
-            wanted = self._wanted()
-            if wanted and self._clock() >= self._not_before:
-                self._reading = self._reader.start(str(uuid.uuid4()), wanted)
-            return []
-        if self._reading.failure is not None:
-            return self._failed(self._reading.failure)
-        if self._reading.job is not None and self._reading.job.done():
-            self._reading.job.result()  # raises what is a bug of ours
-        return []
+    def watches(self, table: TableName) -> bool:
+        """Whether a table is being read."""
+        return table in self._works
+
+    def watch(self, relation: Relation) -> Watch | None:
+        """How its changes are told."""
+        work = self._works.get(TableName(relation.namespace, relation.name))
+        names = [column.name for column in relation.columns]
+        key = work.changes.key if work is not None else ()
+        if work is None or not key or not set(key) <= set(names):
+            return None
+        return Watch(tuple(map(names.index, key)), work.changes.of)
+
+    def announced(self, relation: Relation) -> None:
+        """Take notice of how a table's rows look from here on."""
+        work = self._works.get(TableName(relation.namespace, relation.name))
+        if work is not None:
+            work.changes.announce(relation)
 
     def changed(self, row: SeenRow) -> None:
         """Take notice of a change to a table that is being read."""
-        asked = self._tables.states[row.table].requests
-        if not any(one.kind == "incremental" and not one.paused for one in asked):
-            return
-        self._changes.note(row, inside=self._is_open)
+        if row.table in self._works:
+            self._works[row.table].changes.note(row)
 
-    def opened(self, row_id: str) -> None:
-        """Take notice of a watermark: what changes from here on is newer than the chunk."""
-        if self._reading is not None and row_id == f"{self._reading.name}-open":
-            self._is_open = True
+    def turn(self, place: StreamPlace) -> Told:
+        """Begin chunks where threads are free; returns what is due without a watermark."""
+        self._place = place
+        if self._served != self._tables.requested_changes:
+            self._served = self._tables.requested_changes
+            self._follow_requests(place.reached.commit_lsn)
+        told = self._landed(place)
+        now = self._clock()
+        for work in list(self._works.values()):
+            told.states.extend(self._look_after(work, now))
+        works = sorted(self._works.values(), key=lambda one: one.request.order)
+        self._reader.measure(is_busy=bool(works))
+        if any(work.waits_s(now) > LAG_S for work in works):
+            return told
+        free = _IN_FLIGHT * self._reader.threads - sum(work.in_flight for work in works)
+        for work in works:
+            while free > 0 and now >= work.not_before and self._begin(work):
+                free -= 1
+        return told
 
-    def closed(self, row_id: str, position: Position) -> list[Record]:
+    @property
+    def awaits_stream(self) -> bool:
+        """Whether something was read whose place the stream hasn't reached, without a watermark."""
+        return any(job.behind for work in self._works.values() for job in work.jobs.values())
+
+    def _landed(self, place: StreamPlace) -> Told:
+        """What has no watermark, and whose place the stream has reached."""
+        told = Told([], [])
+        if place.transaction is not None:
+            return told
+        for work in list(self._works.values()):
+            for number, job in work.jobs.items():
+                if job.behind is not None and is_past(place.flush_lsn, job.behind):
+                    events, states = self.passed(number, place.reached)
+                    told.events.extend(events)
+                    told.states.extend(states)
+        return told
+
+    def passed(self, watermark: str, position: Position) -> Told:
         """Take notice of a watermark; returns the chunk's rows, which have its position."""
-        reading = self._reading
-        if reading is None or not self._is_open or not row_id.startswith(reading.name):
-            return []
-        self._reading, self._is_open = None, False
-        window = reading.window
-        if window is None:
-            raise AssertionError("a watermark that was written before its window was read")
-        self._delay_s = RETRY_S
-        records = [self._finish(wanted) for wanted in window.finished if self._is_asked(wanted)]
-        for wanted in window.finished:
-            log.info("incremental snapshot: table read", table=str(wanted.table.name))
-        for refused in window.refused:
-            if self._is_asked(refused.wanted):
-                _warn(refused.wanted, refused.error)
-                records.append(self._finish(refused.wanted))
-        if window.chunk is None or window.of is None:
-            self._changes.clear()
-            return records
-        kept = self._changes.kept(window.chunk)
-        if kept is not None and self._is_asked(window.of):
-            records += self._rows(window.chunk, kept, position)
-            records.append(self._advance(window.of, window.chunk))
-        return records
+        for name, work in self._works.items():
+            asked = self._tables.states[name].requests
+            if not any(work.request.is_same(one) for one in asked):
+                continue  # a signal has ended it, right before
+            if (mark := work.marks.pop(watermark, None)) is not None and mark.found:
+                return self._reset(work, position)
+            if (begun := work.chunks.pop(watermark, None)) is not None:
+                told = self._chunk(work, begun, position)
+                work.changes.ended(watermark)
+                return told
+        return NOTHING
 
     def close(self) -> None:
         """End what goes on in the background."""
         self._reader.close()
 
-    def _wanted(self) -> list[Wanted]:
-        """What is to be read, in order."""
-        wanted = [
-            Wanted(CapturedTable(state.oid, state.name), request)
-            for state in map(self._tables.states.__getitem__, self._tables.requested)
-            for request in state.requests
-            if request.kind == "incremental" and not request.paused
-        ]
-        return sorted(wanted, key=lambda one: one.request.order)
+    def _follow_requests(self, reached: Lsn) -> None:
+        """Begin to watch tables that are to be read, and leave those that aren't any more."""
+        wanted: dict[TableName, SnapshotRequest] = {}
+        for name in self._tables.requested:
+            asked = [one for one in self._tables.states[name].requests if one.kind in ASKED]
+            if asked:
+                wanted[name] = min(asked, key=lambda one: one.order)
+        before = set(self._works)
+        for name, work in list(self._works.items()):
+            request = wanted.get(name)
+            if request is None or not work.request.is_same(request):
+                del self._works[name]
+            else:
+                work.request = request
+        # Not all at once: changes of each cost something to remember.
+        room = _IN_FLIGHT * self._reader.threads
+        room -= sum(not work.request.paused for work in self._works.values())
+        for name in sorted(wanted.keys() - self._works.keys(), key=lambda one: wanted[one].order):
+            if room > 0 and not wanted[name].paused:
+                room -= 1
+                self._watch(name, wanted[name], reached)
+        if before != set(self._works):
+            self._tell_anew()
 
-    def _is_asked(self, wanted: Wanted) -> bool:
-        """Whether nobody has stopped it, or begun it anew, meanwhile."""
-        asked = self._tables.states[wanted.table.name].requests
-        return any(_same(request, wanted.request) for request in asked)
+    def _watch(self, name: TableName, request: SnapshotRequest, reached: Lsn) -> None:
+        state = self._tables.states[name]
+        captured = CapturedTable(state.oid, name)
+        fence = max(reached, state.snapshot_lsn)  # what is before that isn't told
+        self._works[name] = Work(captured, request, fence, self._chunk_bytes)
 
-    def _finish(self, wanted: Wanted) -> Record:
-        return self._replace(wanted, ())
+    def _tell_anew(self) -> None:
+        """Changes are to be told in another way from here on."""
+        self._tables.watched_anew()
+        self._served = self._tables.requested_changes
 
-    def _advance(self, wanted: Wanted, chunk: Chunk) -> Record:
-        last = tuple((value or b"").decode() for value in chunk.keys[-1])
-        (now,) = (
-            request
-            for request in self._tables.states[wanted.table.name].requests
-            if _same(request, wanted.request)
-        )
-        place = {"last_key": last, "max_key": chunk.max_key}
-        return self._replace(wanted, (now.model_copy(update=place),))
-
-    def _replace(self, wanted: Wanted, by: Iterable[SnapshotRequest]) -> Record:
-        table = wanted.table.name
-        asked = self._tables.states[table].requests
-        others = [one for one in asked if not _same(one, wanted.request)]
-        return self._tables.set_requests(table, sorted([*others, *by], key=lambda one: one.order))
-
-    def _rows(self, chunk: Chunk, kept: list[Row], position: Position) -> list[Record]:
-        encoder, records = self._tables.chunk_encoder(chunk.table, position)
-        marker = Read(INCREMENTAL)
-        for row in kept:
-            records += encoder.marked_row(row, position, position.commit_lsn, chunk.read_us, marker)
+    def _look_after(self, work: Work, now: float) -> list[Record]:
+        """Take in what came to an end without a watermark."""
+        assert self._place is not None  # noqa: S101 (turn sets it)
+        reached = self._place.reached
+        work.remember(reached.commit_lsn)
+        records = [one for error in work.failures() for one in self._failed(work, error, now)]
+        if work.looking is not None and (known := work.looking.found) is not None:
+            work.learn(known)
+            work.remember(reached.commit_lsn)
+            self._tell_anew()
+            if work.is_read:
+                records += self._finish(work, reached)
         return records
 
-    def _failed(self, error: MillraceError | WatermarkError) -> list[Record]:
-        """A window that came to nothing: try again, or give up where that can't help."""
-        self._reading, self._is_open = None, False
+    def _begin(self, work: Work) -> bool:
+        """Begin what comes next for a table; returns whether there is anything."""
+        assert self._place is not None  # noqa: S101 (turn sets it)
+        if work.request.paused:
+            return False
+        if work.known is None:
+            if work.looking is not None:
+                return False
+            work.looking = self._reader.look(work.captured, self._streamed(work))
+            return True
+        if work.request.reset:
+            if not work.marks:
+                job = self._reader.mark()
+                work.marks[job.id] = job
+            return False
+        rows_max = self._reader.rows_max
+        place = work.next_place(rows_max) if rows_max else None
+        if place is None:
+            return False
+        work.add(self._reader.read(work.known, place, self._streamed(work)), place)
+        return True
+
+    def _streamed(self, work: Work) -> Lsn:
+        """What a chunk has to show: all whole transactions, and the one that the fence is in."""
+        assert self._place is not None  # noqa: S101 (turn sets it)
+        whole = self._place.flush_lsn
+        return Lsn(work.fence + 1) if work.fence > whole else whole
+
+    def _reset(self, work: Work, position: Position) -> Told:
+        """From here on the log has nothing of the table: it begins anew."""
+        assert work.known is not None  # noqa: S101 (it was, before the watermark was written)
+        asked = self._tables.states[work.captured.name].requests
+        (now,) = (one for one in asked if one.is_same(work.request))
+        first = SnapshotRequest(
+            kind="initial", signal=now.signal, order=now.order, paused=now.paused
+        )
+        others = (one for one in asked if one is not now and one.kind != "initial")
+        events, states = self._tables.begin_anew(work.known.table, position, (first, *others))
+        return Told([*events], states)
+
+    def _chunk(self, work: Work, begun: Begun, at: Position) -> Told:
+        chunk = begun.found
+        self._reader.pace.took(chunk.number if chunk else 0, begun.place.rows_max)
+        stale = None if chunk is None else self._stale(work, chunk, begun)
+        if chunk is None or stale is None:
+            return NOTHING  # its range is still missing: it is read once more
+        work.changes.settle(chunk.visibility, list(work.chunks))
+        started = self._clock()
+        copied, states = self._copied(work, chunk, stale, at)
+        events: list[Part] = []
+        fed, size = 0, len(chunk.rows)
+        while fed < size:
+            fed = copied.feed(chunk.rows, fed, size, _UNLIMITED)
+            events += copied.take()
+        work.has_read(chunk, begun.place, copied.rows, self._clock() - started)
+        states += self._finish(work, at) if work.is_read else self._advance(work, at)
+        reach(FaultPoint.CHUNK_TAKEN)
+        return Told(events, states)
+
+    def _stale(self, work: Work, chunk: Chunk, begun: Begun) -> frozenset[bytes] | None:
+        """The keys of rows that are left out; None: nothing of the chunk can be used."""
+        assert self._place is not None  # noqa: S101 (chunks are begun by turn)
+        if (
+            begun.forgotten != work.changes.forgotten
+            or chunk.known.table.told_apart_by != work.changes.key
+            or not work.changes.fits(chunk.known.table, begun.announced)
+        ):
+            return None
+        if begun.fence:
+            if not chunk.visibility.shows_all_before(begun.fence, self._place.committed_at):
+                return None
+            work.fence = Lsn(0)
+        return work.changes.stale(chunk.visibility)
+
+    def _copied(
+        self, work: Work, chunk: Chunk, stale: frozenset[bytes], at: Position
+    ) -> tuple[Copied, list[Record]]:
+        table, read = chunk.known.table, Read()
+        columns = [column.name for column in table.columns]
+        if work.request.kind == "initial":
+            encoder, states = self._tables.snapshot_encoder(table, at)
+        else:
+            encoder, states = self._tables.chunk_encoder(table, at)
+            read = Read(INCREMENTAL)
+        key = tuple(map(columns.index, table.told_apart_by))
+        copied = Copied(encoder, at, at.commit_lsn, chunk.read_us, read, key=key, extra=1)
+        copied.stale = stale
+        return copied, states
+
+    def _advance(self, work: Work, at: Position) -> list[Record]:
+        name, request = work.captured.name, work.request
+        total, done = work.pages
+        state = self._tables.advance(name, request, total, done)
+        if (news := work.news(self._clock())) is not None:
+            log.info("rows are read while streaming", table=str(name), **news)
+        if request.kind == "initial":
+            return [state]
+        left = queued(self._tables)
+        tell = self._tables.notifications
+        return [state, *tell.chunk(at, left, name, request.signal, (done, total))]
+
+    def _finish(self, work: Work, at: Position, reason: str = "") -> list[Record]:
+        """Note how a table has ended, and tell; ``reason`` is why it couldn't be read."""
+        name, request = work.captured.name, work.request
+        pages = work.pages[0] if work.known else self._tables.states[name].pages_total
+        del self._works[name]
+        self._tell_anew()
+        tell, rows = self._tables.notifications, request.rows
+        if not reason:
+            log.info("table read", table=str(name), rows=rows, snapshot=request.kind)
+        status: Literal["SUCCEEDED", "EMPTY", "SQL_EXCEPTION"]
+        status = "SQL_EXCEPTION" if reason else "SUCCEEDED" if rows else "EMPTY"
+        outcome = SnapshotOutcome(signal=request.signal, status=status, rows=rows, reason=reason)
+        if request.kind == "initial":
+            asked = outcome if request.signal else None
+            records = [self._tables.finish(name, request, at, pages, asked)]
+            records += tell.initial_table_done(at, [name], name, rows)
+            if self._tables.is_all_read:
+                records += tell.initial("COMPLETED", at)
+            return records
+        records = tell.table_done(at, queued(self._tables), name, outcome)
+        records.insert(0, self._tables.finish(name, request, at, pages, outcome))
+        if not queued(self._tables):
+            records += tell.incremental("COMPLETED", at, request.signal)
+            if not work.is_end_told:
+                self._reader.tell_end()
+        return records
+
+    def _failed(self, work: Work, error: Exception, now: float) -> list[Record]:
+        """Something came to nothing: try again, or give up where that can't help."""
+        work.known = None
+        if isinstance(error, AlteredError):
+            return []
+        name, remedy = str(work.captured.name), ""
         if isinstance(error, WatermarkError):
-            log.error(
-                "incremental snapshots are given up: the signal table refuses watermarks",
-                reason=error.reason.what,
-                remedy="let its owner GRANT INSERT (and DELETE) on it to the role in [source], with"
-                " the columns id, type and data first; then send the signal again",
-            )
-            return [self._finish(wanted) for wanted in self._wanted()]
-        log.warning("incremental snapshot: trying again", reason=error.what, delay_s=self._delay_s)
-        self._not_before = self._clock() + self._delay_s
-        self._delay_s = min(2 * self._delay_s, RETRY_S_MAX)
+            error, remedy = error.reason, _WATERMARK_REMEDY
+        if not isinstance(error, MillraceError):
+            raise error  # a bug of ours
+        told = {"table": name, "reason": error.what, "remedy": remedy or error.remedy}
+        if work.request.kind == "incremental" and not isinstance(error, SourceUnreachableError):
+            log.warning("an incremental snapshot is given up", signal=work.request.signal, **told)
+            assert self._place is not None  # noqa: S101 (turn sets it)
+            return self._finish(work, self._place.reached, error.what)
+        if isinstance(error, TableGoneError):
+            log.warning("a table is gone before all of it was read", **told)
+            return self._leave(work)
+        if work.wait(now):
+            log.warning("a table can't be read: trying again", delay_s=work.delay_s, **told)
         return []
 
-
-def _same(one: SnapshotRequest, other: SnapshotRequest) -> bool:
-    """Whether it is one request, at the same place; it may have been paused meanwhile."""
-    place = one.signal, one.order, one.last_key
-    return place == (other.signal, other.order, other.last_key)
-
-
-def _warn(wanted: Wanted, error: MillraceError) -> None:
-    log.warning(
-        "incremental snapshot: a table is left out",
-        table=str(wanted.table.name),
-        signal=wanted.request.signal,
-        reason=error.what,
-        remedy=error.remedy,
-    )
+    def _leave(self, work: Work) -> list[Record]:
+        """Nothing more is to be read of a table, which never gets whole."""
+        name = work.captured.name
+        del self._works[name]
+        asked = self._tables.states[name].requests
+        left = [one for one in asked if not one.is_same(work.request)]
+        return [self._tables.set_requests(name, left)]

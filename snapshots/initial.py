@@ -1,15 +1,11 @@
-"""An exported snapshot and tables → batches of encoded rows, consistent with the stream.
+"""An exported snapshot and tables → batches of records, consistent with the stream.
 
-Each table is read in a transaction of its own that imports the snapshot, so that its lock (the
-one of a plain SELECT) goes when the table is done. The connection that exported the snapshot must
-stay open and idle until the end.
-
-A table that was rewritten between the snapshot and our lock looks empty to the snapshot
-(https://www.postgresql.org/docs/current/mvcc-caveats.html), which would lose its rows without a
-word. So its file is compared first: pg_class is read as of the snapshot, pg_relation_filenode()
-as of now.
+The connection that exported the snapshot must stay open and idle until the end. bulk.py reads from
+several connections at once; Debezium's events, whose order and markers say where in the snapshot a
+row stands, are read by one connection, table by table.
 """
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
@@ -18,49 +14,37 @@ from psycopg import sql
 
 from cdc.backfill import FIRST, Again, SnapshotBatch
 from cdc.changes import Read
-from cdc.errors import (
-    SourceError,
-    SourceUnreachableError,
-    TableChangedError,
-    TableRefusedError,
-)
-from cdc.postgres.catalog import Leaf, TableDescription
+from cdc.copied import Copied
 from cdc.postgres.connection import connect, query
-from cdc.postgres.failures import blaming, place
+from cdc.postgres.described import TableDescription
+from cdc.postgres.failures import blaming
 from cdc.postgres.slot import ExportedSnapshot
-from cdc.readable import Encoder, ReadableEncoder, snapshot_records
+from cdc.readable import Encoder
 from cdc.records.position import Position
 from cdc.settings import CaptureSettings, LibraryOptions
-from snapshots.chunks import plan
-from snapshots.markers import marked
-from snapshots.reader import Limits, Rows, any_row, of_chunk, of_statement, of_tree, read
+from snapshots.bulk import Bulk
+from snapshots.imported import NOW_US, begin, lock
+from snapshots.markers import Marked, Marker
+from snapshots.pace import Pace
+from snapshots.pages import ALL
+from snapshots.probe import Probe
+from snapshots.reader import PAUSE_S, any_row, of_range, of_statement, of_tree, read
 
-_LOCK_TIMEOUT: Final = "10s"
-_NOW_US: Final = "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::int8"
-_UNCHANGED: Final = """
-SELECT c.relfilenode = pg_relation_filenode(c.oid) FROM pg_class c WHERE c.oid = %s
-"""
 _HAS_CHILDREN: Final = "SELECT relhassubclass FROM pg_class WHERE oid = %s"
 _NEWEST_XID: Final = """
 SELECT (pg_snapshot_xmax(pg_current_snapshot())::text::int8 - 1) & 4294967295
 """
-_CURRENT_OID: Final = "SELECT to_regclass(format('%%I.%%I', %s::text, %s::text))::oid"
 
 
 class InitialSnapshot:
     """Reads existing rows; implements cdc.backfill.Backfill."""
 
-    def __init__(
-        self,
-        source: LibraryOptions,
-        settings: CaptureSettings,
-        *,
-        limits: Limits = Limits(),  # noqa: B008 (immutable)
-    ) -> None:
+    def __init__(self, source: LibraryOptions, settings: CaptureSettings, pace: Pace) -> None:
         self._source = source
+        self._pace = pace
         self._settings = settings
-        self._limits = limits
         self._again = FIRST
+        self._statements: dict[str, str] = {}
 
     def read(
         self,
@@ -69,79 +53,77 @@ class InitialSnapshot:
         tables: Sequence[TableDescription],
         encoder: Callable[[TableDescription], Encoder],
         again: Again = FIRST,
+        limit_s: float | None = None,
     ) -> Iterator[SnapshotBatch]:
-        """Every row that the snapshot sees, table by table; the last batch of each may be empty."""
-        connection = connect(self._source, purpose="snapshot")
+        """Every row that the snapshot sees; a table's last batch says so, and may be empty.
+
+        ``limit_s``: how long the snapshot may be used for what can be read while streaming.
+        """
         self._again = again
+        self._statements = dict(self._settings.snapshot_select_statements)
+        self._statements |= {str(name): text for name, text in again.statements.items()}
+        if not self._settings.lossless:
+            yield from self._in_order(exported, position, tables, encoder)
+            return
+        until_s = None if limit_s is None else time.monotonic() + limit_s
+        bulk = Bulk(self._settings, self._source, exported, position, encoder, until_s, self._pace)
+        yield from bulk.batches(tables, self._statements, self._statement_key)
+
+    def _in_order(
+        self,
+        exported: ExportedSnapshot,
+        position: Position,
+        tables: Sequence[TableDescription],
+        encoder: Callable[[TableDescription], Encoder],
+    ) -> Iterator[SnapshotBatch]:
+        connection = connect(self._source, purpose="snapshot")
         try:
-            for index, table in enumerate(tables):
-                _begin(connection, exported)
-                for leaf in table.leaves:
-                    _lock(connection, leaf)
-                encode = encoder(table)
-                with blaming(self._statement_key(table)):
-                    if isinstance(encode, ReadableEncoder) and not self._settings.lossless:
-                        later, first = tables[index + 1 :], index == 0
-                        yield from self._marked(connection, table, encode, position, first, later)
-                    else:
-                        yield from self._table(connection, table, encode, position)
-                query(connection, "COMMIT")
+            with Probe(self._source, self._pace).at_work():
+                for index, table in enumerate(tables):
+                    begin(connection, exported)
+                    for leaf in table.leaves:
+                        lock(connection, leaf)
+                    with blaming(self._statement_key(table)):
+                        encode = encoder(table)
+                        yield from self._marked(connection, tables[index:], encode, position, index)
+                    query(connection, "COMMIT")
         finally:
             connection.close()
-
-    def _table(
-        self,
-        connection: psycopg.Connection,
-        table: TableDescription,
-        encoder: Encoder,
-        position: Position,
-    ) -> Iterator[SnapshotBatch]:
-        ((now_us,),) = query(connection, _NOW_US)
-        parts = self._parts(connection, table)
-        point = position.commit_lsn
-        rows = 0
-        for done, part in enumerate(parts):
-            for batch in read(connection, part, self._limits):
-                rows += len(batch)
-                records = snapshot_records(encoder, batch, position, point, now_us)
-                yield SnapshotBatch(table.name, records, rows, done, len(parts))
-            yield SnapshotBatch(table.name, [], rows, done + 1, len(parts))
-        if not parts:  # a partitioned table without partitions
-            yield SnapshotBatch(table.name, [], 0, 1, 1)
 
     def _marked(
         self,
         connection: psycopg.Connection,
-        table: TableDescription,
-        encoder: ReadableEncoder,
+        tables: Sequence[TableDescription],
+        encoder: Encoder,
         position: Position,
-        first: bool,
-        later: Sequence[TableDescription],
+        index: int,
     ) -> Iterator[SnapshotBatch]:
-        """As ``_table``, each row with its marker: one chunk, since the last row is held back."""
-        ((now_us,),) = query(connection, _NOW_US)
+        """Rows of the first of the tables, each with its marker; its last row is held back."""
+        table, *later = tables
+        ((now_us,),) = query(connection, NOW_US)
         xid = self._again.xid
         if xid is None:
             ((xid,),) = query(connection, _NEWEST_XID)
-        parts = self._parts(connection, table)
-        batches = (batch for part in parts for batch in read(connection, part, self._limits))
+
+        def copied(marker: Marker) -> Copied:
+            return Copied(encoder, position, position.commit_lsn, now_us, Read(marker, xid))
 
         def is_last() -> bool:
-            parts = (part for table in later for part in self._parts(connection, table))
-            return not any(any_row(connection, part) for part in parts)
+            selects = (one for table in later for one in self._selects(connection, table))
+            return not any(any_row(connection, one) for one in selects)
 
-        encode = encoder.marked_row
-        point = position.commit_lsn
-        rows = 0
-        for batch in marked(batches, first=first, is_last=is_last):
-            rows += len(batch)
-            records = [
-                record
-                for row, marker in batch
-                for record in encode(row, position, point, now_us, Read(marker, xid))
-            ]
-            yield SnapshotBatch(table.name, records, rows, 0, 1)
-        yield SnapshotBatch(table.name, [], rows, 1, 1)
+        marked, taken = Marked(copied, first=index == 0), 0
+        for select in self._selects(connection, table):
+            for records in read(connection, select, marked):
+                yield SnapshotBatch(table.name, records, marked.rows)
+                self._pace.took(marked.rows - taken)
+                taken = marked.rows
+                while wait_s := self._pace.wait_s():
+                    time.sleep(min(wait_s, PAUSE_S))
+                    yield SnapshotBatch(table.name, (), marked.rows)
+        marked.end(is_last)
+        yield SnapshotBatch(table.name, marked.take(), marked.rows)
+        yield SnapshotBatch(table.name, (), marked.rows, (), table.pages, is_done=True)
 
     def _statement_key(self, table: TableDescription) -> str | None:
         """The key of [capture] whose SELECT reads the table, if there is one."""
@@ -150,65 +132,13 @@ class InitialSnapshot:
         given = table.name in self._again.statements  # by a signal, whose errors are its own
         return None if given else f"snapshot.select.statement.overrides.{table.name}"
 
-    def _parts(self, connection: psycopg.Connection, table: TableDescription) -> list[Rows]:
-        """All of a table's rows, part after part."""
+    def _selects(
+        self, connection: psycopg.Connection, table: TableDescription
+    ) -> list[sql.Composed]:
+        """All of a table's rows, leaf by leaf."""
         columns = [column.name for column in table.columns]
-        own = self._again.statements.get(table.name)
-        if own or (own := self._settings.snapshot_select_statements.get(str(table.name))):
+        if own := self._statements.get(str(table.name)):
             return [of_statement(own, columns)]
-        if not self._settings.lossless and query(connection, _HAS_CHILDREN, [table.oid]) == [
-            (True,)
-        ]:
+        if query(connection, _HAS_CHILDREN, [table.oid]) == [(True,)]:
             return [of_tree(table.name, columns, table.row_filter)]
-        return [
-            of_chunk(chunk, columns, table.row_filter)
-            for chunk in plan(table, self._settings.snapshot_chunk_bytes)
-        ]
-
-
-def _begin(connection: psycopg.Connection, exported: ExportedSnapshot) -> None:
-    query(connection, "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
-    query(connection, sql.SQL("SET LOCAL lock_timeout = {}").format(sql.Literal(_LOCK_TIMEOUT)))
-    try:
-        statement = sql.SQL("SET TRANSACTION SNAPSHOT {}").format(sql.Literal(exported.name))
-        query(connection, statement)
-    except SourceUnreachableError:
-        raise
-    except SourceError as error:
-        raise SourceUnreachableError(
-            f"the exported snapshot is gone: {error.what}",
-            where=error.where,
-            remedy="start again: the snapshot is taken anew, and no row is missed",
-        ) from error
-
-
-def _lock(connection: psycopg.Connection, leaf: Leaf) -> None:
-    """Take the lock of a plain SELECT, and make sure that the snapshot's rows are still there."""
-    where = place(connection.pgconn)
-    try:
-        name = sql.Identifier(*leaf.name)
-        query(connection, sql.SQL("LOCK TABLE ONLY {} IN ACCESS SHARE MODE").format(name))
-    except SourceUnreachableError as error:
-        raise SourceUnreachableError(
-            f"table {leaf.name} can't be read: {error.what}", where=where, remedy=error.remedy
-        ) from error
-    except TableRefusedError as error:
-        raise _gone(leaf, where) from error
-    if query(connection, _CURRENT_OID, [*leaf.name]) != [(leaf.oid,)]:
-        raise _gone(leaf, where)
-    # No row: the table is younger than the snapshot, so all of its rows are in the stream.
-    if query(connection, _UNCHANGED, [leaf.oid]) == [(False,)]:
-        raise SourceUnreachableError(
-            f"table {leaf.name} was rewritten (ALTER TABLE, TRUNCATE, VACUUM FULL, CLUSTER) after"
-            " the snapshot was taken, which hides its rows from the snapshot",
-            where=where,
-            remedy="start again: the snapshot is taken anew, and no row is missed",
-        )
-
-
-def _gone(leaf: Leaf, where: str) -> TableChangedError:
-    return TableChangedError(
-        f"table {leaf.name} was dropped or renamed before its rows were read",
-        where=where,
-        remedy="start again: the tables are looked up anew",
-    )
+        return [of_range(leaf, columns, ALL, [table.row_filter]) for leaf in table.leaves]

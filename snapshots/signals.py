@@ -1,6 +1,5 @@
-"""A row of the signal table → what it asks for; pure.
+"""A signal's type and data (JSON) → what it asks for; pure.
 
-The first three columns are a signal's id, type and data (JSON), whatever their names are.
 https://debezium.io/documentation/reference/3.6/configuration/signalling.html
 """
 
@@ -21,11 +20,15 @@ class SignalError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class ExecuteSnapshot:
-    """Read tables whose names match; ``conditions``: SQL for some of them, by their patterns."""
+    """Read tables whose names match; ``conditions``: SQL for some of them, by their patterns.
+
+    ``reset``, a member of our own: rows that are gone are to disappear.
+    """
 
     collections: tuple[str, ...]
     kind: Kind
     conditions: tuple[tuple[str, str], ...] = ()
+    reset: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,12 +40,16 @@ class StopSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class PauseSnapshot:
-    """Read no further chunk."""
+    """Read no further chunk: of the tables whose names match, or of all."""
+
+    collections: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class ResumeSnapshot:
-    """Go on after a pause."""
+    """Go on after a pause: with the tables whose names match, or with all."""
+
+    collections: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +62,11 @@ class LogMessage:
 Signal = ExecuteSnapshot | StopSnapshot | PauseSnapshot | ResumeSnapshot | LogMessage
 
 
-def parse(kind: str, data: str | None) -> Signal | None:
-    """Read a signal of that type; None where there is nothing to do; raises SignalError."""
+def parse(kind: str, data: str | Mapping[str, Any] | None) -> Signal | None:
+    """Read a signal of that type; None where there is nothing to do; raises SignalError.
+
+    ``data`` is the JSON's text, or what it says.
+    """
     if kind in _IGNORED:
         return None
     if kind == "execute-snapshot":
@@ -67,9 +77,9 @@ def parse(kind: str, data: str | None) -> Signal | None:
             raise SignalError('only a snapshot of type "incremental" can be stopped')
         return StopSnapshot(_names(members))
     if kind == "pause-snapshot":
-        return PauseSnapshot()
+        return PauseSnapshot(_names(_members(data)))
     if kind == "resume-snapshot":
-        return ResumeSnapshot()
+        return ResumeSnapshot(_names(_members(data)))
     if kind == "log":
         return LogMessage(_text(_members(data), "message"))
     raise SignalError(f"there is no signal of type {kind!r}")
@@ -86,10 +96,15 @@ def _execute(members: Mapping[str, Any]) -> ExecuteSnapshot:
     if conditions is None or not all(isinstance(one, dict) for one in conditions):
         raise SignalError("additional-conditions isn't a list of objects")
     pairs = tuple((_text(one, "data-collection"), _text(one, "filter")) for one in conditions)
-    return ExecuteSnapshot(collections, _kind(members), pairs)
+    reset = members.get("reset", False)
+    if not isinstance(reset, bool):
+        raise SignalError("reset isn't true or false")
+    return ExecuteSnapshot(collections, _kind(members), pairs, reset)
 
 
-def _members(data: str | None) -> Mapping[str, Any]:
+def _members(data: str | Mapping[str, Any] | None) -> Mapping[str, Any]:
+    if isinstance(data, Mapping):
+        return data
     try:
         members = json.loads(data) if data and data.strip() else {}
     except ValueError as error:

@@ -1,180 +1,204 @@
-"""Tables that are asked for → the next chunk, read between two watermarks in the signal table.
+"""Chunks that are wanted → their rows, each followed by a watermark in the stream.
 
-One window at a time, on a connection and in a thread of its own, so that the stream is read on
-meanwhile. Both watermarks come back by the stream, which tells when the chunk was read.
+Each thread has a connection of its own, and reads a chunk at a time while the stream is read on. A
+watermark (watermarks.py) comes back by the stream, and tells where in it the rows belong. Rows may
+be read from a standby; watermarks are the primary's.
 """
 
-import json
-from collections.abc import Sequence
+import threading
+import time
+import uuid
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from datetime import UTC, datetime
-from typing import Final, NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
 import psycopg
-from psycopg import sql
 
-from cdc.errors import MillraceError, SourceUnreachableError
-from cdc.postgres.catalog import CapturedTable
-from cdc.postgres.connection import connect, query
+from cdc.faults import FaultPoint, reach
+from cdc.postgres.captured import captured_tables, described_tables
+from cdc.postgres.connection import connect
+from cdc.postgres.described import CapturedTable, TableDescription
+from cdc.records.position import Lsn
 from cdc.records.schema import TableName
-from cdc.records.state import SnapshotRequest
-from cdc.settings import CaptureSettings, LibraryOptions
-from snapshots.keyset import Chunk, read_chunk
+from cdc.settings import LibraryOptions, Settings
+from snapshots import chunk, standby
+from snapshots.chunk import Chunk, Known, Place
+from snapshots.pace import Pace
+from snapshots.probe import Probe
+from snapshots.watermarks import Watermarks, now
 
-OPEN: Final = "snapshot-window-open"
-CLOSE: Final = "snapshot-window-close"
-_ID_COLUMN: Final = """
-SELECT attname FROM pg_attribute
-WHERE attrelid = %s::regclass AND attnum > 0 AND NOT attisdropped ORDER BY attnum LIMIT 1
-"""
+T = TypeVar("T")
 
 
-class Wanted(NamedTuple):
-    """A table, and what is asked of it."""
+class _Sessions(NamedTuple):
+    """A thread's connections, which are one where there is no standby."""
 
-    table: CapturedTable
-    request: SnapshotRequest
-
-
-class Refused(NamedTuple):
-    """A table that can't be read, and why."""
-
-    wanted: Wanted
-    error: MillraceError
+    reading: psycopg.Connection
+    marking: psycopg.Connection
 
 
-class Window(NamedTuple):
-    """What was read: rows of the first table that had some, and the tables that ended before it."""
+class Job(Generic[T]):
+    """What is done in the background; ``found`` is there before its watermark is."""
 
-    chunk: Chunk | None
-    of: Wanted | None
-    finished: tuple[Wanted, ...]
-    refused: tuple[Refused, ...]
+    def __init__(self) -> None:
+        self.id = str(uuid.uuid4())
+        """What its watermark says."""
+        self.found: T | None = None
+        self.behind: Lsn | None = None
+        """Without a watermark: how far the stream has to come."""
+        self.ended = 0.0
+        """Since when (monotonic) it waits for the stream; 0: it doesn't."""
+        self.future: Future[None]
 
-
-class WatermarkError(Exception):
-    """A watermark couldn't be written; ``reason`` says why."""
-
-    def __init__(self, reason: MillraceError) -> None:
-        super().__init__(reason.what)
-        self.reason = reason
-
-
-class Reading:
-    """A window that is being read, in the background.
-
-    ``window`` is there before the second watermark is, whose commit may then wait for a standby.
-    """
-
-    def __init__(self, name: str) -> None:
-        """``name`` is what its watermarks' ids begin with."""
-        self.name = name
-        self.window: Window | None = None
-        self.failure: MillraceError | WatermarkError | None = None
-        self.job: Future[None] | None = None
+    def failure(self) -> Exception | None:
+        """Why it came to nothing, once it has ended so."""
+        is_done = self.future.done() and not self.future.cancelled()
+        error = self.future.exception() if is_done else None
+        assert error is None or isinstance(error, Exception)  # noqa: S101 (threads raise no others)
+        return error
 
 
 class WindowReader:
-    """Reads window after window."""
+    """Reads chunks in the background, at a pace."""
 
-    def __init__(
-        self, source: LibraryOptions, settings: CaptureSettings, signal_table: TableName
-    ) -> None:
-        self._source = source
-        self._settings = settings
-        self._signal_table = sql.Identifier(*signal_table)
-        self._deletes = settings.incremental_snapshot_watermarking_strategy == "insert_delete"
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="incremental-snapshot")
-        self._connection: psycopg.Connection | None = None
+    def __init__(self, settings: Settings, watermarks: Watermarks, pace: Pace) -> None:
+        self._source = settings.source
+        self._standby = settings.standby
+        self._settings = settings.capture
+        self._watermarks = watermarks
+        self._probe = Probe(settings.standby or settings.source, pace)
+        self.pace = pace
+        self.threads = self._settings.snapshot_max_threads
+        self._pool = ThreadPoolExecutor(self.threads, thread_name_prefix="snapshot-window")
+        self._own = threading.local()
+        self._connections: set[psycopg.Connection] = set()
+        self._closing = threading.Event()
 
-    def start(self, name: str, wanted: Sequence[Wanted]) -> Reading:
-        """Begin to read a window, once the last one is done."""
-        reading = Reading(name)
-        reading.job = self._thread.submit(self._read, reading, wanted)
-        return reading
+    @property
+    def rows_max(self) -> int:
+        """How many rows the next chunk may have; 0: none may be begun yet."""
+        if not self.pace.room():
+            return 0
+        return self.pace.rows_at_once(self._settings.incremental_snapshot_chunk_size)
+
+    def measure(self, *, is_busy: bool) -> None:
+        """Look after the source's latency while there is anything to read; doesn't wait."""
+        if is_busy:
+            self._probe.begin()
+        else:
+            self._probe.end()
+
+    def look(self, table: CapturedTable, streamed: Lsn) -> Job[Known]:
+        """Describe a table, as it is behind what was streamed, or later."""
+
+        def act(connection: psycopg.Connection) -> Known:
+            self._await(connection, streamed)
+            return chunk.look(connection, self._settings, table)
+
+        return self._start(act)
+
+    def read(self, known: Known, place: Place, streamed: Lsn) -> Job[Chunk]:
+        """Read a chunk that shows what was streamed, and write its watermark."""
+        self.pace.plan(place.rows_max)
+        self._probe.chunk()
+
+        def act(connection: psycopg.Connection) -> Chunk:
+            self._await(connection, streamed)
+            return chunk.read(connection, self._settings, known, place)
+
+        return self._start(act, marked=True)
+
+    def look_for_others(self, known: frozenset[TableName]) -> Job[list[TableDescription]]:
+        """Describe tables that are captured, and aren't among these."""
+
+        def look(connection: psycopg.Connection) -> list[TableDescription]:
+            captured = captured_tables(connection, self._settings)
+            others = [table for table in captured if table.name not in known]
+            return described_tables(connection, self._settings, others) if others else []
+
+        return self._start(look, of_primary=True)
+
+    def mark(self) -> Job[bool]:
+        """Write a watermark."""
+        return self._start(lambda _: True, marked=True)
+
+    def tell_end(self) -> None:
+        """Where watermarks are rows that others see, end as Debezium does: with an empty window."""
+        if self._settings.watermarks_in_table:
+            self.mark()
 
     def close(self) -> None:
         """Give up what is being read."""
-        connection = self._connection
-        if connection is not None:
+        self._closing.set()
+        self._probe.end()
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        for connection in list(self._connections):
             with suppress(psycopg.Error):
-                connection.cancel()
-        self._thread.shutdown(cancel_futures=True)
-        self._disconnect()
-
-    def _read(self, reading: Reading, wanted: Sequence[Wanted]) -> None:
-        try:
-            connection = self._connected()
-            opened = _now()
-            self._open(connection, reading.name, opened)
-            reading.window = self._first_rows(connection, wanted)
-            self._close(connection, reading.name, opened)
-        except (MillraceError, WatermarkError) as error:
-            self._disconnect()
-            reading.failure = error
-
-    def _connected(self) -> psycopg.Connection:
-        if self._connection is None:
-            self._connection = connect(self._source, purpose="incremental snapshot")
-            # A transaction that commits before a watermark is to be visible when that is written.
-            query(self._connection, "SET synchronous_commit = remote_apply")
-        return self._connection
-
-    def _disconnect(self) -> None:
-        connection, self._connection = self._connection, None
-        if connection is not None:
+                connection.cancel_safe(timeout=2)
+        self._pool.shutdown()
+        for connection in list(self._connections):
             connection.close()
 
-    def _first_rows(self, connection: psycopg.Connection, wanted: Sequence[Wanted]) -> Window:
-        finished: list[Wanted] = []
-        refused: list[Refused] = []
-        for one in wanted:
-            try:
-                chunk = read_chunk(connection, self._settings, one.table, one.request)
-            except SourceUnreachableError:
-                raise
-            except MillraceError as error:
-                refused.append(Refused(one, error))
-                continue
-            if chunk.rows:
-                return Window(chunk, one, tuple(finished), tuple(refused))
-            finished.append(one)
-        return Window(None, None, tuple(finished), tuple(refused))
+    def _start(
+        self,
+        act: Callable[[psycopg.Connection], T],
+        *,
+        marked: bool = False,
+        of_primary: bool = False,
+    ) -> Job[T]:
+        job = Job[T]()
+        job.future = self._pool.submit(self._do, job, act, marked, of_primary)
+        return job
 
-    def _open(self, connection: psycopg.Connection, window: str, opened: str) -> None:
-        self._insert(connection, f"{window}-open", OPEN, {"openWindowTimestamp": opened})
-
-    def _close(self, connection: psycopg.Connection, window: str, opened: str) -> None:
-        if not self._deletes:
-            data = {"openWindowTimestamp": opened, "closeWindowTimestamp": _now()}
-            self._insert(connection, f"{window}-close", CLOSE, data)
-            return
-        table = self._signal_table.as_string(connection)
-        ((column,),) = query(connection, _ID_COLUMN, [table])
-        statement = sql.SQL("DELETE FROM {} WHERE {} = %s")
-        self._mark(
-            connection,
-            statement.format(self._signal_table, sql.Identifier(column)),
-            [f"{window}-open"],
-        )
-
-    def _insert(
-        self, connection: psycopg.Connection, row_id: str, kind: str, data: dict[str, str]
-    ) -> None:
-        statement = sql.SQL("INSERT INTO {} VALUES (%s, %s, %s)").format(self._signal_table)
-        self._mark(connection, statement, [row_id, kind, json.dumps(data)])
-
-    def _mark(
-        self, connection: psycopg.Connection, statement: sql.Composed, values: list[str]
+    def _do(
+        self,
+        job: Job[T],
+        act: Callable[[psycopg.Connection], T],
+        marked: bool,
+        of_primary: bool,
     ) -> None:
         try:
-            query(connection, statement, values)
-        except SourceUnreachableError:
+            sessions = self._connected()
+            opened = now()
+            if marked:
+                self._watermarks.open(sessions.marking, job.id, opened)
+            job.found = act(sessions.marking if of_primary else sessions.reading)
+            if marked:
+                reach(FaultPoint.CHUNK_READ)
+                job.behind = self._watermarks.close(sessions.marking, job.id, opened)
+                reach(FaultPoint.CHUNK_MARKED)
+                job.ended = time.monotonic()
+        except BaseException:
+            self._disconnect()
             raise
-        except MillraceError as error:
-            raise WatermarkError(error) from error
 
+    def _await(self, connection: psycopg.Connection, streamed: Lsn) -> None:
+        if self._standby is not None:
+            standby.await_replay(connection, streamed, self._closing.wait)
 
-def _now() -> str:
-    return datetime.now(UTC).isoformat().replace("+00:00", "Z")
+    def _connected(self) -> _Sessions:
+        known: _Sessions | None = getattr(self._own, "sessions", None)
+        if known is not None:
+            return known
+        marking = self._connect(self._source)
+        self._own.sessions = sessions = _Sessions(marking, marking)
+        if self._standby is not None:  # it shows what was replayed, whatever waits for whom
+            reading = self._connect(self._standby)
+            self._own.sessions = sessions = _Sessions(reading, marking)
+            standby.check(reading, marking)
+        else:
+            self._watermarks.settle(marking)
+        return sessions
+
+    def _connect(self, source: LibraryOptions) -> psycopg.Connection:
+        connection = connect(source, purpose="incremental snapshot")
+        self._connections.add(connection)
+        return connection
+
+    def _disconnect(self) -> None:
+        sessions: _Sessions | None = getattr(self._own, "sessions", None)
+        self._own.sessions = None
+        for connection in set(sessions or ()):
+            self._connections.discard(connection)
+            connection.close()

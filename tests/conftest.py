@@ -20,6 +20,14 @@ pytest_plugins = [
 ]
 
 
+@pytest.fixture
+def here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let commands leave this process's log and garbage collection as they are."""
+    monkeypatch.setattr("deploy.console.configure_logging", lambda **_: None)
+    monkeypatch.setattr("gc.freeze", lambda: None)
+    monkeypatch.setattr("gc.set_threshold", lambda _: None)
+
+
 @pytest.hookimpl(tryfirst=True)  # xdist looks at the groups in a hook of its own
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Let one worker have all tests of the Spark and search server that they share."""

@@ -13,12 +13,15 @@ never answers can't keep the process from ending.
 import os
 import select
 import threading
+from collections.abc import Iterable
 from queue import SimpleQueue
 from types import TracebackType
 from typing import Final, Self
 
 from cdc.kafka.producer import CLOSE_S, LogWriter
+from cdc.records.record import Part
 
+IDLE_WAIT_S: Final = 0.2
 _FLUSHED: Final = b"f"
 _DONE: Final = b"d"
 
@@ -30,6 +33,8 @@ class AlternatingWriters:
         self.current = first
         """The writer whose turn it is."""
         self._other = second
+        self._ahead: list[Part] = []
+        self._ahead_records = self._ahead_bytes = 0
         self._asked: SimpleQueue[LogWriter | None] = SimpleQueue()
         self._failure: BaseException | None = None
         self._thread = threading.Thread(target=self._work, name="commits", daemon=True)
@@ -37,6 +42,8 @@ class AlternatingWriters:
         self.may_write = True
         """Whether the brokers have all records of the commit that was begun last."""
         self.wake = self._awaken = -1
+        self._has_news = False
+        """Spares asking the pipe, which costs a system call."""
 
     def __enter__(self) -> Self:
         self.wake, self._awaken = os.pipe()
@@ -54,6 +61,31 @@ class AlternatingWriters:
         self._asked.put(None)
         self._thread.join(CLOSE_S)
 
+    @property
+    def pending_records(self) -> int:
+        """How many records the next commit has so far, whether they may be written yet or not."""
+        return self.current.pending_records + self._ahead_records
+
+    @property
+    def pending_bytes(self) -> int:
+        """Bytes of their keys and values."""
+        return self.current.pending_bytes + self._ahead_bytes
+
+    def add(self, parts: Iterable[Part], records: int, size: int) -> None:
+        """Take what is to be written; ``records`` and ``size`` (bytes) are what counts of it."""
+        self._ahead += parts
+        self._ahead_records += records
+        self._ahead_bytes += size
+
+    def write(self) -> bool:
+        """Write what was added, once the turn has come; returns whether anything was written."""
+        if not (self._ahead and self.may_write):
+            return False
+        parts, self._ahead = self._ahead, []
+        self._ahead_records = self._ahead_bytes = 0
+        self.current.write(parts)
+        return True
+
     def begin_commit(self) -> None:
         """Begin to commit what the current writer has; the next turn is the other's."""
         assert not self.is_committing, "its predecessor isn't committed"  # noqa: S101
@@ -63,6 +95,9 @@ class AlternatingWriters:
 
     def has_committed(self) -> bool:
         """Look how far the commit is; whether it has ended since. Raises what it has raised."""
+        if not self._has_news:
+            return False
+        self._has_news = False
         try:
             news = os.read(self.wake, 2)
         except BlockingIOError:
@@ -75,23 +110,34 @@ class AlternatingWriters:
         self.is_committing = False
         return True
 
-    def wait(self, timeout_s: float) -> None:
-        """Wait until the commit has come further, or the time is over."""
+    def wait(self) -> None:
+        """Wait until the commit has come further, a while at most."""
         poller = select.poll()  # select() knows no descriptors above 1,023
         poller.register(self.wake, select.POLLIN)
-        poller.poll(timeout_s * 1_000)
+        if poller.poll(IDLE_WAIT_S * 1_000):
+            self._has_news = True
+
+    def end_commit(self) -> None:
+        """Wait until the commit that was begun has ended."""
+        while not self.has_committed():
+            self.wait()
+            self.current.while_waiting()
 
     def _work(self) -> None:
         while (writer := self._asked.get()) is not None:
             try:
                 if writer.flush():
-                    os.write(self._awaken, _FLUSHED)
+                    self._tell(_FLUSHED)
                 writer.commit(while_waiting=_nothing)
             except BaseException as failure:  # noqa: BLE001 (raised where the commit is waited for)
                 self._failure = failure
-            os.write(self._awaken, _DONE)
+            self._tell(_DONE)
         os.close(self._awaken)
         os.close(self.wake)
+
+    def _tell(self, news: bytes) -> None:
+        os.write(self._awaken, news)
+        self._has_news = True
 
 
 def _nothing() -> None:

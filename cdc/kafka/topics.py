@@ -11,7 +11,7 @@ from typing import Final, Literal, NamedTuple, Protocol
 import structlog
 from confluent_kafka.cimpl import NewTopic
 
-from cdc.errors import ConfigError, TopicMismatchError
+from cdc.errors import ConfigError, LogAccessError, TopicMismatchError
 from cdc.kafka.admin import LogAdmin, TopicFound, do_nothing
 from cdc.kafka.errors import log_error
 from cdc.kafka.options import BATCH_BYTES, MESSAGE_BYTES_MAX
@@ -89,6 +89,8 @@ class LogTopics:
         """Topics for what stands in for records that don't fit into theirs."""
         if oversized == "claim_check":
             self._beside.append(claim_topic(self._prefix))
+        self._signals = settings.capture.signal_topic
+        self._notifications = settings.capture.notification_topic
         self._opened: set[str] = set()
         self.takes: dict[str, Takes] = {}
         self._keep_ms = int(settings.log.keep.total_seconds() * 1_000)
@@ -109,9 +111,36 @@ class LogTopics:
         """
         names = [named(self._prefix) for named in (progress_topic, schema_topic, table_topic)]
         self._ensure([WantedTopic(name, 1, "compact") for name in names], STATE_CONFIG, keep_ms=0)
+        if self._notifications is not None:
+            self._ensure_told(self._notifications)
+        if self._signals is not None:
+            try:
+                self._ensure_told(self._signals)
+            except (LogAccessError, TopicMismatchError) as error:
+                log.warning(
+                    "no signals come by the topic, as long as it can't be read",
+                    topic=self._signals,
+                    reason=error.what,
+                    remedy=f"{error.remedy}; or leave kafka out of signal.enabled.channels",
+                )
         beside = [WantedTopic(name, 2, "compact") for name in self._beside]
         if beside:
             self._ensure(beside, self._data_config, self._keep_ms)
+
+    def _ensure_told(self, name: str) -> None:
+        """The same for signals, or notifications, in order; what others have made is theirs."""
+        topic = self._admin.describe([name]).get(name)
+        if topic is None:
+            self._create([WantedTopic(name, 1, "delete")], {}, self._keep_ms)
+        elif topic.partitions != 1 or topic.config.get("cleanup.policy") != "delete":
+            log.warning(
+                "a topic of signals or notifications should have one partition, or its order"
+                " is lost, and signals in others are; and cleanup.policy = delete",
+                topic=name,
+                partitions=topic.partitions,
+                cleanup_policy=topic.config.get("cleanup.policy"),
+            )
+        self._opened.add(name)
 
     def writer_options(self, tables: Iterable[CapturedTable]) -> dict[str, str]:
         """The options of a writer whose batches all of the tables' topics take.

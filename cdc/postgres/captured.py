@@ -7,8 +7,9 @@ import psycopg
 
 from cdc.errors import PublicationError
 from cdc.postgres import catalog
-from cdc.postgres.catalog import CapturedTable, TableDescription, publication_exists
+from cdc.postgres.catalog import publication_exists
 from cdc.postgres.connection import query
+from cdc.postgres.described import CapturedTable, TableDescription
 from cdc.postgres.failures import place
 from cdc.postgres.unique_keys import keyed_tables
 from cdc.records.schema import TableName

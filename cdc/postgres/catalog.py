@@ -6,17 +6,15 @@ message says counts over the catalog, which may have moved on since the message 
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import Final, Literal, NamedTuple
+from typing import Final, NamedTuple
 
 import psycopg
 
 from cdc.postgres.column_types import Attribute, ColumnType, column, resolve
 from cdc.postgres.connection import at_one_instant, query
+from cdc.postgres.described import CapturedTable, Leaf, ReplicaIdentity, TableDescription
 from cdc.records.schema import Column, TableName
 from cdc.wal.messages import Relation
-
-ReplicaIdentity = Literal["d", "n", "f", "i"]
 
 # What identifies a row for the log of old rows: as RelationGetIdentityKeyBitmap() decides it. A
 # deferrable primary key is no key: within a transaction two rows may have the same.
@@ -39,7 +37,8 @@ GROUP BY i.indrelid, c.relreplident
 _RELATIONS: Final = """
 SELECT c.oid, n.nspname, c.relname, c.relreplident::text, c.relkind = 'p',
        c.reltuples::float8, c.relpages,
-       coalesce(pg_relation_size(c.oid), 0) / current_setting('block_size')::int8, root.oid
+       coalesce(pg_relation_size(c.oid), 0) / current_setting('block_size')::int8, root.oid,
+       coalesce((SELECT amname = 'heap' FROM pg_am WHERE pg_am.oid = c.relam), false)
 FROM unnest(%s::oid[]) AS root (oid)
 CROSS JOIN LATERAL (
     SELECT root.oid AS member UNION SELECT relid FROM pg_partition_tree(root.oid) WHERE isleaf
@@ -56,12 +55,20 @@ FROM pg_attribute LEFT JOIN pg_attrdef ON adrelid = attrelid AND adnum = attnum
 WHERE attrelid = ANY (%s) AND attnum > 0 AND NOT attisdropped
 ORDER BY attrelid, attnum
 """
+# pg_publication_tables would look into each published table, and wait for whoever has locked one.
 _PUBLISHED_COLUMNS: Final = """
-SELECT c.oid, p.attnames::text[], p.rowfilter
-FROM pg_publication_tables p
-JOIN pg_namespace n ON n.nspname = p.schemaname
-JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = p.tablename
-WHERE p.pubname = %s AND c.oid = ANY (%s)
+SELECT c.oid, CASE WHEN r.prattrs IS NOT NULL OR {with_generated} THEN (
+    SELECT array_agg(a.attname::text) FROM pg_attribute a
+    WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
+      AND CASE WHEN r.prattrs IS NULL THEN a.attgenerated <> 'v'
+          ELSE a.attnum = ANY (r.prattrs::int2[]) END
+) END, pg_get_expr(r.prqual, r.prrelid)
+FROM pg_publication p
+JOIN pg_class c ON c.oid = ANY (%s)
+LEFT JOIN pg_publication_rel r ON r.prpubid = p.oid AND r.prrelid = c.oid AND NOT p.puballtables
+    AND NOT EXISTS (SELECT FROM pg_publication_namespace n
+                    WHERE n.pnpubid = p.oid AND n.pnnspid = c.relnamespace)
+WHERE p.pubname = %s
 """
 # What lets the publication publish a table: its name or a partition root's, its schema's, or all.
 _ENTRIES: Final = """
@@ -76,59 +83,11 @@ GROUP BY c.oid, c.relnamespace, p.oid, p.puballtables
 _BY_SCHEMA: Final = """(
     SELECT n.oid FROM pg_publication_namespace n
     WHERE n.pnpubid = p.oid AND n.pnnspid = c.relnamespace)"""
+_ALL_CHANGES: Final = (
+    "SELECT pubinsert AND pubupdate AND pubdelete FROM pg_publication WHERE pubname = %s"
+)
 _PUBLICATION_EXISTS: Final = "SELECT 1 FROM pg_publication WHERE pubname = %s"
 _BLOCK_BYTES: Final = "SELECT current_setting('block_size')::int"
-
-
-class CapturedTable(NamedTuple):
-    """A relation that passes the lists: a table, or the root of a partitioned one."""
-
-    oid: int
-    name: TableName
-
-
-@dataclass(frozen=True, slots=True)
-class Leaf:
-    """What holds rows: a plain table itself, or each partition of a partitioned one.
-
-    ``identity`` names the columns of the replica identity; empty when there is none.
-    """
-
-    oid: int
-    name: TableName
-    pages: int
-    replica_identity: ReplicaIdentity
-    identity: frozenset[str]
-
-
-@dataclass(frozen=True, slots=True)
-class TableDescription:
-    """All that the daemon needs to know of a table before it reads it.
-
-    ``columns`` are those that the publication publishes; ``primary_key`` names all key columns,
-    published or not: without one, those of the replica identity's index. ``rows_estimated`` is the
-    planner's guess. ``row_filter`` is SQL. ``entry`` is the OID of what makes the publication
-    publish the table: 0 where it doesn't.
-    """
-
-    oid: int
-    name: TableName
-    columns: tuple[Column, ...]
-    primary_key: tuple[str, ...]
-    replica_identity: ReplicaIdentity
-    identity: frozenset[str]
-    partitioned: bool
-    leaves: tuple[Leaf, ...]
-    rows_estimated: int
-    block_bytes: int
-    row_filter: str | None
-    signature: str
-    entry: int
-
-    @property
-    def pages(self) -> int:
-        """How many pages the table's rows fill, without TOAST."""
-        return sum(leaf.pages for leaf in self.leaves)
 
 
 def publication_exists(connection: psycopg.Connection, name: str) -> bool:
@@ -219,6 +178,7 @@ class _Member(NamedTuple):
     pages_analyzed: int
     pages: int
     root: int
+    heap: bool
 
     @property
     def rows(self) -> int:
@@ -259,6 +219,7 @@ class _Facts(NamedTuple):
     attributes: dict[int, list[_RawAttribute]]
     published: dict[int, tuple[list[str] | None, str | None]]
     entries: dict[int, int]
+    all_changes: bool
     types: dict[tuple[int, int], ColumnType]
     generated: bool
 
@@ -283,6 +244,7 @@ class _Facts(NamedTuple):
             attributes=attributes,
             published=_published(connection, publication, oids),
             entries=publication_entries(connection, publication, oids),
+            all_changes=query(connection, _ALL_CHANGES, [publication]) != [(False,)],
             types=resolve(connection, (Attribute(False, *raw[:3]) for raw in raws)),
             generated=generated,
         )
@@ -304,6 +266,7 @@ def _description(table: CapturedTable, facts: _Facts) -> TableDescription:
         for raw in facts.attributes.get(root.oid, [])
         if raw.is_published(names, facts.server_version) or (raw.generated and facts.generated)
     ]
+    unpublished = (raw.name for raw in kept if not raw.is_published(names, facts.server_version))
     attributes = [Attribute(raw.name in identity, *raw[:3]) for raw in kept]
     return TableDescription(
         oid=root.oid,
@@ -329,6 +292,7 @@ def _description(table: CapturedTable, facts: _Facts) -> TableDescription:
                 leaf.pages,
                 leaf.replica_identity,
                 facts.identity(leaf),
+                leaf.heap,
             )
             for leaf in leaves
         ),
@@ -337,6 +301,8 @@ def _description(table: CapturedTable, facts: _Facts) -> TableDescription:
         row_filter=row_filter,
         signature=signature(root.replica_identity, attributes),
         entry=facts.entries.get(root.oid, 0),
+        all_changes=facts.all_changes,
+        unpublished=frozenset(unpublished),
     )
 
 
@@ -364,7 +330,9 @@ def _published(
     """Column names and row filter of each table in the publication; PostgreSQL 14 has neither."""
     if connection.info.server_version < 150_000:
         return {}
-    return {
-        oid: (names, row_filter)
-        for oid, names, row_filter in query(connection, _PUBLISHED_COLUMNS, [publication, oids])
-    }
+    knows_generated = connection.info.server_version >= 180_000
+    statement = _PUBLISHED_COLUMNS.format(
+        with_generated="p.pubgencols = 's'" if knows_generated else "false"
+    )
+    rows = query(connection, statement, [oids, publication])
+    return {oid: (names, row_filter) for oid, names, row_filter in rows}

@@ -13,8 +13,8 @@ from psycopg import sql
 
 from cdc.changes import Row
 from cdc.errors import SourceUnreachableError
-from cdc.postgres.catalog import TableDescription
 from cdc.postgres.connection import query
+from cdc.postgres.described import TableDescription
 from cdc.postgres.failures import explained
 from cdc.postgres.reselect import PATIENCE_S, is_visible
 

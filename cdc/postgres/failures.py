@@ -23,6 +23,7 @@ from cdc.errors import (
     SourceSettingError,
     SourceUnreachableError,
     TableChangedError,
+    TableLockedError,
     TableRefusedError,
 )
 
@@ -109,6 +110,10 @@ _NOT_UTF8 = (
     " the rows, or leave the table out (table.exclude.list), then start anew: millrace drop --yes"
     " --topics, then millrace run"
 )
+_CONFLICT = (
+    "it is tried again; on a standby, which ends what stands in the way of its replay,"
+    " hot_standby_feedback = on and a larger max_standby_streaming_delay help"
+)
 _STATEMENT_FAILURES: dict[str, tuple[type[MillraceError], str]] = {
     "08": (SourceUnreachableError, "check the server and the network in between"),
     "22021": (TableRefusedError, _NOT_UTF8),
@@ -117,13 +122,15 @@ _STATEMENT_FAILURES: dict[str, tuple[type[MillraceError], str]] = {
         SourceSettingError,
         "connect to the primary; or, if this is it, let default_transaction_read_only be off",
     ),
+    "40001": (SourceUnreachableError, _CONFLICT),
+    "40P01": (SourceUnreachableError, _CONFLICT),
     "42501": (SourcePrivilegeError, "grant the missing right to the role in [source]"),
     "42703": (TableChangedError, "a table was changed meanwhile: start again"),
     "42P01": (TableChangedError, "a table was dropped or renamed meanwhile: start again"),
     "53": (SourceUnreachableError, "free the resource that the server is short of"),
     "53400": (SourceSettingError, "raise that limit in postgresql.conf and restart the server"),
     "55P03": (
-        SourceUnreachableError,
+        TableLockedError,
         "wait for the session that holds the lock, or end it (pg_locks, pg_stat_activity)",
     ),
     "57014": (SourceUnreachableError, "find out who cancelled the statement, and start again"),

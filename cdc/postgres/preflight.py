@@ -23,8 +23,8 @@ from cdc.errors import (
 )
 from cdc.postgres import connection as connections
 from cdc.postgres import slot as slots
-from cdc.postgres.catalog import TableDescription
 from cdc.postgres.connection import query
+from cdc.postgres.described import TableDescription
 from cdc.postgres.failures import place, quote
 from cdc.records.schema import TableName
 from cdc.records.topics import data_topic

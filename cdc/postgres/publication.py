@@ -12,8 +12,9 @@ import psycopg
 from psycopg import sql
 
 from cdc.errors import PublicationError, SourcePrivilegeError
-from cdc.postgres.catalog import CapturedTable, publication_exists
+from cdc.postgres.catalog import publication_exists
 from cdc.postgres.connection import query
+from cdc.postgres.described import CapturedTable
 from cdc.postgres.failures import place, quote
 from cdc.records.schema import TableName
 from cdc.settings import CaptureSettings

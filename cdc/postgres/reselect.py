@@ -103,11 +103,11 @@ class Rereading:
         if self._connection is not None:
             self._connection.close()
 
-    def __call__(self, asked: Asked) -> Mapping[Key, Row]:
+    def __call__(self, asked: Asked) -> Mapping[Key, Row] | None:
         """The rows that are there; see cdc.completion.Reread."""
         relation = asked.relation
         if self._paused.get(relation.oid, 0.0) > time.monotonic():
-            return {}
+            return None
         self._keep_alive()
         try:
             return self._read(asked)
@@ -124,7 +124,7 @@ class Rereading:
             reason = str(error)
         self._paused[relation.oid] = time.monotonic() + PAUSE_S
         _warn(asked, reason, again_in_s=PAUSE_S)
-        return {}
+        return None
 
     def _read(self, asked: Asked) -> Mapping[Key, Row]:
         connection = self._open()

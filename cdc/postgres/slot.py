@@ -52,6 +52,11 @@ _DUPLICATE_OBJECT: Final = "42710"
 _UNDEFINED_OBJECT: Final = "42704"
 _LIMIT_EXCEEDED: Final = "53400"
 _NOT_IN_PREREQUISITE_STATE: Final = "55000"
+_LOCK_HELD: Final = """
+SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND granted AND objsubid = 1
+AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
+AND classid = %s::oid AND objid = %s::oid
+"""
 
 
 class ExportedSnapshot(NamedTuple):
@@ -171,6 +176,12 @@ def lock(connection: psycopg.Connection, name: str) -> bool:
     """Try to take the right to the slot, for as long as this session lives (decision 0002)."""
     ((taken,),) = query(connection, "SELECT pg_try_advisory_lock(%s::int8)", [_lock_key(name)])
     return bool(taken)
+
+
+def is_captured(connection: psycopg.Connection, name: str) -> bool:
+    """Whether a daemon has the right to the slot; takes nothing, and never waits."""
+    key = _lock_key(name) % (1 << 64)
+    return bool(query(connection, _LOCK_HELD, [key >> 32, key % (1 << 32)]))
 
 
 def create(

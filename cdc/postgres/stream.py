@@ -11,6 +11,7 @@ In: CopyData from START_REPLICATION. Out: bytes as received; our status updates.
 https://www.postgresql.org/docs/current/protocol-replication.html
 """
 
+import math
 import re
 import socket
 import time
@@ -22,13 +23,16 @@ from psycopg.pq.abc import PGconn
 from cdc.errors import PublicationError, SourceSettingError, SourceUnreachableError
 from cdc.postgres import slot as slots
 from cdc.postgres.failures import place, statement_error
-from cdc.postgres.wire import PlainWire, RefusedError, Wire, wire
+from cdc.postgres.socket_buffer import RefusedError
+from cdc.postgres.wire import PlainWire, Wire, wire
 from cdc.records.position import Lsn
 from cdc.wal.frames import PrimaryKeepalive, standby_status_update
 
 ASK_AFTER_S: Final = 10.0
 """An idle server that hears from us has no reason to speak: after this long it is asked to."""
 SILENCE_S_MAX: Final = 60.0
+_ASK_S: Final = 0.1
+"""How often whoever waits for a word asks for one."""
 _LOW_WATER_BYTES: Final = 64 << 10
 _LOW_WATER_WAIT_S: Final = 0.005
 """How long rows may wait in a socket that fills slower than we judged."""
@@ -63,6 +67,7 @@ class ReplicationStream:
         self._sent_at = clock()
         self._reply_requested = False
         self._silent_s = 0.0
+        self._asked_at = -math.inf
         self._warning = ""
         self._wire: Wire = wire(pgconn, self._notice)
         self._tcp = _tcp_socket(self._wire)
@@ -164,6 +169,13 @@ class ReplicationStream:
             self._send()
         else:
             self._flush()
+
+    def ask(self) -> None:
+        """Let the server say how far it is, without waiting for that."""
+        now = self._clock()
+        if now - self._asked_at >= _ASK_S:
+            self._asked_at = now
+            self._send(reply_requested=True)
 
     def close(self) -> None:
         """End the stream so that the server has processed our last status update."""

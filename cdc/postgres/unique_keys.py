@@ -10,8 +10,8 @@ from typing import Final
 
 import psycopg
 
-from cdc.postgres.catalog import TableDescription
 from cdc.postgres.connection import query
+from cdc.postgres.described import TableDescription
 from cdc.records.schema import Column
 
 _KEYS: Final = """

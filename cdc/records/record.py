@@ -41,6 +41,11 @@ def count(parts: Iterable[Part]) -> int:
     return sum(1 if isinstance(part, Record) else len(part) for part in parts)
 
 
+def size(parts: Iterable[Part]) -> int:
+    """Bytes of keys and values."""
+    return sum(record_bytes(part) if isinstance(part, Record) else part.size for part in parts)
+
+
 def place_of(record: Record) -> str:
     """The position in the record's header, as text; empty where it has none."""
     return place(dict(record.headers).get(HEADER, b""))

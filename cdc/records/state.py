@@ -58,7 +58,8 @@ class Progress(BaseModel):
     ``cut_ts_us``: commit time of the last transaction before the cut (µs since 1970, UTC; 0: none
     yet). ``flush_lsn``: what may be acknowledged to PostgreSQL. ``events`` counts data records
     ever written, tombstones too. ``last_commit_lsn``: the last whole transaction that the slot sent
-    (or what was before the slot; 0: not known).
+    (or what was before the slot; 0: not known). ``signal_offset`` is that of the signal topic's
+    first signal that wasn't followed yet, ``signal_topic_id`` tells whether it is that topic.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -76,6 +77,8 @@ class Progress(BaseModel):
     flush_lsn: LsnField
     last_commit_lsn: LsnField = Lsn(0)
     events: int = 0
+    signal_topic_id: str = ""
+    signal_offset: int = 0
     ts_ms: int = 0
 
     @property
@@ -84,23 +87,59 @@ class Progress(BaseModel):
         return self.phase is Phase.CREATING and self.position.epoch == FIRST_EPOCH
 
 
-class SnapshotRequest(BaseModel):
-    """A read of a table's rows that a signal asked for and that isn't done.
+class LeafRead(BaseModel):
+    """Which rows of a leaf (a plain table, or a partition) were read: ranges of TIDs.
 
-    Requests are served by ``order``. ``condition`` is SQL: of an incremental snapshot the rows'
-    condition, of a blocking one a whole SELECT. ``last_key`` is the key (its columns as text) of
-    the last chunk's last row, ``max_key`` the highest one when the first chunk was read.
+    A TID is ``page << 16 | offset``; a range has its first one, and not its end. ``file`` is the
+    leaf's filenode: in another file rows stand in other places.
     """
 
     model_config = ConfigDict(frozen=True)
 
-    kind: Literal["incremental", "blocking"]
-    signal: str
-    order: int
+    leaf: int
+    file: int
+    ranges: tuple[tuple[int, int], ...] = ()
+
+
+class SnapshotRequest(BaseModel):
+    """A read of a table's rows that isn't done.
+
+    ``initial`` is what a table that isn't whole yet begins with; ``incremental`` and ``blocking``
+    were asked for by a ``signal``. Requests are served by ``order``. ``condition`` is SQL: of an
+    incremental snapshot the rows' condition, of a blocking one a whole SELECT. With ``reset`` the
+    rows that the log has are to go first. ``read`` says how far it is, ``rows`` how many it had.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    kind: Literal["initial", "incremental", "blocking"]
+    signal: str = ""
+    order: int = 0
     condition: str | None = None
     paused: bool = False
-    last_key: tuple[str, ...] | None = None
-    max_key: tuple[str, ...] | None = None
+    reset: bool = False
+    read: tuple[LeafRead, ...] = ()
+    rows: int = 0
+    begun_ms: int = 0
+
+    def is_same(self, other: "SnapshotRequest") -> bool:
+        """Whether it is one request, however far it is, and paused or not."""
+        mine = self.kind, self.signal, self.order, self.reset, self.begun_ms
+        return mine == (other.kind, other.signal, other.order, other.reset, other.begun_ms)
+
+
+class SnapshotOutcome(BaseModel):
+    """How a read that a signal asked for has ended; ``reason`` says why nothing came of it.
+
+    ``status`` is Debezium's, in its notifications; or ABORTED, where a signal has stopped it.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    signal: str
+    status: Literal["SUCCEEDED", "EMPTY", "SQL_EXCEPTION", "ABORTED"]
+    rows: int = 0
+    reason: str = ""
 
 
 class TableState(BaseModel):
@@ -109,8 +148,11 @@ class TableState(BaseModel):
     ``partitions`` and ``cleanup`` are what the topic was made with, for ever. ``oid`` and
     ``entry`` are the OIDs of the table and of its entry in the publication when its snapshot began;
     ``renamed_lsn`` is where the stream first saw it under another name. ``requests`` are reads that
-    signals asked for, written with the signal, and with every chunk's rows. A sink shows the table
-    once ``phase`` is streaming and its cut reaches ``(epoch, snapshot_lsn, 0)``.
+    aren't done, written with the signal, and with every chunk's rows; ``outcome`` is how the last
+    one has ended that a signal asked for. ``pages_total`` and ``pages_done`` count the heap's pages
+    (of ``block_bytes``; 0: not known) of the read under way, or of the last one; ``begun_ms`` is
+    when the table's snapshot began (ms since 1970). A sink shows the table once ``phase`` is
+    streaming and its cut reaches ``(epoch, snapshot_lsn, 0)``.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -129,15 +171,34 @@ class TableState(BaseModel):
     renamed_lsn: LsnField | None = None
     rows_estimated: int = 0
     rows_sent: int = 0
-    chunks_total: int = 0
-    chunks_done: int = 0
+    pages_total: int = 0
+    pages_done: int = 0
+    block_bytes: int = 0
     requests: tuple[SnapshotRequest, ...] = ()
+    outcome: SnapshotOutcome | None = None
+    begun_ms: int = 0
     ts_ms: int = 0
 
     @property
     def name(self) -> TableName:
         """The table that this record speaks of."""
         return TableName(self.namespace, self.table)
+
+    @property
+    def initial(self) -> SnapshotRequest | None:
+        """The read by which the table becomes whole, if that isn't done."""
+        return next((one for one in self.requests if one.kind == "initial"), None)
+
+    @property
+    def share_read(self) -> float:
+        """How much of it the read under way has, from 0 to 1; with none, whether it is whole."""
+        if not self.requests and self.phase is Phase.STREAMING:
+            return 1.0
+        return self.pages_done / max(1, self.pages_total)
+
+    def share_of(self, request: SnapshotRequest) -> float:
+        """The same of one read: of those that wait for another one there is nothing yet."""
+        return self.pages_done / max(1, self.pages_total) if request.read else 0.0
 
 
 StateRecord = TypeVar("StateRecord", bound=BaseModel)

@@ -38,6 +38,11 @@ def heartbeat_topic(prefix: str, start: str = "__debezium-heartbeat") -> str:
     return f"{start}.{prefix}"
 
 
+def signal_topic(prefix: str) -> str:
+    """Where signals come from, by default (signal.kafka.topic)."""
+    return f"{prefix}-signal"
+
+
 def progress_topic(prefix: str) -> str:
     """Where the daemon records the position that it reached, with every batch of events."""
     return f"{OWN_TOPICS}{prefix}.progress"

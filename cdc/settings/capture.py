@@ -6,7 +6,7 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 
 from cdc.modes import EventModes, Patterns
-from cdc.records.topics import heartbeat_topic, transaction_topic
+from cdc.records.topics import heartbeat_topic, signal_topic, transaction_topic
 from cdc.settings.columns import ColumnSettings
 from cdc.settings.events import EventSettings
 from cdc.settings.kinds import PatternList, Size
@@ -99,6 +99,19 @@ class CaptureSettings(
     def transaction_topic(self) -> str:
         """Where the begin and end of transactions are told."""
         return transaction_topic(self.topic_prefix, self.topic_transaction)
+
+    @property
+    def signal_topic(self) -> str | None:
+        """Where signals come from, if the channel is on."""
+        if "kafka" not in self.signal_enabled_channels:
+            return None
+        return self.signal_kafka_topic or signal_topic(self.topic_prefix)
+
+    @property
+    def notification_topic(self) -> str | None:
+        """Where notifications go, if they go to a topic."""
+        has_sink = "sink" in self.notification_enabled_channels
+        return self.notification_sink_topic_name if has_sink else None
 
     @property
     def heartbeat_topic(self) -> str:

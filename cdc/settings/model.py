@@ -56,14 +56,16 @@ class HealthSettings(Section):
 class Settings(BaseSettings):
     """Everything that millrace.toml may say.
 
-    ``source`` takes libpq's keywords, ``kafka`` librdkafka's, ``spark`` Spark's configuration,
-    ``format`` the converters' options (``value``, ``value.schemas.enable``).
+    ``source`` takes libpq's keywords, ``snapshot_source`` those that are others there, ``kafka``
+    librdkafka's, ``spark`` Spark's configuration, ``format`` the converters' options (``value``,
+    ``value.schemas.enable``).
     """
 
     model_config = SettingsConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
     preset: Literal["millrace", "debezium"] = "millrace"
     source: LibraryOptions = Field(repr=False)
+    snapshot_source: LibraryOptions = Field(default={}, repr=False)
     capture: CaptureSettings
     format: LibraryOptions = Field(default={}, repr=False)
     transforms: Annotated[tuple[Named, ...], BeforeValidator(in_order)] = ()
@@ -94,14 +96,26 @@ class Settings(BaseSettings):
                 "oversized.record = claim_check needs Millrace's own events: no preset, no "
                 "[format], no transforms, and position.header"
             )
-        if _CONNECTION_STRING.search(self.source.get("dbname", "")):
-            raise ValueError(
-                "[source] dbname is a connection string: host, port, user, password and dbname "
-                "(the name alone) are keys of their own"
-            )
-        if "replication" in self.source:
-            raise ValueError("[source] can't have replication: only some connections are for that")
+        _check_keywords("source", self.source)
+        _check_keywords("snapshot_source", self.snapshot_source)
         return self
+
+    @property
+    def standby(self) -> LibraryOptions | None:
+        """How to connect to where chunks are read, if that isn't [source] itself."""
+        if not self.snapshot_source:
+            return None
+        # [source] may look for the server that takes writes, which a standby isn't.
+        return {**self.source, "target_session_attrs": "any", **self.snapshot_source}
+
+    @property
+    def begins_at_standby(self) -> bool:
+        """Whether first snapshots are left to it: it can't import one, and reads while streaming.
+
+        Where nothing is streamed, or Debezium's order is wanted, they are read from [source].
+        """
+        later = self.capture.snapshot_mode != "initial_only" and self.capture.lossless
+        return later and self.standby is not None
 
     @classmethod
     def settings_customise_sources(
@@ -114,3 +128,13 @@ class Settings(BaseSettings):
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         """Environment before file: both have flat sections, so that one can override the other."""
         return (Environment(settings_cls), init_settings)
+
+
+def _check_keywords(section: str, keywords: LibraryOptions) -> None:
+    if _CONNECTION_STRING.search(keywords.get("dbname", "")):
+        raise ValueError(
+            f"[{section}] dbname is a connection string: host, port, user, password and dbname "
+            "(the name alone) are keys of their own"
+        )
+    if "replication" in keywords:
+        raise ValueError(f"[{section}] can't have replication: only some connections are for that")

@@ -1,4 +1,4 @@
-"""Debezium's keys of [capture] about snapshots and signals → what is read, and in which order."""
+"""Debezium's keys of [capture] about snapshots, signals and notifications."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any, Final, Literal, Self
@@ -15,15 +15,21 @@ Names = Annotated[tuple[str, ...], BeforeValidator(names)]
 class SnapshotSettings(Section):
     """What of the existing rows is read, and how."""
 
-    snapshot_mode: Literal["initial", "initial_only", "no_data", "always"] = Field(
-        "initial", alias="snapshot.mode"
-    )
+    snapshot_mode: Literal[
+        "initial", "initial_only", "no_data", "always", "when_needed", "recovery"
+    ] = Field("initial", alias="snapshot.mode")
     snapshot_include_collection_list: PatternList = Field(
         (), alias="snapshot.include.collection.list"
     )
     snapshot_select_statement_overrides: Names = Field((), alias=_OVERRIDES)
     snapshot_select_statements: dict[str, str] = Field({}, alias=f"{_OVERRIDES}.<schema>.<table>")
-    snapshot_chunk_bytes: int = Field(32 << 20, alias="snapshot.chunk.bytes", ge=1 << 13)
+    snapshot_chunk_bytes: int = Field(8 << 20, alias="snapshot.chunk.bytes", ge=1 << 13)
+    snapshot_max_threads: int = Field(2, alias="snapshot.max.threads", ge=1, le=64)
+    snapshot_rows_per_second_max: int = Field(0, alias="snapshot.rows.per.second.max", ge=0)
+    snapshot_adaptive: bool = Field(True, alias="snapshot.adaptive")
+    snapshot_transaction_max_ms: int = Field(900_000, alias="snapshot.transaction.max.ms", ge=0)
+    snapshot_lock_timeout_ms: int = Field(10_000, alias="snapshot.lock.timeout.ms", ge=1)
+    snapshot_query_timeout_ms: int = Field(600_000, alias="snapshot.query.timeout.ms", ge=0)
 
     @model_validator(mode="before")
     @classmethod
@@ -56,19 +62,44 @@ class SnapshotSettings(Section):
     def snapshots(self, table: str) -> bool:
         """Whether existing rows of a captured ``schema.table`` are read."""
         listed = Patterns(self.snapshot_include_collection_list)
-        return self.snapshot_mode != "no_data" and (not listed or listed.match(table))
+        reads = self.snapshot_mode not in {"no_data", "recovery"}
+        return reads and (not listed or listed.match(table))
 
 
 class SignalSettings(Section):
-    """How running captures are told something."""
+    """How running captures are told something, and tell others."""
 
-    signal_enabled_channels: Names = Field(("source",), alias="signal.enabled.channels")
+    signal_enabled_channels: Names = Field(("source", "kafka"), alias="signal.enabled.channels")
+    signal_kafka_topic: str | None = Field(
+        None, alias="signal.kafka.topic", pattern=r"^[A-Za-z0-9._-]{1,249}$"
+    )
     signal_data_collection: str | None = Field(
         None, alias="signal.data.collection", pattern=r"^[^.]+\..+$"
     )
     incremental_snapshot_chunk_size: int = Field(
-        1_024, alias="incremental.snapshot.chunk.size", ge=1
+        20_000, alias="incremental.snapshot.chunk.size", ge=1
     )
-    incremental_snapshot_watermarking_strategy: Literal["insert_insert", "insert_delete"] = Field(
-        "insert_insert", alias="incremental.snapshot.watermarking.strategy"
+    incremental_snapshot_watermarking_strategy: Literal[
+        "message", "read_only", "insert_insert", "insert_delete"
+    ] = Field("message", alias="incremental.snapshot.watermarking.strategy")
+    notification_enabled_channels: Names = Field((), alias="notification.enabled.channels")
+    notification_sink_topic_name: str | None = Field(
+        None, alias="notification.sink.topic.name", pattern=r"^[A-Za-z0-9._-]{1,249}$"
     )
+
+    @property
+    def watermarks_in_table(self) -> bool:
+        """Whether watermarks are rows of the signal table."""
+        has_table = self.signal_data_collection and "source" in self.signal_enabled_channels
+        return bool(has_table) and self.incremental_snapshot_watermarking_strategy in {
+            "insert_insert",
+            "insert_delete",
+        }
+
+    @model_validator(mode="after")
+    def _has_sink(self) -> Self:
+        if "sink" in self.notification_enabled_channels and not self.notification_sink_topic_name:
+            raise ValueError(
+                "notification.enabled.channels has sink: needs notification.sink.topic.name"
+            )
+        return self

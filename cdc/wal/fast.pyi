@@ -1,4 +1,4 @@
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from typing import TypeAlias
 
 from cdc.records.position import Lsn, Position
@@ -32,6 +32,7 @@ def produce(
     end: int,
     written: Written,
 ) -> int: ...
+def last_copy_data(data: bytearray, start: int, end: int) -> tuple[int, int]: ...
 def plain_messages(
     data: bytearray, start: int, end: int, xid: int | None, after_message: bool
 ) -> tuple[int, bytes, list[tuple[int, int, bool]], list[tuple[int, int]], bool]: ...
@@ -57,6 +58,7 @@ class Cursor:
     def message_at(self, lsn: Lsn) -> Position | None: ...
     def next(self) -> Position | None: ...
     def commit(self, commit_lsn: Lsn, end_lsn: Lsn) -> Transaction: ...
+    def committed_at(self, xid: int) -> Lsn: ...
     def idle_at(self, wal_end: Lsn) -> None: ...
 
 class Table:
@@ -74,10 +76,23 @@ class Table:
         around: tuple[bytes, ...] = ...,
         headers: tuple[tuple[str, bytes], ...] = ...,
     ) -> None: ...
+    def tell(self, identity: Sequence[int], watch: Callable[[int], list[bytes | None]]) -> None: ...
 
-class Translator:
-    received: int
+class Writing:
     made_bytes: int
+
+    def feed(
+        self,
+        data: bytearray,
+        start: int,
+        end: int,
+        clock_ns: int,
+        records_max: int,
+        bytes_max: int,
+    ) -> int: ...
+
+class Translator(Writing):
+    received: int
     resumed: Resumed | None
 
     def __init__(
@@ -88,12 +103,18 @@ class Translator:
         slow: Callable[[bytes], bool],
     ) -> None: ...
     def forget(self, oid: int) -> None: ...
-    def feed(
+
+class Copier(Writing):
+    seen: int
+    stale: Container[bytes]
+
+    def __init__(
         self,
-        data: bytearray,
-        start: int,
-        end: int,
-        clock_ns: int,
-        records_max: int,
-        bytes_max: int,
-    ) -> int: ...
+        records: list[Part],
+        slow: Callable[[bytes], bool],
+        table: Table,
+        source: bytes,
+        position: bytes,
+        key: tuple[int, ...],
+        extra: int,
+    ) -> None: ...

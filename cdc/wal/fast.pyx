@@ -3,7 +3,8 @@
 """CopyData bytes → records, in one pass: the compiled way for the common kinds of change and column.
 
 It does what translation.py, events.py, readable.py and values say, byte for byte (tests/properties), for
-Begin, Commit, Insert, Update and Delete of tables whose events are JSON. Everything else goes
+Begin, Commit, Insert, Update and Delete, and for the rows of a COPY (cdc/copied.py), of tables whose
+events are JSON. Everything else goes
 back to them: a message that it doesn't know or that is wrong in any way is given to ``slow`` as if
 it hadn't been looked at, and a column's text that it doesn't know goes through the column's own
 function. So each rule and each error has one definition, which isn't here.
@@ -61,31 +62,24 @@ include "transactions.pxi"
 include "table.pxi"
 include "rows.pxi"
 include "tuples.pxi"
+include "writing.pxi"
+include "copied.pxi"
 
 
-cdef class Translator:
-    """CopyData messages → records, appended to ``records``; what it doesn't do goes to ``slow``.
+cdef class Translator(Writing):
+    """The stream's messages → records.
 
     ``table(oid, position)`` gives a relation's Table, None where its rows aren't wanted in this
-    transaction, or False where ``slow`` has to do it; ``slow(payload)`` takes a CopyData payload, and
-    returns whether no more is to be made for now.
+    transaction, or False where ``slow`` has to do it.
     """
 
     cdef Cursor cursor
-    cdef object find, slow
-    cdef list records
-    cdef Rows rows  # those under way, which are the last of the records
-    cdef Py_ssize_t rows_room
-    cdef Py_ssize_t counted, count
+    cdef object find
     cdef dict tables
     cdef set unwanted
-    cdef char clock[80]
-    cdef int clock_bytes
     cdef uint64_t serial, last_oid
     cdef public object resumed  # a cdc.transactions.Resumed that isn't settled yet, or None
     cdef Table last
-    cdef readonly Py_ssize_t made_bytes
-    """Key and value bytes of what the last call of ``feed`` has left in ``records``."""
     cdef readonly uint64_t received
     """Where the last message that was looked at starts in the WAL."""
 
@@ -93,100 +87,13 @@ cdef class Translator:
         self.cursor, self.records, self.find, self.slow = cursor, records, table, slow
         self.tables = {}
         self.unwanted = set()
-        self.last = self.rows = None
-        self.rows_room = 4096
+        self.last = None
 
     def forget(self, oid):
         """A new Relation message: what the relation means is asked for again."""
         self.tables.pop(oid, None)
         self.unwanted.discard(oid)
         self.last = None
-
-    def feed(
-        self,
-        data,
-        Py_ssize_t start,
-        Py_ssize_t end,
-        int64_t clock_ns,
-        Py_ssize_t records_max,
-        Py_ssize_t bytes_max,
-    ):
-        """As Translation.feed."""
-        cdef Py_buffer view
-        cdef const uint8_t* p
-        cdef Py_ssize_t length
-        cdef bint full = False
-        self._set_clock(clock_ns)
-        self.count = self.made_bytes = self.counted = 0
-        self._count()
-        PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
-        try:
-            if not 0 <= start <= end <= view.len:
-                raise ValueError("a part of the buffer that it doesn't have")
-            p = <const uint8_t*>view.buf
-            while end - start >= 5 and p[start] == c"d" and not full:
-                if self.count >= records_max or self.made_bytes >= bytes_max:
-                    break
-                length = be32(p + start + 1)
-                if length < 4 or length >= end - start:
-                    break
-                if not self._frame(p + start + 5, length - 4):
-                    full = self._slowly(p + start + 5, length - 4)
-                start += length + 1
-        finally:
-            PyBuffer_Release(&view)
-            self._close_rows()
-        return start
-
-    cdef bint _slowly(self, const uint8_t* payload, Py_ssize_t size) except -1:
-        """Leave a payload to ``slow``; what that makes stands behind what was made so far."""
-        self._close_rows()
-        full = self.slow(PyBytes_FromStringAndSize(<const char*>payload, size))
-        self._count()
-        return full
-
-    cdef int _count(self) except -1:
-        """Take account of records that weren't made here."""
-        for made in self.records[self.counted:]:
-            if type(made) is Rows:
-                self.count += (<Rows>made).count
-                self.made_bytes += (<Rows>made).size
-            else:
-                self.count += 1
-                self.made_bytes += bytes_of(made.key) + bytes_of(made.value)
-        self.counted = PyList_GET_SIZE(self.records)
-        return 0
-
-    cdef int _open_rows(self) except -1:
-        self.rows = Rows(self.rows_room)
-        self.records.append(self.rows)
-        self.counted += 1
-        return 0
-
-    cdef int _close_rows(self) except -1:
-        if self.rows is None:
-            return 0
-        if self.rows.count == 0:
-            self.records.pop()
-            self.counted -= 1
-        else:
-            self.rows_room = min(self.rows.out.size + self.rows.out.size // 8, ROOM_BYTES_MAX)
-            self.rows.end_here()
-        self.rows = None
-        return 0
-
-    cdef void _set_clock(self, int64_t ns) noexcept:
-        """``","ts_ms":…,"ts_us":…,"ts_ns":…}``, the envelope's end."""
-        cdef Out out
-        out.data, out.size, out.room = self.clock, 0, sizeof(self.clock)
-        put_literal(&out, b'","ts_ms":')
-        put_signed(&out, ns // 1_000_000)
-        put_literal(&out, b',"ts_us":')
-        put_signed(&out, ns // 1_000)
-        put_literal(&out, b',"ts_ns":')
-        put_signed(&out, ns)
-        put_literal(&out, b"}")
-        self.clock_bytes = out.size
 
     cdef int _frame(self, const uint8_t* p, Py_ssize_t size) except -1:
         """One CopyData payload; 0 where it is for ``slow``."""
@@ -312,7 +219,11 @@ cdef class Translator:
             return 0
         if has_old and not self._same_key(table):
             return 0
-        return self._end(table, op, lsn)
+        if not self._end(table, op, lsn):
+            return 0
+        if has_old and table.seen is not None:
+            table.note(table.olds)  # the key of the events needn't be the table's
+        return 1
 
     cdef int _deleted(self, Table table, bint is_key, uint64_t lsn) except -1:
         cdef Out* out = &self.rows.out
@@ -323,58 +234,6 @@ cdef class Translator:
             return 0
         put_literal(out, b',"after":null')
         return self._end(table, c"d", lsn)
-
-    cdef int _image(self, Table table, Cell* cells, Part* parts, bint is_key) except -1:
-        """A row as JSON; 0 where a text isn't of its column's type."""
-        cdef Out* out = &self.rows.out
-        cdef Py_ssize_t start = out.size, room = table.fixed_bytes + 64
-        cdef int number
-        cdef Column* column
-        cdef Cell* cell
-        for number in range(table.width):
-            if cells[number].kind == c"t":
-                room += longest(cells[number].text, cells[number].size)
-        reserve(out, room)
-        for number in range(table.width):
-            column = &table.columns[number]
-            cell = &cells[number]
-            parts[number].start = out.size
-            if column.kind == LEFT_OUT:
-                pass
-            elif cell.kind == c"t":
-                put_name(out, column)
-                if not put_value(out, column.kind, column.digits, cell.text, cell.size):
-                    if not self._odd(table, number, cell, room):
-                        return 0
-            elif cell.kind == c"n" and not is_key:
-                put(out, column.null, column.null_bytes)
-            elif cell.kind == c"n":
-                put(out, column.unsent, column.unsent_bytes)
-            else:
-                put(out, column.absent, column.absent_bytes)
-            parts[number].end = out.size
-        if out.size == start:
-            put_literal(out, b"{")
-        else:
-            out.data[start] = c"{"  # in place of the first column's comma
-        put_literal(out, b"}")
-        return 1
-
-    cdef int _odd(self, Table table, int number, Cell* cell, Py_ssize_t room) except -1:
-        """Write a text that only the column's own function knows; leaves ``room`` behind it."""
-        cdef Out* out = &self.rows.out
-        cdef Py_ssize_t size
-        cdef const char* written
-        try:
-            fragment = table.fragments[number](
-                PyBytes_FromStringAndSize(<const char*>cell.text, cell.size)
-            )
-            written = PyUnicode_AsUTF8AndSize(fragment, &size)
-        except Exception:
-            return 0  # the slow way says what is wrong with it
-        reserve(out, size + room)
-        put(out, written, size)
-        return 1
 
     cdef bint _same_key(self, Table table):
         """Whether the key of the row is that of its old one, and neither lacks a part.
@@ -399,28 +258,20 @@ cdef class Translator:
 
     cdef int _end(self, Table table, uint8_t op, uint64_t lsn) except -1:
         """End the value that was begun, and add its record, or its two."""
-        cdef Rows rows = self.rows
-        cdef Out* out = &rows.out
-        cdef Py_ssize_t value = rows.end, value_bytes, key, key_bytes, header_bytes
+        cdef Out* out = &self.rows.out
+        cdef Py_ssize_t value = self.rows.end, value_bytes, key, key_bytes, header_bytes
         self._put_end(table, op, lsn)
         key = out.size
         value_bytes = key - value
         key_bytes = self._put_key(table)
-        if key_bytes < NONE:
+        if not self._takes(table, value_bytes, key, key_bytes):
             return 0
-        if table.bytes_max and value_bytes + max(0, key_bytes) > table.bytes_max:
-            return 0
-        if table.claimed and key_bytes > 0:
-            if PyBytes_FromStringAndSize(out.data + key, key_bytes) in table.claimed:
-                return 0
         header_bytes = self._put_header(table)
-        rows.add(table, value, value_bytes, key, key_bytes, header_bytes)
-        self.count += 1
-        self.made_bytes += value_bytes + max(0, key_bytes)
+        self._add(table, value, value_bytes, key, key_bytes, header_bytes)
         if op == c"d" and table.tombstones:
-            rows.add(table, value, NONE, key, key_bytes, header_bytes)
-            self.count += 1
-            self.made_bytes += max(0, key_bytes)
+            self._add(table, value, NONE, key, key_bytes, header_bytes)
+        if table.seen is not None:
+            table.note(table.cells)
         return 1
 
     cdef int _put_end(self, Table table, uint8_t op, uint64_t lsn) except -1:
@@ -443,35 +294,6 @@ cdef class Translator:
         put(out, self.clock, self.clock_bytes)
         put_bytes(out, table.value_after)
         return 0
-
-    cdef Py_ssize_t _put_key(self, Table table) except? -3:
-        """Write the key's columns, from the image; how long that is, NONE without a key.
-
-        Less than NONE: a part of it is absent.
-        """
-        cdef Out* out = &self.rows.out
-        cdef Py_ssize_t before = out.size, start, size
-        cdef int number
-        cdef Part part
-        if not table.key_width:
-            return NONE
-        reserve(out, PyBytes_GET_SIZE(table.key_before))
-        put_bytes(out, table.key_before)
-        start = out.size
-        for number in range(table.key_width):
-            part = table.parts[table.key[number]]
-            size = part.end - part.start
-            if size == 0:
-                return NONE - 1
-            reserve(out, size + 64)
-            memcpy(out.data + out.size, out.data + part.start, size)
-            out.data[out.size] = c","  # the row's first column has given its comma for the brace
-            out.size += size
-        out.data[start] = c"{"
-        put_literal(out, b"}")
-        reserve(out, PyBytes_GET_SIZE(table.key_after))
-        put_bytes(out, table.key_after)
-        return out.size - before
 
     cdef int _put_header(self, Table table) except -1:
         """Move on to the frame's position, and write it; how long that is."""

@@ -100,18 +100,30 @@ cdef class Rows:
     cdef object _position(self, Span* span):
         return self._bytes(span.key + max(0, span.key_bytes), span.header_bytes)
 
+    cdef inline bint _is_at(self, Span* span, bytes position):
+        """Whether that is a record's position: rows of a snapshot have all the same one."""
+        return span.header_bytes == PyBytes_GET_SIZE(position) and not memcmp(
+            self.out.data + span.key + max(0, span.key_bytes),
+            PyBytes_AS_STRING(position),
+            span.header_bytes,
+        )
+
     cdef inline object _bytes(self, Py_ssize_t start, Py_ssize_t size):
         return None if size == NONE else PyBytes_FromStringAndSize(self.out.data + start, size)
 
     cdef bint produce(self, send, Written written) except -1:
         """Hand over what wasn't yet; returns whether that was all, else the queue is full."""
-        cdef Table table
+        cdef Table table, last = None
+        cdef bytes position = None
+        cdef list headers
         cdef Py_ssize_t size
         while self.sent < self.count:
             span = &self.spans[self.sent]
             table = <Table>self.tables[span.table]
-            key, value, position = self._key(span), self._value(span), self._position(span)
-            headers = self._headers(table, position)
+            key, value = self._key(span), self._value(span)
+            if table is not last or not self._is_at(span, position):
+                last, position = table, self._position(span)
+                headers = self._headers(table, position)
             try:
                 send(table.topic, value, key, -1, None, None, 0, headers)
             except BufferError:

@@ -18,6 +18,9 @@ cdef struct Cell:
     const uint8_t* text
     Py_ssize_t size
 
+cdef enum:
+    KEYS_MAX = 200_000  # of one transaction that are told one by one
+
 cdef struct Part:  # of what was written: a column with its name
     Py_ssize_t start
     Py_ssize_t end
@@ -55,6 +58,10 @@ cdef class Table:
     cdef bytes value_before, value_after, key_before, key_after
     cdef Out before_lsn, between  # the transaction's texts, cut where a row's own LSN goes
     cdef uint64_t entered
+    cdef object watch
+    cdef list seen
+    cdef int* identity
+    cdef int identity_width
 
     def __cinit__(
         self, topic, columns, key, source, flags, version, around=(b"", b"", b"", b""), headers=()
@@ -102,14 +109,61 @@ cdef class Table:
         PyMem_Free(self.parts)
         PyMem_Free(self.old_parts)
         PyMem_Free(self.key)
+        PyMem_Free(self.identity)
         PyMem_Free(self.before_lsn.data)
         PyMem_Free(self.between.data)
+
+    def tell(self, identity, watch):
+        """Have changed rows told: each transaction's keys are appended to what ``watch(xid)`` gives.
+
+        A key is the texts of the columns at ``identity``, joined by NUL; None: it isn't known.
+        """
+        cdef int number
+        if not identity or not all(0 <= index < self.width for index in identity):
+            raise ValueError("a key that no table has")
+        PyMem_Free(self.identity)
+        self.identity_width = len(identity)
+        self.identity = <int*>PyMem_Malloc(self.identity_width * sizeof(int))
+        if self.identity == NULL:
+            raise MemoryError
+        for number, index in enumerate(identity):
+            self.identity[number] = index
+        self.watch = watch
+
+    cdef int note(self, Cell* cells) except -1:
+        """Tell of a changed row."""
+        cdef Py_ssize_t size = self.identity_width - 1
+        cdef Cell* cell
+        cdef char* at
+        cdef int number
+        if PyList_GET_SIZE(self.seen) >= KEYS_MAX:
+            del self.seen[:]
+            self.seen.append(None)
+        for number in range(self.identity_width):
+            cell = &cells[self.identity[number]]
+            if cell.kind != c"t":
+                self.seen.append(None)
+                return 0
+            size += cell.size
+        key = PyBytes_FromStringAndSize(NULL, size)
+        at = PyBytes_AS_STRING(key)
+        for number in range(self.identity_width):
+            cell = &cells[self.identity[number]]
+            if number:
+                at[0] = 0
+                at += 1
+            memcpy(at, cell.text, cell.size)
+            at += cell.size
+        self.seen.append(key)
+        return 0
 
     cdef int enter(self, Cursor cursor, uint64_t serial) except -1:
         """Write what all rows of the transaction share; as events._SourceText.of_transaction."""
         cdef int64_t us = cursor.commit_ts_us
         cdef Out* out = &self.before_lsn
         self.entered = serial
+        if self.watch is not None:
+            self.seen = self.watch(cursor.xid)
         out.size = self.between.size = 0
         reserve(out, len(self.head) + len(self.middle) + 80)
         put_bytes(out, self.head)

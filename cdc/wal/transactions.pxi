@@ -1,5 +1,9 @@
 """Where a stream stands: cdc.transactions.Cursor, compiled."""
 
+cdef enum:
+    COMMITS_MAX = 16_384  # as cdc.transactions.COMMITS_MAX
+
+
 cdef class Cursor:
     """As cdc.transactions.Cursor, which says what each member means."""
 
@@ -12,6 +16,8 @@ cdef class Cursor:
     cdef object origin
     cdef bytes after_lsn
     cdef char place[26]  # "<epoch>.<commit LSN>." of the position header
+    cdef uint32_t commit_xids[COMMITS_MAX]
+    cdef uint64_t commit_lsns[COMMITS_MAX]
 
     def __init__(self, reached, cut, flush_lsn, cut_ts_us=0):
         self.epoch = reached.epoch
@@ -67,10 +73,16 @@ cdef class Cursor:
         self.made = self.origin = None
         self.after_lsn = AFTER_LSN
         self.index = 0
+        self.commit_xids[xid % COMMITS_MAX] = xid
+        self.commit_lsns[xid % COMMITS_MAX] = commit_lsn
         hexadecimal(self.place, self.epoch, 8)
         self.place[8] = c"."
         hexadecimal(self.place + 9, commit_lsn, 16)
         self.place[25] = c"."
+
+    def committed_at(self, uint32_t xid):
+        known = self.commit_xids[xid % COMMITS_MAX] == xid
+        return Lsn(self.commit_lsns[xid % COMMITS_MAX] if known else 0)
 
     def came_from(self, origin):
         if not self.inside:

@@ -125,11 +125,12 @@ class Pipeline:
         while True:
             progress = self.progress()
             streaming = progress is not None and progress.phase is Phase.STREAMING
-            if progress is not None and streaming and progress.flush_lsn >= lsn:
+            reached = progress is not None and streaming and progress.flush_lsn >= lsn
+            if progress and reached and not any(state.initial for state in self.tables()):
                 return progress
             if not daemon.running or time.monotonic() > deadline:
-                reached = progress.flush_lsn if progress else "nothing"
-                raise ServerError(f"the log has {reached}, not {lsn}. {daemon.command.log_end()}")
+                place = progress.flush_lsn if progress else "nothing"
+                raise ServerError(f"the log has {place}, not {lsn}. {daemon.command.log_end()}")
             if waiting is not None:
                 waiting()
             time.sleep(_POLL_S)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from tests.chaos.stand import ROLE, TABLES, Stand
+from tests.chaos.verdict import KEYS
 
 _STEP_S: Final = 0.05
 _DIES_S: Final = 10.0
@@ -187,6 +188,18 @@ class Nemesis:
             self._stand.until(lambda statement=statement: [self._stand.ask(statement)])
             self._last(0, 0.5)
 
+    def ask_for_snapshots(self) -> bool:
+        """Tables are read once more while they change, now and then with a pause."""
+        tables = self._random.sample([table for table, key in KEYS.items() if key], 2)
+        names = [f"public.{table}" for table in tables]
+        is_paused = self._random.random() < 0.3
+        if not self._stand.signal("execute-snapshot", {"data-collections": names}):
+            return False
+        if is_paused and self._stand.signal("pause-snapshot", {}):
+            self._last(0, 2)
+            self._stand.signal("resume-snapshot", {})
+        return True
+
     def move_daemon_clock(self) -> None:
         self._move_clock(self._stand.daemon_shim.set_clock)
 
@@ -247,9 +260,11 @@ KINDS: Final[Mapping[str, Callable[[Nemesis], bool | None]]] = {
     "SELECT revoked": Nemesis.revoke_select,
     "publication changed": Nemesis.change_publication,
     "daemon's clock moved": Nemesis.move_daemon_clock,
+    "snapshots asked for": Nemesis.ask_for_snapshots,
 }
 WEIGHTS: Final[Mapping[str, int]] = {
     **dict.fromkeys(KINDS, 1),
+    "snapshots asked for": 6,
     "daemon killed": 6,
     "daemon killed amid commits": 3,
     "broker killed": 2,

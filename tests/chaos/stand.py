@@ -4,8 +4,10 @@ The daemons are a user's: `millrace run` with a written millrace.toml, as a role
 harness itself goes past the proxies.
 """
 
+import json
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
@@ -15,6 +17,7 @@ from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
 from cdc.errors import MillraceError
+from cdc.kafka.send import send
 from cdc.kafka.state import last_progress, read_all
 from cdc.records.position import Lsn
 from cdc.records.state import Phase, Progress, TableState
@@ -41,6 +44,7 @@ _CAPTURE: Final[dict[str, str | int]] = {
     "slot.max.retries": 10_000,
     "max.batch.size": 2_000,
     "spill.memory.bytes": 100_000,
+    "incremental.snapshot.chunk.size": 50,
 }
 _READY_S: Final = 60.0
 SCHEMA: Final = """
@@ -130,6 +134,16 @@ class Stand:
             cursor = connection.execute(statement.encode())
             row = cursor.fetchone() if cursor.description else None
         return row[0] if row else None
+
+    def signal(self, kind: str, data: Mapping[str, Any]) -> bool:
+        """Tell the daemons something by the signal topic; returns whether it got there."""
+        topic = self.pipelines[0].settings.capture.signal_topic or ""
+        value = json.dumps({"id": f"{kind} {time.monotonic_ns()}", "type": kind, "data": data})
+        try:
+            send(self.reader, topic, PREFIX.encode(), value.encode())
+        except MillraceError:
+            return False
+        return True
 
     def progress(self) -> Progress | None:
         """The last committed progress."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from tests.chaos.values import same_value
-from tests.chaos.verdict import KEYS, Verdict
+from tests.chaos.verdict import KEYS, Verdict, named
 from tests.chaos.witness import Row, Value
 from tests.fixtures.pipeline import LogRecord
 
@@ -20,7 +20,7 @@ def check_state(
     """Compare; ``rows`` as SELECT prints them."""
     ordered = sorted(records, key=lambda record: (record.position, record.offset))
     if KEYS[table]:
-        _check_rows(table, _state(ordered, KEYS[table]), rows, verdict)
+        _check_rows(table, _state(table, ordered, verdict), rows, verdict)
         return
     bag = _bag(ordered)
     bag.subtract(json.dumps([_plain(row[name]) for name in _BAG]) for row in rows)
@@ -31,7 +31,7 @@ def check_state(
 
 
 def _state(
-    ordered: Sequence[LogRecord], key: Sequence[str]
+    table: str, ordered: Sequence[LogRecord], verdict: Verdict
 ) -> dict[tuple[Any, ...], dict[str, Any]]:
     state: dict[tuple[Any, ...], dict[str, Any]] = {}
     for record in ordered:
@@ -39,12 +39,23 @@ def _state(
             state.clear()
             continue
         members = json.loads(record.key or "{}")
-        place = tuple(members[name] for name in key)
+        place = tuple(members[name] for name in KEYS[table])
+        if record.op == "r" and record.position > ordered[0].position:
+            _check_read(record, state.get(place), verdict)
         if record.value is None or record.op == "d":
             state.pop(place, None)
         else:
             state[place] = state.get(place, {}) | record.value["after"]
     return state
+
+
+def _check_read(record: LogRecord, known: Mapping[str, Any] | None, verdict: Verdict) -> None:
+    """A row that is read again is the one that the log has at that place, or completes it."""
+    verdict.read_again += 1
+    read = record.value["after"] if record.value else {}
+    if known is None or any(read.get(name, value) != value for name, value in known.items()):
+        verdict.different += 1
+        verdict.tell(f"not what the log had by then: {named(record)}")
 
 
 def _check_rows(

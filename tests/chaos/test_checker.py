@@ -55,7 +55,7 @@ def record(xid: int, lsn: int, index: int, table: str, op: str, **parts: object)
     return LogRecord(
         topic=f"chaos.public.{table}",
         partition=0,
-        offset=lsn * 100 + index * 10 + ["d", "tombstone", "c", "u", "t"].index(op),
+        offset=lsn * 100 + index * 10 + ["d", "tombstone", "c", "u", "t", "r"].index(op),
         key=key if isinstance(key, str) or key is None else json.dumps(key),
         value=None if op == "tombstone" else value,
         position=Position(1, Lsn(lsn), index),
@@ -128,6 +128,17 @@ def test_other_values_keys_and_rows_are_found() -> None:
     assert checked(LOG, {**ROWS, "pair": []}).different == 1
     missing = {"batch": Value("integer", "1"), "n": Value("integer", "1")}
     assert checked(LOG, {**ROWS, "bulk": [missing]}).different == 1
+
+
+def test_a_row_that_is_read_again_is_what_the_log_has_by_then() -> None:
+    same = record(0, 3, 0, "pair", "r", key=NEW, after={**NEW, "v": 6, "doc": None})
+    verdict = checked([*LOG, same])
+    assert (verdict.is_good, verdict.read_again) == (True, 1)
+    older = record(0, 3, 0, "pair", "r", key=NEW, after={**NEW, "v": 5})
+    renewed = record(0, 4, 0, "pair", "r", key=NEW, after={**NEW, "v": 6})
+    assert checked([*LOG, older, renewed]).different == 2  # nor was there such a row in between
+    gone = record(0, 3, 0, "pair", "r", key=OLD, after={**OLD, "v": 5})
+    assert checked([*LOG, gone]).different == 2
 
 
 def test_a_change_is_read_as_test_decoding_prints_it() -> None:

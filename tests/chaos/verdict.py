@@ -28,6 +28,7 @@ class Verdict:
     duplicated: int = 0
     disordered: int = 0
     different: int = 0
+    read_again: int = 0
     absent: int = 0
     """Large values that the final state lacks because the source couldn't be read in time."""
     shown: list[str] = field(default_factory=list)

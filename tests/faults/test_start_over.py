@@ -129,7 +129,7 @@ def test_a_snapshot_under_way_keeps_its_slot_and_one_that_was_stopped_says_so(
         words = (sys.executable, "-m", "millrace", "snapshot", "--config", str(made.config))
         with subprocess.Popen(words, stderr=subprocess.PIPE) as reading:
             deadline = time.monotonic() + 30
-            while not any(state.chunks_done for state in made.tables()):
+            while not any(state.pages_done for state in made.tables()):
                 assert time.monotonic() < deadline
                 time.sleep(0.05)
             dropped = made.millrace("drop", "--yes")

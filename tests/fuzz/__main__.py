@@ -6,6 +6,7 @@ import sys
 import time
 
 from cdc.wal.compiled import IMPLEMENTATION
+from tests.fuzz.copied import CopiedLines
 from tests.fuzz.messages import Frames, Messages
 from tests.fuzz.streams import Streams
 from tests.fuzz.target import Target, fuzz
@@ -13,7 +14,7 @@ from tests.fuzz.texts import CopyLines, Positions, Values
 
 TARGETS: tuple[type[Target], ...] = (
     *(Messages, Frames, Values, CopyLines, Positions),
-    *((Streams,) if IMPLEMENTATION == "compiled" else ()),
+    *((Streams, CopiedLines) if IMPLEMENTATION == "compiled" else ()),
 )
 
 

@@ -37,11 +37,8 @@ class Stream(NamedTuple):
     data: bytes
 
 
-class Streams(Target):
-    """Transactions of random tables with columns of all types; one frame or the whole mutated."""
-
-    name = "streams"
-    share = 2
+class OfTables(Target):
+    """Makes rows of random tables with columns of all types."""
 
     def __init__(self, seed: int) -> None:
         super().__init__(seed)
@@ -51,6 +48,46 @@ class Streams(Target):
             for array in (False, True)
         }
         self._schemas = [self._schema() for _ in range(100)]
+
+    def _schema(self) -> TableSchema:
+        chance = self.random
+        kinds = [chance.choice(sorted(TEXTS)) for _ in range(chance.randint(1, 6))]
+        keyed = chance.randint(0, min(2, len(kinds)))
+        columns = tuple(
+            Column(
+                name=chance.choice(("c", 'q"\\é')) + str(number),
+                type=kind,
+                type_oid=25,
+                array=chance.random() < 0.3,
+                modifier=chance.choice((-1, 0, 3)),
+                declared=kind,
+                key=number + 1 if number < keyed else None,
+            )
+            for number, kind in enumerate(kinds)
+        )
+        return TableSchema(
+            namespace="public", table="t", version=1, since=str(Position(1, Lsn(0), 0)), topic="t",
+            replica_identity="f", columns=columns, signature="",
+        )  # fmt: skip
+
+    def _row(self, schema: TableSchema) -> Row:
+        return tuple(self._value(column) for column in schema.columns)
+
+    def _value(self, column: Column) -> Value:
+        chance = self.random.random()
+        if chance < 0.05:
+            return None
+        if chance < 0.1:
+            return ABSENT
+        texts = self._texts[column.type, column.array]
+        return texts.make() if chance < 0.15 else texts.unchanged()
+
+
+class Streams(OfTables):
+    """Transactions of random tables with columns of all types; one frame or the whole mutated."""
+
+    name = "streams"
+    share = 2
 
     def make(self) -> Stream:
         """Make a stream of a relation and one or two transactions."""
@@ -87,27 +124,6 @@ class Streams(Target):
             # A number that PostgreSQL wouldn't write so may be written in another, equal form.
             assert timeless(fast, json.loads) == timeless(pure, json.loads)
 
-    def _schema(self) -> TableSchema:
-        chance = self.random
-        kinds = [chance.choice(sorted(TEXTS)) for _ in range(chance.randint(1, 6))]
-        keyed = chance.randint(0, min(2, len(kinds)))
-        columns = tuple(
-            Column(
-                name=chance.choice(("c", 'q"\\é')) + str(number),
-                type=kind,
-                type_oid=25,
-                array=chance.random() < 0.3,
-                modifier=chance.choice((-1, 0, 3)),
-                declared=kind,
-                key=number + 1 if number < keyed else None,
-            )
-            for number, kind in enumerate(kinds)
-        )
-        return TableSchema(
-            namespace="public", table="t", version=1, since=str(Position(1, Lsn(0), 0)), topic="t",
-            replica_identity="f", columns=columns, signature="",
-        )  # fmt: skip
-
     def _change(self, schema: TableSchema) -> bytes:
         kind = self.random.choice("IIIUUDTMYR")
         if kind in "TMYR":
@@ -121,18 +137,6 @@ class Streams(Target):
         if kind == "D":
             return head + old
         return head + self.random.choice((b"", old)) + b"N" + new
-
-    def _row(self, schema: TableSchema) -> Row:
-        return tuple(self._value(column) for column in schema.columns)
-
-    def _value(self, column: Column) -> Value:
-        chance = self.random.random()
-        if chance < 0.05:
-            return None
-        if chance < 0.1:
-            return ABSENT
-        texts = self._texts[column.type, column.array]
-        return texts.make() if chance < 0.15 else texts.unchanged()
 
 
 def outcome(made: Stream, *, compiled: bool) -> tuple[list[Record], tuple[Any, ...], type | None]:

@@ -6,12 +6,12 @@ from typing import NamedTuple
 import psycopg
 
 from cdc.changes import Row
-from cdc.postgres.catalog import TableDescription, describe_relation
+from cdc.postgres.catalog import describe_relation
+from cdc.postgres.described import TableDescription
 from cdc.records.schema import Column
 from cdc.wal import messages as m
 from cdc.wal.decoder import decode
-from snapshots.chunks import plan
-from snapshots.reader import of_chunk, read
+from tests.integration.read_rows import batches, selects
 
 
 class Sent(NamedTuple):
@@ -27,10 +27,9 @@ class Sent(NamedTuple):
 
 def copied(opened: psycopg.Connection, table: TableDescription) -> Iterator[Row]:
     """The table's rows, read by COPY."""
-    columns = [column.name for column in table.columns]
-    for chunk in plan(table, 1 << 20):
-        for batch in read(opened, of_chunk(chunk, columns, table.row_filter)):
-            yield from batch
+    for select in selects(table):
+        # To its end: whoever takes a row may want to ask the same connection something.
+        yield from [row for batch in batches(opened, select, len(table.columns)) for row in batch]
 
 
 def available_extensions(opened: psycopg.Connection) -> set[str]:

@@ -8,7 +8,7 @@ import psycopg
 
 from cdc.postgres import catalog, connection, publication, slot
 from cdc.postgres.captured import captured_tables
-from cdc.postgres.catalog import TableDescription
+from cdc.postgres.described import TableDescription
 from cdc.postgres.stream import ReplicationStream
 from cdc.records.position import Lsn
 from cdc.settings import CaptureSettings

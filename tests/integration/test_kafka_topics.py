@@ -288,3 +288,23 @@ def produce_old(chosen: Settings, topic: str) -> None:
         value = progress(number).model_dump_json().encode()
         producer.produce(topic, value, b"same", timestamp=long_ago_ms)
     producer.flush(10)
+
+
+@pytest.mark.parametrize("call", ["describe", "create"])
+def test_a_signal_topic_that_isnt_ours_to_make_or_read_is_only_warned_about(
+    kafka: Kafka, topic_prefix: str, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    topics = LogTopics(settings(kafka.client_options(), topic_prefix))
+    allowed = getattr(LogAdmin, call)
+
+    def refuse(admin: LogAdmin, asked: Any) -> Any:
+        wanted = list(asked)
+        if any("-signal" in getattr(one, "topic", one) for one in wanted):
+            raise LogAccessError("not authorized")
+        return allowed(admin, wanted)
+
+    monkeypatch.setattr(LogAdmin, call, refuse)
+    topics.ensure_state_topics()
+    names = LogAdmin(kafka.client_options()).partitions()
+    assert progress_topic(topic_prefix) in names
+    assert f"{topic_prefix}-signal" not in names

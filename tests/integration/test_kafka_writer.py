@@ -69,11 +69,6 @@ def send(writer: LogWriter, records: Iterable[Record]) -> None:
     writer.commit()
 
 
-def end_commit(writers: AlternatingWriters) -> None:
-    while not writers.has_committed():
-        writers.wait(10)
-
-
 def record(topic: str, key: bytes | None, value: bytes | None = b"v") -> Record:
     return Record(topic, key, value, [(HEADER, POSITION)])
 
@@ -144,7 +139,7 @@ def test_newer_writer_fences_older_ones_that_take_turns(
             newer.open()
             pair.begin_commit()
             with pytest.raises(FencedError):
-                end_commit(pair)
+                pair.end_commit()
     assert visible(kafka, topic) == []
 
 
@@ -209,7 +204,7 @@ def test_what_two_writers_commit_in_turns_has_one_order(kafka: Kafka, topic_pref
     with AlternatingWriters(*pair) as writers:
         for _ in range(200):
             while writers.is_committing:
-                writers.wait(10)
+                writers.wait()
                 writers.has_committed()
                 if writers.may_write:
                     writers.current.write([record(topic, b"%d" % next(keys))])
@@ -282,7 +277,7 @@ def test_a_refusal_is_told_at_once_also_where_other_records_cant_be_sent(
         started = time.monotonic()
         pair.begin_commit()
         with pytest.raises(RecordRefusedError, match="without a key"):
-            end_commit(pair)
+            pair.end_commit()
     assert time.monotonic() - started < 10
 
 

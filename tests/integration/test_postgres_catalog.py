@@ -6,7 +6,8 @@ import psycopg
 import pytest
 
 from cdc.postgres import catalog, connection
-from cdc.postgres.catalog import TableDescription, describe_relation, relation_signature
+from cdc.postgres.catalog import describe_relation, relation_signature
+from cdc.postgres.described import TableDescription
 from cdc.records.schema import Column
 from cdc.values import codec
 from cdc.wal.messages import Commit, Relation

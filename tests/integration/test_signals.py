@@ -27,6 +27,7 @@ SIGNALS = {
     "slot.retry.delay.ms": 500,
     "slot.max.retries": 60,
 }
+IN_TABLE = {"incremental.snapshot.watermarking.strategy": "insert_insert"}
 SCHEMA = """
     CREATE TABLE dbz_signal (id varchar(64) PRIMARY KEY, type varchar(32), data varchar(2048));
     CREATE TABLE item (id int PRIMARY KEY, v text);
@@ -121,7 +122,7 @@ def change(source: Conninfo, seconds: float) -> None:
             connection.execute(choose.choice(statements).encode())
 
 
-@pytest.mark.parametrize("strategy", ["insert_insert", "insert_delete"])
+@pytest.mark.parametrize("strategy", ["message", "read_only", "insert_insert", "insert_delete"])
 def test_what_changes_meanwhile_isnt_overwritten(
     pipeline: MakePipeline, source: Conninfo, strategy: str
 ) -> None:
@@ -141,7 +142,7 @@ def test_what_changes_meanwhile_isnt_overwritten(
 def test_chunk_rows_have_the_position_of_their_high_watermark(
     pipeline: MakePipeline, source: Conninfo
 ) -> None:
-    made = pipeline(**SIGNALS)
+    made = pipeline(**SIGNALS, **IN_TABLE)
     daemon = begin(made)
     execute(source, '"public.item"')
     wait_until_read(made, daemon)
@@ -165,17 +166,16 @@ def test_a_killed_daemon_goes_on_behind_the_last_chunk(
     assert daemon.wait(60) != 0
     (state,) = [one for one in made.tables() if one.requests]
     (request,) = state.requests
-    before = len(of(made, "item"))
-    assert request.last_key == (str(before),)
-    assert 0 < before < 1000
+    assert 0 < request.rows == len(of(made, "item")) < 1000
     daemon = made.start()
     change(source, 1)
     wait_until_read(made, daemon)
     assert made.stop(daemon) == 0
     records = of(made, "item")
     assert logged(records) == rows(source, "item")
-    read = [one.key for one in records if one.op == "r"]
-    assert len(read) == len(set(read))
+    changed = {one.key for one in records if one.op != "r"}
+    read = [one.key for one in records if one.op == "r" and one.key not in changed]
+    assert len(read) == len(set(read)) > 0
 
 
 def test_conditions_choose_rows(pipeline: MakePipeline, source: Conninfo) -> None:
@@ -214,7 +214,7 @@ def test_signals_that_cant_be_followed_stop_nothing(
 def test_a_refused_watermark_gives_the_snapshot_up(
     pipeline: MakePipeline, source: Conninfo
 ) -> None:
-    made = pipeline(**SIGNALS)
+    made = pipeline(**SIGNALS, **IN_TABLE)
     daemon = begin(made)
     check = "ALTER TABLE dbz_signal ADD CHECK (type NOT LIKE 'snapshot-window%')"
     run(source, check)
@@ -224,7 +224,7 @@ def test_a_refused_watermark_gives_the_snapshot_up(
     made.wait_until_logged(made.wal_end(), daemon)
     assert made.stop(daemon) == 0
     assert [one.op for one in of(made, "item")] == ["c"]
-    assert daemon.command.log.read_text().count("are given up") == 1
+    assert daemon.command.log.read_text().count("is given up") == 1
 
 
 def test_snapshots_are_paused_resumed_and_stopped(pipeline: MakePipeline, source: Conninfo) -> None:

@@ -191,6 +191,21 @@ def test_a_table_whose_updates_begin_to_fail_is_told_while_we_run(
         until(lambda: any("ALTER TABLE public.t REPLICA" in entry["event"] for entry in logs))
 
 
+def test_a_locked_table_keeps_nobody_from_looking_at_the_slot(
+    database: Conninfo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cdc.watch.RISKS_S", 0.1)
+    monkeypatch.setattr("cdc.watch.LOOK_S", 0.1)
+    run(database, "CREATE TABLE t (id int PRIMARY KEY)")
+    made(database)
+    with session(database) as other, capture_logs() as logs:
+        other.execute("BEGIN; LOCK TABLE public.t")
+        with watched(database) as health:
+            until(lambda: health._awaited)
+            time.sleep(0.5)
+    assert not any("can't be looked at" in entry["event"] for entry in logs)
+
+
 def test_a_slot_that_nobody_read_for_too_long_is_a_gap_with_its_setting(
     database: Conninfo, postgres: Postgres
 ) -> None:

@@ -4,6 +4,7 @@ import json
 import re
 import time
 from collections.abc import Callable
+from typing import Any
 
 import psycopg
 import pytest
@@ -13,13 +14,13 @@ from cdc.changes import Read, Row
 from cdc.errors import ConfigError
 from cdc.postgres import catalog, slot
 from cdc.postgres.captured import captured_tables
-from cdc.postgres.catalog import TableDescription
 from cdc.postgres.connection import query
+from cdc.postgres.described import TableDescription
 from cdc.readable import ReadableEncoder
 from cdc.records.position import Lsn, Position
-from cdc.records.record import Record
+from cdc.records.record import Record, each
 from snapshots.initial import InitialSnapshot
-from snapshots.reader import Limits
+from snapshots.pace import Pace
 from tests.fixtures.pipeline import RunningPipeline
 from tests.golden.records import collect
 from tests.integration.source import Conninfo, capture, described, run, session
@@ -43,8 +44,16 @@ FAMILY = (
 class Marking(ReadableEncoder):
     """Stands in for an encoder that marks rows: a record's key is the first column and the mark."""
 
-    def __init__(self) -> None:
-        """Nothing of a table is known."""
+    def __init__(self, table: TableDescription) -> None:
+        """Nothing of a table is known but its columns."""
+        self._table = table
+
+    @property
+    def schema(self) -> Any:
+        return self._table
+
+    def compiled_read(self, *_: object) -> None:
+        """There is none."""
 
     def marked_row(
         self, row: Row, position: Position, lsn: Lsn, ts_us: int, read: Read
@@ -60,19 +69,19 @@ def read(database: Conninfo, **settings: object) -> dict[str, list[str]]:
     chosen = capture(database, lossless=False, **settings)
     found: dict[str, list[str]] = {}
 
-    def encoder(_: TableDescription) -> ReadableEncoder:
-        return Marking()
+    def encoder(table: TableDescription) -> ReadableEncoder:
+        return Marking(table)
 
     with session(database) as opened:
         tables = catalog.describe(
             opened, captured_tables(opened, chosen), chosen.publication_name, generated=True
         )
     tables.sort(key=lambda table: chosen.snapshot_rank(str(table.name)))
-    snapshot = InitialSnapshot(database, chosen, limits=Limits(rows_max=2))
+    snapshot = InitialSnapshot(database, chosen, Pace())
     with slot.exact_snapshot(database, chosen.slot_name) as exported:
         position = Position(3, exported.consistent_point, 0)
         for batch in snapshot.read(exported, position, tables, encoder):
-            keys = [(record.key or b"").decode() for record in batch.records]
+            keys = [(record.key or b"").decode() for record in each(batch.records)]
             found.setdefault(batch.table.name, []).extend(keys)
             assert len(found[batch.table.name]) == batch.rows
     return found

@@ -5,10 +5,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from cdc.postgres.catalog import TableDescription
-from snapshots.chunks import plan
-from snapshots.copytext import Row
-from snapshots.reader import Limits, of_chunk, read
+from cdc.copytext import Row
+from cdc.postgres.described import TableDescription
+from cdc.translation import Limits
+from snapshots.pages import ALL
+from snapshots.reader import LIMITS, of_range
+from tests.integration.read_rows import batches, selects
 from tests.integration.source import Conninfo, capture, described, run, session
 
 pytestmark = pytest.mark.postgres
@@ -25,13 +27,12 @@ def rows_of(
     table: TableDescription,
     *,
     chunk_bytes: int = 8192,
-    limits: Limits = Limits(),  # noqa: B008 (immutable)
+    limits: Limits = LIMITS,
 ) -> list[Row]:
-    columns = [column.name for column in table.columns]
     return [
         row
-        for chunk in plan(table, chunk_bytes)
-        for batch in read(opened, of_chunk(chunk, columns, table.row_filter), limits)
+        for select in selects(table, chunk_bytes)
+        for batch in batches(opened, select, len(table.columns), limits)
         for row in batch
     ]
 
@@ -151,9 +152,9 @@ def test_batches_are_bounded_by_rows_and_by_bytes(database: Conninfo) -> None:
     )
     with session(database) as opened:
         (table,) = described(opened, capture(database))
-        (chunk,) = plan(table, 1 << 30)
-        both = of_chunk(chunk, ["id", "v"])
-        by_rows = [len(b) for b in read(opened, of_chunk(chunk, ["id"]), Limits(rows_max=30))]
-        by_bytes = [len(b) for b in read(opened, both, Limits(bytes_max=5_000))]
-    assert by_rows == [30, 30, 30, 10]
-    assert by_bytes == [5] * 20
+        (leaf,) = table.leaves
+        ids, both = (of_range(leaf, names, ALL, []) for names in (["id"], ["id", "v"]))
+        by_rows = [len(b) for b in batches(opened, ids, 1, Limits(30, 1 << 20))]
+        by_bytes = [len(b) for b in batches(opened, both, 2, Limits(1_000, 5_000))]
+    assert (max(by_rows), sum(by_rows)) == (30, 100)
+    assert (max(by_bytes), sum(by_bytes)) == (5, 100)

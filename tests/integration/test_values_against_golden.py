@@ -16,7 +16,7 @@ import pytest
 from cdc.changes import Row, filled
 from cdc.modes import ValueModes
 from cdc.postgres import catalog
-from cdc.postgres.catalog import CapturedTable, TableDescription
+from cdc.postgres.described import CapturedTable, TableDescription
 from cdc.records.connect import Schema
 from cdc.records.schema import Column, TableName
 from cdc.values import codec, default, json_text, json_value, placeholder, zero

@@ -14,7 +14,7 @@ import pytest
 from cdc.changes import Row
 from cdc.modes import ValueModes
 from cdc.postgres import catalog
-from cdc.postgres.catalog import CapturedTable, TableDescription
+from cdc.postgres.described import CapturedTable, TableDescription
 from cdc.records.schema import Column, TableName
 from cdc.values import codec, json_text, json_value
 from tests.integration.both_ways import available_extensions, copied, make_slot, sent

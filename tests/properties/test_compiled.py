@@ -51,10 +51,14 @@ class OneTable:
 
     transactions = None
     letters = None
+    requested_changes = 0
     pipeline = NATIVE
     messages = MessageEvents(
         EventRules(), Log("p", "d", 2, compacted=False), clock_ns=lambda: 5_000_000
     )
+
+    def is_whole(self, _table: Any) -> bool:
+        return True
 
     def has_read(self, _relation: Any, position: Position) -> bool:
         return position < self._since

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from cdc.changes import Change, Operation
 from cdc.errors import CorruptMessageError, MillraceError, TableRefusedError
 from cdc.events import TableEncoder
-from cdc.readable import NATIVE, Encoder, ReadableEncoder, snapshot_records
+from cdc.readable import NATIVE, Encoder, ReadableEncoder, row_records
 from cdc.records.envelope import Envelope
 from cdc.records.position import HEADER, Lsn, Position, header
 from cdc.records.record import Record
@@ -163,9 +163,7 @@ def encoded(encoder: Encoder, change: Change, reread: tuple[int, ...] = ()) -> l
             return encoder.truncate(change.lsn, change.position)
         case Operation.READ:
             assert change.after is not None
-            return snapshot_records(
-                encoder, [change.after], change.position, change.lsn, change.ts_us
-            )
+            return row_records(encoder, change.after, change.position, change.lsn, change.ts_us)
 
 
 def attempted(made: Callable[[], list[T]]) -> list[T] | MillraceError:

@@ -41,14 +41,6 @@ NOWHERE = """
 """
 
 
-@pytest.fixture
-def here(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let commands leave this process's log and garbage collection as they are."""
-    monkeypatch.setattr("deploy.console.configure_logging", lambda **_: None)
-    monkeypatch.setattr("gc.freeze", lambda: None)
-    monkeypatch.setattr("gc.set_threshold", lambda _: None)
-
-
 @pytest.mark.usefixtures("here")
 def test_only_the_daemon_takes_the_port_where_it_answers_for_its_health(tmp_path: Path) -> None:
     path = tmp_path / "millrace.toml"
@@ -82,5 +74,6 @@ def test_what_is_told_to_stop_while_it_waits_says_nothing_of_a_bug(
     path = tmp_path / "millrace.toml"
     path.write_text(NOWHERE)
     monkeypatch.setattr(Daemon, method, wait)
+    monkeypatch.setattr("deploy.snapshot.is_captured", lambda _: False)
     ended = CliRunner().invoke(app, [*words.split(), "--config", str(path)])
     assert (ended.exit_code, ended.stdout) == (code, "")

@@ -51,7 +51,7 @@ def wait_until_committed(writers: AlternatingWriters) -> None:
     deadline = time.monotonic() + 10
     while not writers.has_committed():
         assert time.monotonic() < deadline
-        writers.wait(10)
+        writers.wait()
 
 
 def test_writers_take_turns() -> None:
@@ -74,11 +74,11 @@ def test_the_next_is_written_to_when_the_brokers_have_all_of_its_predecessor() -
     with of(writer) as writers:
         assert writers.may_write
         writers.begin_commit()
-        writers.wait(0.05)
+        writers.wait()
         assert not writers.has_committed()
         assert not writers.may_write
         writer.may_flush.set()
-        writers.wait(10)
+        writers.wait()
         assert not writers.has_committed()
         assert writers.may_write
         assert writers.is_committing
@@ -93,7 +93,7 @@ def test_the_next_waits_for_the_commit_where_flushing_takes_long() -> None:
     with of(writer) as writers:
         writers.begin_commit()
         writer.may_flush.set()
-        writers.wait(0.05)
+        writers.wait()
         assert not writers.has_committed()
         assert not writers.may_write
         writer.may_commit.set()
@@ -137,7 +137,7 @@ def test_descriptors_beyond_a_thousand_can_be_waited_for() -> None:
     taken = [os.open("/dev/null", os.O_RDONLY) for _ in range(1_100)]
     try:
         with of(Writer()) as writers:
-            writers.wait(0.01)
+            writers.wait()
     finally:
         for descriptor in taken:
             os.close(descriptor)

@@ -89,8 +89,9 @@ def test_a_snapshot_isnt_ready_but_live_and_tells_how_far_it_is(
 ) -> None:
     tables = [Mock(), Mock()]
     tables[0].name, tables[1].name = TableName("public", "a"), TableName("public", "b")
+    tables[0].pages = tables[1].pages = 2
     health.snapshot_started(tables)
-    health.snapshot_batch(SnapshotBatch(TableName("public", "a"), [], 5, 1, 2))
+    health.snapshot_batch(SnapshotBatch(TableName("public", "a"), [], 5, (), 1))
     clock.now += 10 * LIVE_S
     report = health.report()
     assert (report["ready"], report["live"], report["snapshot_percent"]) == (False, True, 25.0)

@@ -9,7 +9,7 @@ from cdc.changes import Read
 from cdc.convert.converters import converters
 from cdc.events import TableEncoder
 from cdc.readable import NATIVE as PLAIN
-from cdc.readable import Pipeline, ReadableEncoder, snapshot_records
+from cdc.readable import Pipeline, ReadableEncoder, row_records
 from cdc.records.connect import SourceRecord
 from cdc.records.position import HEADER, Lsn, Position, header
 from cdc.rules import EventRules
@@ -57,10 +57,10 @@ def test_natively_its_records_are_those_of_the_hot_path() -> None:
     assert one.delete(old, True, LSN, POSITION) == other.delete(old, True, LSN, POSITION)
     assert one.truncate(LSN, POSITION) == other.truncate(LSN, POSITION)
     assert one.snapshot_truncate(POSITION, 5) == other.snapshot_truncate(POSITION, 5)
-    rows = [new, old]
-    assert snapshot_records(one, rows, POSITION, LSN, 5) == snapshot_records(
-        other, rows, POSITION, LSN, 5
-    )
+    for read in (new, old):
+        assert row_records(one, read, POSITION, LSN, 5) == row_records(
+            other, read, POSITION, LSN, 5
+        )
 
 
 def test_every_record_of_a_change_has_its_position_and_schema_version() -> None:

@@ -10,6 +10,7 @@ from cdc.convert.converters import converters
 from cdc.errors import GapError, TableRefusedError, UnreadTableError
 from cdc.events import TableEncoder
 from cdc.modes import ColumnModes, EventModes, KeyRule
+from cdc.postgres.described import TableDescription
 from cdc.readable import NATIVE as PLAIN
 from cdc.readable import Encoder, Pipeline, ReadableEncoder
 from cdc.records.position import Lsn, Position
@@ -18,7 +19,8 @@ from cdc.records.schema import Column, TableName, TableSchema
 from cdc.records.state import Phase, TableState, parse_state
 from cdc.rules import EventRules
 from cdc.settings import Settings
-from cdc.tables import Lookups, Tables, check_published
+from cdc.table_states import check_published
+from cdc.tables import Lookups, Tables
 from cdc.wal.messages import Relation, RelationColumn
 from tests.unit.cdc.made_changes import NATIVE, patterns, table
 from tests.unit.cdc.preset import DEBEZIUM
@@ -62,7 +64,7 @@ def tables(rules: EventRules = NATIVE, pipeline: Pipeline = PLAIN, **more: Any) 
             lambda _relation: COLUMNS,
             lambda _oid: 9,
             lambda _asked: {},
-            lambda oid, name: (oid, name) in more.get("present", ()),
+            lambda oid, name: more.get("late", {}).get((oid, name)),
         ),
         rules,
         pipeline,
@@ -134,13 +136,40 @@ def test_events_count_where_transactions_are_marked() -> None:
     assert marked.transactions is not None
 
 
-def test_a_table_that_appears_unread_is_read_first_or_passed_over_where_that_cannot_be() -> None:
+def described(*columns: Column) -> TableDescription:
+    """A table of these columns that has appeared."""
+    return TableDescription(
+        oid=8,
+        name=TableName("public", "t2"),
+        columns=columns,
+        primary_key=(),
+        replica_identity="d",
+        identity=frozenset(column.name for column in columns if column.key),
+        partitioned=False,
+        leaves=(),
+        rows_estimated=0,
+        block_bytes=8192,
+        row_filter=None,
+        signature="",
+        entry=9,
+    )
+
+
+def test_a_table_that_appears_unread_is_read_while_streaming_or_first_or_passed_over() -> None:
     new = RELATION._replace(oid=8, name="t2")
     here = (8, TableName("public", "t2"))
     all_tables = {"topic.prefix": "pre", "table.include.list": "public.*"}
+    keyless = [column.model_copy(update={"key": None}) for column in COLUMNS]
     with pytest.raises(UnreadTableError, match=r"public\.t2"):
-        tables(capture=all_tables, present=[here]).stream_encoder(new, SINCE)
-    assert tables(capture=all_tables, present=[]).stream_encoder(new, SINCE) == (None, [])
+        tables(capture=all_tables, late={here: described(*keyless)}).stream_encoder(new, SINCE)
+    assert tables(capture=all_tables).stream_encoder(new, SINCE) == (None, [])
+    made = tables(capture=all_tables, late={here: described(*COLUMNS)})
+    found, records = made.stream_encoder(new, SINCE)
+    state = made.states[here[1]]
+    assert (state.phase, state.snapshot_lsn) == (Phase.SNAPSHOT, SINCE.commit_lsn)
+    assert state.initial is not None
+    assert found is not None
+    assert len(records) == 2
 
 
 def test_an_entry_that_could_not_be_seen_when_a_table_appeared_is_noted_when_it_can() -> None:

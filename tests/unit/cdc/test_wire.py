@@ -8,7 +8,8 @@ from typing import Any, cast
 
 import pytest
 
-from cdc.postgres.wire import BUFFER_BYTES, PlainWire, RefusedError
+from cdc.postgres.socket_buffer import BUFFER_BYTES, RefusedError
+from cdc.postgres.wire import PlainWire
 from cdc.wal.frames import copy_data_end
 
 GIGABYTE = 1 << 30

@@ -1,57 +1,97 @@
 """Debezium's markers of snapshot rows, as its recorded snapshots have them."""
 
+import struct
+from types import SimpleNamespace
+from typing import Any
+
 from hypothesis import given
 from hypothesis import strategies as st
 
-from snapshots.copytext import Row
-from snapshots.markers import Marker, marked
+from cdc.changes import Read, Row
+from cdc.copied import Copied
+from cdc.readable import ReadableEncoder
+from cdc.records.position import Lsn, Position
+from cdc.records.record import Record, each
+from cdc.translation import Limits
+from snapshots.markers import Marked, Marker
 
 
-def marks(batches: list[list[Row]], *, first: bool, last: bool) -> list[str]:
-    found = marked(batches, first=first, is_last=lambda: last)
-    return [marker.value for batch in found for _, marker in batch]
+class Encoder(ReadableEncoder):
+    """Stands in for one: a record's topic is the row's marker, its key the row's only column."""
+
+    def __init__(self) -> None:
+        """Nothing of a table is known but its width."""
+
+    @property
+    def schema(self) -> Any:
+        return SimpleNamespace(columns=range(1))
+
+    def compiled_read(self, *_: object) -> None:
+        """There is none."""
+
+    def marked_row(
+        self, row: Row, _position: Position, _lsn: Lsn, _ts_us: int, read: Read
+    ) -> list[Record]:
+        key = row[0]
+        assert isinstance(key, bytes)
+        return [Record(read.marker, key, None, [])]
 
 
-def rows(number: int) -> list[Row]:
-    return [(b"%d" % index,) for index in range(number)]
+def copied(marker: Marker) -> Copied:
+    return Copied(Encoder(), Position(1, Lsn(1), 0), Lsn(1), 1, Read(marker))
+
+
+def marks(sizes: list[int], *, first: bool, last: bool, records_max: int = 9) -> list[str]:
+    """The markers of rows that come so many at a time."""
+    marked = Marked(copied, first=first)
+    found: list[Record] = []
+    data, start, number = bytearray(), 0, 0
+    for size in sizes:
+        for _ in range(size):
+            line = b"%d\n" % number
+            number += 1
+            data += b"d" + struct.pack(">I", len(line) + 4) + line
+        while (used := marked.feed(data, start, len(data), Limits(records_max, 1 << 20))) != start:
+            start = used
+            found += each(marked.take())
+    assert start == len(data)
+    assert len(found) == marked.rows == max(0, number - 1)
+    marked.end(lambda: last)
+    found += each(marked.take())
+    assert [record.key for record in found] == [b"%d" % row for row in range(number)]
+    assert marked.rows == number
+    return [record.topic for record in found]
 
 
 def test_the_rows_of_the_first_the_middle_and_the_last_table() -> None:
     middle = ["true", "true"]
-    assert marks([rows(4)], first=True, last=False) == [
-        "first",
-        *middle,
-        "last_in_data_collection",
-    ]
-    assert marks([rows(4)], first=False, last=False) == [
+    assert marks([4], first=True, last=False) == ["first", *middle, "last_in_data_collection"]
+    assert marks([4], first=False, last=False) == [
         "first_in_data_collection",
         *middle,
         "last_in_data_collection",
     ]
-    assert marks([rows(4)], first=False, last=True) == ["first_in_data_collection", *middle, "last"]
+    assert marks([4], first=False, last=True) == ["first_in_data_collection", *middle, "last"]
 
 
 def test_a_single_row() -> None:
-    assert marks([rows(1)], first=True, last=True) == ["last"]
-    assert marks([rows(1)], first=True, last=False) == ["first"]
-    assert marks([rows(1)], first=False, last=False) == ["last_in_data_collection"]
+    assert marks([1], first=True, last=True) == ["last"]
+    assert marks([1], first=True, last=False) == ["first"]
+    assert marks([1], first=False, last=False) == ["last_in_data_collection"]
 
 
 def test_a_table_without_rows_asks_nothing() -> None:
     def asked() -> bool:
         raise AssertionError
 
-    assert list(marked([[], []], first=True, is_last=asked)) == []
+    marked = Marked(copied, first=True)
+    marked.end(asked)
+    assert marked.take() == []
 
 
-@given(st.lists(st.integers(0, 3)), st.booleans(), st.booleans())
-def test_batches_make_no_difference(sizes: list[int], first: bool, last: bool) -> None:
-    given_rows = rows(sum(sizes))
-    batches, taken = [], 0
-    for size in sizes:
-        batches.append(given_rows[taken : taken + size])
-        taken += size
-    found = list(marked(batches, first=first, is_last=lambda: last))
-    assert [row for batch in found for row, _ in batch] == given_rows
-    assert marks(batches, first=first, last=last) == marks([given_rows], first=first, last=last)
-    assert all(isinstance(marker, Marker) for batch in found for _, marker in batch)
+@given(st.lists(st.integers(0, 3)), st.booleans(), st.booleans(), st.integers(1, 4))
+def test_batches_make_no_difference(
+    sizes: list[int], first: bool, last: bool, records_max: int
+) -> None:
+    at_once = marks([sum(sizes)], first=first, last=last)
+    assert marks(sizes, first=first, last=last, records_max=records_max) == at_once

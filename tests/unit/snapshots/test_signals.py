@@ -1,7 +1,9 @@
-"""The texts of a signal's row → what it asks for, or what is wrong with it."""
+"""A signal's type and data → what it asks for, or what is wrong with it."""
 
 import json
+from collections.abc import Mapping
 from contextlib import suppress
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -42,14 +44,22 @@ CONDITION = '{"data-collection": "public.a", "filter": "id > 5"}'
         ("stop-snapshot", "", StopSnapshot()),
         ("stop-snapshot", None, StopSnapshot()),
         ("stop-snapshot", '{"data-collections": ["public.a"]}', StopSnapshot(("public.a",))),
+        (
+            "execute-snapshot",
+            {"data-collections": ["public.a"], "reset": True},
+            ExecuteSnapshot(("public.a",), "incremental", reset=True),
+        ),
         ("pause-snapshot", "{}", PauseSnapshot()),
-        ("resume-snapshot", "not looked at", ResumeSnapshot()),
+        ("pause-snapshot", {"data-collections": ["public.a"]}, PauseSnapshot(("public.a",))),
+        ("resume-snapshot", None, ResumeSnapshot()),
         ("log", '{"message": "Snapshot at offset {}"}', LogMessage("Snapshot at offset {}")),
         ("snapshot-window-open", "not looked at", None),
         ("snapshot-window-close", None, None),
     ],
 )
-def test_a_signal_is_understood(kind: str, data: str | None, signal: Signal | None) -> None:
+def test_a_signal_is_understood(
+    kind: str, data: str | Mapping[str, Any] | None, signal: Signal | None
+) -> None:
     assert parse(kind, data) == signal
 
 
@@ -82,6 +92,8 @@ def test_a_signal_is_understood(kind: str, data: str | None, signal: Signal | No
             "surrogate-key isn't supported",
         ),
         ("stop-snapshot", '{"type": "blocking"}', "can be stopped"),
+        ("pause-snapshot", "{", "isn't JSON"),
+        ("execute-snapshot", '{"data-collections": ["a.b"], "reset": 1}', "reset isn't true or"),
         ("log", "{}", "message is missing"),
     ],
 )

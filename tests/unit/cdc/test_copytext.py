@@ -2,7 +2,7 @@
 
 import pytest
 
-from snapshots.copytext import parse
+from cdc.copytext import parse
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,159 @@
+"""A topic's first partition → what is committed there, from a place on, as it comes.
+
+Reads in a thread of its own, so that brokers which are silent hold nobody up: whoever takes what
+has come never waits.
+"""
+
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from queue import Empty, Full, Queue
+from typing import Any, Final, NamedTuple
+
+import structlog
+from confluent_kafka import (
+    Consumer,
+    KafkaError,
+    KafkaException,
+    TopicCollection,
+    TopicPartition,
+)
+from confluent_kafka.admin import AdminClient
+
+from cdc.kafka import options
+from cdc.kafka.errors import option_error
+from cdc.kafka.errors import reason as reason_of
+
+log = structlog.get_logger()
+
+POLL_S: Final = 0.2
+_RETRY_S: Final = 1.0
+_ANSWER_S: Final = 5.0
+_HELD_MAX: Final = 1_000
+"""Records that wait to be taken."""
+_CLOSE_S: Final = 1.0
+_LOOK_S: Final = 10.0
+"""How often it is looked whether a topic is another one by now."""
+
+
+class Followed(NamedTuple):
+    """A record; ``topic_id`` is that of the topic, which a new one of the same name hasn't."""
+
+    topic_id: str
+    offset: int
+    key: bytes | None
+    value: bytes | None
+
+
+class Follower:
+    """Follows one topic until closed; a topic that isn't there, or not ours to read, is awaited."""
+
+    def __init__(
+        self, kafka_options: Mapping[str, str], topic: str, topic_id: str = "", offset: int = 0
+    ) -> None:
+        """Begin at an offset of the topic that had that id; at its beginning, where it is new."""
+        self._topic = topic
+        self._topic_id = topic_id
+        self._offset = offset
+        self._held: Queue[Followed] = Queue(_HELD_MAX)
+        self._closing = threading.Event()
+        self._told = ""
+        config: dict[str, Any] = {**options.reader_options(kafka_options), "error_cb": _ignore}
+        try:
+            # Dropped rather than closed: closing would talk to a group coordinator.
+            self._consumer = Consumer(config, logger=options.LOGGER)
+            asking: dict[str, Any] = {**options.admin_options(kafka_options), "error_cb": _ignore}
+            self._admin = AdminClient(asking, logger=options.LOGGER)
+        except KafkaException as exception:
+            raise option_error(reason_of(exception), kafka_options) from None
+        self._thread = threading.Thread(target=self._follow, name=f"follow {topic}", daemon=True)
+        self._thread.start()
+
+    def take(self) -> Iterator[Followed]:
+        """What has come since; never waits."""
+        with suppress(Empty):
+            while True:
+                yield self._held.get_nowait()
+
+    def close(self) -> None:
+        """End it."""
+        self._closing.set()
+        self._thread.join(_CLOSE_S)
+
+    def _follow(self) -> None:
+        while not self._closing.is_set():
+            try:
+                if self._assign():
+                    self._read()
+            except KafkaException as exception:
+                self._tell(reason_of(exception))
+                self._closing.wait(_RETRY_S)
+
+    def _assign(self) -> bool:
+        """Find the place from which to read, if a broker answers.
+
+        Says so where records may have been missed.
+        """
+        topic_id = self._look_up()
+        partition = TopicPartition(self._topic, 0)
+        bounds = self._consumer.get_watermark_offsets(partition, _ANSWER_S, cached=False)
+        if bounds is None:
+            return False
+        low, end = bounds
+        known, self._topic_id = self._topic_id, topic_id
+        is_other = known not in {"", topic_id}
+        if is_other or not low <= self._offset <= end:
+            if is_other or self._offset:
+                reason = "it is another one by now" if is_other else "what wasn't read yet is gone"
+                log.warning("a topic is read from its beginning", topic=self._topic, reason=reason)
+            self._offset = low
+        self._told = ""
+        self._consumer.assign([TopicPartition(self._topic, 0, self._offset)])
+        return True
+
+    def _read(self) -> None:
+        """Hand over what comes, until the topic isn't what it was.
+
+        The client goes on at its offset in a new topic of the same name, and would miss what is
+        before that. So the topic is looked at before what comes after a silence is believed.
+        """
+        looked, was_silent = time.monotonic(), False
+        while not self._closing.is_set():
+            message = self._consumer.poll(POLL_S)
+            error = message.error() if message is not None else None
+            if error is not None and error.name() != "_PARTITION_EOF":
+                raise KafkaException(error)
+            is_record = message is not None and error is None
+            if (was_silent and is_record) or time.monotonic() - looked >= _LOOK_S:
+                if self._look_up() != self._topic_id:
+                    return
+                looked = time.monotonic()
+            was_silent = not is_record
+            if message is None or was_silent:
+                continue
+            offset = message.offset() or 0
+            self._offset = offset + 1
+            self._hand_over(Followed(self._topic_id, offset, message.key(), message.value()))
+
+    def _look_up(self) -> str:
+        """The topic's id."""
+        asked = TopicCollection([self._topic])
+        answers = self._admin.describe_topics(asked, request_timeout=_ANSWER_S)
+        return str(answers[self._topic].result().topic_id)
+
+    def _hand_over(self, record: Followed) -> None:
+        while not self._closing.is_set():
+            with suppress(Full):
+                self._held.put(record, timeout=POLL_S)
+                return
+
+    def _tell(self, error: KafkaError) -> None:
+        """Say once why nothing can be read."""
+        if error.name() != self._told:
+            self._told = error.name()
+            log.warning("a topic can't be read for now", topic=self._topic, reason=error.str())
+
+
+def _ignore(_error: KafkaError) -> None:
+    """A client finds its way back to the brokers by itself."""

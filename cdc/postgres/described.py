@@ -1,0 +1,79 @@
+"""What the daemon has to know of a captured table before it reads it: catalog.py describes it."""
+
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+from cdc.records.schema import Column, TableName
+
+ReplicaIdentity = Literal["d", "n", "f", "i"]
+
+
+class CapturedTable(NamedTuple):
+    """A relation that passes the lists: a table, or the root of a partitioned one."""
+
+    oid: int
+    name: TableName
+
+
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """What holds rows: a plain table itself, or each partition of a partitioned one.
+
+    ``identity`` names the columns of the replica identity; empty when there is none. Rows of a
+    ``heap`` stand in pages.
+    """
+
+    oid: int
+    name: TableName
+    pages: int
+    replica_identity: ReplicaIdentity
+    identity: frozenset[str]
+    heap: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class TableDescription:
+    """All that the daemon needs to know of a table before it reads it.
+
+    ``columns`` are those that the publication publishes; ``primary_key`` names all key columns,
+    published or not: without one, those of the replica identity's index. ``rows_estimated`` is the
+    planner's guess. ``row_filter`` is SQL. ``entry`` is the OID of what makes the publication
+    publish the table: 0 where it doesn't. ``all_changes``: it publishes INSERT, UPDATE and DELETE.
+    ``unpublished`` names columns that the stream doesn't have.
+    """
+
+    oid: int
+    name: TableName
+    columns: tuple[Column, ...]
+    primary_key: tuple[str, ...]
+    replica_identity: ReplicaIdentity
+    identity: frozenset[str]
+    partitioned: bool
+    leaves: tuple[Leaf, ...]
+    rows_estimated: int
+    block_bytes: int
+    row_filter: str | None
+    signature: str
+    entry: int
+    all_changes: bool = True
+    unpublished: frozenset[str] = frozenset()
+
+    @property
+    def pages(self) -> int:
+        """How many pages the table's rows fill, without TOAST."""
+        return sum(leaf.pages for leaf in self.leaves)
+
+    @property
+    def told_apart_by(self) -> tuple[str, ...]:
+        """The columns by which the stream tells rows apart; none where it can't."""
+        keyed = [(column.key, column.name) for column in self.columns if column.key is not None]
+        if self.replica_identity == "f":
+            return tuple(name for _, name in sorted(keyed))
+        names = tuple(column.name for column in self.columns if column.name in self.identity)
+        return names if len(names) == len(self.identity) and keyed else ()
+
+    @property
+    def is_chunked(self) -> bool:
+        """Whether its rows can be read under several snapshots, while it is streamed."""
+        in_heaps = all(leaf.heap for leaf in self.leaves)
+        return bool(self.told_apart_by) and self.all_changes and in_heaps

@@ -1,0 +1,216 @@
+"""Messages → rows → records: what the stream and COPY have in common."""
+
+cdef class Writing:
+    """CopyData messages → records, appended to ``records``; what ``_frame`` doesn't do goes to ``slow``.
+
+    ``slow(payload)`` takes a CopyData payload, and returns whether no more is to be made for now.
+    """
+
+    cdef object slow
+    cdef list records
+    cdef Rows rows  # those under way, which are the last of the records
+    cdef Py_ssize_t rows_room
+    cdef Py_ssize_t counted, count
+    cdef char clock[80]
+    cdef int clock_bytes
+    cdef readonly Py_ssize_t made_bytes
+    """Key and value bytes of what the last call of ``feed`` has left in ``records``."""
+
+    def __cinit__(self, *_):
+        self.rows = None
+        self.rows_room = 4096
+
+    cdef int _frame(self, const uint8_t* p, Py_ssize_t size) except -1:
+        """One CopyData payload; 0 where it is for ``slow``."""
+        return 0
+
+    def feed(
+        self,
+        data,
+        Py_ssize_t start,
+        Py_ssize_t end,
+        int64_t clock_ns,
+        Py_ssize_t records_max,
+        Py_ssize_t bytes_max,
+    ):
+        """Take in whole CopyData messages up to one of the limits; returns where those end."""
+        cdef Py_buffer view
+        cdef const uint8_t* p
+        cdef Py_ssize_t length
+        cdef bint full = False
+        self._set_clock(clock_ns)
+        self.count = self.made_bytes = self.counted = 0
+        self._count()
+        PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
+        try:
+            if not 0 <= start <= end <= view.len:
+                raise ValueError("a part of the buffer that it doesn't have")
+            p = <const uint8_t*>view.buf
+            while end - start >= 5 and p[start] == c"d" and not full:
+                if self.count >= records_max or self.made_bytes >= bytes_max:
+                    break
+                length = be32(p + start + 1)
+                if length < 4 or length >= end - start:
+                    break
+                if not self._frame(p + start + 5, length - 4):
+                    full = self._slowly(p + start + 5, length - 4)
+                start += length + 1
+        finally:
+            PyBuffer_Release(&view)
+            self._close_rows()
+        return start
+
+    cdef bint _slowly(self, const uint8_t* payload, Py_ssize_t size) except -1:
+        """Leave a payload to ``slow``; what that makes stands behind what was made so far."""
+        self._close_rows()
+        full = self.slow(PyBytes_FromStringAndSize(<const char*>payload, size))
+        self._count()
+        return full
+
+    cdef int _count(self) except -1:
+        """Take account of records that weren't made here."""
+        for made in self.records[self.counted:]:
+            if type(made) is Rows:
+                self.count += (<Rows>made).count
+                self.made_bytes += (<Rows>made).size
+            else:
+                self.count += 1
+                self.made_bytes += bytes_of(made.key) + bytes_of(made.value)
+        self.counted = PyList_GET_SIZE(self.records)
+        return 0
+
+    cdef int _open_rows(self) except -1:
+        self.rows = Rows(self.rows_room)
+        self.records.append(self.rows)
+        self.counted += 1
+        return 0
+
+    cdef int _close_rows(self) except -1:
+        if self.rows is None:
+            return 0
+        if self.rows.count == 0:
+            self.records.pop()
+            self.counted -= 1
+        else:
+            self.rows_room = min(self.rows.out.size + self.rows.out.size // 8, ROOM_BYTES_MAX)
+            self.rows.end_here()
+        self.rows = None
+        return 0
+
+    cdef void _set_clock(self, int64_t ns) noexcept:
+        """``","ts_ms":…,"ts_us":…,"ts_ns":…}``, the envelope's end."""
+        cdef Out out
+        out.data, out.size, out.room = self.clock, 0, sizeof(self.clock)
+        put_literal(&out, b'","ts_ms":')
+        put_signed(&out, ns // 1_000_000)
+        put_literal(&out, b',"ts_us":')
+        put_signed(&out, ns // 1_000)
+        put_literal(&out, b',"ts_ns":')
+        put_signed(&out, ns)
+        put_literal(&out, b"}")
+        self.clock_bytes = out.size
+
+    cdef int _image(self, Table table, Cell* cells, Part* parts, bint is_key) except -1:
+        """A row as JSON; 0 where a text isn't of its column's type."""
+        cdef Out* out = &self.rows.out
+        cdef Py_ssize_t start = out.size, room = table.fixed_bytes + 64
+        cdef int number
+        cdef Column* column
+        cdef Cell* cell
+        for number in range(table.width):
+            if cells[number].kind == c"t":
+                room += longest(cells[number].text, cells[number].size)
+        reserve(out, room)
+        for number in range(table.width):
+            column = &table.columns[number]
+            cell = &cells[number]
+            parts[number].start = out.size
+            if column.kind == LEFT_OUT:
+                pass
+            elif cell.kind == c"t":
+                put_name(out, column)
+                if not put_value(out, column.kind, column.digits, cell.text, cell.size):
+                    if not self._odd(table, number, cell, room):
+                        return 0
+            elif cell.kind == c"n" and not is_key:
+                put(out, column.null, column.null_bytes)
+            elif cell.kind == c"n":
+                put(out, column.unsent, column.unsent_bytes)
+            else:
+                put(out, column.absent, column.absent_bytes)
+            parts[number].end = out.size
+        if out.size == start:
+            put_literal(out, b"{")
+        else:
+            out.data[start] = c"{"  # in place of the first column's comma
+        put_literal(out, b"}")
+        return 1
+
+    cdef int _odd(self, Table table, int number, Cell* cell, Py_ssize_t room) except -1:
+        """Write a text that only the column's own function knows; leaves ``room`` behind it."""
+        cdef Out* out = &self.rows.out
+        cdef Py_ssize_t size
+        cdef const char* written
+        try:
+            fragment = table.fragments[number](
+                PyBytes_FromStringAndSize(<const char*>cell.text, cell.size)
+            )
+            written = PyUnicode_AsUTF8AndSize(fragment, &size)
+        except Exception:
+            return 0  # the slow way says what is wrong with it
+        reserve(out, size + room)
+        put(out, written, size)
+        return 1
+
+    cdef Py_ssize_t _put_key(self, Table table) except? -3:
+        """Write the key's columns, from the image; how long that is, NONE without a key.
+
+        Less than NONE: a part of it is absent.
+        """
+        cdef Out* out = &self.rows.out
+        cdef Py_ssize_t before = out.size, start, size
+        cdef int number
+        cdef Part part
+        if not table.key_width:
+            return NONE
+        reserve(out, PyBytes_GET_SIZE(table.key_before))
+        put_bytes(out, table.key_before)
+        start = out.size
+        for number in range(table.key_width):
+            part = table.parts[table.key[number]]
+            size = part.end - part.start
+            if size == 0:
+                return NONE - 1
+            reserve(out, size + 64)
+            memcpy(out.data + out.size, out.data + part.start, size)
+            out.data[out.size] = c","  # the row's first column has given its comma for the brace
+            out.size += size
+        out.data[start] = c"{"
+        put_literal(out, b"}")
+        reserve(out, PyBytes_GET_SIZE(table.key_after))
+        put_bytes(out, table.key_after)
+        return out.size - before
+
+    cdef bint _takes(
+        self, Table table, Py_ssize_t value_bytes, Py_ssize_t key, Py_ssize_t key_bytes
+    ) except -1:
+        """Whether a record may be added; ``key`` is where its key starts."""
+        if key_bytes < NONE:
+            return False
+        if table.bytes_max and value_bytes + max(0, key_bytes) > table.bytes_max:
+            return False
+        if table.claimed and key_bytes > 0:
+            return self._bytes(key, key_bytes) not in table.claimed
+        return True
+
+    cdef inline bytes _bytes(self, Py_ssize_t start, Py_ssize_t size):
+        return PyBytes_FromStringAndSize(self.rows.out.data + start, size)
+
+    cdef inline int _add(
+        self, Table table, Py_ssize_t value, Py_ssize_t value_bytes, Py_ssize_t key,
+        Py_ssize_t key_bytes, Py_ssize_t header_bytes
+    ) except -1:
+        self.rows.add(table, value, value_bytes, key, key_bytes, header_bytes)
+        self.count += 1
+        self.made_bytes += max(0, value_bytes) + max(0, key_bytes)
+        return 0

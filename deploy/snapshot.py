@@ -1,0 +1,315 @@
+"""``millrace snapshot`` beside a running daemon: a signal to it, and how far it is with that.
+
+One slot's topics have one producer, so the daemon reads the tables; this shows what the log says.
+"""
+
+import json
+import math
+import re
+import threading
+import time
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any, Final
+from uuid import uuid4
+
+import structlog
+from psycopg import sql
+from rich.console import Console
+from rich.table import Table
+
+from cdc.errors import (
+    ConfigError,
+    MillraceError,
+    NotDoneError,
+    SourceError,
+    SourceUnreachableError,
+)
+from cdc.kafka.admin import LogAdmin
+from cdc.kafka.follow import Follower
+from cdc.kafka.send import send
+from cdc.kafka.state import last_progress, read_all
+from cdc.postgres import slot
+from cdc.postgres.captured import captured_tables, described_tables
+from cdc.postgres.connection import connect, query
+from cdc.postgres.described import TableDescription
+from cdc.records.state import (
+    Phase,
+    SnapshotOutcome,
+    SnapshotRequest,
+    TableState,
+    parse_state,
+)
+from cdc.records.topics import progress_topic, table_topic
+from cdc.settings import Settings
+from deploy.bars import TableBars
+
+log = structlog.get_logger()
+_POLL_S: Final = 0.2
+_LOOK_S: Final = 1.0
+"""How often the daemon's own record is looked at, while it hasn't taken the request."""
+_PATIENCE_S: Final = 30.0
+_CHECK_S: Final = 5.0
+_READ: Final = frozenset({"SUCCEEDED", "EMPTY"})
+
+
+def is_captured(settings: Settings) -> bool:
+    """Whether a daemon holds the slot, and so has to do what is asked for."""
+    with connect(settings.source, purpose="snapshot command") as connection:
+        return slot.is_captured(connection, settings.capture.slot_name)
+
+
+def describe(settings: Settings, names: Sequence[str]) -> list[TableDescription]:
+    """The captured tables of these names; raises ConfigError for one that there isn't."""
+    with connect(settings.source, purpose="snapshot command") as connection:
+        captured = captured_tables(connection, settings.capture)
+        missing = set(names) - {str(table.name) for table in captured}
+        if missing:
+            raise ConfigError(
+                f"not captured: {', '.join(sorted(missing))}",
+                where="table.include.list and the publication",
+                remedy="name tables as schema.table; `millrace status` lists those captured",
+            )
+        wanted = [table for table in captured if not names or str(table.name) in names]
+        return described_tables(connection, settings.capture, wanted)
+
+
+def check_condition(settings: Settings, names: Iterable[str], condition: str) -> None:
+    """Raise ConfigError unless PostgreSQL takes the condition for each of the tables."""
+    with connect(settings.source, purpose="snapshot command") as connection:
+        for name in names:
+            table = sql.Identifier(*name.split(".", 1))
+            statement = sql.SQL("EXPLAIN SELECT FROM {} WHERE ({}\n)").format(
+                table, sql.SQL(condition)
+            )
+            try:
+                query(connection, statement, [])
+            except SourceUnreachableError:
+                raise
+            except SourceError as error:
+                remedy = f"it has to be a condition on the rows of {name}"
+                raise ConfigError(error.what, where="--where", remedy=remedy) from None
+
+
+def render_plan(settings: Settings, names: Sequence[str], *, beside: bool) -> Table:
+    """What would be read, and how; nothing is changed. ``beside``: a daemon would do it."""
+    states = {str(state.name): state for state in _states(settings)}
+    found = [
+        table
+        for table in describe(settings, names)
+        if names or states.get(str(table.name)) is None or not _is_whole(states[str(table.name)])
+    ]
+    way = "daemon" if beside else "this command"
+    shown = Table("table", "rows (guess)", "size", "chunks", "read by", "rows read before")
+    for table in found:
+        size = table.pages * table.block_bytes
+        chunks = sum(
+            max(
+                1, math.ceil(leaf.pages * table.block_bytes / settings.capture.snapshot_chunk_bytes)
+            )
+            for leaf in table.leaves
+        )
+        known = states.get(str(table.name))
+        shown.add_row(
+            str(table.name),
+            f"{table.rows_estimated:,}",
+            f"{size / (1 << 20):,.1f} MiB",
+            f"{chunks:,}",
+            way,
+            "none" if known is None else f"{known.rows_sent:,}",
+        )
+    return shown
+
+
+def ask(
+    settings: Settings,
+    names: Sequence[str],
+    stop: threading.Event,
+    *,
+    where: str | None = None,
+    resume: bool = False,
+    reset: bool = False,
+) -> bool:
+    """Ask the daemon, and show how far it is; returns whether it ended before being stopped.
+
+    Without names, what is under way already is shown. Raises NotDoneError for tables that the
+    daemon couldn't, or wouldn't, read.
+    """
+    if settings.capture.signal_topic is None:
+        raise ConfigError(
+            "a daemon captures through this slot, and takes no requests",
+            where="signal.enabled.channels",
+            remedy="add kafka to it, and start the daemon anew; or stop the daemon first",
+        )
+    sizes = {str(each.name): each.pages * each.block_bytes for each in describe(settings, names)}
+    if where is not None:
+        check_condition(settings, names, where)
+    watch = _Watch(settings, sizes)
+    try:
+        if names and not resume:
+            data = _execute(names, where, reset=reset)
+            offset, signal = _send(settings, "execute-snapshot", data)
+            watch.want(dict.fromkeys(names, signal), offset)
+        else:
+            watch.want_under_way(names)
+            if resume and watch.wanted:
+                collections = {"data-collections": [re.escape(name) for name in names]}
+                _send(settings, "resume-snapshot", collections if names else {})
+        return watch.show(stop)
+    finally:
+        watch.close()
+
+
+def _execute(names: Iterable[str], where: str | None, *, reset: bool) -> dict[str, Any]:
+    patterns = [re.escape(name) for name in names]
+    data: dict[str, Any] = {"type": "incremental", "data-collections": patterns}
+    if where is not None:
+        data["additional-conditions"] = [
+            {"data-collection": pattern, "filter": where} for pattern in patterns
+        ]
+    if reset:
+        data["reset"] = True
+    return data
+
+
+def _send(settings: Settings, kind: str, data: dict[str, Any]) -> tuple[int, str]:
+    """Send a signal; returns its offset and its id."""
+    signal = str(uuid4())
+    topic = settings.capture.signal_topic or ""
+    text = json.dumps({"id": signal, "type": kind, "data": data})
+    key = settings.capture.topic_prefix.encode()
+    return send(settings.kafka, topic, key, text.encode()), signal
+
+
+def _states(settings: Settings) -> list[TableState]:
+    return read_all(settings.kafka, table_topic(settings.capture.topic_prefix), TableState)
+
+
+def _is_whole(state: TableState) -> bool:
+    return state.phase is Phase.STREAMING
+
+
+class _Watch:
+    """What the log says of some tables, as it comes."""
+
+    def __init__(self, settings: Settings, sizes: Mapping[str, int]) -> None:
+        """``sizes`` are the tables' bytes."""
+        self._settings = settings
+        self._sizes = sizes
+        self._topic = topic = table_topic(settings.capture.topic_prefix)
+        (((_, end),),) = LogAdmin(settings.kafka).offsets({topic: 1}).values()
+        self._states = {str(state.name): state for state in _states(settings)}
+        self._follower = Follower(settings.kafka, topic, offset=end)
+        self._bars = TableBars(Console(stderr=True))
+        self.wanted: dict[str, str] = {}
+        """Tables that aren't done, and the ids of the signals that have asked for them."""
+        self._taken: set[str] = set()
+        self._offset = -1
+        self._is_passed = False
+        """Whether the daemon has followed the signals up to ours."""
+        self._is_gone = False
+        self._refused: list[str] = []
+
+    def want(self, wanted: dict[str, str], offset: int) -> None:
+        """Look for reads that the signal at that offset has asked for."""
+        self.wanted, self._offset = wanted, offset
+
+    def want_under_way(self, names: Collection[str]) -> None:
+        """Look at those reads that are under way: of these tables, or all."""
+        for name, state in self._states.items():
+            for request in state.requests:
+                if request.kind == "incremental" and (not names or name in names):
+                    self.wanted[name] = request.signal
+
+    def close(self) -> None:
+        """Look no more."""
+        self._bars.stop()
+        self._follower.close()
+
+    def show(self, stop: threading.Event) -> bool:
+        """Show them until all are done, or until told to stop; returns whether all are."""
+        if not self.wanted:
+            print("nothing to do: no snapshot is under way; name tables to have them read again")
+        began = checked = time.monotonic()
+        while self.wanted:
+            for record in self._follower.take():
+                if record.value is not None:
+                    state = parse_state(TableState, record.value, self._topic)
+                    self._states[str(state.name)] = state
+            for name in list(self.wanted):
+                self._look_at(name)
+            now = time.monotonic()
+            if self.wanted.keys() - self._taken and now - checked >= _LOOK_S:
+                checked = now
+                self._check_taken(now - began)
+            elif now - checked >= _CHECK_S:
+                checked = now
+                self._check_daemon()
+            if self.wanted and stop.wait(_POLL_S):
+                return False
+        if self._refused:
+            raise NotDoneError("not read: " + "; ".join(self._refused))
+        return True
+
+    def _look_at(self, name: str) -> None:
+        signal = self.wanted[name]
+        state = self._states.get(name)
+        request = _request(state, signal)
+        if state is not None and request is not None:
+            share = state.share_of(request)
+            if name not in self._taken:
+                self._taken.add(name)
+                size = self._sizes.get(name, 0)
+                self._bars.begin(name, size, request.rows, share)
+            self._bars.move(name, request.rows, share, "paused" if request.paused else "")
+            return
+        outcome = state.outcome if state is not None else None
+        if outcome is not None and outcome.signal == signal:
+            self._end(name, outcome)
+        elif name in self._taken:
+            self._end(name, SnapshotOutcome(signal=signal, status="ABORTED", reason="given up"))
+
+    def _end(self, name: str, outcome: SnapshotOutcome) -> None:
+        del self.wanted[name]
+        if name not in self._taken:
+            self._bars.begin(name, self._sizes.get(name, 0))
+        self._taken.add(name)
+        reason = "" if outcome.status in _READ else outcome.reason or outcome.status
+        self._bars.done(name, outcome.rows, reason)
+        if reason:
+            self._refused.append(f"{name} ({reason})")
+
+    def _check_taken(self, waited_s: float) -> None:
+        """Raise NotDoneError where the daemon hasn't taken, or has passed over, the request."""
+        capture = self._settings.capture
+        topic = progress_topic(capture.topic_prefix)
+        progress = last_progress(self._settings.kafka, topic, capture.slot_name)
+        if self._is_passed:
+            untaken = sorted(self.wanted.keys() - self._taken)
+            raise NotDoneError(
+                f"the daemon has passed the request over: {', '.join(untaken)}",
+                remedy="its log has a warning that says why",
+            )
+        if progress is not None and progress.signal_offset > self._offset:
+            self._is_passed = True  # what it wrote with that may still be on its way to us
+        elif waited_s > _PATIENCE_S:
+            raise NotDoneError(
+                f"the daemon hasn't taken the request within {_PATIENCE_S:.0f} s",
+                remedy="the request stands, and is followed once the daemon streams; its log and"
+                " `millrace status` say what it is at",
+            )
+
+    def _check_daemon(self) -> None:
+        """Say once when there is no daemon any more."""
+        try:
+            gone = not is_captured(self._settings)
+        except MillraceError as error:
+            log.warning("can't look for the daemon", reason=error.what)
+            return
+        if gone and not self._is_gone:
+            log.warning("no daemon runs: the snapshot goes on when one does")
+        self._is_gone = gone
+
+
+def _request(state: TableState | None, signal: str) -> SnapshotRequest | None:
+    found = (one for one in (state.requests if state else ()) if one.signal == signal)
+    return next(found, None)

@@ -1,0 +1,166 @@
+"""A table, as it was described, and a range of TIDs → the rows there, in one short transaction.
+
+The transaction first takes the lock of a plain SELECT, so that the table's marks, its rows and the
+snapshot that tells which transactions they show belong together. It is read only, and the SELECT
+goes by the extended protocol: a condition comes from whoever may send signals.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final, NamedTuple
+
+import psycopg
+from psycopg import sql
+
+from cdc.errors import TableGoneError, TableRefusedError
+from cdc.postgres.captured import described_tables
+from cdc.postgres.connection import at_one_instant, query
+from cdc.postgres.described import CapturedTable, Leaf, TableDescription
+from cdc.settings import CaptureSettings
+from snapshots.changes import Visibility
+from snapshots.pages import Range, parse_tid
+from snapshots.reader import frames, of_range
+
+BYTES_MAX: Final = 8 << 20
+"""A chunk ends with the row that reaches this: it is in memory until its watermark comes."""
+
+# What tells that a description is as old as it was: rows of the catalog that DDL writes anew.
+_MARKS: Final = """
+SELECT pg_relation_filenode(c.oid)::int8, concat_ws(' ', c.xmin, (
+    SELECT string_agg(concat(a.xmin, '.', d.xmin), ',' ORDER BY a.attnum)
+    FROM pg_attribute a LEFT JOIN pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
+    WHERE a.attrelid = %s AND a.attnum > 0
+), (
+    SELECT string_agg(concat(i.xmin), ',' ORDER BY i.indexrelid)
+    FROM pg_index i WHERE i.indrelid = %s AND (i.indisprimary OR i.indisreplident)
+), (
+    SELECT string_agg(concat(r.oid, '.', r.xmin), ',' ORDER BY r.oid)
+    FROM pg_publication_rel r JOIN pg_publication p ON p.oid = r.prpubid
+    WHERE r.prrelid = %s AND p.pubname = %s
+), (
+    SELECT string_agg(concat(t.relid), ',' ORDER BY t.relid)
+    FROM pg_partition_tree(%s) t WHERE t.isleaf
+)), pg_current_snapshot()::text, pg_is_in_recovery(),
+(extract(epoch FROM clock_timestamp()) * 1000000)::int8
+FROM pg_class c WHERE c.oid = %s
+"""
+_ORDERED: Final = """
+SET LOCAL synchronize_seqscans = off; SET LOCAL enable_indexscan = off;
+SET LOCAL enable_indexonlyscan = off; SET LOCAL enable_bitmapscan = off;
+SET LOCAL max_parallel_workers_per_gather = 0
+"""
+"""A TID range scan, or else a scan of the whole heap: rows come in the order of their TIDs."""
+
+
+class Known(NamedTuple):
+    """A table as it was described, and by what it is known that it is still so, by leaf."""
+
+    table: TableDescription
+    marks: dict[int, str]
+
+
+class Place(NamedTuple):
+    """What a chunk reads."""
+
+    leaf: Leaf
+    range: Range
+    condition: str | None
+    rows_max: int
+
+
+class Chunk(NamedTuple):
+    """Rows as COPY sends them, each with its TID behind it; they are those of ``range``.
+
+    ``file`` is the leaf's filenode, ``number`` how many rows there are.
+    """
+
+    known: Known
+    leaf: int
+    file: int
+    range: Range
+    rows: bytearray
+    number: int
+    visibility: Visibility
+    read_us: int
+
+
+class AlteredError(Exception):
+    """The table isn't as it was described."""
+
+
+def look(
+    connection: psycopg.Connection, settings: CaptureSettings, captured: CapturedTable
+) -> Known:
+    """Describe a table; raises TableRefusedError for one that can't be read while streaming."""
+    with at_one_instant(connection):
+        found = described_tables(connection, settings, [captured])
+        if not found or found[0].name != captured.name:
+            raise TableGoneError("the table is gone", where=f"table {captured.name}")
+        (table,) = found
+        marks = {leaf.oid: _marks(connection, settings, table, leaf)[1] for leaf in table.leaves}
+    if not table.is_chunked:
+        raise TableRefusedError(
+            "it can't be read while it is streamed, which takes a key (or a replica identity by an"
+            " index), a heap, and a publication that has UPDATE and DELETE",
+            where=f"table {table.name}",
+            remedy="ask for a snapshot of type blocking; or stop the daemon, and run"
+            f" millrace snapshot {table.name}",
+        )
+    return Known(table, marks)
+
+
+def read(
+    connection: psycopg.Connection, settings: CaptureSettings, known: Known, place: Place
+) -> Chunk:
+    """Read rows from the range's first one on, as many as a chunk may have.
+
+    Raises AlteredError, and what a statement raises.
+    """
+    with _reading(connection, settings, place.leaf):
+        file, marks, visibility, read_us = _marks(connection, settings, known.table, place.leaf)
+        if marks != known.marks.get(place.leaf.oid):
+            raise AlteredError
+        columns = [*(column.name for column in known.table.columns), "ctid"]
+        conditions = known.table.row_filter, place.condition
+        select = of_range(place.leaf, columns, place.range, conditions)
+        select += sql.SQL(" LIMIT {}").format(sql.Literal(place.rows_max))
+        copied = frames(connection, select, BYTES_MAX)
+    first, end = place.range
+    if copied.last is not None and (copied.is_cut or copied.rows >= place.rows_max):
+        end = parse_tid(copied.last) + 1
+    read = (first, end)
+    leaf = place.leaf.oid
+    return Chunk(known, leaf, file, read, copied.text, copied.rows, visibility, read_us)
+
+
+def _marks(
+    connection: psycopg.Connection,
+    settings: CaptureSettings,
+    table: TableDescription,
+    leaf: Leaf,
+) -> tuple[int, str, Visibility, int]:
+    """The leaf's filenode, its marks, what the transaction sees, and the time (µs since 1970)."""
+    root = table.oid
+    given = [root, root, root, settings.publication_name, root, leaf.oid]
+    found = query(connection, _MARKS, given)
+    if not found:
+        raise AlteredError
+    file, marks, snapshot, of_standby, now_us = found[0]
+    return file or 0, marks, Visibility.parse(snapshot, of_standby=of_standby), now_us
+
+
+@contextmanager
+def _reading(
+    connection: psycopg.Connection, settings: CaptureSettings, leaf: Leaf
+) -> Iterator[None]:
+    with at_one_instant(connection):
+        query(connection, f"SET LOCAL lock_timeout = {settings.snapshot_lock_timeout_ms}")
+        query(connection, f"SET LOCAL statement_timeout = {settings.snapshot_query_timeout_ms}")
+        # Before the transaction's snapshot: rows of a table rewritten since would be hidden by it.
+        lock = sql.SQL("LOCK TABLE ONLY {} IN ACCESS SHARE MODE")
+        try:
+            query(connection, lock.format(sql.Identifier(*leaf.name)))
+        except TableRefusedError:
+            raise AlteredError from None
+        query(connection, _ORDERED)
+        yield

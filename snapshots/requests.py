@@ -1,0 +1,202 @@
+"""Signals, whichever channel they come by → the reads that tables' state records ask for.
+
+What a signal asks for gets into these records in the same Kafka transaction as the place that the
+channel has reached: after a start it is neither forgotten nor done twice. A signal that can't be
+followed is a warning, never an error.
+"""
+
+import re
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import structlog
+
+from cdc.modes import Patterns
+from cdc.records.position import Position
+from cdc.records.record import Record
+from cdc.records.schema import TableName
+from cdc.records.state import SnapshotOutcome, SnapshotRequest
+from cdc.settings import CaptureSettings
+from cdc.tables import Tables
+from snapshots.signals import (
+    ExecuteSnapshot,
+    LogMessage,
+    PauseSnapshot,
+    ResumeSnapshot,
+    Signal,
+    SignalError,
+    StopSnapshot,
+    parse,
+)
+
+log = structlog.get_logger()
+_ALL = (".*",)
+
+
+def queued(tables: Tables, *, paused: bool | None = None) -> list[TableName]:
+    """The tables that are to be read while streaming goes on, in order; or only the paused ones."""
+    asked = sorted(
+        (request.order, state.name)
+        for state in map(tables.states.__getitem__, tables.requested)
+        for request in state.requests
+        if request.kind == "incremental" and paused in {None, request.paused}
+    )
+    return list(dict.fromkeys(name for _, name in asked))
+
+
+class Requests:
+    """What signals have asked for, and what became of it."""
+
+    def __init__(self, settings: CaptureSettings, tables: Tables) -> None:
+        self._settings = settings
+        self._tables = tables
+
+    def follow(
+        self, signal: str, kind: str, data: str | Mapping[str, Any] | None, position: Position
+    ) -> list[Record]:
+        """Do what the signal of that id says, at the stream's position; returns the records."""
+        try:
+            parsed = parse(kind, data)
+            return [] if parsed is None else self._do(signal, parsed, position)
+        except SignalError as error:
+            log.warning("a signal is ignored", signal=signal, type=kind, reason=str(error))
+            return []
+
+    @property
+    def blocking(self) -> Mapping[TableName, str | None]:
+        """The tables that are to be read while streaming pauses, in order."""
+        asked = sorted(
+            (request.order, state.name, request.condition)
+            for state in map(self._tables.states.__getitem__, self._tables.requested)
+            for request in state.requests
+            if request.kind == "blocking"
+        )
+        return {name: condition for _, name, condition in asked}
+
+    def blocking_done(self, tables: Sequence[TableName]) -> list[Record]:
+        """Take notice that these were read."""
+        return [
+            self._tables.set_requests(table, [one for one in asked if one.kind != "blocking"])
+            for table in tables
+            if (asked := self._tables.states[table].requests)
+        ]
+
+    def _do(self, signal: str, parsed: Signal, position: Position) -> list[Record]:
+        match parsed:
+            case ExecuteSnapshot():
+                return self._ask(signal, parsed, position)
+            case StopSnapshot(collections):
+                return self._stop(signal, collections, position)
+            case PauseSnapshot(collections):
+                return self._pause(signal, collections, position, paused=True)
+            case ResumeSnapshot(collections):
+                return self._pause(signal, collections, position, paused=False)
+            case LogMessage(message):
+                log.info("signal", signal=signal, message=message)
+                return []
+
+    def _ask(self, signal: str, parsed: ExecuteSnapshot, position: Position) -> list[Record]:
+        incremental = parsed.kind == "incremental"
+        asked = [one for state in self._tables.states.values() for one in state.requests]
+        last = max((one.order for one in asked), default=0)
+        is_first = not queued(self._tables)
+        paused = incremental and not is_first and not queued(self._tables, paused=False)
+        conditions = [(_patterns((name,)), text) for name, text in parsed.conditions]
+        names = self._matching(parsed.collections)
+        records = []
+        for order, table in enumerate(names, last + 1):
+            found = [text for pattern, text in conditions if pattern.match(str(table))]
+            request = SnapshotRequest(
+                kind=parsed.kind,
+                signal=signal,
+                order=order,
+                condition=found[0] if found else None,
+                paused=paused,
+                reset=parsed.reset,
+                begun_ms=time.time_ns() // 1_000_000,
+            )
+            before = [
+                one
+                for one in self._tables.states[table].requests
+                if incremental or one.kind != "blocking"
+            ]
+            records.append(self._tables.set_requests(table, [*before, request]))
+        log.info(
+            "snapshot asked for", signal=signal, type=parsed.kind, tables=list(map(str, names))
+        )
+        if incremental and is_first and names:
+            records += self._tables.notifications.incremental("STARTED", position, signal, names)
+        return records
+
+    def _stop(self, signal: str, collections: tuple[str, ...], position: Position) -> list[Record]:
+        stopped = []
+        records = []
+        for table in self._queued(collections):
+            asked = self._tables.states[table].requests
+            own = [one for one in asked if one.kind == "incremental"]
+            others = [one for one in asked if one.kind != "incremental"]
+            outcome = SnapshotOutcome(
+                signal=own[0].signal,
+                status="ABORTED",
+                rows=own[0].rows,
+                reason=f"signal {signal} has stopped it",
+            )
+            records.append(self._tables.set_requests(table, others, outcome))
+            stopped.append(table)
+        if stopped:
+            named = stopped if collections else ()
+            records += self._tables.notifications.incremental("ABORTED", position, signal, named)
+        return records
+
+    def _pause(
+        self, signal: str, collections: tuple[str, ...], position: Position, *, paused: bool
+    ) -> list[Record]:
+        named = self._matching(collections or _ALL)
+        changed = [
+            table
+            for table in sorted(self._tables.requested, key=self._order)
+            if table in named and any(one.paused != paused for one in self._pausable(table))
+        ]
+        records = []
+        for table in changed:
+            asked = [
+                one.model_copy(update={"paused": paused}) if one.kind != "blocking" else one
+                for one in self._tables.states[table].requests
+            ]
+            records.append(self._tables.set_requests(table, asked))
+        if changed:
+            tell = self._tables.notifications.incremental
+            records += tell("PAUSED" if paused else "RESUMED", position, signal, changed)
+        return records
+
+    def _order(self, table: TableName) -> tuple[int, TableName]:
+        return min(one.order for one in self._tables.states[table].requests), table
+
+    def _pausable(self, table: TableName) -> Iterable[SnapshotRequest]:
+        asked = self._tables.states[table].requests
+        return (one for one in asked if one.kind != "blocking")
+
+    def _queued(self, collections: tuple[str, ...]) -> list[TableName]:
+        """Those of the tables with an incremental snapshot that match; without names, all."""
+        named = self._matching(collections or _ALL)
+        return [table for table in queued(self._tables) if table in named]
+
+    def _matching(self, collections: Sequence[str]) -> list[TableName]:
+        """The captured tables whose names match, by the first pattern that does."""
+        found: dict[TableName, None] = {}
+        captured = [name for name in self._tables.states if self._settings.captures(str(name))]
+        for collection in collections:
+            pattern = _patterns((collection,))
+            names = sorted(name for name in captured if pattern.match(str(name)))
+            if not names:
+                log.warning("a signal names no captured table", name=collection)
+            found.update(dict.fromkeys(names))
+        return list(found)
+
+
+def _patterns(patterns: tuple[str, ...]) -> Patterns:
+    try:
+        return Patterns(patterns)
+    except re.error as error:
+        raise SignalError(f"{patterns[0]!r} is no regular expression: {error}") from None

@@ -1,0 +1,98 @@
+"""Rows are read from a standby while the primary is streamed, never staler than the stream."""
+
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+from psycopg.conninfo import make_conninfo
+
+from cdc.errors import SourceSettingError, SourceUnreachableError
+from cdc.postgres.connection import connect, current_wal_end
+from cdc.records.position import Lsn
+from deploy.local.accounts import run_folder
+from deploy.local.kafka import Kafka
+from deploy.local.postgres import Postgres
+from snapshots import standby as standbys
+from tests.faults.test_failover import two_servers
+from tests.faults.test_gaps import run
+from tests.faults.test_killed_daemon import SCHEMA, assert_log_is_the_source
+from tests.faults.test_outages import under_load
+from tests.fixtures.pipeline import RunningPipeline
+
+pytestmark = [pytest.mark.postgres, pytest.mark.kafka]
+SESSIONS = "SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE %s"
+WINDOWS = "millrace incremental snapshot"
+
+
+@pytest.fixture(scope="module")
+def servers() -> Iterator[tuple[Postgres, Postgres]]:
+    """A primary with tables, and its standby."""
+    folder = run_folder("millrace-standby-")
+    with two_servers(folder) as both:
+        run(both[0].conninfo(), SCHEMA)
+        yield both
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def asked(server: Postgres, statement: str, *values: object) -> object:
+    with psycopg.connect(make_conninfo(**server.conninfo()), autocommit=True) as connection:
+        row = connection.execute(statement.encode(), values).fetchone()
+    assert row is not None
+    return row[0]
+
+
+def test_a_first_snapshot_comes_from_the_standby_and_waits_for_its_replay(
+    servers: tuple[Postgres, Postgres], tmp_path: Path, kafka: Kafka, topic_prefix: str
+) -> None:
+    primary, standby = servers
+    source = primary.conninfo() | {"target_session_attrs": "read-write"}
+    made = RunningPipeline(
+        tmp_path,
+        source,
+        kafka.client_options(),
+        prefix=topic_prefix,
+        capture={"incremental.snapshot.chunk.size": 50},
+        sections={"snapshot_source": {"port": str(standby.port)}},
+    )
+    made.daemons = []
+    asked(standby, "SELECT pg_wal_replay_pause()::text")
+    daemon = made.start()
+    try:
+        with under_load(source) as load:
+            daemon.wait_until(lambda: load.transactions > 50)
+            daemon.wait_until(lambda: asked(standby, SESSIONS, WINDOWS) == 2)
+            time.sleep(0.5)
+            unread = [one for one in made.tables() if one.table != "loose"]
+            assert [bool(one.initial and not one.initial.read) for one in unread] == [True, True]
+            asked(standby, "SELECT pg_wal_replay_resume()::text")
+            daemon.wait_until(lambda: not any(one.initial for one in made.tables()))
+        made.wait_until_logged(made.wal_end(), daemon)
+        assert made.stop(daemon) == 0
+    finally:
+        asked(standby, "SELECT pg_wal_replay_resume()::text")
+        daemon.kill()
+    assert_log_is_the_source(made, source, topic_prefix)
+
+
+def test_who_isnt_a_standby_of_the_source_isnt_read(
+    servers: tuple[Postgres, Postgres], postgres: Postgres
+) -> None:
+    primary, standby = servers
+    with (
+        connect(primary.conninfo(), purpose="test") as one,
+        connect(standby.conninfo(), purpose="test") as two,
+        connect(postgres.conninfo(), purpose="test") as other,
+    ):
+        standbys.check(two, one)
+        with pytest.raises(SourceSettingError, match="is no standby"):
+            standbys.check(one, one)
+        with pytest.raises(SourceSettingError, match="another cluster"):
+            standbys.check(other, one)
+        standbys.await_replay(two, current_wal_end(one), lambda _: False)
+        with pytest.raises(SourceUnreachableError, match="not yet 7FFFFFFF/0"):
+            standbys.await_replay(two, Lsn.parse("7FFFFFFF/0"), lambda _: True)
+        with pytest.raises(SourceUnreachableError, match="is none any more"):
+            standbys.await_replay(one, Lsn(1), lambda _: False)

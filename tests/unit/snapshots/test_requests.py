@@ -1,0 +1,153 @@
+"""Signals → what tables' states ask for, and what is told of that."""
+
+import json
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from cdc.readable import NATIVE as PLAIN
+from cdc.records.position import Lsn, Position
+from cdc.records.record import Record
+from cdc.records.schema import TableName
+from cdc.records.state import Phase, SnapshotRequest, TableState
+from cdc.settings import Settings
+from cdc.tables import Lookups, Tables
+from snapshots.requests import Requests, queued
+from tests.unit.cdc.made_changes import NATIVE
+
+HERE = Position(1, Lsn(500), 3)
+A, B, OTHER = TableName("public", "a"), TableName("public", "b"), TableName("other", "a")
+
+
+class Asked:
+    """Requests for three tables, of which one isn't captured."""
+
+    def __init__(self, **capture: object) -> None:
+        settings = Settings(
+            source={},
+            capture={
+                "topic.prefix": "pre",
+                "table.include.list": "public.*",
+                "notification.enabled.channels": "sink",
+                "notification.sink.topic.name": "told",
+                **capture,
+            },
+            kafka={"bootstrap.servers": "nowhere"},
+        )
+        nothing = Lookups(lambda _: (), lambda _: 0, lambda _: {}, lambda _oid, _name: None)
+        states = [_state(name) for name in (A, B, OTHER)]
+        self.tables = Tables(settings, "shop", states, [], nothing, NATIVE, PLAIN)
+        self._requests = Requests(settings.capture, self.tables)
+
+    def signal(self, kind: str, data: Any = None) -> list[Record]:
+        """Follow a signal, whose id is its type."""
+        return self._requests.follow(kind, f"{kind}-snapshot", data, HERE)
+
+    def told(self, kind: str, data: Any = None) -> list[tuple[str, str, str]]:
+        """The notifications that come of it: id, type and tables."""
+        values = [json.loads(one.value or b"") for one in self.signal(kind, data) if is_told(one)]
+        return [
+            (one["id"], one["type"], one["additional_data"].get("data_collections", ""))
+            for one in values
+        ]
+
+    def of(self, table: TableName) -> tuple[SnapshotRequest, ...]:
+        """What is asked of a table."""
+        return self.tables.states[table].requests
+
+
+def is_told(record: Record) -> bool:
+    """Whether it is a notification."""
+    return record.topic == "told"
+
+
+def _state(name: TableName) -> TableState:
+    return TableState(
+        namespace=name.namespace,
+        table=name.name,
+        topic=f"pre.{name}",
+        partitions=3,
+        cleanup="compact",
+        epoch=1,
+        phase=Phase.STREAMING,
+        snapshot_lsn=Lsn(100),
+    )
+
+
+BOTH = {"data-collections": [".*[.][ab]"]}
+ONLY_B = {"data-collections": ["public.b"]}
+
+
+def test_a_snapshot_is_told_of_from_its_beginning_to_its_end() -> None:
+    asked = Asked()
+    assert asked.told("execute", BOTH) == [("execute", "STARTED", "public.a,public.b")]
+    assert asked.told("execute", ONLY_B) == []  # one more of those under way
+    assert asked.told("pause", ONLY_B) == [("pause", "PAUSED", "public.b")]
+    assert asked.told("pause") == [("pause", "PAUSED", "public.a")]
+    assert asked.told("pause") == []
+    assert asked.told("resume", ONLY_B) == [("resume", "RESUMED", "public.b")]
+    assert asked.told("stop", ONLY_B) == [("stop", "ABORTED", "public.b")]
+    assert asked.told("stop") == [("stop", "ABORTED", "")]
+    assert queued(asked.tables) == []
+
+
+def test_tables_are_paused_one_by_one_and_what_comes_later_waits_with_all() -> None:
+    asked = Asked()
+    asked.signal("execute", BOTH)
+    asked.signal("pause", ONLY_B)
+    assert [one.paused for one in (*asked.of(A), *asked.of(B))] == [False, True]
+    assert queued(asked.tables, paused=False) == [A]
+    asked.signal("execute", ONLY_B)
+    assert [one.paused for one in asked.of(B)] == [True, False]
+    asked.signal("pause")
+    asked.signal("execute", {"data-collections": ["public.a"]})
+    assert {one.paused for one in (*asked.of(A), *asked.of(B))} == {True}
+
+
+def test_a_first_snapshot_is_paused_and_goes_on_whatever_else_is_asked_of_its_table() -> None:
+    asked = Asked()
+    first = SnapshotRequest(kind="initial")
+    asked.tables.set_requests(B, [first])
+    assert asked.told("pause") == [("pause", "PAUSED", "public.b")]
+    asked.signal("execute", ONLY_B)
+    asked.signal("stop", ONLY_B)
+    assert asked.told("resume") == [("resume", "RESUMED", "public.b")]
+    assert asked.of(B) == (first,)
+    asked.signal("execute", {**ONLY_B, "type": "blocking"})
+    assert [one.kind for one in asked.of(B)] == ["initial", "blocking"]
+
+
+def test_what_a_signal_says_is_kept_with_the_table() -> None:
+    asked = Asked()
+    condition = {"data-collection": "public.a", "filter": "id > 5"}
+    asked.signal("execute", {**BOTH, "reset": True, "additional-conditions": [condition]})
+    (of_a,), (of_b,) = asked.of(A), asked.of(B)
+    assert (of_a.condition, of_a.reset, of_a.signal, of_a.order) == ("id > 5", True, "execute", 1)
+    assert (of_b.condition, of_b.reset, of_b.order) == (None, True, 2)
+    asked.signal("stop", ONLY_B)
+    outcome = asked.tables.states[B].outcome
+    assert outcome is not None
+    assert (outcome.signal, outcome.status) == ("execute", "ABORTED")
+
+
+@pytest.mark.parametrize("name", ["other.a", "public.c", "("])
+def test_a_table_that_isnt_captured_is_a_warning(name: str) -> None:
+    asked = Asked()
+    with capture_logs() as lines:
+        assert asked.signal("execute", {"data-collections": [name]}) == []
+    assert lines[0]["log_level"] == "warning"
+    assert queued(asked.tables) == []
+
+
+def test_notifications_are_debeziums_records() -> None:
+    told = next(one for one in Asked().signal("execute", BOTH) if is_told(one))
+    assert told.key == b'{"id":"execute"}'
+    value = json.loads(told.value or b"")
+    assert value.pop("timestamp") > 1_700_000_000_000
+    assert value == {
+        "id": "execute",
+        "type": "STARTED",
+        "aggregate_type": "Incremental Snapshot",
+        "additional_data": {"connector_name": "pre", "data_collections": "public.a,public.b"},
+    }
