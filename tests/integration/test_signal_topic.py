@@ -240,7 +240,7 @@ def test_the_command_asks_the_daemon_that_runs(pipeline: MakePipeline, source: C
     paused = [one["paused"] for table in status["tables"] for one in table["requests"]]
     assert paused == [True, True]
     (size,) = (one["bytes_total"] for one in status["tables"] if one["table"] == "public.item")
-    assert 0 < size < 1 << 20
+    assert 0 < size < 1 << 20, made.tables()
     assert command(made, "snapshot", "--resume").exit_code == ExitCode.OK
     assert made.stop(daemon) == 0
     assert [len(of(made, table)) for table in ("item", "pair")] == [1010, 300]
