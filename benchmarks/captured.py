@@ -75,6 +75,7 @@ class Captured:
             lambda oid: catalog.publication_entries(self.sql, name, [oid]).get(oid, 0),
             lambda _asked: {},
             lambda _oid, _name: None,
+            lambda: 0,
         )
         rules, form = event_rules(self._settings), pipeline(self._settings, no_topic)
         return Tables(self._settings, PREFIX, states, (), lookups, rules, form)

@@ -163,7 +163,7 @@ class Completion:
                 frozenset(row.transaction.xid for row in rows),
             )
             read = self._reread(asked)
-            if read is None:
+            if read is None or any(ABSENT in values for values in read.values()):
                 self.in_vain.add(TableName(relation.namespace, relation.name))
             found[group] = read or {}
             for values in found[group].values():

@@ -36,7 +36,7 @@ from cdc.postgres.described import CapturedTable, TableDescription
 from cdc.records.position import Position
 from cdc.records.record import Record
 from cdc.records.schema import TableName
-from cdc.records.state import Phase, Progress, SnapshotRequest, progress_record
+from cdc.records.state import Phase, Progress, progress_record
 from cdc.records.topics import progress_topic
 from cdc.settings import Settings
 from cdc.table_states import check_published
@@ -218,13 +218,8 @@ class Session:
             return []
         if at_once:
             return unread
-        return [one for one in unread if str(one.name) in again or not self._can_wait(one)]
-
-    def _can_wait(self, table: TableDescription) -> bool:
-        """Whether a table can be read while streaming goes on."""
-        if not self._capture.snapshots(str(table.name)):
-            return False
-        return table.is_chunked and str(table.name) not in self._capture.snapshot_select_statements
+        can_wait = self.tables.can_be_late
+        return [one for one in unread if str(one.name) in again or not can_wait(one)]
 
     def read_again(
         self,
@@ -386,12 +381,8 @@ class Session:
         late = [one for one in self._described if not self.tables.is_followed(one.name)]
         if self._capture.snapshot_mode == "recovery":
             return [record for one in late for record in self.tables.take_as_read(one, position)]
-        records = []
-        for order, table in enumerate(late):
-            request = SnapshotRequest(kind="initial", order=order)
-            events, states = self.tables.begin_anew(table, position, (request,))
-            records += [*states, *events]
-        return records
+        begun = (self.tables.begin_late(table, position, n) for n, table in enumerate(late))
+        return [record for records in begun for record in records]
 
 
 def _published(described: Sequence[TableDescription]) -> dict[TableName, tuple[int, int]]:

@@ -156,10 +156,11 @@ class TableStates:
 
         An event has left out values that no chunk may have brought, nor will.
         """
-        log.warning("a table is read anew: changed rows lack values", table=str(table))
         state = self.states[table]
         others = [one for one in state.requests if one.kind != "initial"]
         before = state.initial or SnapshotRequest(kind="initial")
+        if before.read:
+            log.warning("a table is read anew: changed rows lack values", table=str(table))
         now_ms = max(time.time_ns() // 1_000_000, before.begun_ms + 1)
         anew = before.model_copy(update={"read": (), "rows": 0, "begun_ms": now_ms})
         self.watched_anew()

@@ -40,13 +40,15 @@ class Lookups(NamedTuple):
 
     ``describe``: its columns. ``entry``: the OID of its entry in the publication, by its own.
     ``reread``: rows of it whose unchanged values are wanted. ``late``: the description of a table,
-    by its OID and name, if a start now would find it among those to capture.
+    by its OID and name, if a start now would find it among those to capture. ``new_xid``: a
+    transaction ID (64 bits) that is younger than whatever is open.
     """
 
     describe: Callable[[Relation], tuple[Column, ...]]
     entry: Callable[[int], int]
     reread: Reread
     late: Callable[[int, TableName], TableDescription | None]
+    new_xid: Callable[[], int]
 
 
 class Tables(TableStates):
@@ -65,10 +67,11 @@ class Tables(TableStates):
     ) -> None:
         super().__init__(settings, states, rules)
         self._captures = settings.capture.captures
-        self._snapshots = settings.capture.snapshots
+        self._capture = settings.capture
         self._database = database
         self._history = SchemaHistory(self.prefix, schemas)
-        self._describe, self._entry, self.reread, self._late_table = lookups
+        self._lookups = lookups
+        self._describe, self._entry, self.reread = lookups[:3]
         self._takes_late = not settings.capture.lossless
         self.letters = letters
         self.pipeline = pipeline
@@ -170,7 +173,7 @@ class Tables(TableStates):
         One that is gone, or has another name by now, is passed over, with a warning. Raises
         UnreadTableError for one that can't be read while streaming.
         """
-        table = self._late_table(oid, name)
+        table = self._lookups.late(oid, name)
         if table is None:
             log.warning(
                 "changes are passed over: the table was dropped, renamed or taken out of the"
@@ -179,7 +182,7 @@ class Tables(TableStates):
                 position=str(since),
             )
             return []
-        if not (table.is_chunked and self._snapshots(str(name))):
+        if not self.can_be_late(table):
             raise UnreadTableError(
                 f"changes of table {name} arrive, whose rows were never read: it was renamed,"
                 " or added to the publication",
@@ -188,13 +191,26 @@ class Tables(TableStates):
             )
         return self.begin_late(table, since)
 
-    def begin_late(self, table: TableDescription, since: Position) -> list[Record]:
-        """Begin to read a table while it is streamed; returns its state records."""
+    def can_be_late(self, table: TableDescription) -> bool:
+        """Whether a table's rows can be read while it is streamed, and are wanted."""
+        name = str(table.name)
+        if name in self._capture.snapshot_select_statements:
+            return False
+        return table.is_chunked and self._capture.snapshots(name)
+
+    def begin_late(self, table: TableDescription, since: Position, order: int = 0) -> list[Record]:
+        """Begin to read a table while it is streamed; returns what the log gets.
+
+        What an open transaction did to it before it was published isn't in the stream: chunks have
+        to show that.
+        """
         log.info("a table appeared: its rows are read while streaming", table=str(table.name))
-        begun = self.begin_snapshot(table, since)
+        behind = self._lookups.new_xid()
+        request = SnapshotRequest(kind="initial", order=order, behind_xid=behind)
+        events, states = self.begin_anew(table, since, (request,))
         state = self.states[table.name]
         self.pipeline.open_topic(state.topic, state.cleanup)
-        return begun
+        return [*states, *events]
 
     def _encoder(
         self,

@@ -73,7 +73,6 @@ class Translation:
         self._encoders = Encoders(tables, signals)
         self._received = Lsn(0)
         self.records: list[Part] = []
-        self._told: list[Record] = []
         # The markers number a transaction's events as they are made.
         self._completion = Completion(tables.reread, one_by_one=self._markers is not None)
         self._being_read: set[TableName] = set()
@@ -180,17 +179,17 @@ class Translation:
         """
         self._bytes += self._completion.complete(self.records)
         for table in self._completion.in_vain & self._being_read:
-            self._told.append(self._tables.read_anew(table))
+            self._encoders.state_records.append(self._tables.read_anew(table))
         self._completion.in_vain.clear()
         self._being_read.clear()
         self._encoders.leave()
         letters = self._tables.letters
         if letters is not None and letters.has_passed(self.cursor.reached):
             self._forget_compiled()
-        states = [*self._encoders.state_records, *self._told]
-        made = Made([*states, *self.records], count(self.records), self._bytes)
+        made = Made(
+            [*self._encoders.state_records, *self.records], count(self.records), self._bytes
+        )
         self._encoders.state_records.clear()
-        self._told.clear()
         self.records.clear()
         return made
 
@@ -346,7 +345,8 @@ class Translation:
         transaction = self.cursor.transaction
         if transaction is not None and self._signals is not None:
             position = Position(self.cursor.reached.epoch, transaction.commit_lsn, 0)
-            if position > self.cursor.reached:
+            # A keepalive may have ended right where this transaction's commit starts.
+            if position >= self.cursor.reached:
                 self._tell(self._signals.passed(name, position))
 
     def _show(self, oid: int, at: tuple[Position, bool], old: Row | None, new: Row | None) -> None:
@@ -360,7 +360,7 @@ class Translation:
 
     def _tell(self, told: Told) -> None:
         self.records += told.events
-        self._told += told.states
+        self._encoders.state_records += told.states
 
     def _forget_compiled(self) -> None:
         if self._fast is not None:

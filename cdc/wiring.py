@@ -84,7 +84,7 @@ def lookups(connection: psycopg.Connection, settings: CaptureSettings, reread: R
             return None
         return next(iter(described_tables(connection, settings, [table])), None)
 
-    return Lookups(describe, entry, reread, late)
+    return Lookups(describe, entry, reread, late, lambda: catalog.new_xid(connection))
 
 
 def open_tables(

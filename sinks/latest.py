@@ -21,19 +21,26 @@ _DELETED = "_millrace_deleted"
 
 
 def within(
-    raw: DataFrame, after: Position | None, cut: Position, truncated: Position | None
+    raw: DataFrame,
+    after: Position | None,
+    cut: Position,
+    truncated: Position | None,
+    *,
+    keyed: bool,
 ) -> DataFrame:
     """The raw records that this run has to apply.
 
     Those up to the cut, newer than the cut that the table had reached (``after``) and newer than
-    the table's last TRUNCATE (``truncated``) if the batch has one. Records without a position
-    stay, for parse to refuse.
+    the table's last TRUNCATE (``truncated``) if the batch has one. Where rows have keys, those of
+    chunks may stand at that very cut, and what is applied twice changes nothing. Records without a
+    position stay, for parse to refuse.
     """
     position = F.col("position")
-    low = max((bound for bound in (after, truncated) if bound is not None), default=None)
     applicable = position <= str(cut)
-    if low is not None:
-        applicable &= position > str(low)
+    if after is not None:
+        applicable &= position >= str(after) if keyed else position > str(after)
+    if truncated is not None:
+        applicable &= position > str(truncated)
     return raw.where(position.isNull() | applicable)
 
 

@@ -11,6 +11,7 @@ import structlog
 
 from cdc.errors import MillraceError, UnreadTableError
 from cdc.postgres.described import TableDescription
+from cdc.postgres.failures import quote
 from cdc.records.position import Position
 from cdc.records.record import Record
 from cdc.records.schema import TableName
@@ -23,7 +24,7 @@ LOOK_S: Final = 5.0
 
 
 class Arrivals:
-    """Looks for tables that the log doesn't know."""
+    """Looks for tables that the log doesn't follow."""
 
     def __init__(
         self,
@@ -47,8 +48,8 @@ class Arrivals:
         """
         if self._looking is None:
             if self._clock() >= self._next and self._settings.lossless:
-                known = frozenset(self._tables.states)
-                self._looking = self._reader.look_for_others(known)
+                followed = frozenset(filter(self._tables.is_followed, self._tables.states))
+                self._looking = self._reader.look_for_others(followed)
             return []
         if not self._looking.future.done():
             return []
@@ -63,7 +64,7 @@ class Arrivals:
 
     def _begin(self, table: TableDescription, reached: Position) -> list[Record]:
         name = table.name
-        if name in self._tables.states:  # its first change was faster
+        if self._tables.is_followed(name):  # its first change was faster
             return []
         if not table.entry:
             if name not in self._told:
@@ -71,10 +72,11 @@ class Arrivals:
                 log.warning(
                     "a table passes the lists, but isn't published",
                     table=str(name),
-                    remedy=f"ALTER PUBLICATION {self._settings.publication_name} ADD TABLE {name};",
+                    remedy=f"ALTER PUBLICATION {quote(self._settings.publication_name)} ADD TABLE"
+                    f" ONLY {quote(name.namespace)}.{quote(name.name)};",
                 )
             return []
-        if not (table.is_chunked and self._settings.snapshots(str(name))):
+        if not self._tables.can_be_late(table):
             raise UnreadTableError(
                 f"table {name} has joined the publication",
                 remedy="start again: its rows are read first",

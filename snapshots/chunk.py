@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 import psycopg
 from psycopg import sql
 
-from cdc.errors import TableGoneError, TableRefusedError
+from cdc.errors import TableGoneError, TableLockedError, TableRefusedError
 from cdc.postgres.captured import described_tables
 from cdc.postgres.connection import at_one_instant, query
 from cdc.postgres.described import CapturedTable, Leaf, TableDescription
@@ -44,6 +44,9 @@ SELECT pg_relation_filenode(c.oid)::int8, concat_ws(' ', c.xmin, (
 (extract(epoch FROM clock_timestamp()) * 1000000)::int8
 FROM pg_class c WHERE c.oid = %s
 """
+_NAME: Final = """
+SELECT nspname, relname FROM pg_class c JOIN pg_namespace n ON n.oid = relnamespace WHERE c.oid = %s
+"""
 _ORDERED: Final = """
 SET LOCAL synchronize_seqscans = off; SET LOCAL enable_indexscan = off;
 SET LOCAL enable_indexonlyscan = off; SET LOCAL enable_bitmapscan = off;
@@ -66,6 +69,7 @@ class Place(NamedTuple):
     range: Range
     condition: str | None
     rows_max: int
+    behind_xid: int = 0
 
 
 class Chunk(NamedTuple):
@@ -94,8 +98,13 @@ def look(
     """Describe a table; raises TableRefusedError for one that can't be read while streaming."""
     with at_one_instant(connection):
         found = described_tables(connection, settings, [captured])
-        if not found or found[0].name != captured.name:
-            raise TableGoneError("the table is gone", where=f"table {captured.name}")
+        name = query(connection, _NAME, [captured.oid])
+        is_wanted = settings.captures(str(captured.name))
+        if not (found and name == [captured.name] and found[0].entry and is_wanted):
+            raise TableGoneError(
+                "it was dropped, renamed, or taken out of the publication or the lists",
+                where=f"table {captured.name}",
+            )
         (table,) = found
         marks = {leaf.oid: _marks(connection, settings, table, leaf)[1] for leaf in table.leaves}
     if not table.is_chunked:
@@ -120,6 +129,13 @@ def read(
         file, marks, visibility, read_us = _marks(connection, settings, known.table, place.leaf)
         if marks != known.marks.get(place.leaf.oid):
             raise AlteredError
+        if visibility.xmin < place.behind_xid:
+            raise TableLockedError(
+                "transactions are open that may have changed it before it was published",
+                where=f"table {known.table.name}",
+                remedy="it is read when they have ended: SELECT pid, xact_start, query FROM"
+                " pg_stat_activity WHERE backend_xid IS NOT NULL ORDER BY xact_start",
+            )
         columns = [*(column.name for column in known.table.columns), "ctid"]
         conditions = known.table.row_filter, place.condition
         select = of_range(place.leaf, columns, place.range, conditions)

@@ -70,6 +70,8 @@ class IncrementalSnapshots:
         self._works: dict[TableName, Work] = {}
         self._served = -1
         self._place: StreamPlace | None = None
+        self._reached: Position | None = None
+        """What the stream had reached a turn before."""
 
     def watches(self, table: TableName) -> bool:
         """Whether a table is being read."""
@@ -102,6 +104,7 @@ class IncrementalSnapshots:
             self._served = self._tables.requested_changes
             self._follow_requests(place.reached.commit_lsn)
         told = self._landed(place)
+        self._reached = place.reached
         now = self._clock()
         for work in list(self._works.values()):
             told.states.extend(self._look_after(work, now))
@@ -128,6 +131,9 @@ class IncrementalSnapshots:
         for work in list(self._works.values()):
             for number, job in work.jobs.items():
                 if job.behind is not None and is_past(place.flush_lsn, job.behind):
+                    # A TRUNCATE has to be behind what is recorded; rows may be where that ends.
+                    if number in work.marks and place.reached == self._reached:
+                        continue
                     events, states = self.passed(number, place.reached)
                     told.events.extend(events)
                     told.states.extend(states)
@@ -140,7 +146,7 @@ class IncrementalSnapshots:
             if not any(work.request.is_same(one) for one in asked):
                 continue  # a signal has ended it, right before
             if (mark := work.marks.pop(watermark, None)) is not None and mark.found:
-                return self._reset(work, position)
+                return NOTHING if position == self._reached else self._reset(work, position)
             if (begun := work.chunks.pop(watermark, None)) is not None:
                 told = self._chunk(work, begun, position)
                 work.changes.ended(watermark)
@@ -167,7 +173,9 @@ class IncrementalSnapshots:
                 work.request = request
         # Not all at once: changes of each cost something to remember.
         room = _IN_FLIGHT * self._reader.threads
-        room -= sum(not work.request.paused for work in self._works.values())
+        now = self._clock()
+        busy = (one for one in self._works.values() if one.not_before <= now)
+        room -= sum(not work.request.paused for work in busy)
         for name in sorted(wanted.keys() - self._works.keys(), key=lambda one: wanted[one].order):
             if room > 0 and not wanted[name].paused:
                 room -= 1
@@ -191,7 +199,12 @@ class IncrementalSnapshots:
         assert self._place is not None  # noqa: S101 (turn sets it)
         reached = self._place.reached
         work.remember(reached.commit_lsn)
-        records = [one for error in work.failures() for one in self._failed(work, error, now)]
+        records: list[Record] = []
+        between = self._place.transaction is None
+        for error in work.failures(self._place.flush_lsn if between else Lsn(0)):
+            records += self._failed(work, error, now)
+            if self._works.get(work.captured.name) is not work:  # it is given up
+                return records
         if work.looking is not None and (known := work.looking.found) is not None:
             work.learn(known)
             work.remember(reached.commit_lsn)
@@ -348,7 +361,9 @@ class IncrementalSnapshots:
             log.warning("a table is gone before all of it was read", **told)
             return self._leave(work)
         if work.wait(now):
-            log.warning("a table can't be read: trying again", delay_s=work.delay_s, **told)
+            self._served = -1  # another one has its place meanwhile
+            delay_s = round(work.not_before - now, 1)
+            log.warning("a table can't be read: trying again", delay_s=delay_s, **told)
         return []
 
     def _leave(self, work: Work) -> list[Record]:
@@ -357,4 +372,7 @@ class IncrementalSnapshots:
         del self._works[name]
         asked = self._tables.states[name].requests
         left = [one for one in asked if not one.is_same(work.request)]
-        return [self._tables.set_requests(name, left)]
+        records = [self._tables.set_requests(name, left)]
+        if self._tables.is_all_read and self._place is not None:
+            records += self._tables.notifications.initial("COMPLETED", self._place.reached)
+        return records

@@ -5,6 +5,7 @@ of the leaf ONLY, since an inheritance parent would bring its children's rows al
 """
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import Final, NamedTuple, Protocol
 
 import psycopg
@@ -122,7 +123,8 @@ def frames(connection: psycopg.Connection, select: sql.Composed, bytes_max: int)
                     text += memoryview(copy.buffer)[copy.start : stop]
                     rows += 1
                     if len(text) >= bytes_max:
-                        connection.cancel_safe(timeout=WAIT_S)
+                        with suppress(psycopg.Error):  # then the rest is read, and passed over
+                            connection.cancel_safe(timeout=WAIT_S)
                 copy.start = stop
             if copy.start == at and not copy.fill():
                 wait(copy, WAIT_S)

@@ -85,11 +85,14 @@ class Watermarks:
         if self._table is not None:
             self._insert(connection, f"{job}-open", OPEN, {"openWindowTimestamp": opened})
 
-    def close(self, connection: psycopg.Connection, job: str, opened: str) -> Lsn | None:
-        """Write the high watermark; without one: how far the stream has to come."""
-        if self.is_read_only:
-            ((end,),) = query(connection, _WAL_END)
-            return Lsn.parse(end)
+    def close(self, connection: psycopg.Connection, job: str, opened: str) -> Lsn:
+        """Write the high watermark, if there is one; returns how far the stream has to come."""
+        if not self.is_read_only:
+            self._write(connection, job, opened)
+        ((end,),) = query(connection, _WAL_END)
+        return Lsn.parse(end)
+
+    def _write(self, connection: psycopg.Connection, job: str, opened: str) -> None:
         if self._table is None:
             self._emit(connection, job)
         elif self._deletes:
@@ -102,7 +105,6 @@ class Watermarks:
         else:
             data = {"openWindowTimestamp": opened, "closeWindowTimestamp": now()}
             self._insert(connection, f"{job}-close", CLOSE, data)
-        return None
 
     def _insert(
         self, connection: psycopg.Connection, row_id: str, kind: str, data: dict[str, str]

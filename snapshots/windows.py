@@ -47,6 +47,8 @@ class Job(Generic[T]):
         self.found: T | None = None
         self.behind: Lsn | None = None
         """Without a watermark: how far the stream has to come."""
+        self.due: Lsn | None = None
+        """With one: how far the stream has come when it was there."""
         self.ended = 0.0
         """Since when (monotonic) it waits for the stream; 0: it doesn't."""
         self.future: Future[None]
@@ -166,7 +168,11 @@ class WindowReader:
             job.found = act(sessions.marking if of_primary else sessions.reading)
             if marked:
                 reach(FaultPoint.CHUNK_READ)
-                job.behind = self._watermarks.close(sessions.marking, job.id, opened)
+                end = self._watermarks.close(sessions.marking, job.id, opened)
+                if self._watermarks.is_read_only:
+                    job.behind = end
+                else:
+                    job.due = end
                 reach(FaultPoint.CHUNK_MARKED)
                 job.ended = time.monotonic()
         except BaseException:

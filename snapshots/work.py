@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from typing import Any, Final, NamedTuple
 
+from cdc.errors import SourceSettingError
 from cdc.postgres.described import CapturedTable
 from cdc.records.position import Lsn
 from cdc.records.state import LeafRead, SnapshotRequest
@@ -14,6 +15,11 @@ from snapshots.windows import Job
 RETRY_S: Final = 1.0
 RETRY_S_MAX: Final = 30.0
 _FIRST_BYTES: Final = 1 << 20
+_BYTES_MIN: Final = 8192
+_NO_WATERMARK: Final = (
+    "a watermark didn't come by the stream: the publication needs INSERT and DELETE of the signal"
+    " table, and no filter of its rows"
+)
 _NEWS_S: Final = 10.0
 _TURN_S: Final = 0.05
 """How long the stream may stand still for a chunk: chunks become as large as that takes."""
@@ -93,10 +99,13 @@ class Work:
         known = self.changes.forgotten, self.changes.announced, self.fence
         self.chunks[job.id] = Begun(job, place, *known)
 
-    def failures(self) -> Iterable[Exception]:
-        """What has come to nothing, which is forgotten by that."""
+    def failures(self, streamed: Lsn) -> Iterable[Exception]:
+        """What has come to nothing, which is forgotten by that; ``streamed``: all up to there."""
         for number, job in self.jobs.items():
-            if (error := job.failure()) is not None:
+            error = job.failure()
+            if job.due is not None and job.due <= streamed:
+                error = SourceSettingError(_NO_WATERMARK, where=f"table {self.captured.name}")
+            if error is not None:
                 self._forget(number)
                 yield error
         if self.looking is not None and (error := self.looking.failure()) is not None:
@@ -114,7 +123,7 @@ class Work:
         self._withdraw()
         self.not_before = now + self.delay_s
         self.delay_s = min(2 * self.delay_s, RETRY_S_MAX)
-        self._bytes = max(self._bytes // 2, 1)
+        self._bytes = max(self._bytes // 2, _BYTES_MIN)
         return True
 
     def _withdraw(self) -> None:
@@ -138,7 +147,7 @@ class Work:
             taken = [*self._ranges(leaf.oid), *under_way]
             pages = max(1, self._bytes // table.block_bytes)
             if (found := next_range(taken, leaf.pages, pages)) is not None:
-                return Place(leaf, found, self.request.condition, rows_max)
+                return Place(leaf, found, self.request.condition, rows_max, self.request.behind_xid)
         return None
 
     def has_read(self, chunk: Chunk, place: Place, rows: int, took_s: float) -> None:
@@ -154,7 +163,8 @@ class Work:
         update = {"read": tuple(known.values()), "rows": self.request.rows + rows}
         self.request = self.request.model_copy(update=update)
         factor = 0.5 if chunk.range != place.range else _TURN_S / max(took_s, 1e-6)
-        self._bytes = round(min(self._bytes * min(max(factor, 0.5), 2), self._bytes_max))
+        grown = min(self._bytes * min(max(factor, 0.5), 2), self._bytes_max)
+        self._bytes = max(round(grown), _BYTES_MIN)
 
     def news(self, now: float) -> dict[str, object] | None:
         """How far it is, now and then."""

@@ -126,6 +126,15 @@ def publication_entries(
     return {oid: entry for oid, entry in rows if entry is not None}
 
 
+def new_xid(connection: psycopg.Connection) -> int:
+    """A transaction ID (64 bits) of our own: whatever is open and has written has a lower one.
+
+    https://www.postgresql.org/docs/current/functions-info.html (pg_current_xact_id)
+    """
+    ((xid,),) = query(connection, "SELECT pg_current_xact_id()::text")
+    return int(xid)
+
+
 def describe_relation(connection: psycopg.Connection, relation: Relation) -> tuple[Column, ...]:
     """The columns of a Relation message; the catalog adds only what the message lacks.
 

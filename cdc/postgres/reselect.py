@@ -126,7 +126,7 @@ class Rereading:
         _warn(asked, reason, again_in_s=PAUSE_S)
         return None
 
-    def _read(self, asked: Asked) -> Mapping[Key, Row]:
+    def _read(self, asked: Asked) -> Mapping[Key, Row] | None:
         connection = self._open()
         self._wait_until_visible(connection, asked.xids)
         names = [asked.relation.columns[index].name for index in asked.identity]
@@ -137,7 +137,7 @@ class Rereading:
         if len(wanted) < len(asked.columns):
             self._tell_lost(asked, set(asked.columns).difference(wanted))
         if not wanted:
-            return {}
+            return None
         if not all(_is_same(asked, index, table) for index in asked.identity) or (
             set(names) != table.operators.keys()
         ):

@@ -107,7 +107,8 @@ class SnapshotRequest(BaseModel):
     ``initial`` is what a table that isn't whole yet begins with; ``incremental`` and ``blocking``
     were asked for by a ``signal``. Requests are served by ``order``. ``condition`` is SQL: of an
     incremental snapshot the rows' condition, of a blocking one a whole SELECT. With ``reset`` the
-    rows that the log has are to go first. ``read`` says how far it is, ``rows`` how many it had.
+    rows that the log has are to go first. ``read`` says how far it is, ``rows`` how many it had. It
+    waits until all transactions have ended that are older than ``behind_xid`` (64 bits).
     """
 
     model_config = ConfigDict(frozen=True)
@@ -121,6 +122,7 @@ class SnapshotRequest(BaseModel):
     read: tuple[LeafRead, ...] = ()
     rows: int = 0
     begun_ms: int = 0
+    behind_xid: int = 0
 
     def is_same(self, other: "SnapshotRequest") -> bool:
         """Whether it is one request, however far it is, and paused or not."""

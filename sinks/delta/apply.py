@@ -30,9 +30,10 @@ def apply_table(
     """Commit what the plan says to the table, unless the table has it already."""
     require_same_key(versions)
     newest = versions[-1]
+    bounds = table.after, plan.cut, table.truncated
     raw = (
         read_raw(target.spark, kafka, {table.topic: table.start}, {table.topic: table.end})
-        .transform(lambda records: within(records, table.after, plan.cut, table.truncated))
+        .transform(lambda records: within(records, *bounds, keyed=bool(newest.key)))
         .transform(lambda records: with_values(records, kafka, table, plan))
     )
 

@@ -103,7 +103,7 @@ def _written(
     floor = max(table.truncated or history, history)
     raw = read_raw(spark, settings.kafka, {table.topic: table.start}, {table.topic: table.end})
     rows = (
-        raw.transform(lambda records: within(records, table.after, plan.cut, floor))
+        raw.transform(lambda records: within(records, table.after, plan.cut, floor, keyed=True))
         .transform(lambda records: with_values(records, settings.kafka, table, plan))
         .transform(lambda records: parse(records, versions))
         .transform(lambda changes: latest(changes, newest))

@@ -240,6 +240,7 @@ class Stay:
             lambda _: 9,
             self._reread,
             lambda _oid, _name: heap.table,
+            lambda: 0,
         )
         self.tables = Tables(made, "db", *log.states(), lookups, rules, PLAIN)
         progress = log.progress

@@ -65,6 +65,7 @@ def tables(rules: EventRules = NATIVE, pipeline: Pipeline = PLAIN, **more: Any) 
             lambda _oid: 9,
             lambda _asked: {},
             lambda oid, name: more.get("late", {}).get((oid, name)),
+            lambda: 700,
         ),
         rules,
         pipeline,

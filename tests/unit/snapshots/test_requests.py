@@ -35,7 +35,9 @@ class Asked:
             },
             kafka={"bootstrap.servers": "nowhere"},
         )
-        nothing = Lookups(lambda _: (), lambda _: 0, lambda _: {}, lambda _oid, _name: None)
+        nothing = Lookups(
+            lambda _: (), lambda _: 0, lambda _: {}, lambda _oid, _name: None, lambda: 7
+        )
         states = [_state(name) for name in (A, B, OTHER)]
         self.tables = Tables(settings, "shop", states, [], nothing, NATIVE, PLAIN)
         self._requests = Requests(settings.capture, self.tables)
