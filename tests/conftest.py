@@ -15,6 +15,7 @@ pytest_plugins = [
     "tests.fixtures.registry",
     "tests.fixtures.proxy",
     "tests.fixtures.spark",
+    "tests.fixtures.lakehouse",
     "tests.fixtures.pipeline",
     "tests.fixtures.refusals",
 ]

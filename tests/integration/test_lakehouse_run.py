@@ -3,59 +3,20 @@
 import datetime as dt
 from collections.abc import Callable
 from decimal import Decimal
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from cdc.errors import BusyError, ExitCode, LogForgottenError
-from cdc.records.schema import TableSchema
 from cdc.records.state import Phase
-from deploy.local.kafka import Kafka
 from sinks.delta import apply, merge
 from sinks.delta.files import one_at_a_time
-from sinks.delta.run import lakehouse_plans, run_lakehouse
-from sinks.parse import POSITION
+from sinks.delta.run import lakehouse_plans
 from sinks.paths import table_path
-from sinks.summary import RunSummary
-from tests.fixtures.spark import HandLog, at, column, merge_settings, table_schema
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+from tests.fixtures.lakehouse import Lakehouse
+from tests.fixtures.spark import at, column, table_schema
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
-
-
-class Lakehouse:
-    """A lakehouse and its log."""
-
-    def __init__(self, spark: "SparkSession", kafka: Kafka, prefix: str, folder: Path) -> None:
-        self.spark = spark
-        self.kafka = kafka
-        self.prefix = prefix
-        self.folder = folder
-        self.settings = merge_settings(kafka, prefix, folder)
-
-    def log(self, *columns: Any, table: str = "t") -> HandLog:
-        return HandLog(self.kafka, self.prefix, table_schema(self.prefix, table, *columns))
-
-    def merge(self) -> RunSummary:
-        return run_lakehouse(self.settings, lambda _records=0: self.spark, lambda _: None)
-
-    def rows(self, schema: TableSchema) -> list[dict[str, Any]]:
-        path = table_path(str(self.folder), schema.name)
-        found = self.spark.read.format("delta").load(path).drop(POSITION, "_millrace_row")
-        return sorted((row.asDict() for row in found.collect()), key=str)
-
-    def version(self, schema: TableSchema) -> int:
-        path = table_path(str(self.folder), schema.name)
-        history = self.spark.sql(f"DESCRIBE HISTORY delta.`{path}`")
-        return int(history.agg({"version": "max"}).collect()[0][0])
-
-
-@pytest.fixture
-def lakehouse(spark: "SparkSession", kafka: Kafka, topic_prefix: str, tmp_path: Path) -> Lakehouse:
-    return Lakehouse(spark, kafka, topic_prefix, tmp_path / "lake")
 
 
 def test_changes_reach_the_table_once_and_in_order(lakehouse: Lakehouse) -> None:
@@ -308,6 +269,24 @@ def test_a_new_epoch_replaces_what_an_older_history_had(lakehouse: Lakehouse) ->
     lakehouse.merge()
     assert lakehouse.rows(log.schema) == [{"id": 2, "a": "new"}, {"id": 4, "a": "streamed"}]
     assert lakehouse.rows(bag.schema) == [{"id": 2}, {"id": 4}]
+
+
+def test_a_chunk_may_stand_where_the_run_before_has_ended(lakehouse: Lakehouse) -> None:
+    """On an idle server nothing moves the stream's place, and chunks are read on."""
+    log = lakehouse.log(column("id", "int4", 1), column("n", "int4"))
+    bag = log.beside(table_schema(lakehouse.prefix, "bag", column("id", "int4")))
+    for each in (log, bag):
+        each.row("c", at(20), {"id": 1, "n": 1})
+        each.table(10)
+    log.reached(at(20))
+    lakehouse.merge()
+    for each in (log, bag):
+        each.row("c", at(20), {"id": 1, "n": 1})  # once more, as delivery at least once has it
+    log.row("r", at(20), {"id": 2, "n": 2})
+    log.reached(at(20))
+    lakehouse.merge()
+    assert lakehouse.rows(log.schema) == [{"id": 1, "n": 1}, {"id": 2, "n": 2}]
+    assert lakehouse.rows(bag.schema) == [{"id": 1}]
 
 
 def test_an_error_after_the_commit_does_not_keep_the_table_from_going_on(

@@ -1,5 +1,6 @@
 """Signals in a table: snapshots while streaming, under fire, killed, stopped, and refused."""
 
+import json
 import random
 import time
 from collections.abc import Callable
@@ -225,6 +226,33 @@ def test_a_refused_watermark_gives_the_snapshot_up(
     assert made.stop(daemon) == 0
     assert [one.op for one in of(made, "item")] == ["c"]
     assert daemon.command.log.read_text().count("is given up") == 1
+
+
+def test_rows_that_cant_be_read_give_the_snapshot_up_once(
+    pipeline: MakePipeline, source: Conninfo
+) -> None:
+    """Though several chunks come to nothing together."""
+    made = pipeline(**SIGNALS)
+    daemon = begin(made)
+    which = {"data-collection": "public.item", "filter": "1 / greatest(500 - id, 0) >= 0"}
+    execute(source, '"public.item"', f', "additional-conditions": [{json.dumps(which)}]')
+    wait_until_read(made, daemon)
+    assert made.stop(daemon) == 0
+    assert daemon.command.log.read_text().count("is given up") == 1
+
+
+def test_a_watermark_that_the_publication_leaves_out_gives_the_snapshot_up(
+    pipeline: MakePipeline, source: Conninfo
+) -> None:
+    kept = "dbz_signal WHERE (id NOT LIKE '%-close')"
+    run(source, f"CREATE PUBLICATION own FOR TABLE item, pair, {kept}")
+    own = {"publication.name": "own", "publication.autocreate.mode": "disabled"}
+    made = pipeline(**SIGNALS, **IN_TABLE, **own)
+    daemon = begin(made)
+    execute(source, '"public.item"')
+    wait_until_read(made, daemon)
+    assert made.stop(daemon) == 0
+    assert "a watermark didn't come" in daemon.command.log.read_text()
 
 
 def test_snapshots_are_paused_resumed_and_stopped(pipeline: MakePipeline, source: Conninfo) -> None:

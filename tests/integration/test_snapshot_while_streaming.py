@@ -10,7 +10,7 @@ from confluent_kafka.admin import AdminClient
 from psycopg.conninfo import make_conninfo
 
 from cdc.faults import VARIABLE, FaultPoint
-from cdc.records.state import TableState
+from cdc.records.state import Phase, TableState
 from cdc.records.topics import schema_topic, table_topic
 from tests.fixtures.pipeline import LogRecord, RunningPipeline, state_of
 from tests.integration.source import Conninfo, run
@@ -121,6 +121,66 @@ def test_a_table_that_is_dropped_before_all_of_it_was_read_holds_nobody_up(
     assert made.stop(daemon) == 0
     assert logged(made, "item") == rows(database, "item")
     assert "is gone before" in daemon.command.log.read_text()
+
+
+@pytest.fixture
+def own(database: Conninfo) -> dict[str, object]:
+    """Settings of a publication of the user's own, which has another table."""
+    run(database, "CREATE TABLE other (id int PRIMARY KEY)")
+    run(database, *ITEM, "CREATE PUBLICATION own FOR TABLE other")
+    return {**PAGES, "publication.name": "own", "publication.autocreate.mode": "disabled"}
+
+
+def test_what_open_transactions_did_before_a_table_was_published_is_read(
+    pipeline: MakePipeline, database: Conninfo, own: dict[str, object]
+) -> None:
+    """PostgreSQL sends only what they do to it afterwards."""
+    made = pipeline(**own)
+    daemon = made.start()
+    made.wait_until_logged(made.wal_end(), daemon)
+    with psycopg.connect(make_conninfo(**database)) as open_one:
+        open_one.execute("INSERT INTO item VALUES (0, 'before')")
+        open_one.execute("UPDATE item SET v = 'before' WHERE id < 10")
+        run(database, "ALTER PUBLICATION own ADD TABLE item")
+        open_one.execute("INSERT INTO item VALUES (-1, 'after')")
+        wait_for(lambda: "are open that may" in daemon.command.log.read_text())
+    wait_for(lambda: (one := state(made, "item")) is not None and one.initial is None)
+    made.wait_until_logged(made.wal_end(), daemon)
+    assert made.stop(daemon) == 0
+    assert logged(made, "item") == rows(database, "item")
+
+
+def test_a_table_that_is_made_anew_has_nothing_of_the_old_one(
+    pipeline: MakePipeline, database: Conninfo, own: dict[str, object]
+) -> None:
+    made = pipeline(**own, **{"snapshot.max.threads": 1, "snapshot.rows.per.second.max": 500})
+    daemon = made.start()
+    made.wait_until_logged(made.wal_end(), daemon)
+    run(database, "ALTER PUBLICATION own ADD TABLE item")
+    wait_for(lambda: (one := state(made, "item")) is not None and one.pages_done)
+    run(database, "DROP TABLE item")
+    wait_for(lambda: "is gone before" in daemon.command.log.read_text())
+    run(database, "CREATE TABLE item (id int PRIMARY KEY, v text)")
+    run(database, "INSERT INTO item VALUES (9999, 'new')", "ALTER PUBLICATION own ADD TABLE item")
+    wait_for(lambda: (one := state(made, "item")) is not None and one.rows_sent == 1)
+    assert made.stop(daemon) == 0
+    assert logged(made, "item") == [(9999, "new")]
+
+
+def test_a_table_that_is_renamed_before_all_of_it_was_read_never_gets_whole(
+    pipeline: MakePipeline, database: Conninfo
+) -> None:
+    run(database, *ITEM)
+    made = pipeline(**PAGES, **{"snapshot.max.threads": 1})
+    assert made.start({VARIABLE: f"{FaultPoint.CHUNK_WRITTEN}:3"}).wait(60) != 0
+    run(database, "ALTER TABLE item RENAME TO thing")
+    daemon = made.catch_up()
+    wait_for(lambda: (one := state(made, "thing")) is not None and one.initial is None)
+    assert made.stop(daemon) == 0
+    assert logged(made, "thing") == rows(database, "thing")
+    left = state(made, "item")
+    assert left is not None
+    assert (left.phase, left.requests) == (Phase.SNAPSHOT, ())
 
 
 def test_a_table_is_reset_by_a_command_beside_the_daemon(
