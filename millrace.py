@@ -207,6 +207,11 @@ def snapshot(
     names, settings = tables or [], load(config)
     if (where is not None or reset) and (not names or resume):
         raise ConfigError("--where and --reset are for tables that are named, and not for --resume")
+    if where is not None and reset:
+        raise ConfigError(
+            "--where and --reset exclude each other: behind a reset all rows have to be read",
+            remedy="name tables with one of them",
+        )
     beside = is_captured(settings)
     if dry_run:
         Console().print(render_plan(settings, names, beside=beside))
@@ -221,12 +226,13 @@ def snapshot(
         print("the daemon goes on with it: `millrace status` shows how far it is", file=sys.stderr)
         raise typer.Exit(ExitCode.INTERRUPTED)
     from cdc.daemon import Daemon
-    from deploy.snapshot import check_condition
+    from deploy.snapshot import check_condition, describe
 
+    described = describe(settings, names) if names else []
     if where is not None:
-        check_condition(settings, names, where)
-    asked = [] if resume else names, where
-    if _with_daemon(config, json_log, Daemon.snapshot, *asked, threads=parallel):
+        check_condition(settings, described, where)
+    use, asked = (Daemon.resume, (names,)) if resume else (Daemon.snapshot, (names, where))
+    if _with_daemon(config, json_log, use, *asked, threads=parallel):
         raise typer.Exit(ExitCode.INTERRUPTED)  # what is left is read by the next start
 
 

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple, Protocol
 
 import structlog
 
-from cdc.errors import SourceError, TableChangedError
+from cdc.errors import ConfigError, SourceError, TableChangedError
 from cdc.faults import FaultPoint, reach
 from cdc.kafka.commits import AlternatingWriters
 from cdc.kafka.producer import LogWriter
@@ -226,8 +226,9 @@ class SnapshotWriter:
                             break
                     else:
                         self._add(tell.initial("COMPLETED", position, names))
-            except SourceError as error:
-                # A SELECT of the signal's own may name what isn't there, however often it is tried.
+            except (SourceError, ConfigError) as error:
+                # A SELECT of the signal's, or of the configuration (a ConfigError), may name what
+                # isn't there, however often it is tried.
                 if error.retry and not isinstance(error, TableChangedError):
                     raise
                 told = {"reason": error.what, "remedy": error.remedy}

@@ -14,6 +14,7 @@ from cdc.dead_letters import Refusals
 from cdc.errors import (
     GapError,
     MillraceError,
+    NotDoneError,
     RecordRefusedError,
     SlotInUseError,
     SpillError,
@@ -226,6 +227,33 @@ class Daemon:
             if condition is not None:
                 session.writer.write(session.tables.ask(names, condition))
                 session.writer.commit()
-            if not stop.is_set() and session.tables.requested:
-                tables = session.tables
-                self._stream(session, stack, progress, stop, lambda: not tables.requested)
+            self._read_rest(session, stack, progress, stop)
+            left = [str(name) for name in session.tables.requested if str(name) in names]
+            if left and not stop.is_set():
+                raise NotDoneError(
+                    f"not read: {', '.join(sorted(left))}: what was paused before comes first",
+                    remedy="the request stands: millrace snapshot --resume",
+                )
+
+    def resume(self, names: Sequence[str], stop: threading.Event) -> None:
+        """Go on with what was paused of the named tables, or of all; else as `snapshot`."""
+        with ExitStack() as stack:
+            session = self._session(stack, stop)
+            session.open()
+            progress = session.catch_up(self._backfill, self.health)
+            if resumed := session.tables.resume(names):
+                session.writer.write(resumed)
+                session.writer.commit()
+            self._read_rest(session, stack, progress, stop)
+
+    def _read_rest(
+        self, session: Session, stack: ExitStack, progress: Progress, stop: threading.Event
+    ) -> None:
+        """Stream until all is read that isn't paused: of that nothing comes by waiting."""
+        tables = session.tables
+        if not stop.is_set() and tables.is_to_read:
+            self._stream(session, stack, progress, stop, lambda: not tables.is_to_read)
+        if tables.requested and not stop.is_set():
+            paused = sorted(map(str, tables.requested))
+            remedy = "millrace snapshot --resume goes on with them"
+            log.warning("tables stay paused", tables=paused, remedy=remedy)

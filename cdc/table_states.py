@@ -63,6 +63,11 @@ class TableStates:
         return state is not None and position < Position(state.epoch, state.snapshot_lsn, 0)
 
     @property
+    def is_to_read(self) -> bool:
+        """Whether anything is read without more being asked: what is paused holds up its table."""
+        return any(not _is_held(self.states[name]) for name in self.requested)
+
+    @property
     def is_all_read(self) -> bool:
         """Whether no table's first read is under way."""
         return not any(state.initial for state in self.states.values())
@@ -134,11 +139,28 @@ class TableStates:
     def ask(self, names: Collection[str], condition: str) -> list[Record]:
         """Note that rows which meet a condition are to be read; returns the states' records."""
         made = []
+        # Without a signal, it is the order that tells two of a table apart.
+        last = max((one.order for each in self.states.values() for one in each.requests), default=0)
+        now_ms = time.time_ns() // 1_000_000
         for name, state in list(self.states.items()):
             if str(name) in names:
-                request = SnapshotRequest(kind="incremental", condition=condition)
+                last += 1
+                request = SnapshotRequest(
+                    kind="incremental", order=last, condition=condition, begun_ms=now_ms
+                )
                 made.append(self.set_requests(name, [*state.requests, request]))
         return made
+
+    def resume(self, names: Collection[str]) -> list[Record]:
+        """Let what is paused of the named tables, or of all, go on; returns the states' records."""
+        return [
+            self.set_requests(
+                name, [one.model_copy(update={"paused": False}) for one in state.requests]
+            )
+            for name, state in list(self.states.items())
+            if not names or str(name) in names
+            if any(one.paused for one in state.requests)
+        ]
 
     def advance(
         self, table: TableName, request: SnapshotRequest, pages: int, pages_done: int
@@ -240,6 +262,12 @@ class TableStates:
 
 def _asked(state: TableState) -> list[tuple[str, str, int, bool, bool]]:
     return [(one.kind, one.signal, one.order, one.reset, one.paused) for one in state.requests]
+
+
+def _is_held(state: TableState) -> bool:
+    """Whether the table's next read is paused; those that block the stream go past it."""
+    is_blocking = any(one.kind == "blocking" for one in state.requests)
+    return not is_blocking and min(state.requests, key=lambda one: one.order).paused
 
 
 def check_published(

@@ -73,20 +73,21 @@ def describe(settings: Settings, names: Sequence[str]) -> list[TableDescription]
         return described_tables(connection, settings.capture, wanted)
 
 
-def check_condition(settings: Settings, names: Iterable[str], condition: str) -> None:
+def check_condition(settings: Settings, tables: Iterable[TableDescription], condition: str) -> None:
     """Raise ConfigError unless PostgreSQL takes the condition for each of the tables."""
     with connect(settings.source, purpose="snapshot command") as connection:
-        for name in names:
-            table = sql.Identifier(*name.split(".", 1))
-            statement = sql.SQL("EXPLAIN SELECT FROM {} WHERE ({}\n)").format(
-                table, sql.SQL(condition)
+        for table in tables:
+            statement = sql.SQL("FROM {} WHERE ({}\n)").format(
+                sql.Identifier(*table.name), sql.SQL(condition)
             )
+            # With a parameter PostgreSQL takes one statement only, and a % has to be doubled.
+            text = statement.as_string(connection).replace("%", "%%")
             try:
-                query(connection, statement, [])
+                query(connection, f"EXPLAIN SELECT %s::int {text}", [1])
             except SourceUnreachableError:
                 raise
             except SourceError as error:
-                remedy = f"it has to be a condition on the rows of {name}"
+                remedy = f"it has to be a condition on the rows of {table.name}"
                 raise ConfigError(error.what, where="--where", remedy=remedy) from None
 
 
@@ -140,15 +141,16 @@ def ask(
             where="signal.enabled.channels",
             remedy="add kafka to it, and start the daemon anew; or stop the daemon first",
         )
-    sizes = {str(each.name): each.pages * each.block_bytes for each in describe(settings, names)}
+    described = describe(settings, names)
+    sizes = {str(each.name): each.pages * each.block_bytes for each in described}
     if where is not None:
-        check_condition(settings, names, where)
+        check_condition(settings, described, where)
     watch = _Watch(settings, sizes)
     try:
         if names and not resume:
             data = _execute(names, where, reset=reset)
             offset, signal = _send(settings, "execute-snapshot", data)
-            watch.want(dict.fromkeys(names, signal), offset)
+            watch.want(names, signal, offset)
         else:
             watch.want_under_way(names)
             if resume and watch.wanted:
@@ -200,8 +202,8 @@ class _Watch:
         self._states = {str(state.name): state for state in _states(settings)}
         self._follower = Follower(settings.kafka, topic, offset=end)
         self._bars = TableBars(Console(stderr=True))
-        self.wanted: dict[str, str] = {}
-        """Tables that aren't done, and the ids of the signals that have asked for them."""
+        self.wanted: dict[str, SnapshotRequest] = {}
+        """Tables that aren't done, and what is looked at of each."""
         self._taken: set[str] = set()
         self._offset = -1
         self._is_passed = False
@@ -209,16 +211,20 @@ class _Watch:
         self._is_gone = False
         self._refused: list[str] = []
 
-    def want(self, wanted: dict[str, str], offset: int) -> None:
+    def want(self, names: Iterable[str], signal: str, offset: int) -> None:
         """Look for reads that the signal at that offset has asked for."""
-        self.wanted, self._offset = wanted, offset
+        self.wanted = dict.fromkeys(names, SnapshotRequest(kind="incremental", signal=signal))
+        self._offset = offset
 
     def want_under_way(self, names: Collection[str]) -> None:
-        """Look at those reads that are under way: of these tables, or all."""
+        """Look at those reads that are under way: of these tables, or all.
+
+        Of a table it is the one that is served last.
+        """
         for name, state in self._states.items():
-            for request in state.requests:
-                if request.kind == "incremental" and (not names or name in names):
-                    self.wanted[name] = request.signal
+            for request in sorted(state.requests, key=lambda one: one.order):
+                if request.kind != "blocking" and (not names or name in names):
+                    self.wanted[name] = request
 
     def close(self) -> None:
         """Look no more."""
@@ -230,13 +236,12 @@ class _Watch:
         if not self.wanted:
             print("nothing to do: no snapshot is under way; name tables to have them read again")
         began = checked = time.monotonic()
+        for name in list(self.wanted):
+            self._look_at(name)
         while self.wanted:
             for record in self._follower.take():
                 if record.value is not None:
-                    state = parse_state(TableState, record.value, self._topic)
-                    self._states[str(state.name)] = state
-            for name in list(self.wanted):
-                self._look_at(name)
+                    self._learn(parse_state(TableState, record.value, self._topic))
             now = time.monotonic()
             if self.wanted.keys() - self._taken and now - checked >= _LOOK_S:
                 checked = now
@@ -250,11 +255,19 @@ class _Watch:
             raise NotDoneError("not read: " + "; ".join(self._refused))
         return True
 
+    def _learn(self, state: TableState) -> None:
+        """Look at every record: the next one of its table may tell how another read has ended."""
+        name = str(state.name)
+        self._states[name] = state
+        if name in self.wanted:
+            self._look_at(name)
+
     def _look_at(self, name: str) -> None:
-        signal = self.wanted[name]
         state = self._states.get(name)
-        request = _request(state, signal)
-        if state is not None and request is not None:
+        if state is None:
+            return
+        request = _request(state, self.wanted[name])
+        if request is not None:
             share = state.share_of(request)
             if name not in self._taken:
                 self._taken.add(name)
@@ -262,11 +275,11 @@ class _Watch:
                 self._bars.begin(name, size, request.rows, share)
             self._bars.move(name, request.rows, share, "paused" if request.paused else "")
             return
-        outcome = state.outcome if state is not None else None
-        if outcome is not None and outcome.signal == signal:
+        outcome = _outcome(state, self.wanted[name])
+        if outcome is not None:
             self._end(name, outcome)
         elif name in self._taken:
-            self._end(name, SnapshotOutcome(signal=signal, status="ABORTED", reason="given up"))
+            self._end(name, SnapshotOutcome(signal="", status="ABORTED", reason="given up"))
 
     def _end(self, name: str, outcome: SnapshotOutcome) -> None:
         del self.wanted[name]
@@ -310,6 +323,21 @@ class _Watch:
         self._is_gone = gone
 
 
-def _request(state: TableState | None, signal: str) -> SnapshotRequest | None:
-    found = (one for one in (state.requests if state else ()) if one.signal == signal)
+def _request(state: TableState, wanted: SnapshotRequest) -> SnapshotRequest | None:
+    """What is left of a read. A signal's may become another kind, when it resets the table."""
+    found = (
+        one
+        for one in state.requests
+        if one.signal == wanted.signal
+        if wanted.signal or (one.kind, one.order) == (wanted.kind, wanted.order)
+    )
     return next(found, None)
+
+
+def _outcome(state: TableState, wanted: SnapshotRequest) -> SnapshotOutcome | None:
+    """How a read has ended, if the state tells."""
+    if wanted.kind == "initial" and not wanted.signal:  # nobody has asked: the phase has to tell
+        done = SnapshotOutcome(signal="", status="SUCCEEDED", rows=state.rows_sent)
+        return done if _is_whole(state) else None
+    found = state.outcome
+    return found if found is not None and found.signal == wanted.signal else None

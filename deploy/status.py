@@ -168,7 +168,9 @@ def _slot(settings: Settings, problems: list[str]) -> SlotStatus | None:
 
 
 def _table(state: TableState) -> TableStatus:
-    rate, left_s = _pace(state.rows_sent, state.share_read, state.begun_ms, state.ts_ms)
+    # Of a whole table, what is counted is of another read, which tells its own pace.
+    begun_ms = state.begun_ms if state.initial else 0
+    rate, left_s = _pace(state.rows_sent, state.share_read, begun_ms, state.ts_ms)
     return TableStatus(
         table=str(state.name),
         topic=state.topic,

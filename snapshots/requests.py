@@ -136,13 +136,15 @@ class Requests:
             asked = self._tables.states[table].requests
             own = [one for one in asked if one.kind == "incremental"]
             others = [one for one in asked if one.kind != "incremental"]
-            outcome = SnapshotOutcome(
-                signal=own[0].signal,
-                status="ABORTED",
-                rows=own[0].rows,
-                reason=f"signal {signal} has stopped it",
-            )
-            records.append(self._tables.set_requests(table, others, outcome))
+            while own:  # a record for each: whoever waits for one of them looks for its outcome
+                ended = own.pop(0)
+                outcome = SnapshotOutcome(
+                    signal=ended.signal,
+                    status="ABORTED",
+                    rows=ended.rows,
+                    reason=f"signal {signal} has stopped it",
+                )
+                records.append(self._tables.set_requests(table, [*own, *others], outcome))
             stopped.append(table)
         if stopped:
             named = stopped if collections else ()

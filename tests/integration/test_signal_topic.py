@@ -244,3 +244,44 @@ def test_the_command_asks_the_daemon_that_runs(pipeline: MakePipeline, source: C
     assert command(made, "snapshot", "--resume").exit_code == ExitCode.OK
     assert made.stop(daemon) == 0
     assert [len(of(made, table)) for table in ("item", "pair")] == [1010, 300]
+
+
+@pytest.mark.usefixtures("here")
+def test_the_command_goes_on_with_a_paused_first_read_and_knows_its_own(
+    pipeline: MakePipeline, source: Conninfo
+) -> None:
+    own = {"publication.name": "own", "publication.autocreate.mode": "disabled"}
+    captured = {"snapshot.mode": "initial", "table.include.list": "public.(item|late)"}
+    run(source, "CREATE PUBLICATION own FOR TABLE item")
+    made = pipeline(**{**SIGNALS, **captured, **own})
+    assert command(made, "snapshot").exit_code == ExitCode.OK
+    run(source, "CREATE TABLE late (id int PRIMARY KEY)", "INSERT INTO late VALUES (1), (2)")
+    run(source, "ALTER PUBLICATION own ADD TABLE late")
+    tell(made, ("pause-snapshot", {}))
+    daemon = made.start()
+    deadline = time.monotonic() + 30
+    while not any(one.paused for one in requests(made)):
+        assert time.monotonic() < deadline, requests(made)
+        time.sleep(0.05)
+    assert [one.kind for one in requests(made)] == ["initial"]
+    assert command(made, "snapshot", "--resume", "public.late").exit_code == ExitCode.OK
+    assert len(of(made, "late")) == 2
+
+    # Others that end right behind one that is watched don't hide how that has ended.
+    late = {"data-collections": ["public.late"]}
+    tell(made, ("execute-snapshot", late), ("pause-snapshot", {}))
+    words = (sys.executable, "-m", "millrace", "snapshot", "public.late", "--config")
+    shown = Command("snapshot", (*words, str(made.config)), made.folder / "snapshot.log")
+    watching = shown.start()
+    made.daemons.append(watching)
+    for count in (2, 4):
+        while len(requests(made)) < count:
+            assert time.monotonic() < deadline + 30, shown.log_end()
+            time.sleep(0.05)
+        if count == 2:
+            tell(made, ("execute-snapshot", late), ("execute-snapshot", late))
+    tell(made, ("resume-snapshot", {}))
+    assert watching.wait(30) == ExitCode.OK, shown.log_end()
+    wait_until_read(made, daemon)
+    assert made.stop(daemon) == 0
+    assert len(of(made, "late")) == 5 * 2

@@ -9,9 +9,11 @@ from typing import Any
 import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
+from typer.testing import CliRunner
 
 from cdc.changes import Read, Row
-from cdc.errors import ConfigError
+from cdc.errors import ConfigError, ExitCode, MillraceError
+from cdc.kafka.send import send
 from cdc.postgres import catalog, slot
 from cdc.postgres.captured import captured_tables
 from cdc.postgres.connection import query
@@ -19,6 +21,7 @@ from cdc.postgres.described import TableDescription
 from cdc.readable import ReadableEncoder
 from cdc.records.position import Lsn, Position
 from cdc.records.record import Record, each
+from millrace import app
 from snapshots.initial import InitialSnapshot
 from snapshots.pace import Pace
 from tests.fixtures.pipeline import RunningPipeline
@@ -185,6 +188,81 @@ def test_a_table_that_is_asked_for_by_name_is_read_whatever_the_mode(
     assert made.millrace("snapshot", "public.a").returncode == 0
     assert ("a", "r", 1) in operations(made, topic_prefix)
     assert {table for table, _, _ in operations(made, topic_prefix)} == {"a"}
+
+
+@pytest.mark.kafka
+@pytest.mark.usefixtures("here")
+def test_the_command_alone_reads_what_isnt_paused_and_ends(
+    pipeline: Callable[..., RunningPipeline], database: Conninfo, topic_prefix: str
+) -> None:
+    odd = 'Odd "x". 100%'
+    name = psycopg.sql.Identifier(odd).as_string(None)
+    run(database, "CREATE TABLE a (id int PRIMARY KEY, v text)")
+    run(database, f"CREATE TABLE {name} (id int PRIMARY KEY, v text)")
+    run(database, f"INSERT INTO {name} VALUES (1, 'a'), (2, 'b%')")
+    made = pipeline(**{"snapshot.mode": "no_data"})
+
+    def snapshot(*words: str) -> ExitCode | int:
+        ended = CliRunner().invoke(app, ["snapshot", *words, "--config", str(made.config)])
+        error = ended.exception
+        return error.exit_code if isinstance(error, MillraceError) else ended.exit_code
+
+    assert snapshot() == 0
+    where = (f"public.{odd}", "--where", "v LIKE '%\\%' -- {}")
+    for words in (
+        ("public.odd",),
+        ("odd", "--resume"),
+        ("public.a", "--where", "true); INSERT INTO public.a VALUES (1"),
+    ):
+        assert snapshot(*words) == ExitCode.CONFIG, words
+        assert snapshot(*words, "--dry-run") in {0, ExitCode.CONFIG}
+    assert snapshot(*where, "--parallel", "0") == ExitCode.CONFIG
+    assert snapshot(*where, "--parallel", "1") == 0
+    assert operations(made, topic_prefix) == [(odd, "r", 2)]
+
+    # What is paused is neither waited for nor forgotten.
+    key = topic_prefix.encode()
+    signals = {"execute": {"data-collections": [r"public\.Odd.*"]}, "pause": {}}
+    for number, (kind, data) in enumerate(signals.items()):
+        text = json.dumps({"id": str(number), "type": f"{kind}-snapshot", "data": data})
+        send(made.settings.kafka, made.settings.capture.signal_topic or "", key, text.encode())
+    daemon = made.start()
+    while (progress := made.progress()) is None or progress.signal_offset < 2:
+        assert daemon.running
+        time.sleep(0.1)
+    assert made.stop(daemon) == 0
+    before = len(operations(made, topic_prefix))
+    assert [one.paused for state in made.tables() for one in state.requests] == [True]
+    assert snapshot() == 0
+    assert snapshot(*where) == ExitCode.NOT_DONE
+    assert len(operations(made, topic_prefix)) == before
+    assert snapshot("--resume", "public.a") == 0
+    assert len(operations(made, topic_prefix)) == before
+    assert snapshot("--resume", f"public.{odd}") == 0
+    assert len(operations(made, topic_prefix)) == 1 + 2 + 1
+    assert snapshot("--resume") == 0
+
+
+@pytest.mark.kafka
+def test_a_broken_statement_of_ones_own_gives_a_blocking_snapshot_up(
+    pipeline: Callable[..., RunningPipeline], two: Conninfo, topic_prefix: str
+) -> None:
+    wrong = {STATEMENTS: "public.a", f"{STATEMENTS}.public.a": "SELECT * FROM public.none"}
+    made = pipeline(**{"snapshot.mode": "no_data"}, **wrong)
+    daemon = made.start()
+    made.wait_until_logged(made.wal_end(), daemon)
+    data = {"type": "blocking", "data-collections": ["public.a"]}
+    text = json.dumps({"id": "1", "type": "execute-snapshot", "data": data})
+    topic = made.settings.capture.signal_topic or ""
+    send(made.settings.kafka, topic, topic_prefix.encode(), text.encode())
+    while "is given up" not in daemon.command.log_end():
+        assert daemon.running, daemon.command.log_end()
+        time.sleep(0.1)
+    run(two, "INSERT INTO a VALUES (2)")
+    made.wait_until_logged(made.wal_end(), daemon)
+    assert made.stop(daemon) == 0
+    assert operations(made, topic_prefix) == [("a", "c", 2)]
+    assert not any(state.requests for state in made.tables())
 
 
 @pytest.mark.kafka

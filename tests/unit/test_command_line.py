@@ -42,6 +42,20 @@ NOWHERE = """
 
 
 @pytest.mark.usefixtures("here")
+@pytest.mark.parametrize(
+    "words", ["--reset", "--where x", "t --reset --resume", "public.t --where x --reset"]
+)
+def test_snapshot_options_that_contradict_each_other_are_refused(
+    tmp_path: Path, words: str
+) -> None:
+    path = tmp_path / "millrace.toml"
+    path.write_text(NOWHERE)
+    ended = CliRunner().invoke(app, ["snapshot", *words.split(), "--config", str(path)])
+    assert isinstance(ended.exception, ConfigError)
+    assert "--where and --reset" in str(ended.exception)
+
+
+@pytest.mark.usefixtures("here")
 def test_only_the_daemon_takes_the_port_where_it_answers_for_its_health(tmp_path: Path) -> None:
     path = tmp_path / "millrace.toml"
     with socket.create_server(("127.0.0.1", 0)) as taken:

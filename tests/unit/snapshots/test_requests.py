@@ -10,7 +10,7 @@ from cdc.readable import NATIVE as PLAIN
 from cdc.records.position import Lsn, Position
 from cdc.records.record import Record
 from cdc.records.schema import TableName
-from cdc.records.state import Phase, SnapshotRequest, TableState
+from cdc.records.state import Phase, SnapshotRequest, TableState, parse_state
 from cdc.settings import Settings
 from cdc.tables import Lookups, Tables
 from snapshots.requests import Requests, queued
@@ -131,6 +131,46 @@ def test_what_a_signal_says_is_kept_with_the_table() -> None:
     outcome = asked.tables.states[B].outcome
     assert outcome is not None
     assert (outcome.signal, outcome.status) == ("execute", "ABORTED")
+
+
+@pytest.mark.parametrize("kind", ["incremental", "initial"])
+def test_the_command_alone_goes_on_with_what_is_paused_and_doesnt_wait_else(
+    kind: Any,
+) -> None:
+    tables = Asked().tables
+    assert not tables.is_to_read
+    held = SnapshotRequest(kind=kind, order=1, paused=True)
+    behind = SnapshotRequest(kind="incremental", order=2)
+    tables.set_requests(B, [behind, held])
+    assert not tables.is_to_read
+    assert tables.resume(["public.a"]) == []
+    tables.set_requests(B, [held, SnapshotRequest(kind="blocking")])
+    assert tables.is_to_read  # those go past it
+    tables.set_requests(B, [held])
+    assert len(tables.resume([])) == 1
+    assert tables.is_to_read
+
+
+def test_two_that_no_signal_has_asked_for_are_two() -> None:
+    tables = Asked().tables
+    for condition in ("x", "y"):
+        assert len(tables.ask(["public.a", "public.b"], condition)) == 2
+    first, second = tables.states[A].requests
+    assert not first.is_same(second)
+    begun = first.model_copy(update={"rows": 5})
+    tables.advance(A, begun, 10, 5)
+    assert tables.states[A].requests == (begun, second)
+    tables.finish(A, begun, HERE, 10)
+    assert tables.states[A].requests == (second,)
+
+
+def test_each_that_is_stopped_is_told_of() -> None:
+    asked = Asked()
+    asked.signal("execute", ONLY_B)
+    asked.tables.set_requests(B, [*asked.of(B), SnapshotRequest(kind="incremental", signal="2")])
+    states = [parse_state(TableState, one.value or b"", "") for one in asked.signal("stop")[:2]]
+    assert [one.outcome.signal for one in states if one.outcome] == ["execute", "2"]
+    assert [len(one.requests) for one in states] == [1, 0]
 
 
 @pytest.mark.parametrize("name", ["other.a", "public.c", "("])

@@ -1,0 +1,31 @@
+"""A table's state → what ``millrace status`` tells of it."""
+
+from cdc.records.position import Lsn
+from cdc.records.state import Phase, SnapshotRequest, TableState
+from deploy.status import _table
+
+
+def _state(phase: Phase, request: SnapshotRequest) -> TableState:
+    return TableState(
+        namespace="public",
+        table="t",
+        topic="pre.public.t",
+        partitions=1,
+        cleanup="compact",
+        epoch=1,
+        phase=phase,
+        snapshot_lsn=Lsn(1),
+        rows_sent=500,
+        pages_total=10,
+        pages_done=5,
+        requests=(request,),
+        begun_ms=1_000,
+        ts_ms=11_000,
+    )
+
+
+def test_a_tables_own_pace_is_that_of_its_first_snapshot() -> None:
+    first = _table(_state(Phase.SNAPSHOT, SnapshotRequest(kind="initial")))
+    assert (first.rows_per_s, first.left_s) == (50.0, 10.0)
+    again = _table(_state(Phase.STREAMING, SnapshotRequest(kind="incremental", order=1)))
+    assert (again.rows_per_s, again.left_s) == (None, None)
