@@ -4,6 +4,7 @@ A table's first change tells of it, too; but a table may be quiet for long.
 """
 
 import time
+from collections import deque
 from collections.abc import Callable
 from typing import Final
 
@@ -39,13 +40,17 @@ class Arrivals:
         self._clock = clock
         self._next = clock() + LOOK_S
         self._looking: Job[list[TableDescription]] | None = None
+        self._found: deque[TableDescription] = deque()
         self._told: set[TableName] = set()
 
     def turn(self, reached: Position) -> list[Record]:
-        """Begin to read what has joined; returns what the log gets.
+        """Begin to read one that has joined; returns what the log gets.
 
+        Others have their turn in between: it takes a topic, which brokers take a while to make.
         Raises UnreadTableError where that can't be done while streaming.
         """
+        if self._found:
+            return self._begin(self._found.popleft(), reached)
         if self._looking is None:
             if self._clock() >= self._next and self._settings.lossless:
                 followed = frozenset(filter(self._tables.is_followed, self._tables.states))
@@ -60,7 +65,8 @@ class Arrivals:
             log.warning("can't look for new tables", reason=error.what, remedy=error.remedy)
         elif error is not None:
             raise error  # a bug of ours
-        return [record for table in looking.found or () for record in self._begin(table, reached)]
+        self._found.extend(looking.found or ())
+        return []
 
     def _begin(self, table: TableDescription, reached: Position) -> list[Record]:
         name = table.name

@@ -24,7 +24,7 @@ import structlog
 
 from cdc.backfill import SnapshotBatch
 from cdc.copied import Copied
-from cdc.errors import MillraceError, TableLockedError, TableRefusedError
+from cdc.errors import MillraceError, TableLockedError
 from cdc.postgres.connection import connect, query
 from cdc.postgres.copy_out import copy_out
 from cdc.postgres.described import Leaf, TableDescription
@@ -34,7 +34,7 @@ from cdc.readable import Encoder
 from cdc.records.position import Position
 from cdc.records.state import LeafRead
 from cdc.settings import CaptureSettings, LibraryOptions
-from snapshots.imported import NOW_US, begin, lock
+from snapshots.imported import NOW_US, OF_ONE_TABLE, begin, lock
 from snapshots.pace import Pace
 from snapshots.pages import ALL, Range, merged, next_range, pages_of
 from snapshots.probe import Probe
@@ -320,7 +320,7 @@ class Bulk:
         try:
             reader.begin(table, place, self._position, patient=patient and table.is_waited_for)
             self._probe.chunk()
-        except (TableRefusedError, TableLockedError) as error:
+        except OF_ONE_TABLE as error:
             if isinstance(error, TableLockedError) and not patient and table.is_waited_for:
                 reader.give_up()
                 table.put_off(place)
@@ -385,7 +385,7 @@ class Bulk:
         try:
             with blaming(table.statement_key):
                 yield from reader.take()
-        except TableRefusedError as error:
+        except OF_ONE_TABLE as error:
             self._leave(reader, table, error)
 
     def _leave(self, reader: _Reader, table: _Table, error: MillraceError) -> None:

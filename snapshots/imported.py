@@ -7,6 +7,7 @@ from psycopg import sql
 
 from cdc.errors import (
     SourceError,
+    SourcePrivilegeError,
     SourceUnreachableError,
     TableChangedError,
     TableLockedError,
@@ -17,6 +18,8 @@ from cdc.postgres.described import Leaf
 from cdc.postgres.failures import place
 from cdc.postgres.slot import ExportedSnapshot
 
+OF_ONE_TABLE: Final = (TableRefusedError, TableLockedError, SourcePrivilegeError)
+"""What is wrong with one table, and no reason to leave others unread."""
 NOW_US: Final = "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::int8"
 _LOCK_TIMEOUT: Final = "10s"
 _SHORT_TIMEOUT: Final = "100ms"

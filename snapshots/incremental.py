@@ -290,13 +290,15 @@ class IncrementalSnapshots:
     def _copied(
         self, work: Work, chunk: Chunk, stale: frozenset[bytes], at: Position
     ) -> tuple[Copied, list[Record]]:
-        table, read = chunk.known.table, Read()
+        table, states = chunk.known.table, list[Record]()
         columns = [column.name for column in table.columns]
-        if work.request.kind == "initial":
-            encoder, states = self._tables.snapshot_encoder(table, at)
-        else:
-            encoder, states = self._tables.chunk_encoder(table, at)
-            read = Read(INCREMENTAL)
+        is_first = work.request.kind == "initial"
+        read = Read() if is_first else Read(INCREMENTAL)
+        if work.encoder is None or work.encoder[0] is not table:
+            make = self._tables.snapshot_encoder if is_first else self._tables.chunk_encoder
+            encoder, states = make(table, at)
+            work.encoder = table, encoder
+        _, encoder = work.encoder
         key = tuple(map(columns.index, table.told_apart_by))
         copied = Copied(encoder, at, at.commit_lsn, chunk.read_us, read, key=key, extra=1)
         copied.stale = stale

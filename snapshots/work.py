@@ -4,7 +4,8 @@ from collections.abc import Iterable
 from typing import Any, Final, NamedTuple
 
 from cdc.errors import SourceSettingError
-from cdc.postgres.described import CapturedTable
+from cdc.postgres.described import CapturedTable, TableDescription
+from cdc.readable import Encoder
 from cdc.records.position import Lsn
 from cdc.records.state import LeafRead, SnapshotRequest
 from snapshots.changes import Changes
@@ -59,6 +60,8 @@ class Work:
         self.marks: dict[str, Job[bool]] = {}
         self.chunks: dict[str, Begun] = {}
         self.not_before = 0.0
+        self.encoder: tuple[TableDescription, Encoder] | None = None
+        """Kept as long as the table is as it was described: a wide one's takes a while to make."""
         self.is_end_told = False
         """Whether the last chunk was without rows, as Debezium's last one of a table is."""
         self.delay_s = RETRY_S

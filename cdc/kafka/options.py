@@ -52,8 +52,10 @@ _PRODUCER: Final[Mapping[str, str]] = {
 _READER: Final[Mapping[str, str]] = {
     "group.id": "millrace",  # librdkafka wants one; nothing is ever committed under it
     "fetch.wait.max.ms": "50",
-    "receive.message.max.bytes": str(2 * MESSAGE_BYTES_MAX + 512),
 }
+
+
+_RECEIVED_MAX: Final = (1 << 31) - 1
 
 
 class _Sparing(logging.Filter):
@@ -86,9 +88,12 @@ def admin_options(options: Mapping[str, str]) -> dict[str, str]:
 def reader_options(options: Mapping[str, str]) -> dict[str, str]:
     """For reading state records: committed ones only, by explicit offsets, to the end."""
     _check(options)
+    largest = options.get("message.max.bytes", "")
+    received = 2 * max(MESSAGE_BYTES_MAX, int(largest) if largest.isdigit() else 0) + 512
     return {
         **_CONNECTION,
         **_READER,
+        "receive.message.max.bytes": str(min(received, _RECEIVED_MAX)),
         **options,
         "isolation.level": "read_committed",
         "enable.auto.commit": "false",

@@ -1,7 +1,8 @@
 """Rows that are read while streaming goes on: what is left over, what is new, what is reset."""
 
 import time
-from collections.abc import Callable
+import uuid
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import psycopg
@@ -181,6 +182,35 @@ def test_a_table_that_is_renamed_before_all_of_it_was_read_never_gets_whole(
     left = state(made, "item")
     assert left is not None
     assert (left.phase, left.requests) == (Phase.SNAPSHOT, ())
+
+
+@pytest.fixture
+def reader(database: Conninfo) -> Iterator[Conninfo]:
+    """Another role's way to the database."""
+    role = f"reader_{uuid.uuid4().hex}"
+    run(database, f"CREATE ROLE {role} LOGIN REPLICATION PASSWORD 'x'")
+    yield {**database, "user": role, "password": "x"}
+    run(database, f"DROP OWNED BY {role}", f"DROP ROLE {role}")
+
+
+def test_a_right_that_is_revoked_costs_nobody_else_the_first_snapshot(
+    pipeline: MakePipeline, database: Conninfo, reader: Conninfo, own: dict[str, object]
+) -> None:
+    run(
+        database, f"GRANT SELECT ON item, other TO {reader['user']}", "INSERT INTO other VALUES (1)"
+    )
+    run(database, "ALTER PUBLICATION own ADD TABLE item")
+    made = pipeline(source=reader, **own, **{"snapshot.rows.per.second.max": 500})
+    daemon = made.start()
+    wait_for(lambda: (one := state(made, "item")) is not None and one.pages_done)
+    run(database, f"REVOKE SELECT ON item FROM {reader['user']}")
+    wait_for(lambda: "can't be read: trying again" in daemon.command.log.read_text())
+    run(database, "INSERT INTO other VALUES (2)")
+    wait_for(lambda: logged(made, "other") == [(1,), (2,)])
+    run(database, f"GRANT SELECT ON item TO {reader['user']}")
+    wait_for(lambda: (one := state(made, "item")) is not None and one.initial is None)
+    assert made.stop(daemon) == 0
+    assert logged(made, "item") == rows(database, "item")
 
 
 def test_a_table_is_reset_by_a_command_beside_the_daemon(
