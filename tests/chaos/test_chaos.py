@@ -12,7 +12,7 @@ pytestmark = [
     pytest.mark.kafka,
     pytest.mark.skipif(sys.platform != "linux", reason="faults of disks and clocks need Linux"),
 ]
-DURATION_S = 120
+DURATION_S = 180
 SEED = 3
 
 
