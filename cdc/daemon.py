@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from functools import partial
+from uuid import uuid4
 
 import structlog
 
@@ -217,17 +218,22 @@ class Daemon:
     def snapshot(self, names: Sequence[str], condition: str | None, stop: threading.Event) -> None:
         """Read the named tables (again), and all that wasn't read to its end; streams meanwhile.
 
-        With a condition (SQL) only the rows that meet it.
+        With a condition (SQL) only the rows that meet it. Raises NotDoneError for tables of which
+        PostgreSQL couldn't tell the rows.
         """
+        signal = str(uuid4())
         with ExitStack() as stack:
             session = self._session(stack, stop)
             session.open(names)
             again = names if condition is None else ()
             progress = session.catch_up(self._backfill, self.health, again)
             if condition is not None:
-                session.writer.write(session.tables.ask(names, condition))
+                session.writer.write(session.tables.ask(names, condition, signal))
                 session.writer.commit()
             self._read_rest(session, stack, progress, stop)
+            if failed := session.tables.failed(signal):
+                told = "; ".join(f"{name} ({reason})" for name, reason in sorted(failed.items()))
+                raise NotDoneError(f"not read: {told}")
             left = [str(name) for name in session.tables.requested if str(name) in names]
             if left and not stop.is_set():
                 raise NotDoneError(

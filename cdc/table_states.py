@@ -136,20 +136,32 @@ class TableStates:
     ) -> bool:
         return any(column.key for column in rekeyed(columns, table, identity, self._rules))
 
-    def ask(self, names: Collection[str], condition: str) -> list[Record]:
+    def ask(self, names: Collection[str], condition: str, signal: str) -> list[Record]:
         """Note that rows which meet a condition are to be read; returns the states' records."""
         made = []
-        # Without a signal, it is the order that tells two of a table apart.
         last = max((one.order for each in self.states.values() for one in each.requests), default=0)
         now_ms = time.time_ns() // 1_000_000
         for name, state in list(self.states.items()):
             if str(name) in names:
                 last += 1
                 request = SnapshotRequest(
-                    kind="incremental", order=last, condition=condition, begun_ms=now_ms
+                    kind="incremental",
+                    signal=signal,
+                    order=last,
+                    condition=condition,
+                    begun_ms=now_ms,
                 )
                 made.append(self.set_requests(name, [*state.requests, request]))
         return made
+
+    def failed(self, signal: str) -> dict[str, str]:
+        """The tables of which the read that a signal asked for came to nothing, and why."""
+        return {
+            str(state.name): state.outcome.reason
+            for state in self.states.values()
+            if state.outcome is not None and state.outcome.signal == signal
+            if state.outcome.status == "SQL_EXCEPTION"
+        }
 
     def resume(self, names: Collection[str]) -> list[Record]:
         """Let what is paused of the named tables, or of all, go on; returns the states' records."""

@@ -17,7 +17,7 @@ import structlog
 from cdc.errors import MillraceError, SlotInUseError, SlotLagError, SourceError, TableLockedError
 from cdc.health import Health, Heartbeat, Stage
 from cdc.metadata import SOURCE_HEARTBEAT
-from cdc.postgres import preflight, slot
+from cdc.postgres import risks, slot
 from cdc.postgres.connection import bounded, connect, query, target
 from cdc.postgres.slot import SlotState
 from cdc.postgres.slot_limits import HELD, Concern, concerns, size
@@ -141,7 +141,7 @@ class SlotWatch:
             return
         self._next_risks = now + RISKS_S
         try:
-            found = set(preflight.find_risks(connection, self._source, self._capture))
+            found = set(risks.find_risks(connection, self._source, self._capture))
         except TableLockedError:
             return  # PostgreSQL looks into each published table: another time
         for text in sorted(found - self._risks):

@@ -358,7 +358,8 @@ class IncrementalSnapshots:
         if work.request.kind == "incremental" and not isinstance(error, SourceUnreachableError):
             log.warning("an incremental snapshot is given up", signal=work.request.signal, **told)
             assert self._place is not None  # noqa: S101 (turn sets it)
-            return self._finish(work, self._place.reached, error.what)
+            reason = ": ".join(filter(None, (error.what, told["remedy"])))
+            return self._finish(work, self._place.reached, reason)
         if isinstance(error, TableGoneError):
             log.warning("a table is gone before all of it was read", **told)
             return self._leave(work)

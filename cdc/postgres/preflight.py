@@ -5,7 +5,6 @@ a user mends everything in one go. Rights are found by trying: managed services 
 own way.
 """
 
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
@@ -59,27 +58,6 @@ HAVING bool_and(a.attnotnull)
 """
 
 
-_RISKS: Final = """
-SELECT current_setting('max_slot_wal_keep_size'), current_setting('synchronous_standby_names')
-"""
-_STANDBY: Final = re.compile(r'"[^"]+"|[\w*]+')
-# Of a partitioned table the partitions count: they are what an UPDATE goes to.
-_UNIDENTIFIED: Final = """
-SELECT DISTINCT n.nspname, c.relname, EXISTS (
-    SELECT FROM pg_index i WHERE i.indrelid = c.oid AND i.indisprimary AND i.indimmediate)
-FROM pg_publication p
-CROSS JOIN pg_get_publication_tables(p.pubname) AS published
-JOIN pg_class c ON c.relkind = 'r'
-    AND (c.oid = published.relid OR c.oid IN (SELECT relid FROM pg_partition_tree(published.relid)))
-JOIN pg_namespace n ON n.oid = c.relnamespace
-WHERE p.pubname = %s AND (p.pubupdate OR p.pubdelete)
-  AND CASE c.relreplident WHEN 'f' THEN false WHEN 'n' THEN true ELSE NOT EXISTS (
-    SELECT FROM pg_index i WHERE i.indrelid = c.oid AND i.indisvalid AND i.indimmediate
-      AND CASE c.relreplident WHEN 'i' THEN i.indisreplident ELSE i.indisprimary END) END
-ORDER BY 1, 2
-"""
-
-
 class PreflightError(SourceError):
     """Several requirements aren't met; behaves as the first of them."""
 
@@ -123,33 +101,6 @@ def find_problems(
     if settings.lossless:
         yield from _topics(settings.topic_prefix, tables)
         yield from _keyed_apart(connection, settings, tables, where)
-
-
-def find_risks(
-    connection: psycopg.Connection, source: LibraryOptions, settings: CaptureSettings
-) -> Iterator[str]:
-    """What doesn't keep us from capturing, but may harm the source, with what mends it."""
-    ((keep_size, standbys),) = query(connection, _RISKS)
-    if keep_size == "-1" and settings.slot_max_lag_bytes is None:
-        yield (
-            "nothing limits how much WAL the slot may hold back while the log can't take it: set"
-            " slot.max.lag.bytes, or max_slot_wal_keep_size at the server"
-        )
-    ours = source.get("application_name", connections.REPLICATION_NAME)
-    names = {name.strip('"').lower() for name in _STANDBY.findall(standbys)}
-    if names & {"*", ours.lower()}:
-        yield (
-            f"synchronous_standby_names ({standbys}) takes our replication connection for a"
-            " standby, so that commits at the source wait for Kafka: name the standbys there, and"
-            f" not {ours}"
-        )
-    rows = query(connection, _UNIDENTIFIED, [settings.publication_name])
-    lines = [_alter([TableName(*name)], "DEFAULT" if key else "FULL") for *name, key in rows]
-    if lines:
-        yield (
-            f"publication {settings.publication_name} has tables without a replica identity, on"
-            f" which UPDATE and DELETE fail; let their owner run{''.join(lines)}"
-        )
 
 
 def _server(connection: psycopg.Connection, slot: str, where: str) -> Iterator[MillraceError]:
@@ -288,7 +239,7 @@ def _identified(
             table,
             where,
             "has no replica identity: once published, its UPDATEs and DELETEs would fail",
-            f"let its owner run{_alter(bare, identity)}",
+            f"let its owner run{alter_identity(bare, identity)}",
         )
         return
     if not settings.lossless:
@@ -309,7 +260,7 @@ def _identified(
             where,
             "has a replica identity without its primary key, or partitions with another one than"
             " its own: a DELETE wouldn't tell its key",
-            f"let its owner run{_alter(dict.fromkeys(unlike), identity)}",
+            f"let its owner run{alter_identity(dict.fromkeys(unlike), identity)}",
         )
     published = {column.name for column in table.columns}
     if lacking := [name for name in table.primary_key if name not in published]:
@@ -369,7 +320,8 @@ def _keyed_apart(
             )
 
 
-def _alter(names: Iterable[TableName], identity: str) -> str:
+def alter_identity(names: Iterable[TableName], identity: str) -> str:
+    """SQL that gives tables a replica identity, a line each."""
     return "".join(
         f"\n      ALTER TABLE {_sql_names([name])} REPLICA IDENTITY {identity};" for name in names
     )

@@ -177,6 +177,30 @@ def test_what_the_server_is_set_to_is_told_where_it_may_harm_the_source(
     assert "public.t " not in told
 
 
+def test_an_entry_that_captures_nothing_is_told(database: Conninfo) -> None:
+    captured: dict[str, object] = {
+        "table_include_list": (r"public\.t", r"public\.(seen|kept)", "public.typo", "public.u")
+    }
+    run(
+        database,
+        "CREATE TABLE t (id int PRIMARY KEY)",
+        "CREATE VIEW seen AS SELECT * FROM t",
+        "CREATE MATERIALIZED VIEW kept AS SELECT * FROM t",
+        "CREATE UNLOGGED TABLE u (id int PRIMARY KEY)",
+    )
+    made(database, **captured)
+    with capture_logs() as logs, watched(database, **captured) as health:
+        until(lambda: health._awaited)
+    told = "\n".join(entry["event"] for entry in logs)
+    for words in (
+        "public.kept is a materialized view, public.seen is a view; PostgreSQL",
+        "public.typo of table.include.list captures nothing: no table has such a name",
+        "public.u is an unlogged table",
+    ):
+        assert words in told
+    assert r"entry public\.t " not in told
+
+
 def test_a_table_whose_updates_begin_to_fail_is_told_while_we_run(
     database: Conninfo, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -10,6 +10,7 @@ import pytest
 from confluent_kafka.admin import AdminClient
 from psycopg.conninfo import make_conninfo
 
+from cdc.errors import ExitCode
 from cdc.faults import VARIABLE, FaultPoint
 from cdc.records.state import Phase, TableState
 from cdc.records.topics import schema_topic, table_topic
@@ -248,6 +249,9 @@ def test_a_command_reads_rows_that_meet_a_condition_where_no_daemon_runs(
     assert [row[0] for row in logged(made, "item")] == [*range(2991, 3001)]
     wrong = made.millrace("snapshot", "public.item", "--where", "nothing > 1")
     assert wrong.returncode == 2, wrong.stderr
+    broken = made.millrace("snapshot", "public.item", "--where", "1 / (id - 5) > 0")
+    assert broken.returncode == ExitCode.NOT_DONE, broken.stderr
+    assert "division by zero" in broken.stderr
 
 
 def test_when_needed_a_gap_begins_a_new_epoch_by_itself(

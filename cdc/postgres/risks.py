@@ -1,0 +1,94 @@
+"""Server and publication → what doesn't keep us from capturing, but isn't what the user wants."""
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+import psycopg
+
+from cdc.modes import Patterns
+from cdc.postgres import connection as connections
+from cdc.postgres.connection import query
+from cdc.postgres.preflight import alter_identity
+from cdc.records.schema import TableName
+from cdc.settings import CaptureSettings, LibraryOptions
+
+_RISKS: Final = """
+SELECT current_setting('max_slot_wal_keep_size'), current_setting('synchronous_standby_names')
+"""
+_STANDBY: Final = re.compile(r'"[^"]+"|[\w*]+')
+# Of a partitioned table the partitions count: they are what an UPDATE goes to.
+_UNIDENTIFIED: Final = """
+SELECT DISTINCT n.nspname, c.relname, EXISTS (
+    SELECT FROM pg_index i WHERE i.indrelid = c.oid AND i.indisprimary AND i.indimmediate)
+FROM pg_publication p
+CROSS JOIN pg_get_publication_tables(p.pubname) AS published
+JOIN pg_class c ON c.relkind = 'r'
+    AND (c.oid = published.relid OR c.oid IN (SELECT relid FROM pg_partition_tree(published.relid)))
+JOIN pg_namespace n ON n.oid = c.relnamespace
+WHERE p.pubname = %s AND (p.pubupdate OR p.pubdelete)
+  AND CASE c.relreplident WHEN 'f' THEN false WHEN 'n' THEN true ELSE NOT EXISTS (
+    SELECT FROM pg_index i WHERE i.indrelid = c.oid AND i.indisvalid AND i.indimmediate
+      AND CASE c.relreplident WHEN 'i' THEN i.indisreplident ELSE i.indisprimary END) END
+ORDER BY 1, 2
+"""
+_RELATIONS: Final = """
+SELECT n.nspname || '.' || c.relname, CASE
+    WHEN c.relkind = 'v' THEN 'a view'
+    WHEN c.relkind = 'm' THEN 'a materialized view'
+    WHEN c.relkind = 'f' THEN 'a foreign table'
+    WHEN c.relispartition THEN 'a partition'
+    WHEN c.relpersistence = 'u' THEN 'an unlogged table'
+    ELSE '' END
+FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+WHERE c.relkind IN ('r', 'p', 'v', 'm', 'f') AND c.relpersistence <> 't' AND c.oid >= 16384
+"""
+_NAMED_MAX: Final = 3
+
+
+def find_risks(
+    connection: psycopg.Connection, source: LibraryOptions, settings: CaptureSettings
+) -> Iterator[str]:
+    """What doesn't keep us from capturing, but may harm the source, with what mends it."""
+    ((keep_size, standbys),) = query(connection, _RISKS)
+    if keep_size == "-1" and settings.slot_max_lag_bytes is None:
+        yield (
+            "nothing limits how much WAL the slot may hold back while the log can't take it: set"
+            " slot.max.lag.bytes, or max_slot_wal_keep_size at the server"
+        )
+    ours = source.get("application_name", connections.REPLICATION_NAME)
+    names = {name.strip('"').lower() for name in _STANDBY.findall(standbys)}
+    if names & {"*", ours.lower()}:
+        yield (
+            f"synchronous_standby_names ({standbys}) takes our replication connection for a"
+            " standby, so that commits at the source wait for Kafka: name the standbys there, and"
+            f" not {ours}"
+        )
+    rows = query(connection, _UNIDENTIFIED, [settings.publication_name])
+    lines = [
+        alter_identity([TableName(*name)], "DEFAULT" if key else "FULL") for *name, key in rows
+    ]
+    if lines:
+        yield (
+            f"publication {settings.publication_name} has tables without a replica identity, on"
+            f" which UPDATE and DELETE fail; let their owner run{''.join(lines)}"
+        )
+    if settings.publication_autocreate_mode == "filtered":
+        yield from _unmatched(connection, settings.table_include_list)
+
+
+def _unmatched(connection: psycopg.Connection, entries: Sequence[str]) -> Iterator[str]:
+    """Entries of table.include.list that capture nothing: of a view, say, there is no WAL."""
+    relations = query(connection, _RELATIONS) if entries else []
+    for entry in entries:
+        pattern = Patterns((entry,))
+        kinds = {name: kind for name, kind in relations if pattern.match(name)}
+        if "" in kinds.values():
+            continue
+        named = [f"{name} is {kind}" for name, kind in sorted(kinds.items())[:_NAMED_MAX]]
+        more = f", and {len(kinds) - _NAMED_MAX} others" if len(kinds) > _NAMED_MAX else ""
+        yield (
+            f"the entry {entry} of table.include.list captures nothing:"
+            f" {', '.join(named) or 'no table has such a name'}{more}; PostgreSQL publishes changes"
+            " of ordinary and partitioned tables"
+        )
