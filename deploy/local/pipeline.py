@@ -32,6 +32,7 @@ class Pipeline:
 
     spark: ClassVar[Mapping[str, str]] = {}
     """The [spark] section."""
+    command: ClassVar[type[Command]] = Command
 
     def __init__(
         self,
@@ -67,7 +68,7 @@ class Pipeline:
 
     def start(self, environment: Mapping[str, str] | None = None, *, keep: bool = False) -> Process:
         """Start the daemon; its log is ``daemon.log`` in the folder."""
-        return Command(
+        return self.command(
             "millrace run",
             (*_MILLRACE, "run", "--config", str(self.config)),
             self.folder / "daemon.log",

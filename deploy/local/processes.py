@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 from deploy.local.accounts import Account
 
@@ -30,6 +30,23 @@ class ServerError(RuntimeError):
     """A server didn't start, or ended when it shouldn't have."""
 
 
+class Child(Protocol):
+    """What we need of a child process; `subprocess.Popen` has it."""
+
+    @property
+    def pid(self) -> int:
+        """The process id."""
+
+    def poll(self) -> int | None:
+        """Return its exit code, negative for a signal; None while it runs."""
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait so many seconds for its end; raises subprocess.TimeoutExpired."""
+
+    def send_signal(self, sig: int) -> None:
+        """Send it a signal, if it still runs."""
+
+
 @dataclass(frozen=True, slots=True)
 class Command:
     """What to run: the words, where its output goes, and as whom."""
@@ -42,14 +59,12 @@ class Command:
 
     def start(self, *, keep: bool = False) -> "Process":
         """Start it in the background; `keep` lets it outlive us."""
-        with self.log.open("ab") as log:
-            child = self._spawn(log.fileno())
+        child = self.spawn()
         return Process(self, child, None if keep else _lifeline(child.pid))
 
     def run(self) -> None:
         """Run it to its end; an exit code other than 0 raises with the end of its log."""
-        with self.log.open("ab") as log:
-            code = self._spawn(log.fileno()).wait()
+        code = self.spawn().wait()
         if code != 0:
             raise ServerError(f"{self.name} ended with exit code {code}. {self.log_end()}")
 
@@ -61,20 +76,22 @@ class Command:
             lines = log.read().decode(errors="replace").splitlines()[-_TAIL_LINES:]
         return "\n  ".join([f"The end of {self.log}:", *lines])
 
-    def _spawn(self, log: int) -> subprocess.Popen[bytes]:
+    def spawn(self) -> Child:
+        """Start it, and leave it to the caller."""
         account = self.account
-        return subprocess.Popen(
-            self.words,
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            cwd=self.log.parent,
-            env=environment_with(self.environment),
-            user=account.uid if account else None,
-            group=account.gid if account else None,
-            extra_groups=[] if account else None,
-            start_new_session=True,
-        )
+        with self.log.open("ab") as log:
+            return subprocess.Popen(
+                self.words,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                cwd=self.log.parent,
+                env=environment_with(self.environment),
+                user=account.uid if account else None,
+                group=account.gid if account else None,
+                extra_groups=[] if account else None,
+                start_new_session=True,
+            )
 
 
 def environment_with(more: Mapping[str, str]) -> dict[str, str]:
@@ -89,7 +106,7 @@ class Process:
     def __init__(
         self,
         command: Command,
-        child: subprocess.Popen[bytes],
+        child: Child,
         lifeline: subprocess.Popen[bytes] | None,
     ) -> None:
         self.command = command

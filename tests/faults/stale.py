@@ -3,12 +3,28 @@
 A test of snapshots under fire that doesn't see them is no test.
 """
 
+import time
+
+import psycopg
+
+from cdc.settings import CaptureSettings
 from millrace import main
-from snapshots.chunk import Chunk
+from snapshots import chunk
+from snapshots.chunk import Chunk, Known, Place
 from snapshots.incremental import IncrementalSnapshots
 from snapshots.work import Begun, Work
 
+_LATE_S = 0.2  # rows may change between what is read and its watermark: so that some do
+_read = chunk.read
 _stale = IncrementalSnapshots._stale
+
+
+def _late(
+    connection: psycopg.Connection, settings: CaptureSettings, known: Known, place: Place
+) -> Chunk:
+    found = _read(connection, settings, known, place)
+    time.sleep(_LATE_S)
+    return found
 
 
 def _none(
@@ -17,6 +33,7 @@ def _none(
     return None if _stale(self, work, chunk, begun) is None else frozenset()
 
 
+chunk.read = _late
 IncrementalSnapshots._stale = _none  # type: ignore[method-assign]
 
 if __name__ == "__main__":

@@ -149,11 +149,16 @@ def differences(found: dict[str, Row], expected: dict[str, Row]) -> list[str]:
     return shown
 
 
+def of_table(log: list[LogRecord], table: Table) -> list[LogRecord]:
+    """A table's records."""
+    return [one for one in log if one.topic.endswith(f".public.{table.name}")]
+
+
 def complaints(made: RunningPipeline, database: Conninfo) -> list[str]:
     """What the log has that the source hasn't, or the other way round."""
     log, found = made.log(), []
     for table in TABLES:
-        records = [one for one in log if one.topic.endswith(f".public.{table.name}")]
+        records = of_table(log, table)
         with psycopg.connect(make_conninfo(**database)) as connection:
             expected = rows_of(connection, table)
         checks = {
@@ -247,7 +252,9 @@ def test_rows_that_overwrite_newer_ones_are_seen(
     with fire(made, database, 1) as fires:
         join(database)
         daemon = made.start_broken("tests.faults.stale")
-        for _ in range(6):
+        end = time.monotonic() + 60
+        while not any(resurrected(of_table(made.log(), one)) for one in TABLES):
+            assert time.monotonic() < end
             tell(made, ("execute-snapshot", {"data-collections": ["public.item", "public.thing"]}))
             time.sleep(0.5)
         settle(made, fires, daemon)
