@@ -75,7 +75,8 @@ class Backfill(Protocol):
     ) -> Iterator[SnapshotBatch]:
         """Every row of the tables at a position, in batches of bounded size.
 
-        ``limit_s``: how long the snapshot may be used for what can be read while streaming.
+        ``limit_s``: how long the snapshot may be used for what can be read while streaming; None:
+        nothing is read then.
         """
         ...
 

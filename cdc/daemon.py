@@ -219,21 +219,17 @@ class Daemon:
         """Read the named tables (again), and all that wasn't read to its end; streams meanwhile.
 
         With a condition (SQL) only the rows that meet it. Raises NotDoneError for tables of which
-        PostgreSQL couldn't tell the rows.
+        not all was read.
         """
-        signal = str(uuid4())
         with ExitStack() as stack:
             session = self._session(stack, stop)
             session.open(names)
             again = names if condition is None else ()
             progress = session.catch_up(self._backfill, self.health, again)
             if condition is not None:
-                session.writer.write(session.tables.ask(names, condition, signal))
+                session.writer.write(session.tables.ask(names, condition, str(uuid4())))
                 session.writer.commit()
             self._read_rest(session, stack, progress, stop)
-            if failed := session.tables.failed(signal):
-                told = "; ".join(f"{name} ({reason})" for name, reason in sorted(failed.items()))
-                raise NotDoneError(f"not read: {told}")
             left = [str(name) for name in session.tables.requested if str(name) in names]
             if left and not stop.is_set():
                 raise NotDoneError(
@@ -257,9 +253,17 @@ class Daemon:
     ) -> None:
         """Stream until all is read that isn't paused: of that nothing comes by waiting."""
         tables = session.tables
+        asked = {
+            name: {one.signal for one in tables.states[name].requests} for name in tables.requested
+        }
         if not stop.is_set() and tables.is_to_read:
             self._stream(session, stack, progress, stop, lambda: not tables.is_to_read)
-        if tables.requested and not stop.is_set():
+        if stop.is_set():
+            return
+        if reasons := tables.not_done(asked):
+            told = "; ".join(f"{name} ({reason})" for name, reason in sorted(reasons.items()))
+            raise NotDoneError(f"not read: {told}")
+        if tables.requested:
             paused = sorted(map(str, tables.requested))
             remedy = "millrace snapshot --resume goes on with them"
             log.warning("tables stay paused", tables=paused, remedy=remedy)

@@ -100,8 +100,8 @@ class Session:
         if self._progress is None or self._progress.is_first_start:
             start.check_untouched(self.tables.states, [table.name for table in self._described])
         if not again:  # one gap after the other can be mended so
-            followed = [s for s in self.tables.states.values() if self.tables.is_followed(s.name)]
-            check_published(followed, _published(self._described))
+            whole = [s for s in self.tables.states.values() if self.tables.is_whole(s.name)]
+            check_published(whole, _published(self._described))
         self._topics.ensure_data_topics(self.tables.states.values(), self._described)
 
     def _connect(self) -> None:
@@ -378,7 +378,12 @@ class Session:
 
     def _begin_late(self, position: Position) -> list[Record]:
         """Begin to read tables that the log doesn't know, or whose reading says nothing yet."""
-        late = [one for one in self._described if not self.tables.is_followed(one.name)]
+        late = [
+            one
+            for one in self._described
+            if not self.tables.is_followed(one.name)
+            or self.tables.is_made_anew(one.name, one.oid, one.entry)
+        ]
         if self._capture.snapshot_mode == "recovery":
             return [record for one in late for record in self.tables.take_as_read(one, position)]
         begun = (self.tables.begin_late(table, position, n) for n, table in enumerate(late))

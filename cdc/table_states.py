@@ -77,6 +77,16 @@ class TableStates:
         state = self.states.get(table)
         return state is not None and (state.phase is Phase.STREAMING or bool(state.initial))
 
+    def is_made_anew(self, table: TableName, oid: int, entry: int) -> bool:
+        """Whether what is being read is another table by now, or was unpublished in between.
+
+        ``oid`` and ``entry`` are its own, and that of its entry in the publication.
+        """
+        state = self.states.get(table)
+        if state is None or state.phase is Phase.STREAMING:
+            return False
+        return state.oid != oid or state.entry not in {0, entry}
+
     def begin_snapshot(
         self,
         table: TableDescription,
@@ -154,14 +164,17 @@ class TableStates:
                 made.append(self.set_requests(name, [*state.requests, request]))
         return made
 
-    def failed(self, signal: str) -> dict[str, str]:
-        """The tables of which the read that a signal asked for came to nothing, and why."""
-        return {
-            str(state.name): state.outcome.reason
-            for state in self.states.values()
-            if state.outcome is not None and state.outcome.signal == signal
-            if state.outcome.status == "SQL_EXCEPTION"
-        }
+    def not_done(self, asked: Mapping[TableName, Collection[str]]) -> dict[str, str]:
+        """Why not all was read of tables that these signals, or nobody, had asked for."""
+        found = {}
+        for state in map(self.states.__getitem__, asked):
+            outcome = state.outcome
+            if outcome is not None and outcome.signal and outcome.signal in asked[state.name]:
+                if outcome.status not in {"SUCCEEDED", "EMPTY"}:
+                    found[str(state.name)] = outcome.reason or outcome.status
+            elif not state.requests and state.phase is not Phase.STREAMING:
+                found[str(state.name)] = "it is gone, or was left out"
+        return found
 
     def resume(self, names: Collection[str]) -> list[Record]:
         """Let what is paused of the named tables, or of all, go on; returns the states' records."""
@@ -272,8 +285,11 @@ class TableStates:
         return table_record(self.prefix, state)
 
 
-def _asked(state: TableState) -> list[tuple[str, str, int, bool, bool]]:
-    return [(one.kind, one.signal, one.order, one.reset, one.paused) for one in state.requests]
+def _asked(state: TableState) -> list[tuple[str, str, int, int, bool, bool]]:
+    return [
+        (one.kind, one.signal, one.order, one.begun_ms, one.reset, one.paused)
+        for one in state.requests
+    ]
 
 
 def _is_held(state: TableState) -> bool:

@@ -148,7 +148,8 @@ class Tables(TableStates):
         if captured and table not in self.states and self._takes_late:
             renamed.append(self._appeared(relation, self._describe(relation), since, entry))
             self.pipeline.open_topic(self.states[table].topic, self.states[table].cleanup)
-        if not self.is_followed(table):
+        made_anew = entry != 0 and self.is_made_anew(table, relation.oid, entry)
+        if made_anew or not self.is_followed(table):
             late = self._late(relation.oid, table, since) if captured else []
             if not late:
                 return None, renamed
@@ -206,7 +207,8 @@ class Tables(TableStates):
         """
         log.info("a table appeared: its rows are read while streaming", table=str(table.name))
         behind = self._lookups.new_xid()
-        request = SnapshotRequest(kind="initial", order=order, behind_xid=behind)
+        now_ms = time.time_ns() // 1_000_000
+        request = SnapshotRequest(kind="initial", order=order, behind_xid=behind, begun_ms=now_ms)
         events, states = self.begin_anew(table, since, (request,))
         state = self.states[table.name]
         self.pipeline.open_topic(state.topic, state.cleanup)

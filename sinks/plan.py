@@ -10,7 +10,7 @@ from typing import Final, Literal, NamedTuple, TypeVar
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from cdc.errors import LogForgottenError, LogFormatError
-from cdc.records.position import Position
+from cdc.records.position import Lsn, Position
 from cdc.records.state import PositionField, TableState
 from sinks.batch import LogState, Offsets
 
@@ -211,7 +211,10 @@ def counted(table: TablePlan, census: Census, cut: Position, *, keyed: bool) -> 
         and (table.after is None or position > table.after)
     ]
     if _replaces_all(table, keyed=keyed):
-        bounds.append(table.snapshot.just_before())
+        # Rows with a key may have been read at several positions: before the first one the log has
+        # a TRUNCATE, and an epoch's own positions come behind those of older ones.
+        begins = Position(table.snapshot.epoch, Lsn(0), 0)
+        bounds.append(begins if keyed else table.snapshot.just_before())
     return table.model_copy(
         update={
             "next": {

@@ -248,7 +248,7 @@ class Bulk:
         until_s: float | None,
         pace: Pace,
     ) -> None:
-        """``until_s``: when (monotonic) no chunk is begun any more that can be read otherwise."""
+        """``until_s``: when (monotonic) the stream's readers take over; None: there are none."""
         self._settings = settings
         self._source = source
         self._exported = exported
@@ -390,11 +390,10 @@ class Bulk:
 
     def _leave(self, reader: _Reader, table: _Table, error: MillraceError) -> None:
         """Leave a table that can't be read now to be read while streaming, if it can be so."""
-        if not table.table.is_chunked or table.statement is not None:
+        if self._until_s is None or not table.table.is_chunked or table.statement is not None:
             raise error
         reader.give_up()
         if not table.is_left:
-            log.warning(
-                "a table is read while streaming", table=str(table.table.name), reason=error.what
-            )
+            name = str(table.table.name)
+            log.warning("a table is read while streaming", table=name, reason=error.what)
         table.is_left = True

@@ -100,7 +100,8 @@ def look(
         found = described_tables(connection, settings, [captured])
         name = query(connection, _NAME, [captured.oid])
         is_wanted = settings.captures(str(captured.name))
-        if not (found and name == [captured.name] and found[0].entry and is_wanted):
+        is_published = found and (found[0].entry or not settings.lossless)
+        if not (is_published and name == [captured.name] and is_wanted):
             raise TableGoneError(
                 "it was dropped, renamed, or taken out of the publication or the lists",
                 where=f"table {captured.name}",

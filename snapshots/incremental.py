@@ -32,6 +32,7 @@ from cdc.tables import Tables
 from cdc.translation import Limits
 from cdc.wal.messages import Relation
 from snapshots.chunk import AlteredError, Chunk
+from snapshots.elders import Elders
 from snapshots.requests import queued
 from snapshots.watermarks import WatermarkError, is_past
 from snapshots.windows import WindowReader
@@ -68,6 +69,7 @@ class IncrementalSnapshots:
         self._chunk_bytes = chunk_bytes
         self._clock = clock
         self._works: dict[TableName, Work] = {}
+        self._elders = Elders(reader, clock)
         self._served = -1
         self._place: StreamPlace | None = None
         self._reached: Position | None = None
@@ -100,6 +102,8 @@ class IncrementalSnapshots:
     def turn(self, place: StreamPlace) -> Told:
         """Begin chunks where threads are free; returns what is due without a watermark."""
         self._place = place
+        if self._elders.turn():
+            self._served = -1
         if self._served != self._tables.requested_changes:
             self._served = self._tables.requested_changes
             self._follow_requests(place.reached.commit_lsn)
@@ -132,7 +136,7 @@ class IncrementalSnapshots:
             for number, job in work.jobs.items():
                 if job.behind is not None and is_past(place.flush_lsn, job.behind):
                     # A TRUNCATE has to be behind what is recorded; rows may be where that ends.
-                    if number in work.marks and place.reached == self._reached:
+                    if number in work.marks and self._is_told(place.reached):
                         continue
                     events, states = self.passed(number, place.reached)
                     told.events.extend(events)
@@ -146,12 +150,16 @@ class IncrementalSnapshots:
             if not any(work.request.is_same(one) for one in asked):
                 continue  # a signal has ended it, right before
             if (mark := work.marks.pop(watermark, None)) is not None and mark.found:
-                return NOTHING if position == self._reached else self._reset(work, position)
+                return NOTHING if self._is_told(position) else self._reset(work, position)
             if (begun := work.chunks.pop(watermark, None)) is not None:
                 told = self._chunk(work, begun, position)
                 work.changes.ended(watermark)
                 return told
         return NOTHING
+
+    def _is_told(self, position: Position) -> bool:
+        """Whether the log may say that it has all up to where a TRUNCATE would be."""
+        return self._reached is not None and position.just_before() <= self._reached
 
     def close(self) -> None:
         """End what goes on in the background."""
@@ -177,7 +185,8 @@ class IncrementalSnapshots:
         busy = (one for one in self._works.values() if one.not_before <= now)
         room -= sum(not work.request.paused for work in busy)
         for name in sorted(wanted.keys() - self._works.keys(), key=lambda one: wanted[one].order):
-            if room > 0 and not wanted[name].paused:
+            is_free = room > 0 and not wanted[name].paused
+            if is_free and self._elders.have_ended(name, wanted[name]):
                 room -= 1
                 self._watch(name, wanted[name], reached)
         if before != set(self._works):
@@ -206,9 +215,11 @@ class IncrementalSnapshots:
             if self._works.get(work.captured.name) is not work:  # it is given up
                 return records
         if work.looking is not None and (known := work.looking.found) is not None:
+            before = work.changes.key
             work.learn(known)
             work.remember(reached.commit_lsn)
-            self._tell_anew()
+            if work.changes.key != before:
+                self._tell_anew()
             if work.is_read:
                 records += self._finish(work, reached)
         return records

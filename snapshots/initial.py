@@ -57,7 +57,8 @@ class InitialSnapshot:
     ) -> Iterator[SnapshotBatch]:
         """Every row that the snapshot sees; a table's last batch says so, and may be empty.
 
-        ``limit_s``: how long the snapshot may be used for what can be read while streaming.
+        ``limit_s``: how long the snapshot may be used for what can be read while streaming; None:
+        nothing is read then.
         """
         self._again = again
         self._statements = dict(self._settings.snapshot_select_statements)

@@ -34,6 +34,8 @@ _COMMIT_BYTES: Final = 40
 _SEGMENT_BYTES_MIN: Final = 1 << 20
 _WAITS_FOR_STANDBY: Final = "SELECT current_setting('synchronous_standby_names') <> ''"
 _NEWEST: Final = "SELECT pg_snapshot_xmax(pg_current_snapshot())::text"
+_STEP: Final = "SELECT pg_current_xact_id()"
+_OLDEST: Final = "SELECT pg_snapshot_xmin(pg_current_snapshot())::text"
 _HAS_ENDED: Final = "SELECT pg_snapshot_xmin(pg_current_snapshot()) >= %s::text::xid8"
 _WAIT_S: Final = 10.0
 _LOOK_S: Final = 0.05
@@ -80,6 +82,12 @@ class Watermarks:
                     )
                 time.sleep(_LOOK_S)
 
+    def step(self, connection: psycopg.Connection) -> bool:
+        """See to it that the WAL goes on, though nobody may write; returns True."""
+        if self.is_read_only:  # what is written is the end of a transaction that did nothing
+            query(connection, _STEP)
+        return True
+
     def open(self, connection: psycopg.Connection, job: str, opened: str) -> None:
         """Write a low watermark, where the strategy has one."""
         if self._table is not None:
@@ -124,6 +132,12 @@ def is_past(streamed: Lsn, end: Lsn) -> bool:
     """
     left = end - streamed
     return left < _COMMIT_BYTES or (left == _COMMIT_BYTES and streamed % _SEGMENT_BYTES_MIN == 0)
+
+
+def oldest_open(connection: psycopg.Connection) -> int:
+    """Return the transaction (64 bits) below which all have ended, for who reads from here on."""
+    ((oldest,),) = query(connection, _OLDEST)
+    return int(oldest)
 
 
 def now() -> str:

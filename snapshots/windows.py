@@ -26,7 +26,7 @@ from snapshots import chunk, standby
 from snapshots.chunk import Chunk, Known, Place
 from snapshots.pace import Pace
 from snapshots.probe import Probe
-from snapshots.watermarks import Watermarks, now
+from snapshots.watermarks import Watermarks, now, oldest_open
 
 T = TypeVar("T")
 
@@ -121,9 +121,13 @@ class WindowReader:
 
         return self._start(look, of_primary=True)
 
+    def oldest_open(self) -> Job[int]:
+        """Ask below which transaction (64 bits) all have ended."""
+        return self._start(oldest_open)
+
     def mark(self) -> Job[bool]:
-        """Write a watermark."""
-        return self._start(lambda _: True, marked=True)
+        """Write a watermark, which comes behind all that was streamed."""
+        return self._start(self._watermarks.step, marked=True, of_primary=True)
 
     def tell_end(self) -> None:
         """Where watermarks are rows that others see, end as Debezium does: with an empty window."""

@@ -264,10 +264,12 @@ def test_a_new_epoch_replaces_what_an_older_history_had(lakehouse: Lakehouse) ->
         each.truncate(at(50, 0, epoch=2).just_before())
         each.row("r", at(50, 0, epoch=2), {"id": 2, "a": "new"})
         each.row("c", at(60, 1, epoch=2), {"id": 4, "a": "streamed"})
-        each.table(50, epoch=2)
-    log.reached(at(60, 1, epoch=2))
+    bag.table(50, epoch=2)
+    log.row("r", at(70, 1, epoch=2), {"id": 5, "a": "read later, while streaming"})
+    log.table(70, epoch=2)
+    log.reached(at(70, 1, epoch=2))
     lakehouse.merge()
-    assert lakehouse.rows(log.schema) == [{"id": 2, "a": "new"}, {"id": 4, "a": "streamed"}]
+    assert [row["id"] for row in lakehouse.rows(log.schema)] == [2, 4, 5]
     assert lakehouse.rows(bag.schema) == [{"id": 2}, {"id": 4}]
 
 

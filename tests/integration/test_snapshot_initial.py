@@ -65,7 +65,9 @@ def reading(
 ) -> Iterator[SnapshotBatch]:
     settings = capture(database, **{"snapshot.chunk.bytes": 20 * 8192})
     snapshot = InitialSnapshot(database, settings, Pace())
-    return snapshot.read(exported, Position(3, exported.consistent_point, 0), captured, keys)
+    return snapshot.read(
+        exported, Position(3, exported.consistent_point, 0), captured, keys, limit_s=60
+    )
 
 
 def test_it_reads_what_its_point_saw_while_the_tables_change(database: Conninfo) -> None:

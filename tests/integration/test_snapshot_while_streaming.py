@@ -16,6 +16,7 @@ from cdc.records.state import Phase, TableState
 from cdc.records.topics import schema_topic, table_topic
 from tests.fixtures.pipeline import LogRecord, RunningPipeline, state_of
 from tests.integration.source import Conninfo, run
+from tests.integration.test_signal_topic import tell
 
 pytestmark = [pytest.mark.postgres, pytest.mark.kafka]
 MakePipeline = Callable[..., RunningPipeline]
@@ -24,6 +25,7 @@ ITEM = (
     "CREATE TABLE item (id int PRIMARY KEY, v text)",
     "INSERT INTO item SELECT i, repeat('x', 300) FROM generate_series(1, 3000) i",
 )
+REPLACED = "INSERT INTO item SELECT i, '{}' FROM generate_series(2000, 4000) i"
 
 
 def of(made: RunningPipeline, table: str) -> list[LogRecord]:
@@ -145,7 +147,7 @@ def test_what_open_transactions_did_before_a_table_was_published_is_read(
         open_one.execute("UPDATE item SET v = 'before' WHERE id < 10")
         run(database, "ALTER PUBLICATION own ADD TABLE item")
         open_one.execute("INSERT INTO item VALUES (-1, 'after')")
-        wait_for(lambda: "are open that may" in daemon.command.log.read_text())
+        wait_for(lambda: "transactions are open that may" in daemon.command.log.read_text())
     wait_for(lambda: (one := state(made, "item")) is not None and one.initial is None)
     made.wait_until_logged(made.wal_end(), daemon)
     assert made.stop(daemon) == 0
@@ -167,6 +169,39 @@ def test_a_table_that_is_made_anew_has_nothing_of_the_old_one(
     wait_for(lambda: (one := state(made, "item")) is not None and one.rows_sent == 1)
     assert made.stop(daemon) == 0
     assert logged(made, "item") == [(9999, "new")]
+
+
+def test_a_table_that_is_replaced_while_it_is_read_is_read_anew(
+    pipeline: MakePipeline, database: Conninfo
+) -> None:
+    everything = {"publication.name": "everything", "publication.autocreate.mode": "disabled"}
+    run(database, "CREATE PUBLICATION everything FOR ALL TABLES", "CREATE TABLE other (id int)")
+    run(database, "ALTER TABLE other ADD PRIMARY KEY (id)")
+    slow = {"snapshot.max.threads": 1, "snapshot.rows.per.second.max": 500}
+    made = pipeline(**PAGES, **everything, **slow)
+    daemon = made.catch_up()
+
+    def being_read(before: TableState | None = None) -> TableState:
+        """The table's state, once some of it was read, if it is another one than before."""
+        while not ((found := state(made, "item")) and found.pages_done) or (
+            before is not None and found.oid == before.oid
+        ):
+            assert daemon.running, daemon.command.log_end()
+            time.sleep(0.1)
+        return found
+
+    run(database, *ITEM)
+    first = being_read()
+    run(database, "DROP TABLE item", ITEM[0], REPLACED.format("second"))
+    second = being_read(first)
+    assert made.stop(daemon) == 0
+    run(database, "DROP TABLE item", ITEM[0], REPLACED.format("third"))
+    daemon = made.start()
+    being_read(second)
+    wait_for(lambda: (one := state(made, "item")) is not None and one.phase is Phase.STREAMING)
+    made.wait_until_logged(made.wal_end(), daemon)
+    assert made.stop(daemon) == 0
+    assert logged(made, "item") == rows(database, "item")
 
 
 def test_a_table_that_is_renamed_before_all_of_it_was_read_never_gets_whole(
@@ -214,11 +249,31 @@ def test_a_right_that_is_revoked_costs_nobody_else_the_first_snapshot(
     assert logged(made, "item") == rows(database, "item")
 
 
+def test_a_right_that_is_missing_gives_a_blocking_snapshot_up(
+    pipeline: MakePipeline, database: Conninfo, reader: Conninfo, own: dict[str, object]
+) -> None:
+    run(database, f"GRANT SELECT ON item, other TO {reader['user']}")
+    run(database, "ALTER PUBLICATION own ADD TABLE item")
+    made = pipeline(source=reader, **own)
+    daemon = made.catch_up()
+    run(database, f"REVOKE SELECT ON item FROM {reader['user']}")
+    tell(made, ("execute-snapshot", {"type": "blocking", "data-collections": ["public.item"]}))
+    wait_for(lambda: "a blocking snapshot is given up" in daemon.command.log.read_text())
+    assert made.stop(daemon) == 0
+
+
+IDLE = {
+    "incremental.snapshot.watermarking.strategy": "read_only",
+    "heartbeat.source.interval.ms": 0,
+}
+
+
+@pytest.mark.parametrize("more", [{}, IDLE], ids=["messages", "read only, and nobody writes"])
 def test_a_table_is_reset_by_a_command_beside_the_daemon(
-    pipeline: MakePipeline, database: Conninfo
+    pipeline: MakePipeline, database: Conninfo, more: dict[str, object]
 ) -> None:
     run(database, *ITEM)
-    made = pipeline(**PAGES)
+    made = pipeline(**PAGES, **more)
     daemon = made.start()
     made.wait_until_logged(made.wal_end(), daemon)
     asked = made.millrace("snapshot", "public.item", "--reset")

@@ -1,0 +1,79 @@
+"""Tables that joined wait for transactions that were open, all of them by one question."""
+
+from concurrent.futures import Future
+from typing import cast
+
+from structlog.testing import capture_logs
+
+from cdc.errors import SourceUnreachableError
+from cdc.records.schema import TableName
+from cdc.records.state import SnapshotRequest
+from snapshots.elders import Elders
+from snapshots.windows import Job, WindowReader
+
+NAMES = [TableName("public", f"t{number}") for number in range(50)]
+REQUEST = SnapshotRequest(kind="initial", behind_xid=10)
+
+
+class Source:
+    """Answers at once which transaction is the oldest one."""
+
+    def __init__(self) -> None:
+        self.now, self.oldest, self.asked, self.is_there = 0.0, 5, 0, True
+        self.elders = Elders(cast("WindowReader", self), lambda: self.now)
+
+    def oldest_open(self) -> Job[int]:
+        self.asked += 1
+        job = Job[int]()
+        job.future = Future()
+        if self.is_there:
+            job.found = self.oldest
+            job.future.set_result(None)
+        else:
+            job.future.set_exception(SourceUnreachableError("gone", where="here"))
+        return job
+
+    def turns(self, seconds: float) -> bool:
+        """Let time go by; returns whether tables were to be asked for again."""
+        end, again = self.now + seconds, False
+        while self.now < end:
+            self.now += 0.01
+            if self.elders.turn():
+                again = True
+                assert not self.waits or not any(self.free())
+        return again
+
+    waits = False
+
+    def free(self) -> list[bool]:
+        return [self.elders.have_ended(name, REQUEST) for name in NAMES]
+
+
+def test_tables_wait_together() -> None:
+    source = Source()
+    assert not any(source.free())
+    source.waits = True
+    with capture_logs() as logs:
+        source.turns(10)
+    assert source.asked <= 21
+    (told,) = [one for one in logs if "can't be read yet" in one["event"]]
+    assert len(told["tables"]) == len(NAMES)
+    source.oldest, source.waits = 10, False
+    assert source.turns(1)
+    assert all(source.free())
+    asked = source.asked
+    assert not source.turns(10)  # nobody waits any more
+    assert source.asked == asked
+
+
+def test_a_question_that_fails_is_asked_again() -> None:
+    source = Source()
+    source.is_there = False
+    assert not any(source.free())
+    with capture_logs() as logs:
+        assert not source.turns(15)
+    assert {one["event"] for one in logs} >= {"can't look for open transactions"}
+    assert source.asked == 2
+    source.is_there, source.oldest = True, 11
+    assert source.turns(20)
+    assert all(source.free())
