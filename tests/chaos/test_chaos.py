@@ -25,6 +25,7 @@ def test_whatever_dies_the_log_is_what_was_committed(server_folder: Path) -> Non
     assert outcome.verdict.transactions > DURATION_S
 
 
+@pytest.mark.timeout(900)
 def test_a_daemon_that_acknowledges_before_kafka_has_committed_is_found_out(
     server_folder: Path,
 ) -> None:

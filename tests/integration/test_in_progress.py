@@ -158,7 +158,7 @@ def as_they_came(made: Translation, stream: ReplicationStream, end: Lsn) -> Iter
         stream.read(0.5)
         start, stop = stream.filled
         for used, some in records(made, stream.buffer, start, stop):
-            yield from some
+            yield from (one for one in some if one.key != END)
             start = used
         stream.used(start, made.received)
         stream.keep_alive()
@@ -174,7 +174,12 @@ def as_kept(connection: psycopg.Connection, folder: Path, publication: str) -> l
     ).fetchall()
     data = bytearray(b"".join(frame(Lsn.parse(lsn), message) for lsn, message in rows))
     made = translation(InProgress(folder, 0))
-    return [one for _, some in records(made, data, 0, len(data)) for one in some]
+    kept = [one for _, some in records(made, data, 0, len(data)) for one in some]
+    return [one for one in kept if one.key != END]
+
+
+END = b'{"prefix":"end"}'
+"""Of the message that lets the stream reach where it is to end; it may come in time, or not."""
 
 
 def current(opened: psycopg.Connection) -> Lsn:
