@@ -170,8 +170,8 @@ class TableStates:
         for state in map(self.states.__getitem__, asked):
             outcome = state.outcome
             if outcome is not None and outcome.signal and outcome.signal in asked[state.name]:
-                if outcome.status not in {"SUCCEEDED", "EMPTY"}:
-                    found[str(state.name)] = outcome.reason or outcome.status
+                if outcome.failure:
+                    found[str(state.name)] = outcome.failure
             elif not state.requests and state.phase is not Phase.STREAMING:
                 found[str(state.name)] = "it is gone, or was left out"
         return found

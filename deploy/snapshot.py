@@ -49,7 +49,6 @@ _LOOK_S: Final = 1.0
 """How often the daemon's own record is looked at, while it hasn't taken the request."""
 _PATIENCE_S: Final = 30.0
 _CHECK_S: Final = 5.0
-_READ: Final = frozenset({"SUCCEEDED", "EMPTY"})
 
 
 def is_captured(settings: Settings) -> bool:
@@ -286,10 +285,9 @@ class _Watch:
         if name not in self._taken:
             self._bars.begin(name, self._sizes.get(name, 0))
         self._taken.add(name)
-        reason = "" if outcome.status in _READ else outcome.reason or outcome.status
-        self._bars.done(name, outcome.rows, reason)
-        if reason:
-            self._refused.append(f"{name} ({reason})")
+        self._bars.done(name, outcome.rows, outcome.failure)
+        if outcome.failure:
+            self._refused.append(f"{name} ({outcome.failure})")
 
     def _check_taken(self, waited_s: float) -> None:
         """Raise NotDoneError where the daemon hasn't taken, or has passed over, the request."""

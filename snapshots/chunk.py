@@ -88,6 +88,12 @@ class Chunk(NamedTuple):
     read_us: int
 
 
+OPEN_REMEDY: Final = (
+    "it is read when they have ended: SELECT pid, xact_start, query FROM pg_stat_activity WHERE"
+    " backend_xid IS NOT NULL ORDER BY xact_start; and pg_prepared_xacts"
+)
+
+
 class AlteredError(Exception):
     """The table isn't as it was described."""
 
@@ -134,8 +140,7 @@ def read(
             raise TableLockedError(
                 "transactions are open that may have changed it before it was published",
                 where=f"table {known.table.name}",
-                remedy="it is read when they have ended: SELECT pid, xact_start, query FROM"
-                " pg_stat_activity WHERE backend_xid IS NOT NULL ORDER BY xact_start",
+                remedy=OPEN_REMEDY,
             )
         columns = [*(column.name for column in known.table.columns), "ctid"]
         conditions = known.table.row_filter, place.condition

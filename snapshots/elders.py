@@ -13,6 +13,7 @@ import structlog
 from cdc.errors import MillraceError
 from cdc.records.schema import TableName
 from cdc.records.state import SnapshotRequest
+from snapshots.chunk import OPEN_REMEDY
 from snapshots.windows import Job, WindowReader
 
 log = structlog.get_logger()
@@ -20,10 +21,6 @@ _LOOK_S: Final = 0.5
 _AGAIN_S: Final = 10.0
 """How often it is looked; and after that came to nothing."""
 _PATIENCE_S: Final = 2.0
-_REMEDY: Final = (
-    "SELECT pid, xact_start, query FROM pg_stat_activity WHERE backend_xid IS NOT NULL"
-    " ORDER BY xact_start; and pg_prepared_xacts"
-)
 
 
 class Elders:
@@ -41,9 +38,7 @@ class Elders:
 
     def have_ended(self, name: TableName, request: SnapshotRequest) -> bool:
         """Whether a table may be read; one that may not waits from here on."""
-        ended = request.behind_xid <= self._ended_below
-        if ended:
-            self._waiting.discard(name)
+        if request.behind_xid <= self._ended_below:
             return True
         if not self._waiting:
             self._since, self._is_told = self._clock(), False
@@ -66,6 +61,7 @@ class Elders:
                 raise error  # a bug of ours
             self._next = now + _AGAIN_S
             log.warning("can't look for open transactions", reason=error.what)
+            return False
         found = asked.found or 0
         if found > self._ended_below:
             self._ended_below = found
@@ -78,6 +74,6 @@ class Elders:
                 "tables can't be read yet: transactions are open that may have changed them before"
                 " they were published",
                 tables=tables,
-                remedy=_REMEDY,
+                remedy=OPEN_REMEDY,
             )
         return False

@@ -14,6 +14,7 @@ import psycopg
 from psycopg import sql
 
 from cdc.errors import MillraceError, SourceUnreachableError
+from cdc.postgres.catalog import new_xid
 from cdc.postgres.connection import query
 from cdc.postgres.failures import place
 from cdc.records.position import Lsn
@@ -34,7 +35,6 @@ _COMMIT_BYTES: Final = 40
 _SEGMENT_BYTES_MIN: Final = 1 << 20
 _WAITS_FOR_STANDBY: Final = "SELECT current_setting('synchronous_standby_names') <> ''"
 _NEWEST: Final = "SELECT pg_snapshot_xmax(pg_current_snapshot())::text"
-_STEP: Final = "SELECT pg_current_xact_id()"
 _OLDEST: Final = "SELECT pg_snapshot_xmin(pg_current_snapshot())::text"
 _HAS_ENDED: Final = "SELECT pg_snapshot_xmin(pg_current_snapshot()) >= %s::text::xid8"
 _WAIT_S: Final = 10.0
@@ -85,7 +85,7 @@ class Watermarks:
     def step(self, connection: psycopg.Connection) -> bool:
         """See to it that the WAL goes on, though nobody may write; returns True."""
         if self.is_read_only:  # what is written is the end of a transaction that did nothing
-            query(connection, _STEP)
+            new_xid(connection)
         return True
 
     def open(self, connection: psycopg.Connection, job: str, opened: str) -> None:

@@ -143,6 +143,11 @@ class SnapshotOutcome(BaseModel):
     rows: int = 0
     reason: str = ""
 
+    @property
+    def failure(self) -> str:
+        """Why not all was read; empty where it was."""
+        return "" if self.status in {"SUCCEEDED", "EMPTY"} else self.reason or self.status
+
 
 class TableState(BaseModel):
     """A table's topic and its snapshot: written with the rows that it speaks of.

@@ -154,11 +154,13 @@ def write(database: Conninfo, seed: int, *, notes: bool) -> None:
 
 def as_they_came(made: Translation, stream: ReplicationStream, end: Lsn) -> Iterator[Record]:
     """The stream's records up to there."""
-    while made.cursor.flush_lsn < end:
+    is_over = False
+    while made.cursor.flush_lsn < end or not is_over:
         stream.read(0.5)
         start, stop = stream.filled
         for used, some in records(made, stream.buffer, start, stop):
-            yield from (one for one in some if one.key != END)
+            yield from some
+            is_over = is_over or any(one.key == END for one in some)
             start = used
         stream.used(start, made.received)
         stream.keep_alive()
@@ -174,12 +176,11 @@ def as_kept(connection: psycopg.Connection, folder: Path, publication: str) -> l
     ).fetchall()
     data = bytearray(b"".join(frame(Lsn.parse(lsn), message) for lsn, message in rows))
     made = translation(InProgress(folder, 0))
-    kept = [one for _, some in records(made, data, 0, len(data)) for one in some]
-    return [one for one in kept if one.key != END]
+    return [one for _, some in records(made, data, 0, len(data)) for one in some]
 
 
 END = b'{"prefix":"end"}'
-"""Of the message that lets the stream reach where it is to end; it may come in time, or not."""
+"""Of the last message: a keepalive may say before that the stream has reached its place."""
 
 
 def current(opened: psycopg.Connection) -> Lsn:

@@ -64,6 +64,7 @@ def test_a_first_snapshot_comes_from_the_standby_and_waits_for_its_replay(
         with under_load(source) as load:
             daemon.wait_until(lambda: load.transactions > 50)
             daemon.wait_until(lambda: asked(standby, SESSIONS, WINDOWS) != 0)
+            daemon.wait_until(lambda: "tables can't be read yet" in daemon.command.log.read_text())
             time.sleep(0.5)
             unread = [one for one in made.tables() if one.table != "loose"]
             assert [bool(one.initial and not one.initial.read) for one in unread] == [True, True]

@@ -151,10 +151,10 @@ def test_the_command_alone_goes_on_with_what_is_paused_and_doesnt_wait_else(
     assert tables.is_to_read
 
 
-def test_two_of_a_table_are_two() -> None:
+def test_two_that_no_signal_has_asked_for_are_two() -> None:
     tables = Asked().tables
     for condition in ("x", "y"):
-        assert len(tables.ask(["public.a", "public.b"], condition, signal=condition)) == 2
+        assert len(tables.ask(["public.a", "public.b"], condition, signal="")) == 2
     first, second = tables.states[A].requests
     assert not first.is_same(second)
     begun = first.model_copy(update={"rows": 5})
