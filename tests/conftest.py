@@ -31,8 +31,9 @@ def here(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.hookimpl(tryfirst=True)  # xdist looks at the groups in a hook of its own
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Let one worker have all tests of the Spark and search server that they share."""
+    """Let one worker have all tests that share a search server, and one the others of Spark."""
     for item in items:
-        shares = isinstance(item, pytest.Function) and "opensearch" in item.fixturenames
-        if shares or item.get_closest_marker("spark"):
-            item.add_marker(pytest.mark.xdist_group("sinks"))
+        if isinstance(item, pytest.Function) and "opensearch" in item.fixturenames:
+            item.add_marker(pytest.mark.xdist_group("search"))
+        elif item.get_closest_marker("spark"):
+            item.add_marker(pytest.mark.xdist_group("lakehouse"))
