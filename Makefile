@@ -73,7 +73,7 @@ stop:
 
 ## test [TESTS=path]    lint, then the tests
 test: setup registry lint
-	$(RUN) -m pytest $(or $(TESTS),-n 4 --dist loadgroup)
+	$(RUN) -m pytest $(or $(TESTS),-n 3 --dist loadgroup)
 
 ## golden [CASES=dir]   recorded cases of a real Debezium against the daemon; NAMES="a b": only these
 golden: setup

@@ -97,7 +97,14 @@ def _memory() -> Iterator[Path]:
 
 
 def _give_way(process: Process) -> None:
-    """Let it have what the others leave of the processors: it would be on another machine."""
+    """Let it have what the others leave of the processors: it would be on another machine.
+
+    Each server is a session of its own, and sessions are weighed against each other before their
+    threads are (sched(7), "The autogroup feature"): so both are told.
+    """
+    session = Path(f"/proc/{process.pid}/autogroup")
+    if session.exists():
+        session.write_text("19", encoding="ascii")
     for thread in Path(f"/proc/{process.pid}/task").iterdir():
         os.sched_setscheduler(int(thread.name), os.SCHED_IDLE, os.sched_param(0))
 
