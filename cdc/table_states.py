@@ -172,7 +172,7 @@ class TableStates:
             if outcome is not None and outcome.signal and outcome.signal in asked[state.name]:
                 if outcome.failure:
                     found[str(state.name)] = outcome.failure
-            elif not state.requests and state.phase is not Phase.STREAMING:
+            elif state.is_left_unread:
                 found[str(state.name)] = "it is gone, or was left out"
         return found
 

@@ -65,6 +65,8 @@ class TableStatus(BaseModel):
     table: str
     topic: str
     phase: Phase
+    left_unread: bool = False
+    """Whether nobody reads the rest: the table is gone, or was left out."""
     percent: float
     rows: int
     bytes_done: int | None = None
@@ -175,6 +177,7 @@ def _table(state: TableState) -> TableStatus:
         table=str(state.name),
         topic=state.topic,
         phase=state.phase,
+        left_unread=state.is_left_unread,
         percent=100.0 * state.share_read,
         rows=state.rows_sent,
         bytes_done=state.pages_done * state.block_bytes if state.block_bytes else None,
@@ -350,7 +353,9 @@ def render(status: Status) -> Group:
 def _snapshot_text(table: TableStatus) -> str:
     """How far the table's rows are in the log, and what is being read again."""
     text = "complete"
-    if table.phase is not Phase.STREAMING:
+    if table.left_unread:
+        text = "not all of it was read: it is gone, or was left out"
+    elif table.phase is not Phase.STREAMING:
         text = f"{table.percent:.0f} %{_bytes_text(table)}{_pace_text(table)}"
     for one in table.requests:
         percent = f"{one.percent:.0f} %{_bytes_text(table)}"

@@ -197,6 +197,11 @@ class TableState(BaseModel):
         return next((one for one in self.requests if one.kind == "initial"), None)
 
     @property
+    def is_left_unread(self) -> bool:
+        """Whether rows of it are missing that nobody reads: it is gone, or was left out."""
+        return not self.requests and self.phase is not Phase.STREAMING
+
+    @property
     def share_read(self) -> float:
         """How much of it the read under way has, from 0 to 1; with none, whether it is whole."""
         if not self.requests and self.phase is Phase.STREAMING:

@@ -2,10 +2,10 @@
 
 from cdc.records.position import Lsn
 from cdc.records.state import Phase, SnapshotRequest, TableState
-from deploy.status import _table
+from deploy.status import _snapshot_text, _table
 
 
-def _state(phase: Phase, request: SnapshotRequest) -> TableState:
+def _state(phase: Phase, *requests: SnapshotRequest) -> TableState:
     return TableState(
         namespace="public",
         table="t",
@@ -18,7 +18,7 @@ def _state(phase: Phase, request: SnapshotRequest) -> TableState:
         rows_sent=500,
         pages_total=10,
         pages_done=5,
-        requests=(request,),
+        requests=requests,
         begun_ms=1_000,
         ts_ms=11_000,
     )
@@ -29,3 +29,12 @@ def test_a_tables_own_pace_is_that_of_its_first_snapshot() -> None:
     assert (first.rows_per_s, first.left_s) == (50.0, 10.0)
     again = _table(_state(Phase.STREAMING, SnapshotRequest(kind="incremental", order=1)))
     assert (again.rows_per_s, again.left_s) == (None, None)
+
+
+def test_a_table_that_went_while_it_was_read_has_no_progress_to_show() -> None:
+    read = _table(_state(Phase.SNAPSHOT, SnapshotRequest(kind="initial")))
+    assert (read.left_unread, _snapshot_text(read)[:4]) == (False, "50 %")
+    gone = _table(_state(Phase.SNAPSHOT))
+    assert gone.left_unread
+    assert _snapshot_text(gone) == "not all of it was read: it is gone, or was left out"
+    assert not _table(_state(Phase.STREAMING)).left_unread
