@@ -19,6 +19,7 @@ from deploy.local.kafka import Kafka
 from deploy.local.pipeline import Pipeline
 from deploy.local.postgres import Postgres
 from deploy.local.processes import Process, ServerError
+from tests.fixtures.forked import ForkedPipeline
 from tests.golden import records
 from tests.golden.case import EXPECTED, HERE, Case
 from tests.golden.psql import Sql
@@ -78,7 +79,7 @@ class Runner:
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
         with self._database() as database:
-            pipeline = Pipeline(
+            pipeline = ForkedPipeline(
                 folder,
                 database,
                 self._kafka.client_options(),

@@ -10,10 +10,12 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from confluent_kafka.admin import AdminClient
 
 from deploy.local.kafka import Kafka
 from deploy.local.postgres import Postgres
-from tests.golden.case import CASES, find
+from tests.fixtures.kafka import delete_topics
+from tests.golden.case import CASES, Case, find
 from tests.golden.pending import REASONS
 from tests.golden.runner import PARALLEL, Outcome, Runner
 
@@ -37,6 +39,7 @@ def outcomes(
     request: pytest.FixtureRequest,
     postgres: Postgres,
     kafka: Kafka,
+    kafka_admin: AdminClient,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[dict[str, Future[Outcome]]]:
     """Run the cases of the tests that were selected, several at a time."""
@@ -51,6 +54,7 @@ def outcomes(
     with ThreadPoolExecutor(PARALLEL) as executor:
         yield {case.name: executor.submit(runner.run, case) for case in selected}
         executor.shutdown(cancel_futures=True)
+    delete_topics(kafka_admin, *{Case.read(folder).prefix for folder in selected})
 
 
 @pytest.mark.parametrize("name", [_param(name) for name in ALL])
