@@ -145,6 +145,7 @@ def _with_daemon(
     from cdc.wal.compiled import warn_if_pure
     from deploy.console import ConsoleObserver, configure_logging
     from deploy.health import HealthServer
+    from deploy.metrics import daemon_registry
     from snapshots.channel import open_channel
     from snapshots.initial import InitialSnapshot
     from snapshots.pace import Pace
@@ -167,7 +168,8 @@ def _with_daemon(
     ):
         daemon = Daemon(settings, backfill, observer, partial(open_channel, pace))
         if answers and settings.health.listen is not None:
-            stack.enter_context(HealthServer(settings.health.listen, daemon.health))
+            metrics = daemon_registry(daemon.health, daemon.letters)
+            stack.enter_context(HealthServer(settings.health.listen, daemon.health, metrics))
         with contextlib.suppress(StoppedError):
             use(daemon, *arguments, stop)
         return stop.is_set()

@@ -3,7 +3,7 @@
 import random
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from uuid import uuid4
@@ -67,6 +67,11 @@ class Daemon:
         self._refusals = Refusals()
         self._in_progress = True
         """Whether large transactions may be sent before they have ended."""
+
+    @property
+    def letters(self) -> Mapping[str, int]:
+        """Table → how many dead letters were made since this process began."""
+        return self._refusals.letters
 
     def run(self, stop: threading.Event) -> None:
         """Capture until stopped; raises a MillraceError that starting over doesn't mend."""

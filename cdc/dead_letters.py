@@ -8,6 +8,7 @@ docs/decisions/0008-dead-letters.md.
 import struct
 import time
 import uuid
+from collections import Counter
 from collections.abc import Callable, Container, Iterable, Mapping
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
@@ -81,6 +82,8 @@ class Refusals:
         self.known: dict[tuple[str, str, bytes | None], str] = {}
         """Position, topic and key of those that were found → the reason."""
         self.suspects: Suspects | None = None
+        self.letters: Counter[str] = Counter()
+        """Table → how many letters were made since the daemon began."""
         self._searches = 0
         self._end = ""
         """The last position that was ever suspect."""
@@ -269,6 +272,7 @@ class DeadLetters:
         return min(PIECE_BYTES_MAX, takes.bytes_max // 2) if takes else PIECE_BYTES_MAX
 
     def _tell(self, head: DeadLetter) -> None:
+        self._refusals.letters[head.table] += 1
         now = time.monotonic()
         if self._told.get(head.table, 0.0) > now:
             return

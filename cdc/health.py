@@ -8,7 +8,7 @@ loop, the slot's watch, and whoever answers.
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 from typing import Any, Final, NamedTuple, Protocol
 
@@ -17,7 +17,7 @@ from cdc.postgres.described import TableDescription
 from cdc.postgres.slot import SlotState
 from cdc.records.position import Lsn
 from cdc.records.schema import TableName
-from cdc.records.state import Progress
+from cdc.records.state import Progress, TableState
 
 LIVE_S: Final = 120.0
 """The loop counts as hung after so long; all that it waits for by itself is bounded below that."""
@@ -72,10 +72,18 @@ class Health:
         self._flushed = Lsn(0)
         self._awaited: Heartbeat | None = None
         self._arrived: Heartbeat | None = None
-        self._took_s = 0.0
         self._tables: dict[TableName, float] = {}
-        self._slot: SlotState | None = None
         self._fault: tuple[str, float] | None = None
+        self.faults = 0
+        """How many faults the daemon has started over after."""
+        self.round_trip_s: float | None = None
+        """How long the last heartbeat took to come round."""
+        self.slot: SlotState | None = None
+        """The slot, as the watch has seen it last."""
+        self.progress: Progress | None = None
+        """How far the log is."""
+        self.states: Mapping[TableName, TableState] = {}
+        """The tables' states, which the main loop changes."""
 
     def turned(self) -> None:
         """Tell that the main loop goes on, or waits for something that it knows."""
@@ -92,11 +100,12 @@ class Health:
     def failed(self, reason: str) -> None:
         """Tell why the daemon starts over."""
         self._fault = reason, self._clock()
+        self.faults += 1
         self.entered(Stage.STARTING)
 
     def slot_seen(self, state: SlotState) -> None:
         """Tell how the slot is at the server."""
-        self._slot = state
+        self.slot = state
 
     def written(self, heartbeat: Heartbeat) -> None:
         """Tell of something that the source has now; while one is awaited, others don't matter."""
@@ -115,6 +124,7 @@ class Health:
         """Take in that a batch is durable."""
         with self._lock:
             self.stage = Stage.STREAMING  # also after a snapshot in between
+            self.progress = progress
             self._flushed = progress.flush_lsn
             self._arrive()
         self._observer.streaming(progress)
@@ -135,7 +145,7 @@ class Health:
 
     def _arrive(self) -> None:
         if self._awaited is not None and self._flushed >= self._awaited.lsn:
-            self._took_s = self._clock() - self._awaited.at
+            self.round_trip_s = self._clock() - self._awaited.at
             self._arrived, self._awaited = self._awaited, None
 
     @property
@@ -165,7 +175,7 @@ class Health:
 
     def report(self) -> dict[str, Any]:
         """All of it, as JSON has it; times in seconds."""
-        now, unready, arrived, slot = self._clock(), self.unready, self._arrived, self._slot
+        now, unready, arrived, slot = self._clock(), self.unready, self._arrived, self.slot
         found: dict[str, Any] = {
             "ready": unready is None,
             "live": self.is_live,
@@ -176,10 +186,10 @@ class Health:
         if self.stage is Stage.SNAPSHOT and self._tables:
             done = sum(list(self._tables.values())) / len(self._tables)
             found["snapshot_percent"] = round(100 * done, 1)
-        if arrived is not None:
+        if arrived is not None and self.round_trip_s is not None:
             found["round_trip"] = {
                 "sent_s_ago": round(now - arrived.at, 1),
-                "took_s": round(self._took_s, 3),
+                "took_s": round(self.round_trip_s, 3),
             }
         if slot is not None:
             found["slot"] = {

@@ -97,6 +97,7 @@ class Session:
         self.tables = open_tables(
             self._settings, self._system, self._topics, self._sql, self._stack, self._refusals
         )
+        self._health.progress, self._health.states = self._progress, self.tables.states
         if self._progress is None or self._progress.is_first_start:
             start.check_untouched(self.tables.states, [table.name for table in self._described])
         if not again:  # one gap after the other can be mended so

@@ -14,7 +14,14 @@ from typing import Final, Self
 import psycopg
 import structlog
 
-from cdc.errors import MillraceError, SlotInUseError, SlotLagError, SourceError, TableLockedError
+from cdc.errors import (
+    MillraceError,
+    PublicationError,
+    SlotInUseError,
+    SlotLagError,
+    SourceError,
+    TableLockedError,
+)
 from cdc.health import Health, Heartbeat, Stage
 from cdc.metadata import SOURCE_HEARTBEAT
 from cdc.postgres import risks, slot
@@ -142,7 +149,7 @@ class SlotWatch:
         self._next_risks = now + RISKS_S
         try:
             found = set(risks.find_risks(connection, self._source, self._capture))
-        except TableLockedError:
+        except (PublicationError, TableLockedError):
             return  # PostgreSQL looks into each published table: another time
         for text in sorted(found - self._risks):
             log.warning(text)

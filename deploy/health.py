@@ -1,7 +1,8 @@
-"""The daemon's health → HTTP, for Kubernetes, systemd's friends and load balancers.
+"""The daemon's health and metrics → HTTP, for Kubernetes, Prometheus and load balancers.
 
-``/health/live`` and ``/health/ready`` answer 200 or 503, with the same JSON, which says why. A
-thread of its own answers, so that it does so whatever the daemon waits for.
+``/health/live`` and ``/health/ready`` answer 200 or 503, with the same JSON, which says why;
+``/metrics`` in Prometheus' formats. A thread of its own answers, so that it does so whatever the
+daemon waits for.
 """
 
 import json
@@ -13,6 +14,9 @@ from http.server import BaseHTTPRequestHandler
 from socketserver import ThreadingTCPServer
 from types import TracebackType
 from typing import Any, Final, Self
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.exposition import choose_encoder
 
 from cdc.errors import ConfigError
 from cdc.health import Health
@@ -26,11 +30,12 @@ class HealthServer(ThreadingTCPServer):
     daemon_threads = True
     allow_reuse_address = True
 
-    def __init__(self, listen: str, health: Health) -> None:
+    def __init__(self, listen: str, health: Health, metrics: CollectorRegistry) -> None:
         host, _, port = listen.rpartition(":")
         host = host.strip("[]")
         self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self.health = health
+        self.metrics = metrics
         try:
             super().__init__((host, int(port)), _Handler)
         except OSError as error:
@@ -67,15 +72,20 @@ class _Handler(BaseHTTPRequestHandler):
     sys_version = ""
 
     def do_GET(self) -> None:
-        asked = _ASKED.get(self.path.partition("?")[0].rstrip("/"))
-        if asked is None:
+        path = self.path.partition("?")[0].rstrip("/")
+        if path == "/metrics":
+            encode, kind = choose_encoder(self.headers.get("Accept", ""))
+            self._answer(HTTPStatus.OK, kind, encode(self.server.metrics))
+        elif (asked := _ASKED.get(path)) is not None:
+            report = self.server.health.report()
+            status = HTTPStatus.OK if report[asked] else HTTPStatus.SERVICE_UNAVAILABLE
+            self._answer(status, "application/json", json.dumps(report).encode() + b"\n")
+        else:
             self.send_error(HTTPStatus.NOT_FOUND)
-            return
-        report = self.server.health.report()
-        status = HTTPStatus.OK if report[asked] else HTTPStatus.SERVICE_UNAVAILABLE
-        body = json.dumps(report).encode() + b"\n"
+
+    def _answer(self, status: HTTPStatus, kind: str, body: bytes) -> None:
         self.send_response(status)
-        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Type", kind)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         if self.command != "HEAD":

@@ -91,7 +91,7 @@ class SinkStatus(BaseModel):
 
 
 class Status(BaseModel):
-    """Everything that ``millrace status`` shows. ``lag_s`` of the daemon: see ``_log_lag_s``."""
+    """Everything that ``millrace status`` shows. ``lag_s`` of the daemon: see ``log_lag_s``."""
 
     slot: SlotStatus | None = None
     position: str | None = None
@@ -141,8 +141,8 @@ def collect(settings: Settings) -> Status:
         epoch=progress.position.epoch if progress else None,
         timeline=progress.timeline if progress else None,
         events=progress.events if progress else 0,
-        lag_s=_log_lag_s(progress, found),
-        tables=[_table(state) for state in states],
+        lag_s=log_lag_s(progress, found.lag_bytes) if progress and found else None,
+        tables=[table_status(state) for state in states],
         dead_letters=Counter(one.table for one in letters.values() if one.outcome is None),
         sinks=[sink for sink in sinks if sink is not None],
         problems=problems,
@@ -169,7 +169,8 @@ def _slot(settings: Settings, problems: list[str]) -> SlotStatus | None:
     )
 
 
-def _table(state: TableState) -> TableStatus:
+def table_status(state: TableState) -> TableStatus:
+    """How far a table's rows are in the log, by its state there."""
     # Of a whole table, what is counted is of another read, which tells its own pace.
     begun_ms = state.begun_ms if state.initial else 0
     rate, left_s = _pace(state.rows_sent, state.share_read, begun_ms, state.ts_ms)
@@ -190,7 +191,8 @@ def _table(state: TableState) -> TableStatus:
 
 def _request(state: TableState, request: SnapshotRequest) -> RequestStatus:
     share = state.share_of(request)
-    rate, left_s = _pace(request.rows, share, request.begun_ms, state.ts_ms)
+    begun_ms = request.begun_ms or (state.begun_ms if request.kind == "initial" else 0)
+    rate, left_s = _pace(request.rows, share, begun_ms, state.ts_ms)
     return RequestStatus(
         signal=request.signal,
         type=request.kind,
@@ -210,14 +212,14 @@ def _pace(rows: int, share: float, begun_ms: int, ts_ms: int) -> tuple[float | N
     return rows / took_s, took_s * (1 - share) / share
 
 
-def _log_lag_s(progress: Progress | None, found: SlotStatus | None) -> float | None:
-    """How old the newest thing is that the log may lack, in seconds.
+def log_lag_s(progress: Progress, lag_bytes: int) -> float | None:
+    """How old the newest thing is that the log may lack, in seconds; None before it streams.
 
     With WAL to go: since the commit last recorded, or since a keepalive said that all was read.
     """
-    if progress is None or progress.phase is not Phase.STREAMING or found is None:
+    if progress.phase is not Phase.STREAMING:
         return None
-    if found.lag_bytes == 0:
+    if lag_bytes == 0:
         return 0.0
     read_all_until_ms = progress.ts_ms if progress.position.index == 0 else 0
     return max(0.0, time.time() - max(progress.cut_ts_us / 1e6, read_all_until_ms / 1e3))
@@ -358,6 +360,8 @@ def _snapshot_text(table: TableStatus) -> str:
     elif table.phase is not Phase.STREAMING:
         text = f"{table.percent:.0f} %{_bytes_text(table)}{_pace_text(table)}"
     for one in table.requests:
+        if one.type == "initial" and not one.paused:
+            continue  # that is what was told
         percent = f"{one.percent:.0f} %{_bytes_text(table)}"
         pace = " paused" if one.paused else _pace_text(one).removeprefix(",")
         text += f"\n{one.type}: {percent}, {one.rows:,} rows,{pace}".rstrip(",")

@@ -17,7 +17,7 @@ import psycopg
 
 from cdc.faults import FaultPoint, reach
 from cdc.postgres.captured import captured_tables, described_tables
-from cdc.postgres.connection import connect
+from cdc.postgres.connection import connect, current_wal_end
 from cdc.postgres.described import CapturedTable, TableDescription
 from cdc.records.position import Lsn
 from cdc.records.schema import TableName
@@ -95,7 +95,9 @@ class WindowReader:
         """Describe a table, as it is behind what was streamed, or later."""
 
         def act(connection: psycopg.Connection) -> Known:
-            self._await(connection, streamed)
+            # The primary may have shown it to us before the stream has come there.
+            made = current_wal_end(self._own.sessions.marking) if self._standby else streamed
+            self._await(connection, max(streamed, made))
             return chunk.look(connection, self._settings, table)
 
         return self._start(act)

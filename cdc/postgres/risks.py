@@ -1,13 +1,14 @@
 """Server and publication → what doesn't keep us from capturing, but isn't what the user wants."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Final
 
 import psycopg
 
 from cdc.modes import Patterns
 from cdc.postgres import connection as connections
+from cdc.postgres.captured import captured_tables
 from cdc.postgres.connection import query
 from cdc.postgres.preflight import alter_identity
 from cdc.records.schema import TableName
@@ -73,22 +74,30 @@ def find_risks(
             f"publication {settings.publication_name} has tables without a replica identity, on"
             f" which UPDATE and DELETE fail; let their owner run{''.join(lines)}"
         )
-    if settings.publication_autocreate_mode == "filtered":
-        yield from _unmatched(connection, settings.table_include_list)
+    if settings.publication_autocreate_mode == "filtered" or settings.lossless:
+        yield from _unmatched(connection, settings)
 
 
-def _unmatched(connection: psycopg.Connection, entries: Sequence[str]) -> Iterator[str]:
+def _unmatched(connection: psycopg.Connection, settings: CaptureSettings) -> Iterator[str]:
     """Entries of table.include.list that capture nothing: of a view, say, there is no WAL."""
-    relations = query(connection, _RELATIONS) if entries else []
+    entries = settings.table_include_list
+    kinds = dict(query(connection, _RELATIONS)) if entries else {}
+    reason = "PostgreSQL publishes changes of ordinary and partitioned tables"
+    if entries and settings.publication_autocreate_mode != "filtered":
+        published = {str(table.name) for table in captured_tables(connection, settings)}
+        kinds = {
+            name: "" if name in published else kind or "not in the publication"
+            for name, kind in kinds.items()
+        }
+        reason = f"only what publication {settings.publication_name} has is captured"
     for entry in entries:
         pattern = Patterns((entry,))
-        kinds = {name: kind for name, kind in relations if pattern.match(name)}
-        if "" in kinds.values():
+        found = {name: kind for name, kind in sorted(kinds.items()) if pattern.match(name)}
+        if "" in found.values():
             continue
-        named = [f"{name} is {kind}" for name, kind in sorted(kinds.items())[:_NAMED_MAX]]
-        more = f", and {len(kinds) - _NAMED_MAX} others" if len(kinds) > _NAMED_MAX else ""
+        named = [f"{name} is {kind}" for name, kind in found.items()][:_NAMED_MAX]
+        more = f", and {len(found) - _NAMED_MAX} others" if len(found) > _NAMED_MAX else ""
         yield (
             f"the entry {entry} of table.include.list captures nothing:"
-            f" {', '.join(named) or 'no table has such a name'}{more}; PostgreSQL publishes changes"
-            " of ordinary and partitioned tables"
+            f" {', '.join(named) or 'no table has such a name'}{more}; {reason}"
         )

@@ -3,6 +3,7 @@
 Nothing is missing and nothing is there twice afterwards: the log is the source.
 """
 
+import itertools
 import random
 import threading
 import time
@@ -42,6 +43,7 @@ class Load:
         self._conninfo = make_conninfo(**database)
         self._stop = threading.Event()
         self._choose = random.Random(3)  # noqa: S311 (repeatable is what it has to be)
+        self._ids = itertools.count(100_000)
         self.transactions = 0
 
     def run(self) -> None:
@@ -54,7 +56,8 @@ class Load:
 
     def _change(self, connection: psycopg.Connection) -> None:
         while not self._stop.wait(0.01):
-            one, fresh = self._choose.randint(1, 600), 100_000 + self.transactions
+            # Another ID each time: one whose connection was lost may have been committed.
+            one, fresh = self._choose.randint(1, 600), next(self._ids)
             with connection.transaction():
                 connection.execute("UPDATE item SET n = n + 1 WHERE id = %s", [one])
                 connection.execute("INSERT INTO pair VALUES (%s, 'new', 1)", [fresh])

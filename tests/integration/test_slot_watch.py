@@ -201,6 +201,29 @@ def test_an_entry_that_captures_nothing_is_told(database: Conninfo) -> None:
     assert r"entry public\.t " not in told
 
 
+def test_an_entry_that_ones_own_publication_hasnt_is_told(database: Conninfo) -> None:
+    captured: dict[str, object] = {
+        "publication_name": "own",
+        "publication_autocreate_mode": "disabled",
+        "table_include_list": (r"public\.t", "public.other", "public.part"),
+    }
+    run(
+        database,
+        "CREATE TABLE t (id int PRIMARY KEY)",
+        "CREATE TABLE other (id int PRIMARY KEY)",
+        "CREATE TABLE split (id int PRIMARY KEY) PARTITION BY RANGE (id)",
+        "CREATE TABLE part PARTITION OF split DEFAULT",
+        "CREATE PUBLICATION own FOR TABLE t, part",
+    )
+    made(database, **captured)
+    with capture_logs() as logs, watched(database, **captured) as health:
+        until(lambda: health._awaited)
+    told = [entry["event"] for entry in logs if "captures nothing" in entry["event"]]
+    (text,) = told
+    assert "entry public.other of table.include.list captures nothing" in text
+    assert "public.other is not in the publication; only what publication own has" in text
+
+
 def test_a_table_whose_updates_begin_to_fail_is_told_while_we_run(
     database: Conninfo, monkeypatch: pytest.MonkeyPatch
 ) -> None:

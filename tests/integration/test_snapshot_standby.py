@@ -11,11 +11,16 @@ from psycopg.conninfo import make_conninfo
 
 from cdc.errors import SourceSettingError, SourceUnreachableError
 from cdc.postgres.connection import connect, current_wal_end
+from cdc.postgres.described import CapturedTable
 from cdc.records.position import Lsn
+from cdc.records.schema import TableName
 from deploy.local.accounts import run_folder
 from deploy.local.kafka import Kafka
 from deploy.local.postgres import Postgres
 from snapshots import standby as standbys
+from snapshots.pace import Pace
+from snapshots.watermarks import Watermarks
+from snapshots.windows import WindowReader
 from tests.faults.test_failover import two_servers
 from tests.faults.test_gaps import run
 from tests.faults.test_killed_daemon import SCHEMA, assert_log_is_the_source
@@ -97,3 +102,36 @@ def test_who_isnt_a_standby_of_the_source_isnt_read(
             standbys.await_replay(two, Lsn.parse("7FFFFFFF/0"), lambda _: True)
         with pytest.raises(SourceUnreachableError, match="is none any more"):
             standbys.await_replay(one, Lsn(1), lambda _: False)
+
+
+def test_a_table_is_looked_up_once_the_standby_has_it_whatever_was_streamed(
+    servers: tuple[Postgres, Postgres], tmp_path: Path
+) -> None:
+    """The primary shows a table to us as soon as it is there: the stream may come later."""
+    primary, standby = servers
+    sections = {"snapshot_source": {"port": str(standby.port)}}
+    settings = RunningPipeline(
+        tmp_path,
+        primary.conninfo(),
+        {"bootstrap.servers": "127.0.0.1:1"},
+        prefix="standby",
+        capture={"publication.name": "young"},
+        sections=sections,
+    ).settings
+    asked(standby, "SELECT pg_wal_replay_pause()::text")
+    reader = WindowReader(settings, Watermarks(settings.capture, None), Pace())
+    try:
+        run(primary.conninfo(), "CREATE TABLE young (id int PRIMARY KEY)")
+        run(primary.conninfo(), "CREATE PUBLICATION young FOR TABLE young")
+        oid = asked(primary, "SELECT 'young'::regclass::oid")
+        assert isinstance(oid, int)
+        job = reader.look(CapturedTable(oid, TableName("public", "young")), Lsn(0))
+        time.sleep(0.5)
+        assert not job.future.done()
+        asked(standby, "SELECT pg_wal_replay_resume()::text")
+        job.future.result(30)
+        assert job.found is not None
+        assert job.found.table.oid == oid
+    finally:
+        asked(standby, "SELECT pg_wal_replay_resume()::text")
+        reader.close()

@@ -7,6 +7,7 @@ from http.client import HTTPConnection
 from unittest.mock import Mock
 
 import pytest
+from prometheus_client import CollectorRegistry
 
 from deploy.health import HealthServer
 from deploy.local.ports import reserve_port
@@ -17,7 +18,7 @@ def test_a_client_that_goes_away_is_nothing_to_tell(
 ) -> None:
     port, handled = reserve_port(), threading.Event()
     monkeypatch.setattr(HealthServer, "close_request", lambda *_: handled.set())
-    with HealthServer(f"127.0.0.1:{port}", Mock()):
+    with HealthServer(f"127.0.0.1:{port}", Mock(), CollectorRegistry()):
         with socket.create_connection(("127.0.0.1", port)) as client:
             client.send(b"GET /health")
             # Closed so, it resets the connection, as some load balancers' checks do.
@@ -29,7 +30,7 @@ def test_a_client_that_goes_away_is_nothing_to_tell(
 def test_probes_that_ask_for_the_head_alone_get_it() -> None:
     port, health = reserve_port(), Mock()
     health.report.return_value = {"live": True, "ready": False}
-    with HealthServer(f"127.0.0.1:{port}", health):
+    with HealthServer(f"127.0.0.1:{port}", health, CollectorRegistry()):
         connection = HTTPConnection("127.0.0.1", port, timeout=5)
         connection.request("HEAD", "/health/ready")
         answer = connection.getresponse()

@@ -1,0 +1,153 @@
+"""The daemon's health, log and snapshots → metrics, as Prometheus reads them.
+
+Names and units follow https://prometheus.io/docs/practices/naming/. What is told of tables is what
+`millrace status` tells, as the daemon knows it: nobody is asked when somebody looks.
+"""
+
+from collections.abc import Iterator, Mapping
+
+from prometheus_client import CollectorRegistry, ProcessCollector
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+
+from cdc.health import Health, Stage
+from cdc.records.state import Phase
+from deploy.status import TableStatus, log_lag_s, table_status
+
+
+def daemon_registry(health: Health, letters: Mapping[str, int]) -> CollectorRegistry:
+    """All metrics of a daemon; ``letters``: table → how many dead letters it has made."""
+    registry = CollectorRegistry()
+    registry.register(_DaemonCollector(health, letters))
+    ProcessCollector(registry=registry)
+    return registry
+
+
+class _DaemonCollector(Collector):
+    def __init__(self, health: Health, letters: Mapping[str, int]) -> None:
+        self._health = health
+        self._letters = letters
+
+    def collect(self) -> Iterator[Metric]:
+        yield from self._daemon()
+        yield from self._log()
+        yield from self._slot()
+        tables = [table_status(state) for state in list(self._health.states.values())]
+        yield from _tables(tables)
+        yield from _snapshots(tables)
+
+    def _daemon(self) -> Iterator[Metric]:
+        health = self._health
+        phase = GaugeMetricFamily(
+            "millrace_phase", "1 for what the daemon is at.", labels=["phase"]
+        )
+        for stage in Stage:
+            phase.add_metric([stage], stage is health.stage)
+        yield phase
+        yield _gauge("live", "Whether the main loop turns.", health.is_live)
+        yield _gauge(
+            "ready", "Whether it streams, and what was written came round.", health.unready is None
+        )
+        yield CounterMetricFamily(
+            "millrace_faults", "Faults that it has started over after.", value=health.faults
+        )
+        if health.round_trip_s is not None:
+            yield _gauge(
+                "heartbeat_round_trip_seconds",
+                "From the source through Kafka: the last heartbeat's time.",
+                health.round_trip_s,
+            )
+        letters = CounterMetricFamily(
+            "millrace_dead_letters", "Dead letters made by this process.", labels=["table"]
+        )
+        for table, count in list(self._letters.items()):
+            letters.add_metric([table], count)
+        yield letters
+
+    def _log(self) -> Iterator[Metric]:
+        progress, slot = self._health.progress, self._health.slot
+        if progress is None:
+            return
+        yield CounterMetricFamily(
+            "millrace_log_events",
+            "Data records ever written to the log, by all daemons.",
+            value=progress.events,
+        )
+        yield _gauge("log_epoch", "The history that the log is in.", progress.position.epoch)
+        yield _gauge(
+            "log_flush_lsn", "The log has all WAL up to there (bytes).", progress.flush_lsn
+        )
+        if progress.cut_ts_us:
+            yield _gauge(
+                "log_commit_timestamp_seconds",
+                "When the last transaction was committed that the log has whole.",
+                progress.cut_ts_us / 1e6,
+            )
+        if slot is not None and (lag_s := log_lag_s(progress, slot.lag_bytes)) is not None:
+            yield _gauge("log_lag_seconds", "Age of the newest thing that it may lack.", lag_s)
+
+    def _slot(self) -> Iterator[Metric]:
+        slot = self._health.slot
+        if slot is None:
+            return
+        yield _gauge("slot_lag_bytes", "WAL that isn't acknowledged yet.", slot.lag_bytes)
+        yield _gauge("slot_retained_bytes", "WAL that is kept for the slot.", slot.retained_bytes)
+        if slot.safe_wal_size is not None:
+            yield _gauge(
+                "slot_safe_wal_bytes",
+                "WAL that may still be written before PostgreSQL gives the slot up.",
+                slot.safe_wal_size,
+            )
+        status = GaugeMetricFamily(
+            "millrace_slot_wal_status", "1 for pg_replication_slots' value.", labels=["wal_status"]
+        )
+        status.add_metric([slot.wal_status or "unknown"], 1)
+        yield status
+
+
+def _tables(tables: list[TableStatus]) -> Iterator[Metric]:
+    whole = GaugeMetricFamily(
+        "millrace_table_whole", "Whether the log has all of the table's rows.", labels=["table"]
+    )
+    rows = GaugeMetricFamily(
+        "millrace_table_snapshot_rows", "Rows that its snapshot has brought.", labels=["table"]
+    )
+    for table in tables:
+        whole.add_metric([table.table], table.phase is Phase.STREAMING)
+        rows.add_metric([table.table], table.rows)
+    yield whole
+    yield rows
+
+
+def _snapshots(tables: list[TableStatus]) -> Iterator[Metric]:
+    """What is being read, or waits to be: nothing of it once it is done."""
+    under_way = [(table, request) for table in tables for request in table.requests]
+
+    def family(name: str, text: str) -> GaugeMetricFamily:
+        labels = ["table", "type", "signal"]
+        return GaugeMetricFamily(f"millrace_snapshot_{name}", text, labels=labels)
+
+    rows = family("rows", "Rows that were read.")
+    ratio = family("ratio", "How much was read, from 0 to 1, by the table's pages.")
+    size = family("size_bytes", "How large the table's heap is.")
+    paused = family("paused", "Whether it waits to be resumed.")
+    pace = family("rows_per_second", "Rows a second since it began, pauses too.")
+    left = family("remaining_seconds", "Time left at that pace.")
+    for table, request in under_way:
+        labels = [table.table, request.type, request.signal]
+        rows.add_metric(labels, request.rows)
+        ratio.add_metric(labels, request.percent / 100)
+        paused.add_metric(labels, request.paused)
+        for one, value in (
+            (size, table.bytes_total),
+            (pace, request.rows_per_s),
+            (left, request.left_s),
+        ):
+            if value is not None:
+                one.add_metric(labels, value)
+    yield from (rows, ratio, size, paused, pace, left)
+
+
+def _gauge(name: str, text: str, value: float) -> Metric:
+    return GaugeMetricFamily(f"millrace_{name}", text, value=value)
