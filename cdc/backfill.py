@@ -162,7 +162,7 @@ class SnapshotWriter:
             request = SnapshotRequest(kind="initial", order=order)
             records, states = self._tables.begin_anew(table, position, (request,))
             if not wanted:
-                self._add([*states, self._tables.finish_initial(table.name, position)])
+                self._add([*states, *self._tables.take_as_read(table, position)])
                 continue
             read.append(table)
             self._add([*states, *records])

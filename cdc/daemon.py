@@ -13,6 +13,7 @@ import structlog
 from cdc.backfill import Backfill
 from cdc.dead_letters import Refusals
 from cdc.errors import (
+    ConfigError,
     GapError,
     MillraceError,
     NotDoneError,
@@ -23,6 +24,7 @@ from cdc.errors import (
 )
 from cdc.health import Health, Observer, Stage
 from cdc.hold import StoppedError
+from cdc.records.position import Position
 from cdc.records.state import Progress
 from cdc.renewal import Renewal
 from cdc.session import Session
@@ -156,8 +158,8 @@ class Daemon:
             if mode != "initial_only":
                 self._stream(session, stack, progress, stop)
                 return
-            if not session.tables.is_all_read:  # up to where all fits together
-                self._stream(session, stack, progress, stop, lambda: session.tables.is_all_read)
+            if not session.tables.is_all_shown(progress.cut):
+                self._stream(session, stack, progress, stop, session.tables.is_all_shown)
             if not stop.is_set():
                 session.end_slot()
                 log.info("done: snapshot.mode is initial_only")
@@ -168,7 +170,7 @@ class Daemon:
         stack: ExitStack,
         progress: Progress,
         stop: threading.Event,
-        until: Callable[[], bool] = lambda: False,
+        until: Callable[[Position], bool] = lambda _: False,
     ) -> None:
         channel = self._listen(session, stack, SignalPlace.of(progress))
         log.info("streaming", slot=progress.slot, position=str(progress.position))
@@ -229,6 +231,7 @@ class Daemon:
         with ExitStack() as stack:
             session = self._session(stack, stop)
             session.open(names)
+            _require_slot(session)
             again = names if condition is None else ()
             progress = session.catch_up(self._backfill, self.health, again)
             if condition is not None:
@@ -247,6 +250,7 @@ class Daemon:
         with ExitStack() as stack:
             session = self._session(stack, stop)
             session.open()
+            _require_slot(session)
             progress = session.catch_up(self._backfill, self.health)
             if resumed := session.tables.resume(names):
                 session.writer.write(resumed)
@@ -262,7 +266,7 @@ class Daemon:
             name: {one.signal for one in tables.states[name].requests} for name in tables.requested
         }
         if not stop.is_set() and tables.is_to_read:
-            self._stream(session, stack, progress, stop, lambda: not tables.is_to_read)
+            self._stream(session, stack, progress, stop, lambda _: not tables.is_to_read)
         if stop.is_set():
             return
         if reasons := tables.not_done(asked):
@@ -272,3 +276,12 @@ class Daemon:
             paused = sorted(map(str, tables.requested))
             remedy = "millrace snapshot --resume goes on with them"
             log.warning("tables stay paused", tables=paused, remedy=remedy)
+
+
+def _require_slot(session: Session) -> None:
+    """Raise ConfigError where nobody streams any more: what is read now would never be shown."""
+    if session.is_complete:
+        raise ConfigError(
+            "snapshot.mode is initial_only, and it was done: its slot is gone",
+            remedy="to have all tables read anew: millrace new-epoch --yes, then millrace run",
+        )

@@ -153,9 +153,8 @@ class TableEncoder:
         return self._truncated(lsn, position, self._transaction)
 
     def snapshot_truncate(self, position: Position, ts_us: int) -> list[Record]:
-        """All rows that were there before a snapshot gone: its own are all that there are."""
-        source = self._source.of_snapshot(ts_us)
-        return self._truncated(position.commit_lsn, position.just_before(), source)
+        """All rows gone that the log has up to there: a snapshot's own are all that there are."""
+        return self._truncated(position.commit_lsn, position, self._source.of_snapshot(ts_us))
 
     def _truncated(
         self, lsn: Lsn, position: Position, source: tuple[str, str, str]

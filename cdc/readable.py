@@ -207,10 +207,9 @@ class ReadableEncoder:
         return self._streamed(Operation.TRUNCATE, None, False, None, lsn, position)
 
     def snapshot_truncate(self, position: Position, ts_us: int) -> list[Record]:
-        """All rows that were there before a snapshot gone: its own are all that there are."""
-        place = position.just_before()
-        lsn = position.commit_lsn
-        return self._records(Change(Operation.TRUNCATE, None, False, None, place, lsn, None, ts_us))
+        """All rows gone that the log has up to there: a snapshot's own are all that there are."""
+        at = position, position.commit_lsn
+        return self._records(Change(Operation.TRUNCATE, None, False, None, *at, None, ts_us))
 
     def snapshot_row(self, row: Row, position: Position, lsn: Lsn, ts_us: int) -> list[Record]:
         """A row read by a snapshot at ``lsn``, at ``ts_us`` (µs since 1970, UTC)."""

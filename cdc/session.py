@@ -207,8 +207,10 @@ class Session:
                     exported = exporting.enter_context(self._exact_snapshot())
                 self._describe_again()
                 unread = self._to_read(again, at_once=at_once)
+                # Changes from before the snapshot aren't followed: its rows have to make up for it.
+                asked = again if at_once else [str(table.name) for table in unread]
                 progress = self._snapshot(
-                    *(backfill, observer, exported, unread, progress, again),
+                    *(backfill, observer, exported, unread, progress, asked),
                 )
         return self._begin_streaming(progress)
 
@@ -216,7 +218,7 @@ class Session:
         """The tables that have to be read before streaming begins."""
         unread = self.tables.unread(self._described, again)
         if self._capture.snapshot_mode == "recovery":
-            return []
+            return [one for one in unread if str(one.name) in again]
         if at_once:
             return unread
         can_wait = self.tables.can_be_late
@@ -378,17 +380,15 @@ class Session:
         return progress
 
     def _begin_late(self, position: Position) -> list[Record]:
-        """Begin to read tables that the log doesn't know, or whose reading says nothing yet."""
-        late = [
-            one
-            for one in self._described
-            if not self.tables.is_followed(one.name)
-            or self.tables.is_made_anew(one.name, one.oid, one.entry)
-        ]
-        if self._capture.snapshot_mode == "recovery":
-            return [record for one in late for record in self.tables.take_as_read(one, position)]
-        begun = (self.tables.begin_late(table, position, n) for n, table in enumerate(late))
-        return [record for records in begun for record in records]
+        """Begin to follow tables that the log doesn't know, or knows as others of that name."""
+        tables, records = self.tables, list[Record]()
+        for order, table in enumerate(filter(tables.has_joined, self._described)):
+            if self._capture.snapshot_mode == "recovery":
+                records += tables.begin_snapshot(table, position)
+                records += tables.take_as_read(table, position)
+            else:
+                records += tables.join(table, position, order)
+        return records
 
 
 def _published(described: Sequence[TableDescription]) -> dict[TableName, tuple[int, int]]:

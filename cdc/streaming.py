@@ -19,7 +19,7 @@ from cdc.in_progress import InProgress
 from cdc.kafka.commits import IDLE_WAIT_S, AlternatingWriters
 from cdc.kafka.producer import LogWriter
 from cdc.metadata import heartbeat
-from cdc.records.position import Lsn
+from cdc.records.position import Lsn, Position
 from cdc.records.record import count
 from cdc.records.record import size as record_size
 from cdc.records.state import Progress, progress_record
@@ -92,10 +92,10 @@ class Streaming:
         self._next_commit = 0.0
         self._last_recorded = time.monotonic()
 
-    def run(self, stop: threading.Event, until: Callable[[], bool]) -> None:
-        """Stream until stopped, or done; what was read by then is committed and acknowledged."""
+    def run(self, stop: threading.Event, until: Callable[[Position], bool]) -> None:
+        """Stream until stopped, or until that is so of the cut; all of that is committed then."""
         with self._writers, closing(self._in_progress):
-            while not (stop.is_set() or until()):
+            while not (stop.is_set() or until(self._translation.cursor.cut)):
                 if min(self._room()) <= 0:
                     self._writers.wait()
                 elif not self._translate():

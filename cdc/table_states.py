@@ -72,6 +72,13 @@ class TableStates:
         """Whether no table's first read is under way."""
         return not any(state.initial for state in self.states.values())
 
+    def is_all_shown(self, cut: Position) -> bool:
+        """Whether no table's first read is under way, and derived tables show all at that cut."""
+        whole = (one for one in self.states.values() if one.phase is Phase.STREAMING)
+        return self.is_all_read and all(
+            Position(one.epoch, one.snapshot_lsn, 0) <= cut for one in whole
+        )
+
     def is_followed(self, table: TableName) -> bool:
         """Whether changes of the table go into the log: its rows are there, or being read."""
         state = self.states.get(table)
@@ -192,7 +199,10 @@ class TableStates:
     ) -> Record:
         """Note how far a read of the table is; returns its state record."""
         state = self.states[table]
-        requests = (request if one.is_same(request) else one for one in state.requests)
+        requests = (
+            request.model_copy(update={"paused": one.paused}) if one.is_same(request) else one
+            for one in state.requests  # a signal may have come since the read was looked after
+        )
         rows = request.rows if request.kind == "initial" else state.rows_sent
         return self.set_requests(
             table, requests, rows_sent=rows, pages_total=pages, pages_done=pages_done
@@ -231,10 +241,6 @@ class TableStates:
                 "rows_sent": request.rows,
             }
         return self.set_requests(table, requests, outcome, **update)
-
-    def take_as_read(self, table: TableDescription, at: Position) -> list[Record]:
-        """Note that the log has a table's rows up to there, though it has lost what says so."""
-        return [*self.begin_snapshot(table, at), self.finish_initial(table.name, at)]
 
     def finish_initial(self, table: TableName, at: Position) -> Record:
         """Note that a table is whole, with whatever was read of it; returns its state record."""

@@ -84,24 +84,35 @@ class Tables(TableStates):
         self.notifications = Notifications(settings.capture, pipeline)
         self.messages = MessageEvents(rules, self._log, blocks=self.transactions)
 
+    def has_key(self, table: TableName) -> bool:
+        """Whether its newest rows in the log are told apart by a key."""
+        schema = self._history.newest(table)
+        return schema is None or bool(schema.key)
+
     @property
     def is_plain(self) -> bool:
         """Whether the settings ask for nothing but what the hot path writes."""
         return self._rules.plain and self.pipeline.is_plain
 
     def begin_anew(
-        self, table: TableDescription, at: Position, requests: tuple[SnapshotRequest, ...]
+        self,
+        table: TableDescription,
+        at: Position,
+        requests: tuple[SnapshotRequest, ...],
+        gone: Position | None = None,
     ) -> tuple[list[Record], list[Record]]:
-        """Begin to read a table; rows that the log has of it by now are to be gone.
+        """Begin to read a table; rows that the log has of it up to ``gone`` are to be gone.
 
-        ``requests``: all of the table's from here on. Returns events, and state records.
+        ``requests``: all of the table's from here on. By default what is before ``at`` goes.
+        Returns events, and state records.
         """
         is_known = table.name in self.states
         states = self.begin_snapshot(table, at, requests)
         if not is_known or self._takes_late:
             return [], states
         encoder, new = self.snapshot_encoder(table, at)
-        return encoder.snapshot_truncate(at, time.time_ns() // 1_000), [*states, *new]
+        truncated = encoder.snapshot_truncate(gone or at.just_before(), time.time_ns() // 1_000)
+        return truncated, [*states, *new]
 
     def ordered(
         self, content: bytes, position: Position, transaction: Transaction | None
@@ -169,7 +180,7 @@ class Tables(TableStates):
         return encoder, [*renamed, *new]
 
     def _late(self, oid: int, name: TableName, since: Position) -> list[Record]:
-        """Begin to read a table whose changes arrive before its rows were read.
+        """Follow a table whose changes arrive, the first of them at ``since``.
 
         One that is gone, or has another name by now, is passed over, with a warning. Raises
         UnreadTableError for one that can't be read while streaming.
@@ -183,36 +194,54 @@ class Tables(TableStates):
                 position=str(since),
             )
             return []
-        if not self.can_be_late(table):
-            raise UnreadTableError(
-                f"changes of table {name} arrive, whose rows were never read: it was renamed,"
-                " or added to the publication",
-                where=f"position {since}",
-                remedy="start again: its rows are read first",
-            )
-        return self.begin_late(table, since)
+        return self.join(table, since._replace(index=since.index - 1))
 
     def can_be_late(self, table: TableDescription) -> bool:
-        """Whether a table's rows can be read while it is streamed, and are wanted."""
+        """Whether a table can be followed without its rows, or these be read while it is."""
         name = str(table.name)
-        if name in self._capture.snapshot_select_statements:
-            return False
-        return table.is_chunked and self._capture.snapshots(name)
+        if not self._capture.snapshots(name) and self.has_joined(table):
+            return True
+        return table.is_chunked and name not in self._capture.snapshot_select_statements
 
-    def begin_late(self, table: TableDescription, since: Position, order: int = 0) -> list[Record]:
-        """Begin to read a table while it is streamed; returns what the log gets.
+    def join(self, table: TableDescription, reached: Position, order: int = 0) -> list[Record]:
+        """Follow a table from behind ``reached`` on; returns what the log gets.
 
-        What an open transaction did to it before it was published isn't in the stream: chunks have
-        to show that.
+        Its rows are read meanwhile, if they are wanted. What an open transaction did to it before
+        it was published isn't in the stream: chunks have to show that. Raises UnreadTableError
+        where they can't be read while it is streamed.
         """
-        log.info("a table appeared: its rows are read while streaming", table=str(table.name))
-        behind = self._lookups.new_xid()
+        name = str(table.name)
+        if not self.can_be_late(table):
+            raise UnreadTableError(
+                f"table {name} has joined what is captured, and its rows were never read",
+                where=f"position {reached}",
+                remedy="start again: its rows are read first",
+            )
+        is_read = self._capture.snapshots(name)
+        behind = self._lookups.new_xid() if is_read else 0
         now_ms = time.time_ns() // 1_000_000
         request = SnapshotRequest(kind="initial", order=order, behind_xid=behind, begun_ms=now_ms)
-        events, states = self.begin_anew(table, since, (request,))
+        events, states = self.begin_anew(table, reached, (request,), reached)
         state = self.states[table.name]
         self.pipeline.open_topic(state.topic, state.cleanup)
-        return [*states, *events]
+        if is_read:
+            log.info("a table appeared: its rows are read while streaming", table=name)
+            return [*states, *events]
+        log.info("a table appeared: its changes are followed", table=name)
+        return [*states, *events, *self.take_as_read(table, reached)]
+
+    def has_joined(self, table: TableDescription) -> bool:
+        """Whether its changes aren't followed yet: it is new here, or another one of that name."""
+        is_other = self.is_made_anew(table.name, table.oid, table.entry)
+        return is_other or not self.is_followed(table.name)
+
+    def take_as_read(self, table: TableDescription, at: Position) -> list[Record]:
+        """Note that a table that was begun is whole at a position, with whatever was read of it.
+
+        Derived tables need its schema, also if it has no rows.
+        """
+        _, new = self.snapshot_encoder(table, at)
+        return [*new, self.finish_initial(table.name, at)]
 
     def _encoder(
         self,

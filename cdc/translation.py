@@ -288,7 +288,10 @@ class Translation:
             lacks = at[1] and ABSENT in message.new
             if not (lacks and self._waits(message, encoder, frame, at[0])):
                 row = message.old, message.old_is_key, message.new
-                self._write(encoder.update(*row, frame.start, at[0]), new=at[1])
+                records = encoder.update(*row, frame.start, at[0])
+                if not records:
+                    return  # the log gets the row by whoever reads it, as it was before
+                self._write(records, new=at[1])
             self._show(message.relation_oid, at, message.old, message.new)
 
     def _waits(

@@ -197,7 +197,7 @@ class _Watch:
         self._settings = settings
         self._sizes = sizes
         self._topic = topic = table_topic(settings.capture.topic_prefix)
-        (((_, end),),) = LogAdmin(settings.kafka).offsets({topic: 1}).values()
+        end = LogAdmin(settings.kafka).committed_end(topic)  # what is open now may end a read
         self._states = {str(state.name): state for state in _states(settings)}
         self._follower = Follower(settings.kafka, topic, offset=end)
         self._bars = TableBars(Console(stderr=True))

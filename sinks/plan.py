@@ -149,8 +149,8 @@ def proposed(before: dict[str, TablePlan], state: LogState) -> dict[str, TablePl
     tables = {name: table for name, table in before.items() if table.base}
     now_ms = int(time.time() * 1000)
     for name, table in state.tables.items():
-        if not ready(table, state.progress.cut):
-            continue
+        if not ready(table, state.progress.cut) or name not in state.schemas:
+            continue  # older daemons told the schema with a table's first row
         ends = state.ends[table.topic]
         last = before.get(name)
         if last is not None and any(ends[number] < last.start[number] for number in ends):

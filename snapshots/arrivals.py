@@ -10,7 +10,7 @@ from typing import Final
 
 import structlog
 
-from cdc.errors import MillraceError, UnreadTableError
+from cdc.errors import MillraceError
 from cdc.postgres.described import TableDescription
 from cdc.postgres.failures import quote
 from cdc.records.position import Position
@@ -82,9 +82,4 @@ class Arrivals:
                     f" ONLY {quote(name.namespace)}.{quote(name.name)};",
                 )
             return []
-        if not self._tables.can_be_late(table):
-            raise UnreadTableError(
-                f"table {name} has joined the publication",
-                remedy="start again: its rows are read first",
-            )
-        return self._tables.begin_late(table, reached)
+        return self._tables.join(table, reached)

@@ -115,12 +115,12 @@ def look(
         (table,) = found
         marks = {leaf.oid: _marks(connection, settings, table, leaf)[1] for leaf in table.leaves}
     if not table.is_chunked:
+        blocking = "ask for a snapshot of type blocking; or " if table.told_apart_by else ""
         raise TableRefusedError(
             "it can't be read while it is streamed, which takes a key (or a replica identity by an"
             " index), a heap, and a publication that has UPDATE and DELETE",
             where=f"table {table.name}",
-            remedy="ask for a snapshot of type blocking; or stop the daemon, and run"
-            f" millrace snapshot {table.name}",
+            remedy=f"{blocking}stop the daemon, and run millrace snapshot {table.name}",
         )
     return Known(table, marks)
 

@@ -104,11 +104,11 @@ class IncrementalSnapshots:
         self._place = place
         if self._elders.turn():
             self._served = -1
+        told = self._landed(place)
+        self._reached = place.reached
         if self._served != self._tables.requested_changes:
             self._served = self._tables.requested_changes
             self._follow_requests(place.reached.commit_lsn)
-        told = self._landed(place)
-        self._reached = place.reached
         now = self._clock()
         for work in list(self._works.values()):
             told.states.extend(self._look_after(work, now))
@@ -138,6 +138,8 @@ class IncrementalSnapshots:
                     # A TRUNCATE has to be behind what is recorded; rows may be where that ends.
                     if number in work.marks and self._is_told(place.reached):
                         continue
+                    if work.has_joined_at(place.reached.commit_lsn):
+                        continue
                     events, states = self.passed(number, place.reached)
                     told.events.extend(events)
                     told.states.extend(states)
@@ -148,6 +150,7 @@ class IncrementalSnapshots:
         for name, work in self._works.items():
             asked = self._tables.states[name].requests
             if not any(work.request.is_same(one) for one in asked):
+                work.forget(watermark)
                 continue  # a signal has ended it, right before
             if (mark := work.marks.pop(watermark, None)) is not None and mark.found:
                 return NOTHING if self._is_told(position) else self._reset(work, position)
@@ -196,12 +199,14 @@ class IncrementalSnapshots:
         state = self._tables.states[name]
         captured = CapturedTable(state.oid, name)
         fence = max(reached, state.snapshot_lsn)  # what is before that isn't told
-        self._works[name] = Work(captured, request, fence, self._chunk_bytes)
+        joined = state.snapshot_lsn if request.behind_xid else Lsn(0)
+        self._works[name] = Work(captured, request, fence, self._chunk_bytes, joined)
 
     def _tell_anew(self) -> None:
-        """Changes are to be told in another way from here on."""
+        """Changes are to be told in another way from here on; nothing else was asked for."""
+        is_served = self._served == self._tables.requested_changes
         self._tables.watched_anew()
-        self._served = self._tables.requested_changes
+        self._served = self._tables.requested_changes if is_served else -1
 
     def _look_after(self, work: Work, now: float) -> list[Record]:
         """Take in what came to an end without a watermark."""
@@ -343,6 +348,8 @@ class IncrementalSnapshots:
         if request.kind == "initial":
             asked = outcome if request.signal else None
             records = [self._tables.finish(name, request, at, pages, asked)]
+            if work.known is not None:  # derived tables need its schema, also if it has no rows
+                records += self._tables.snapshot_encoder(work.known.table, at)[1]
             records += tell.initial_table_done(at, [name], name, rows)
             if self._tables.is_all_read:
                 records += tell.initial("COMPLETED", at)

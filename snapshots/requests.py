@@ -104,6 +104,8 @@ class Requests:
         paused = incremental and not is_first and not queued(self._tables, paused=False)
         conditions = [(_patterns((name,)), text) for name, text in parsed.conditions]
         names = self._matching(parsed.collections)
+        if not incremental and self._settings.lossless:
+            names = [name for name in names if self._has_key(name, signal)]
         records = []
         for order, table in enumerate(names, last + 1):
             found = [text for pattern, text in conditions if pattern.match(str(table))]
@@ -128,6 +130,19 @@ class Requests:
         if incremental and is_first and names:
             records += self._tables.notifications.incremental("STARTED", position, signal, names)
         return records
+
+    def _has_key(self, table: TableName, signal: str) -> bool:
+        """Whether a row that is read again takes the place of the one that the log has."""
+        if not self._tables.has_key(table):
+            log.warning(
+                "a blocking snapshot leaves a table out: it has no key, so that derived tables"
+                " would have each row twice",
+                signal=signal,
+                table=str(table),
+                remedy=f"stop the daemon, and run millrace snapshot {table}",
+            )
+            return False
+        return True
 
     def _stop(self, signal: str, collections: tuple[str, ...], position: Position) -> list[Record]:
         stopped = []

@@ -45,11 +45,16 @@ class Work:
     """The state of one request."""
 
     def __init__(
-        self, captured: CapturedTable, request: SnapshotRequest, fence: Lsn, chunk_bytes: int
+        self,
+        captured: CapturedTable,
+        request: SnapshotRequest,
+        fence: Lsn,
+        chunk_bytes: int,
+        joined: Lsn,
     ) -> None:
         """``fence``: changes are remembered from there on, chunks have to show all before.
 
-        It is 0 once that is known of all that begin.
+        It is 0 once that is known of all that begin. ``joined``: where the table has joined, if so.
         """
         self.captured = captured
         self.request = request
@@ -65,6 +70,7 @@ class Work:
         self.is_end_told = False
         """Whether the last chunk was without rows, as Debezium's last one of a table is."""
         self.delay_s = RETRY_S
+        self._joined = joined
         self._is_proven = False
         """Whether the last thing that was begun came to something: then more is begun at once."""
         self._forgotten = self.changes.forgotten
@@ -86,6 +92,10 @@ class Work:
     def waits_s(self, now: float) -> float:
         """How long what was read has waited for its watermark: so far the stream is behind."""
         return max((now - job.ended for job in self.jobs.values() if job.ended), default=0.0)
+
+    def has_joined_at(self, reached: Lsn) -> bool:
+        """Whether rows that get this position may be before the table's TRUNCATE, or with it."""
+        return reached <= self._joined
 
     @property
     def jobs(self) -> dict[str, Job[Any]]:
@@ -109,7 +119,7 @@ class Work:
             if job.due is not None and job.due <= streamed:
                 error = SourceSettingError(_NO_WATERMARK, where=f"table {self.captured.name}")
             if error is not None:
-                self._forget(number)
+                self.forget(number)
                 yield error
         if self.looking is not None and (error := self.looking.failure()) is not None:
             self.looking = None
@@ -133,9 +143,10 @@ class Work:
         """Take back what no thread has begun: it would wait for the same."""
         for number, job in self.jobs.items():
             if job.future.cancel():
-                self._forget(number)
+                self.forget(number)
 
-    def _forget(self, number: str) -> None:
+    def forget(self, number: str) -> None:
+        """What was begun under that number is of no use any more."""
         self.marks.pop(number, None)
         self.chunks.pop(number, None)
         self.changes.ended(number)

@@ -10,7 +10,7 @@ from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from typing import Any, Final, NamedTuple, TypeVar
 
-from confluent_kafka import KafkaError, KafkaException, TopicPartition
+from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import (  # type: ignore[attr-defined]  # re-exported without saying so
     AdminClient,
     ClusterMetadata,
@@ -175,6 +175,11 @@ class LogAdmin:
             self._while_waiting()
             time.sleep(_LOOK_AGAIN_S)
 
+    def committed_end(self, topic: str) -> int:
+        """Up to where all records of a topic's first partition are committed, or given up."""
+        spec = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+        return self._offsets([(topic, 0)], spec, IsolationLevel.READ_COMMITTED)[topic, 0]
+
     def offsets(self, partitions: Mapping[str, int]) -> dict[str, list[tuple[int, int]]]:
         """First and end offset (uncommitted records too) of each partition of each topic."""
         places = [(name, index) for name, count in partitions.items() for index in range(count)]
@@ -186,12 +191,17 @@ class LogAdmin:
         }
 
     def _offsets(
-        self, places: list[tuple[str, int]], spec: OffsetSpec
+        self,
+        places: list[tuple[str, int]],
+        spec: OffsetSpec,
+        isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
     ) -> dict[tuple[str, int], int]:
         if not places:
             return {}
         asked = {TopicPartition(name, index): spec for name, index in places}
-        futures = self._client.list_offsets(asked, request_timeout=REQUEST_S)
+        futures = self._client.list_offsets(
+            asked, isolation_level=isolation, request_timeout=REQUEST_S
+        )
         answers = self._settle(futures, "reading topics' offsets")
         found: dict[tuple[str, int], int] = {}
         for place, answer in answers.items():

@@ -1,8 +1,7 @@
 """Rows that are read while streaming goes on: what is left over, what is new, what is reset."""
 
 import time
-import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import psycopg
@@ -12,11 +11,11 @@ from psycopg.conninfo import make_conninfo
 
 from cdc.errors import ExitCode
 from cdc.faults import VARIABLE, FaultPoint
+from cdc.records.position import Position
 from cdc.records.state import Phase, TableState
 from cdc.records.topics import schema_topic, table_topic
 from tests.fixtures.pipeline import LogRecord, RunningPipeline, state_of
 from tests.integration.source import Conninfo, run
-from tests.integration.test_signal_topic import tell
 
 pytestmark = [pytest.mark.postgres, pytest.mark.kafka]
 MakePipeline = Callable[..., RunningPipeline]
@@ -25,7 +24,6 @@ ITEM = (
     "CREATE TABLE item (id int PRIMARY KEY, v text)",
     "INSERT INTO item SELECT i, repeat('x', 300) FROM generate_series(1, 3000) i",
 )
-REPLACED = "INSERT INTO item SELECT i, '{}' FROM generate_series(2000, 4000) i"
 
 
 def of(made: RunningPipeline, table: str) -> list[LogRecord]:
@@ -92,25 +90,23 @@ def test_initial_only_goes_on_where_it_was_killed_and_ends_where_all_fits(
         assert left.fetchall() == []
 
 
-def test_a_quiet_table_that_joins_the_publication_is_read_and_nobody_waits(
+def test_initial_only_ends_where_derived_tables_show_all(
     pipeline: MakePipeline, database: Conninfo
 ) -> None:
-    run(
-        database,
-        "CREATE TABLE other (id int PRIMARY KEY)",
-        "CREATE PUBLICATION own FOR TABLE other",
-    )
-    own = {"publication.name": "own", "publication.autocreate.mode": "disabled"}
-    made = pipeline(**PAGES, **own)
-    daemon = made.start()
-    made.wait_until_logged(made.wal_end(), daemon)
-    run(database, *ITEM, "ALTER PUBLICATION own ADD TABLE item")
-    wait_for(lambda: state(made, "item"))
-    run(database, "INSERT INTO other VALUES (1)", "UPDATE item SET v = 'changed' WHERE id = 5")
-    made.wait_until_logged(made.wal_end(), daemon)
-    assert made.stop(daemon) == 0
-    assert logged(made, "item") == rows(database, "item")
-    assert "starting over" not in daemon.command.log.read_text()
+    """Also where a table without a key was killed in its read, which begins under another cut."""
+    run(database, "CREATE TABLE loose AS SELECT generate_series(1, 3000) AS id")
+    run(database, "ALTER TABLE loose REPLICA IDENTITY FULL")
+    made = pipeline(**PAGES, **{"snapshot.mode": "initial_only"})
+    assert made.start({VARIABLE: f"{FaultPoint.CHUNK_WRITTEN}:1"}).wait(60) != 0
+    assert made.start().wait(60) == 0
+    progress, loose = made.progress(), state(made, "loose")
+    assert progress is not None
+    assert loose is not None
+    assert loose.phase is Phase.STREAMING
+    assert progress.cut >= Position(loose.epoch, loose.snapshot_lsn, 0)
+    again = made.millrace("snapshot", "public.loose")
+    assert again.returncode == ExitCode.CONFIG, again.stderr
+    assert "its slot is gone" in again.stderr
 
 
 def test_a_table_that_is_dropped_before_all_of_it_was_read_holds_nobody_up(
@@ -127,83 +123,6 @@ def test_a_table_that_is_dropped_before_all_of_it_was_read_holds_nobody_up(
     assert "is gone before" in daemon.command.log.read_text()
 
 
-@pytest.fixture
-def own(database: Conninfo) -> dict[str, object]:
-    """Settings of a publication of the user's own, which has another table."""
-    run(database, "CREATE TABLE other (id int PRIMARY KEY)")
-    run(database, *ITEM, "CREATE PUBLICATION own FOR TABLE other")
-    return {**PAGES, "publication.name": "own", "publication.autocreate.mode": "disabled"}
-
-
-def test_what_open_transactions_did_before_a_table_was_published_is_read(
-    pipeline: MakePipeline, database: Conninfo, own: dict[str, object]
-) -> None:
-    """PostgreSQL sends only what they do to it afterwards."""
-    made = pipeline(**own)
-    daemon = made.start()
-    made.wait_until_logged(made.wal_end(), daemon)
-    with psycopg.connect(make_conninfo(**database)) as open_one:
-        open_one.execute("INSERT INTO item VALUES (0, 'before')")
-        open_one.execute("UPDATE item SET v = 'before' WHERE id < 10")
-        run(database, "ALTER PUBLICATION own ADD TABLE item")
-        open_one.execute("INSERT INTO item VALUES (-1, 'after')")
-        wait_for(lambda: "transactions are open that may" in daemon.command.log.read_text())
-    wait_for(lambda: (one := state(made, "item")) is not None and one.initial is None)
-    made.wait_until_logged(made.wal_end(), daemon)
-    assert made.stop(daemon) == 0
-    assert logged(made, "item") == rows(database, "item")
-
-
-def test_a_table_that_is_made_anew_has_nothing_of_the_old_one(
-    pipeline: MakePipeline, database: Conninfo, own: dict[str, object]
-) -> None:
-    made = pipeline(**own, **{"snapshot.max.threads": 1, "snapshot.rows.per.second.max": 500})
-    daemon = made.start()
-    made.wait_until_logged(made.wal_end(), daemon)
-    run(database, "ALTER PUBLICATION own ADD TABLE item")
-    wait_for(lambda: (one := state(made, "item")) is not None and one.pages_done)
-    run(database, "DROP TABLE item")
-    wait_for(lambda: "is gone before" in daemon.command.log.read_text())
-    run(database, "CREATE TABLE item (id int PRIMARY KEY, v text)")
-    run(database, "INSERT INTO item VALUES (9999, 'new')", "ALTER PUBLICATION own ADD TABLE item")
-    wait_for(lambda: (one := state(made, "item")) is not None and one.rows_sent == 1)
-    assert made.stop(daemon) == 0
-    assert logged(made, "item") == [(9999, "new")]
-
-
-def test_a_table_that_is_replaced_while_it_is_read_is_read_anew(
-    pipeline: MakePipeline, database: Conninfo
-) -> None:
-    everything = {"publication.name": "everything", "publication.autocreate.mode": "disabled"}
-    run(database, "CREATE PUBLICATION everything FOR ALL TABLES", "CREATE TABLE other (id int)")
-    run(database, "ALTER TABLE other ADD PRIMARY KEY (id)")
-    slow = {"snapshot.max.threads": 1, "snapshot.rows.per.second.max": 500}
-    made = pipeline(**PAGES, **everything, **slow)
-    daemon = made.catch_up()
-
-    def being_read(before: TableState | None = None) -> TableState:
-        """The table's state, once some of it was read, if it is another one than before."""
-        while not ((found := state(made, "item")) and found.pages_done) or (
-            before is not None and found.oid == before.oid
-        ):
-            assert daemon.running, daemon.command.log_end()
-            time.sleep(0.1)
-        return found
-
-    run(database, *ITEM)
-    first = being_read()
-    run(database, "DROP TABLE item", ITEM[0], REPLACED.format("second"))
-    second = being_read(first)
-    assert made.stop(daemon) == 0
-    run(database, "DROP TABLE item", ITEM[0], REPLACED.format("third"))
-    daemon = made.start()
-    being_read(second)
-    wait_for(lambda: (one := state(made, "item")) is not None and one.phase is Phase.STREAMING)
-    made.wait_until_logged(made.wal_end(), daemon)
-    assert made.stop(daemon) == 0
-    assert logged(made, "item") == rows(database, "item")
-
-
 def test_a_table_that_is_renamed_before_all_of_it_was_read_never_gets_whole(
     pipeline: MakePipeline, database: Conninfo
 ) -> None:
@@ -218,48 +137,6 @@ def test_a_table_that_is_renamed_before_all_of_it_was_read_never_gets_whole(
     left = state(made, "item")
     assert left is not None
     assert (left.phase, left.requests) == (Phase.SNAPSHOT, ())
-
-
-@pytest.fixture
-def reader(database: Conninfo) -> Iterator[Conninfo]:
-    """Another role's way to the database."""
-    role = f"reader_{uuid.uuid4().hex}"
-    run(database, f"CREATE ROLE {role} LOGIN REPLICATION PASSWORD 'x'")
-    yield {**database, "user": role, "password": "x"}
-    run(database, f"DROP OWNED BY {role}", f"DROP ROLE {role}")
-
-
-def test_a_right_that_is_revoked_costs_nobody_else_the_first_snapshot(
-    pipeline: MakePipeline, database: Conninfo, reader: Conninfo, own: dict[str, object]
-) -> None:
-    run(
-        database, f"GRANT SELECT ON item, other TO {reader['user']}", "INSERT INTO other VALUES (1)"
-    )
-    run(database, "ALTER PUBLICATION own ADD TABLE item")
-    made = pipeline(source=reader, **own, **{"snapshot.rows.per.second.max": 500})
-    daemon = made.start()
-    wait_for(lambda: (one := state(made, "item")) is not None and one.pages_done)
-    run(database, f"REVOKE SELECT ON item FROM {reader['user']}")
-    wait_for(lambda: "can't be read: trying again" in daemon.command.log.read_text())
-    run(database, "INSERT INTO other VALUES (2)")
-    wait_for(lambda: logged(made, "other") == [(1,), (2,)])
-    run(database, f"GRANT SELECT ON item TO {reader['user']}")
-    wait_for(lambda: (one := state(made, "item")) is not None and one.initial is None)
-    assert made.stop(daemon) == 0
-    assert logged(made, "item") == rows(database, "item")
-
-
-def test_a_right_that_is_missing_gives_a_blocking_snapshot_up(
-    pipeline: MakePipeline, database: Conninfo, reader: Conninfo, own: dict[str, object]
-) -> None:
-    run(database, f"GRANT SELECT ON item, other TO {reader['user']}")
-    run(database, "ALTER PUBLICATION own ADD TABLE item")
-    made = pipeline(source=reader, **own)
-    daemon = made.catch_up()
-    run(database, f"REVOKE SELECT ON item FROM {reader['user']}")
-    tell(made, ("execute-snapshot", {"type": "blocking", "data-collections": ["public.item"]}))
-    wait_for(lambda: "a blocking snapshot is given up" in daemon.command.log.read_text())
-    assert made.stop(daemon) == 0
 
 
 IDLE = {

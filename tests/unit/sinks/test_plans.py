@@ -6,11 +6,13 @@ import pytest
 
 from cdc.errors import BusyError, LogForgottenError, LogFormatError
 from cdc.records.position import Lsn, Position
+from cdc.records.schema import TableSchema
 from cdc.records.state import Phase, Progress, TableState
 from sinks.batch import LogState
 from sinks.delta.files import LocalFiles
 from sinks.delta.plans import Plans
 from sinks.plan import Census, Found, Outcome, Plan, TablePlan, counted, goes_on, proposed
+from tests.unit.cdc.made_changes import table as made_table
 
 
 def position(lsn: int, epoch: int = 1) -> Position:
@@ -103,7 +105,8 @@ def test_a_new_snapshot_replaces_what_has_no_key_or_another_history(
     assert found is None or found < snapshot
 
 
-def test_a_log_made_anew_is_never_applied_on() -> None:
+def whole_table(*versions: TableSchema) -> LogState:
+    """The state of a log with one table, all of which is there."""
     table = TableState(
         namespace="s",
         table="a",
@@ -125,6 +128,15 @@ def test_a_log_made_anew_is_never_applied_on() -> None:
         cut=position(20),
         flush_lsn=Lsn(20),
     )
-    state = LogState(progress, {"s.a": table}, {}, {"t": {0: 0}}, {"t": {0: 4}})
+    schemas = {"s.a": versions} if versions else {}
+    return LogState(progress, {"s.a": table}, schemas, {"t": {0: 0}}, {"t": {0: 4}})
+
+
+def test_a_log_made_anew_is_never_applied_on() -> None:
     with pytest.raises(LogForgottenError, match="made anew"):
-        proposed({"s.a": table_plan()}, state)
+        proposed({"s.a": table_plan()}, whole_table(made_table("id int4")))
+
+
+def test_a_table_whose_columns_the_log_doesnt_know_yet_holds_nobody_up() -> None:
+    assert proposed({}, whole_table()) == {}
+    assert [*proposed({}, whole_table(made_table("id int4")))] == ["s.a"]

@@ -1,6 +1,7 @@
 """Signals → what tables' states ask for, and what is told of that."""
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -9,12 +10,12 @@ from structlog.testing import capture_logs
 from cdc.readable import NATIVE as PLAIN
 from cdc.records.position import Lsn, Position
 from cdc.records.record import Record
-from cdc.records.schema import TableName
+from cdc.records.schema import TableName, TableSchema
 from cdc.records.state import Phase, SnapshotRequest, TableState, parse_state
 from cdc.settings import Settings
 from cdc.tables import Lookups, Tables
 from snapshots.requests import Requests, queued
-from tests.unit.cdc.made_changes import NATIVE
+from tests.unit.cdc.made_changes import NATIVE, table
 
 HERE = Position(1, Lsn(500), 3)
 A, B, OTHER = TableName("public", "a"), TableName("public", "b"), TableName("other", "a")
@@ -23,7 +24,7 @@ A, B, OTHER = TableName("public", "a"), TableName("public", "b"), TableName("oth
 class Asked:
     """Requests for three tables, of which one isn't captured."""
 
-    def __init__(self, **capture: object) -> None:
+    def __init__(self, schemas: Sequence[TableSchema] = (), **capture: object) -> None:
         settings = Settings(
             source={},
             capture={
@@ -39,7 +40,7 @@ class Asked:
             lambda _: (), lambda _: 0, lambda _: {}, lambda _oid, _name: None, lambda: 7
         )
         states = [_state(name) for name in (A, B, OTHER)]
-        self.tables = Tables(settings, "shop", states, [], nothing, NATIVE, PLAIN)
+        self.tables = Tables(settings, "shop", states, schemas, nothing, NATIVE, PLAIN)
         self._requests = Requests(settings.capture, self.tables)
 
     def signal(self, kind: str, data: Any = None) -> list[Record]:
@@ -193,3 +194,25 @@ def test_notifications_are_debeziums_records() -> None:
         "aggregate_type": "Incremental Snapshot",
         "additional_data": {"connector_name": "pre", "data_collections": "public.a,public.b"},
     }
+
+
+def test_a_pause_isnt_undone_by_rows_that_were_on_their_way() -> None:
+    asked = Asked()
+    asked.signal("execute", ONLY_B)
+    (before,) = asked.of(B)
+    asked.signal("pause")
+    asked.tables.advance(B, before.model_copy(update={"rows": 5}), 10, 1)
+    assert [(one.paused, one.rows) for one in asked.of(B)] == [(True, 5)]
+    (before,) = asked.of(B)
+    asked.signal("resume")
+    asked.tables.advance(B, before.model_copy(update={"rows": 7}), 10, 2)
+    assert [(one.paused, one.rows) for one in asked.of(B)] == [(False, 7)]
+
+
+def test_a_blocking_snapshot_leaves_tables_without_a_key_out() -> None:
+    keyless = table("id int4", key="", name="b")
+    asked = Asked(schemas=[keyless])
+    with capture_logs() as logs:
+        asked.signal("execute", {"type": "blocking", **BOTH})
+    assert [len(asked.of(one)) for one in (A, B)] == [1, 0]
+    assert "each row twice" in logs[0]["event"]

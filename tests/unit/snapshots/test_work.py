@@ -29,9 +29,8 @@ def known() -> Known:
 
 
 def test_chunks_grow_again_however_often_they_were_too_large() -> None:
-    work = Work(
-        CapturedTable(TABLE.oid, TABLE.name), SnapshotRequest(kind="initial"), Lsn(1), 8 << 20
-    )
+    captured = CapturedTable(TABLE.oid, TABLE.name)
+    work = Work(captured, SnapshotRequest(kind="initial"), Lsn(1), 8 << 20, Lsn(0))
     work.learn(known())
     sizes = [taken(work, cut=True) for _ in range(40)]
     assert sizes[0] > sizes[-1] == 1

@@ -1,0 +1,67 @@
+"""Several tables that are read side by side, turn by turn."""
+
+from concurrent.futures import Future
+from dataclasses import replace
+from typing import cast
+
+from cdc.postgres.described import CapturedTable, Leaf
+from cdc.records.position import Lsn
+from cdc.records.schema import TableName
+from cdc.transactions import Cursor
+from snapshots.chunk import Known
+from snapshots.incremental import IncrementalSnapshots
+from snapshots.windows import Job, WindowReader
+from tests.unit.snapshots.test_changes import TABLE
+from tests.unit.snapshots.test_requests import HERE, A, Asked, B
+
+
+class Reader:
+    """Begins whatever is asked for; a test says when it has come to something."""
+
+    threads, rows_max = 2, 0
+
+    def __init__(self) -> None:
+        self.looks: dict[TableName, Job[Known]] = {}
+        self.marks: list[Job[bool]] = []
+
+    def measure(self, *, is_busy: bool) -> None:
+        """There is no source."""
+
+    def look(self, table: CapturedTable, _streamed: Lsn) -> Job[Known]:
+        self.looks[table.name] = job = Job[Known]()
+        job.future = Future()
+        return job
+
+    def mark(self) -> Job[bool]:
+        self.marks.append(Job[bool]())
+        self.marks[-1].future = Future()
+        return self.marks[-1]
+
+
+def known(name: TableName) -> Known:
+    """A table of one page."""
+    leaf = Leaf(1, name, 1, "d", frozenset({"id"}))
+    return Known(replace(TABLE, name=name, leaves=(leaf,)), {})
+
+
+def test_a_reset_isnt_forgotten_in_the_turn_in_which_another_table_is_known() -> None:
+    asked, reader = Asked(), Reader()
+    reads = IncrementalSnapshots(cast("WindowReader", reader), asked.tables, 1 << 20)
+    cursor = Cursor(HERE, HERE, Lsn(500))
+    asked.signal("execute", {"data-collections": ["public.a"], "reset": True})
+    reads.turn(cursor)
+    reader.looks[A].found = known(A)
+    reads.turn(cursor)
+    asked.signal("execute", {"data-collections": ["public.b"]})
+    reads.turn(cursor)
+    (mark,) = reader.marks
+    mark.found, mark.behind = True, Lsn(600)
+    reader.looks[B].found = known(B)
+    cursor.idle_at(Lsn(700))
+    told = reads.turn(cursor)
+    assert len(told.events) == 3, "a TRUNCATE for each partition"
+    reads.turn(cursor)
+    reads.turn(cursor)
+    assert len(reader.marks) == 1, "the table is begun anew once"
+    assert [one.kind for one in asked.of(A)] == ["initial"]
+    assert not reads.awaits_stream
