@@ -168,7 +168,7 @@ def _with_daemon(
     ):
         daemon = Daemon(settings, backfill, observer, partial(open_channel, pace))
         if answers and settings.health.listen is not None:
-            metrics = daemon_registry(daemon.health, daemon.letters)
+            metrics = daemon_registry(daemon.health, daemon.letters, lambda: pace.rate)
             stack.enter_context(HealthServer(settings.health.listen, daemon.health, metrics))
         with contextlib.suppress(StoppedError):
             use(daemon, *arguments, stop)
@@ -204,22 +204,31 @@ def snapshot(
 ) -> None:
     """Read existing rows into the log, and end. A running daemon is asked to, and watched."""
     from deploy.console import configure_logging
-    from deploy.snapshot import ask, is_captured, render_plan
+    from deploy.snapshot import ask, check_condition, describe, is_captured, render_plan
 
     names, settings = tables or [], load(config)
     if (where is not None or reset) and (not names or resume):
-        raise ConfigError("--where and --reset are for tables that are named, and not for --resume")
+        raise ConfigError(
+            "--where and --reset are for tables that are named, and not for --resume",
+            remedy="millrace snapshot schema.table --where …",
+        )
     if where is not None and reset:
         raise ConfigError(
             "--where and --reset exclude each other: behind a reset all rows have to be read",
             remedy="name tables with one of them",
         )
     beside = is_captured(settings)
+    if beside and parallel is not None:
+        raise ConfigError(
+            "a daemon runs, and reads by as many threads as its configuration says",
+            remedy="leave --parallel out; or change snapshot.max.threads, and start it anew",
+        )
+    described = describe(settings, names) if names else []
+    if where is not None:
+        check_condition(settings, described, where)
     if dry_run:
         Console().print(render_plan(settings, names, beside=beside))
         return
-    if beside and parallel is not None:
-        raise ConfigError("a daemon runs, and reads by as many threads as its configuration says")
     if beside:
         configure_logging(json=json_log)
         with stop_on_signals() as stop:
@@ -228,11 +237,7 @@ def snapshot(
         print("the daemon goes on with it: `millrace status` shows how far it is", file=sys.stderr)
         raise typer.Exit(ExitCode.INTERRUPTED)
     from cdc.daemon import Daemon
-    from deploy.snapshot import check_condition, describe
 
-    described = describe(settings, names) if names else []
-    if where is not None:
-        check_condition(settings, described, where)
     use, asked = (Daemon.resume, (names,)) if resume else (Daemon.snapshot, (names, where))
     if _with_daemon(config, json_log, use, *asked, threads=parallel):
         raise typer.Exit(ExitCode.INTERRUPTED)  # what is left is read by the next start
@@ -306,7 +311,8 @@ def _seconds(text: str) -> float:
 @app.command()
 def status(config: ConfigOption = DEFAULT_PATH, *, json: JsonOption = False) -> None:
     """Show slot, lag, snapshot progress, and how far each sink is."""
-    from deploy.status import collect, render
+    from deploy.status import collect
+    from deploy.status_text import render
 
     found = collect(load(config))
     if json:

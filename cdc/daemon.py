@@ -271,7 +271,8 @@ class Daemon:
             return
         if reasons := tables.not_done(asked):
             told = "; ".join(f"{name} ({reason})" for name, reason in sorted(reasons.items()))
-            raise NotDoneError(f"not read: {told}")
+            remedy = "mend what is told, and ask again: millrace snapshot"
+            raise NotDoneError(f"not read: {told}", remedy=remedy)
         if tables.requested:
             paused = sorted(map(str, tables.requested))
             remedy = "millrace snapshot --resume goes on with them"

@@ -19,6 +19,8 @@ from cdc.records.position import Lsn
 from cdc.records.schema import TableName
 from cdc.records.state import Progress, TableState
 
+SEEN_S: Final = 15.0
+"""What was seen of the slot counts for so long; it is looked at more often."""
 LIVE_S: Final = 120.0
 """The loop counts as hung after so long; all that it waits for by itself is bounded below that."""
 
@@ -26,8 +28,8 @@ LIVE_S: Final = 120.0
 class Observer(SnapshotObserver, Protocol):
     """Is told what the daemon does, for people to see."""
 
-    def streaming(self, progress: Progress) -> None:
-        """Tell that a batch is durable and acknowledged."""
+    def streaming(self, progress: Progress, states: Mapping[TableName, TableState]) -> None:
+        """Tell that a batch is durable and acknowledged, and how far tables are read meanwhile."""
         ...
 
 
@@ -73,15 +75,16 @@ class Health:
         self._awaited: Heartbeat | None = None
         self._arrived: Heartbeat | None = None
         self._tables: dict[TableName, float] = {}
+        self._rows: dict[TableName, int] = {}
+        self._counted = 0
         self._fault: tuple[str, float] | None = None
         self.faults = 0
         """How many faults the daemon has started over after."""
         self.round_trip_s: float | None = None
         """How long the last heartbeat took to come round."""
-        self.slot: SlotState | None = None
-        """The slot, as the watch has seen it last."""
+        self._slot: tuple[SlotState, float] | None = None
         self.progress: Progress | None = None
-        """How far the log is."""
+        """How far the log is, as far as we have written to it."""
         self.states: Mapping[TableName, TableState] = {}
         """The tables' states, which the main loop changes."""
 
@@ -96,6 +99,8 @@ class Health:
             self.stage = stage
             self._flushed = flushed
             self._awaited = self._arrived = None
+            if stage is Stage.STANDBY:  # what we knew is another daemon's to tell
+                self._slot, self.progress, self.states = None, None, {}
 
     def failed(self, reason: str) -> None:
         """Tell why the daemon starts over."""
@@ -103,9 +108,28 @@ class Health:
         self.faults += 1
         self.entered(Stage.STARTING)
 
-    def slot_seen(self, state: SlotState) -> None:
-        """Tell how the slot is at the server."""
-        self.slot = state
+    def opened(self, progress: Progress | None, states: Mapping[TableName, TableState]) -> None:
+        """Tell what the log says of itself and of tables, as long as nothing newer is told."""
+        self._rows = {}
+        self.progress, self.states = progress, states
+
+    def slot_seen(self, state: SlotState | None) -> None:
+        """Tell how the slot is at the server; None: there is none."""
+        self._slot = None if state is None else (state, self._clock())
+
+    @property
+    def slot(self) -> SlotState | None:
+        """The slot, if it was seen lately."""
+        state, at = self._slot or (None, 0.0)
+        return state if self._clock() - at <= SEEN_S else None
+
+    @property
+    def events(self) -> int:
+        """How many data records the log has, with those of a snapshot that is under way."""
+        progress = self.progress
+        known = (progress.events if progress else 0) + sum(list(self._rows.values()))
+        self._counted = max(self._counted, known)  # rows aren't events one by one: it never shrinks
+        return self._counted
 
     def written(self, heartbeat: Heartbeat) -> None:
         """Tell of something that the source has now; while one is awaited, others don't matter."""
@@ -124,10 +148,10 @@ class Health:
         """Take in that a batch is durable."""
         with self._lock:
             self.stage = Stage.STREAMING  # also after a snapshot in between
-            self.progress = progress
+            self.progress, self._rows = progress, {}
             self._flushed = progress.flush_lsn
             self._arrive()
-        self._observer.streaming(progress)
+        self._observer.streaming(progress, self.states)
 
     def snapshot_started(self, tables: Sequence[TableDescription]) -> None:
         """Take in that tables are about to be read."""
@@ -138,6 +162,7 @@ class Health:
 
     def snapshot_batch(self, batch: SnapshotBatch) -> None:
         """Take in how far a table is."""
+        self._rows[batch.table] = batch.rows
         if batch.read is not None:
             share = batch.pages_done / max(1, self._pages[batch.table])
             self._tables[batch.table] = 1.0 if batch.is_done else share

@@ -97,7 +97,7 @@ class Session:
         self.tables = open_tables(
             self._settings, self._system, self._topics, self._sql, self._stack, self._refusals
         )
-        self._health.progress, self._health.states = self._progress, self.tables.states
+        self._health.opened(self._progress, self.tables.states)
         if self._progress is None or self._progress.is_first_start:
             start.check_untouched(self.tables.states, [table.name for table in self._described])
         if not again:  # one gap after the other can be mended so
@@ -201,6 +201,7 @@ class Session:
                     left_over=self._slot,
                     on_wait=self.hold.wait_for_open_transactions,
                 )
+            self._health.opened(progress, self.tables.states)
             at_once = exported is not None and not self._settings.begins_at_standby
             if self._to_read(again, at_once=at_once):
                 if exported is None:
@@ -292,7 +293,7 @@ class Session:
             raise ConfigError(
                 f"not captured: {', '.join(sorted(missing))}",
                 where="table.include.list and the publication",
-                remedy="name tables as schema.table; `millrace status` lists those captured",
+                remedy="name tables as schema.table, that the lists and the publication have",
             )
         return described
 

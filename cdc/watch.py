@@ -116,9 +116,9 @@ class SlotWatch:
             connection = self._open()
             with bounded(connection, PATIENCE_S):
                 state = slot.inspect(connection, self._capture.slot_name)
+                self._health.slot_seen(state)
                 if state is None:
                     return  # not made yet
-                self._health.slot_seen(state)
                 self._warn(list(concerns(state, self._capture.slot_max_lag_bytes)))
                 self._limit(state)
                 self._find_risks(connection, now)

@@ -87,6 +87,8 @@ class TableBars:
             "reading",
             table=table,
             rows=rows,
+            bytes=done,
+            bytes_total=one.bytes,
             rows_per_s=round(rate),
             percent=None if share is None else round(100 * share, 1),
             left_s=None if left_s is None else round(left_s),
@@ -95,14 +97,18 @@ class TableBars:
 
     def done(self, table: str, rows: int, note: str = "") -> None:
         """All of it was read; or no more will be, as the note says."""
+        self.end(table, rows, note)
+        if not self._is_terminal and not note:
+            log.info("table read", table=table, rows=rows)
+
+    def end(self, table: str, rows: int, note: str = "") -> None:
+        """The same, where others tell the log of it."""
         one = self._tables[table]
         if not note:
             self._bars.update(one.task, completed=max(1, one.bytes))
         rate = one.rate(rows, self._clock())
         shown = len(self._tables) <= SHOWN_MAX
         self._bars.update(one.task, rows=rows, rate=rate, note=note, visible=shown)
-        if not self._is_terminal and not note:
-            log.info("table read", table=table, rows=rows)
 
     def stop(self) -> None:
         """Show nothing any more."""

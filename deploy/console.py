@@ -3,7 +3,7 @@
 import logging
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Self
 
@@ -13,12 +13,14 @@ from rich.console import Console
 from cdc.backfill import SnapshotBatch
 from cdc.postgres.described import TableDescription
 from cdc.records.schema import TableName
-from cdc.records.state import Progress
+from cdc.records.state import Progress, TableState
 from deploy.bars import TableBars
 
 log = structlog.get_logger()
 MOVE_S = 0.1
 """How often a table's bar moves."""
+WINDOWS_S = 0.5
+"""The same, where it is read while streaming."""
 STREAMING_LINE_S = 30.0
 """How often a log file gets a line about streaming."""
 
@@ -60,6 +62,8 @@ class ConsoleObserver:
         self._unfinished: set[TableName] = set()
         self._snapshot_started = self._last_line = time.monotonic()
         self._next_move = 0.0
+        self._windows: dict[str, int] = {}
+        """Tables that are read while streaming, and how many rows that are."""
         self._rows = 0
         self._events = 0
 
@@ -105,6 +109,27 @@ class ConsoleObserver:
             seconds = time.monotonic() - self._snapshot_started
             log.info("snapshot complete", rows=self._rows, seconds=round(seconds, 1))
 
+    def _show_windows(self, states: Iterable[TableState]) -> None:
+        """Show how far tables are that are read while streaming."""
+        shown: dict[str, int] = {}
+        for state in states:
+            request = min(state.requests, key=lambda one: one.order)
+            if request.kind == "blocking":
+                continue
+            name, share = str(state.name), state.share_of(request)
+            if name not in self._windows and state.name not in self._shown:
+                size = state.pages_total * state.block_bytes
+                self._bars.begin(name, size, request.rows, share)
+            shown[name] = request.rows
+            note = "paused" if request.paused else ""
+            self._bars.move(name, request.rows, share, note)
+        for name in self._windows.keys() - shown.keys():
+            self._bars.end(name, self._windows[name])
+        if not shown and (self._windows or self._shown):
+            self._shown.clear()
+            self._bars.stop()
+        self._windows = shown
+
     def _share(self, batch: SnapshotBatch) -> float:
         """How much of the table was read: whole chunks, and rows as far as anybody knows."""
         if batch.read is not None:
@@ -114,9 +139,12 @@ class ConsoleObserver:
         by_rows = batch.rows / table.rows_estimated if table.rows_estimated else 0.0
         return min(max(by_pages, by_rows), 1.0)
 
-    def streaming(self, progress: Progress) -> None:
-        """Log a line now and then: how many events, and up to where."""
+    def streaming(self, progress: Progress, states: Mapping[TableName, TableState]) -> None:
+        """Show what is read meanwhile; log a line now and then: how many events, up to where."""
         now = time.monotonic()
+        if now >= self._next_move:
+            self._next_move = now + WINDOWS_S
+            self._show_windows([one for one in states.values() if one.requests])
         if now - self._last_line >= STREAMING_LINE_S:
             log.info(
                 "streaming",

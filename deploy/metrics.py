@@ -4,7 +4,9 @@ Names and units follow https://prometheus.io/docs/practices/naming/. What is tol
 `millrace status` tells, as the daemon knows it: nobody is asked when somebody looks.
 """
 
-from collections.abc import Iterator, Mapping
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping
 
 from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
@@ -16,34 +18,46 @@ from cdc.records.state import Phase
 from deploy.status import TableStatus, log_lag_s, table_status
 
 
-def daemon_registry(health: Health, letters: Mapping[str, int]) -> CollectorRegistry:
-    """All metrics of a daemon; ``letters``: table → how many dead letters it has made."""
+def daemon_registry(
+    health: Health, letters: Mapping[str, int], rate_max: Callable[[], float]
+) -> CollectorRegistry:
+    """All metrics of a daemon.
+
+    ``letters``: table → how many dead letters it has made; ``rate_max``: rows a second that
+    snapshots may read now.
+    """
     registry = CollectorRegistry()
-    registry.register(_DaemonCollector(health, letters))
+    registry.register(_DaemonCollector(health, letters, rate_max))
     ProcessCollector(registry=registry)
     return registry
 
 
 class _DaemonCollector(Collector):
-    def __init__(self, health: Health, letters: Mapping[str, int]) -> None:
+    def __init__(
+        self, health: Health, letters: Mapping[str, int], rate_max: Callable[[], float]
+    ) -> None:
         self._health = health
         self._letters = letters
+        self._rate_max = rate_max
 
     def collect(self) -> Iterator[Metric]:
+        now_ms = time.time_ns() // 1_000_000
+        states = list(self._health.states.values())
+        tables = [table_status(state, now_ms) for state in states]
         yield from self._daemon()
         yield from self._log()
         yield from self._slot()
-        tables = [table_status(state) for state in list(self._health.states.values())]
+        yield self._dead_letters(tables)
         yield from _tables(tables)
-        yield from _snapshots(tables)
+        yield from self._snapshots(tables)
 
     def _daemon(self) -> Iterator[Metric]:
-        health = self._health
+        health, now = self._health, self._health.stage
         phase = GaugeMetricFamily(
             "millrace_phase", "1 for what the daemon is at.", labels=["phase"]
         )
         for stage in Stage:
-            phase.add_metric([stage], stage is health.stage)
+            phase.add_metric([stage], stage is now)
         yield phase
         yield _gauge("live", "Whether the main loop turns.", health.is_live)
         yield _gauge(
@@ -58,12 +72,16 @@ class _DaemonCollector(Collector):
                 "From the source through Kafka: the last heartbeat's time.",
                 health.round_trip_s,
             )
+
+    def _dead_letters(self, tables: list[TableStatus]) -> Metric:
+        """A table without any has 0: otherwise nobody sees the first one as an increase."""
         letters = CounterMetricFamily(
             "millrace_dead_letters", "Dead letters made by this process.", labels=["table"]
         )
-        for table, count in list(self._letters.items()):
+        made = {**{table.table: 0 for table in tables}, **self._letters}
+        for table, count in made.items():
             letters.add_metric([table], count)
-        yield letters
+        return letters
 
     def _log(self) -> Iterator[Metric]:
         progress, slot = self._health.progress, self._health.slot
@@ -72,7 +90,7 @@ class _DaemonCollector(Collector):
         yield CounterMetricFamily(
             "millrace_log_events",
             "Data records ever written to the log, by all daemons.",
-            value=progress.events,
+            value=self._health.events,
         )
         yield _gauge("log_epoch", "The history that the log is in.", progress.position.epoch)
         yield _gauge(
@@ -85,7 +103,12 @@ class _DaemonCollector(Collector):
                 progress.cut_ts_us / 1e6,
             )
         if slot is not None and (lag_s := log_lag_s(progress, slot.lag_bytes)) is not None:
-            yield _gauge("log_lag_seconds", "Age of the newest thing that it may lack.", lag_s)
+            yield _gauge("log_lag_seconds", "Age of the oldest change it may lack.", lag_s)
+
+    def _snapshots(self, tables: list[TableStatus]) -> Iterator[Metric]:
+        if math.isfinite(rate := self._rate_max()):
+            yield _gauge("snapshot_rate_limit", "Rows a second that may be read now.", rate)
+        yield from _reads(tables)
 
     def _slot(self) -> Iterator[Metric]:
         slot = self._health.slot
@@ -113,20 +136,26 @@ def _tables(tables: list[TableStatus]) -> Iterator[Metric]:
     rows = GaugeMetricFamily(
         "millrace_table_snapshot_rows", "Rows that its snapshot has brought.", labels=["table"]
     )
+    left = GaugeMetricFamily(
+        "millrace_table_left_unread",
+        "1: it is gone, or left out, with rows unread.",
+        labels=["table"],
+    )
     for table in tables:
         whole.add_metric([table.table], table.phase is Phase.STREAMING)
         rows.add_metric([table.table], table.rows)
-    yield whole
-    yield rows
+        left.add_metric([table.table], table.left_unread)
+    yield from (whole, rows, left)
 
 
-def _snapshots(tables: list[TableStatus]) -> Iterator[Metric]:
-    """What is being read, or waits to be: nothing of it once it is done."""
-    under_way = [(table, request) for table in tables for request in table.requests]
+def _reads(tables: list[TableStatus]) -> Iterator[Metric]:
+    """What is being read, or waits to be: nothing of it once it is done.
+
+    Of each table the one of a kind that is served next. Blocking ones don't tell how far they are.
+    """
 
     def family(name: str, text: str) -> GaugeMetricFamily:
-        labels = ["table", "type", "signal"]
-        return GaugeMetricFamily(f"millrace_snapshot_{name}", text, labels=labels)
+        return GaugeMetricFamily(f"millrace_snapshot_{name}", text, labels=["table", "type"])
 
     rows = family("rows", "Rows that were read.")
     ratio = family("ratio", "How much was read, from 0 to 1, by the table's pages.")
@@ -134,8 +163,13 @@ def _snapshots(tables: list[TableStatus]) -> Iterator[Metric]:
     paused = family("paused", "Whether it waits to be resumed.")
     pace = family("rows_per_second", "Rows a second since it began, pauses too.")
     left = family("remaining_seconds", "Time left at that pace.")
-    for table, request in under_way:
-        labels = [table.table, request.type, request.signal]
+    under_way = {
+        (table.table, request.type): (table, request)
+        for table in tables
+        for request in reversed(table.requests)
+        if request.type != "blocking"
+    }
+    for labels, (table, request) in under_way.items():
         rows.add_metric(labels, request.rows)
         ratio.add_metric(labels, request.percent / 100)
         paused.add_metric(labels, request.paused)

@@ -66,7 +66,7 @@ def describe(settings: Settings, names: Sequence[str]) -> list[TableDescription]
             raise ConfigError(
                 f"not captured: {', '.join(sorted(missing))}",
                 where="table.include.list and the publication",
-                remedy="name tables as schema.table; `millrace status` lists those captured",
+                remedy="name tables as schema.table, that the lists and the publication have",
             )
         wanted = [table for table in captured if not names or str(table.name) in names]
         return described_tables(connection, settings.capture, wanted)
@@ -154,8 +154,9 @@ def ask(
             watch.want_under_way(names)
             if resume and watch.wanted:
                 collections = {"data-collections": [re.escape(name) for name in names]}
-                _send(settings, "resume-snapshot", collections if names else {})
-        return watch.show(stop)
+                offset, _ = _send(settings, "resume-snapshot", collections if names else {})
+                watch.expect(offset)
+        return watch.show(stop, names)
     finally:
         watch.close()
 
@@ -208,11 +209,16 @@ class _Watch:
         self._is_passed = False
         """Whether the daemon has followed the signals up to ours."""
         self._is_gone = False
+        self._paused: set[str] = set()
         self._refused: list[str] = []
 
     def want(self, names: Iterable[str], signal: str, offset: int) -> None:
         """Look for reads that the signal at that offset has asked for."""
         self.wanted = dict.fromkeys(names, SnapshotRequest(kind="incremental", signal=signal))
+        self.expect(offset)
+
+    def expect(self, offset: int) -> None:
+        """The daemon has to follow the signal at that offset."""
         self._offset = offset
 
     def want_under_way(self, names: Collection[str]) -> None:
@@ -230,10 +236,11 @@ class _Watch:
         self._bars.stop()
         self._follower.close()
 
-    def show(self, stop: threading.Event) -> bool:
+    def show(self, stop: threading.Event, names: Sequence[str]) -> bool:
         """Show them until all are done, or until told to stop; returns whether all are."""
         if not self.wanted:
-            print("nothing to do: no snapshot is under way; name tables to have them read again")
+            way = "without --resume they" if names else "tables that are named"
+            print(f"nothing to do: no snapshot is under way; {way} are read again")
         began = checked = time.monotonic()
         for name in list(self.wanted):
             self._look_at(name)
@@ -242,7 +249,8 @@ class _Watch:
                 if record.value is not None:
                     self._learn(parse_state(TableState, record.value, self._topic))
             now = time.monotonic()
-            if self.wanted.keys() - self._taken and now - checked >= _LOOK_S:
+            is_awaited = self._offset >= 0 and not self._is_passed
+            if (is_awaited or self._untaken) and now - checked >= _LOOK_S:
                 checked = now
                 self._check_taken(now - began)
             elif now - checked >= _CHECK_S:
@@ -251,8 +259,16 @@ class _Watch:
             if self.wanted and stop.wait(_POLL_S):
                 return False
         if self._refused:
-            raise NotDoneError("not read: " + "; ".join(self._refused))
+            raise NotDoneError(
+                "not read: " + "; ".join(self._refused),
+                remedy="mend what is told, and ask again: millrace snapshot",
+            )
         return True
+
+    @property
+    def _untaken(self) -> list[str]:
+        """Tables of which the daemon hasn't said that they are to be read."""
+        return sorted(self.wanted.keys() - self._taken)
 
     def _learn(self, state: TableState) -> None:
         """Look at every record: the next one of its table may tell how another read has ended."""
@@ -273,12 +289,21 @@ class _Watch:
                 size = self._sizes.get(name, 0)
                 self._bars.begin(name, size, request.rows, share)
             self._bars.move(name, request.rows, share, "paused" if request.paused else "")
+            self._tell_paused(name, request)
             return
         outcome = _outcome(state, self.wanted[name])
         if outcome is not None:
             self._end(name, outcome)
         elif name in self._taken:
             self._end(name, SnapshotOutcome(signal="", status="ABORTED", reason="given up"))
+
+    def _tell_paused(self, name: str, request: SnapshotRequest) -> None:
+        """Say once that it waits for somebody; not right behind what lets it go on."""
+        if not request.paused:
+            self._paused.discard(name)
+        elif name not in self._paused and (self._is_passed or self._offset < 0):
+            self._paused.add(name)
+            log.warning("paused", table=name, remedy="millrace snapshot --resume lets it go on")
 
     def _end(self, name: str, outcome: SnapshotOutcome) -> None:
         del self.wanted[name]
@@ -294,10 +319,9 @@ class _Watch:
         capture = self._settings.capture
         topic = progress_topic(capture.topic_prefix)
         progress = last_progress(self._settings.kafka, topic, capture.slot_name)
-        if self._is_passed:
-            untaken = sorted(self.wanted.keys() - self._taken)
+        if self._is_passed and self._untaken:
             raise NotDoneError(
-                f"the daemon has passed the request over: {', '.join(untaken)}",
+                f"the daemon has passed the request over: {', '.join(self._untaken)}",
                 remedy="its log has a warning that says why",
             )
         if progress is not None and progress.signal_offset > self._offset:

@@ -9,9 +9,6 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from pydantic import BaseModel
-from rich.console import Group
-from rich.table import Table
-from rich.text import Text
 
 from cdc.errors import LogUnreachableError, MillraceError
 from cdc.kafka.state import last_progress, read_all, read_letters
@@ -142,7 +139,7 @@ def collect(settings: Settings) -> Status:
         timeline=progress.timeline if progress else None,
         events=progress.events if progress else 0,
         lag_s=log_lag_s(progress, found.lag_bytes) if progress and found else None,
-        tables=[table_status(state) for state in states],
+        tables=[table_status(state, time.time_ns() // 1_000_000) for state in states],
         dead_letters=Counter(one.table for one in letters.values() if one.outcome is None),
         sinks=[sink for sink in sinks if sink is not None],
         problems=problems,
@@ -169,11 +166,11 @@ def _slot(settings: Settings, problems: list[str]) -> SlotStatus | None:
     )
 
 
-def table_status(state: TableState) -> TableStatus:
-    """How far a table's rows are in the log, by its state there."""
+def table_status(state: TableState, now_ms: int) -> TableStatus:
+    """How far a table's rows are in the log, by its state there, at a time (ms since 1970)."""
     # Of a whole table, what is counted is of another read, which tells its own pace.
-    begun_ms = state.begun_ms if state.initial else 0
-    rate, left_s = _pace(state.rows_sent, state.share_read, begun_ms, state.ts_ms)
+    took_ms = now_ms - state.begun_ms if state.initial and state.begun_ms else 0
+    rate, left_s = _pace(state.rows_sent, state.share_read, took_ms)
     return TableStatus(
         table=str(state.name),
         topic=state.topic,
@@ -185,14 +182,18 @@ def table_status(state: TableState) -> TableStatus:
         bytes_total=state.pages_total * state.block_bytes if state.block_bytes else None,
         rows_per_s=rate,
         left_s=left_s,
-        requests=[_request(state, request) for request in state.requests],
+        requests=[
+            _request(state, request, now_ms)
+            for request in sorted(state.requests, key=lambda one: one.order)
+        ],
     )
 
 
-def _request(state: TableState, request: SnapshotRequest) -> RequestStatus:
+def _request(state: TableState, request: SnapshotRequest, now_ms: int) -> RequestStatus:
     share = state.share_of(request)
     begun_ms = request.begun_ms or (state.begun_ms if request.kind == "initial" else 0)
-    rate, left_s = _pace(request.rows, share, begun_ms, state.ts_ms)
+    is_timed = begun_ms and not request.paused
+    rate, left_s = _pace(request.rows, share, now_ms - begun_ms if is_timed else 0)
     return RequestStatus(
         signal=request.signal,
         type=request.kind,
@@ -200,20 +201,20 @@ def _request(state: TableState, request: SnapshotRequest) -> RequestStatus:
         percent=100.0 * share,
         rows=request.rows,
         rows_per_s=rate,
-        left_s=None if request.paused else left_s,
+        left_s=left_s,
     )
 
 
-def _pace(rows: int, share: float, begun_ms: int, ts_ms: int) -> tuple[float | None, float | None]:
+def _pace(rows: int, share: float, took_ms: int) -> tuple[float | None, float | None]:
     """Rows a second, and seconds left, of what is under way."""
-    took_s = (ts_ms - begun_ms) / 1_000
-    if not begun_ms or took_s <= 0 or not 0 < share < 1:
+    took_s = took_ms / 1_000
+    if took_s <= 0 or not 0 < share < 1:
         return None, None
     return rows / took_s, took_s * (1 - share) / share
 
 
 def log_lag_s(progress: Progress, lag_bytes: int) -> float | None:
-    """How old the newest thing is that the log may lack, in seconds; None before it streams.
+    """How old the oldest change is that the log may lack, in seconds; None before it streams.
 
     With WAL to go: since the commit last recorded, or since a keepalive said that all was read.
     """
@@ -296,104 +297,3 @@ def _never(sink: str) -> SinkStatus:
         finished=True,
         keep_left_s=None,
     )
-
-
-def render(status: Status) -> Group:
-    """The status as tables for people."""
-    parts: list[Text | Table] = []
-    if status.slot is None:
-        parts.append(Text("slot: none (has `millrace run` been started?)"))
-    else:
-        found = status.slot
-        state = "active" if found.active else "NOT ACTIVE: is the daemon running?"
-        parts.append(
-            Text(
-                f"slot {found.name}: {state}, acknowledged {found.confirmed_flush_lsn}, "
-                f"{_bytes(found.lag_bytes)} to go, {_bytes(found.retained_bytes)} of WAL held back"
-                f" ({found.invalidation_reason or found.wal_status or 'unknown'})"
-                f"{', copied to standbys' if found.failover else ''}"
-            )
-        )
-    parts.append(
-        Text(
-            f"log: {status.events:,} events, position {status.position or 'none'} "
-            f"(epoch {status.epoch or 'none'}, timeline {status.timeline or 'none'}), "
-            f"{_seconds(status.lag_s)} behind; decoder: {status.decoder}"
-        )
-    )
-    tables = Table("table", "snapshot", "rows", "topic")
-    for table in status.tables:
-        tables.add_row(
-            Text(table.table),
-            _snapshot_text(table),
-            f"{table.rows:,}",
-            Text(table.topic),
-        )
-    sinks = Table("sink", "run", "tables", "cut", "behind the log", "log.keep left")
-    for sink in status.sinks:
-        sinks.add_row(
-            sink.sink,
-            f"{sink.run}" + ("" if sink.finished else " (not finished)"),
-            f"{sink.tables}" + (f", {len(sink.failed)} FAILED" if sink.failed else ""),
-            sink.cut or "nothing applied yet",
-            _seconds(sink.lag_s),
-            _seconds(sink.keep_left_s),
-        )
-    letters = [
-        Text(f"dead letters, {table}: {count:,} (millrace dead-letters list)", style="red")
-        for table, count in status.dead_letters.items()
-    ]
-    failures = [
-        Text(f"{sink.sink}, {table}: {reason}")
-        for sink in status.sinks
-        for table, reason in sink.failed.items()
-    ]
-    problems = [Text(f"problem: {problem}", style="red") for problem in status.problems]
-    return Group(*parts, tables, *letters, sinks, *failures, *problems)
-
-
-def _snapshot_text(table: TableStatus) -> str:
-    """How far the table's rows are in the log, and what is being read again."""
-    text = "complete"
-    if table.left_unread:
-        text = "not all of it was read: it is gone, or was left out"
-    elif table.phase is not Phase.STREAMING:
-        text = f"{table.percent:.0f} %{_bytes_text(table)}{_pace_text(table)}"
-    for one in table.requests:
-        if one.type == "initial" and not one.paused:
-            continue  # that is what was told
-        percent = f"{one.percent:.0f} %{_bytes_text(table)}"
-        pace = " paused" if one.paused else _pace_text(one).removeprefix(",")
-        text += f"\n{one.type}: {percent}, {one.rows:,} rows,{pace}".rstrip(",")
-    return text
-
-
-def _bytes_text(table: TableStatus) -> str:
-    if table.bytes_done is None or table.bytes_total is None:
-        return ""
-    return f" of {_bytes(table.bytes_total)}"
-
-
-def _pace_text(one: TableStatus | RequestStatus) -> str:
-    if one.rows_per_s is None:
-        return ""
-    return f", {one.rows_per_s:,.0f} rows/s, {_seconds(one.left_s)} left"
-
-
-def _bytes(count: int) -> str:
-    size, unit = float(count), "bytes"
-    for larger in ("KiB", "MiB", "GiB", "TiB"):
-        if size < 1024:
-            break
-        size, unit = size / 1024, larger
-    return f"{size:.0f} {unit}" if unit == "bytes" else f"{size:.1f} {unit}"
-
-
-def _seconds(seconds: float | None) -> str:
-    if seconds is None:
-        return "unknown"
-    if seconds < 120:
-        return f"{seconds:.1f} s"
-    if seconds < 7_200:
-        return f"{seconds / 60:.0f} min"
-    return f"{seconds / 3_600:.1f} h" if seconds < 172_800 else f"{seconds / 86_400:.1f} d"

@@ -325,8 +325,6 @@ class IncrementalSnapshots:
         before = self._tables.states[name]  # what the table is like may have to be asked anew
         total, done = work.pages if work.known else (before.pages_total, before.pages_done)
         state = self._tables.advance(name, request, total, done)
-        if (news := work.news(self._clock())) is not None:
-            log.info("rows are read while streaming", table=str(name), **news)
         if request.kind == "initial":
             return [state]
         left = queued(self._tables)

@@ -164,6 +164,9 @@ class Requests:
         if stopped:
             named = stopped if collections else ()
             records += self._tables.notifications.incremental("ABORTED", position, signal, named)
+        else:
+            reason = "first reads, and resets, can be paused; all others can be stopped"
+            log.warning("a signal stops nothing", signal=signal, reason=reason)
         return records
 
     def _pause(
@@ -185,6 +188,9 @@ class Requests:
         if changed:
             tell = self._tables.notifications.incremental
             records += tell("PAUSED" if paused else "RESUMED", position, signal, changed)
+        else:
+            reason = "nothing is being read" if paused else "nothing is paused"
+            log.warning("a signal changes nothing", signal=signal, reason=reason)
         return records
 
     def _order(self, table: TableName) -> tuple[int, TableName]:

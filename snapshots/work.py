@@ -21,7 +21,6 @@ _NO_WATERMARK: Final = (
     "a watermark didn't come by the stream: the publication needs INSERT and DELETE of the signal"
     " table, and no filter of its rows"
 )
-_NEWS_S: Final = 10.0
 _TURN_S: Final = 0.05
 """How long the stream may stand still for a chunk: chunks become as large as that takes."""
 
@@ -74,8 +73,6 @@ class Work:
         self._is_proven = False
         """Whether the last thing that was begun came to something: then more is begun at once."""
         self._forgotten = self.changes.forgotten
-        self._told = self._began = (0.0, 0)
-        """When somebody was told last how far it is, and how many rows those were; and at first."""
         self._bytes = min(_FIRST_BYTES, chunk_bytes)
         self._bytes_max = chunk_bytes
 
@@ -179,21 +176,6 @@ class Work:
         factor = 0.5 if chunk.range != place.range else _TURN_S / max(took_s, 1e-6)
         grown = min(self._bytes * min(max(factor, 0.5), 2), self._bytes_max)
         self._bytes = max(round(grown), _BYTES_MIN)
-
-    def news(self, now: float) -> dict[str, object] | None:
-        """How far it is, now and then."""
-        rows, (total, done) = self.request.rows, self.pages
-        if not self._told[0]:
-            self._told = self._began = now, rows
-        if now - self._told[0] < _NEWS_S:
-            return None
-        self._told = now, rows
-        began, before = self._began
-        return {
-            "rows": rows,
-            "percent": round(100 * done / max(1, total), 1),
-            "rows_per_s": round((rows - before) / (now - began)),
-        }
 
     @property
     def is_read(self) -> bool:

@@ -32,7 +32,8 @@ def send(kafka_options: Mapping[str, str], topic: str, key: bytes, value: bytes)
     if not answers:
         producer.purge()
         what = f"sending a signal: no answer for {_WAIT_S:.0f} s"
-        raise LogUnreachableError(what, where=f"topic {topic}")
+        remedy = "check bootstrap.servers in [kafka], and that the brokers run"
+        raise LogUnreachableError(what, where=f"topic {topic}", remedy=remedy)
     ((error, offset),) = answers
     if error is not None:
         raise log_error(error, "sending a signal", f"topic {topic}")

@@ -114,6 +114,10 @@ _CONFLICT = (
     "it is tried again; on a standby, which ends what stands in the way of its replay,"
     " hot_standby_feedback = on and a larger max_standby_streaming_delay help"
 )
+_CANCELLED = (
+    "where it took too long: snapshot.query.timeout.ms, or the role's statement_timeout; else find"
+    " out who has cancelled it"
+)
 _STATEMENT_FAILURES: dict[str, tuple[type[MillraceError], str]] = {
     "08": (SourceUnreachableError, "check the server and the network in between"),
     "22021": (TableRefusedError, _NOT_UTF8),
@@ -133,7 +137,7 @@ _STATEMENT_FAILURES: dict[str, tuple[type[MillraceError], str]] = {
         TableLockedError,
         "wait for the session that holds the lock, or end it (pg_locks, pg_stat_activity)",
     ),
-    "57014": (SourceUnreachableError, "find out who cancelled the statement, and start again"),
+    "57014": (SourceUnreachableError, _CANCELLED),
     "57P": (SourceUnreachableError, "wait until the server accepts connections again"),
 }
 """SQLSTATE, or the beginning of one → the error; the longest match counts."""

@@ -33,7 +33,9 @@ def load(path: Path = DEFAULT_PATH) -> Settings:
         ) from None
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(
-            f"the configuration file can't be read: {error}", where=str(path)
+            f"the configuration file can't be read: {error}",
+            where=str(path),
+            remedy="let this user read it; it has to be UTF-8",
         ) from None
     try:
         sections = flattened(tomllib.loads(text))

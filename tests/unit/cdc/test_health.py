@@ -5,7 +5,7 @@ from unittest.mock import Mock
 import pytest
 
 from cdc.backfill import SnapshotBatch
-from cdc.health import LIVE_S, Health, Heartbeat, Stage
+from cdc.health import LIVE_S, SEEN_S, Health, Heartbeat, Stage
 from cdc.records.position import Lsn, Position
 from cdc.records.schema import TableName
 from cdc.records.state import Phase, Progress
@@ -91,6 +91,12 @@ def test_a_snapshot_isnt_ready_but_live_and_tells_how_far_it_is(
     tables[0].name, tables[1].name = TableName("public", "a"), TableName("public", "b")
     tables[0].pages = tables[1].pages = 2
     health.snapshot_started(tables)
+    health.opened(progress(100), {})
+    health.snapshot_batch(SnapshotBatch(TableName("public", "a"), [], 5, (), 1))
+    assert health.events == 5
+    health.streaming(progress(150))
+    assert health.events == 5, "what was counted is in the log's own number by now, or will be"
+    health.snapshot_started(tables)
     health.snapshot_batch(SnapshotBatch(TableName("public", "a"), [], 5, (), 1))
     clock.now += 10 * LIVE_S
     report = health.report()
@@ -109,3 +115,15 @@ def test_a_loop_that_no_longer_turns_is_dead_and_a_standby_is_not(
     health.entered(Stage.STANDBY)
     clock.now += 10 * LIVE_S
     assert health.is_live
+
+
+def test_what_isnt_seen_any_more_isnt_told(health: Health, clock: Clock) -> None:
+    health.slot_seen(Mock(lag_bytes=7))
+    clock.now += SEEN_S
+    assert health.slot is not None
+    clock.now += 1
+    assert health.slot is None
+    health.slot_seen(Mock(lag_bytes=7))
+    health.opened(progress(100), {TableName("public", "a"): Mock()})
+    health.entered(Stage.STANDBY)
+    assert (health.slot, health.progress, health.states) == (None, None, {})

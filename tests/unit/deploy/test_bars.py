@@ -22,8 +22,10 @@ def test_lines_tell_rows_a_second_and_the_time_left() -> None:
         bars.done("public.item", 9_000)
     reading = {"event": "reading", "log_level": "info", "table": "public.item"}
     pace = {"rows": 4_000, "rows_per_s": 300, "percent": 40.0, "left_s": 20}
-    assert lines[0] == {**reading, **pace}
+    size = {"bytes": int(0.4 * (1 << 30)), "bytes_total": 1 << 30}
+    assert lines[0] == {**reading, **pace, **size}
     unknown = {"rows_per_s": 150, "percent": None, "left_s": None, "note": "paused"}
+    unknown |= {"bytes": None, "bytes_total": 1 << 30}
     assert lines[1] == {**reading, "rows": 4_000, **unknown}
     assert lines[2]["event"] == "table read"
     assert len(lines) == 3

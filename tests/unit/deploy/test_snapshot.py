@@ -1,12 +1,17 @@
 """Records of tables' states → what the command that watches them says."""
 
 import io
+from unittest.mock import Mock
 
 import pytest
 from rich.console import Console
+from structlog.testing import capture_logs
 
+from cdc.errors import NotDoneError
 from cdc.records.position import Lsn
 from cdc.records.state import Phase, SnapshotOutcome, SnapshotRequest, TableState
+from cdc.settings import Settings
+from deploy import snapshot
 from deploy.bars import TableBars
 from deploy.snapshot import _Watch
 
@@ -31,6 +36,13 @@ class Watching(_Watch):
     def __init__(self, wanted: SnapshotRequest) -> None:
         self._states, self._sizes, self._taken = {}, {}, set()
         self._refused: list[str] = []
+        self._paused: set[str] = set()
+        self._offset, self._is_passed = -1, False
+        self._settings = Settings(
+            source={},
+            capture={"topic.prefix": "pre", "table.include.list": "public.*"},
+            kafka={"bootstrap.servers": "nowhere"},
+        )
         self._bars = TableBars(Console(file=io.StringIO()))
         self.wanted = {"public.t": wanted}
 
@@ -60,3 +72,29 @@ def test_of_a_first_read_the_phase_tells_how_it_has_ended(phase: str, said: list
     begun = STATE.model_copy(update={"phase": Phase.SNAPSHOT, "requests": (FIRST,)})
     ended = STATE.model_copy(update={"phase": Phase(phase)})
     assert Watching(FIRST).refused(begun, ended) == [f"public.t ({one})" for one in said]
+
+
+def test_a_paused_read_is_told_once_and_again_when_it_is_paused_once_more() -> None:
+    watching = Watching(OWN)
+    paused, running = (
+        STATE.model_copy(update={"requests": (OWN.model_copy(update={"paused": paused}),)})
+        for paused in (True, False)
+    )
+    with capture_logs() as logs:
+        for state in (paused, paused, running, paused):
+            watching._learn(state)
+    assert [(one["event"], one["table"]) for one in logs] == [("paused", "public.t")] * 2
+
+
+def test_a_resume_that_nobody_follows_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    progress = Mock(signal_offset=5)
+    monkeypatch.setattr(snapshot, "last_progress", lambda *_: progress)
+    watching = Watching(OWN)
+    watching._learn(STATE.model_copy(update={"requests": (OWN,)}))
+    watching.expect(5)
+    watching._check_taken(29)
+    with pytest.raises(NotDoneError, match="within 30 s"):
+        watching._check_taken(31)
+    progress.signal_offset = 6
+    watching._check_taken(31)
+    watching._check_taken(32)
