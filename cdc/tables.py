@@ -226,7 +226,7 @@ class Tables(TableStates):
         self.pipeline.open_topic(state.topic, state.cleanup)
         if is_read:
             log.info("a table appeared: its rows are read while streaming", table=name)
-            return [*states, *events]
+            return [*states, *events, *self.notifications.initial("STARTED", reached, [table.name])]
         log.info("a table appeared: its changes are followed", table=name)
         return [*states, *events, *self.take_as_read(table, reached)]
 

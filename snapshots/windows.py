@@ -11,7 +11,7 @@ import uuid
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from typing import Generic, NamedTuple, TypeVar
+from typing import Generic, TypeVar
 
 import psycopg
 
@@ -31,11 +31,11 @@ from snapshots.watermarks import Watermarks, now, oldest_open
 T = TypeVar("T")
 
 
-class _Sessions(NamedTuple):
-    """A thread's connections, which are one where there is no standby."""
+class _Sessions(threading.local):
+    """A thread's connections; rows are read by the other one where there is a standby."""
 
-    reading: psycopg.Connection
-    marking: psycopg.Connection
+    marking: psycopg.Connection | None = None
+    reading: psycopg.Connection | None = None
 
 
 class Job(Generic[T]):
@@ -73,7 +73,7 @@ class WindowReader:
         self.pace = pace
         self.threads = self._settings.snapshot_max_threads
         self._pool = ThreadPoolExecutor(self.threads, thread_name_prefix="snapshot-window")
-        self._own = threading.local()
+        self._own = _Sessions()
         self._connections: set[psycopg.Connection] = set()
         self._closing = threading.Event()
 
@@ -96,7 +96,7 @@ class WindowReader:
 
         def act(connection: psycopg.Connection) -> Known:
             # The primary may have shown it to us before the stream has come there.
-            made = current_wal_end(self._own.sessions.marking) if self._standby else streamed
+            made = current_wal_end(self._marking()) if self._standby else streamed
             self._await(connection, max(streamed, made))
             return chunk.look(connection, self._settings, table)
 
@@ -167,14 +167,15 @@ class WindowReader:
         of_primary: bool,
     ) -> None:
         try:
-            sessions = self._connected()
+            marking = self._marking()
+            reading = marking if of_primary else self._reading()
             opened = now()
             if marked:
-                self._watermarks.open(sessions.marking, job.id, opened)
-            job.found = act(sessions.marking if of_primary else sessions.reading)
+                self._watermarks.open(marking, job.id, opened)
+            job.found = act(reading)
             if marked:
                 reach(FaultPoint.CHUNK_READ)
-                end = self._watermarks.close(sessions.marking, job.id, opened)
+                end = self._watermarks.close(marking, job.id, opened)
                 if self._watermarks.is_read_only:
                     job.behind = end
                 else:
@@ -189,19 +190,22 @@ class WindowReader:
         if self._standby is not None:
             standby.await_replay(connection, streamed, self._closing.wait)
 
-    def _connected(self) -> _Sessions:
-        known: _Sessions | None = getattr(self._own, "sessions", None)
-        if known is not None:
-            return known
-        marking = self._connect(self._source)
-        self._own.sessions = sessions = _Sessions(marking, marking)
-        if self._standby is not None:  # it shows what was replayed, whatever waits for whom
-            reading = self._connect(self._standby)
-            self._own.sessions = sessions = _Sessions(reading, marking)
-            standby.check(reading, marking)
-        else:
-            self._watermarks.settle(marking)
-        return sessions
+    def _marking(self) -> psycopg.Connection:
+        """The thread's session at the primary."""
+        if self._own.marking is None:
+            self._own.marking = self._connect(self._source)
+            if self._standby is None:  # one shows what was replayed, whatever waits for whom
+                self._watermarks.settle(self._own.marking)
+        return self._own.marking
+
+    def _reading(self) -> psycopg.Connection:
+        """The thread's session where rows are read."""
+        if self._standby is None:
+            return self._marking()
+        if self._own.reading is None:
+            self._own.reading = self._connect(self._standby)
+            standby.check(self._own.reading, self._marking())
+        return self._own.reading
 
     def _connect(self, source: LibraryOptions) -> psycopg.Connection:
         connection = connect(source, purpose="incremental snapshot")
@@ -209,8 +213,8 @@ class WindowReader:
         return connection
 
     def _disconnect(self) -> None:
-        sessions: _Sessions | None = getattr(self._own, "sessions", None)
-        self._own.sessions = None
-        for connection in set(sessions or ()):
+        sessions = self._own.marking, self._own.reading
+        self._own.marking = self._own.reading = None
+        for connection in filter(None, sessions):
             self._connections.discard(connection)
             connection.close()
