@@ -75,7 +75,8 @@ class Captured:
             lambda oid: catalog.publication_entries(self.sql, name, [oid]).get(oid, 0),
             lambda _asked: {},
             lambda _oid, _name: None,
-            lambda: 0,
+            lambda: (Lsn(0), 0),
+            lambda _table: None,
         )
         rules, form = event_rules(self._settings), pipeline(self._settings, no_topic)
         return Tables(self._settings, PREFIX, states, (), lookups, rules, form)

@@ -84,8 +84,12 @@ class Encoders:
             if self._tables.has_read(relation, position):
                 self._active[oid] = None
                 return None
-            self._encoders[oid], records = self._tables.stream_encoder(relation, position)
+            encoder, records = self._tables.stream_encoder(relation, position)
             self.state_records += records
+            if self._tables.has_read(relation, position):  # it has joined, further on
+                self._active[oid] = None
+                return None
+            self._encoders[oid] = encoder
         encoder = self._active[oid] = self._encoders[oid]
         if encoder is not None and transaction is not None:
             encoder.begin(transaction)

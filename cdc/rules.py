@@ -7,6 +7,7 @@ Each option can be set in both. docs/debezium.md has the options and how they ac
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
+from cdc.changes import Operation
 from cdc.convert.names import Adjustment
 from cdc.errors import TableRefusedError
 from cdc.modes import ColumnModes, EventModes, Patterns, ValueModes
@@ -49,6 +50,12 @@ class EventRules:
             and (self.schema_names, self.field_names) == ("none", "none")
             and not (columns.include or columns.exclude or columns.rules)
         )
+
+    @property
+    def with_all_updates(self) -> "EventRules":
+        """The same, but for updates that would be left out."""
+        kept = self.events.skipped - {Operation.UPDATE.value}
+        return replace(self, events=replace(self.events, skipped=kept, skip_without_change=False))
 
     def wants_message(self, prefix: str) -> bool:
         """Whether a logical message with the prefix becomes an event."""

@@ -19,11 +19,13 @@ from cdc.metadata import MessageEvents, TransactionMetadata
 from cdc.notifications import Notifications
 from cdc.postgres.catalog import relation_signature
 from cdc.postgres.described import TableDescription
+from cdc.postgres.preflight import shared_topic
 from cdc.readable import Encoder, Pipeline, ReadableEncoder
-from cdc.records.position import Position
+from cdc.records.position import Lsn, Position
 from cdc.records.record import Record
 from cdc.records.schema import Column, TableName, TableSchema
 from cdc.records.state import SnapshotRequest, TableState, schema_record
+from cdc.records.topics import data_topic
 from cdc.reference import Log
 from cdc.rules import EventRules, key_signature, rekeyed
 from cdc.schemas import SchemaHistory
@@ -40,15 +42,17 @@ class Lookups(NamedTuple):
 
     ``describe``: its columns. ``entry``: the OID of its entry in the publication, by its own.
     ``reread``: rows of it whose unchanged values are wanted. ``late``: the description of a table,
-    by its OID and name, if a start now would find it among those to capture. ``new_xid``: a
-    transaction ID (64 bits) that is younger than whatever is open.
+    by its OID and name, if a start now would find it among those to capture. ``instant``: how far
+    the WAL is, and then a transaction ID (64 bits) that is younger than whatever is open. ``check``
+    raises TableRefusedError for a table whose rows the log would mix up.
     """
 
     describe: Callable[[Relation], tuple[Column, ...]]
     entry: Callable[[int], int]
     reread: Reread
     late: Callable[[int, TableName], TableDescription | None]
-    new_xid: Callable[[], int]
+    instant: Callable[[], tuple[Lsn, int]]
+    check: Callable[[TableDescription], None]
 
 
 class Tables(TableStates):
@@ -162,9 +166,12 @@ class Tables(TableStates):
         made_anew = entry != 0 and self.is_made_anew(table, relation.oid, entry)
         if made_anew or not self.is_followed(table):
             late = self._late(relation.oid, table, since) if captured else []
-            if not late:
-                return None, renamed
             renamed += late
+            if not late or self.has_read(relation, since):
+                return None, renamed
+        if captured and entry == 0 and self.states[table].oid not in {0, relation.oid}:
+            _pass_over(table, since, "they are of an older table of that name, which is gone")
+            return None, renamed
         if entry != 0:  # 0: it isn't captured, or has just left, maybe for ever
             check_published([self.states[table]], {table: (relation.oid, entry)}, since.commit_lsn)
             if self.states[table].entry == 0:
@@ -187,12 +194,8 @@ class Tables(TableStates):
         """
         table = self._lookups.late(oid, name)
         if table is None:
-            log.warning(
-                "changes are passed over: the table was dropped, renamed or taken out of the"
-                " publication before its rows could be read",
-                table=str(name),
-                position=str(since),
-            )
+            reason = "it was dropped, renamed or taken out of the publication before it was read"
+            _pass_over(name, since, reason)
             return []
         return self.join(table, since._replace(index=since.index - 1))
 
@@ -204,11 +207,14 @@ class Tables(TableStates):
         return table.is_chunked and name not in self._capture.snapshot_select_statements
 
     def join(self, table: TableDescription, reached: Position, order: int = 0) -> list[Record]:
-        """Follow a table from behind ``reached`` on; returns what the log gets.
+        """Follow a table that was described just now; returns what the log gets.
 
-        Its rows are read meanwhile, if they are wanted. What an open transaction did to it before
-        it was published isn't in the stream: chunks have to show that. Raises UnreadTableError
-        where they can't be read while it is streamed.
+        Where its rows are wanted, they are read as they are behind the WAL's present end, from
+        where on its changes are followed: what was streamed by then, or is still to come from
+        before, may be of another table of that name, or of another shape. What an open transaction
+        did to it before it was published isn't in the stream: chunks have to show that. Otherwise
+        it is followed from behind ``reached`` on. Raises UnreadTableError where its rows can't be
+        read while it is streamed, TableRefusedError where the log would mix rows up.
         """
         name = str(table.name)
         if not self.can_be_late(table):
@@ -217,18 +223,32 @@ class Tables(TableStates):
                 where=f"position {reached}",
                 remedy="start again: its rows are read first",
             )
-        is_read = self._capture.snapshots(name)
-        behind = self._lookups.new_xid() if is_read else 0
+        self._check_joining(table)
+        is_read, known = self._capture.snapshots(name), self.states.get(table.name)
+        at, behind = reached, 0
+        if is_read:
+            wal_end, behind = self._lookups.instant()
+            at = max(at, Position(at.epoch, wal_end, 0))
+        elif known is not None:
+            at = max(at, Position(known.epoch, known.snapshot_lsn, 0))
         now_ms = time.time_ns() // 1_000_000
         request = SnapshotRequest(kind="initial", order=order, behind_xid=behind, begun_ms=now_ms)
-        events, states = self.begin_anew(table, reached, (request,), reached)
+        events, states = self.begin_anew(table, at, (request,), at)
         state = self.states[table.name]
         self.pipeline.open_topic(state.topic, state.cleanup)
         if is_read:
             log.info("a table appeared: its rows are read while streaming", table=name)
             return [*states, *events, *self.notifications.initial("STARTED", reached, [table.name])]
         log.info("a table appeared: its changes are followed", table=name)
-        return [*states, *events, *self.take_as_read(table, reached)]
+        return [*states, *events, *self.take_as_read(table, at)]
+
+    def _check_joining(self, table: TableDescription) -> None:
+        """Look at what a start looks at, and at tables that were here before."""
+        topic = data_topic(self.prefix, table.name)
+        for other in self.states.values():
+            if other.topic == topic and other.name != table.name:
+                raise shared_topic(topic, [other.name, table.name])
+        self._lookups.check(table)
 
     def has_joined(self, table: TableDescription) -> bool:
         """Whether its changes aren't followed yet: it is new here, or another one of that name."""
@@ -286,7 +306,9 @@ class Tables(TableStates):
         state = self.states[schema.name]
         compacted = state.cleanup == "compact"
         log = self._log._replace(partitions=state.partitions, compacted=compacted)
-        rest = schema, self._rules, log, self.pipeline
+        # A row that an update moves to where all is read is in the log by its event alone.
+        rules = self._rules if state.initial is None else self._rules.with_all_updates
+        rest = schema, rules, log, self.pipeline
         blocks, reselects = self.transactions, self._reselects(state)
         if self.letters is not None and self.letters.covers(schema):
             return GuardedEncoder(self.letters, *rest, blocks=blocks, reselects=reselects)
@@ -303,6 +325,11 @@ class Tables(TableStates):
         if state.requests:
             return True  # an update may move a row to where no chunk is read any more
         return state.cleanup == "compact" and self._rules.events.reselect
+
+
+def _pass_over(table: TableName, since: Position, reason: str) -> None:
+    told = {"table": str(table), "position": str(since), "reason": reason}
+    log.warning("changes of a table are passed over", **told)
 
 
 def key_names(columns: Iterable[Column]) -> tuple[str, ...]:

@@ -12,14 +12,15 @@ from cdc.dead_letters import DeadLetters, Oversized, Refusals
 from cdc.kafka.state import read_all
 from cdc.kafka.topics import LogTopics
 from cdc.modes import Patterns
-from cdc.postgres import catalog
+from cdc.postgres import catalog, preflight
 from cdc.postgres.captured import captured_tables, described_tables
-from cdc.postgres.connection import System
+from cdc.postgres.connection import System, current_insert_lsn
 from cdc.postgres.described import CapturedTable, TableDescription
 from cdc.postgres.reselect import Rereading
 from cdc.postgres.unique_keys import keyed_columns
 from cdc.readable import OpenTopic, Pipeline
 from cdc.records.claims import ClaimHead
+from cdc.records.position import Lsn
 from cdc.records.schema import Column, TableName, TableSchema
 from cdc.records.state import TableState
 from cdc.records.topics import claim_topic, schema_topic, table_topic
@@ -84,7 +85,15 @@ def lookups(connection: psycopg.Connection, settings: CaptureSettings, reread: R
             return None
         return next(iter(described_tables(connection, settings, [table])), None)
 
-    return Lookups(describe, entry, reread, late, lambda: catalog.new_xid(connection))
+    def instant() -> tuple[Lsn, int]:
+        # In this order: the transaction's end moves the WAL on, also where nobody else writes.
+        return current_insert_lsn(connection), catalog.new_xid(connection)
+
+    def check(table: TableDescription) -> None:
+        if settings.lossless:
+            preflight.check_joining(connection, settings, table)
+
+    return Lookups(describe, entry, reread, late, instant, check)
 
 
 def open_tables(

@@ -201,6 +201,7 @@ class _Watch:
         end = LogAdmin(settings.kafka).committed_end(topic)  # what is open now may end a read
         self._states = {str(state.name): state for state in _states(settings)}
         self._follower = Follower(settings.kafka, topic, offset=end)
+        (((_, self._looked_until),),) = LogAdmin(settings.kafka).offsets({topic: 1}).values()
         self._bars = TableBars(Console(stderr=True))
         self.wanted: dict[str, SnapshotRequest] = {}
         """Tables that aren't done, and what is looked at of each."""
@@ -247,7 +248,7 @@ class _Watch:
         while self.wanted:
             for record in self._follower.take():
                 if record.value is not None:
-                    self._learn(parse_state(TableState, record.value, self._topic))
+                    self._take(record.offset, parse_state(TableState, record.value, self._topic))
             now = time.monotonic()
             is_awaited = self._offset >= 0 and not self._is_passed
             if (is_awaited or self._untaken) and now - checked >= _LOOK_S:
@@ -269,6 +270,12 @@ class _Watch:
     def _untaken(self) -> list[str]:
         """Tables of which the daemon hasn't said that they are to be read."""
         return sorted(self.wanted.keys() - self._taken)
+
+    def _take(self, offset: int, state: TableState) -> None:
+        """Take in what comes, but for what is older than what was there at first."""
+        known = self._states.get(str(state.name))
+        if known is None or offset >= self._looked_until or state.ts_ms >= known.ts_ms:
+            self._learn(state)
 
     def _learn(self, state: TableState) -> None:
         """Look at every record: the next one of its table may tell how another read has ended."""

@@ -225,8 +225,9 @@ class IncrementalSnapshots:
             work.remember(reached.commit_lsn)
             if work.changes.key != before:
                 self._tell_anew()
-            if work.is_read:
-                records += self._finish(work, reached)
+            if work.is_read:  # nothing is there to be read
+                began = self._tables.states[work.captured.name].snapshot_lsn
+                records += self._finish(work, max(reached, Position(reached.epoch, began, 0)))
         return records
 
     def _begin(self, work: Work) -> bool:

@@ -15,7 +15,7 @@ from psycopg import sql
 
 from cdc.errors import MillraceError, SourceUnreachableError
 from cdc.postgres.catalog import new_xid
-from cdc.postgres.connection import query
+from cdc.postgres.connection import current_insert_lsn, query
 from cdc.postgres.failures import place
 from cdc.records.position import Lsn
 from cdc.records.schema import TableName
@@ -29,7 +29,6 @@ _ID_COLUMN: Final = """
 SELECT attname FROM pg_attribute
 WHERE attrelid = %s::regclass AND attnum > 0 AND NOT attisdropped ORDER BY attnum LIMIT 1
 """
-_WAL_END: Final = "SELECT pg_current_wal_insert_lsn()::text"
 _COMMIT_BYTES: Final = 40
 """The shortest commit in the WAL."""
 _SEGMENT_BYTES_MIN: Final = 1 << 20
@@ -97,8 +96,7 @@ class Watermarks:
         """Write the high watermark, if there is one; returns how far the stream has to come."""
         if not self.is_read_only:
             self._write(connection, job, opened)
-        ((end,),) = query(connection, _WAL_END)
-        return Lsn.parse(end)
+        return current_insert_lsn(connection)
 
     def _write(self, connection: psycopg.Connection, job: str, opened: str) -> None:
         if self._table is None:

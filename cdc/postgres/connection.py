@@ -220,6 +220,12 @@ def current_wal_end(connection: psycopg.Connection) -> Lsn:
     return Lsn.parse(lsn)
 
 
+def current_insert_lsn(connection: psycopg.Connection) -> Lsn:
+    """How far the server's WAL is, durable or not: what is written from now on is behind that."""
+    ((lsn,),) = query(connection, "SELECT pg_current_wal_insert_lsn()::text")
+    return Lsn.parse(lsn)
+
+
 def _forks(pgconn: PGconn, timeline: int) -> dict[int, Lsn]:
     """The timeline's history file: per line an earlier timeline, where it was left, and why."""
     with explained(pgconn):

@@ -286,10 +286,23 @@ def _topics(prefix: str, tables: Sequence[TableDescription]) -> Iterator[Millrac
         by_topic.setdefault(data_topic(prefix, table.name), []).append(table.name)
     for topic, names in by_topic.items():
         if len(names) > 1:
-            yield TableRefusedError(
-                f"tables {' and '.join(map(str, names))} would share the topic {topic}",
-                remedy="rename one, or add one to table.exclude.list",
-            )
+            yield shared_topic(topic, names)
+
+
+def shared_topic(topic: str, names: Iterable[TableName]) -> TableRefusedError:
+    """Why tables can't be captured together."""
+    return TableRefusedError(
+        f"tables {' and '.join(map(str, names))} would share the topic {topic}",
+        remedy="rename one, or add one to table.exclude.list",
+    )
+
+
+def check_joining(
+    connection: psycopg.Connection, settings: CaptureSettings, table: TableDescription
+) -> None:
+    """Raise TableRefusedError for a table that joins with a key that two rows may share."""
+    for error in _keyed_apart(connection, settings, [table], place(connection.pgconn)):
+        raise error
 
 
 def _keyed_apart(

@@ -240,7 +240,8 @@ class Stay:
             lambda _: 9,
             self._reread,
             lambda _oid, _name: heap.table,
-            lambda: 0,
+            lambda: (Lsn(0), 0),
+            lambda _: None,
         )
         self.tables = Tables(made, "db", *log.states(), lookups, rules, PLAIN)
         progress = log.progress

@@ -16,16 +16,18 @@ from cdc.readable import Encoder, Pipeline, ReadableEncoder
 from cdc.records.position import Lsn, Position
 from cdc.records.record import Record
 from cdc.records.schema import Column, TableName, TableSchema
-from cdc.records.state import Phase, TableState, parse_state
+from cdc.records.state import Phase, SnapshotRequest, TableState, parse_state
 from cdc.rules import EventRules
 from cdc.settings import Settings
 from cdc.table_states import check_published
 from cdc.tables import Lookups, Tables
 from cdc.wal.messages import Relation, RelationColumn
-from tests.unit.cdc.made_changes import NATIVE, patterns, table
+from tests.unit.cdc.made_changes import NATIVE, TRANSACTION, patterns, row, table
 from tests.unit.cdc.preset import DEBEZIUM
 
 SINCE = Position(1, Lsn(900), 1)
+END = Lsn(2_000)
+"""How far the WAL is."""
 RELATION = Relation(
     7,
     "public",
@@ -62,10 +64,11 @@ def tables(rules: EventRules = NATIVE, pipeline: Pipeline = PLAIN, **more: Any) 
         more.get("schemas", ()),
         Lookups(
             lambda _relation: COLUMNS,
-            lambda _oid: 9,
+            lambda _oid: more.get("entry", 9),
             lambda _asked: {},
             lambda oid, name: more.get("late", {}).get((oid, name)),
-            lambda: 700,
+            lambda: (END, 700),
+            lambda _table: None,
         ),
         rules,
         pipeline,
@@ -167,10 +170,43 @@ def test_a_table_that_appears_unread_is_read_while_streaming_or_first_or_passed_
     made = tables(capture=all_tables, late={here: described(*COLUMNS)})
     found, records = made.stream_encoder(new, SINCE)
     state = made.states[here[1]]
-    assert (state.phase, state.snapshot_lsn) == (Phase.SNAPSHOT, SINCE.commit_lsn)
+    assert (state.phase, state.snapshot_lsn) == (Phase.SNAPSHOT, END)
     assert state.initial is not None
+    assert found is None, "what is before the WAL's end is read"
+    assert len(records) == 1
+    found, records = made.stream_encoder(new, Position(1, END, 1))
     assert found is not None
-    assert len(records) == 2
+    assert len(records) == 1
+
+
+def test_a_table_that_would_share_anothers_topic_doesnt_join() -> None:
+    new = RELATION._replace(oid=8, name="t 2")
+    name = TableName("public", "t 2")
+    late = {(8, name): replace(described(*COLUMNS), name=name)}
+    made = tables(capture={"topic.prefix": "pre", "table.include.list": "public.*"}, late=late)
+    made.states[TableName("public", "t_2")] = STATE.model_copy(
+        update={"table": "t_2", "topic": "pre.public.t_2"}
+    )
+    with pytest.raises(TableRefusedError, match=r"would share the topic pre\.public\.t_2"):
+        made.stream_encoder(new, SINCE)
+
+
+def test_changes_of_an_older_table_of_that_name_are_passed_over() -> None:
+    older = tables(entry=0).stream_encoder(RELATION._replace(oid=6), SINCE)
+    assert older == (None, [])
+    assert tables(entry=0).stream_encoder(RELATION, SINCE)[0] is not None
+
+
+def test_while_a_table_is_read_no_update_of_it_is_left_out() -> None:
+    modes = EventModes(skipped=frozenset("uc"), skip_without_change=True)
+    made = tables(replace(NATIVE, events=modes))
+    old, new = row("1", "same"), row("1", "same")
+    for requests, events in (((SnapshotRequest(kind="initial"),), 1), ((), 0)):
+        made.set_requests(STATE.name, requests)
+        found, _ = encoder(made)
+        assert found is not None
+        found.begin(TRANSACTION)
+        assert len(found.update(old, False, new, Lsn(900), SINCE)) == events
 
 
 def test_an_entry_that_could_not_be_seen_when_a_table_appeared_is_noted_when_it_can() -> None:

@@ -37,7 +37,7 @@ class Watching(_Watch):
         self._states, self._sizes, self._taken = {}, {}, set()
         self._refused: list[str] = []
         self._paused: set[str] = set()
-        self._offset, self._is_passed = -1, False
+        self._offset, self._is_passed, self._looked_until = -1, False, 5
         self._settings = Settings(
             source={},
             capture={"topic.prefix": "pre", "table.include.list": "public.*"},
@@ -98,3 +98,13 @@ def test_a_resume_that_nobody_follows_is_told(monkeypatch: pytest.MonkeyPatch) -
     progress.signal_offset = 6
     watching._check_taken(31)
     watching._check_taken(32)
+
+
+def test_what_was_committed_while_we_began_to_look_is_no_news() -> None:
+    asked = STATE.model_copy(update={"requests": (OWN,), "ts_ms": 2})
+    watching = Watching(OWN)
+    watching._learn(asked)
+    watching._take(4, STATE.model_copy(update={"ts_ms": 1}))
+    assert watching.wanted, "it wasn't asked for then"
+    watching._take(5, STATE.model_copy(update={"ts_ms": 1, "outcome": outcome("own")}))
+    assert not watching.wanted

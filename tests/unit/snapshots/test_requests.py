@@ -37,7 +37,12 @@ class Asked:
             kafka={"bootstrap.servers": "nowhere"},
         )
         nothing = Lookups(
-            lambda _: (), lambda _: 0, lambda _: {}, lambda _oid, _name: None, lambda: 7
+            lambda _: (),
+            lambda _: 0,
+            lambda _: {},
+            lambda _oid, _name: None,
+            lambda: (Lsn(600), 7),
+            lambda _: None,
         )
         states = [_state(name) for name in (A, B, OTHER)]
         self.tables = Tables(settings, "shop", states, schemas, nothing, NATIVE, PLAIN)
