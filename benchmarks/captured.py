@@ -77,6 +77,7 @@ class Captured:
             lambda _oid, _name: None,
             lambda: (Lsn(0), 0),
             lambda _table: None,
+            lambda _xid: None,
         )
         rules, form = event_rules(self._settings), pipeline(self._settings, no_topic)
         return Tables(self._settings, PREFIX, states, (), lookups, rules, form)

@@ -264,7 +264,7 @@ class Daemon:
         tables = session.tables
         asked = {
             name: {one.signal for one in tables.states[name].requests} for name in tables.requested
-        }
+        } | {name: set[str]() for name in tables.joining}
         if not stop.is_set() and tables.is_to_read:
             self._stream(session, stack, progress, stop, lambda _: not tables.is_to_read)
         if stop.is_set():

@@ -84,9 +84,10 @@ class Encoders:
             if self._tables.has_read(relation, position):
                 self._active[oid] = None
                 return None
-            encoder, records = self._tables.stream_encoder(relation, position)
+            xid = transaction.xid if transaction is not None else None
+            encoder, records = self._tables.stream_encoder(relation, position, xid)
             self.state_records += records
-            if self._tables.has_read(relation, position):  # it has joined, further on
+            if TableName(relation.namespace, relation.name) in self._tables.joining:
                 self._active[oid] = None
                 return None
             self._encoders[oid] = encoder

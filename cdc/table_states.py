@@ -6,6 +6,7 @@ it speaks of.
 
 import time
 from collections.abc import Collection, Iterable, Mapping
+from typing import NamedTuple
 
 import structlog
 
@@ -29,6 +30,19 @@ from cdc.wal.messages import Relation, ReplicaIdentity
 log = structlog.get_logger()
 
 
+class Joining(NamedTuple):
+    """A table that is to be read once the stream has come to where the WAL ended when it was seen.
+
+    ``xid`` (64 bits) is younger than whatever was open then. Nothing of it is in the log: a start
+    finds the table as new as it was.
+    """
+
+    table: TableDescription
+    wal_end: Lsn
+    xid: int
+    order: int
+
+
 class TableStates:
     """The states of the captured tables, and of those that once were."""
 
@@ -38,6 +52,7 @@ class TableStates:
         """The tables that are to be read."""
         self.requested_changes = 0
         """Grows with what is asked of tables: who watches which has to be looked up again."""
+        self.joining: dict[TableName, Joining] = {}
         self.prefix = settings.capture.topic_prefix
         self._partitions = settings.log.topic_partitions
         self._cleanup = settings.log.topic_cleanup_policy
@@ -65,12 +80,12 @@ class TableStates:
     @property
     def is_to_read(self) -> bool:
         """Whether anything is read without more being asked: what is paused holds up its table."""
-        return any(not _is_held(self.states[name]) for name in self.requested)
+        return bool(self.joining) or any(not _is_held(self.states[name]) for name in self.requested)
 
     @property
     def is_all_read(self) -> bool:
         """Whether no table's first read is under way."""
-        return not any(state.initial for state in self.states.values())
+        return not self.joining and not any(state.initial for state in self.states.values())
 
     def is_all_shown(self, cut: Position) -> bool:
         """Whether no table's first read is under way, and derived tables show all at that cut."""
@@ -167,6 +182,7 @@ class TableStates:
                     order=last,
                     condition=condition,
                     begun_ms=now_ms,
+                    behind_xid=state.joined_xid,
                 )
                 made.append(self.set_requests(name, [*state.requests, request]))
         return made
@@ -174,7 +190,7 @@ class TableStates:
     def not_done(self, asked: Mapping[TableName, Collection[str]]) -> dict[str, str]:
         """Why not all was read of tables that these signals, or nobody, had asked for."""
         found = {}
-        for state in map(self.states.__getitem__, asked):
+        for state in map(self.states.__getitem__, asked.keys() & self.states.keys()):
             outcome = state.outcome
             if outcome is not None and outcome.signal and outcome.signal in asked[state.name]:
                 if outcome.failure:
@@ -278,7 +294,7 @@ class TableStates:
             self._set(state.model_copy(update={"renamed_lsn": lsn}))
             for state in list(self.states.values())
             if state.oid == oid and state.name != name
-            if state.renamed_lsn is None and lsn > state.snapshot_lsn
+            if state.renamed_lsn is None and lsn > max(state.snapshot_lsn, state.joined_lsn)
         ]
 
     def _set(self, state: TableState) -> Record:

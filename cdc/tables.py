@@ -30,7 +30,7 @@ from cdc.reference import Log
 from cdc.rules import EventRules, key_signature, rekeyed
 from cdc.schemas import SchemaHistory
 from cdc.settings import Settings
-from cdc.table_states import TableStates, check_published
+from cdc.table_states import Joining, TableStates, check_published
 from cdc.transactions import Transaction
 from cdc.wal.messages import Relation, ReplicaIdentity
 
@@ -44,7 +44,8 @@ class Lookups(NamedTuple):
     ``reread``: rows of it whose unchanged values are wanted. ``late``: the description of a table,
     by its OID and name, if a start now would find it among those to capture. ``instant``: how far
     the WAL is, and then a transaction ID (64 bits) that is younger than whatever is open. ``check``
-    raises TableRefusedError for a table whose rows the log would mix up.
+    raises TableRefusedError for a table whose rows the log would mix up. ``await_visible``: waits
+    until what a transaction (32 bits) has done is seen, or raises UnreadTableError.
     """
 
     describe: Callable[[Relation], tuple[Column, ...]]
@@ -53,6 +54,7 @@ class Lookups(NamedTuple):
     late: Callable[[int, TableName], TableDescription | None]
     instant: Callable[[], tuple[Lsn, int]]
     check: Callable[[TableDescription], None]
+    await_visible: Callable[[int], None]
 
 
 class Tables(TableStates):
@@ -147,9 +149,11 @@ class Tables(TableStates):
         return self._readable(schema), new
 
     def stream_encoder(
-        self, relation: Relation, since: Position
+        self, relation: Relation, since: Position, xid: int | None = None
     ) -> tuple[Encoder | None, list[Record]]:
-        """An encoder for a relation, or None when its table isn't captured.
+        """An encoder for a relation, or None when its table isn't captured, or is still joining.
+
+        ``xid``: the transaction (32 bits) that its change is of.
 
         Raises UnreadTableError when it should be: the next start reads its rows first. A table
         that is gone since, or has another name, can't be read under this one, ever: it is passed
@@ -158,8 +162,13 @@ class Tables(TableStates):
         """
         table = TableName(relation.namespace, relation.name)
         renamed = self._renamed(relation.oid, table, since.commit_lsn)
+        if table in self.joining:
+            return None, renamed
         captured = self._captures(str(table))
         entry = self._entry(relation.oid) if captured else 0
+        if captured and entry == 0 and xid is not None:  # gone, or not to be seen yet
+            self._lookups.await_visible(xid)
+            entry = self._entry(relation.oid)
         if captured and table not in self.states and self._takes_late:
             renamed.append(self._appeared(relation, self._describe(relation), since, entry))
             self.pipeline.open_topic(self.states[table].topic, self.states[table].cleanup)
@@ -167,7 +176,7 @@ class Tables(TableStates):
         if made_anew or not self.is_followed(table):
             late = self._late(relation.oid, table, since) if captured else []
             renamed += late
-            if not late or self.has_read(relation, since):
+            if not late or table in self.joining:
                 return None, renamed
         if captured and entry == 0 and self.states[table].oid not in {0, relation.oid}:
             _pass_over(table, since, "they are of an older table of that name, which is gone")
@@ -209,12 +218,11 @@ class Tables(TableStates):
     def join(self, table: TableDescription, reached: Position, order: int = 0) -> list[Record]:
         """Follow a table that was described just now; returns what the log gets.
 
-        Where its rows are wanted, they are read as they are behind the WAL's present end, from
-        where on its changes are followed: what was streamed by then, or is still to come from
-        before, may be of another table of that name, or of another shape. What an open transaction
-        did to it before it was published isn't in the stream: chunks have to show that. Otherwise
-        it is followed from behind ``reached`` on. Raises UnreadTableError where its rows can't be
-        read while it is streamed, TableRefusedError where the log would mix rows up.
+        Where its rows are wanted, that begins once the stream has come to the WAL's present end:
+        what it brings from before may be of another table of that name, or of another shape, and
+        is passed over. Otherwise it is followed from behind ``reached`` on. Raises UnreadTableError
+        where its rows can't be read while it is streamed, TableRefusedError where the log would mix
+        rows up.
         """
         name = str(table.name)
         if not self.can_be_late(table):
@@ -224,28 +232,50 @@ class Tables(TableStates):
                 remedy="start again: its rows are read first",
             )
         self._check_joining(table)
-        is_read, known = self._capture.snapshots(name), self.states.get(table.name)
-        at, behind = reached, 0
-        if is_read:
-            wal_end, behind = self._lookups.instant()
-            at = max(at, Position(at.epoch, wal_end, 0))
-        elif known is not None:
-            at = max(at, Position(known.epoch, known.snapshot_lsn, 0))
-        now_ms = time.time_ns() // 1_000_000
-        request = SnapshotRequest(kind="initial", order=order, behind_xid=behind, begun_ms=now_ms)
-        events, states = self.begin_anew(table, at, (request,), at)
+        joining = Joining(table, *self._lookups.instant(), order)
+        if not self._capture.snapshots(name):
+            return self._follow(joining, reached)
+        self.joining[table.name] = joining
+        known = self.states.get(table.name)
+        # A read that was under way is of no use any more, and mustn't make it whole meanwhile.
+        left = [self.set_requests(table.name, ())] if known is not None and known.initial else []
+        return [*left, *self.begin_joined(reached)]
+
+    def begin_joined(self, reached: Position) -> list[Record]:
+        """Begin to read one that has joined, if the stream has come so far; for the log.
+
+        One at a time: it takes a topic, which brokers take a while to make. What an open
+        transaction did to it before it was published isn't in the stream: chunks have to show that.
+        """
+        for name, (table, wal_end, xid, order) in self.joining.items():
+            if reached.commit_lsn < wal_end:
+                continue
+            del self.joining[name]
+            log.info("a table appeared: its rows are read while streaming", table=str(name))
+            now_ms = time.time_ns() // 1_000_000
+            request = SnapshotRequest(kind="initial", order=order, behind_xid=xid, begun_ms=now_ms)
+            events, states = self.begin_anew(table, reached, (request,), reached)
+            self.pipeline.open_topic(self.states[name].topic, self.states[name].cleanup)
+            return [*states, *events, *self.notifications.initial("STARTED", reached, [name])]
+        return []
+
+    def _follow(self, joining: Joining, reached: Position) -> list[Record]:
+        """Follow a table without its rows; what it was like until now is no gap."""
+        table, wal_end, xid, _ = joining
+        log.info("a table appeared: its changes are followed", table=str(table.name))
+        if (known := self.states.get(table.name)) is not None:
+            reached = max(reached, Position(known.epoch, known.snapshot_lsn, 0))
+        first = (SnapshotRequest(kind="initial"),)
+        events, states = self.begin_anew(table, reached, first, reached)
         state = self.states[table.name]
+        self._set(state.model_copy(update={"joined_lsn": wal_end, "joined_xid": xid}))
         self.pipeline.open_topic(state.topic, state.cleanup)
-        if is_read:
-            log.info("a table appeared: its rows are read while streaming", table=name)
-            return [*states, *events, *self.notifications.initial("STARTED", reached, [table.name])]
-        log.info("a table appeared: its changes are followed", table=name)
-        return [*states, *events, *self.take_as_read(table, at)]
+        return [*states, *events, *self.take_as_read(table, reached)]
 
     def _check_joining(self, table: TableDescription) -> None:
         """Look at what a start looks at, and at tables that were here before."""
         topic = data_topic(self.prefix, table.name)
-        for other in self.states.values():
+        for other in self.states.values() if self._capture.lossless else ():
             if other.topic == topic and other.name != table.name:
                 raise shared_topic(topic, [other.name, table.name])
         self._lookups.check(table)

@@ -1,7 +1,9 @@
 """Settings → rules that events follow, the pipeline that makes records, and what tables ask."""
 
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 
 import psycopg
 
@@ -9,14 +11,16 @@ from cdc.claims import Claims
 from cdc.completion import Reread
 from cdc.convert.converters import Converters, converters
 from cdc.dead_letters import DeadLetters, Oversized, Refusals
+from cdc.errors import UnreadTableError
 from cdc.kafka.state import read_all
 from cdc.kafka.topics import LogTopics
 from cdc.modes import Patterns
 from cdc.postgres import catalog, preflight
 from cdc.postgres.captured import captured_tables, described_tables
-from cdc.postgres.connection import System, current_insert_lsn
+from cdc.postgres.connection import System, current_insert_lsn, current_snapshot
 from cdc.postgres.described import CapturedTable, TableDescription
-from cdc.postgres.reselect import Rereading
+from cdc.postgres.failures import place
+from cdc.postgres.reselect import INVISIBLE, Rereading, await_visible
 from cdc.postgres.unique_keys import keyed_columns
 from cdc.readable import OpenTopic, Pipeline
 from cdc.records.claims import ClaimHead
@@ -68,7 +72,12 @@ def pipeline(settings: Settings, open_topic: OpenTopic) -> Pipeline:
     )
 
 
-def lookups(connection: psycopg.Connection, settings: CaptureSettings, reread: Reread) -> Lookups:
+def lookups(
+    connection: psycopg.Connection,
+    settings: CaptureSettings,
+    reread: Reread,
+    keep_alive: Callable[[], None],
+) -> Lookups:
     """What tables ask of PostgreSQL, on the session's own connection."""
 
     def describe(relation: Relation) -> tuple[Column, ...]:
@@ -93,7 +102,13 @@ def lookups(connection: psycopg.Connection, settings: CaptureSettings, reread: R
         if settings.lossless:
             preflight.check_joining(connection, settings, table)
 
-    return Lookups(describe, entry, reread, late, instant, check)
+    def visible(xid: int) -> None:
+        ask = partial(current_snapshot, connection)
+        if not await_visible(ask, frozenset({xid}), keep_alive):
+            remedy = "it goes on once that has ended"
+            raise UnreadTableError(INVISIBLE, where=place(connection.pgconn), remedy=remedy)
+
+    return Lookups(describe, entry, reread, late, instant, check, visible)
 
 
 def open_tables(
@@ -118,7 +133,7 @@ def open_tables(
         system.database,
         read_all(kafka, table_topic(prefix), TableState, keep_alive),
         read_all(kafka, schema_topic(prefix), TableSchema, keep_alive),
-        lookups(connection, capture, rereading),
+        lookups(connection, capture, rereading, keep_alive),
         event_rules(settings),
         pipeline(settings, topics.open_topic),
         DeadLetters(

@@ -49,12 +49,15 @@ class Arrivals:
         Others have their turn in between: it takes a topic, which brokers take a while to make.
         Raises UnreadTableError where that can't be done while streaming.
         """
+        if begun := self._tables.begin_joined(reached):
+            return begun
         if self._found:
             return self._begin(self._found.popleft(), reached)
         if self._looking is None:
             if self._clock() >= self._next and self._settings.lossless:
-                followed = frozenset(filter(self._tables.is_followed, self._tables.states))
-                self._looking = self._reader.look_for_others(followed)
+                followed = filter(self._tables.is_followed, self._tables.states)
+                known = frozenset([*followed, *self._tables.joining])
+                self._looking = self._reader.look_for_others(known)
             return []
         if not self._looking.future.done():
             return []
@@ -70,7 +73,7 @@ class Arrivals:
 
     def _begin(self, table: TableDescription, reached: Position) -> list[Record]:
         name = table.name
-        if self._tables.is_followed(name):  # its first change was faster
+        if self._tables.is_followed(name) or name in self._tables.joining:  # by its first change
             return []
         if not table.entry:
             if name not in self._told:

@@ -199,7 +199,8 @@ class IncrementalSnapshots:
         state = self._tables.states[name]
         captured = CapturedTable(state.oid, name)
         fence = max(reached, state.snapshot_lsn)  # what is before that isn't told
-        joined = state.snapshot_lsn if request.behind_xid else Lsn(0)
+        is_joining = request.kind == "initial" and request.behind_xid > 0
+        joined = state.snapshot_lsn if is_joining else Lsn(0)
         self._works[name] = Work(captured, request, fence, self._chunk_bytes, joined)
 
     def _tell_anew(self) -> None:
@@ -225,9 +226,8 @@ class IncrementalSnapshots:
             work.remember(reached.commit_lsn)
             if work.changes.key != before:
                 self._tell_anew()
-            if work.is_read:  # nothing is there to be read
-                began = self._tables.states[work.captured.name].snapshot_lsn
-                records += self._finish(work, max(reached, Position(reached.epoch, began, 0)))
+            if work.is_read and not work.request.reset:  # nothing is there to be read
+                records += self._finish(work, reached)
         return records
 
     def _begin(self, work: Work) -> bool:

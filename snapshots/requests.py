@@ -117,6 +117,7 @@ class Requests:
                 paused=paused,
                 reset=parsed.reset,
                 begun_ms=time.time_ns() // 1_000_000,
+                behind_xid=self._tables.states[table].joined_xid if incremental else 0,
             )
             before = [
                 one

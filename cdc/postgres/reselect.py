@@ -37,6 +37,10 @@ _SESSION: Final = (
     "SET jit = off",
     "SET max_parallel_workers_per_gather = 0",
 )
+INVISIBLE: Final = (
+    f"a transaction isn't visible {PATIENCE_S:.0f} s after its commit (does it wait for a"
+    " synchronous standby?)"
+)
 _SNAPSHOT: Final = "SELECT pg_current_snapshot()::text"
 _TABLE: Final = """
 SELECT n.nspname, c.relname, c.relkind = 'p', a.attname, a.atttypid, a.atttypmod,
@@ -167,18 +171,30 @@ class Rereading:
 
     def _wait_until_visible(self, connection: psycopg.Connection, xids: frozenset[int]) -> None:
         """A commit is in the WAL before others see it: an older state of the row is no answer."""
-        deadline = time.monotonic() + PATIENCE_S
-        while True:
+
+        def ask() -> str:
             ((snapshot,),) = connection.execute(_SNAPSHOT).fetchall()
-            if is_visible(snapshot, xids):
-                return
-            if time.monotonic() > deadline:
-                raise _InVainError(
-                    f"a transaction isn't visible {PATIENCE_S:.0f} s after its commit"
-                    " (does it wait for a synchronous standby?)"
-                )
-            self._keep_alive()
-            time.sleep(_POLL_S)
+            return str(snapshot)
+
+        if not await_visible(ask, xids, self._keep_alive):
+            raise _InVainError(INVISIBLE)
+
+
+def await_visible(
+    ask: Callable[[], str], xids: frozenset[int], keep_alive: Callable[[], None]
+) -> bool:
+    """Wait until committed transactions (32 bits) are seen; returns whether they are.
+
+    ``ask`` gives a session's pg_current_snapshot().
+    """
+    deadline = time.monotonic() + PATIENCE_S
+    while True:
+        if is_visible(ask(), xids):
+            return True
+        if time.monotonic() > deadline:
+            return False
+        keep_alive()
+        time.sleep(_POLL_S)
 
 
 def _warn(asked: Asked, reason: str, **more: float) -> None:

@@ -158,7 +158,9 @@ class TableState(BaseModel):
     aren't done, written with the signal, and with every chunk's rows; ``outcome`` is how the last
     one has ended that a signal asked for. ``pages_total`` and ``pages_done`` count the heap's pages
     (of ``block_bytes``; 0: not known) of the read under way, or of the last one; ``begun_ms`` is
-    when the table's snapshot began (ms since 1970). A sink shows the table once ``phase`` is
+    when the table's snapshot began (ms since 1970). ``joined_lsn`` is where the WAL ended when a
+    table was seen that is followed without its rows, ``joined_xid`` (64 bits) a transaction that is
+    younger than whatever was open then. A sink shows the table once ``phase`` is
     streaming and its cut reaches ``(epoch, snapshot_lsn, 0)``.
     """
 
@@ -176,6 +178,8 @@ class TableState(BaseModel):
     oid: int = 0
     entry: int = 0
     renamed_lsn: LsnField | None = None
+    joined_lsn: LsnField = Lsn(0)
+    joined_xid: int = 0
     rows_estimated: int = 0
     rows_sent: int = 0
     pages_total: int = 0

@@ -1,5 +1,6 @@
 """Tables that join the publication, or are replaced, while others are streamed."""
 
+import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -13,9 +14,11 @@ from cdc.kafka.state import read_all
 from cdc.records.schema import TableSchema
 from cdc.records.state import Phase, TableState
 from cdc.records.topics import schema_topic
+from deploy.local.postgres import Postgres
 from tests.fixtures.pipeline import RunningPipeline, state_of
 from tests.integration.source import Conninfo, run
 from tests.integration.test_signal_topic import tell
+from tests.integration.test_slot_watch import set_to
 from tests.integration.test_snapshot_while_streaming import (
     IDLE,
     ITEM,
@@ -313,3 +316,29 @@ def test_a_table_that_is_filled_before_it_has_its_key_is_read_as_it_is(
     made.wait_until_logged(made.wal_end(), daemon)
     assert made.stop(daemon) == 0
     assert logged(made, "item") == rows(database, "item")
+
+
+def test_a_table_whose_commit_nobody_sees_yet_loses_no_change(
+    pipeline: MakePipeline, database: Conninfo, postgres: Postgres
+) -> None:
+    """The stream has a commit while that waits for its synchronous standby."""
+    run(database, "CREATE PUBLICATION everything FOR ALL TABLES")
+    run(database, "CREATE TABLE other (id int PRIMARY KEY)")
+    everything = {"publication.name": "everything", "publication.autocreate.mode": "disabled"}
+    made = pipeline(**everything, **{"snapshot.mode": "no_data"})
+    daemon = made.catch_up()
+
+    def make() -> None:
+        with psycopg.connect(make_conninfo(**database)) as connection:
+            connection.execute("CREATE TABLE item (id int PRIMARY KEY)")
+            connection.execute("INSERT INTO item VALUES (1)")
+
+    making = threading.Thread(target=make)
+    with set_to(postgres, synchronous_standby_names="nobody"):
+        making.start()
+        time.sleep(1)
+        assert making.is_alive()
+    making.join()
+    run(database, "INSERT INTO item VALUES (2)")
+    wait_for(lambda: logged(made, "item") == [(1,), (2,)])
+    assert made.stop(daemon) == 0

@@ -242,6 +242,7 @@ class Stay:
             lambda _oid, _name: heap.table,
             lambda: (Lsn(0), 0),
             lambda _: None,
+            lambda _: None,
         )
         self.tables = Tables(made, "db", *log.states(), lookups, rules, PLAIN)
         progress = log.progress

@@ -69,6 +69,7 @@ def tables(rules: EventRules = NATIVE, pipeline: Pipeline = PLAIN, **more: Any) 
             lambda oid, name: more.get("late", {}).get((oid, name)),
             lambda: (END, 700),
             lambda _table: None,
+            more.get("await_visible", lambda _xid: None),
         ),
         rules,
         pipeline,
@@ -168,27 +169,66 @@ def test_a_table_that_appears_unread_is_read_while_streaming_or_first_or_passed_
         tables(capture=all_tables, late={here: described(*keyless)}).stream_encoder(new, SINCE)
     assert tables(capture=all_tables).stream_encoder(new, SINCE) == (None, [])
     made = tables(capture=all_tables, late={here: described(*COLUMNS)})
-    found, records = made.stream_encoder(new, SINCE)
+    assert made.stream_encoder(new, SINCE) == (None, []), "what is before the WAL's end is read"
+    assert made.stream_encoder(new, SINCE) == (None, [])
+    assert made.begin_joined(SINCE) == []
+    assert (made.is_all_read, made.is_to_read) == (False, True)
+    assert len(made.begin_joined(Position(1, END, 0))) == 1
     state = made.states[here[1]]
     assert (state.phase, state.snapshot_lsn) == (Phase.SNAPSHOT, END)
     assert state.initial is not None
-    assert found is None, "what is before the WAL's end is read"
-    assert len(records) == 1
     found, records = made.stream_encoder(new, Position(1, END, 1))
     assert found is not None
     assert len(records) == 1
+
+
+def test_where_its_rows_arent_wanted_a_table_is_followed_at_once() -> None:
+    new = RELATION._replace(oid=8, name="t2")
+    name = TableName("public", "t2")
+    unread = {"topic.prefix": "p", "table.include.list": "public.*", "snapshot.mode": "no_data"}
+    made = tables(capture=unread, late={(8, name): described(*COLUMNS)})
+    found, _ = made.stream_encoder(new, SINCE)
+    assert found is not None
+    state = made.states[name]
+    assert (state.phase, state.snapshot_lsn) == (Phase.STREAMING, SINCE.commit_lsn)
+    assert (state.joined_lsn, state.joined_xid) == (END, 700)
+    # It had another name before that: no gap, since nothing of it is in the log.
+    made.stream_encoder(RELATION._replace(oid=8, name="before"), Position(1, Lsn(END - 1), 1))
+    assert made.states[name].renamed_lsn is None
+    made.stream_encoder(RELATION._replace(oid=8, name="since"), Position(1, Lsn(END + 1), 1))
+    assert made.states[name].renamed_lsn == END + 1
+    made.ask([str(name)], "true", "signal")
+    assert [one.behind_xid for one in made.states[name].requests] == [700]
+
+
+def test_a_table_that_cant_be_seen_yet_is_waited_for() -> None:
+    new = RELATION._replace(oid=8, name="t2")
+    name = TableName("public", "t2")
+    late: dict[tuple[int, TableName], TableDescription] = {}
+    all_tables = {"topic.prefix": "pre", "table.include.list": "public.*"}
+
+    def appear(xid: int) -> None:
+        assert xid == 77
+        late[8, name] = described(*COLUMNS)
+
+    made = tables(capture=all_tables, late=late, entry=0, await_visible=appear)
+    made.stream_encoder(new, SINCE, 77)
+    assert name in made.joining
 
 
 def test_a_table_that_would_share_anothers_topic_doesnt_join() -> None:
     new = RELATION._replace(oid=8, name="t 2")
     name = TableName("public", "t 2")
     late = {(8, name): replace(described(*COLUMNS), name=name)}
-    made = tables(capture={"topic.prefix": "pre", "table.include.list": "public.*"}, late=late)
-    made.states[TableName("public", "t_2")] = STATE.model_copy(
-        update={"table": "t_2", "topic": "pre.public.t_2"}
-    )
+    capture = {"topic.prefix": "pre", "table.include.list": "public.*"}
+    made = tables(capture=capture, late=late)
+    shared = STATE.model_copy(update={"table": "t_2", "topic": "pre.public.t_2"})
+    made.states[TableName("public", "t_2")] = shared
     with pytest.raises(TableRefusedError, match=r"would share the topic pre\.public\.t_2"):
         made.stream_encoder(new, SINCE)
+    made = tables(capture={**capture, "lossless": False}, late=late)
+    made.states[TableName("public", "t_2")] = shared
+    made.join(late[8, name], SINCE)
 
 
 def test_changes_of_an_older_table_of_that_name_are_passed_over() -> None:

@@ -65,3 +65,20 @@ def test_a_reset_isnt_forgotten_in_the_turn_in_which_another_table_is_known() ->
     assert len(reader.marks) == 1, "the table is begun anew once"
     assert [one.kind for one in asked.of(A)] == ["initial"]
     assert not reads.awaits_stream
+
+
+def test_a_reset_of_a_table_without_partitions_lets_go_of_its_rows() -> None:
+    asked, reader = Asked(), Reader()
+    reads = IncrementalSnapshots(cast("WindowReader", reader), asked.tables, 1 << 20)
+    cursor = Cursor(HERE, HERE, Lsn(500))
+    asked.signal("execute", {"data-collections": ["public.a"], "reset": True})
+    reads.turn(cursor)
+    reader.looks[A].found = Known(replace(TABLE, name=A, leaves=()), {})
+    reads.turn(cursor)
+    (mark,) = reader.marks
+    mark.found, mark.behind = True, Lsn(600)
+    cursor.idle_at(Lsn(700))
+    assert len(reads.turn(cursor).events) == 3, "a TRUNCATE for each partition"
+    reader.looks[A].found = Known(replace(TABLE, name=A, leaves=()), {})
+    reads.turn(cursor)
+    assert asked.of(A) == ()

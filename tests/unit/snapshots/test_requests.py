@@ -43,6 +43,7 @@ class Asked:
             lambda _oid, _name: None,
             lambda: (Lsn(600), 7),
             lambda _: None,
+            lambda _: None,
         )
         states = [_state(name) for name in (A, B, OTHER)]
         self.tables = Tables(settings, "shop", states, schemas, nothing, NATIVE, PLAIN)
