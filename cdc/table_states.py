@@ -6,7 +6,7 @@ it speaks of.
 
 import time
 from collections.abc import Collection, Iterable, Mapping
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import structlog
 
@@ -28,6 +28,8 @@ from cdc.settings import Settings
 from cdc.wal.messages import Relation, ReplicaIdentity
 
 log = structlog.get_logger()
+_LEFT_OUT: Final = 1
+"""As the OID of a table's entry in the publication: no entry has it."""
 
 
 class Joining(NamedTuple):
@@ -287,6 +289,17 @@ class TableStates:
     def watched_anew(self) -> None:
         """Changes of tables are to be told in another way from here on."""
         self.requested_changes += 1
+
+    def _left_out(self, table: TableName) -> list[Record]:
+        """Note that changes of a table go by, since the lists leave it out; returns its state.
+
+        Captured again, it lacks them: that is a gap.
+        """
+        state = self.states.get(table)
+        if state is None or state.entry == _LEFT_OUT:
+            return []
+        log.info("changes of a table go by: the lists leave it out", table=str(table))
+        return [self._set(state.model_copy(update={"entry": _LEFT_OUT}))]
 
     def _renamed(self, oid: int, name: TableName, lsn: Lsn) -> list[Record]:
         """Note in a table's state that it goes by another name since then."""

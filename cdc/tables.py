@@ -164,24 +164,25 @@ class Tables(TableStates):
         renamed = self._renamed(relation.oid, table, since.commit_lsn)
         if table in self.joining:
             return None, renamed
-        captured = self._captures(str(table))
-        entry = self._entry(relation.oid) if captured else 0
-        if captured and entry == 0 and xid is not None:  # gone, or not to be seen yet
+        if not self._captures(str(table)):
+            return None, [*renamed, *self._left_out(table)]
+        entry = self._entry(relation.oid)
+        if entry == 0 and xid is not None:  # gone, or not to be seen yet
             self._lookups.await_visible(xid)
             entry = self._entry(relation.oid)
-        if captured and table not in self.states and self._takes_late:
+        if table not in self.states and self._takes_late:
             renamed.append(self._appeared(relation, self._describe(relation), since, entry))
             self.pipeline.open_topic(self.states[table].topic, self.states[table].cleanup)
         made_anew = entry != 0 and self.is_made_anew(table, relation.oid, entry)
         if made_anew or not self.is_followed(table):
-            late = self._late(relation.oid, table, since) if captured else []
+            late = self._late(relation.oid, table, since)
             renamed += late
             if not late or table in self.joining:
                 return None, renamed
-        if captured and entry == 0 and self.states[table].oid not in {0, relation.oid}:
+        if entry == 0 and self.states[table].oid not in {0, relation.oid}:
             _pass_over(table, since, "they are of an older table of that name, which is gone")
             return None, renamed
-        if entry != 0:  # 0: it isn't captured, or has just left, maybe for ever
+        if entry != 0:  # 0: it has just left, maybe for ever
             check_published([self.states[table]], {table: (relation.oid, entry)}, since.commit_lsn)
             if self.states[table].entry == 0:
                 state = self.states[table].model_copy(update={"entry": entry})

@@ -257,3 +257,13 @@ def test_an_entry_that_could_not_be_seen_when_a_table_appeared_is_noted_when_it_
     assert made.states[STATE.name].entry == 9
     with pytest.raises(GapError, match="left the publication"):
         check_published(made.states.values(), {STATE.name: (7, 10)})
+
+
+def test_a_table_that_the_lists_leave_out_has_no_events_and_a_gap_once_it_is_back() -> None:
+    made = tables(capture={"topic.prefix": "pre", "table.include.list": "public.other"})
+    found, records = encoder(made)
+    assert found is None
+    assert len(records) == 1
+    assert encoder(made) == (None, [])
+    with pytest.raises(GapError, match="left the publication"):
+        check_published(made.states.values(), {STATE.name: (7, 9)})
