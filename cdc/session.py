@@ -389,6 +389,7 @@ class Session:
                 records += tables.take_as_read(table, position)
             else:
                 records += tables.join(table, position, order)
+                self.hold.keep_alive()
         return records
 
 

@@ -167,10 +167,11 @@ class Tables(TableStates):
         if not self._captures(str(table)):
             return None, [*renamed, *self._left_out(table)]
         entry = self._entry(relation.oid)
-        if entry == 0 and xid is not None:  # gone, or not to be seen yet
+        appears = table not in self.states and self._takes_late
+        if entry == 0 and xid is not None and not appears:  # gone, or not to be seen yet
             self._lookups.await_visible(xid)
             entry = self._entry(relation.oid)
-        if table not in self.states and self._takes_late:
+        if appears:
             renamed.append(self._appeared(relation, self._describe(relation), since, entry))
             self.pipeline.open_topic(self.states[table].topic, self.states[table].cleanup)
         made_anew = entry != 0 and self.is_made_anew(table, relation.oid, entry)
@@ -183,10 +184,10 @@ class Tables(TableStates):
             _pass_over(table, since, "they are of an older table of that name, which is gone")
             return None, renamed
         if entry != 0:  # 0: it has just left, maybe for ever
-            check_published([self.states[table]], {table: (relation.oid, entry)}, since.commit_lsn)
-            if self.states[table].entry == 0:
-                state = self.states[table].model_copy(update={"entry": entry})
-                renamed.append(self._set(state))
+            renamed += self._check_entry(table, relation.oid, entry, since)
+        if self._lacks_its_key(relation, since):
+            renamed += self._late(relation.oid, table, since, read=True)
+            return None, renamed
         encoder, new = self._encoder(
             table,
             relation_signature(relation),
@@ -196,8 +197,27 @@ class Tables(TableStates):
         )
         return encoder, [*renamed, *new]
 
-    def _late(self, oid: int, name: TableName, since: Position) -> list[Record]:
-        """Follow a table whose changes arrive, the first of them at ``since``.
+    def _check_entry(self, table: TableName, oid: int, entry: int, since: Position) -> list[Record]:
+        """Raise GapError for another table, or entry, than the log has; note one that it lacks."""
+        state = self.states[table]
+        check_published([state], {table: (oid, entry)}, since.commit_lsn)
+        return [] if state.entry else [self._set(state.model_copy(update={"entry": entry}))]
+
+    def _lacks_its_key(self, relation: Relation, since: Position) -> bool:
+        """Whether a table that is followed without its rows was filled before it had its key.
+
+        Its topic takes no record without: such rows are to be had only by reading them.
+        """
+        state = self.states[TableName(relation.namespace, relation.name)]
+        if state.cleanup != "compact" or since.commit_lsn >= state.joined_lsn:
+            return False
+        columns = self._describe(relation)
+        return not self._is_keyed(columns, state.name, relation.replica_identity)
+
+    def _late(
+        self, oid: int, name: TableName, since: Position, *, read: bool = False
+    ) -> list[Record]:
+        """Follow a table whose changes arrive, the first of them at ``since``; see ``join``.
 
         One that is gone, or has another name by now, is passed over, with a warning. Raises
         UnreadTableError for one that can't be read while streaming.
@@ -207,7 +227,7 @@ class Tables(TableStates):
             reason = "it was dropped, renamed or taken out of the publication before it was read"
             _pass_over(name, since, reason)
             return []
-        return self.join(table, since._replace(index=since.index - 1))
+        return self.join(table, since._replace(index=since.index - 1), read=read)
 
     def can_be_late(self, table: TableDescription) -> bool:
         """Whether a table can be followed without its rows, or these be read while it is."""
@@ -216,14 +236,16 @@ class Tables(TableStates):
             return True
         return table.is_chunked and name not in self._capture.snapshot_select_statements
 
-    def join(self, table: TableDescription, reached: Position, order: int = 0) -> list[Record]:
+    def join(
+        self, table: TableDescription, reached: Position, order: int = 0, *, read: bool = False
+    ) -> list[Record]:
         """Follow a table that was described just now; returns what the log gets.
 
-        Where its rows are wanted, that begins once the stream has come to the WAL's present end:
-        what it brings from before may be of another table of that name, or of another shape, and
-        is passed over. Otherwise it is followed from behind ``reached`` on. Raises UnreadTableError
-        where its rows can't be read while it is streamed, TableRefusedError where the log would mix
-        rows up.
+        Where its rows are wanted, or have to be ``read``, that begins once the stream has come to
+        the WAL's present end: what it brings from before may be of another table of that name, or
+        of another shape, and is passed over. Otherwise it is followed from behind ``reached`` on.
+        Raises UnreadTableError where its rows can't be read while it is streamed, TableRefusedError
+        where the log would mix rows up.
         """
         name = str(table.name)
         if not self.can_be_late(table):
@@ -234,7 +256,7 @@ class Tables(TableStates):
             )
         self._check_joining(table)
         joining = Joining(table, *self._lookups.instant(), order)
-        if not self._capture.snapshots(name):
+        if not (read or self._capture.snapshots(name)):
             return self._follow(joining, reached)
         self.joining[table.name] = joining
         known = self.states.get(table.name)
@@ -257,6 +279,8 @@ class Tables(TableStates):
             request = SnapshotRequest(kind="initial", order=order, behind_xid=xid, begun_ms=now_ms)
             events, states = self.begin_anew(table, reached, (request,), reached)
             self.pipeline.open_topic(self.states[name].topic, self.states[name].cleanup)
+            if self._capture.incremental_snapshot_watermarking_strategy == "read_only":
+                self._lookups.instant()  # its rows wait until the stream has moved, by whomever
             return [*states, *events, *self.notifications.initial("STARTED", reached, [name])]
         return []
 

@@ -178,7 +178,7 @@ class Translation:
         What lacks unchanged values is completed here, by a look at the source.
         """
         self._bytes += self._completion.complete(self.records)
-        for table in self._completion.in_vain & self._being_read:
+        for table in (self._completion.in_vain & self._being_read) - self._tables.joining.keys():
             self._encoders.state_records.append(self._tables.read_anew(table))
         self._completion.in_vain.clear()
         self._being_read.clear()

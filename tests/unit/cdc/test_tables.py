@@ -67,7 +67,7 @@ def tables(rules: EventRules = NATIVE, pipeline: Pipeline = PLAIN, **more: Any) 
             lambda _oid: more.get("entry", 9),
             lambda _asked: {},
             lambda oid, name: more.get("late", {}).get((oid, name)),
-            lambda: (END, 700),
+            more.get("instant", lambda: (END, 700)),
             lambda _table: None,
             more.get("await_visible", lambda _xid: None),
         ),
@@ -214,6 +214,27 @@ def test_a_table_that_cant_be_seen_yet_is_waited_for() -> None:
     made = tables(capture=all_tables, late=late, entry=0, await_visible=appear)
     made.stream_encoder(new, SINCE, 77)
     assert name in made.joining
+    # As Debezium does it, a table is captured by its Relation alone.
+    made = tables(capture={**all_tables, "lossless": False}, entry=0, await_visible=pytest.fail)
+    assert made.stream_encoder(new, SINCE, 77)[0] is not None
+
+
+def test_without_watermarks_the_wal_moves_on_behind_a_join() -> None:
+    name = TableName("public", "t2")
+    asked: list[Lsn] = []
+
+    def instant() -> tuple[Lsn, int]:
+        asked.append(END)
+        return END, 700
+
+    read_only = {"incremental.snapshot.watermarking.strategy": "read_only"}
+    all_tables = {"topic.prefix": "pre", "table.include.list": "public.*", **read_only}
+    late = {(8, name): described(*COLUMNS)}
+    made = tables(capture=all_tables, late=late, instant=instant)
+    made.stream_encoder(RELATION._replace(oid=8, name="t2"), SINCE)
+    assert len(asked) == 1
+    assert made.begin_joined(Position(1, END, 0))
+    assert len(asked) == 2
 
 
 def test_a_table_that_would_share_anothers_topic_doesnt_join() -> None:
