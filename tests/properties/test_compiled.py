@@ -6,7 +6,7 @@ import struct
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import pytest
 from hypothesis import given, settings
@@ -20,7 +20,7 @@ from cdc.metadata import MessageEvents
 from cdc.readable import NATIVE, Encoder
 from cdc.records.position import Lsn, Position, parse_filled
 from cdc.records.record import Record, each
-from cdc.records.schema import Column, TableSchema
+from cdc.records.schema import Column, TableName, TableSchema
 from cdc.reference import Log
 from cdc.rules import EventRules
 from cdc.tables import Tables
@@ -52,6 +52,7 @@ class OneTable:
     transactions = None
     letters = None
     requested_changes = 0
+    joining: ClassVar[dict[TableName, Any]] = {}
     pipeline = NATIVE
     messages = MessageEvents(
         EventRules(), Log("p", "d", 2, compacted=False), clock_ns=lambda: 5_000_000
@@ -63,7 +64,9 @@ class OneTable:
     def has_read(self, _relation: Any, position: Position) -> bool:
         return position < self._since
 
-    def stream_encoder(self, _relation: Any, _since: Position) -> tuple[Encoder, list[Record]]:
+    def stream_encoder(
+        self, _relation: Any, _since: Position, _xid: int | None
+    ) -> tuple[Encoder, list[Record]]:
         encoder = TableEncoder(
             self._schema,
             prefix="p",

@@ -54,7 +54,9 @@ class FormedTable(OneTable):
         log = Log("p", "d", 2, compacted=compacted, run_id="run")
         self.encoder = ReadableEncoder(schema, rules, log, form, reselects=reselects)
 
-    def stream_encoder(self, _relation: Any, _since: Position) -> tuple[Encoder, list[Record]]:
+    def stream_encoder(
+        self, _relation: Any, _since: Position, _xid: int | None
+    ) -> tuple[Encoder, list[Record]]:
         return self.encoder, []
 
 

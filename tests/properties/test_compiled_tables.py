@@ -231,7 +231,9 @@ class Versions(OneTable):
     def has_read(self, _relation: Any, _position: Position) -> bool:
         return False
 
-    def stream_encoder(self, relation: Any, _since: Position) -> tuple[Encoder, list[Record]]:
+    def stream_encoder(
+        self, relation: Any, _since: Position, _xid: int | None
+    ) -> tuple[Encoder, list[Record]]:
         return self._encoders[relation.name], []
 
 
