@@ -223,16 +223,16 @@ def snapshot(
             "a daemon runs, and reads by as many threads as its configuration says",
             remedy="leave --parallel out; or change snapshot.max.threads, and start it anew",
         )
-    described = describe(settings, names) if names else []
+    described = describe(settings, names) if names or beside or dry_run else []
     if where is not None:
         check_condition(settings, described, where)
     if dry_run:
-        Console().print(render_plan(settings, names, beside=beside))
+        Console().print(render_plan(settings, names, described, beside=beside))
         return
     if beside:
         configure_logging(json=json_log)
         with stop_on_signals() as stop:
-            if ask(settings, names, stop, where=where, resume=resume, reset=reset):
+            if ask(settings, names, described, stop, where=where, resume=resume, reset=reset):
                 return
         print("the daemon goes on with it: `millrace status` shows how far it is", file=sys.stderr)
         raise typer.Exit(ExitCode.INTERRUPTED)

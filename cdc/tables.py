@@ -144,8 +144,7 @@ class Tables(TableStates):
         self, table: TableDescription, since: Position
     ) -> tuple[ReadableEncoder, list[Record]]:
         """The same for rows that are read while streaming: their events have a marker to tell."""
-        signature, identity = table.signature, table.replica_identity
-        schema, new = self._schema(table.name, signature, identity, since, lambda: table.columns)
+        schema, new = self._described(table, since)
         return self._readable(schema), new
 
     def stream_encoder(
@@ -311,12 +310,21 @@ class Tables(TableStates):
         return is_other or not self.is_followed(table.name)
 
     def take_as_read(self, table: TableDescription, at: Position) -> list[Record]:
-        """Note that a table that was begun is whole at a position, with whatever was read of it.
+        """Note that a table that was begun is whole at a position, with whatever was read of it."""
+        return [*self.schema_records(table, at), self.finish_initial(table.name, at)]
 
-        Derived tables need its schema, also if it has no rows.
+    def schema_records(self, table: TableDescription, since: Position) -> list[Record]:
+        """The record of a described table's schema version, if it is new.
+
+        Derived tables need it, also of a table without rows.
         """
-        _, new = self.snapshot_encoder(table, at)
-        return [*new, self.finish_initial(table.name, at)]
+        return self._described(table, since)[1]
+
+    def _described(
+        self, table: TableDescription, since: Position
+    ) -> tuple[TableSchema, list[Record]]:
+        signature, identity = table.signature, table.replica_identity
+        return self._schema(table.name, signature, identity, since, lambda: table.columns)
 
     def _encoder(
         self,

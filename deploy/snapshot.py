@@ -90,12 +90,18 @@ def check_condition(settings: Settings, tables: Iterable[TableDescription], cond
                 raise ConfigError(error.what, where="--where", remedy=remedy) from None
 
 
-def render_plan(settings: Settings, names: Sequence[str], *, beside: bool) -> Table:
+def render_plan(
+    settings: Settings,
+    names: Sequence[str],
+    described: Iterable[TableDescription],
+    *,
+    beside: bool,
+) -> Table:
     """What would be read, and how; nothing is changed. ``beside``: a daemon would do it."""
     states = {str(state.name): state for state in _states(settings)}
     found = [
         table
-        for table in describe(settings, names)
+        for table in described
         if names or states.get(str(table.name)) is None or not _is_whole(states[str(table.name)])
     ]
     way = "daemon" if beside else "this command"
@@ -123,6 +129,7 @@ def render_plan(settings: Settings, names: Sequence[str], *, beside: bool) -> Ta
 def ask(
     settings: Settings,
     names: Sequence[str],
+    described: Iterable[TableDescription],
     stop: threading.Event,
     *,
     where: str | None = None,
@@ -140,10 +147,7 @@ def ask(
             where="signal.enabled.channels",
             remedy="add kafka to it, and start the daemon anew; or stop the daemon first",
         )
-    described = describe(settings, names)
     sizes = {str(each.name): each.pages * each.block_bytes for each in described}
-    if where is not None:
-        check_condition(settings, described, where)
     watch = _Watch(settings, sizes)
     try:
         if names and not resume:

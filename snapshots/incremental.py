@@ -347,8 +347,8 @@ class IncrementalSnapshots:
         if request.kind == "initial":
             asked = outcome if request.signal else None
             records = [self._tables.finish(name, request, at, pages, asked)]
-            if work.known is not None:  # derived tables need its schema, also if it has no rows
-                records += self._tables.snapshot_encoder(work.known.table, at)[1]
+            if work.known is not None:
+                records += self._tables.schema_records(work.known.table, at)
             records += tell.initial_table_done(at, [name], name, rows)
             if self._tables.is_all_read:
                 records += tell.initial("COMPLETED", at)

@@ -29,6 +29,8 @@ METADATA_S: Final = 1.0
 REACH_S: Final = 10.0
 """How long a broker may take to answer at all before the start gives up."""
 REQUEST_S: Final = 60.0
+_EARLIEST: Final = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
+_LATEST: Final = OffsetSpec.latest()  # type: ignore[no-untyped-call]
 _LOOK_AGAIN_S: Final = 0.05
 PARTITIONS_PER_REQUEST_MAX: Final = 2_000
 """A KRaft controller takes 10,000 metadata records a request: partitions, topics and settings."""
@@ -177,14 +179,13 @@ class LogAdmin:
 
     def committed_end(self, topic: str) -> int:
         """Up to where all records of a topic's first partition are committed, or given up."""
-        spec = OffsetSpec.latest()  # type: ignore[no-untyped-call]
-        return self._offsets([(topic, 0)], spec, IsolationLevel.READ_COMMITTED)[topic, 0]
+        return self._offsets([(topic, 0)], _LATEST, IsolationLevel.READ_COMMITTED)[topic, 0]
 
     def offsets(self, partitions: Mapping[str, int]) -> dict[str, list[tuple[int, int]]]:
         """First and end offset (uncommitted records too) of each partition of each topic."""
         places = [(name, index) for name, count in partitions.items() for index in range(count)]
-        first = self._offsets(places, OffsetSpec.earliest())  # type: ignore[no-untyped-call]
-        end = self._offsets(places, OffsetSpec.latest())  # type: ignore[no-untyped-call]
+        first = self._offsets(places, _EARLIEST)
+        end = self._offsets(places, _LATEST)
         return {
             name: [(first[name, index], end[name, index]) for index in range(count)]
             for name, count in partitions.items()

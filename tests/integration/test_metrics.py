@@ -1,10 +1,10 @@
 """The daemon, its log and its snapshots, as Prometheus sees them."""
 
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Callable
+from contextlib import closing
 from functools import partial
+from http.client import HTTPConnection
 from typing import Final
 
 import pytest
@@ -33,14 +33,14 @@ def sample(name: str, **labels: str) -> Sample:
 
 def scraped(port: int, accept: str = "text/plain") -> dict[Sample, float]:
     """All numbers; none before anybody listens."""
-    address = f"http://127.0.0.1:{port}/metrics"
-    request = urllib.request.Request(address, headers={"Accept": accept})
-    try:
-        with urllib.request.urlopen(request, timeout=5) as answer:  # noqa: S310
-            text = answer.read().decode()
-            parse = open_metrics if "openmetrics" in answer.headers["Content-Type"] else prometheus
-    except urllib.error.URLError:
-        return {}
+    with closing(HTTPConnection("127.0.0.1", port, timeout=5)) as connection:
+        try:
+            connection.request("GET", "/metrics", headers={"Accept": accept})
+        except ConnectionRefusedError:
+            return {}
+        answer = connection.getresponse()
+        text, kind = answer.read().decode(), answer.headers["Content-Type"]
+    parse = open_metrics if "openmetrics" in kind else prometheus
     samples = (each for family in parse(text) for each in family.samples)
     return {(each.name, frozenset(each.labels.items())): each.value for each in samples}
 

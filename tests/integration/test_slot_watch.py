@@ -177,6 +177,14 @@ def test_what_the_server_is_set_to_is_told_where_it_may_harm_the_source(
     assert "public.t " not in told
 
 
+def warned(database: Conninfo, captured: dict[str, object]) -> list[str]:
+    """What a first look at the server tells."""
+    made(database, **captured)
+    with capture_logs() as logs, watched(database, **captured) as health:
+        until(lambda: health._awaited)
+    return [entry["event"] for entry in logs]
+
+
 def test_an_entry_that_captures_nothing_is_told(database: Conninfo) -> None:
     captured: dict[str, object] = {
         "table_include_list": (r"public\.t", r"public\.(seen|kept)", "public.typo", "public.u")
@@ -188,10 +196,7 @@ def test_an_entry_that_captures_nothing_is_told(database: Conninfo) -> None:
         "CREATE MATERIALIZED VIEW kept AS SELECT * FROM t",
         "CREATE UNLOGGED TABLE u (id int PRIMARY KEY)",
     )
-    made(database, **captured)
-    with capture_logs() as logs, watched(database, **captured) as health:
-        until(lambda: health._awaited)
-    told = "\n".join(entry["event"] for entry in logs)
+    told = "\n".join(warned(database, captured))
     for words in (
         "public.kept is a materialized view, public.seen is a view; PostgreSQL",
         "public.typo of table.include.list captures nothing: no table has such a name",
@@ -215,11 +220,7 @@ def test_an_entry_that_ones_own_publication_hasnt_is_told(database: Conninfo) ->
         "CREATE TABLE part PARTITION OF split DEFAULT",
         "CREATE PUBLICATION own FOR TABLE t, part",
     )
-    made(database, **captured)
-    with capture_logs() as logs, watched(database, **captured) as health:
-        until(lambda: health._awaited)
-    told = [entry["event"] for entry in logs if "captures nothing" in entry["event"]]
-    (text,) = told
+    (text,) = [told for told in warned(database, captured) if "captures nothing" in told]
     assert "entry public.other of table.include.list captures nothing" in text
     assert "public.other is not in the publication; only what publication own has" in text
 

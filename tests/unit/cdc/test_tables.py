@@ -16,7 +16,7 @@ from cdc.readable import Encoder, Pipeline, ReadableEncoder
 from cdc.records.position import Lsn, Position
 from cdc.records.record import Record
 from cdc.records.schema import Column, TableName, TableSchema
-from cdc.records.state import Phase, SnapshotRequest, TableState, parse_state
+from cdc.records.state import Phase, SnapshotRequest, parse_state
 from cdc.rules import EventRules
 from cdc.settings import Settings
 from cdc.table_states import check_published
@@ -24,6 +24,7 @@ from cdc.tables import Lookups, Tables
 from cdc.wal.messages import Relation, RelationColumn
 from tests.unit.cdc.made_changes import NATIVE, TRANSACTION, patterns, row, table
 from tests.unit.cdc.preset import DEBEZIUM
+from tests.unit.made_states import table_state
 
 SINCE = Position(1, Lsn(900), 1)
 END = Lsn(2_000)
@@ -36,18 +37,7 @@ RELATION = Relation(
     (RelationColumn(True, "id", 23, -1), RelationColumn(True, "email", 25, -1)),
 )
 COLUMNS: tuple[Column, ...] = table("id int4!, email text").columns
-STATE = TableState(
-    namespace="public",
-    table="t",
-    topic="pre.public.t",
-    partitions=3,
-    cleanup="compact",
-    epoch=1,
-    phase=Phase.STREAMING,
-    snapshot_lsn=Lsn(100),
-    oid=7,
-    entry=9,
-)
+STATE = table_state(TableName("public", "t"), partitions=3, snapshot_lsn=Lsn(100), oid=7, entry=9)
 BY_EMAIL = replace(NATIVE, columns=ColumnModes(keys=(KeyRule(patterns("public.t"), ("email",)),)))
 
 

@@ -7,11 +7,11 @@ import pytest
 from rich.console import Console
 from structlog.testing import capture_logs
 
-from cdc.records.position import Lsn
 from cdc.records.schema import TableName
-from cdc.records.state import LeafRead, Phase, SnapshotRequest, TableState
+from cdc.records.state import LeafRead, SnapshotRequest, TableState
 from deploy import bars, console
 from deploy.console import ConsoleObserver
+from tests.unit.made_states import table_state
 
 NAME = TableName("public", "t")
 READ = LeafRead(leaf=1, file=1, ranges=((0, 5 << 16),))
@@ -20,20 +20,8 @@ READ = LeafRead(leaf=1, file=1, ranges=((0, 5 << 16),))
 def being_read(rows: int, pages: int) -> TableState:
     """A table of ten pages, some of them read by a signal's request."""
     request = SnapshotRequest(kind="incremental", signal="s", rows=rows, read=(READ,))
-    return TableState(
-        namespace=NAME.namespace,
-        table=NAME.name,
-        topic="pre.public.t",
-        partitions=1,
-        cleanup="compact",
-        epoch=1,
-        phase=Phase.STREAMING,
-        snapshot_lsn=Lsn(1),
-        pages_total=10,
-        pages_done=pages,
-        block_bytes=8192,
-        requests=(request,),
-    )
+    size = {"pages_total": 10, "pages_done": pages, "block_bytes": 8192}
+    return table_state(NAME, requests=(request,), **size)
 
 
 @pytest.fixture(autouse=True)

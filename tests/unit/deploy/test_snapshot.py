@@ -8,23 +8,15 @@ from rich.console import Console
 from structlog.testing import capture_logs
 
 from cdc.errors import NotDoneError
-from cdc.records.position import Lsn
+from cdc.records.schema import TableName
 from cdc.records.state import Phase, SnapshotOutcome, SnapshotRequest, TableState
 from cdc.settings import Settings
 from deploy import snapshot
 from deploy.bars import TableBars
 from deploy.snapshot import _Watch
+from tests.unit.made_states import table_state
 
-STATE = TableState(
-    namespace="public",
-    table="t",
-    topic="pre.public.t",
-    partitions=1,
-    cleanup="compact",
-    epoch=1,
-    phase=Phase.STREAMING,
-    snapshot_lsn=Lsn(1),
-)
+STATE = table_state(TableName("public", "t"))
 FIRST = SnapshotRequest(kind="initial")
 OWN = SnapshotRequest(kind="incremental", signal="own", order=1)
 OTHER = SnapshotRequest(kind="incremental", signal="other", order=2)

@@ -1,30 +1,18 @@
 """A table's state → what ``millrace status`` tells of it."""
 
-from cdc.records.position import Lsn
+from cdc.records.schema import TableName
 from cdc.records.state import Phase, SnapshotRequest, TableState
 from deploy.status import table_status
 from deploy.status_text import _snapshot_text
+from tests.unit.made_states import table_state
 
 NOW_MS = 11_000
 
 
 def _state(phase: Phase, *requests: SnapshotRequest) -> TableState:
-    return TableState(
-        namespace="public",
-        table="t",
-        topic="pre.public.t",
-        partitions=1,
-        cleanup="compact",
-        epoch=1,
-        phase=phase,
-        snapshot_lsn=Lsn(1),
-        rows_sent=500,
-        pages_total=10,
-        pages_done=5,
-        requests=requests,
-        begun_ms=1_000,
-        ts_ms=9_000,
-    )
+    read = {"rows_sent": 500, "pages_total": 10, "pages_done": 5}
+    told = {"begun_ms": 1_000, "ts_ms": 9_000}
+    return table_state(TableName("public", "t"), phase=phase, requests=requests, **read, **told)
 
 
 def test_a_tables_own_pace_is_that_of_its_first_snapshot() -> None:

@@ -6,13 +6,14 @@ import pytest
 
 from cdc.errors import BusyError, LogForgottenError, LogFormatError
 from cdc.records.position import Lsn, Position
-from cdc.records.schema import TableSchema
-from cdc.records.state import Phase, Progress, TableState
+from cdc.records.schema import TableName, TableSchema
+from cdc.records.state import Phase, Progress
 from sinks.batch import LogState
 from sinks.delta.files import LocalFiles
 from sinks.delta.plans import Plans
 from sinks.plan import Census, Found, Outcome, Plan, TablePlan, counted, goes_on, proposed
 from tests.unit.cdc.made_changes import table as made_table
+from tests.unit.made_states import table_state
 
 
 def position(lsn: int, epoch: int = 1) -> Position:
@@ -107,16 +108,7 @@ def test_a_new_snapshot_replaces_what_has_no_key_or_another_history(
 
 def whole_table(*versions: TableSchema) -> LogState:
     """The state of a log with one table, all of which is there."""
-    table = TableState(
-        namespace="s",
-        table="a",
-        topic="t",
-        partitions=1,
-        cleanup="compact",
-        epoch=1,
-        phase=Phase.STREAMING,
-        snapshot_lsn=Lsn(7),
-    )
+    table = table_state(TableName("s", "a"), topic="t", snapshot_lsn=Lsn(7))
     progress = Progress(
         log="one",
         slot="s",

@@ -44,14 +44,20 @@ def known(name: TableName) -> Known:
     return Known(replace(TABLE, name=name, leaves=(leaf,)), {})
 
 
-def test_a_reset_isnt_forgotten_in_the_turn_in_which_another_table_is_known() -> None:
+def resetting(table: Known) -> tuple[Asked, Reader, IncrementalSnapshots, Cursor]:
+    """A reset of a table that is known by now; its mark is begun."""
     asked, reader = Asked(), Reader()
     reads = IncrementalSnapshots(cast("WindowReader", reader), asked.tables, 1 << 20)
     cursor = Cursor(HERE, HERE, Lsn(500))
     asked.signal("execute", {"data-collections": ["public.a"], "reset": True})
     reads.turn(cursor)
-    reader.looks[A].found = known(A)
+    reader.looks[A].found = table
     reads.turn(cursor)
+    return asked, reader, reads, cursor
+
+
+def test_a_reset_isnt_forgotten_in_the_turn_in_which_another_table_is_known() -> None:
+    asked, reader, reads, cursor = resetting(known(A))
     asked.signal("execute", {"data-collections": ["public.b"]})
     reads.turn(cursor)
     (mark,) = reader.marks
@@ -68,17 +74,12 @@ def test_a_reset_isnt_forgotten_in_the_turn_in_which_another_table_is_known() ->
 
 
 def test_a_reset_of_a_table_without_partitions_lets_go_of_its_rows() -> None:
-    asked, reader = Asked(), Reader()
-    reads = IncrementalSnapshots(cast("WindowReader", reader), asked.tables, 1 << 20)
-    cursor = Cursor(HERE, HERE, Lsn(500))
-    asked.signal("execute", {"data-collections": ["public.a"], "reset": True})
-    reads.turn(cursor)
-    reader.looks[A].found = Known(replace(TABLE, name=A, leaves=()), {})
-    reads.turn(cursor)
+    empty = Known(replace(TABLE, name=A, leaves=()), {})
+    asked, reader, reads, cursor = resetting(empty)
     (mark,) = reader.marks
     mark.found, mark.behind = True, Lsn(600)
     cursor.idle_at(Lsn(700))
     assert len(reads.turn(cursor).events) == 3, "a TRUNCATE for each partition"
-    reader.looks[A].found = Known(replace(TABLE, name=A, leaves=()), {})
+    reader.looks[A].found = empty
     reads.turn(cursor)
     assert asked.of(A) == ()

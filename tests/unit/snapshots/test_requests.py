@@ -11,11 +11,12 @@ from cdc.readable import NATIVE as PLAIN
 from cdc.records.position import Lsn, Position
 from cdc.records.record import Record
 from cdc.records.schema import TableName, TableSchema
-from cdc.records.state import Phase, SnapshotRequest, TableState, parse_state
+from cdc.records.state import SnapshotRequest, TableState, parse_state
 from cdc.settings import Settings
 from cdc.tables import Lookups, Tables
 from snapshots.requests import Requests, queued
 from tests.unit.cdc.made_changes import NATIVE, table
+from tests.unit.made_states import table_state
 
 HERE = Position(1, Lsn(500), 3)
 A, B, OTHER = TableName("public", "a"), TableName("public", "b"), TableName("other", "a")
@@ -45,7 +46,7 @@ class Asked:
             lambda _: None,
             lambda _: None,
         )
-        states = [_state(name) for name in (A, B, OTHER)]
+        states = [table_state(name, partitions=3, snapshot_lsn=Lsn(100)) for name in (A, B, OTHER)]
         self.tables = Tables(settings, "shop", states, schemas, nothing, NATIVE, PLAIN)
         self._requests = Requests(settings.capture, self.tables)
 
@@ -69,19 +70,6 @@ class Asked:
 def is_told(record: Record) -> bool:
     """Whether it is a notification."""
     return record.topic == "told"
-
-
-def _state(name: TableName) -> TableState:
-    return TableState(
-        namespace=name.namespace,
-        table=name.name,
-        topic=f"pre.{name}",
-        partitions=3,
-        cleanup="compact",
-        epoch=1,
-        phase=Phase.STREAMING,
-        snapshot_lsn=Lsn(100),
-    )
 
 
 BOTH = {"data-collections": [".*[.][ab]"]}
