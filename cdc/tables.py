@@ -7,6 +7,7 @@ out as a state record, to be written in the same Kafka transaction as the rows t
 import time
 import uuid
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import NamedTuple
 
 import structlog
@@ -136,9 +137,8 @@ class Tables(TableStates):
         self, table: TableDescription, since: Position
     ) -> tuple[Encoder, list[Record]]:
         """An encoder for a described table, and the record of its schema version if it is new."""
-        return self._encoder(
-            table.name, table.signature, table.replica_identity, since, lambda: table.columns
-        )
+        schema, new = self._described(table, since)
+        return self._encoder(schema), new
 
     def chunk_encoder(
         self, table: TableDescription, since: Position
@@ -187,14 +187,10 @@ class Tables(TableStates):
         if self._lacks_its_key(relation, since):
             renamed += self._late(relation.oid, table, since, read=True)
             return None, renamed
-        encoder, new = self._encoder(
-            table,
-            relation_signature(relation),
-            relation.replica_identity,
-            since,
-            lambda: self._describe(relation),
-        )
-        return encoder, [*renamed, *new]
+        signature, identity = relation_signature(relation), relation.replica_identity
+        columns = partial(self._describe, relation)
+        schema, new = self._schema(table, signature, identity, since, columns)
+        return self._encoder(schema), [*renamed, *new]
 
     def _check_entry(self, table: TableName, oid: int, entry: int, since: Position) -> list[Record]:
         """Raise GapError for another table, or entry, than the log has; note one that it lacks."""
@@ -326,19 +322,11 @@ class Tables(TableStates):
         signature, identity = table.signature, table.replica_identity
         return self._schema(table.name, signature, identity, since, lambda: table.columns)
 
-    def _encoder(
-        self,
-        table: TableName,
-        signature: str,
-        replica_identity: ReplicaIdentity,
-        since: Position,
-        columns: Callable[[], tuple[Column, ...]],
-    ) -> tuple[Encoder, list[Record]]:
-        schema, new = self._schema(table, signature, replica_identity, since, columns)
+    def _encoder(self, schema: TableSchema) -> Encoder:
         if not self.is_plain or (self.letters is not None and self.letters.covers(schema)):
-            return self._readable(schema), new
-        state = self.states[table]
-        encoder = TableEncoder(
+            return self._readable(schema)
+        state = self.states[schema.name]
+        return TableEncoder(
             schema,
             prefix=self.prefix,
             database=self._database,
@@ -346,7 +334,6 @@ class Tables(TableStates):
             compacted=state.cleanup == "compact",
             reselects=self._reselects(state),
         )
-        return encoder, new
 
     def _schema(
         self,
