@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final
 
-from cdc.records.schema import TableName
 from cdc.settings import Settings
 from sinks.delta.apply import explained
 from sinks.delta.run import lakehouse_plans
 from sinks.delta.table import DeltaTarget
+from sinks.derived import derived_tables
 
 if TYPE_CHECKING:
     from delta.tables import DeltaTable
@@ -54,10 +54,11 @@ def compact_lakehouse(
     if last is None:
         return
     plans.forget(last.run - PLANS_KEPT)
-    for name in sorted(last.tables):
-        target = DeltaTarget(session(), location, last.prefix, TableName.parse(name))
+    sources = [table.source or name for name, table in last.tables.items()]
+    for name, derived in derived_tables(settings.lakehouse, sources).items():
+        target = DeltaTarget(session(), last.prefix, derived)
         with explained(name, settings.log.keep):
-            if target.exists() and target.applied_run():
+            if target.exists() and target.applied().run:
                 yield _compact(target, retention)
 
 

@@ -1,6 +1,7 @@
 """New records of all tables → per partition: how many, the first above the cut, TRUNCATEs.
 
 One Spark job for all tables that looks at headers and keys only, before anything is planned.
+Derived tables of one captured table share it where they go on from the same place.
 """
 
 from collections.abc import Mapping
@@ -11,34 +12,57 @@ from pyspark.sql import functions as F  # noqa: N812 (as everybody calls it)
 from cdc.records.position import Position
 from sinks.batch import read_raw
 from sinks.parse import is_truncate
-from sinks.plan import Census, Found, TablePlan, assigned
+from sinks.plan import Census, Found, TablePlan
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
 
 
 def census(
     spark: "SparkSession", kafka: Mapping[str, str], tables: dict[str, TablePlan], cut: Position
 ) -> Census:
     """Count the tables' new records; one row per partition comes back to the driver."""
-    if not tables:
-        return {}
-    start, end = assigned(tables)
+    found: Census = {}
+    left = tables
+    while left:
+        topics = {table.topic: table for table in left.values()}
+        counts = _counts(spark, kafka, topics, cut)
+        together = {
+            name: table for name, table in left.items() if table.start == topics[table.topic].start
+        }
+        found |= {name: counts.get(table.topic, {}) for name, table in together.items()}
+        left = {name: table for name, table in left.items() if name not in together}
+    return found
+
+
+def _counts(
+    spark: "SparkSession", kafka: Mapping[str, str], topics: dict[str, TablePlan], cut: Position
+) -> dict[str, dict[int, Found]]:
+    start = {topic: table.start for topic, table in topics.items()}
+    end = {topic: table.end for topic, table in topics.items()}
     raw = read_raw(spark, kafka, start, end)
     above = F.col("position") > str(cut)
-    counts = (
+    rows = (
         raw.groupBy("topic", "partition")
         .agg(
             F.min(F.when(above, F.col("offset"))).alias("above"),
             F.count(F.when(F.coalesce(~above, F.lit(True)), True)).alias("events"),
-            F.max(F.when(is_truncate(raw) & ~above, F.col("position"))).alias("truncated"),
+            F.collect_set(_truncate(raw, above)).alias("truncated"),
             F.min(F.when(F.col("claim").isNotNull(), F.col("ts_ms"))).alias("claims_ms"),
         )
         .collect()
     )
-    return {
-        (row["topic"], row["partition"]): Found(
-            row["above"], row["events"], row["truncated"], row["claims_ms"]
+    counts: dict[str, dict[int, Found]] = {}
+    for row in rows:
+        truncated = tuple((one["position"], one["ts_us"]) for one in row["truncated"])
+        counts.setdefault(row["topic"], {})[row["partition"]] = Found(
+            row["above"], row["events"], truncated, row["claims_ms"]
         )
-        for row in counts
-    }
+    return counts
+
+
+def _truncate(raw: "DataFrame", above: "Column") -> "Column":
+    """Position and commit time of a TRUNCATE that isn't above the cut; else null."""
+    told = F.get_json_object("value", "$.source.ts_us").try_cast("bigint")
+    ts_us = F.coalesce(told, F.col("ts_ms") * 1000)
+    return F.when(is_truncate(raw) & ~above, F.struct("position", ts_us.alias("ts_us")))

@@ -16,7 +16,7 @@ from pyspark.sql import functions as F  # noqa: N812 (as everybody calls it)
 from cdc.records.claims import PIECES_PARTITION
 from cdc.records.topics import claim_topic
 from sinks.batch import Log, read_raw
-from sinks.parse import LOST
+from sinks.names import LOST
 from sinks.plan import Plan, TablePlan
 
 _CLOCKS_MS: Final = 600_000

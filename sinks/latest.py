@@ -11,9 +11,9 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 (as everybody calls it)
 
 from cdc.records.position import Position
-from cdc.records.schema import TableSchema
-from sinks.parse import ABSENT, DELETE, FILLED, LOST, OP, POSITION, quoted, target_names
-from sinks.types import can_be_absent, refuse
+from sinks.names import ABSENT, DELETE, FILLED, LOST, OP, POSITION, quoted
+from sinks.shape import Shape
+from sinks.types import refuse
 
 _NEWEST = "_millrace_newest"
 _FILLED = "_millrace_newest_filled"
@@ -44,15 +44,13 @@ def within(
     return raw.where(position.isNull() | applicable)
 
 
-def latest(changes: DataFrame, schema: TableSchema) -> DataFrame:
+def latest(changes: DataFrame, shape: Shape) -> DataFrame:
     """One row per key of parsed changes, in the same columns.
 
     A value from before a delete doesn't count: what comes after one is another row.
     """
-    names = target_names(schema)
-    keys = [names[column.name] for column in schema.key]
-    patchy = [names[column.name] for column in schema.columns if can_be_absent(column)]
-    others = [name for name in names.values() if name not in keys and name not in patchy]
+    keys, patchy = shape.keys, shape.patchy
+    others = [name for name in shape.names if name not in keys and name not in patchy]
     deleted = F.col(OP) == DELETE
     grouped = changes.groupBy(*map(quoted, keys)).agg(
         F.max_by(F.struct(*map(quoted, others), OP, ABSENT, FILLED), POSITION).alias(_NEWEST),
@@ -89,7 +87,7 @@ def latest(changes: DataFrame, schema: TableSchema) -> DataFrame:
         counts = left.isNotNull() & matters & (gone.isNull() | (left[POSITION] > gone))
         place = F.coalesce(refuse(counts, left[LOST], "string"), place)
     return grouped.select(
-        *(columns[name].alias(name) for name in names.values()),
+        *(columns[name].alias(name) for name in shape.names),
         place.alias(POSITION),
         winner[OP].alias(OP),
         F.coalesce(refuse(unknown, lost(absent), "array<string>"), absent).alias(ABSENT),

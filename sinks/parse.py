@@ -6,7 +6,7 @@ identifiers (which ignore case). Each value is then converted by the version of 
 record that can't be read raises an error inside Spark, which fails its table and no other.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable
 from functools import reduce
 from typing import Final
 
@@ -16,90 +16,99 @@ from pyspark.sql import functions as F  # noqa: N812 (as everybody calls it)
 
 from cdc.records.schema import Column, TableSchema
 from cdc.records.topics import TRUNCATE_KEY
-from sinks.types import from_text, refuse, spark_type
+from sinks.names import (
+    ABSENT,
+    COUNT,
+    DELETE,
+    FILLED,
+    LOST,
+    OP,
+    PLACE,
+    POSITION,
+    RAW_KEY,
+    RAW_VALUE,
+    ROW,
+    TIME,
+    UPSERT,
+    VERSION,
+)
+from sinks.shape import Field, Shape
+from sinks.types import from_text, refuse
 
-POSITION: Final = "_millrace_position"
-OP: Final = "_millrace_op"
-ABSENT: Final = "_millrace_absent"
-FILLED: Final = "_millrace_filled"
-COUNT: Final = "_millrace_count"
-ROW: Final = "_millrace_row"
-LOST: Final = "_millrace_lost"
-"""Why a change lacks values that its record should have; there where records had claims."""
-UPSERT: Final = "upsert"
-DELETE: Final = "delete"
-
-_OWN: Final = (POSITION, OP, ABSENT, FILLED, COUNT, ROW, LOST)
 _ENVELOPE: Final = "op string, before map<string,string>, after map<string,string>"
+_TIMED: Final = f"{_ENVELOPE}, source struct<ts_us:bigint,ts_ms:bigint>"
 _READ: Final = ("_millrace_envelope", "_millrace_key")
 
 
-def target_names(schema: TableSchema) -> dict[str, str]:
-    """Column name in the source → name in a derived table, where case doesn't tell names apart.
-
-    A name that differs from an earlier one by case only, or is one of ours, gets ``__2`` appended
-    (``__3`` and so on if that is taken as well).
-    """
-    taken = set(_OWN) | {column.name.lower() for column in schema.columns}
-    used = set(_OWN)
-    names: dict[str, str] = {}
-    for column in schema.columns:
-        name, number = column.name, 2
-        while name.lower() in used or (name != column.name and name.lower() in taken):
-            name, number = f"{column.name}__{number}", number + 1
-        used.add(name.lower())
-        names[column.name] = name
-    return names
-
-
-def quoted(name: str) -> str:
-    """A column's name as part of an SQL expression."""
-    escaped = name.replace("`", "``")
-    return f"`{escaped}`"
-
-
-def parse(raw: DataFrame, versions: Sequence[TableSchema]) -> DataFrame:
-    """One row per change of a table with a key, with the columns of its newest version.
+def parse(raw: DataFrame, shape: Shape, *, timed: bool = False) -> DataFrame:
+    """One row per change of a table with a key, with the columns of a derived table.
 
     Adds ``_millrace_position`` (text), ``_millrace_op`` (upsert or delete) and
     ``_millrace_absent`` (columns that the record has no value for), ``_millrace_filled`` (columns
-    that the change left as they were: their values were read at another time). A delete and its
-    tombstone both come, with nothing but the key. TRUNCATE records don't.
+    that the change left as they were: their values were read at another time); if ``timed``,
+    ``_millrace_time``, too. A delete and its tombstone both come, with nothing but the key.
+    TRUNCATE records don't.
     """
-    newest = versions[-1]
-    names = target_names(newest)
     envelope, key = F.col(_READ[0]), F.col(_READ[1])
     deleted = F.col("value").isNull() | (envelope["op"] == "d")
     row = F.when(~deleted, envelope["after"])
-    columns = [
-        _value(
-            column,
-            row[column.name]
-            if column.key is None
-            else F.coalesce(row[column.name], key[column.name]),
-            versions,
-        ).alias(names[column.name])
-        for column in newest.columns
-    ]
-    return raw.transform(lambda records: _read(records, versions)).select(
+
+    def text(column: Column) -> SparkColumn:
+        name = column.name
+        return row[name] if column.key is None else F.coalesce(row[name], key[name])
+
+    columns = [_value(field, text, shape).alias(field.name) for field in shape.fields]
+    return raw.transform(lambda records: _read(records, shape, timed=timed)).select(
         *columns,
         F.col("position").alias(POSITION),
         F.when(deleted, F.lit(DELETE)).otherwise(F.lit(UPSERT)).alias(OP),
-        _absent(row, versions, names).alias(ABSENT),
-        _filled(envelope["op"], versions, names).alias(FILLED),
+        _absent(row, shape).alias(ABSENT),
+        _filled(envelope["op"], shape).alias(FILLED),
+        *([committed_at(envelope).alias(TIME)] if timed else []),
         *([F.when(~deleted, F.col(LOST)).alias(LOST)] if LOST in raw.columns else []),
     )
 
 
-def parse_images(raw: DataFrame, versions: Sequence[TableSchema]) -> DataFrame:
+def committed_at(envelope: SparkColumn) -> SparkColumn:
+    """When the change was committed; of a tombstone alone, when the log took it."""
+    told = F.coalesce(envelope["source"]["ts_us"], envelope["source"]["ts_ms"] * 1000)
+    return F.timestamp_micros(F.coalesce(told, F.col("ts_ms") * 1000))
+
+
+def parse_events(raw: DataFrame, shape: Shape, *, records: bool) -> DataFrame:
+    """One row per event: the row after it, or what a delete tells of the row before.
+
+    Adds position, ``_millrace_op`` (c, u, d, r; t: TRUNCATE), time, absent and filled columns, the
+    schema version and the record's place; if ``records``, its key and value, too.
+    """
+    envelope, key = F.col(_READ[0]), F.col(_READ[1])
+    row = F.when(envelope["op"] == "d", envelope["before"]).otherwise(envelope["after"])
+
+    def text(column: Column) -> SparkColumn:
+        name = column.name
+        return row[name] if column.key is None else F.coalesce(row[name], key[name])
+
+    return raw.transform(lambda all_: _read(all_, shape, timed=True, truncates=True)).select(
+        *(_value(field, text, shape).alias(field.name) for field in shape.fields),
+        _unless_lost(raw).alias(POSITION),
+        envelope["op"].alias(OP),
+        committed_at(envelope).alias(TIME),
+        _absent(F.when(envelope["op"] != "d", row), shape).alias(ABSENT),
+        _filled(envelope["op"], shape).alias(FILLED),
+        F.col("schema_version").alias(VERSION),
+        F.col("partition").alias(PLACE[0]),
+        F.col("offset").alias(PLACE[1]),
+        *([F.col("key").alias(RAW_KEY), F.col("value").alias(RAW_VALUE)] if records else []),
+    )
+
+
+def parse_images(raw: DataFrame, shape: Shape) -> DataFrame:
     """Two rows at most per change of a table without key: what goes, and what comes.
 
     Adds ``_millrace_position``, ``_millrace_count`` (-1: a row goes, 1: it comes) and
     ``_millrace_row`` (the record's place in the log, which names the row that comes).
     A value that an update leaves out is the one of the row's old image.
     """
-    newest = versions[-1]
-    names = target_names(newest)
     envelope = F.col(_READ[0])
     before = F.when(envelope["op"].isin("u", "d"), envelope["before"])
     after = F.when(envelope["op"] != "d", F.map_concat(
@@ -119,12 +128,12 @@ def parse_images(raw: DataFrame, versions: Sequence[TableSchema]) -> DataFrame:
     place = F.concat_ws(":", "topic", "partition", "offset")
     image = F.col("image")
     return (
-        raw.transform(lambda records: _read(records, versions))
+        raw.transform(lambda records: _read(records, shape))
         .withColumn("image", F.explode(images))
         .select(
             *(
-                _value(column, image["row"][column.name], versions).alias(names[column.name])
-                for column in newest.columns
+                _value(field, lambda column: image["row"][column.name], shape).alias(field.name)
+                for field in shape.fields
             ),
             _unless_lost(raw).alias(POSITION),
             image["count"].alias(COUNT),
@@ -151,17 +160,21 @@ def is_truncate(raw: DataFrame) -> SparkColumn:
     return F.coalesce(reserved, keyless, F.lit(False))
 
 
-def _read(raw: DataFrame, versions: Sequence[TableSchema]) -> DataFrame:
+def _read(
+    raw: DataFrame, shape: Shape, *, timed: bool = False, truncates: bool = False
+) -> DataFrame:
     """Envelope and key as maps; anything that isn't a record of this table ends the job."""
-    known = [version.version for version in versions]
-    rows = raw.where(~is_truncate(raw)).select(
+    known = [version.version for version in shape.versions]
+    rows = (raw if truncates else raw.where(~is_truncate(raw))).select(
         "*",
-        F.from_json("value", _ENVELOPE).alias(_READ[0]),
+        F.from_json("value", _TIMED if timed else _ENVELOPE).alias(_READ[0]),
         F.from_json("key", "map<string,string>").alias(_READ[1]),
     )
     op = F.col(_READ[0])["op"]
     image = F.when(op == "d", True).otherwise(F.col(_READ[0])["after"].isNotNull())
     readable = F.col("value").isNull() | (op.isin("c", "r", "u", "d") & image)
+    if truncates:
+        readable |= op == "t"
     good = F.coalesce(
         readable & F.col("position").isNotNull() & F.col("schema_version").isin(known),
         F.lit(False),
@@ -178,59 +191,57 @@ def _read(raw: DataFrame, versions: Sequence[TableSchema]) -> DataFrame:
     )
 
 
-def _value(column: Column, text: SparkColumn, versions: Sequence[TableSchema]) -> SparkColumn:
+def _value(field: Field, text: Callable[[Column], SparkColumn], shape: Shape) -> SparkColumn:
     """The value by the type that the column had in the record's schema version."""
-    kind = spark_type(column)
-    branches: dict[Column | None, list[int]] = {}
-    for version in versions:
-        found = next((c for c in version.columns if c.name == column.name), None)
-        if found is not None and spark_type(found) == kind and _same_form(found, column):
-            found = column
-        branches.setdefault(found, []).append(version.version)
+    if field.nulled:
+        return F.lit(None).cast(field.type)
+    branches: dict[tuple[object, ...] | None, tuple[Column | None, list[int]]] = {}
+    for version in shape.versions:
+        found = field.sources.get(version.version)
+        form = None if found is None else (found.name, *_form(found), found.key is None)
+        branches.setdefault(form, (found, []))[1].append(version.version)
 
     def branch(found: Column | None) -> SparkColumn:
-        return F.lit(None).cast(kind) if found is None else from_text(found, text).cast(kind)
+        if found is None:
+            return F.lit(None).cast(field.type)
+        if field.hashed:
+            return F.sha2(F.concat(F.lit(shape.salt), text(found)), 256)
+        return from_text(found, text(found), field.type, unfit_is_null=field.unfit_is_null)
 
+    newest = (field.column.name, *_form(field.column), field.column.key is None)
     return reduce(
         lambda rest, item: F.when(F.col("schema_version").isin(item[1]), branch(item[0])).otherwise(
             rest
         ),
-        ((found, numbers) for found, numbers in branches.items() if found != column),
-        branch(column),
+        (item for form, item in branches.items() if form != newest),
+        branch(field.column),
     )
 
 
-def _same_form(one: Column, other: Column) -> bool:
-    """Whether values of both have the same form in a record."""
-    return one.type == other.type and (one.time_precision <= 3) == (other.time_precision <= 3)
+def _form(column: Column) -> tuple[object, ...]:
+    """What the form of the column's values in a record depends on."""
+    return column.type, column.array, column.time_precision <= 3, column.precision_scale
 
 
-def _absent(
-    row: SparkColumn, versions: Sequence[TableSchema], names: dict[str, str]
-) -> SparkColumn:
+def _absent(row: SparkColumn, shape: Shape) -> SparkColumn:
     """Names of the columns that the record's schema version has and its row lacks."""
     none = F.array().cast("array<string>")
 
     def lacking(version: TableSchema) -> SparkColumn:
-        here = [column.name for column in version.columns if column.name in names]
-        missing = (F.when(~F.map_contains_key(row, name), F.lit(names[name])) for name in here)
+        here = [
+            (source.name, field.name)
+            for field in shape.fields
+            if (source := field.sources.get(version.version)) is not None
+        ]
+        missing = (F.when(~F.map_contains_key(row, name), F.lit(own)) for name, own in here)
         return F.when(
             F.size(row) < len(version.columns), F.array_compact(F.array(*missing))
         ).otherwise(none)
 
-    by_version = reduce(
-        lambda rest, version: F.when(
-            F.col("schema_version") == version.version, lacking(version)
-        ).otherwise(rest),
-        versions,
-        none,
-    )
-    return F.when(row.isNull(), none).otherwise(by_version)
+    return F.when(row.isNull(), none).otherwise(_by_version(shape, lacking, none))
 
 
-def _filled(
-    operation: SparkColumn, versions: Sequence[TableSchema], names: dict[str, str]
-) -> SparkColumn:
+def _filled(operation: SparkColumn, shape: Shape) -> SparkColumn:
     """Names of the columns that an update has filled values of.
 
     A row that is new under its key (its key changed) has no other value than the filled one.
@@ -239,6 +250,11 @@ def _filled(
     ordinals = F.split("filled", ",")
 
     def named(version: TableSchema) -> SparkColumn:
+        names = {
+            source.name: field.name
+            for field in shape.fields
+            if (source := field.sources.get(version.version)) is not None
+        }
         known = F.array(
             *(F.lit(names.get(column.name)).cast("string") for column in version.columns)
         )
@@ -246,12 +262,18 @@ def _filled(
             F.transform(ordinals, lambda ordinal: F.get(known, ordinal.cast("int") - 1))
         )
 
-    by_version = reduce(
-        lambda rest, version: F.when(
-            F.col("schema_version") == version.version, named(version)
-        ).otherwise(rest),
-        versions,
-        none,
-    )
     updated = F.col("filled").isNotNull() & (operation == "u")
-    return F.when(updated, by_version).otherwise(none)
+    return F.when(updated, _by_version(shape, named, none)).otherwise(none)
+
+
+def _by_version(
+    shape: Shape, one: Callable[[TableSchema], SparkColumn], otherwise: SparkColumn
+) -> SparkColumn:
+    """What ``one`` makes of the version that the record has."""
+    return reduce(
+        lambda rest, version: F.when(
+            F.col("schema_version") == version.version, one(version)
+        ).otherwise(rest),
+        shape.versions,
+        otherwise,
+    )

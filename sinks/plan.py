@@ -5,6 +5,7 @@ table goes on where its own last *applied* plan ended, so a table that fails hol
 """
 
 import time
+from collections.abc import Iterable, Mapping
 from typing import Final, Literal, NamedTuple, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -12,7 +13,8 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from cdc.errors import LogForgottenError, LogFormatError
 from cdc.records.position import Lsn, Position
 from cdc.records.state import PositionField, TableState
-from sinks.batch import LogState, Offsets
+from cdc.settings.lakehouse import Kind
+from sinks.batch import LogState
 
 FORMAT: Final = 1
 Stored = TypeVar("Stored", bound=BaseModel)
@@ -27,7 +29,11 @@ class TablePlan(BaseModel):
     table's last snapshot in the log, ``shown`` that of the one that is applied. ``base`` is the
     number of the run whose commit must be the table's last (0: there is no table yet).
     ``fresh_ms`` is when ``start`` was last known to be all of the log. ``claims_ms`` is the time of
-    the first record whose value is among the claims, where there is one.
+    the first record whose value is among the claims, where there is one. ``source`` is the captured
+    table (empty: the name is its, too), ``first_version`` the schema version that the derived table
+    was begun with. ``seen`` is how far the plan before has read: what is before it and not above
+    its cut was applied. ``ends`` (of a history) are the places where all rows ended at once, with
+    their times (µs since 1970).
     """
 
     model_config = ConfigDict(frozen=True)
@@ -45,6 +51,12 @@ class TablePlan(BaseModel):
     events: int
     fresh_ms: int
     claims_ms: int | None = None
+    source: str = ""
+    kind: Kind = "current"
+    first_version: int = 0
+    seen: dict[int, int] = {}
+    snapshot_ms: int = 0
+    ends: tuple[tuple[PositionField, int], ...] = ()
 
     @property
     def pending(self) -> bool:
@@ -72,8 +84,24 @@ class Plan(BaseModel):
     tables: dict[str, TablePlan]
 
 
+class TableCounts(BaseModel):
+    """What a run did to a table: records read, and rows touched."""
+
+    model_config = ConfigDict(frozen=True)
+
+    events: int = 0
+    inserted: int = 0
+    updated: int = 0
+    deleted: int = 0
+    seconds: float = 0.0
+
+
 class Outcome(BaseModel):
-    """The end of a run: the tables that failed, and why. The others are applied."""
+    """The end of a run: the tables that failed, and why. The others stand at the plan's cut.
+
+    ``versions`` are the tables' versions at which they do (Delta's; one that nothing new came for
+    has the one of an earlier run), ``tables`` what the run did to those that it committed to.
+    """
 
     model_config = ConfigDict(frozen=True)
 
@@ -81,19 +109,32 @@ class Outcome(BaseModel):
     run: int
     ts_ms: int
     failed: dict[str, str]
+    seconds: float = 0.0
+    versions: dict[str, int] = {}
+    tables: dict[str, TableCounts] = {}
 
 
 class Found(NamedTuple):
-    """What a look at a partition's new records found; positions as text."""
+    """What a look at a partition's new records found.
+
+    ``truncated`` are the TRUNCATEs up to the cut: positions as text, and times (µs since 1970).
+    """
 
     above: int | None
     events: int
-    truncated: str | None
+    truncated: tuple[tuple[str, int], ...] = ()
     claims_ms: int | None = None
 
 
-Census = dict[tuple[str, int], Found]
-"""Topic and partition → what its new records are."""
+class Wanted(NamedTuple):
+    """A derived table that a plan is to have: the captured table, and the kind."""
+
+    source: str
+    kind: Kind = "current"
+
+
+Census = dict[str, dict[int, Found]]
+"""Derived table and partition → what its new records are."""
 
 
 def stored(kind: type[Stored], text: str, where: str) -> Stored:
@@ -118,7 +159,13 @@ def goes_on(plan: Plan, outcome: Outcome) -> dict[str, TablePlan]:
     """Where each table of a finished plan goes on: nothing to read yet, if it was applied."""
     return {
         name: table.model_copy(
-            update={"end": table.start, "next": table.start, "events": 0, "truncated": None}
+            update={
+                "end": table.start,
+                "next": table.start,
+                "events": 0,
+                "truncated": None,
+                "ends": (),
+            }
             if name in outcome.failed
             else {
                 "start": table.next,
@@ -128,6 +175,8 @@ def goes_on(plan: Plan, outcome: Outcome) -> dict[str, TablePlan]:
                 "base": plan.run if table.commits else table.base,
                 "events": 0,
                 "truncated": None,
+                "seen": table.end,
+                "ends": (),
             }
         )
         for name, table in plan.tables.items()
@@ -144,19 +193,23 @@ def snapshot_position(table: TableState) -> Position:
     return Position(table.epoch, table.snapshot_lsn, 0)
 
 
-def proposed(before: dict[str, TablePlan], state: LogState) -> dict[str, TablePlan]:
-    """The tables with all that is new for them, before anybody has looked at the records."""
+def proposed(
+    before: dict[str, TablePlan], state: LogState, wanted: Mapping[str, Wanted]
+) -> dict[str, TablePlan]:
+    """The wanted tables with all that is new for them, before anybody has looked at the records."""
     tables = {name: table for name, table in before.items() if table.base}
     now_ms = int(time.time() * 1000)
-    for name, table in state.tables.items():
-        if not ready(table, state.progress.cut) or name not in state.schemas:
+    for name, (source, kind) in wanted.items():
+        table = state.tables[source]
+        if not ready(table, state.progress.cut) or source not in state.schemas:
             continue  # older daemons told the schema with a table's first row
         ends = state.ends[table.topic]
         last = before.get(name)
         if last is not None and any(ends[number] < last.start[number] for number in ends):
-            raise _made_anew(f"the log of {name}", f"topic {table.topic}")
+            raise _made_anew(f"the log of {source}", f"topic {table.topic}")
         start = last.start if last is not None else state.starts[table.topic]
         current = last is not None and start == ends
+        newest = state.schemas[source][-1].version
         tables[name] = TablePlan(
             topic=table.topic,
             start=start,
@@ -166,10 +219,15 @@ def proposed(before: dict[str, TablePlan], state: LogState) -> dict[str, TablePl
             truncated=None,
             snapshot=snapshot_position(table),
             shown=last.shown if last else None,
-            schema_version=state.schemas[name][-1].version,
+            schema_version=newest,
             base=last.base if last else 0,
             events=0,
             fresh_ms=now_ms if current or last is None else last.fresh_ms,
+            source=source,
+            kind=kind,
+            first_version=last.first_version if last and last.base else newest,
+            seen=last.seen if last else {},
+            snapshot_ms=table.begun_ms,
         )
     return tables
 
@@ -197,24 +255,12 @@ def to_read(tables: dict[str, TablePlan]) -> int:
     )
 
 
-def counted(table: TablePlan, census: Census, cut: Position, *, keyed: bool) -> TablePlan:
-    """The table's plan after a look at its records."""
-    found = {
-        partition: census.get((table.topic, partition), Found(None, 0, None))
-        for partition in table.start
-    }
-    bounds = [
-        position
-        for partition in found.values()
-        if partition.truncated is not None
-        and (position := Position.parse(partition.truncated)) <= cut
-        and (table.after is None or position > table.after)
-    ]
-    if _replaces_all(table, keyed=keyed):
-        # Rows with a key may have been read at several positions: before the first one the log has
-        # a TRUNCATE, and an epoch's own positions come behind those of older ones.
-        begins = Position(table.snapshot.epoch, Lsn(0), 0)
-        bounds.append(begins if keyed else table.snapshot.just_before())
+def counted(
+    table: TablePlan, looked_at: Mapping[int, Found], cut: Position, *, keyed: bool
+) -> TablePlan:
+    """The table's plan after a look at its records, partition by partition."""
+    found = {partition: looked_at.get(partition, Found(None, 0)) for partition in table.start}
+    ends = _ends(table, found.values(), cut, keyed=keyed)
     return table.model_copy(
         update={
             "next": {
@@ -222,7 +268,8 @@ def counted(table: TablePlan, census: Census, cut: Position, *, keyed: bool) -> 
                 for partition, found in found.items()
             },
             "events": sum(partition.events for partition in found.values()),
-            "truncated": max(bounds, default=None),
+            "truncated": max((position for position, _ in ends), default=None),
+            "ends": tuple(ends) if table.kind == "history" else (),
             "claims_ms": min(
                 (one.claims_ms for one in found.values() if one.claims_ms is not None),
                 default=None,
@@ -231,12 +278,25 @@ def counted(table: TablePlan, census: Census, cut: Position, *, keyed: bool) -> 
     )
 
 
-def assigned(tables: dict[str, TablePlan]) -> tuple[Offsets, Offsets]:
-    """Start and end offsets of all tables' topics."""
-    return (
-        {table.topic: table.start for table in tables.values()},
-        {table.topic: table.end for table in tables.values()},
-    )
+def _ends(
+    table: TablePlan, found: Iterable[Found], cut: Position, *, keyed: bool
+) -> list[tuple[Position, int]]:
+    """Where all older rows of the table end, with times: TRUNCATEs, and whole new snapshots."""
+    if table.kind == "changes":
+        return []
+    ends = {
+        (position, ts_us)
+        for partition in found
+        for text, ts_us in partition.truncated
+        if (position := Position.parse(text)) <= cut
+        and (table.after is None or position > table.after)
+    }
+    if _replaces_all(table, keyed=keyed):
+        # Rows with a key may have been read at several positions: before the first one the log has
+        # a TRUNCATE, and an epoch's own positions come behind those of older ones.
+        begins = Position(table.snapshot.epoch, Lsn(0), 0)
+        ends.add((begins if keyed else table.snapshot.just_before(), table.snapshot_ms * 1000))
+    return sorted(ends)
 
 
 def _replaces_all(table: TablePlan, *, keyed: bool) -> bool:

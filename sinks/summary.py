@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 
 from cdc.errors import ExitCode, MillraceError
+from sinks.plan import TableCounts
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,8 +15,19 @@ class TableResult:
     inserted: int = 0
     updated: int = 0
     deleted: int = 0
+    version: int | None = None
     seconds: float = 0.0
     error: MillraceError | None = None
+
+    def counts(self) -> TableCounts:
+        """What a plan's outcome keeps of it."""
+        return TableCounts(
+            events=self.events,
+            inserted=self.inserted,
+            updated=self.updated,
+            deleted=self.deleted,
+            seconds=round(self.seconds, 3),
+        )
 
     def __str__(self) -> str:
         if self.error is not None:

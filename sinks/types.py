@@ -3,7 +3,8 @@
 The record has Debezium's form of a value (docs/decisions/0003-state-topics.md). What Spark can't
 hold is never changed in silence: a whole column becomes text where its declaration already says so
 (numeric without a precision or above 38 digits), and a single value raises an error that names
-column and value: NaN or infinity in a decimal, a date or timestamp outside the years 1 to 9999.
+column and value: NaN or infinity in a decimal, a date or timestamp outside the years 1 to 9999;
+unless the user wants another type, or null in its place.
 
 - bool, int2, int4, int8, oid → boolean, smallint, int, bigint, bigint
 - float4, float8 → float, double (NaN and infinity as they are)
@@ -62,13 +63,18 @@ def spark_type(column: Column) -> str:
     return f"array<{element}>" if column.array else element
 
 
-def from_text(column: Column, text: SparkColumn) -> SparkColumn:
-    """The typed value of a record's text; raises inside Spark where there is none."""
+def from_text(
+    column: Column, text: SparkColumn, kind: str, *, unfit_is_null: bool = False
+) -> SparkColumn:
+    """A record's text as a value of ``kind``; one that doesn't fit raises in Spark, or is null."""
+    element = kind.removeprefix("array<").removesuffix(">")
     if not column.array:
-        return _checked(column, text)
+        return _checked(column, text, element, unfit_is_null=unfit_is_null)
     elements = F.from_json(text, "array<string>")
-    values = F.transform(elements, lambda element: _checked(column, element))
-    return F.coalesce(values, _refuse(column, text, spark_type(column)))
+    values = F.transform(
+        elements, lambda one: _checked(column, one, element, unfit_is_null=unfit_is_null)
+    )
+    return values if unfit_is_null else F.coalesce(values, _refuse(column, text, kind))
 
 
 def can_be_absent(column: Column) -> bool:
@@ -99,13 +105,25 @@ def _decimal(column: Column) -> tuple[int, int] | None:
     return (precision, scale) if precision <= DECIMAL_DIGITS_MAX else None
 
 
-def _checked(column: Column, text: SparkColumn) -> SparkColumn:
-    kind = _element_type(column)
-    if kind == "string":
-        return text
+def _checked(column: Column, text: SparkColumn, kind: str, *, unfit_is_null: bool) -> SparkColumn:
+    own = _element_type(column)
     convert = _CONVERT.get(column.type)
-    value = text.try_cast(kind) if convert is None else convert(column, text)
-    return F.coalesce(value, _refuse(column, text, kind))
+    if kind == own == "string":
+        return text
+    if convert is None:
+        value = text if kind == "string" else text.try_cast(kind)
+    else:
+        value = convert(column, text)
+        value = value if kind == own else value.try_cast(kind)
+    if kind.startswith("decimal") and kind != own:
+        value = F.when(_fraction_fits(text, kind), value)
+    return value if unfit_is_null else F.coalesce(value, _refuse(column, text, kind))
+
+
+def _fraction_fits(text: SparkColumn, kind: str) -> SparkColumn:
+    """Whether a decimal needs no rounding: Spark's cast would round without a word."""
+    scale = int(kind.rpartition(",")[2].removesuffix(")"))
+    return F.length(F.regexp_extract(text, r"\.(\d*?)0*$", 1)) <= scale
 
 
 def _refuse(column: Column, text: SparkColumn, kind: str) -> SparkColumn:

@@ -10,6 +10,7 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 
 from cdc.settings.capture import CaptureSettings
 from cdc.settings.kinds import Address, Duration, LibraryOptions, Section
+from cdc.settings.lakehouse import LakehouseSettings
 from cdc.settings.named import Named, in_order
 from cdc.settings.presets import switched
 from cdc.settings.sources import Environment
@@ -27,12 +28,6 @@ class LogSettings(Section):
     )
     delivery: Literal["exactly_once", "at_least_once"] = "exactly_once"
     keep: Duration = Field(timedelta(days=7), gt=timedelta(0))
-
-
-class LakehouseSettings(Section):
-    """Where the Delta tables go: a path of any Hadoop file system."""
-
-    path: str = Field(min_length=1)
 
 
 class SearchSettings(Section):

@@ -72,6 +72,10 @@ def _resolve(value: Any) -> Any:
     """Put secrets in the place of references; raises ConfigError where one leads nowhere."""
     if isinstance(value, str):
         return _REFERENCE.sub(_dereference, value)
+    if isinstance(value, list):
+        return [_resolve(item) for item in value]
+    if isinstance(value, Mapping):  # of a list: its keys are as they are
+        return {key: _resolve(item) for key, item in value.items()}
     return value
 
 

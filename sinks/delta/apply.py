@@ -6,17 +6,23 @@ from datetime import timedelta
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame
 
-from cdc.errors import LogForgottenError, SinkError, SinkUnreachableError
+from cdc.errors import ConfigError, LogForgottenError, SinkError, SinkUnreachableError
 from cdc.records.schema import TableSchema
 from sinks.batch import read_raw
 from sinks.claims import with_values
 from sinks.delta.bag import merge_bag, write_new_bag
-from sinks.delta.merge import Rows, commit, merge, write_new
-from sinks.delta.table import DeltaTarget, first_line
+from sinks.delta.changes import unseen, write_changes
+from sinks.delta.commit import Rows, commit
+from sinks.delta.current import merge, write_new
+from sinks.delta.evolution import first_line
+from sinks.delta.history import merge_history, write_new_history
+from sinks.delta.table import DeltaTarget
 from sinks.latest import latest, within
 from sinks.parse import parse, parse_images
 from sinks.plan import Plan, TablePlan
+from sinks.shape import Shape, shape
 from sinks.types import REFUSED
 
 
@@ -28,39 +34,62 @@ def apply_table(
     versions: Sequence[TableSchema],
 ) -> Rows:
     """Commit what the plan says to the table, unless the table has it already."""
-    require_same_key(versions)
-    newest = versions[-1]
-    bounds = table.after, plan.cut, table.truncated
+    derived = target.derived
+    keyed = bool(versions[-1].key)
+    _require_fitting(target, table, keyed=keyed)
+    columns = shape(versions, table.first_version, derived.wishes, derived.reserved)
     raw = (
         read_raw(target.spark, kafka, {table.topic: table.start}, {table.topic: table.end})
-        .transform(lambda records: within(records, *bounds, keyed=bool(newest.key)))
+        .transform(lambda records: _applicable(records, table, plan, keyed=keyed))
         .transform(lambda records: with_values(records, kafka, table, plan))
     )
-
-    def write() -> Rows:
-        if not newest.key:
-            images = parse_images(raw, versions)
-            if not table.base:
-                return write_new_bag(target, images, newest)
-            return merge_bag(target, images, newest, table.truncated)
-        rows = parse(raw, versions).transform(lambda changes: latest(changes, newest))
-        if not table.base:
-            return write_new(target, rows, newest)
-        return merge(target, rows, newest, table.truncated)
-
-    return commit(target, plan.run, table.base, newest, write)
+    return commit(
+        target, plan.run, table.base, columns, lambda: _write(target, raw, columns, table)
+    )
 
 
-def require_same_key(versions: Sequence[TableSchema]) -> None:
-    """Raise SinkError where the key has other columns than it had: old rows wouldn't be found."""
-    keys = [", ".join(column.name for column in version.key) for version in versions]
-    if len(set(keys)) > 1:
-        raise SinkError(
-            f"the table's key was changed or renamed: {' → '.join(dict.fromkeys(keys))}",
-            where=f"table {versions[-1].name}",
-            remedy="rows of the old key can't be found by the new one: change it back, leave the "
-            "table out by table.exclude.list, or capture it again under another topic.prefix",
+def _require_fitting(target: DeltaTarget, table: TablePlan, *, keyed: bool) -> None:
+    derived = target.derived
+    if table.kind != derived.kind:
+        raise ConfigError(
+            f"{derived.name} is a table of kind {table.kind}, and isn't to be {derived.kind}",
+            where="[[lakehouse.tables]]",
+            remedy="give the other kind another name, or remove the table",
         )
+    if not keyed and (derived.kind == "history" or derived.marks_deletes):
+        raise ConfigError(
+            f"{derived.source} has no key, by which a row could be followed",
+            where="[[lakehouse.tables]]",
+            remedy='leave out kind = "history" and deletes = "mark" for it',
+        )
+
+
+def _applicable(raw: DataFrame, table: TablePlan, plan: Plan, *, keyed: bool) -> DataFrame:
+    """The raw records that the run has to apply; kinds differ in what is behind them."""
+    if table.kind == "changes":
+        upto = within(raw, None, plan.cut, None, keyed=keyed)
+        return unseen(upto, table)
+    truncated = table.truncated if table.kind == "current" else None
+    return within(raw, table.after, plan.cut, truncated, keyed=keyed)
+
+
+def _write(target: DeltaTarget, raw: DataFrame, columns: Shape, table: TablePlan) -> Rows:
+    new = not table.base
+    if table.kind == "changes":
+        return write_changes(target, raw, columns, new=new)
+    if table.kind == "history":
+        changes = parse(raw, columns, timed=True)
+        write = write_new_history if new else merge_history
+        return write(target, changes, columns, table)
+    if not columns.keys:
+        images = parse_images(raw, columns)
+        if new:
+            return write_new_bag(target, images, columns)
+        return merge_bag(target, images, columns, table.truncated)
+    rows = latest(parse(raw, columns), columns)
+    if new:
+        return write_new(target, rows, columns)
+    return merge(target, rows, columns, table.truncated)
 
 
 @contextmanager

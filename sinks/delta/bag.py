@@ -11,28 +11,31 @@ from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812 (as everybody calls it)
 
 from cdc.records.position import Position
-from cdc.records.schema import TableSchema
-from sinks.delta.merge import Rows, create, execute, remove_older
+from sinks.delta.commit import Rows, create, execute
+from sinks.delta.current import remove_older
+from sinks.delta.evolution import described
 from sinks.delta.table import DeltaTarget
-from sinks.parse import COUNT, DELETE, OP, POSITION, ROW, UPSERT, quoted, target_names
+from sinks.names import COUNT, DELETE, OP, POSITION, ROW, UPSERT, quoted
+from sinks.shape import Shape
 from sinks.types import refuse
 
 _RANK = "_millrace_rank"
 _NET = "_millrace_net"
 
 
-def write_new_bag(target: DeltaTarget, images: DataFrame, schema: TableSchema) -> Rows:
+def write_new_bag(target: DeltaTarget, images: DataFrame, shape: Shape) -> Rows:
     """Create the Delta table with the rows that are left; inside of ``commit``."""
-    names = list(target_names(schema).values())
+    names = shape.names
     complete = images.transform(lambda rows: _net(rows, names)).where(_no_more_than_added())
-    return create(target, complete.transform(lambda rows: _coming(rows, names)), schema)
+    rows = complete.transform(lambda rows: _coming(rows, names))
+    return create(target, rows.select(*described(shape), POSITION, ROW), shape)
 
 
 def merge_bag(
-    target: DeltaTarget, images: DataFrame, schema: TableSchema, truncated: Position | None
+    target: DeltaTarget, images: DataFrame, shape: Shape, truncated: Position | None
 ) -> Rows:
     """Add and remove copies of rows in an existing table; inside of ``commit``."""
-    names = list(target_names(schema).values())
+    names = shape.names
     stored = DeltaTable.forPath(target.spark, target.path)
     netted = images.transform(lambda rows: _net(rows, names))
     if truncated is None:

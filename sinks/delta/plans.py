@@ -44,7 +44,11 @@ class Plans:
 
     def outcome(self, plan: Plan) -> Outcome | None:
         """How a plan ended, if it did."""
-        return self._parse(Outcome, _done_name(plan.run))
+        return self.outcome_of(plan.run)
+
+    def outcome_of(self, run: int) -> Outcome | None:
+        """How the plan of that number ended, if there is one, and it did."""
+        return self._parse(Outcome, _done_name(run))
 
     def start(self, plan: Plan) -> None:
         """Make the plan the next one; raises BusyError if another run was first."""
@@ -53,11 +57,9 @@ class Plans:
         except FileExistsError:
             raise BusyError(f"another run has made plan {plan.run}", where=self._where) from None
 
-    def finish(self, plan: Plan, failed: dict[str, str]) -> Outcome:
+    def finish(self, outcome: Outcome) -> None:
         """Record that nothing of the plan is under way any more."""
-        outcome = Outcome(run=plan.run, ts_ms=int(time.time() * 1000), failed=failed)
-        self._files.replace(_done_name(plan.run), outcome.model_dump_json())
-        return outcome
+        self._files.replace(_done_name(outcome.run), outcome.model_dump_json())
 
     def checked_ms(self) -> int:
         """When a run last found nothing to do (ms since 1970); 0: never."""

@@ -13,16 +13,17 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from cdc.errors import ConfigError, LogForgottenError, MillraceError
-from cdc.records.schema import TableName
-from cdc.settings import Settings
+from cdc.settings import LakehouseSettings, Settings
 from sinks.batch import TABLES_AT_ONCE, Log, LogState, Report, require_retained
 from sinks.delta.files import Files, HadoopFiles, LocalFiles, one_at_a_time
 from sinks.delta.plans import Plans
-from sinks.paths import local_path, runs_path, table_path
+from sinks.derived import Derived, derived_tables
+from sinks.paths import local_path, runs_path
 from sinks.plan import (
     Outcome,
     Plan,
     TablePlan,
+    Wanted,
     counted,
     goes_on,
     has_work,
@@ -52,7 +53,7 @@ def run_lakehouse(settings: Settings, session: Session, report: Report = print) 
             remedy='add a section [lakehouse] with path = "…"',
         )
     with one_at_a_time(settings.lakehouse.path):
-        return _Run(settings, settings.lakehouse.path, session, report).once()
+        return _Run(settings, settings.lakehouse, session, report).once()
 
 
 def lakehouse_plans(location: str, session: Callable[[], "SparkSession"]) -> Plans:
@@ -67,14 +68,18 @@ def lakehouse_plans(location: str, session: Callable[[], "SparkSession"]) -> Pla
 
 
 class _Run:
-    def __init__(self, settings: Settings, location: str, session: Session, report: Report) -> None:
+    def __init__(
+        self, settings: Settings, lakehouse: LakehouseSettings, session: Session, report: Report
+    ) -> None:
         self._settings = settings
-        self._location = location
+        self._lakehouse = lakehouse
+        self._location = lakehouse.path
+        self._derived: dict[str, Derived] = {}
         self._prefix = settings.capture.topic_prefix
         self._session = session
         self._report = report
         self._started = time.monotonic()
-        self._plans = lakehouse_plans(location, session)
+        self._plans = lakehouse_plans(lakehouse.path, session)
 
     def once(self) -> RunSummary:
         last = self._plans.last()
@@ -90,14 +95,17 @@ class _Run:
                 return self._nothing("the log is empty: has `millrace run` been started?")
             if last is not None:
                 require_same_log(last, state)
+            self._derived = derived_tables(self._lakehouse, state.tables)
             results: list[TableResult] = []
             outcome = self._plans.outcome(last) if last else None
             if last is not None and outcome is None:
                 self._report(f"finishing run {last.run}, which was interrupted")
                 results = self._apply(last, state)
-                outcome = self._plans.finish(last, _messages(results))
-            before = goes_on(last, self._settled(last, outcome)) if last and outcome else {}
-            tables = self._rebuilt(proposed(before, state), state)
+                outcome = self._finished(last, results)
+            outcome = self._settled(last, outcome) if last and outcome else None
+            before = goes_on(last, outcome) if last and outcome else {}
+            wanted = {name: Wanted(one.source, one.kind) for name, one in self._derived.items()}
+            tables = self._rebuilt(proposed(before, state, wanted), state)
             if not has_work(tables):
                 self._plans.check(str(state.progress.cut))
                 return self._summary(last, results) if last and results else self._nothing()
@@ -123,31 +131,58 @@ class _Run:
         )
         self._plans.start(plan)
         applied = self._apply(plan, state)
-        self._plans.finish(plan, _messages(applied) | _messages(forgotten))
+        self._finished(plan, [*applied, *forgotten])
         return self._summary(plan, [*results, *applied, *forgotten])
 
-    def _settled(self, plan: Plan, outcome: Outcome) -> Outcome:
-        """The outcome without the tables whose error came after their commit."""
-        landed = {
-            name
-            for name in outcome.failed
-            if name in plan.tables
-            and plan.tables[name].commits
-            and (target := self._target(name)).exists()
-            and target.applied_run() == plan.run
+    def _finished(self, plan: Plan, results: list[TableResult]) -> Outcome:
+        """Record how the plan ended, and at which version each table has the plan's cut."""
+        before = self._plans.outcome_of(plan.run - 1)
+        failed = {table.name: str(table.error) for table in results if table.error is not None}
+        done = [table for table in results if table.error is None]
+        versions = {
+            name: version
+            for name, version in (before.versions if before else {}).items()
+            if name in plan.tables and name not in failed
         }
-        failed = {name: why for name, why in outcome.failed.items() if name not in landed}
-        return outcome.model_copy(update={"failed": failed})
+        versions |= {table.name: table.version for table in done if table.version is not None}
+        outcome = Outcome(
+            run=plan.run,
+            ts_ms=int(time.time() * 1000),
+            seconds=round(time.monotonic() - self._started, 3),
+            failed=failed,
+            versions=versions,
+            tables={table.name: table.counts() for table in done},
+        )
+        self._plans.finish(outcome)
+        return outcome
+
+    def _settled(self, plan: Plan, outcome: Outcome) -> Outcome:
+        """The outcome, where tables whose error came after their commit haven't failed."""
+        versions = dict(outcome.versions)
+        for name in outcome.failed:
+            table = plan.tables.get(name)
+            if table is None or not table.commits or name not in self._derived:
+                continue
+            target = self._target(name)
+            if target.exists() and (applied := target.applied()).run == plan.run:
+                versions[name] = applied.version
+        failed = {name: why for name, why in outcome.failed.items() if name not in versions}
+        if failed == outcome.failed:
+            return outcome
+        settled = outcome.model_copy(update={"failed": failed, "versions": versions})
+        self._plans.finish(settled)
+        return settled
 
     def _target(self, name: str) -> "DeltaTarget":
         from sinks.delta.table import DeltaTarget
 
-        table = TableName.parse(name)
-        return DeltaTarget(self._session(), self._location, self._prefix, table)
+        return DeltaTarget(self._session(), self._prefix, self._derived[name])
 
     def _removed(self, name: str, table: TablePlan) -> bool:
         """Whether somebody removed the Delta table; elsewhere than here only if it has news."""
-        folder = local_path(table_path(self._location, TableName.parse(name)))
+        if name not in self._derived:
+            return False
+        folder = local_path(self._derived[name].path)
         if folder is not None:
             return not (folder / "_delta_log").is_dir()
         return table.pending and not self._target(name).exists()
@@ -161,6 +196,8 @@ class _Run:
                     "after": None,
                     "shown": None,
                     "base": 0,
+                    "seen": {},
+                    "first_version": table.schema_version,
                     "fresh_ms": int(time.time() * 1000),
                 }
             )
@@ -181,7 +218,7 @@ class _Run:
         asked = {name: table for name, table in tables.items() if table.pending or not table.base}
         for name, table in asked.items():
             start = {table.topic: table.start}
-            retained = state.tables[name].cleanup == "delete"
+            retained = state.tables[table.source or name].cleanup == "delete"
             try:
                 if retained and not table.base:
                     from_zero = {table.topic: dict.fromkeys(table.start, 0)}
@@ -205,9 +242,9 @@ class _Run:
         return {
             name: counted(
                 table,
-                found,
+                found.get(name, {}),
                 state.progress.cut,
-                keyed=bool(state.schemas[name][-1].key),
+                keyed=bool(state.schemas[table.source or name][-1].key),
             )
             if table.pending or not table.base
             else table
@@ -248,16 +285,24 @@ class _Run:
         from sinks.delta.table import DeltaTarget
 
         table = plan.tables[name]
-        known = state.schemas.get(name, ())
+        known = state.schemas.get(table.source or name, ())
         versions = [schema for schema in known if schema.version <= table.schema_version]
         try:
             with explained(name, self._settings.log.keep):
-                table_name = versions[-1].name
-                target = DeltaTarget(spark, self._location, self._prefix, table_name)
+                target = DeltaTarget(spark, self._prefix, self._wanted(name))
                 rows = apply_table(target, self._settings.kafka, table, plan, versions)
         except MillraceError as error:
             return TableResult(name, table.events, error=error)
         return TableResult(name, table.events, *rows)
+
+    def _wanted(self, name: str) -> Derived:
+        if name not in self._derived:
+            raise ConfigError(
+                f"{name} is planned, and isn't wanted any more",
+                where="[lakehouse]",
+                remedy="nothing to do: the next plan leaves it as it is",
+            )
+        return self._derived[name]
 
     def _nothing(self, note: str = "") -> RunSummary:
         return RunSummary("lakehouse", 0, "", time.monotonic() - self._started, note=note)
@@ -265,7 +310,3 @@ class _Run:
     def _summary(self, plan: Plan, results: list[TableResult]) -> RunSummary:
         seconds = time.monotonic() - self._started
         return RunSummary("lakehouse", plan.run, str(plan.cut.commit_lsn), seconds, results)
-
-
-def _messages(results: list[TableResult]) -> dict[str, str]:
-    return {table.name: str(table.error) for table in results if table.error is not None}

@@ -1,40 +1,41 @@
-"""A captured table → its Delta table: where it is, which run it has, and its columns' changes.
+"""A derived table → its Delta table: where it is, and which run it has.
 
 The number of the last applied run is Delta's application transaction (the ``txn`` action of its
 log), which survives checkpoints and clean-up and is committed with the data.
 https://github.com/delta-io/delta/blob/master/PROTOCOL.md#transaction-identifiers
 """
 
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
-from pyspark.errors import PySparkException
+from delta.tables import DeltaTable
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
-from cdc.errors import SinkError
-from cdc.records.schema import TableName, TableSchema
-from sinks.parse import quoted, target_names
-from sinks.paths import table_path
-from sinks.types import spark_type
+from sinks.derived import Derived
+from sinks.names import quoted
 
 _TXN_ID: Final = "spark.databricks.delta.write.txnAppId"
 _TXN_VERSION: Final = "spark.databricks.delta.write.txnVersion"
-_NOT_IN_PARQUET: Final = re.compile(r"[ ,;{}()\n\t=]")
-NAME_MAPPING: Final = {"delta.columnMapping.mode": "name"}
-"""Lets a table have columns with names that Parquet doesn't take."""
+
+
+class Applied(NamedTuple):
+    """What a Delta table has: the run (0: none of ours has written to it), at which version."""
+
+    run: int
+    version: int
 
 
 class DeltaTarget:
-    """The Delta table of one captured table, there or not."""
+    """The Delta table of a derived table, there or not."""
 
-    def __init__(self, spark: SparkSession, lakehouse: str, prefix: str, name: TableName) -> None:
+    def __init__(self, spark: SparkSession, prefix: str, derived: Derived) -> None:
         self.spark = spark
-        self.name = name
-        self.path = table_path(lakehouse, name)
-        self.application = f"millrace/{prefix}/{name}"
+        self.derived = derived
+        self.name = derived.name
+        self.path = derived.path
+        self.application = f"millrace/{prefix}/{derived.name}"
 
     @property
     def sql_name(self) -> str:
@@ -45,14 +46,17 @@ class DeltaTarget:
         """Whether there is a Delta table at the path."""
         return self._log_version() >= 0
 
-    def applied_run(self) -> int:
-        """The number of the run that the table has; 0 where none of ours has written to it.
+    def applied(self) -> Applied:
+        """The run that the table has, and its version.
 
         A version's checksum file lists its application transactions; without one, Delta has to
         put the version's whole state together, which takes three jobs.
         https://github.com/delta-io/delta/blob/master/PROTOCOL.md#version-checksum-file
         """
         snapshot = self._snapshot()
+        return Applied(self._run_of(snapshot), int(snapshot.version()))
+
+    def _run_of(self, snapshot: Any) -> int:
         checksum = snapshot.checksumOpt()
         if checksum.isDefined() and checksum.get().setTransactions().isDefined():
             listed = checksum.get().setTransactions().get()
@@ -64,6 +68,11 @@ class DeltaTarget:
     def columns(self) -> StructType:
         """The table's columns, as they are now."""
         return self.spark.read.format("delta").load(self.path).schema
+
+    def added(self) -> int:
+        """How many rows the last commit added."""
+        last = DeltaTable.forPath(self.spark, self.path).history(1).first()
+        return int(last["operationMetrics"].get("numOutputRows", 0)) if last is not None else 0
 
     @contextmanager
     def transaction(self, run: int) -> Iterator[None]:
@@ -89,58 +98,3 @@ class DeltaTarget:
 
     def _log_version(self) -> int:
         return int(self._snapshot().version())
-
-
-def creation_properties(schema: TableSchema) -> dict[str, str]:
-    """The Delta properties that a new table needs for its columns."""
-    odd = any(_NOT_IN_PARQUET.search(name) for name in target_names(schema).values())
-    return NAME_MAPPING if odd else {}
-
-
-def evolve(target: DeltaTarget, schema: TableSchema) -> None:
-    """Add and widen the table's columns to those of a schema version; raises SinkError.
-
-    Dropped columns stay. A column that was renamed is a dropped and an added one.
-    """
-    names = target_names(schema)
-    wanted = {names[column.name]: spark_type(column) for column in schema.columns}
-    there = {field.name.lower(): field.dataType.simpleString() for field in target.columns()}
-    added = {name: kind for name, kind in wanted.items() if name.lower() not in there}
-    changed = {name: kind for name, kind in wanted.items() if there.get(name.lower(), kind) != kind}
-    try:
-        if added:
-            _add(target, added)
-        for name, kind in changed.items():
-            _widen(target, name, kind)
-    except PySparkException as error:
-        raise SinkError(
-            f"the table's columns can't be changed: {first_line(error)}",
-            where=str(target.name),
-            remedy="remove the Delta table, so that the next run rebuilds it from the log",
-        ) from None
-
-
-def first_line(error: Exception) -> str:
-    """What an error of Spark's says first."""
-    return str(error).strip().partition("\n")[0][:500]
-
-
-def _add(target: DeltaTarget, columns: dict[str, str]) -> None:
-    properties: dict[str, str] = {}
-    if any(_NOT_IN_PARQUET.search(name) for name in columns):
-        properties |= NAME_MAPPING
-    if any("timestamp_ntz" in kind for kind in columns.values()):
-        properties["delta.feature.timestampNtz"] = "supported"
-    _set(target, properties)
-    described = ", ".join(f"{quoted(name)} {kind}" for name, kind in columns.items())
-    target.spark.sql(f"ALTER TABLE {target.sql_name} ADD COLUMNS ({described})")
-
-
-def _widen(target: DeltaTarget, name: str, kind: str) -> None:
-    _set(target, {"delta.enableTypeWidening": "true"})
-    target.spark.sql(f"ALTER TABLE {target.sql_name} ALTER COLUMN {quoted(name)} TYPE {kind}")
-
-
-def _set(target: DeltaTarget, properties: dict[str, str]) -> None:
-    for name, value in properties.items():
-        target.spark.sql(f"ALTER TABLE {target.sql_name} SET TBLPROPERTIES ('{name}' = '{value}')")

@@ -14,8 +14,9 @@ from cdc.records.schema import TableSchema
 from cdc.settings import SearchSettings, Settings
 from sinks.batch import read_raw
 from sinks.claims import with_values
-from sinks.delta.apply import explained, require_same_key
+from sinks.delta.apply import explained
 from sinks.latest import latest, within
+from sinks.names import OWN
 from sinks.parse import parse
 from sinks.plan import Plan, TablePlan
 from sinks.search.bulk import Counts
@@ -23,6 +24,7 @@ from sinks.search.executors import write_documents
 from sinks.search.indexes import TableIndex, write_alias
 from sinks.search.progress import Ledger, TableRecord
 from sinks.search.rows import documents
+from sinks.shape import Shape, plain
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -40,7 +42,7 @@ def apply_table(
     """Write what the plan says to the table's index, unless this run has recorded it already."""
     if settings.search is None:
         raise AssertionError("run_search needs [search]")
-    require_same_key(versions)
+    shape = plain(versions, OWN)
     newest = versions[-1]
     before = ledger.tables([newest.name]).get(newest.name)
     if before is not None and before.run == plan.run and target.uuid(before.index) == before.uuid:
@@ -50,7 +52,7 @@ def apply_table(
     counts = Counts()
     if table.events:
         with explained(str(newest.name), settings.log.keep):
-            counts += _written(spark, settings, settings.search, index, table, plan, versions)
+            counts += _written(spark, settings, settings.search, index, table, plan, shape)
     # What a TRUNCATE leaves is written first, so that the index is never empty in between.
     if table.base and table.truncated is not None:
         counts += Counts(deleted=target.truncate(index, table.truncated))
@@ -95,9 +97,8 @@ def _written(
     index: str,
     table: TablePlan,
     plan: Plan,
-    versions: Sequence[TableSchema],
+    shape: Shape,
 ) -> Counts:
-    newest = versions[-1]
     # A first load must not see what the log still has of an older history of the source.
     history = Position(table.snapshot.epoch, Lsn(0), 0)
     floor = max(table.truncated or history, history)
@@ -105,9 +106,9 @@ def _written(
     rows = (
         raw.transform(lambda records: within(records, table.after, plan.cut, floor, keyed=True))
         .transform(lambda records: with_values(records, settings.kafka, table, plan))
-        .transform(lambda records: parse(records, versions))
-        .transform(lambda changes: latest(changes, newest))
-        .transform(lambda newest_rows: documents(newest_rows, newest))
+        .transform(lambda records: parse(records, shape))
+        .transform(lambda changes: latest(changes, shape))
+        .transform(lambda newest_rows: documents(newest_rows, shape))
     )
     return write_documents(rows, search, write_alias(index))
 

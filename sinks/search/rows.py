@@ -10,9 +10,10 @@ from pyspark.sql import Column as SparkColumn
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 (as everybody calls it)
 
-from cdc.records.schema import Column, TableSchema
-from sinks.parse import ABSENT, FILLED, OP, POSITION, UPSERT, quoted, target_names
+from cdc.records.schema import Column
+from sinks.names import ABSENT, FILLED, OP, POSITION, UPSERT, quoted
 from sinks.search.documents import POSITION_FIELD, field_names
+from sinks.shape import Shape
 
 _JSON: Final = {
     "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
@@ -24,12 +25,14 @@ _MINUTE_US: Final = 60_000_000
 _SECOND_US: Final = 1_000_000
 
 
-def documents(rows: DataFrame, schema: TableSchema) -> DataFrame:
+def documents(rows: DataFrame, shape: Shape) -> DataFrame:
     """Columns key (array of text), version, source (JSON, null: delete), absent, filled (fields).
 
     Filled ones have values that count only where the index has no document of the row.
     """
-    targets, fields = target_names(schema), field_names(schema)
+    schema = shape.versions[-1]
+    fields = field_names(schema)
+    targets = {field.column.name: field.name for field in shape.fields}
     values = {
         column.name: _value(column, F.col(quoted(targets[column.name])))
         for column in schema.columns

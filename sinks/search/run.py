@@ -29,6 +29,7 @@ from sinks.plan import (
     Outcome,
     Plan,
     TablePlan,
+    Wanted,
     counted,
     goes_on,
     has_work,
@@ -120,7 +121,8 @@ class _Run:
             outcome = stored(Outcome, claim.record.outcome, PLACE)
             before = self._standing(goes_on(last, outcome))
         before, forgotten = self._remembered(log, before, claim.record.checked_ms)
-        tables = proposed(before, self._state)
+        wanted = {name: Wanted(name) for name in self._state.tables}
+        tables = proposed(before, self._state, wanted)
         forgotten |= self._never_whole(tables)
         # A table that may lack changes stays as it is, and the run says so each time.
         for name in forgotten:
@@ -212,7 +214,7 @@ class _Run:
         cut = self._state.progress.cut
         found = census(self._session(to_read(pending)), self._settings.kafka, pending, cut)
         return {
-            name: counted(table, found, cut, keyed=True)
+            name: counted(table, found.get(name, {}), cut, keyed=True)
             if table.pending or not table.base
             else table
             for name, table in tables.items()

@@ -9,10 +9,11 @@ import pytest
 
 from cdc.errors import BusyError, ExitCode, LogForgottenError
 from cdc.records.state import Phase
-from sinks.delta import apply, merge
+from sinks.delta import apply, commit
 from sinks.delta.files import one_at_a_time
 from sinks.delta.run import lakehouse_plans
 from sinks.paths import table_path
+from sinks.plan import Outcome
 from tests.fixtures.lakehouse import Lakehouse
 from tests.fixtures.spark import at, column, table_schema
 
@@ -165,7 +166,7 @@ def test_an_interrupted_run_is_finished_by_the_next_one(
     log.row("u", at(20), {"id": 1, "n": 2})
     log.reached(at(20))
 
-    real: Callable[..., Any] = merge.commit
+    real: Callable[..., Any] = commit.commit
 
     def dies(*arguments: Any) -> Any:
         if fails_after_commit:
@@ -306,7 +307,8 @@ def test_an_error_after_the_commit_does_not_keep_the_table_from_going_on(
     plans = lakehouse_plans(str(lakehouse.folder), lambda: lakehouse.spark)
     last = plans.last()
     assert last is not None
-    plans.finish(last, {str(log.schema.name): "the answer to the commit was lost"})
+    lost = {str(log.schema.name): "the answer to the commit was lost"}
+    plans.finish(Outcome(run=last.run, ts_ms=0, failed=lost))
     log.row("c", at(20), {"id": 2})
     log.reached(at(20))
     assert lakehouse.merge().exit_code == ExitCode.OK

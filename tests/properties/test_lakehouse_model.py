@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from cdc.records.state import Phase
 from deploy.local.kafka import Kafka
 from sinks.delta.run import run_lakehouse
-from sinks.parse import POSITION
+from sinks.names import POSITION
 from sinks.paths import table_path
 from tests.fixtures.spark import HandLog, at, column, merge_settings, table_schema
 

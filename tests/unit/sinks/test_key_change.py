@@ -1,20 +1,27 @@
-"""A key that was renamed or changed stops its table: no row is found by another key."""
+"""A key that was changed stops its table: no row is found by another key."""
 
 import pytest
 
 from cdc.errors import SinkError
-from sinks.delta.apply import require_same_key
+from sinks.names import OWN
+from sinks.shape import plain
 from tests.fixtures.spark import column, table_schema
 
 
-def test_a_renamed_key_is_refused() -> None:
+def test_a_key_of_another_column_is_refused() -> None:
     before = table_schema("p", "t", column("id", "int4", key=1), column("v", "text"))
     after = table_schema("p", "t", column("ident", "int4", key=1), version=2)
     with pytest.raises(SinkError, match="id → ident"):
-        require_same_key([before, after])
+        plain([before, after], OWN)
 
 
 def test_a_key_of_another_type_is_the_same_key() -> None:
     before = table_schema("p", "t", column("id", "int4", key=1))
     after = table_schema("p", "t", column("v", "text"), column("id", "int8", key=1), version=2)
-    require_same_key([before, after])
+    assert plain([before, after], OWN).keys == ["id"]
+
+
+def test_a_key_whose_column_was_renamed_is_the_same_key() -> None:
+    before = table_schema("p", "t", column("id", "int4", key=1, number=1), oid=7)
+    after = table_schema("p", "t", column("ident", "int4", key=1, number=1), version=2, oid=7)
+    assert plain([before, after], OWN).keys == ["ident"]

@@ -11,9 +11,11 @@ from cdc.records.state import Phase, Progress
 from sinks.batch import LogState
 from sinks.delta.files import LocalFiles
 from sinks.delta.plans import Plans
-from sinks.plan import Census, Found, Outcome, Plan, TablePlan, counted, goes_on, proposed
+from sinks.plan import Found, Outcome, Plan, TablePlan, Wanted, counted, goes_on, proposed
 from tests.unit.cdc.made_changes import table as made_table
 from tests.unit.made_states import table_state
+
+WANTED = {"s.a": Wanted("s.a")}
 
 
 def position(lsn: int, epoch: int = 1) -> Position:
@@ -53,7 +55,7 @@ def test_a_plan_is_made_once(tmp_path: Path) -> None:
     last = plans.last()
     assert last == plan(a=table_plan())
     assert plans.outcome(plan()) is None
-    plans.finish(plan(), {"a": "why"})
+    plans.finish(Outcome(run=4, ts_ms=0, failed={"a": "why"}))
     assert plans.outcome(plan()) is not None
     assert plans.runs() == [4]
     assert plans.forget(5) == 1
@@ -79,10 +81,10 @@ def test_an_applied_table_goes_on_above_the_cut_and_a_failed_one_stays() -> None
 
 
 def test_a_truncate_counts_within_the_cut_only() -> None:
-    census: Census = {("t", 0): Found(8, 2, str(position(30)))}
-    assert counted(table_plan(), census, position(20), keyed=True).truncated is None
-    census = {("t", 0): Found(None, 2, str(position(15)))}
-    found = counted(table_plan(), census, position(20), keyed=True)
+    above = {0: Found(8, 2, ((str(position(30)), 1),))}
+    assert counted(table_plan(), above, position(20), keyed=True).truncated is None
+    within = {0: Found(None, 2, ((str(position(15)), 1),))}
+    found = counted(table_plan(), within, position(20), keyed=True)
     assert (found.truncated, found.next) == (position(15), {0: 9})
 
 
@@ -126,9 +128,9 @@ def whole_table(*versions: TableSchema) -> LogState:
 
 def test_a_log_made_anew_is_never_applied_on() -> None:
     with pytest.raises(LogForgottenError, match="made anew"):
-        proposed({"s.a": table_plan()}, whole_table(made_table("id int4")))
+        proposed({"s.a": table_plan()}, whole_table(made_table("id int4")), WANTED)
 
 
 def test_a_table_whose_columns_the_log_doesnt_know_yet_holds_nobody_up() -> None:
-    assert proposed({}, whole_table()) == {}
-    assert [*proposed({}, whole_table(made_table("id int4")))] == ["s.a"]
+    assert proposed({}, whole_table(), WANTED) == {}
+    assert [*proposed({}, whole_table(made_table("id int4")), WANTED)] == ["s.a"]

@@ -1,0 +1,96 @@
+"""[lakehouse] → which derived tables there are, where they go, and how their columns look."""
+
+import re
+from typing import Final, Literal, Self
+
+from pydantic import Field, SecretStr, field_validator, model_validator
+
+from cdc.settings.kinds import Section
+
+Kind = Literal["current", "history", "changes"]
+Mask = Literal["hash", "null"]
+Incompatible = Literal["fail_table", "new_column", "cast"]
+Unfit = Literal["fail", "null"]
+_TYPE: Final = re.compile(
+    r"string|smallint|int|bigint|float|double|decimal\((?:[1-9]|[12]\d|3[0-8]),\s*\d{1,2}\)"
+)
+
+
+class DerivedTable(Section):
+    """One derived table of a captured one (``source``, as ``schema.table``).
+
+    ``current`` has the rows as they are, ``history`` every version of each, ``changes`` every
+    event. ``name`` is its own, ``catalog`` that in a catalog. Columns go by their names in the
+    source, but for ``partition`` and ``cluster``, which go by those that they have here.
+    ``incompatible`` says what becomes of a column whose type changes to one that the old values
+    can't be widened to, ``unfit`` what becomes of a value that its column can't hold.
+    """
+
+    source: str = Field(pattern=r"^[^.]+\..+$")
+    kind: Kind = "current"
+    name: str | None = Field(None, pattern=r"^[^.]+\..+$")
+    path: str | None = Field(None, min_length=1)
+    catalog: str | None = Field(None, min_length=1)
+    deletes: Literal["remove", "mark"] | None = None
+    include: tuple[str, ...] = ()
+    exclude: tuple[str, ...] = ()
+    rename: dict[str, str] = Field({})
+    mask: dict[str, Mask] = Field({})
+    types: dict[str, str] = Field({})
+    unfit: dict[str, Unfit] = Field({})
+    partition: tuple[str, ...] = ()
+    cluster: tuple[str, ...] = Field((), max_length=4)
+    incompatible: Incompatible | None = None
+
+    @field_validator("types")
+    @classmethod
+    def _known(cls, types: dict[str, str]) -> dict[str, str]:
+        for column, kind in types.items():
+            if not _TYPE.fullmatch(kind):
+                raise ValueError(f"{column}: {kind} is none of string, smallint, int, bigint, "
+                                 "float, double, decimal(p,s) with p up to 38")  # fmt: skip
+        return types
+
+    @model_validator(mode="after")
+    def _fitting(self) -> Self:
+        if self.include and self.exclude:
+            raise ValueError(f"{self.source}: either include or exclude, not both")
+        if self.partition and self.cluster:
+            raise ValueError(f"{self.source}: either partition or cluster, not both")
+        if self.deletes is not None and self.kind != "current":
+            raise ValueError(f"{self.source}: deletes is for kind = current")
+        return self
+
+    @property
+    def derived_name(self) -> str:
+        """Its name in plans, messages, cuts and queries: ``schema.table``."""
+        return self.name or (
+            self.source if self.kind == "current" else f"{self.source}_{self.kind}"
+        )
+
+
+class LakehouseSettings(Section):
+    """Where the Delta tables go: a path of any Hadoop file system.
+
+    Every captured table has one of each of the ``kinds``; ``tables`` adds some, or says more of
+    one of those. ``salt`` is hashed with whatever a mask hashes.
+    """
+
+    path: str = Field(min_length=1)
+    kinds: tuple[Kind, ...] = ("current",)
+    deletes: Literal["remove", "mark"] = "remove"
+    incompatible: Incompatible = "fail_table"
+    salt: SecretStr | None = None
+    tables: tuple[DerivedTable, ...] = ()
+
+    @model_validator(mode="after")
+    def _complete(self) -> Self:
+        names = [table.derived_name for table in self.tables]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise ValueError(f"tables: {', '.join(twice)}: give each derived table another name")
+        if self.salt is None and any("hash" in table.mask.values() for table in self.tables):
+            raise ValueError(
+                'a mask that hashes needs a salt ("${env:NAME}"), or anyone could guess values'
+            )
+        return self

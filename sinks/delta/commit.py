@@ -1,0 +1,98 @@
+"""What a run writes to a Delta table → one commit that is the run's, once.
+
+The commit carries the run's number (an application transaction), so a run that is repeated
+changes nothing.
+"""
+
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple
+
+from delta.exceptions import DeltaConcurrentModificationException
+from delta.tables import DeltaMergeBuilder
+from pyspark.sql import DataFrame
+
+from cdc.errors import SinkError
+from sinks.delta.evolution import creation_properties, evolve
+from sinks.delta.table import DeltaTarget
+from sinks.shape import Shape
+
+ATTEMPTS_MAX: Final = 5
+"""How often a commit is tried that another writer (OPTIMIZE, a second run) gets in the way of."""
+
+
+class Rows(NamedTuple):
+    """How many rows of a derived table a run touched, and the table's version after it."""
+
+    inserted: int = 0
+    updated: int = 0
+    deleted: int = 0
+    version: int | None = None
+
+
+def create(target: DeltaTarget, rows: DataFrame, shape: Shape) -> Rows:
+    """Write a Delta table that isn't there yet; inside of ``commit``."""
+    options = target.derived.options
+    writer = rows.write.format("delta").options(**creation_properties(shape))
+    if options.partition:
+        writer = writer.partitionBy(*options.partition)
+    if options.cluster:
+        writer = writer.clusterBy(*options.cluster)
+    writer.mode("errorifexists").save(target.path)
+    return Rows(inserted=target.added())
+
+
+def execute(builder: DeltaMergeBuilder) -> Rows:
+    """Run a MERGE and count what it did."""
+    done: Any = builder.execute()
+    counts = done.first() if done is not None else None
+    if counts is None:
+        return Rows()
+    return Rows(
+        int(counts["num_inserted_rows"]),
+        int(counts["num_updated_rows"]),
+        int(counts["num_deleted_rows"]),
+    )
+
+
+def commit(
+    target: DeltaTarget, run: int, base: int, shape: Shape, write: Callable[[], Rows]
+) -> Rows:
+    """Make ``write``'s commit the run's, once; raises SinkError if another run was there.
+
+    ``base`` is the run that the table must have before. After the commit the table must have this
+    one: Delta skips a lower number than it has without a word. The version that is told is one
+    that has this run and no later one.
+    """
+    for attempt in range(1, ATTEMPTS_MAX + 1):
+        there = target.applied() if target.exists() else None
+        if there is not None and there.run == run:
+            return Rows(version=there.version)
+        if (there.run if there else 0) != base or (there is None) != (base == 0):
+            raise _foreign(target, there.run if there else None, base)
+        if base:
+            evolve(target, shape)
+        try:
+            with target.transaction(run):
+                rows = write()
+        except DeltaConcurrentModificationException as error:
+            if attempt == ATTEMPTS_MAX:
+                raise SinkError(
+                    f"another writer got in the way {ATTEMPTS_MAX} times: {error}",
+                    where=target.name,
+                    remedy="the next run tries again",
+                ) from None
+            continue
+        after = target.applied()
+        if after.run != run:
+            raise _foreign(target, after.run, run)
+        return rows._replace(version=after.version)
+    raise AssertionError("the last attempt returns or raises")
+
+
+def _foreign(target: DeltaTarget, there: int | None, expected: int) -> SinkError:
+    found = "isn't there" if there is None else f"has run {there}" if there else "isn't ours"
+    return SinkError(
+        f"the Delta table {found}, but the plan goes on from run {expected}",
+        where=target.path,
+        remedy="if no other run is under way, remove the Delta table: the next run rebuilds it",
+    )

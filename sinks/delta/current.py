@@ -1,0 +1,126 @@
+"""The newest state of each key → one commit to the Delta table: written whole, or merged.
+
+A row changes only to a newer position. Where deletes are marked, a row that is gone stays, with
+``_millrace_deleted``; one that comes under its key later is another row, and takes its place.
+"""
+
+from functools import reduce
+from operator import and_
+
+from delta.tables import DeltaMergeBuilder, DeltaTable
+from pyspark.sql import Column as SparkColumn
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812 (as everybody calls it)
+
+from cdc.records.position import Position
+from sinks.delta.commit import Rows, create, execute
+from sinks.delta.evolution import described, dropped_columns
+from sinks.delta.table import DeltaTarget
+from sinks.latest import lost
+from sinks.names import ABSENT, DELETE, DELETED, FILLED, OP, POSITION, UPSERT, quoted
+from sinks.shape import Shape
+from sinks.types import refuse
+
+
+def write_new(target: DeltaTarget, newest: DataFrame, shape: Shape) -> Rows:
+    """Create the Delta table with the rows; inside of ``commit``."""
+    incomplete = refuse(F.size(ABSENT) > 0, lost(F.col(ABSENT)), "string")
+    rows = newest.where(F.col(OP) == UPSERT).select(
+        *described(shape),
+        F.coalesce(incomplete, F.col(POSITION)).alias(POSITION),
+        *([F.lit(False).alias(DELETED)] if target.derived.marks_deletes else []),
+    )
+    return create(target, rows, shape)
+
+
+def merge(target: DeltaTarget, newest: DataFrame, shape: Shape, truncated: Position | None) -> Rows:
+    """Apply upserts, deletes and a TRUNCATE to an existing table; inside of ``commit``."""
+    marks = target.derived.marks_deletes
+    builder = (
+        DeltaTable.forPath(target.spark, target.path)
+        .alias("t")
+        .merge(newest.alias("s"), same_key(shape))
+    )
+    newer = source(POSITION) > stored(POSITION)
+    gone = newer & (source(OP) == DELETE)
+    if marks:
+        builder = builder.whenMatchedUpdate(gone, set=_mark(source(POSITION)))
+    else:
+        builder = builder.whenMatchedDelete(gone)
+    builder = builder.whenMatchedUpdate(
+        newer & (source(OP) == UPSERT), set=_updated(target, shape, marks=marks)
+    ).whenNotMatchedInsert(source(OP) == UPSERT, values=_inserted(shape, marks=marks))
+    return execute(_without_older(builder, truncated, marks=marks))
+
+
+def same_key(shape: Shape) -> SparkColumn:
+    """Whether a row of the source is one of the target."""
+    return reduce(and_, (stored(key) == source(key) for key in shape.keys))
+
+
+def remove_older(builder: DeltaMergeBuilder, truncated: Position | None) -> DeltaMergeBuilder:
+    """Let a TRUNCATE remove all older rows that the batch doesn't speak of."""
+    if truncated is None:
+        return builder
+    return builder.whenNotMatchedBySourceDelete(stored(POSITION) <= str(truncated))
+
+
+def source(name: str) -> SparkColumn:
+    """A column of what is merged."""
+    return F.col(f"s.{quoted(name)}")
+
+
+def stored(name: str) -> SparkColumn:
+    """A column of the table that is merged into."""
+    return F.col(f"t.{quoted(name)}")
+
+
+def _updated(target: DeltaTarget, shape: Shape, *, marks: bool) -> dict[str, str | SparkColumn]:
+    patchy = set(shape.patchy)
+    return {
+        **{
+            quoted(name): _unless_unchanged(name, marks=marks) if name in patchy else source(name)
+            for name in shape.names
+        },
+        **{quoted(name): F.lit(None) for name in dropped_columns(target, shape)},
+        POSITION: _complete(marks=marks),
+        **({DELETED: F.lit(False)} if marks else {}),
+    }
+
+
+def _inserted(shape: Shape, *, marks: bool) -> dict[str, str | SparkColumn]:
+    incomplete = refuse(F.size(source(ABSENT)) > 0, lost(source(ABSENT)), "string")
+    return {
+        **{quoted(name): source(name) for name in shape.names},
+        POSITION: F.coalesce(incomplete, source(POSITION)),
+        **({DELETED: F.lit(False)} if marks else {}),
+    }
+
+
+def _complete(*, marks: bool) -> SparkColumn:
+    """The new position; raises where a row that was gone comes back in part."""
+    if not marks:
+        return source(POSITION)
+    incomplete = stored(DELETED) & (F.size(source(ABSENT)) > 0)
+    return F.coalesce(refuse(incomplete, lost(source(ABSENT)), "string"), source(POSITION))
+
+
+def _unless_unchanged(name: str, *, marks: bool) -> SparkColumn:
+    """The row's own value where the change left it as it was, whether it was filled or not."""
+    unchanged = F.array_contains(source(ABSENT), name) | F.array_contains(source(FILLED), name)
+    if marks:
+        unchanged &= ~F.coalesce(stored(DELETED), F.lit(False))
+    return F.when(unchanged, stored(name)).otherwise(source(name))
+
+
+def _without_older(
+    builder: DeltaMergeBuilder, truncated: Position | None, *, marks: bool
+) -> DeltaMergeBuilder:
+    if truncated is None or not marks:
+        return remove_older(builder, truncated)
+    older = (stored(POSITION) <= str(truncated)) & ~stored(DELETED)
+    return builder.whenNotMatchedBySourceUpdate(older, set=_mark(F.lit(str(truncated))))
+
+
+def _mark(position: SparkColumn) -> dict[str, str | SparkColumn]:
+    return {DELETED: F.lit(True), POSITION: position}

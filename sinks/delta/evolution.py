@@ -1,0 +1,144 @@
+"""A derived table's columns → those of its Delta table: made, added, renamed, widened.
+
+A column is known again by its id, which stands in its comment, so that each step may be repeated
+after a crash. Renaming needs Delta's column mapping, which older readers don't know: a table gets
+it with its first rename.
+"""
+
+import re
+from typing import Final
+
+from pyspark.errors import PySparkException
+from pyspark.sql import Column as SparkColumn
+from pyspark.sql import functions as F  # noqa: N812 (as everybody calls it)
+
+from cdc.errors import SinkError
+from sinks.delta.table import DeltaTarget
+from sinks.names import COLUMN_ID, DELETED, quoted
+from sinks.shape import Field, Shape
+
+_NOT_IN_PARQUET: Final = re.compile(r"[ ,;{}()\n\t=]")
+_NAME_MAPPING: Final = {"delta.columnMapping.mode": "name"}
+_BETWEEN: Final = "_millrace_renamed_"
+"""Opens the name that a column has while it is renamed to one that another column still has."""
+
+
+def creation_properties(shape: Shape) -> dict[str, str]:
+    """The Delta properties that a new table needs for its columns."""
+    odd = any(_NOT_IN_PARQUET.search(name) for name in shape.names)
+    return _NAME_MAPPING if odd else {}
+
+
+def described(shape: Shape) -> list[SparkColumn]:
+    """The columns for a new table, each with its id."""
+    return [
+        F.col(quoted(one.name)).alias(one.name, metadata={"comment": COLUMN_ID + one.id})
+        for one in shape.fields
+    ]
+
+
+def dropped_columns(target: DeltaTarget, shape: Shape) -> list[str]:
+    """The table's columns that the source doesn't have any more: null from then on."""
+    own = {name.lower() for name in (*target.derived.reserved, *shape.names)}
+    return [field.name for field in target.columns() if field.name.lower() not in own]
+
+
+def evolve(target: DeltaTarget, shape: Shape) -> None:
+    """Add, rename and widen the table's columns to those of a shape; raises SinkError.
+
+    Columns that the source has dropped stay.
+    """
+    try:
+        _rename(target, shape)
+        there = {field.name.lower(): field.dataType.simpleString() for field in target.columns()}
+        added = [one for one in shape.fields if one.name.lower() not in there]
+        if added:
+            _add(target, added)
+        if target.derived.marks_deletes and DELETED not in there:
+            target.spark.sql(f"ALTER TABLE {target.sql_name} ADD COLUMNS ({DELETED} boolean)")
+        for one in shape.fields:
+            if there.get(one.name.lower(), one.type) != one.type:
+                _widen(target, one)
+    except PySparkException as error:
+        raise SinkError(
+            f"the table's columns can't be changed: {first_line(error)}",
+            where=target.name,
+            remedy="remove the Delta table, so that the next run rebuilds it from the log",
+        ) from None
+
+
+def first_line(error: Exception) -> str:
+    """What an error of Spark's says first."""
+    return str(error).strip().partition("\n")[0][:500]
+
+
+def _rename(target: DeltaTarget, shape: Shape) -> None:
+    """Give every column that is there already the name that it has now.
+
+    One that the source has dropped gives its name away to a new one.
+    """
+    there = {_id(field.metadata): field.name for field in target.columns()}
+    names = {id_: name for id_, name in there.items() if id_ is not None}
+    wanted = {one.id: one.name for one in shape.fields}
+    renamed = {id_: name for id_, name in wanted.items() if names.get(id_, name) != name}
+    used = {name.lower() for name in wanted.values()}
+    for id_, name in names.items():
+        if id_ not in wanted and (name.lower() in used or name.startswith(_BETWEEN)):
+            renamed[id_] = _free(id_, used | {other.lower() for other in names.values()})
+    if not renamed:
+        return
+    _set(target, _NAME_MAPPING)
+    for id_ in renamed:  # by a name in between: two columns may have each other's
+        _rename_one(target, names[id_], f"{_BETWEEN}{id_}")
+    for id_, name in renamed.items():
+        _rename_one(target, f"{_BETWEEN}{id_}", name)
+
+
+def _free(id_: str, taken: set[str]) -> str:
+    """A name for a dropped column: the one that it had, and a number."""
+    name, number = id_.partition(":")[2], 1
+    while f"{name}__dropped{number}".lower() in taken:
+        number += 1
+    return f"{name}__dropped{number}"
+
+
+def _id(metadata: dict[str, str]) -> str | None:
+    comment = metadata.get("comment", "")
+    return comment.removeprefix(COLUMN_ID) if comment.startswith(COLUMN_ID) else None
+
+
+def _rename_one(target: DeltaTarget, name: str, to: str) -> None:
+    if name != to:
+        target.spark.sql(
+            f"ALTER TABLE {target.sql_name} RENAME COLUMN {quoted(name)} TO {quoted(to)}"
+        )
+
+
+def _add(target: DeltaTarget, columns: list[Field]) -> None:
+    properties: dict[str, str] = {}
+    if any(_NOT_IN_PARQUET.search(one.name) for one in columns):
+        properties |= _NAME_MAPPING
+    if any("timestamp_ntz" in one.type for one in columns):
+        properties["delta.feature.timestampNtz"] = "supported"
+    _set(target, properties)
+    listed = ", ".join(
+        f"{quoted(one.name)} {one.type} COMMENT {_literal(COLUMN_ID + one.id)}" for one in columns
+    )
+    target.spark.sql(f"ALTER TABLE {target.sql_name} ADD COLUMNS ({listed})")
+
+
+def _literal(text: str) -> str:
+    escaped = text.replace("\\", "\\\\").replace("'", "\\'")
+    return f"'{escaped}'"
+
+
+def _widen(target: DeltaTarget, one: Field) -> None:
+    _set(target, {"delta.enableTypeWidening": "true"})
+    target.spark.sql(
+        f"ALTER TABLE {target.sql_name} ALTER COLUMN {quoted(one.name)} TYPE {one.type}"
+    )
+
+
+def _set(target: DeltaTarget, properties: dict[str, str]) -> None:
+    for name, value in properties.items():
+        target.spark.sql(f"ALTER TABLE {target.sql_name} SET TBLPROPERTIES ('{name}' = '{value}')")

@@ -1,0 +1,127 @@
+"""[lakehouse] and the log's tables → the derived tables: which there are, of what, and where."""
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from cdc.errors import ConfigError
+from cdc.records.schema import TableName
+from cdc.settings.lakehouse import DerivedTable, Incompatible, Kind, LakehouseSettings
+from sinks.names import (
+    DELETED,
+    END,
+    IS_CURRENT,
+    OWN,
+    PLACE,
+    RAW_KEY,
+    RAW_VALUE,
+    VALID_FROM,
+    VALID_TO,
+    VERSION,
+)
+from sinks.paths import table_path
+
+_OWN: Final[dict[Kind, tuple[str, ...]]] = {
+    "current": (*OWN, DELETED),
+    "history": (*OWN, VALID_FROM, VALID_TO, IS_CURRENT, END),
+    "changes": (*OWN, VERSION, *PLACE, RAW_KEY, RAW_VALUE),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Wishes:
+    """What a derived table's columns are to be like; by the columns' names in the source."""
+
+    include: Collection[str] = ()
+    exclude: Collection[str] = ()
+    rename: Mapping[str, str] = field(default_factory=dict)
+    hashed: Collection[str] = ()
+    nulled: Collection[str] = ()
+    salt: str = field(default="", repr=False)
+    types: Mapping[str, str] = field(default_factory=dict)
+    unfit_is_null: Collection[str] = ()
+    incompatible: Incompatible = "fail_table"
+
+    def named(self) -> set[str]:
+        """Every column that is spoken of."""
+        listed = (self.include, self.exclude, self.rename, self.hashed, self.nulled, self.types)
+        return {name for names in (*listed, self.unfit_is_null) for name in names}
+
+
+@dataclass(frozen=True, slots=True)
+class Derived:
+    """A derived table: its name, the captured table that it is made of, and its path."""
+
+    name: str
+    source: str
+    kind: Kind
+    path: str
+    options: DerivedTable
+    wishes: Wishes
+    marks_deletes: bool
+
+    @property
+    def reserved(self) -> tuple[str, ...]:
+        """Names that its columns can't have, since it has columns of its own by them."""
+        return _OWN[self.kind]
+
+    @property
+    def keeps_records(self) -> bool:
+        """Whether an archive has the records as they were: it hides nothing that they tell."""
+        wishes = self.wishes
+        return not (wishes.include or wishes.exclude or wishes.hashed or wishes.nulled)
+
+
+def derived_tables(lakehouse: LakehouseSettings, captured: Iterable[str]) -> dict[str, Derived]:
+    """Every derived table by its name.
+
+    Raises ConfigError where two have one name, or one is of a table that isn't captured.
+    """
+    captured = sorted(captured)
+    asked = {(table.source, table.kind) for table in lakehouse.tables}
+    wanted = [
+        *(
+            DerivedTable(source=source, kind=kind)
+            for source in captured
+            for kind in lakehouse.kinds
+            if (source, kind) not in asked
+        ),
+        *(table for table in lakehouse.tables if table.source in captured),
+    ]
+    tables: dict[str, Derived] = {}
+    for options in wanted:
+        name = options.derived_name
+        if name in tables:
+            raise ConfigError(
+                f"there would be two derived tables {name}, of {tables[name].source} "
+                f"({tables[name].kind}) and of {options.source} ({options.kind})",
+                where="[[lakehouse.tables]]",
+                remedy="give one of them another name",
+            )
+        tables[name] = _derived(lakehouse, options)
+    return tables
+
+
+def _derived(lakehouse: LakehouseSettings, options: DerivedTable) -> Derived:
+    name = options.derived_name
+    salt = lakehouse.salt.get_secret_value() if lakehouse.salt is not None else ""
+    return Derived(
+        name=name,
+        source=options.source,
+        kind=options.kind,
+        path=options.path or table_path(lakehouse.path, TableName.parse(name)),
+        options=options,
+        wishes=Wishes(
+            include=options.include,
+            exclude=options.exclude,
+            rename=options.rename,
+            hashed=[name for name, mask in options.mask.items() if mask == "hash"],
+            nulled=[name for name, mask in options.mask.items() if mask == "null"],
+            salt=salt,
+            types=options.types,
+            unfit_is_null=[name for name, what in options.unfit.items() if what == "null"],
+            incompatible=options.incompatible or lakehouse.incompatible,
+        ),
+        marks_deletes=options.kind == "current"
+        and (options.deletes or lakehouse.deletes) == "mark",
+    )

@@ -1,0 +1,38 @@
+"""Columns of a derived table that are Millrace's own, and what an operation is called."""
+
+from typing import Final
+
+POSITION: Final = "_millrace_position"
+OP: Final = "_millrace_op"
+ABSENT: Final = "_millrace_absent"
+FILLED: Final = "_millrace_filled"
+COUNT: Final = "_millrace_count"
+ROW: Final = "_millrace_row"
+LOST: Final = "_millrace_lost"
+"""Why a change lacks values that its record should have; there where records had claims."""
+TIME: Final = "_millrace_time"
+"""When a change was committed; a snapshot's row: when it was read."""
+UPSERT: Final = "upsert"
+DELETE: Final = "delete"
+
+DELETED: Final = "_millrace_deleted"
+"""Whether a row is gone from the source; where deletes are marked."""
+VALID_FROM: Final = "valid_from"
+VALID_TO: Final = "valid_to"
+IS_CURRENT: Final = "is_current"
+END: Final = "_millrace_end"
+"""The position at which another version, or nothing, came after this one; null: it is current."""
+VERSION: Final = "_millrace_schema_version"
+PLACE: Final = ("_millrace_partition", "_millrace_offset")
+RAW_KEY: Final = "_millrace_key"
+RAW_VALUE: Final = "_millrace_value"
+OWN: Final = (POSITION, OP, ABSENT, FILLED, COUNT, ROW, LOST, TIME)
+"""Names that no column of the source can have in a derived table."""
+COLUMN_ID: Final = "millrace column "
+"""Opens the comment by which a derived table's column is known again, whatever its name."""
+
+
+def quoted(name: str) -> str:
+    """A column's name as part of an SQL expression."""
+    escaped = name.replace("`", "``")
+    return f"`{escaped}`"
