@@ -71,7 +71,7 @@ class Captured:
         ]
         name = self._settings.capture.publication_name
         lookups = Lookups(
-            lambda relation: catalog.describe_relation(self.sql, relation),
+            lambda relation: catalog.describe_relation(self.sql, relation, name),
             lambda oid: catalog.publication_entries(self.sql, name, [oid]).get(oid, 0),
             lambda _asked: {},
             lambda _oid, _name: None,

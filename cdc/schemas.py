@@ -33,6 +33,7 @@ class SchemaHistory:
     def add(
         self,
         table: TableName,
+        oid: int,
         columns: tuple[Column, ...],
         signature: str,
         replica_identity: Literal["d", "n", "f", "i"],
@@ -49,6 +50,7 @@ class SchemaHistory:
             replica_identity=replica_identity,
             columns=columns,
             signature=signature,
+            oid=oid,
         )
         self._newest[table] = schema
         return schema

@@ -189,7 +189,7 @@ class Tables(TableStates):
             return None, renamed
         signature, identity = relation_signature(relation), relation.replica_identity
         columns = partial(self._describe, relation)
-        schema, new = self._schema(table, signature, identity, since, columns)
+        schema, new = self._schema(table, relation.oid, signature, identity, since, columns)
         return self._encoder(schema), [*renamed, *new]
 
     def _check_entry(self, table: TableName, oid: int, entry: int, since: Position) -> list[Record]:
@@ -319,8 +319,8 @@ class Tables(TableStates):
     def _described(
         self, table: TableDescription, since: Position
     ) -> tuple[TableSchema, list[Record]]:
-        signature, identity = table.signature, table.replica_identity
-        return self._schema(table.name, signature, identity, since, lambda: table.columns)
+        known = table.oid, table.signature, table.replica_identity
+        return self._schema(table.name, *known, since, lambda: table.columns)
 
     def _encoder(self, schema: TableSchema) -> Encoder:
         if not self.is_plain or (self.letters is not None and self.letters.covers(schema)):
@@ -338,6 +338,7 @@ class Tables(TableStates):
     def _schema(
         self,
         table: TableName,
+        oid: int,
         signature: str,
         replica_identity: ReplicaIdentity,
         since: Position,
@@ -349,7 +350,7 @@ class Tables(TableStates):
         if schema is not None:
             return schema, []
         described = rekeyed(columns(), table, replica_identity, self._rules)
-        schema = self._history.add(table, described, signature, replica_identity, since)
+        schema = self._history.add(table, oid, described, signature, replica_identity, since)
         return schema, [schema_record(self.prefix, schema)]
 
     def _readable(self, schema: TableSchema) -> ReadableEncoder:

@@ -81,7 +81,7 @@ def lookups(
     """What tables ask of PostgreSQL, on the session's own connection."""
 
     def describe(relation: Relation) -> tuple[Column, ...]:
-        columns = catalog.describe_relation(connection, relation)
+        columns = catalog.describe_relation(connection, relation, settings.publication_name)
         return columns if settings.lossless else keyed_columns(connection, relation.oid, columns)
 
     def entry(oid: int) -> int:

@@ -50,7 +50,7 @@ ORDER BY root.oid, n.nspname, c.relname
 """
 _ATTRIBUTES: Final = """
 SELECT attrelid, attname, atttypid, atttypmod, attnotnull, attgenerated::text,
-       CASE attgenerated WHEN '' THEN pg_get_expr(adbin, adrelid) END
+       CASE attgenerated WHEN '' THEN pg_get_expr(adbin, adrelid) END, attnum
 FROM pg_attribute LEFT JOIN pg_attrdef ON adrelid = attrelid AND adnum = attnum
 WHERE attrelid = ANY (%s) AND attnum > 0 AND NOT attisdropped
 ORDER BY attrelid, attnum
@@ -135,18 +135,25 @@ def new_xid(connection: psycopg.Connection) -> int:
     return int(xid)
 
 
-def describe_relation(connection: psycopg.Connection, relation: Relation) -> tuple[Column, ...]:
-    """The columns of a Relation message; the catalog adds only what the message lacks.
+def describe_relation(
+    connection: psycopg.Connection, relation: Relation, publication: str
+) -> tuple[Column, ...]:
+    """The columns of a publication's Relation message; the catalog adds only what it lacks.
 
     Nullability, defaults and the key's order come from the table as it is now, by column name.
     Where the table is gone or its key was changed, the message's own identity columns are the key
     if it is the primary key that identifies rows (replica identity default), and every column may
-    be null.
+    be null. Where it isn't certain which columns of the table they are, they have no numbers.
     """
-    attributes = [Attribute(*entry) for entry in relation.columns]
-    types = resolve(connection, attributes)
-    now = {raw.name: raw for raw in _attributes(connection, [relation.oid]).get(relation.oid, [])}
-    primary_key = _identities(connection, [relation.oid]).get(relation.oid, _Identity()).primary_key
+    oid, attributes = relation.oid, [Attribute(*entry) for entry in relation.columns]
+    with at_one_instant(connection):
+        types = resolve(connection, attributes)
+        table = _attributes(connection, [oid]).get(oid, [])
+        primary_key = _identities(connection, [oid]).get(oid, _Identity()).primary_key
+        names, _ = _published(connection, publication, [oid]).get(oid, (None, None))
+    now = {raw.name: raw for raw in table}
+    version = connection.info.server_version
+    numbers = _numbers(attributes, [raw for raw in table if raw.is_published(names, version)])
     flagged = tuple(a.name for a in attributes if a.identity)
     if relation.replica_identity == "d" and set(flagged) != set(primary_key):
         primary_key = flagged
@@ -159,8 +166,9 @@ def describe_relation(connection: psycopg.Connection, relation: Relation) -> tup
             optional=attribute.name not in now or not now[attribute.name].not_null,
             key=_ordinal(attribute.name, primary_key),
             default=now[attribute.name].default if attribute.name in now else None,
+            number=number,
         )
-        for attribute in attributes
+        for attribute, number in zip(attributes, numbers, strict=True)
     )
 
 
@@ -204,6 +212,7 @@ class _RawAttribute(NamedTuple):
     not_null: bool
     generated: str
     default: str | None
+    number: int
 
     def is_published(self, published: Sequence[str] | None, server_version: int) -> bool:
         """Generated columns are in the stream from PostgreSQL 18 on, and only if asked for."""
@@ -287,6 +296,7 @@ def _description(table: CapturedTable, facts: _Facts) -> TableDescription:
                 optional=not raw.not_null,
                 key=_ordinal(attribute.name, primary_key),
                 default=raw.default,
+                number=raw.number,
             )
             for attribute, raw in zip(attributes, kept, strict=True)
         ),
@@ -317,6 +327,21 @@ def _description(table: CapturedTable, facts: _Facts) -> TableDescription:
 
 def _ordinal(name: str, primary_key: Sequence[str]) -> int | None:
     return primary_key.index(name) + 1 if name in primary_key else None
+
+
+def _numbers(
+    attributes: Sequence[Attribute], published: Sequence[_RawAttribute]
+) -> Sequence[int | None]:
+    """The numbers of a message's columns, if they are the first that the table publishes now.
+
+    Both come in the order of numbers, and a new column gets a higher one than all before. So one
+    that has another's name by now stands elsewhere, or the other one stands before it; unless that
+    was dropped and the message would say of the table now what it said then.
+    """
+    first = published[: len(attributes)]
+    if [raw[:2] for raw in first] != [(one.name, one.type_oid) for one in attributes]:
+        return [None] * len(attributes)
+    return [raw.number for raw in first]
 
 
 def _identities(connection: psycopg.Connection, oids: list[int]) -> dict[int, _Identity]:

@@ -80,6 +80,7 @@ def column(
     optional: bool,
     key: int | None,
     default: str | None,
+    number: int | None,
 ) -> Column:
     """Put a column together from its parts; a key's column always has a value."""
     resolved = types[attribute.type_oid, attribute.modifier]
@@ -98,4 +99,5 @@ def column(
         domain_elements=resolved.domain_elements,
         typtype=resolved.typtype,
         delimiter=resolved.delimiter,
+        number=number,
     )

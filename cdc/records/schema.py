@@ -36,7 +36,9 @@ class Column(BaseModel):
     none). ``declared`` is format_type()'s text, for people. ``key`` is the ordinal in the record's
     key, from 1. ``default`` is the DEFAULT as SQL, ``labels`` are an enum's, in their order;
     ``domain`` and ``domain_elements`` say that the column's type, or that of its elements, was
-    declared as a domain; ``typtype`` and ``delimiter`` are pg_type's, of the base type.
+    declared as a domain; ``typtype`` and ``delimiter`` are pg_type's, of the base type. ``number``
+    is pg_attribute.attnum, which a column keeps for good, and no other one of its table ever gets;
+    None where it isn't certain.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -55,6 +57,7 @@ class Column(BaseModel):
     domain_elements: bool = False
     typtype: str = "b"
     delimiter: str | None = None
+    number: int | None = None
 
     @property
     def precision_scale(self) -> tuple[int, int] | None:
@@ -79,7 +82,9 @@ class TableSchema(BaseModel):
     """One version of a table's schema; ``since`` is the position it holds from, as text.
 
     ``replica_identity`` is pg_class.relreplident: d(efault), n(othing), f(ull), i(ndex).
-    ``signature`` tells whether a Relation message still means this version.
+    ``signature`` tells whether a Relation message still means this version. ``oid`` is the table's
+    (0: not known): columns of two versions are told by their numbers where both have the same one,
+    in one epoch.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -93,6 +98,7 @@ class TableSchema(BaseModel):
     replica_identity: Literal["d", "n", "f", "i"]
     columns: tuple[Column, ...]
     signature: str
+    oid: int = 0
 
     @property
     def name(self) -> TableName:

@@ -53,7 +53,7 @@ def sent(opened: psycopg.Connection, publication: str) -> Iterator[Sent]:
     for (data,) in rows:
         match decode(data):
             case m.Relation() as relation:
-                described = describe_relation(opened, relation)
+                described = describe_relation(opened, relation, publication)
                 relations[relation.oid] = (relation.name, described)
             case m.Insert(oid, new):
                 yield Sent(*relations[oid], "c", None, new, keyed=False)

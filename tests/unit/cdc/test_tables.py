@@ -111,6 +111,26 @@ def test_a_schema_says_which_columns_key_its_records() -> None:
     assert keys == {"id": None, "email": 1}
 
 
+def test_a_schema_says_whose_it_is_and_one_that_is_stored_without_that_is_still_right() -> None:
+    (record,) = encoder(tables())[1]
+    assert record.value is not None
+    written = json.loads(record.value)
+    assert written["oid"] == RELATION.oid
+    del written["oid"]
+    for column in written["columns"]:
+        assert column.pop("number") is None
+    stored = parse_state(TableSchema, json.dumps(written).encode(), record.topic)
+    assert encoder(tables(schemas=[stored]))[1] == []
+
+
+def test_a_schema_of_a_newer_daemon_is_read_without_what_only_that_knows() -> None:
+    (record,) = encoder(tables())[1]
+    written = json.loads(record.value or b"")
+    known = parse_state(TableSchema, record.value or b"", record.topic)
+    written["more"] = written["columns"][0]["more"] = 1
+    assert parse_state(TableSchema, json.dumps(written).encode(), record.topic) == known
+
+
 def test_another_key_is_another_schema_version() -> None:
     made = tables()
     (record,) = encoder(made)[1]
