@@ -78,14 +78,12 @@ def derived_tables(lakehouse: LakehouseSettings, captured: Iterable[str]) -> dic
     Raises ConfigError where two have one name, or one is of a table that isn't captured.
     """
     captured = sorted(captured)
-    asked = {(table.source, table.kind) for table in lakehouse.tables}
+    usual = (
+        DerivedTable(source=source, kind=kind) for source in captured for kind in lakehouse.kinds
+    )
+    said = {(table.source, table.derived_name) for table in lakehouse.tables}
     wanted = [
-        *(
-            DerivedTable(source=source, kind=kind)
-            for source in captured
-            for kind in lakehouse.kinds
-            if (source, kind) not in asked
-        ),
+        *(table for table in usual if (table.source, table.derived_name) not in said),
         *(table for table in lakehouse.tables if table.source in captured),
     ]
     tables: dict[str, Derived] = {}

@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from cdc.errors import SinkError
+from cdc.records.position import Position
 from cdc.records.schema import Column, TableName, TableSchema
 from sinks.derived import Wishes
 from sinks.types import can_be_absent, spark_type
@@ -129,7 +130,13 @@ def _lines(versions: Sequence[TableSchema]) -> list[_Line]:
 def _are_numbered(one: TableSchema, other: TableSchema) -> bool:
     """Whether PostgreSQL's numbers tell which of their columns are the same."""
     columns = (*one.columns, *other.columns)
-    return one.oid == other.oid != 0 and all(column.number is not None for column in columns)
+    same = one.oid == other.oid != 0 and _epoch(one) == _epoch(other)
+    return same and all(column.number is not None for column in columns)
+
+
+def _epoch(version: TableSchema) -> int:
+    """Of another history, since another cluster has other OIDs."""
+    return Position.parse(version.since).epoch
 
 
 def _require_same_key(versions: Sequence[TableSchema], lines: Iterable[_Line]) -> None:

@@ -38,6 +38,7 @@ _STANDS: Final = "stands"
 """The operation of a version that the table has; sorts behind delete, and before upsert."""
 _LIFE: Final = "_millrace_life"
 _COMMIT: Final = "_millrace_commit"
+_LAST: Final = "_millrace_last"
 _COMMIT_CHARS: Final = 25
 """Of a position: epoch and commit LSN."""
 
@@ -118,26 +119,34 @@ def _newer(rows: DataFrame, shape: Shape) -> DataFrame:
 
 
 def _filled_in(rows: DataFrame, shape: Shape) -> DataFrame:
-    """Every change with all of its values; raises inside Spark where the log never had one."""
+    """Every change with all of its values; raises inside Spark where the log never had one.
+
+    But not of a state that another one has followed: before a table's first snapshot there are
+    such, and the history of a row begins where all of it is known.
+    """
     lives = F.sum(F.when(F.col(OP) == DELETE, 1).otherwise(0)).over(_ordered(shape))
     rows = rows.withColumn(_LIFE, lives)
     life = Window.partitionBy(*map(quoted, shape.keys), _LIFE).orderBy(POSITION, OP)
-    patchy = shape.patchy
-    values = {name: _last_known(name, life) for name in patchy}
+    known = {name: f"_millrace_known_{number}" for number, name in enumerate(shape.patchy)}
+    rows = rows.withColumns(
+        {column: _last_known(name, life) for name, column in known.items()}
+        | {_LAST: F.lead(OP).over(_ordered(shape)).isNull()}
+    )
+    here = F.col(OP) != DELETE
     unknown = F.array_compact(
         F.array(
             *(
-                F.when(F.array_contains(ABSENT, name) & value.isNull(), F.lit(name))
-                for name, value in values.items()
+                F.when(F.array_contains(ABSENT, name) & F.col(column).isNull(), F.lit(name))
+                for name, column in known.items()
             )
         ).cast("array<string>")
     )
-    here = F.col(OP) != DELETE
-    place = refuse(here & (F.size(unknown) > 0), lost(unknown), "string")
-    return rows.select(
+    left = here & (F.size(unknown) > 0)
+    place = refuse(left, lost(unknown), "string")
+    return rows.where(~left | F.col(_LAST)).select(
         *(
-            F.when(here, values[name]["value"]).alias(name)
-            if name in values
+            F.when(here, F.col(known[name])["value"]).alias(name)
+            if name in known
             else F.col(quoted(name))
             for name in shape.names
         ),

@@ -12,7 +12,7 @@ from delta.tables import DeltaMergeBuilder
 from pyspark.sql import DataFrame
 
 from cdc.errors import SinkError
-from sinks.delta.evolution import creation_properties, evolve
+from sinks.delta.evolution import cluster, creation_properties, evolve
 from sinks.delta.table import DeltaTarget
 from sinks.shape import Shape
 
@@ -35,8 +35,6 @@ def create(target: DeltaTarget, rows: DataFrame, shape: Shape) -> Rows:
     writer = rows.write.format("delta").options(**creation_properties(shape))
     if options.partition:
         writer = writer.partitionBy(*options.partition)
-    if options.cluster:
-        writer = writer.clusterBy(*options.cluster)
     writer.mode("errorifexists").save(target.path)
     return Rows(inserted=target.added())
 
@@ -85,6 +83,8 @@ def commit(
         after = target.applied()
         if after.run != run:
             raise _foreign(target, after.run, run)
+        if not base:
+            cluster(target)
         return rows._replace(version=after.version)
     raise AssertionError("the last attempt returns or raises")
 

@@ -8,6 +8,7 @@ it with its first rename.
 import re
 from typing import Final
 
+from delta.tables import DeltaTable
 from pyspark.errors import PySparkException
 from pyspark.sql import Column as SparkColumn
 from pyspark.sql import functions as F  # noqa: N812 (as everybody calls it)
@@ -59,12 +60,24 @@ def evolve(target: DeltaTarget, shape: Shape) -> None:
         for one in shape.fields:
             if there.get(one.name.lower(), one.type) != one.type:
                 _widen(target, one)
+        cluster(target)
     except PySparkException as error:
         raise SinkError(
             f"the table's columns can't be changed: {first_line(error)}",
             where=target.name,
             remedy="remove the Delta table, so that the next run rebuilds it from the log",
         ) from None
+
+
+def cluster(target: DeltaTarget) -> None:
+    """Have the table clustered as it is to be; only files written from then on are."""
+    wanted = list(target.derived.options.cluster)
+    if not wanted:
+        return
+    detail = DeltaTable.forPath(target.spark, target.path).detail().first()
+    if detail is not None and list(detail["clusteringColumns"]) != wanted:
+        columns = ", ".join(map(quoted, wanted))
+        target.spark.sql(f"ALTER TABLE {target.sql_name} CLUSTER BY ({columns})")
 
 
 def first_line(error: Exception) -> str:
@@ -84,7 +97,8 @@ def _rename(target: DeltaTarget, shape: Shape) -> None:
     used = {name.lower() for name in wanted.values()}
     for id_, name in names.items():
         if id_ not in wanted and (name.lower() in used or name.startswith(_BETWEEN)):
-            renamed[id_] = _free(id_, used | {other.lower() for other in names.values()})
+            had = id_.partition(":")[2] if name.startswith(_BETWEEN) else name
+            renamed[id_] = _free(had, used | {other.lower() for other in names.values()})
     if not renamed:
         return
     _set(target, _NAME_MAPPING)
@@ -94,9 +108,9 @@ def _rename(target: DeltaTarget, shape: Shape) -> None:
         _rename_one(target, f"{_BETWEEN}{id_}", name)
 
 
-def _free(id_: str, taken: set[str]) -> str:
+def _free(name: str, taken: set[str]) -> str:
     """A name for a dropped column: the one that it had, and a number."""
-    name, number = id_.partition(":")[2], 1
+    number = 1
     while f"{name}__dropped{number}".lower() in taken:
         number += 1
     return f"{name}__dropped{number}"

@@ -1,5 +1,7 @@
 """A random history of one table, in random batches and cuts → Delta is the model at every cut."""
 
+import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
@@ -9,10 +11,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import Phase as Phases
 from hypothesis import strategies as st
 
+from cdc.records.position import Position
+from cdc.records.schema import TableName
 from cdc.records.state import Phase
 from deploy.local.kafka import Kafka
 from sinks.delta.run import run_lakehouse
-from sinks.names import POSITION
+from sinks.names import DELETED, END, OP, POSITION
 from sinks.paths import table_path
 from tests.fixtures.spark import HandLog, at, column, merge_settings, table_schema
 
@@ -24,6 +28,7 @@ pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 Table = dict[int, dict[str, Any]]
 Step = tuple[str, int, int]
 KEYS = 6
+MARKED = {"source": "public.t", "kind": "current", "name": "public.marked", "deletes": "mark"}
 STEP = st.tuples(
     st.sampled_from(
         ["put", "put", "put", "patch", "refill", "delete", "move", "refilled move", "truncate"]
@@ -90,7 +95,7 @@ def write(log: HandLog, changes: list[tuple[Any, ...]]) -> None:
 
 
 @settings(
-    max_examples=2,
+    max_examples=int(os.environ.get("LAKEHOUSE_EXAMPLES", "2")),
     phases=[Phases.explicit, Phases.reuse, Phases.generate],  # shrinking takes too long
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
@@ -109,7 +114,9 @@ def test_delta_is_the_model_at_every_cut(
     schema = table_schema(
         prefix, "t", column("id", "int4", 1), column("a", "text"), column("n", "int4")
     )
-    merge = merge_settings(kafka, prefix, folder)
+    merge = merge_settings(
+        kafka, prefix, folder, kinds=["current", "history", "changes"], tables=[MARKED]
+    )
     log = HandLog(kafka, prefix, schema)
     source, states = Source(), []
     for number, steps in enumerate(history):
@@ -122,6 +129,7 @@ def test_delta_is_the_model_at_every_cut(
         log.row("r", at(point, 0), row)
     log.table(point, Phase.STREAMING)
     written, cut = 0, snapshot_at + 1
+    read = len(states[snapshot_at])
     for more, held_back in [*batches, (len(history), 0)]:
         upto = min(max(written + more, snapshot_at + 2), len(history))
         between = [c for c in source.changes if written < c[1].commit_lsn // 10 <= upto]
@@ -131,6 +139,53 @@ def test_delta_is_the_model_at_every_cut(
         log.reached(at(cut * 10, 9) if cut > snapshot_at + 1 else at(point, 0))
         summary = run_lakehouse(merge, lambda _records=0: spark, lambda _: None)
         assert [str(table.error) for table in summary.tables if table.error] == []
-        found = spark.read.format("delta").load(table_path(str(folder), schema.name))
-        rows = {row["id"]: row.asDict() for row in found.drop(POSITION).collect()}
-        assert rows == states[cut - 1]
+
+        def table(name: str) -> list[dict[str, Any]]:
+            path = table_path(str(folder), TableName("public", name))
+            return [row.asDict() for row in spark.read.format("delta").load(path).collect()]
+
+        assert by_key(table("t")) == states[cut - 1]
+        marked = table("marked")
+        assert by_key(row for row in marked if not row[DELETED]) == states[cut - 1]
+        assert {row["id"] for row in marked if row[DELETED]}.isdisjoint(states[cut - 1])
+        assert versions(table("t_history"), point) == expected(states, snapshot_at, cut)
+        archived = [(row[OP], row[POSITION]) for row in table("t_changes")]
+        told = [(c[0], str(c[1])) for c in source.changes if c[1].commit_lsn <= cut * 10]
+        assert sorted(archived) == sorted([*told, *[("r", str(at(point, 0)))] * read])
+
+
+def by_key(rows: Iterable[dict[str, Any]]) -> Table:
+    """The rows as the source has them."""
+    return {row["id"]: {name: row[name] for name in ("id", "a", "n")} for row in rows}
+
+
+def versions(rows: list[dict[str, Any]], point: int) -> list[tuple[Any, ...]]:
+    """What a history has since the snapshot: key, values, begin and end (commit LSNs)."""
+    found = []
+    for row in rows:
+        begin = Position.parse(row[POSITION]).commit_lsn
+        end = Position.parse(row[END]).commit_lsn if row[END] else None
+        assert row["is_current"] == (end is None) == (row["valid_to"] is None)
+        if end is None or end > point:
+            found.append((row["id"], row["a"], row["n"], max(begin, point), end))
+    return sorted(found, key=str)
+
+
+def expected(states: list[Table], snapshot_at: int, cut: int) -> list[tuple[Any, ...]]:
+    """The same of the source's states, one after each transaction."""
+    open_: dict[int, tuple[dict[str, Any], int]] = {}
+    found: list[tuple[Any, ...]] = []
+    for number in range(snapshot_at, cut):
+        lsn = number * 10 + 10 if number > snapshot_at else snapshot_at * 10 + 15
+        for key in open_.keys() | states[number].keys():
+            row, begun = open_.get(key, (None, 0))
+            now = states[number].get(key)
+            if row == now:
+                continue
+            if row is not None:
+                found.append((key, row["a"], row["n"], begun, lsn))
+                del open_[key]
+            if now is not None:
+                open_[key] = (dict(now), lsn)
+    found += [(key, row["a"], row["n"], begun, None) for key, (row, begun) in open_.items()]
+    return sorted(found, key=str)
