@@ -23,6 +23,7 @@ from rich.console import Console
 
 from cdc.errors import ConfigError, ExitCode, MillraceError
 from cdc.settings import DEFAULT_PATH, Duration, Settings, load
+from deploy.cuts import cuts, query
 from deploy.dead_letters import app as dead_letters
 
 DEBUG_VARIABLE = "MILLRACE_DEBUG"
@@ -355,6 +356,8 @@ def compact(config: ConfigOption = DEFAULT_PATH) -> None:
         print_line(line)
 
 
+app.command()(cuts)
+app.command()(query)
 app.add_typer(dead_letters, name="dead-letters")
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Final
 
 from cdc.errors import ConfigError
@@ -59,6 +60,7 @@ class Derived:
     options: DerivedTable
     wishes: Wishes
     marks_deletes: bool
+    keep: timedelta
 
     @property
     def reserved(self) -> tuple[str, ...]:
@@ -120,6 +122,7 @@ def _derived(lakehouse: LakehouseSettings, options: DerivedTable) -> Derived:
             unfit_is_null=[name for name, what in options.unfit.items() if what == "null"],
             incompatible=options.incompatible or lakehouse.incompatible,
         ),
+        keep=lakehouse.keep,
         marks_deletes=options.kind == "current"
         and (options.deletes or lakehouse.deletes) == "mark",
     )

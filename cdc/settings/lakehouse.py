@@ -1,11 +1,12 @@
 """[lakehouse] → which derived tables there are, where they go, and how their columns look."""
 
 import re
+from datetime import timedelta
 from typing import Final, Literal, Self
 
 from pydantic import Field, SecretStr, field_validator, model_validator
 
-from cdc.settings.kinds import Section
+from cdc.settings.kinds import Duration, Section
 
 Kind = Literal["current", "history", "changes"]
 Mask = Literal["hash", "null"]
@@ -73,10 +74,12 @@ class LakehouseSettings(Section):
     """Where the Delta tables go: a path of any Hadoop file system.
 
     Every captured table has one of each of the ``kinds``; ``tables`` adds some, or says more of
-    one of those. ``salt`` is hashed with whatever a mask hashes.
+    one of those. ``salt`` is hashed with whatever a mask hashes. For ``keep`` the tables can be
+    queried as they were.
     """
 
     path: str = Field(min_length=1)
+    keep: Duration = Field(timedelta(days=7), ge=timedelta(hours=1))
     kinds: tuple[Kind, ...] = ("current",)
     deletes: Literal["remove", "mark"] = "remove"
     incompatible: Incompatible = "fail_table"

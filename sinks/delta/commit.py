@@ -32,7 +32,7 @@ class Rows(NamedTuple):
 def create(target: DeltaTarget, rows: DataFrame, shape: Shape) -> Rows:
     """Write a Delta table that isn't there yet; inside of ``commit``."""
     options = target.derived.options
-    writer = rows.write.format("delta").options(**creation_properties(shape))
+    writer = rows.write.format("delta").options(**creation_properties(target, shape))
     if options.partition:
         writer = writer.partitionBy(*options.partition)
     writer.mode("errorifexists").save(target.path)

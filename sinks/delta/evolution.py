@@ -5,7 +5,9 @@ after a crash. Renaming needs Delta's column mapping, which older readers don't 
 it with its first rename.
 """
 
+import math
 import re
+from datetime import timedelta
 from typing import Final
 
 from delta.tables import DeltaTable
@@ -20,14 +22,24 @@ from sinks.shape import Field, Shape
 
 _NOT_IN_PARQUET: Final = re.compile(r"[ ,;{}()\n\t=]")
 _NAME_MAPPING: Final = {"delta.columnMapping.mode": "name"}
+_LOG_HOURS: Final = 30 * 24
 _BETWEEN: Final = "_millrace_renamed_"
 """Opens the name that a column has while it is renamed to one that another column still has."""
 
 
-def creation_properties(shape: Shape) -> dict[str, str]:
-    """The Delta properties that a new table needs for its columns."""
+def creation_properties(target: DeltaTarget, shape: Shape) -> dict[str, str]:
+    """The Delta properties that a new table needs: for its columns, and to be queried as it was."""
     odd = any(_NOT_IN_PARQUET.search(name) for name in shape.names)
-    return _NAME_MAPPING if odd else {}
+    return (_NAME_MAPPING if odd else {}) | retention_properties(target.derived.keep)
+
+
+def retention_properties(keep: timedelta) -> dict[str, str]:
+    """What keeps every version readable for so long; Delta's own defaults are 7 and 30 days."""
+    hours = math.ceil(keep / timedelta(hours=1))
+    return {
+        "delta.deletedFileRetentionDuration": f"interval {hours} hours",
+        "delta.logRetentionDuration": f"interval {max(hours, _LOG_HOURS)} hours",
+    }
 
 
 def described(shape: Shape) -> list[SparkColumn]:

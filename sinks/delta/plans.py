@@ -35,7 +35,11 @@ class Plans:
     def last(self) -> Plan | None:
         """The newest plan, finished or not."""
         runs = self.runs()
-        return self._parse(Plan, _plan_name(runs[-1])) if runs else None
+        return self.plan_of(runs[-1]) if runs else None
+
+    def plan_of(self, run: int) -> Plan | None:
+        """The plan of that number, if there is one."""
+        return self._parse(Plan, _plan_name(run))
 
     def runs(self) -> list[int]:
         """The numbers of all plans, ascending."""

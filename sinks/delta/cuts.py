@@ -1,0 +1,141 @@
+"""Plans and their outcomes → cuts: instants of the source, and where each table has them.
+
+A cut is a position up to which every table was applied: a commit of the source, and so an instant
+that the source itself has shown. Each table has it at one of its own versions.
+"""
+
+import re
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Final
+
+from pydantic import BaseModel, ConfigDict
+
+from cdc.errors import ConfigError, SinkError
+from cdc.records.position import Lsn, Position
+from cdc.records.state import PositionField
+from sinks.delta.plans import Plans
+from sinks.plan import TableCounts
+
+_RUN: Final = re.compile(r"\d{1,18}")
+
+
+class Cut(BaseModel):
+    """An instant of the source that a run has brought the tables to.
+
+    ``position`` is the last commit's, ``committed_us`` its time (µs since 1970, UTC; 0: none was
+    seen yet), ``applied_ms`` when the run was done, in ``seconds``. ``versions`` has the version of
+    each table that stands there; ``missing`` are the others, which had failed. ``tables`` are those
+    that the run had something for.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    run: int
+    position: PositionField
+    committed_us: int
+    applied_ms: int
+    seconds: float
+    versions: dict[str, int]
+    missing: list[str]
+    tables: dict[str, TableCounts]
+
+    def __str__(self) -> str:
+        epoch = f" of epoch {self.position.epoch}" if self.position.epoch > 1 else ""
+        return f"run {self.run}, {self.position.commit_lsn}{epoch}, {self.committed}"
+
+    @property
+    def committed(self) -> str:
+        """When its last transaction was committed."""
+        if not self.committed_us:
+            return "before any commit was seen"
+        return datetime.fromtimestamp(self.committed_us / 1e6, UTC).isoformat(" ")
+
+
+def cuts(plans: Plans, newest: int | None = None) -> list[Cut]:
+    """The cuts that runs have reached, ascending; only so many of the ``newest`` where asked."""
+    found: list[Cut] = []
+    for run in reversed(plans.runs()):
+        if newest is not None and len(found) >= newest:
+            break
+        plan, outcome = plans.plan_of(run), plans.outcome_of(run)
+        if plan is None or outcome is None:
+            continue
+        found.append(
+            Cut(
+                run=run,
+                position=plan.cut,
+                committed_us=plan.cut_ts_us,
+                applied_ms=outcome.ts_ms,
+                seconds=outcome.seconds,
+                versions=outcome.versions,
+                missing=sorted(
+                    plan.tables.keys() - outcome.versions.keys() | outcome.failed.keys()
+                ),
+                tables=outcome.tables,
+            )
+        )
+    return found[::-1]
+
+
+def cut_at(found: Sequence[Cut], at: str) -> Cut:
+    """The newest cut that isn't later than a run's number, an LSN, a position or a timestamp.
+
+    Raises ConfigError where ``at`` is none of these, SinkError where no cut reaches back so far,
+    or the newest one isn't there yet.
+    """
+    if not found:
+        raise SinkError(
+            "there is no cut yet", where="the lakehouse", remedy="run `millrace merge lakehouse`"
+        )
+    newest = found[-1]
+    if at == "latest":
+        return newest
+    if _RUN.fullmatch(at):
+        upto = [cut for cut in found if cut.run <= int(at)]
+        late = int(at) > newest.run
+    elif (place := _position(at, newest.position.epoch)) is not None:
+        upto = [cut for cut in found if cut.position <= place]
+        late = place > newest.position
+    else:
+        moment_us = _moment_us(at)
+        upto = [cut for cut in found if cut.committed_us <= moment_us]
+        late = False
+    if late:
+        raise SinkError(
+            f"{at} isn't reached yet: the newest cut is {newest}",
+            where="the lakehouse",
+            remedy="run `millrace merge lakehouse`",
+        )
+    if not upto:
+        raise SinkError(
+            f"no cut is as old as {at}: the oldest is {found[0]}",
+            where="the lakehouse",
+            remedy="`millrace cuts` lists all; lakehouse.keep says how long they stay",
+        )
+    return upto[-1]
+
+
+def _position(at: str, epoch: int) -> Position | None:
+    """A position, or all of what was committed at an LSN of the newest epoch."""
+    try:
+        return Position(epoch, Lsn.parse(at), (1 << 64) - 1)
+    except ValueError:
+        pass
+    try:
+        return Position.parse(at)
+    except ValueError:
+        return None
+
+
+def _moment_us(at: str) -> int:
+    try:
+        moment = datetime.fromisoformat(at)
+    except ValueError:
+        raise ConfigError(
+            f"{at} is no instant",
+            where="--at",
+            remedy="latest, the number of a run, an LSN (16/B374D848), or a timestamp "
+            "(2026-01-31T12:00:00+01:00; without a zone it is UTC)",
+        ) from None
+    return int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1_000_000)
