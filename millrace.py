@@ -22,7 +22,7 @@ import typer
 from rich.console import Console
 
 from cdc.errors import ConfigError, ExitCode, MillraceError
-from cdc.settings import DEFAULT_PATH, Duration, Settings, load
+from cdc.settings import DEFAULT_PATH, Duration, load
 from deploy.cuts import cuts, query
 from deploy.dead_letters import app as dead_letters
 
@@ -62,6 +62,15 @@ def _options(*, version: VersionOption = False) -> None: ...
 class Sink(StrEnum):
     """Which derived tables a merge is for."""
 
+    LAKEHOUSE = "lakehouse"
+    SEARCH = "search"
+    ALL = "all"
+
+
+class Part(StrEnum):
+    """What compaction is for."""
+
+    TOPICS = "topics"
     LAKEHOUSE = "lakehouse"
     SEARCH = "search"
     ALL = "all"
@@ -347,12 +356,21 @@ def drop(
 
 
 @app.command()
-def compact(config: ConfigOption = DEFAULT_PATH) -> None:
-    """Keep it small: check the topics' compaction, OPTIMIZE and VACUUM tables, merge segments."""
+def compact(
+    what: Annotated[Part, typer.Argument(help="What to keep small.")] = Part.ALL,
+    config: ConfigOption = DEFAULT_PATH,
+    *,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say what pays, and change nothing.")
+    ] = False,
+) -> None:
+    """Keep it small: check the topics' compaction, OPTIMIZE and VACUUM tables, merge segments.
+
+    What lakehouse.keep promises stays: every cut of that time can be queried.
+    """
     from deploy.compact import compact_all
 
-    settings: Settings = load(config)
-    for line in compact_all(settings):
+    for line in compact_all(load(config), what, dry_run=dry_run):
         print_line(line)
 
 

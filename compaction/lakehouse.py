@@ -1,10 +1,10 @@
-"""The lakehouse's Delta tables → fewer, larger files, without those that no version needs.
+"""The lakehouse's Delta tables → fewer, larger files, without those that no cut needs any more.
 
 Safe beside merges: OPTIMIZE changes no row, and a merge that meets it tries again. VACUUM leaves
-every file of the last ``retention``, so that a query that is under way, and time travel within
-it, still find theirs.
+every file of the last ``lakehouse.keep``, so that each cut of that time can be queried.
 """
 
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
@@ -12,67 +12,146 @@ from typing import TYPE_CHECKING, Final
 
 from cdc.settings import Settings
 from sinks.delta.apply import explained
+from sinks.delta.evolution import retention_properties, set_properties
+from sinks.delta.plans import Plans
 from sinks.delta.run import lakehouse_plans
 from sinks.delta.table import DeltaTarget
-from sinks.derived import derived_tables
+from sinks.derived import Derived, derived_tables
 
 if TYPE_CHECKING:
     from delta.tables import DeltaTable
     from pyspark.sql import SparkSession
 
-RETENTION: Final = timedelta(days=7)
-PLANS_KEPT: Final = 1_000
-"""How many plans stay, as the record of what each run applied."""
+RUNS_KEPT: Final = 1_000
+"""How many plans stay, as the record of what each run applied; those of cuts to be kept, too."""
+FILE_BYTES: Final = 128 << 20
+"""What OPTIMIZE makes: large enough to be read fast, small enough for a merge to leave most out."""
+SMALL_FILES_MIN: Final = 8
+"""With so many files fewer, rewriting the small ones pays."""
+DELETED_SHARE_MIN: Final = 0.1
+"""So do files of whose rows so many are gone."""
+_SETTINGS: Final = {
+    "spark.databricks.delta.optimize.maxFileSize": str(FILE_BYTES),
+    "spark.databricks.delta.optimize.minFileSize": str(FILE_BYTES // 2),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Files:
+    """What a table is made of: files, those of them that OPTIMIZE would put together, and rows.
+
+    ``saved`` is how many files fewer there would be. ``deleted`` rows are in files, but gone.
+    """
+
+    files: int
+    bytes: int
+    saved: int
+    rows: int
+    deleted: int
+
+    @property
+    def pays(self) -> bool:
+        """Whether to rewrite some."""
+        return self.saved >= SMALL_FILES_MIN or self.deleted > self.rows * DELETED_SHARE_MIN
 
 
 @dataclass(frozen=True, slots=True)
 class CompactedTable:
-    """What was done to one table."""
+    """What was done to one table, or would be; ``vacuumed`` files that no cut needs are gone."""
 
     name: str
-    files_before: int
-    files_after: int
-    bytes_after: int
-    files_vacuumed: int
+    before: Files
+    after: Files | None
+    vacuumed: int
 
     def __str__(self) -> str:
-        return (
-            f"{self.name}: {self.files_before:,} files → {self.files_after:,} "
-            f"({self.bytes_after / 1e6:,.1f} MB), {self.files_vacuumed:,} old files removed"
-        )
+        size = f"{self.before.bytes / 1e6:,.1f} MB"
+        if self.after is None:
+            todo = f"would put together {self.before.saved + 1:,}" if self.before.pays else "good"
+            return f"{self.name}: {self.before.files:,} files, {size}: {todo}"
+        if self.after.files == self.before.files:
+            done = f"{self.before.files:,} files, {size}: good as they are"
+        else:
+            done = f"{self.before.files:,} files → {self.after.files:,} ({size})"
+        return f"{self.name}: {done}, {self.vacuumed:,} old files removed"
 
 
 def compact_lakehouse(
-    settings: Settings, session: Callable[[], "SparkSession"], retention: timedelta = RETENTION
+    settings: Settings, session: Callable[[], "SparkSession"], *, dry_run: bool = False
 ) -> Iterator[CompactedTable]:
     """Compact every table that a run has written; one at a time, as it is asked for."""
     if settings.lakehouse is None:
         return
-    location = settings.lakehouse.path
-    plans = lakehouse_plans(location, session)
+    plans = lakehouse_plans(settings.lakehouse.path, session)
     last = plans.last()
     if last is None:
         return
-    plans.forget(last.run - PLANS_KEPT)
+    if not dry_run:
+        _forget(plans, last.run, settings.lakehouse.keep)
     sources = [table.source or name for name, table in last.tables.items()]
     for name, derived in derived_tables(settings.lakehouse, sources).items():
-        target = DeltaTarget(session(), last.prefix, derived)
+        if name not in last.tables:
+            continue
+        spark = session().newSession()
+        target = DeltaTarget(spark, last.prefix, derived)
         with explained(name, settings.log.keep):
             if target.exists() and target.applied().run:
-                yield _compact(target, retention)
+                yield _compact(target, derived, dry_run=dry_run)
 
 
-def _compact(target: DeltaTarget, retention: timedelta) -> CompactedTable:
+def _forget(plans: Plans, last_run: int, keep: timedelta) -> None:
+    """Remove plans of cuts that needn't be queried any more."""
+    oldest_ms = (time.time() - keep.total_seconds()) * 1000
+    for run in plans.runs():
+        outcome = plans.outcome_of(run)
+        if run > last_run - RUNS_KEPT or (outcome is not None and outcome.ts_ms > oldest_ms):
+            plans.forget(run)
+            return
+
+
+def _compact(target: DeltaTarget, derived: Derived, *, dry_run: bool) -> CompactedTable:
     from delta.tables import DeltaTable
 
+    before = _files(target)
+    if dry_run:
+        return CompactedTable(target.name, before, None, 0)
     table = DeltaTable.forPath(target.spark, target.path)
-    before = table.detail().select("numFiles").collect()[0]["numFiles"]
-    table.optimize().executeCompaction()
-    table.vacuum(retention.total_seconds() / 3600)
-    after = table.detail().select("numFiles", "sizeInBytes").collect()[0]
-    return CompactedTable(
-        str(target.name), before, after["numFiles"], after["sizeInBytes"], _vacuumed(table)
+    wanted = retention_properties(derived.keep)
+    found = table.detail().collect()[0]["properties"]
+    set_properties(target, {key: value for key, value in wanted.items() if found.get(key) != value})
+    if before.pays:
+        for key, value in _SETTINGS.items():
+            target.spark.conf.set(key, value)
+        table.optimize().executeCompaction()
+    table.vacuum(derived.keep / timedelta(hours=1))
+    return CompactedTable(target.name, before, _files(target), _vacuumed(table))
+
+
+def _files(target: DeltaTarget) -> Files:
+    """By the statistics that Delta's log has of each file; OPTIMIZE leaves partitions apart."""
+    from pyspark.sql import functions as F  # noqa: N812 (as everybody calls it)
+
+    is_small = F.col("size") < FILE_BYTES // 2
+    rows = F.get_json_object("stats", "$.numRecords").cast("bigint")
+    partitions = (
+        target.files()
+        .groupBy(F.to_json("partitionValues"))
+        .agg(
+            F.count("*").alias("files"),
+            F.sum("size").alias("bytes"),
+            F.count_if(is_small).alias("small"),
+            F.sum(F.when(is_small, F.col("size"))).alias("small_bytes"),
+            F.sum(rows).alias("rows"),
+            F.sum("deletionVector.cardinality").alias("deleted"),
+        )
     )
+    made = F.ceil(F.coalesce("small_bytes", F.lit(0)) / FILE_BYTES)
+    names = ("files", "bytes", "rows", "deleted")
+    found = partitions.agg(
+        *(F.coalesce(F.sum(name), F.lit(0)).alias(name) for name in names),
+        F.coalesce(F.sum(F.greatest(F.col("small") - made, F.lit(0))), F.lit(0)).alias("saved"),
+    ).collect()[0]
+    return Files(**{name: int(found[name]) for name in (*names, "saved")})
 
 
 def _vacuumed(table: "DeltaTable") -> int:

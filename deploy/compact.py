@@ -6,33 +6,48 @@ from typing import TYPE_CHECKING
 from cdc.kafka.state import read_all
 from cdc.records.state import TableState
 from cdc.records.topics import table_topic
-from cdc.settings import Settings
+from cdc.settings import SearchSettings, Settings
 from compaction.topics import examine
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-def compact_all(settings: Settings) -> Iterator[str]:
-    """Check the topics' compaction, then compact tables and indexes; one line for each."""
-    states = read_all(settings.kafka, table_topic(settings.capture.topic_prefix), TableState)
-    for report in examine(settings, states):
+def compact_all(settings: Settings, part: str, *, dry_run: bool) -> Iterator[str]:
+    """Check the topics' compaction, then compact tables and indexes; one line for each.
+
+    ``part`` is topics, lakehouse, search or all.
+    """
+    if part in {"topics", "all"}:
+        yield from _topics(settings)
+    if part in {"lakehouse", "all"} and settings.lakehouse is not None:
+        yield from _lakehouse(settings, dry_run=dry_run)
+    if part in {"search", "all"} and settings.search is not None and not dry_run:
+        yield from _search(settings, settings.search)
+
+
+def _topics(settings: Settings) -> Iterator[str]:
+    for report in examine(settings, _states(settings)):
         verdict = "; ".join(report.findings) or "as promised"
         yield f"topic {report.name}: {report.policy}, {report.offsets:,} offsets, {verdict}"
-    if settings.lakehouse is not None:
-        yield from _lakehouse(settings)
-    if settings.search is not None:
-        from compaction.indexes import compact
-
-        names = [state.name for state in states if state.cleanup == "compact"]
-        for merge in compact(settings.search, names):
-            yield (
-                f"index {merge.index}: {merge.after.documents:,} documents, "
-                f"{merge.before.deleted:,} deleted ones before, {merge.after.deleted:,} after"
-            )
 
 
-def _lakehouse(settings: Settings) -> Iterator[str]:
+def _states(settings: Settings) -> list[TableState]:
+    return read_all(settings.kafka, table_topic(settings.capture.topic_prefix), TableState)
+
+
+def _search(settings: Settings, search: SearchSettings) -> Iterator[str]:
+    from compaction.indexes import compact
+
+    names = [state.name for state in _states(settings) if state.cleanup == "compact"]
+    for merge in compact(search, names):
+        yield (
+            f"index {merge.index}: {merge.after.documents:,} documents, "
+            f"{merge.before.deleted:,} deleted ones before, {merge.after.deleted:,} after"
+        )
+
+
+def _lakehouse(settings: Settings, *, dry_run: bool) -> Iterator[str]:
     from compaction.lakehouse import compact_lakehouse
     from sinks.session import open_session
 
@@ -44,7 +59,7 @@ def _lakehouse(settings: Settings) -> Iterator[str]:
         return opened[0]
 
     try:
-        for table in compact_lakehouse(settings, session):
+        for table in compact_lakehouse(settings, session, dry_run=dry_run):
             yield f"table {table}"
     finally:
         for spark in opened:

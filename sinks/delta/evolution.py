@@ -113,7 +113,7 @@ def _rename(target: DeltaTarget, shape: Shape) -> None:
             renamed[id_] = _free(had, used | {other.lower() for other in names.values()})
     if not renamed:
         return
-    _set(target, _NAME_MAPPING)
+    set_properties(target, _NAME_MAPPING)
     for id_ in renamed:  # by a name in between: two columns may have each other's
         _rename_one(target, names[id_], f"{_BETWEEN}{id_}")
     for id_, name in renamed.items():
@@ -146,7 +146,7 @@ def _add(target: DeltaTarget, columns: list[Field]) -> None:
         properties |= _NAME_MAPPING
     if any("timestamp_ntz" in one.type for one in columns):
         properties["delta.feature.timestampNtz"] = "supported"
-    _set(target, properties)
+    set_properties(target, properties)
     listed = ", ".join(
         f"{quoted(one.name)} {one.type} COMMENT {_literal(COLUMN_ID + one.id)}" for one in columns
     )
@@ -159,12 +159,13 @@ def _literal(text: str) -> str:
 
 
 def _widen(target: DeltaTarget, one: Field) -> None:
-    _set(target, {"delta.enableTypeWidening": "true"})
+    set_properties(target, {"delta.enableTypeWidening": "true"})
     target.spark.sql(
         f"ALTER TABLE {target.sql_name} ALTER COLUMN {quoted(one.name)} TYPE {one.type}"
     )
 
 
-def _set(target: DeltaTarget, properties: dict[str, str]) -> None:
+def set_properties(target: DeltaTarget, properties: dict[str, str]) -> None:
+    """Have the table's properties be these."""
     for name, value in properties.items():
         target.spark.sql(f"ALTER TABLE {target.sql_name} SET TBLPROPERTIES ('{name}' = '{value}')")

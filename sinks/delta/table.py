@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import Any, Final, NamedTuple
 
 from delta.tables import DeltaTable
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from sinks.derived import Derived
@@ -68,6 +68,13 @@ class DeltaTarget:
     def columns(self) -> StructType:
         """The table's columns, as they are now."""
         return self.spark.read.format("delta").load(self.path).schema
+
+    def files(self) -> DataFrame:
+        """The files that the table has now, as Delta's log describes them (path, size, stats …).
+
+        https://github.com/delta-io/delta/blob/master/PROTOCOL.md#add-file-and-remove-file
+        """
+        return DataFrame(self._snapshot().allFiles().toDF(), self.spark)
 
     def added(self) -> int:
         """How many rows the last commit added."""

@@ -1,0 +1,73 @@
+"""Compaction of Delta tables: done where it pays, and never at the price of a cut."""
+
+import datetime as dt
+
+import pytest
+
+from compaction.lakehouse import CompactedTable, compact_lakehouse
+from sinks.delta.cuts import cuts
+from sinks.delta.query import query
+from sinks.delta.run import lakehouse_plans
+from sinks.derived import derived_tables
+from tests.fixtures.lakehouse import Lakehouse
+from tests.fixtures.spark import at, column
+
+pytestmark = [pytest.mark.kafka, pytest.mark.spark]
+
+
+def compacted(lakehouse: Lakehouse, *, dry_run: bool = False) -> CompactedTable:
+    (found,) = compact_lakehouse(lakehouse.settings, lambda: lakehouse.spark, dry_run=dry_run)
+    return found
+
+
+def test_compaction_makes_fewer_files_and_keeps_every_cut(lakehouse: Lakehouse) -> None:
+    log = lakehouse.log(column("id", "int4", 1), column("n", "int4"))
+    log.row("r", at(10, 0), {"id": 0, "n": 0})
+    log.table(10)
+    log.reached(at(10, 0))
+    lakehouse.merge()
+    assert not compacted(lakehouse, dry_run=True).before.pays
+    for number in range(1, 10):
+        log.row("c", at(10 + number), {"id": number, "n": number})
+        log.reached(at(10 + number))
+        lakehouse.merge()
+    version = lakehouse.version(log.schema)
+    would = compacted(lakehouse, dry_run=True)
+    assert would.before.pays
+    assert (would.before.files, would.before.saved, would.before.rows) == (10, 9, 10)
+    assert lakehouse.version(log.schema) == version, "a dry run changes nothing"
+    done = compacted(lakehouse)
+    assert done.after is not None
+    assert (done.after.files, done.vacuumed) == (1, 0)
+    assert not compacted(lakehouse).before.pays
+
+    assert lakehouse.settings.lakehouse is not None
+    derived = derived_tables(lakehouse.settings.lakehouse, ["public.t"])
+    plans = lakehouse_plans(str(lakehouse.folder), lambda: lakehouse.spark)
+    for number, cut in enumerate(cuts(plans)):
+        (row,) = query(lakehouse.spark, derived, cut, "SELECT max(n) FROM t").collect()
+        assert row[0] == number
+    log.row("u", at(30), {"id": 0, "n": 30})
+    log.reached(at(30))
+    assert [table.error for table in lakehouse.merge().tables] == [None]
+
+
+def test_what_no_cut_needs_any_more_is_removed(lakehouse: Lakehouse) -> None:
+    lakehouse.configure(keep="1h")
+    log = lakehouse.log(column("id", "int4", 1), column("n", "int4"))
+    log.row("r", at(10, 0), {"id": 0, "n": 0})
+    log.table(10)
+    log.reached(at(10, 0))
+    lakehouse.merge()
+    log.row("u", at(20), {"id": 0, "n": 1})
+    log.reached(at(20))
+    lakehouse.merge()
+    assert compacted(lakehouse).vacuumed == 0
+    assert lakehouse.settings.lakehouse is not None
+    lakehouse.settings = lakehouse.settings.model_copy(
+        update={
+            "lakehouse": lakehouse.settings.lakehouse.model_copy(update={"keep": dt.timedelta(0)})
+        }
+    )
+    assert compacted(lakehouse).vacuumed == 1
+    assert lakehouse.rows(log.schema) == [{"id": 0, "n": 1}]
