@@ -288,16 +288,23 @@ def merge(
         bool, typer.Option("--follow/--once", help="Go on, run after run; default: one run.")
     ] = False,
     interval: Annotated[str, typer.Option(help="With --follow: time between runs.")] = "10s",
+    accept_gap: Annotated[
+        list[str] | None,
+        typer.Option("--accept-gap", help="A history or archive that came later than log.keep."),
+    ] = None,
 ) -> None:
     """Apply the log to lakehouse tables and search indexes: one bounded run, fit for cron.
 
-    Exit codes: 0 applied, 3 nothing to do, 4 another run is under way, others: docs/errors.md.
+    Exit codes: 0 applied, 3 nothing to do, 4 another run is under way, 34 applied, and a table that
+    came too late was rebuilt; others: docs/errors.md.
     """
     from sinks.job import Jobs
+    from sinks.options import RunOptions
 
     settings = load(config)
+    options = RunOptions(accepted_gaps=frozenset(accept_gap or ()))
     pause_s = _seconds(interval)
-    with stop_on_signals() as stop, Jobs(settings, sink) as jobs:
+    with stop_on_signals() as stop, Jobs(settings, sink, options) as jobs:
         code = jobs.run(print_line)
         while follow and not stop.wait(pause_s):
             jobs.run(print_line)

@@ -40,6 +40,7 @@ class ExitCode(IntEnum):
     SINK_UNREACHABLE = 31
     SPARK_MISSING = 32
     LOG_FORGOTTEN = 33
+    REBUILT = 34
     INTERRUPTED = 130
 
 

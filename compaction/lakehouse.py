@@ -123,7 +123,7 @@ def _compact(target: DeltaTarget, derived: Derived, *, dry_run: bool) -> Compact
         for key, value in _SETTINGS.items():
             target.spark.conf.set(key, value)
         table.optimize().executeCompaction()
-    table.vacuum(derived.keep / timedelta(hours=1))
+    table.vacuum()  # by the table's own retention: another one would be ignored
     return CompactedTable(target.name, before, _files(target), _vacuumed(table))
 
 

@@ -61,6 +61,7 @@ class Derived:
     wishes: Wishes
     marks_deletes: bool
     keep: timedelta
+    deletion_vectors: bool
 
     @property
     def reserved(self) -> tuple[str, ...]:
@@ -123,6 +124,7 @@ def _derived(lakehouse: LakehouseSettings, options: DerivedTable) -> Derived:
             incompatible=options.incompatible or lakehouse.incompatible,
         ),
         keep=lakehouse.keep,
+        deletion_vectors=lakehouse.deletion_vectors,
         marks_deletes=options.kind == "current"
         and (options.deletes or lakehouse.deletes) == "mark",
     )

@@ -1,6 +1,7 @@
 """Settings and a sink's name → runs, with one Spark session for all of them."""
 
 from collections.abc import Callable
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
@@ -9,6 +10,7 @@ from cdc.modes import ValueModes
 from cdc.settings import Settings
 from sinks.batch import Report
 from sinks.delta.run import run_lakehouse
+from sinks.options import RunOptions
 from sinks.session import RECORDS_FEW, Session, open_session
 from sinks.summary import RunSummary
 
@@ -22,9 +24,15 @@ class Jobs:
     Spark is started by the first run that has something for it to do.
     """
 
-    def __init__(self, settings: Settings, sink: str) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        sink: str,
+        options: RunOptions = RunOptions(),  # noqa: B008 (frozen)
+    ) -> None:
         _require_readable(settings)
         self._settings = settings
+        self._options = options
         self._session: SparkSession | None = None
         self._runs = self._chosen(sink)
 
@@ -72,7 +80,7 @@ class Jobs:
     def _chosen(self, sink: str) -> dict[str, Callable[[Settings, Session, Report], RunSummary]]:
         runs: dict[str, Callable[[Settings, Session, Report], RunSummary]] = {}
         if sink == "lakehouse" or (sink == "all" and self._settings.lakehouse is not None):
-            runs["lakehouse"] = run_lakehouse
+            runs["lakehouse"] = partial(run_lakehouse, options=self._options)
         if sink == "search" or (sink == "all" and self._settings.search is not None):
             from sinks.search.run import run_search
 

@@ -78,8 +78,9 @@ def committed_at(envelope: SparkColumn) -> SparkColumn:
 def parse_events(raw: DataFrame, shape: Shape, *, records: bool) -> DataFrame:
     """One row per event: the row after it, or what a delete tells of the row before.
 
-    Adds position, ``_millrace_op`` (c, u, d, r; t: TRUNCATE), time, absent and filled columns, the
-    schema version and the record's place; if ``records``, its key and value, too.
+    Adds position, ``_millrace_op`` (c, u, d, r; t: TRUNCATE), time, absent columns (names), filled
+    ones (their ordinals in the schema version), that version, and the record's place; if
+    ``records``, its key and value, too.
     """
     envelope, key = F.col(_READ[0]), F.col(_READ[1])
     row = F.when(envelope["op"] == "d", envelope["before"]).otherwise(envelope["after"])
@@ -91,10 +92,10 @@ def parse_events(raw: DataFrame, shape: Shape, *, records: bool) -> DataFrame:
     return raw.transform(lambda all_: _read(all_, shape, timed=True, truncates=True)).select(
         *(_value(field, text, shape).alias(field.name) for field in shape.fields),
         _unless_lost(raw).alias(POSITION),
-        envelope["op"].alias(OP),
+        F.when(F.col("value").isNull(), "d").otherwise(envelope["op"]).alias(OP),
         committed_at(envelope).alias(TIME),
         _absent(F.when(envelope["op"] != "d", row), shape).alias(ABSENT),
-        _filled(envelope["op"], shape).alias(FILLED),
+        F.col("filled").alias(FILLED),
         F.col("schema_version").alias(VERSION),
         F.col("partition").alias(PLACE[0]),
         F.col("offset").alias(PLACE[1]),

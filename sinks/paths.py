@@ -10,12 +10,15 @@ _RESERVED: Final = frozenset({".", "..", "_millrace"})
 
 
 def table_path(lakehouse: str, table: TableName) -> str:
-    """``<lakehouse>/<schema>/<table>``; other characters than letters, digits, ``.-_`` as %XX.
+    """``<lakehouse>/<schema>/<table>``; other characters than letters, digits, ``.-_`` as =XX.
 
-    So is what a file system, or Millrace itself, means something else by.
+    So is what a file system, or Millrace itself, means something else by. Not as %XX, which other
+    readers of Delta tables take for an address's.
     """
     folders = (
-        f"%{ord(part[0]):02X}{part[1:]}" if part in _RESERVED else quote(part, safe="")
+        f"={ord(part[0]):02X}{part[1:]}"
+        if part in _RESERVED
+        else quote(part, safe="").replace("%", "=")
         for part in table
     )
     return "/".join([lakehouse.rstrip("/"), *folders])

@@ -20,6 +20,21 @@ FORMAT: Final = 1
 Stored = TypeVar("Stored", bound=BaseModel)
 
 
+class Replay(BaseModel):
+    """An archive, at one of its versions: the events that it has come before those of the log.
+
+    It has what is before ``seen`` and not newer than ``after``.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    archive: str
+    version: int
+    schema_version: int
+    after: PositionField | None
+    seen: dict[int, int]
+
+
 class TablePlan(BaseModel):
     """What a run applies to one table: the records from ``start`` up to, not including, ``end``.
 
@@ -33,7 +48,9 @@ class TablePlan(BaseModel):
     table (empty: the name is its, too), ``first_version`` the schema version that the derived table
     was begun with. ``seen`` is how far the plan before has read: what is before it and not above
     its cut was applied. ``ends`` (of a history) are the places where all rows ended at once, with
-    their times (µs since 1970).
+    their times (µs since 1970). Where it ``rebuilds``, rows that the log doesn't have go. ``gap``
+    is the cut behind which the log had forgotten changes, and the user said to go on; ``gapped``
+    says that there was one. What is before ``start`` comes from the archive to ``replay``.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -57,6 +74,10 @@ class TablePlan(BaseModel):
     seen: dict[int, int] = {}
     snapshot_ms: int = 0
     ends: tuple[tuple[PositionField, int], ...] = ()
+    rebuilds: bool = False
+    gap: PositionField | None = None
+    gapped: bool = False
+    replay: Replay | None = None
 
     @property
     def pending(self) -> bool:
@@ -66,7 +87,8 @@ class TablePlan(BaseModel):
     @property
     def commits(self) -> bool:
         """Whether the run must commit to the table: it has events, or isn't there yet."""
-        return self.base == 0 or self.events > 0 or self.truncated is not None
+        news = self.events > 0 or self.truncated is not None
+        return self.base == 0 or news or self.rebuilds or self.gap is not None
 
 
 class Plan(BaseModel):
@@ -114,15 +136,19 @@ class Outcome(BaseModel):
     tables: dict[str, TableCounts] = {}
 
 
+Truncates = tuple[tuple[str, int], ...]
+"""Positions as text, and times (µs since 1970)."""
+
+
 class Found(NamedTuple):
     """What a look at a partition's new records found.
 
-    ``truncated`` are the TRUNCATEs up to the cut: positions as text, and times (µs since 1970).
+    ``truncated`` are the TRUNCATEs up to the cut.
     """
 
     above: int | None
     events: int
-    truncated: tuple[tuple[str, int], ...] = ()
+    truncated: Truncates = ()
     claims_ms: int | None = None
 
 
@@ -155,6 +181,10 @@ def require_same_log(plan: Plan, state: LogState) -> None:
         raise _made_anew(f"the log of topic.prefix {plan.prefix}", "")
 
 
+_DONE: Final[dict[str, object]] = {"ends": (), "rebuilds": False, "gap": None, "replay": None}
+"""What of a table's plan is that plan's alone."""
+
+
 def goes_on(plan: Plan, outcome: Outcome) -> dict[str, TablePlan]:
     """Where each table of a finished plan goes on: nothing to read yet, if it was applied."""
     return {
@@ -164,7 +194,7 @@ def goes_on(plan: Plan, outcome: Outcome) -> dict[str, TablePlan]:
                 "next": table.start,
                 "events": 0,
                 "truncated": None,
-                "ends": (),
+                **_DONE,
             }
             if name in outcome.failed
             else {
@@ -176,7 +206,8 @@ def goes_on(plan: Plan, outcome: Outcome) -> dict[str, TablePlan]:
                 "events": 0,
                 "truncated": None,
                 "seen": table.end,
-                "ends": (),
+                "gapped": table.gapped or table.gap is not None,
+                **_DONE,
             }
         )
         for name, table in plan.tables.items()
@@ -227,6 +258,7 @@ def proposed(
             kind=kind,
             first_version=last.first_version if last and last.base else newest,
             seen=last.seen if last else {},
+            gapped=last.gapped if last else False,
             snapshot_ms=table.begun_ms,
         )
     return tables
@@ -256,11 +288,19 @@ def to_read(tables: dict[str, TablePlan]) -> int:
 
 
 def counted(
-    table: TablePlan, looked_at: Mapping[int, Found], cut: Position, *, keyed: bool
+    table: TablePlan,
+    looked_at: Mapping[int, Found],
+    cut: Position,
+    *,
+    keyed: bool,
+    archived: Truncates = (),
 ) -> TablePlan:
-    """The table's plan after a look at its records, partition by partition."""
+    """The table's plan after a look at its records, partition by partition.
+
+    ``archived`` are the TRUNCATEs that it has in an archive.
+    """
     found = {partition: looked_at.get(partition, Found(None, 0)) for partition in table.start}
-    ends = _ends(table, found.values(), cut, keyed=keyed)
+    ends = _ends(table, [*found.values(), Found(None, 0, archived)], cut, keyed=keyed)
     return table.model_copy(
         update={
             "next": {

@@ -30,6 +30,10 @@ SESSION: Final = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
     "spark.sql.session.timeZone": "UTC",
+    # Spark's default, INT96, is read wrong by others outside of the years 1677 to 2262.
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    # A cut's version of a table that has long been idle is old, and all of its files are there.
+    "spark.databricks.delta.vacuum.enforceTimeTravelWithinDeletedFileRetentionDuration": "false",
     # Kafka's secrets are options of the reader: keep them out of plans, logs and event files.
     "spark.redaction.regex": "(?i)secret|password|token|access[.]?key|jaas|keystore|ssl[.]key",
     "spark.sql.redaction.options.regex": "(?i)url|secret|password|token|jaas|keystore|ssl[.]key",

@@ -18,6 +18,7 @@ class TableResult:
     version: int | None = None
     seconds: float = 0.0
     error: MillraceError | None = None
+    rebuilt: bool = False
 
     def counts(self) -> TableCounts:
         """What a plan's outcome keeps of it."""
@@ -32,9 +33,11 @@ class TableResult:
     def __str__(self) -> str:
         if self.error is not None:
             return f"{self.name}: not applied: {self.error}"
+        rebuilt = ", rebuilt: it came later than log.keep" if self.rebuilt else ""
         return (
             f"{self.name}: {self.events:,} events, {self.inserted:,} rows inserted, "
             f"{self.updated:,} updated, {self.deleted:,} deleted in {self.seconds:.1f} s"
+            f"{rebuilt}"
         )
 
 
@@ -51,10 +54,12 @@ class RunSummary:
 
     @property
     def exit_code(self) -> ExitCode:
-        """The first failure's; else whether there was anything to do."""
+        """The first failure's; else whether a table was rebuilt, or anything was done at all."""
         for table in self.tables:
             if table.error is not None:
                 return table.error.exit_code
+        if any(table.rebuilt for table in self.tables):
+            return ExitCode.REBUILT
         return ExitCode.OK if self.tables else ExitCode.NOTHING_TO_DO
 
     def line(self) -> str:

@@ -45,20 +45,29 @@ _COMMIT_CHARS: Final = 25
 Ends = Sequence[tuple[Position, int]]
 
 
-def versions(changes: DataFrame, standing: DataFrame | None, shape: Shape, ends: Ends) -> DataFrame:
+def versions(
+    changes: DataFrame,
+    standing: DataFrame | None,
+    shape: Shape,
+    ends: Ends,
+    *,
+    behind_gap: bool = False,
+) -> DataFrame:
     """The versions that the changes begin and end, with the columns that a history has.
 
     ``standing`` are the table's current versions of the changed keys. Where one ends it is there
-    with its end; where it stands on, only if there are ``ends``, at each of which all rows ended.
+    with its end; where it stands on, only if there are ``ends``, at each of which all rows ended,
+    or if it is ``behind_gap``: then nothing is known of what came between the two.
     """
+    keeps = behind_gap or bool(ends)
     rows = changes if standing is None else changes.unionByName(_as_changes(standing, shape))
     rows = rows.transform(lambda all_: _with_ends(all_, shape, ends))
     return (
         rows.transform(lambda all_: _newer(all_, shape))
-        .transform(lambda all_: _filled_in(all_, shape))
+        .transform(lambda all_: _filled_in(all_, shape, behind_gap=behind_gap))
         .transform(lambda all_: _one_per_commit(all_, shape))
         .transform(lambda all_: _changed(all_, shape))
-        .transform(lambda all_: _with_validity(all_, shape, all_standing=bool(ends)))
+        .transform(lambda all_: _with_validity(all_, shape, all_standing=keeps))
     )
 
 
@@ -118,13 +127,15 @@ def _newer(rows: DataFrame, shape: Shape) -> DataFrame:
     return rows.where((F.col(OP) == _STANDS) | newer).drop("_millrace_stands")
 
 
-def _filled_in(rows: DataFrame, shape: Shape) -> DataFrame:
+def _filled_in(rows: DataFrame, shape: Shape, *, behind_gap: bool) -> DataFrame:
     """Every change with all of its values; raises inside Spark where the log never had one.
 
     But not of a state that another one has followed: before a table's first snapshot there are
     such, and the history of a row begins where all of it is known.
     """
     lives = F.sum(F.when(F.col(OP) == DELETE, 1).otherwise(0)).over(_ordered(shape))
+    if behind_gap:  # the version that stands doesn't tell what a later change has left as it was
+        lives += F.when(F.col(OP) == _STANDS, 0).otherwise(1)
     rows = rows.withColumn(_LIFE, lives)
     life = Window.partitionBy(*map(quoted, shape.keys), _LIFE).orderBy(POSITION, OP)
     known = {name: f"_millrace_known_{number}" for number, name in enumerate(shape.patchy)}

@@ -75,7 +75,8 @@ class LakehouseSettings(Section):
 
     Every captured table has one of each of the ``kinds``; ``tables`` adds some, or says more of
     one of those. ``salt`` is hashed with whatever a mask hashes. For ``keep`` the tables can be
-    queried as they were.
+    queried as they were. With ``deletion_vectors`` a merge marks rows of a file as gone, where it
+    would rewrite the file otherwise.
     """
 
     path: str = Field(min_length=1)
@@ -83,6 +84,7 @@ class LakehouseSettings(Section):
     kinds: tuple[Kind, ...] = ("current",)
     deletes: Literal["remove", "mark"] = "remove"
     incompatible: Incompatible = "fail_table"
+    deletion_vectors: bool = True
     salt: SecretStr | None = None
     tables: tuple[DerivedTable, ...] = ()
 

@@ -7,19 +7,22 @@ from datetime import timedelta
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812 (as everybody calls it)
 
 from cdc.errors import ConfigError, LogForgottenError, SinkError, SinkUnreachableError
 from cdc.records.schema import TableSchema
 from sinks.batch import read_raw
 from sinks.claims import with_values
+from sinks.delta.archive import read_archive, unseen
 from sinks.delta.bag import merge_bag, write_new_bag
-from sinks.delta.changes import unseen, write_changes
+from sinks.delta.changes import write_changes
 from sinks.delta.commit import Rows, commit
 from sinks.delta.current import merge, write_new
 from sinks.delta.evolution import first_line
 from sinks.delta.history import merge_history, write_new_history
 from sinks.delta.table import DeltaTarget
 from sinks.latest import latest, within
+from sinks.names import LOST
 from sinks.parse import parse, parse_images
 from sinks.plan import Plan, TablePlan
 from sinks.shape import Shape, shape
@@ -32,8 +35,12 @@ def apply_table(
     table: TablePlan,
     plan: Plan,
     versions: Sequence[TableSchema],
+    archive: str | None = None,
 ) -> Rows:
-    """Commit what the plan says to the table, unless the table has it already."""
+    """Commit what the plan says to the table, unless the table has it already.
+
+    ``archive`` is the path of the archive that the plan wants replayed.
+    """
     derived = target.derived
     keyed = bool(versions[-1].key)
     _require_fitting(target, table, keyed=keyed)
@@ -43,9 +50,21 @@ def apply_table(
         .transform(lambda records: _applicable(records, table, plan, keyed=keyed))
         .transform(lambda records: with_values(records, kafka, table, plan))
     )
+    if table.replay is not None and archive is not None:
+        raw = _behind(raw, read_archive(target.spark, archive, table.replay, table.topic), table)
     return commit(
-        target, plan.run, table.base, columns, lambda: _write(target, raw, columns, table)
+        target, plan.run, table.base, columns, lambda: _write(target, raw, columns, table, plan)
     )
+
+
+def _behind(raw: DataFrame, archived: DataFrame, table: TablePlan) -> DataFrame:
+    """The archived records, and those of the log that came after; without what a TRUNCATE took."""
+    assert table.replay is not None  # noqa: S101 (who calls has looked)
+    if table.kind == "current" and table.truncated is not None:
+        archived = archived.where(F.col("position") > str(table.truncated))
+    if LOST in raw.columns:
+        archived = archived.withColumn(LOST, F.lit(None).cast("string"))
+    return archived.unionByName(unseen(raw, table.replay))
 
 
 def _require_fitting(target: DeltaTarget, table: TablePlan, *, keyed: bool) -> None:
@@ -73,14 +92,16 @@ def _applicable(raw: DataFrame, table: TablePlan, plan: Plan, *, keyed: bool) ->
     return within(raw, table.after, plan.cut, truncated, keyed=keyed)
 
 
-def _write(target: DeltaTarget, raw: DataFrame, columns: Shape, table: TablePlan) -> Rows:
+def _write(
+    target: DeltaTarget, raw: DataFrame, columns: Shape, table: TablePlan, plan: Plan
+) -> Rows:
     new = not table.base
     if table.kind == "changes":
-        return write_changes(target, raw, columns, new=new)
+        return write_changes(target, raw, columns, table)
     if table.kind == "history":
         changes = parse(raw, columns, timed=True)
         write = write_new_history if new else merge_history
-        return write(target, changes, columns, table)
+        return write(target, changes, columns, table, plan)
     if not columns.keys:
         images = parse_images(raw, columns)
         if new:
@@ -89,7 +110,8 @@ def _write(target: DeltaTarget, raw: DataFrame, columns: Shape, table: TablePlan
     rows = latest(parse(raw, columns), columns)
     if new:
         return write_new(target, rows, columns)
-    return merge(target, rows, columns, table.truncated)
+    older = plan.cut if table.rebuilds else table.truncated
+    return merge(target, rows, columns, older, rebuilds=table.rebuilds)
 
 
 @contextmanager

@@ -3,45 +3,37 @@
 A row has the columns of the row after the change (of a delete: what it tells of the row before),
 ``_millrace_op`` (c, u, d, r; t: TRUNCATE), when it was committed, the place of its record, and the
 record itself, from which any other derived table can be made again; unless the table hides some
-columns, which the record would tell.
+columns, which the record would tell. Where the log had forgotten events, a row ``gap`` says so.
 """
 
 from typing import Final
 
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812 (as everybody calls it)
 
+from cdc.records.position import Position
 from cdc.records.topics import TRUNCATE_KEY
 from sinks.delta.commit import Rows, create
 from sinks.delta.evolution import described
 from sinks.delta.table import DeltaTarget
-from sinks.names import quoted
+from sinks.names import OP, POSITION, TIME, quoted
 from sinks.parse import parse_events
 from sinks.plan import TablePlan
 from sinks.shape import Shape
 
+GAP: Final = "gap"
 _FIRST_PARTITION: Final = 0
 
 
-def unseen(raw: DataFrame, table: TablePlan) -> DataFrame:
-    """The raw records that no run before has archived; those up to the cut.
-
-    What the run before has read and left was above its cut.
-    """
-    if table.after is None:
-        return raw
-    seen = F.lit(False)
-    for partition, offset in table.seen.items():
-        seen |= (F.col("partition") == partition) & (F.col("offset") < offset)
-    return raw.where(~seen | F.col("position").isNull() | (F.col("position") > str(table.after)))
-
-
-def write_changes(target: DeltaTarget, raw: DataFrame, shape: Shape, *, new: bool) -> Rows:
+def write_changes(target: DeltaTarget, raw: DataFrame, shape: Shape, table: TablePlan) -> Rows:
     """Add the events to the table, or make it of them; inside of ``commit``."""
-    events = parse_events(raw.transform(_once), shape, records=target.derived.keeps_records)
+    once = _once(raw) if table.gap is None else _once_behind_a_gap(raw)
+    events = parse_events(once, shape, records=target.derived.keeps_records)
     own = [name for name in events.columns if name not in shape.names]
     rows = events.select(*described(shape), *map(quoted, own))
-    if new:
+    if table.gap is not None:
+        rows = rows.unionByName(_mark(rows, table.gap), allowMissingColumns=True)
+    if not table.base:
         return create(target, rows, shape)
     rows.write.format("delta").mode("append").save(target.path)
     return Rows(inserted=target.added())
@@ -52,3 +44,18 @@ def _once(raw: DataFrame) -> DataFrame:
     reserved = F.coalesce(F.col("key") == TRUNCATE_KEY.decode(), F.lit(False))
     copied = reserved & (F.col("partition") != _FIRST_PARTITION)
     return raw.where(F.col("value").isNotNull() & ~copied)
+
+
+def _once_behind_a_gap(raw: DataFrame) -> DataFrame:
+    """The same, and tombstones where compaction has left nothing else of a delete."""
+    event = Window.partitionBy("partition", "position", "key")
+    told = raw.withColumn("told", F.count("value").over(event) > 0)
+    lonely = told.where(F.col("value").isNull() & ~F.col("told")).drop("told")
+    return raw.transform(_once).unionByName(lonely)
+
+
+def _mark(rows: DataFrame, gap: Position) -> DataFrame:
+    """A row that says that events are missing behind a position."""
+    return rows.sparkSession.range(1).select(
+        F.lit(str(gap)).alias(POSITION), F.lit(GAP).alias(OP), F.current_timestamp().alias(TIME)
+    )

@@ -33,8 +33,19 @@ def write_new(target: DeltaTarget, newest: DataFrame, shape: Shape) -> Rows:
     return create(target, rows, shape)
 
 
-def merge(target: DeltaTarget, newest: DataFrame, shape: Shape, truncated: Position | None) -> Rows:
-    """Apply upserts, deletes and a TRUNCATE to an existing table; inside of ``commit``."""
+def merge(
+    target: DeltaTarget,
+    newest: DataFrame,
+    shape: Shape,
+    older: Position | None,
+    *,
+    rebuilds: bool = False,
+) -> Rows:
+    """Apply upserts and deletes to an existing table; inside of ``commit``.
+
+    Rows up to ``older`` that aren't spoken of go. Where it ``rebuilds``, changes are missing in
+    between, so that stored values don't count where a change has left some as they were.
+    """
     marks = target.derived.marks_deletes
     builder = (
         DeltaTable.forPath(target.spark, target.path)
@@ -48,9 +59,9 @@ def merge(target: DeltaTarget, newest: DataFrame, shape: Shape, truncated: Posit
     else:
         builder = builder.whenMatchedDelete(gone)
     builder = builder.whenMatchedUpdate(
-        newer & (source(OP) == UPSERT), set=_updated(target, shape, marks=marks)
+        newer & (source(OP) == UPSERT), set=_updated(target, shape, marks=marks, rebuilds=rebuilds)
     ).whenNotMatchedInsert(source(OP) == UPSERT, values=_inserted(shape, marks=marks))
-    return execute(_without_older(builder, truncated, marks=marks))
+    return execute(_without_older(builder, older, marks=marks))
 
 
 def same_key(shape: Shape) -> SparkColumn:
@@ -75,15 +86,17 @@ def stored(name: str) -> SparkColumn:
     return F.col(f"t.{quoted(name)}")
 
 
-def _updated(target: DeltaTarget, shape: Shape, *, marks: bool) -> dict[str, str | SparkColumn]:
-    patchy = set(shape.patchy)
+def _updated(
+    target: DeltaTarget, shape: Shape, *, marks: bool, rebuilds: bool
+) -> dict[str, str | SparkColumn]:
+    patchy = set() if rebuilds else set(shape.patchy)
     return {
         **{
             quoted(name): _unless_unchanged(name, marks=marks) if name in patchy else source(name)
             for name in shape.names
         },
         **{quoted(name): F.lit(None) for name in dropped_columns(target, shape)},
-        POSITION: _complete(marks=marks),
+        POSITION: _complete(marks=marks, rebuilds=rebuilds),
         **({DELETED: F.lit(False)} if marks else {}),
     }
 
@@ -97,11 +110,12 @@ def _inserted(shape: Shape, *, marks: bool) -> dict[str, str | SparkColumn]:
     }
 
 
-def _complete(*, marks: bool) -> SparkColumn:
-    """The new position; raises where a row that was gone comes back in part."""
-    if not marks:
+def _complete(*, marks: bool, rebuilds: bool) -> SparkColumn:
+    """The new position; raises where the row that is stored doesn't know what the change lacks."""
+    if not marks and not rebuilds:
         return source(POSITION)
-    incomplete = stored(DELETED) & (F.size(source(ABSENT)) > 0)
+    unknown = F.lit(True) if rebuilds else stored(DELETED)
+    incomplete = unknown & (F.size(source(ABSENT)) > 0)
     return F.coalesce(refuse(incomplete, lost(source(ABSENT)), "string"), source(POSITION))
 
 

@@ -17,11 +17,13 @@ from pyspark.sql import functions as F  # noqa: N812 (as everybody calls it)
 
 from cdc.errors import SinkError
 from sinks.delta.table import DeltaTarget
-from sinks.names import COLUMN_ID, DELETED, quoted
+from sinks.names import COLUMN_ID, DELETED, END, POSITION, quoted
 from sinks.shape import Field, Shape
 
 _NOT_IN_PARQUET: Final = re.compile(r"[ ,;{}()\n\t=]")
 _NAME_MAPPING: Final = {"delta.columnMapping.mode": "name"}
+_COLUMNS_WITH_STATISTICS: Final = 32
+"""So many columns, the first ones, have statistics by Delta's default."""
 _LOG_HOURS: Final = 30 * 24
 _BETWEEN: Final = "_millrace_renamed_"
 """Opens the name that a column has while it is renamed to one that another column still has."""
@@ -30,15 +32,30 @@ _BETWEEN: Final = "_millrace_renamed_"
 def creation_properties(target: DeltaTarget, shape: Shape) -> dict[str, str]:
     """The Delta properties that a new table needs: for its columns, and to be queried as it was."""
     odd = any(_NOT_IN_PARQUET.search(name) for name in shape.names)
-    return (_NAME_MAPPING if odd else {}) | retention_properties(target.derived.keep)
+    return {
+        **(_NAME_MAPPING if odd else {}),
+        **retention_properties(target.derived.keep),
+        **_statistics(target, shape),
+        "delta.enableDeletionVectors": str(target.derived.deletion_vectors).lower(),
+    }
+
+
+def _statistics(target: DeltaTarget, shape: Shape) -> dict[str, str]:
+    """Of which columns Delta keeps the least and greatest value, if not of the first ones."""
+    if len(shape.names) + len(target.derived.reserved) <= _COLUMNS_WITH_STATISTICS:
+        return {}
+    first = [*shape.keys, *(name for name in shape.names if name not in shape.keys)]
+    kept = [POSITION, *([END] if target.derived.kind == "history" else [])]
+    listed = [*kept, *first[: _COLUMNS_WITH_STATISTICS - len(kept)]]
+    return {"delta.dataSkippingStatsColumns": ",".join(map(quoted, listed))}
 
 
 def retention_properties(keep: timedelta) -> dict[str, str]:
     """What keeps every version readable for so long; Delta's own defaults are 7 and 30 days."""
     hours = math.ceil(keep / timedelta(hours=1))
-    return {
-        "delta.deletedFileRetentionDuration": f"interval {hours} hours",
+    return {  # in this order: the first must never be less than the second
         "delta.logRetentionDuration": f"interval {max(hours, _LOG_HOURS)} hours",
+        "delta.deletedFileRetentionDuration": f"interval {hours} hours",
     }
 
 

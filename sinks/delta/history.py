@@ -14,7 +14,7 @@ from sinks.delta.current import same_key, source, stored
 from sinks.delta.evolution import described
 from sinks.delta.table import DeltaTarget
 from sinks.names import END, IS_CURRENT, POSITION, VALID_FROM, VALID_TO, quoted
-from sinks.plan import TablePlan
+from sinks.plan import Plan, TablePlan
 from sinks.shape import Shape
 from sinks.versions import versions, whole
 
@@ -22,19 +22,22 @@ _OWN = (POSITION, VALID_FROM, VALID_TO, END, IS_CURRENT)
 
 
 def write_new_history(
-    target: DeltaTarget, changes: DataFrame, shape: Shape, table: TablePlan
+    target: DeltaTarget, changes: DataFrame, shape: Shape, table: TablePlan, _plan: Plan
 ) -> Rows:
     """Create the Delta table with all versions; inside of ``commit``."""
     rows = versions(whole(changes), None, shape, table.ends)
     return create(target, rows.select(*described(shape), *_OWN), shape)
 
 
-def merge_history(target: DeltaTarget, changes: DataFrame, shape: Shape, table: TablePlan) -> Rows:
+def merge_history(
+    target: DeltaTarget, changes: DataFrame, shape: Shape, table: TablePlan, plan: Plan
+) -> Rows:
     """End versions, and add new ones; inside of ``commit``."""
     into = DeltaTable.forPath(target.spark, target.path)
     keys = changes.select(*map(quoted, shape.keys)).distinct()
     standing = into.toDF().where(F.col(END).isNull()).join(keys, shape.keys, "left_semi")
-    rows = versions(whole(changes), standing, shape, table.ends)
+    behind_gap = table.gap is not None
+    rows = versions(whole(changes), standing, shape, table.ends, behind_gap=behind_gap)
     builder = (
         into.alias("t")
         .merge(
@@ -44,8 +47,10 @@ def merge_history(target: DeltaTarget, changes: DataFrame, shape: Shape, table: 
         .whenMatchedUpdate(set={name: source(name) for name in (END, VALID_TO, IS_CURRENT)})
         .whenNotMatchedInsert(values={quoted(name): source(name) for name in (*shape.names, *_OWN)})
     )
-    if table.ends:
-        place, time_us = table.ends[0]
+    # Behind a gap all of the log was read, so what it doesn't speak of went away in between.
+    ends = table.ends if table.gap is None else ((table.gap, plan.ts_ms * 1000), *table.ends)
+    if ends:
+        place, time_us = min(ends)
         ended: dict[str, str | SparkColumn] = {
             END: F.lit(str(place)),
             VALID_TO: F.timestamp_micros(F.lit(time_us)),

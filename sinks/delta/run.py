@@ -12,17 +12,20 @@ from contextlib import closing
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from cdc.errors import ConfigError, LogForgottenError, MillraceError
+from cdc.errors import ConfigError, MillraceError
 from cdc.settings import LakehouseSettings, Settings
-from sinks.batch import TABLES_AT_ONCE, Log, LogState, Report, require_retained
+from sinks.batch import TABLES_AT_ONCE, Log, LogState, Report
 from sinks.delta.files import Files, HadoopFiles, LocalFiles, one_at_a_time
+from sinks.delta.late import remembered, replayed
 from sinks.delta.plans import Plans
 from sinks.derived import Derived, derived_tables
+from sinks.options import RunOptions
 from sinks.paths import local_path, runs_path
 from sinks.plan import (
     Outcome,
     Plan,
     TablePlan,
+    Truncates,
     Wanted,
     counted,
     goes_on,
@@ -40,7 +43,12 @@ if TYPE_CHECKING:
     from sinks.delta.table import DeltaTarget
 
 
-def run_lakehouse(settings: Settings, session: Session, report: Report = print) -> RunSummary:
+def run_lakehouse(
+    settings: Settings,
+    session: Session,
+    report: Report = print,
+    options: RunOptions = RunOptions(),  # noqa: B008 (frozen)
+) -> RunSummary:
     """Apply what the log has to the lakehouse; tables that fail are in the summary.
 
     ``session`` is called once there is something for Spark to do. Raises MillraceError where no
@@ -53,7 +61,7 @@ def run_lakehouse(settings: Settings, session: Session, report: Report = print) 
             remedy='add a section [lakehouse] with path = "…"',
         )
     with one_at_a_time(settings.lakehouse.path):
-        return _Run(settings, settings.lakehouse, session, report).once()
+        return _Run(settings, settings.lakehouse, session, report, options).once()
 
 
 def lakehouse_plans(location: str, session: Callable[[], "SparkSession"]) -> Plans:
@@ -69,7 +77,12 @@ def lakehouse_plans(location: str, session: Callable[[], "SparkSession"]) -> Pla
 
 class _Run:
     def __init__(
-        self, settings: Settings, lakehouse: LakehouseSettings, session: Session, report: Report
+        self,
+        settings: Settings,
+        lakehouse: LakehouseSettings,
+        session: Session,
+        report: Report,
+        options: RunOptions,
     ) -> None:
         self._settings = settings
         self._lakehouse = lakehouse
@@ -78,6 +91,7 @@ class _Run:
         self._prefix = settings.capture.topic_prefix
         self._session = session
         self._report = report
+        self._options = options
         self._started = time.monotonic()
         self._plans = lakehouse_plans(lakehouse.path, session)
 
@@ -106,6 +120,8 @@ class _Run:
             before = goes_on(last, outcome) if last and outcome else {}
             wanted = {name: Wanted(one.source, one.kind) for name, one in self._derived.items()}
             tables = self._rebuilt(proposed(before, state, wanted), state)
+            versions = outcome.versions if outcome else {}
+            tables = replayed(tables, before, versions, self._derived, state)
             if not has_work(tables):
                 self._plans.check(str(state.progress.cut))
                 return self._summary(last, results) if last and results else self._nothing()
@@ -119,7 +135,15 @@ class _Run:
         tables: dict[str, TablePlan],
         results: list[TableResult],
     ) -> RunSummary:
-        tables, forgotten = self._remembered(log, state, tables)
+        found = remembered(
+            log,
+            state,
+            tables,
+            keep=self._settings.log.keep,
+            checked_ms=self._plans.checked_ms(),
+            options=self._options,
+        )
+        refused = [TableResult(name, error=error) for name, error in found.refused.items()]
         plan = Plan(
             run=last_run + 1,
             prefix=self._prefix,
@@ -127,12 +151,12 @@ class _Run:
             cut=state.progress.cut,
             cut_ts_us=state.progress.cut_ts_us,
             ts_ms=int(time.time() * 1000),
-            tables=self._looked_at(tables, state),
+            tables=self._looked_at(found.tables, state),
         )
         self._plans.start(plan)
         applied = self._apply(plan, state)
-        self._finished(plan, [*applied, *forgotten])
-        return self._summary(plan, [*results, *applied, *forgotten])
+        self._finished(plan, [*applied, *refused])
+        return self._summary(plan, [*results, *applied, *refused])
 
     def _finished(self, plan: Plan, results: list[TableResult]) -> Outcome:
         """Record how the plan ended, and at which version each table has the plan's cut."""
@@ -206,33 +230,6 @@ class _Run:
             for name, table in tables.items()
         }
 
-    def _remembered(
-        self, log: Log, state: LogState, tables: dict[str, TablePlan]
-    ) -> tuple[dict[str, TablePlan], list[TableResult]]:
-        """The tables, those as idle that the log may have forgotten changes of (DESIGN, 9)."""
-        keep = self._settings.log.keep
-        fresh_since = time.time() * 1000 - keep.total_seconds() * 1000
-        checked = self._plans.checked_ms()
-        failures: list[TableResult] = []
-        kept = dict(tables)
-        asked = {name: table for name, table in tables.items() if table.pending or not table.base}
-        for name, table in asked.items():
-            start = {table.topic: table.start}
-            retained = state.tables[table.source or name].cleanup == "delete"
-            try:
-                if retained and not table.base:
-                    from_zero = {table.topic: dict.fromkeys(table.start, 0)}
-                    require_retained(from_zero, state.starts, name, keep)
-                require_retained(start, state.starts, name, keep)
-                if table.base and max(table.fresh_ms, checked) < fresh_since:
-                    require_retained(start, log.forgotten(start, keep), name, keep)
-            except LogForgottenError as error:
-                failures.append(TableResult(name, error=error))
-                kept.pop(name)
-                if table.base:
-                    kept[name] = table.model_copy(update={"end": table.start, "next": table.start})
-        return kept, failures
-
     def _looked_at(self, tables: dict[str, TablePlan], state: LogState) -> dict[str, TablePlan]:
         from sinks.census import census
 
@@ -245,11 +242,20 @@ class _Run:
                 found.get(name, {}),
                 state.progress.cut,
                 keyed=bool(state.schemas[table.source or name][-1].key),
+                archived=self._archived(table),
             )
             if table.pending or not table.base
             else table
             for name, table in tables.items()
         }
+
+    def _archived(self, table: TablePlan) -> Truncates:
+        from sinks.delta.archive import archived_truncates
+
+        if table.replay is None:
+            return ()
+        path = self._derived[table.replay.archive].path
+        return archived_truncates(self._session(), path, table.replay)
 
     def _apply(self, plan: Plan, state: LogState) -> list[TableResult]:
         """Apply the plan to its tables, some of them side by side, and each in its own session.
@@ -290,10 +296,11 @@ class _Run:
         try:
             with explained(name, self._settings.log.keep):
                 target = DeltaTarget(spark, self._prefix, self._wanted(name))
-                rows = apply_table(target, self._settings.kafka, table, plan, versions)
+                archive = self._wanted(table.replay.archive).path if table.replay else None
+                rows = apply_table(target, self._settings.kafka, table, plan, versions, archive)
         except MillraceError as error:
             return TableResult(name, table.events, error=error)
-        return TableResult(name, table.events, *rows)
+        return TableResult(name, table.events, *rows, rebuilt=table.rebuilds)
 
     def _wanted(self, name: str) -> Derived:
         if name not in self._derived:
