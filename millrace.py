@@ -292,6 +292,10 @@ def merge(
         list[str] | None,
         typer.Option("--accept-gap", help="A history or archive that came later than log.keep."),
     ] = None,
+    max_records: Annotated[
+        int | None,
+        typer.Option(help="Read about so many at most; later runs catch up.", min=1),
+    ] = None,
 ) -> None:
     """Apply the log to lakehouse tables and search indexes: one bounded run, fit for cron.
 
@@ -302,7 +306,7 @@ def merge(
     from sinks.options import RunOptions
 
     settings = load(config)
-    options = RunOptions(accepted_gaps=frozenset(accept_gap or ()))
+    options = RunOptions(max_records, frozenset(accept_gap or ()))
     pause_s = _seconds(interval)
     with stop_on_signals() as stop, Jobs(settings, sink, options) as jobs:
         code = jobs.run(print_line)

@@ -4,7 +4,7 @@ One Spark job for all tables that looks at headers and keys only, before anythin
 Derived tables of one captured table share it where they go on from the same place.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F  # noqa: N812 (as everybody calls it)
@@ -66,3 +66,20 @@ def _truncate(raw: "DataFrame", above: "Column") -> "Column":
     told = F.get_json_object("value", "$.source.ts_us").try_cast("bigint")
     ts_us = F.coalesce(told, F.col("ts_ms") * 1000)
     return F.when(is_truncate(raw) & ~above, F.struct("position", ts_us.alias("ts_us")))
+
+
+def last_commit_us(
+    spark: "SparkSession", kafka: Mapping[str, str], tables: Iterable[TablePlan], cut: Position
+) -> int:
+    """When the last transaction up to the cut was committed (µs since 1970; 0: nothing tells)."""
+    topics = {table.topic: table for table in tables}
+    start = {topic: table.start for topic, table in topics.items()}
+    end = {topic: table.end for topic, table in topics.items()}
+    told = F.when(F.col("value").isNotNull() & (F.col("position") <= str(cut)), F.col("position"))
+    (row,) = (
+        read_raw(spark, kafka, start, end)
+        .agg(F.max_by("value", told).alias("value"))
+        .select(F.get_json_object("value", "$.source.ts_us").cast("bigint").alias("ts_us"))
+        .collect()
+    )
+    return row["ts_us"] or 0

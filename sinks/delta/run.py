@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from cdc.errors import ConfigError, MillraceError
+from cdc.records.position import Position
 from cdc.settings import LakehouseSettings, Settings
 from sinks.batch import TABLES_AT_ONCE, Log, LogState, Report
 from sinks.delta.files import Files, HadoopFiles, LocalFiles, one_at_a_time
@@ -118,14 +119,46 @@ class _Run:
                 outcome = self._finished(last, results)
             outcome = self._settled(last, outcome) if last and outcome else None
             before = goes_on(last, outcome) if last and outcome else {}
-            wanted = {name: Wanted(one.source, one.kind) for name, one in self._derived.items()}
-            tables = self._rebuilt(proposed(before, state, wanted), state)
             versions = outcome.versions if outcome else {}
-            tables = replayed(tables, before, versions, self._derived, state)
+            tables = self._proposed(before, versions, state)
+            if (records_max := self._options.records_max) and to_read(tables) > records_max:
+                snapshot = min(table.snapshot for table in tables.values()).just_before()
+                reached = last.cut if last else snapshot
+                state = self._bounded(state, tables, records_max, reached)
+                tables = self._proposed(before, versions, state)
             if not has_work(tables):
                 self._plans.check(str(state.progress.cut))
                 return self._summary(last, results) if last and results else self._nothing()
             return self._new_run(log, state, last.run if last else 0, tables, results)
+
+    def _proposed(
+        self, before: dict[str, TablePlan], versions: dict[str, int], state: LogState
+    ) -> dict[str, TablePlan]:
+        wanted = {name: Wanted(one.source, one.kind) for name, one in self._derived.items()}
+        tables = self._rebuilt(proposed(before, state, wanted), state)
+        return replayed(tables, before, versions, self._derived, state)
+
+    def _bounded(
+        self,
+        state: LogState,
+        tables: dict[str, TablePlan],
+        records_max: int,
+        reached: Position,
+    ) -> LogState:
+        """The log as if it ended where about so many records are read."""
+        from sinks.bounded import bound
+        from sinks.census import last_commit_us
+
+        spark, kafka = self._session(records_max), self._settings.kafka
+        found = bound(spark, kafka, tables.values(), records_max, reached)
+        if found is None:
+            return state
+        ends = {**state.ends, **found.ends}
+        ended = [table.model_copy(update={"end": ends[table.topic]}) for table in tables.values()]
+        committed_us = last_commit_us(spark, kafka, ended, found.cut)
+        self._report(f"reading up to {found.cut.commit_lsn} only; later runs go on from there")
+        cut = {"cut": found.cut, "cut_ts_us": committed_us or state.progress.cut_ts_us}
+        return replace(state, ends=ends, progress=state.progress.model_copy(update=cut))
 
     def _new_run(
         self,
