@@ -6,7 +6,7 @@ Looks only; what can't be reached is told in its place, so that the rest still s
 import time
 from collections import Counter
 from collections.abc import Callable
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from pydantic import BaseModel
 
@@ -21,7 +21,11 @@ from cdc.records.topics import dead_letter_topic, progress_topic, table_topic
 from cdc.settings import Settings
 from cdc.wal.compiled import IMPLEMENTATION
 
+if TYPE_CHECKING:
+    from sinks.delta.cuts import Cut
+
 Found = TypeVar("Found")
+RUNS_SHOWN = 5
 
 
 class SlotStatus(BaseModel):
@@ -74,6 +78,21 @@ class TableStatus(BaseModel):
     requests: list[RequestStatus] = []
 
 
+class RunStatus(BaseModel):
+    """One of a sink's last runs: its cut (an LSN), and what it did to how many tables."""
+
+    run: int
+    cut: str
+    ended_ms: int
+    seconds: float
+    tables: int
+    failed: int
+    events: int
+    inserted: int
+    updated: int
+    deleted: int
+
+
 class SinkStatus(BaseModel):
     """How far a sink is; ``keep_left_s``: time until the log may forget what it hasn't applied."""
 
@@ -85,6 +104,7 @@ class SinkStatus(BaseModel):
     failed: dict[str, str]
     finished: bool
     keep_left_s: float | None
+    runs: list[RunStatus] = []
 
 
 class Status(BaseModel):
@@ -236,6 +256,7 @@ def _cut_lag_s(cut: Position, cut_ts_us: int, progress: Progress | None) -> floa
 def _lakehouse(settings: Settings, progress: Progress | None) -> SinkStatus | None:
     if settings.lakehouse is None:
         return None
+    from sinks.delta.cuts import cuts
     from sinks.delta.run import lakehouse_plans
     from sinks.session import open_session
 
@@ -254,6 +275,23 @@ def _lakehouse(settings: Settings, progress: Progress | None) -> SinkStatus | No
         failed=outcome.failed if outcome else {},
         finished=outcome is not None,
         keep_left_s=settings.log.keep.total_seconds() - (time.time() - fresh_ms / 1e3),
+        runs=[_run(cut) for cut in cuts(plans, RUNS_SHOWN)],
+    )
+
+
+def _run(cut: "Cut") -> RunStatus:
+    counts = cut.tables.values()
+    return RunStatus(
+        run=cut.run,
+        cut=str(cut.position.commit_lsn),
+        ended_ms=cut.applied_ms,
+        seconds=cut.seconds,
+        tables=len(counts),
+        failed=len(cut.missing),
+        events=sum(table.events for table in counts),
+        inserted=sum(table.inserted for table in counts),
+        updated=sum(table.updated for table in counts),
+        deleted=sum(table.deleted for table in counts),
     )
 
 

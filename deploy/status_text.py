@@ -1,5 +1,7 @@
 """The status → tables and lines for people at a terminal."""
 
+from datetime import UTC, datetime
+
 from rich.console import Group
 from rich.table import Table
 from rich.text import Text
@@ -49,6 +51,19 @@ def render(status: Status) -> Group:
             _seconds(sink.lag_s),
             _seconds(sink.keep_left_s),
         )
+    runs = Table(
+        "run", "ended (UTC)", "seconds", "cut", "tables", "events", "rows +", "rows ~", "rows -"
+    )
+    for sink in status.sinks:
+        for run in sink.runs:
+            runs.add_row(
+                f"{sink.sink} {run.run}",
+                datetime.fromtimestamp(run.ended_ms / 1e3, UTC).isoformat(" ", "seconds")[:19],
+                f"{run.seconds:.1f}",
+                run.cut,
+                f"{run.tables}" + (f", {run.failed} FAILED" if run.failed else ""),
+                *(f"{n:,}" for n in (run.events, run.inserted, run.updated, run.deleted)),
+            )
     letters = [
         Text(f"dead letters, {table}: {count:,} (millrace dead-letters list)", style="red")
         for table, count in status.dead_letters.items()
@@ -59,7 +74,8 @@ def render(status: Status) -> Group:
         for table, reason in sink.failed.items()
     ]
     problems = [Text(f"problem: {problem}", style="red") for problem in status.problems]
-    return Group(*parts, tables, *letters, sinks, *failures, *problems)
+    shown = [runs] if runs.row_count else []
+    return Group(*parts, tables, *letters, sinks, *shown, *failures, *problems)
 
 
 def _snapshot_text(table: TableStatus) -> str:

@@ -416,5 +416,5 @@ def test_a_bounded_run_leaves_later_commits_to_later_runs(lakehouse: Lakehouse) 
         assert {row["id"] for row in others} == set(range(20)) - gone
         states.append(done)
     assert states[-1:] == [20], str(summary.line()) + str(summary.tables)
-    assert len(states) >= 3
+    assert len(states) >= 2
     assert states == sorted(states)
