@@ -21,6 +21,7 @@ from cdc.records.topics import progress_topic, table_topic
 from cdc.settings import Settings, load
 from deploy.local.processes import Command, Process, ServerError, environment_with
 
+Value = str | int | list[str]
 _POLL_S: Final = 0.1
 _MILLRACE: Final = (sys.executable, "-m", "millrace")
 _ROOT: Final = Path(__file__).resolve().parents[2]
@@ -43,14 +44,14 @@ class Pipeline:
         prefix: str,
         search_url: str | None = None,
         capture: Mapping[str, str | int] | None = None,
-        sections: Mapping[str, Mapping[str, str | int]] | None = None,
+        sections: Mapping[str, Mapping[str, Value]] | None = None,
         preset: str = "millrace",
     ) -> None:
         self.folder = folder
         self.config = folder / "millrace.toml"
         self._source = dict(source)
         name = prefix.replace("-", "_")
-        own: dict[str, Mapping[str, str | int]] = {
+        own: dict[str, Mapping[str, Value]] = {
             "source": source,
             "capture": {"topic.prefix": prefix, "slot.name": name, "publication.name": name}
             | dict(capture or {}),
@@ -137,7 +138,7 @@ class Pipeline:
             time.sleep(_POLL_S)
 
 
-def _toml(sections: Mapping[str, Mapping[str, str | int]], preset: str) -> str:
+def _toml(sections: Mapping[str, Mapping[str, Value]], preset: str) -> str:
     # A JSON string is a TOML string, as long as it is short of surrogates.
     lines = [f'preset = "{preset}"', ""]
     for section, values in sections.items():
@@ -146,5 +147,5 @@ def _toml(sections: Mapping[str, Mapping[str, str | int]], preset: str) -> str:
     return "\n".join(lines)
 
 
-def _toml_text(value: str | int) -> str:
+def _toml_text(value: Value) -> str:
     return json.dumps(value, ensure_ascii=False)
