@@ -1,7 +1,9 @@
 """The lakehouse's Delta tables → fewer, larger files, without those that no cut needs any more.
 
 Safe beside merges: OPTIMIZE changes no row, and a merge that meets it tries again. VACUUM leaves
-every file of the last ``lakehouse.keep``, so that each cut of that time can be queried.
+every file of the last ``lakehouse.keep``, so that each cut of that time can be queried. A table
+that nothing comes for stands, for later cuts, at the version that it was left at here: what older
+versions are made of is to go some day.
 """
 
 import time
@@ -97,6 +99,9 @@ def compact_lakehouse(
         with explained(name, settings.log.keep):
             if target.exists() and target.applied().run:
                 yield _compact(target, derived, dry_run=dry_run)
+                if not dry_run:
+                    left = target.applied()
+                    plans.compact({name: (left.run, left.at)})
 
 
 def _forget(plans: Plans, last_run: int, keep: timedelta) -> None:

@@ -265,7 +265,7 @@ def _lakehouse(settings: Settings, progress: Progress | None) -> SinkStatus | No
     if last is None:
         return _never("lakehouse")
     outcome = plans.outcome(last)
-    fresh_ms = max(plans.checked_ms(), last.ts_ms)
+    fresh_ms = max(plans.checked().ts_ms, last.ts_ms)
     return SinkStatus(
         sink="lakehouse",
         run=last.run,

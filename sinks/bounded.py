@@ -59,6 +59,8 @@ def _ranges(tables: Iterable[TablePlan]) -> tuple[Offsets, Offsets]:
     starts: Offsets = {}
     ends: Offsets = {}
     for table in tables:
+        if table.waits:
+            continue
         start = starts.setdefault(table.topic, dict(table.start))
         ends[table.topic] = table.end
         if table.base:

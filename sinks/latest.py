@@ -69,6 +69,10 @@ def latest(changes: DataFrame, shape: Shape) -> DataFrame:
             (filled, F.col(f"{_FILLED}_{i}")),
         ):
             found[name] = F.when(gone.isNull() | (newest["position"] > gone), newest)
+    # What was large enough to be left out is no null: that one is of before the column was there.
+    for name in patchy:
+        stale = exact[name]["value"].isNull() & (filled[name]["position"] > exact[name]["position"])
+        exact[name] = F.when(~F.coalesce(stale, F.lit(False)), exact[name])
     either = {name: F.coalesce(exact[name], filled[name]) for name in patchy}
     columns = {
         **{name: F.col(quoted(name)) for name in keys},

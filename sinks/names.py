@@ -12,6 +12,8 @@ LOST: Final = "_millrace_lost"
 """Why a change lacks values that its record should have; there where records had claims."""
 TIME: Final = "_millrace_time"
 """When a change was committed; a snapshot's row: when it was read."""
+CREATED: Final = "_millrace_created"
+"""Whether a change has made the row; where a history asks for it."""
 UPSERT: Final = "upsert"
 DELETE: Final = "delete"
 
@@ -26,7 +28,7 @@ VERSION: Final = "_millrace_schema_version"
 PLACE: Final = ("_millrace_partition", "_millrace_offset")
 RAW_KEY: Final = "_millrace_key"
 RAW_VALUE: Final = "_millrace_value"
-OWN: Final = (POSITION, OP, ABSENT, FILLED, COUNT, ROW, LOST, TIME)
+OWN: Final = (POSITION, OP, ABSENT, FILLED, COUNT, ROW, LOST, TIME, CREATED)
 """Names that no column of the source can have in a derived table."""
 COLUMN_ID: Final = "millrace column "
 """Opens the comment by which a derived table's column is known again, whatever its name."""

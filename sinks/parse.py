@@ -19,6 +19,7 @@ from cdc.records.topics import TRUNCATE_KEY
 from sinks.names import (
     ABSENT,
     COUNT,
+    CREATED,
     DELETE,
     FILLED,
     LOST,
@@ -46,8 +47,8 @@ def parse(raw: DataFrame, shape: Shape, *, timed: bool = False) -> DataFrame:
     Adds ``_millrace_position`` (text), ``_millrace_op`` (upsert or delete) and
     ``_millrace_absent`` (columns that the record has no value for), ``_millrace_filled`` (columns
     that the change left as they were: their values were read at another time); if ``timed``,
-    ``_millrace_time``, too. A delete and its tombstone both come, with nothing but the key.
-    TRUNCATE records don't.
+    ``_millrace_time`` and ``_millrace_created`` (op c), too. A delete and its tombstone both come,
+    with nothing but the key. TRUNCATE records don't.
     """
     envelope, key = F.col(_READ[0]), F.col(_READ[1])
     deleted = F.col("value").isNull() | (envelope["op"] == "d")
@@ -58,13 +59,14 @@ def parse(raw: DataFrame, shape: Shape, *, timed: bool = False) -> DataFrame:
         return row[name] if column.key is None else F.coalesce(row[name], key[name])
 
     columns = [_value(field, text, shape).alias(field.name) for field in shape.fields]
+    created = F.coalesce(envelope["op"] == "c", F.lit(False))
     return raw.transform(lambda records: _read(records, shape, timed=timed)).select(
         *columns,
         F.col("position").alias(POSITION),
         F.when(deleted, F.lit(DELETE)).otherwise(F.lit(UPSERT)).alias(OP),
         _absent(row, shape).alias(ABSENT),
         _filled(envelope["op"], shape).alias(FILLED),
-        *([committed_at(envelope).alias(TIME)] if timed else []),
+        *([committed_at(envelope).alias(TIME), created.alias(CREATED)] if timed else []),
         *([F.when(~deleted, F.col(LOST)).alias(LOST)] if LOST in raw.columns else []),
     )
 

@@ -10,7 +10,7 @@ from typing import Final, Literal, NamedTuple, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from cdc.errors import LogForgottenError, LogFormatError
+from cdc.errors import ConfigError, LogForgottenError, LogFormatError
 from cdc.records.position import Lsn, Position
 from cdc.records.state import PositionField, TableState
 from cdc.settings.lakehouse import Kind
@@ -30,7 +30,6 @@ class Replay(BaseModel):
 
     archive: str
     version: int
-    schema_version: int
     after: PositionField | None
     seen: dict[int, int]
 
@@ -50,7 +49,9 @@ class TablePlan(BaseModel):
     its cut was applied. ``ends`` (of a history) are the places where all rows ended at once, with
     their times (µs since 1970). Where it ``rebuilds``, rows that the log doesn't have go. ``gap``
     is the cut behind which the log had forgotten changes, and the user said to go on; ``gapped``
-    says that there was one. What is before ``start`` comes from the archive to ``replay``.
+    says that there was one, or that it doesn't have all records. What is before ``start`` comes
+    from the archive to ``replay``. A table that ``waits`` doesn't stand at the plan's cut: nobody
+    wants it any more, or it is being read anew.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -78,6 +79,7 @@ class TablePlan(BaseModel):
     gap: PositionField | None = None
     gapped: bool = False
     replay: Replay | None = None
+    waits: bool = False
 
     @property
     def pending(self) -> bool:
@@ -106,6 +108,15 @@ class Plan(BaseModel):
     tables: dict[str, TablePlan]
 
 
+class TableVersion(BaseModel):
+    """One version of a Delta table; ``id`` is the table's, which one made anew doesn't have."""
+
+    model_config = ConfigDict(frozen=True)
+
+    id: str
+    version: int
+
+
 class TableCounts(BaseModel):
     """What a run did to a table: records read, and rows touched."""
 
@@ -121,8 +132,8 @@ class TableCounts(BaseModel):
 class Outcome(BaseModel):
     """The end of a run: the tables that failed, and why. The others stand at the plan's cut.
 
-    ``versions`` are the tables' versions at which they do (Delta's; one that nothing new came for
-    has the one of an earlier run), ``tables`` what the run did to those that it committed to.
+    ``versions`` are the tables' versions at which they do (one that nothing new came for has the
+    one of an earlier run), ``tables`` what the run did to those that it committed to.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -132,7 +143,7 @@ class Outcome(BaseModel):
     ts_ms: int
     failed: dict[str, str]
     seconds: float = 0.0
-    versions: dict[str, int] = {}
+    versions: dict[str, TableVersion] = {}
     tables: dict[str, TableCounts] = {}
 
 
@@ -153,10 +164,14 @@ class Found(NamedTuple):
 
 
 class Wanted(NamedTuple):
-    """A derived table that a plan is to have: the captured table, and the kind."""
+    """A derived table that a plan is to have: the captured table, and the kind.
+
+    An archive ``is_whole`` if others can be made of it.
+    """
 
     source: str
     kind: Kind = "current"
+    is_whole: bool = True
 
 
 Census = dict[str, dict[int, Found]]
@@ -182,11 +197,14 @@ def require_same_log(plan: Plan, state: LogState) -> None:
 
 
 _DONE: Final[dict[str, object]] = {"ends": (), "rebuilds": False, "gap": None, "replay": None}
-"""What of a table's plan is that plan's alone."""
+"""What of a table's plan is over once it is applied."""
 
 
 def goes_on(plan: Plan, outcome: Outcome) -> dict[str, TablePlan]:
-    """Where each table of a finished plan goes on: nothing to read yet, if it was applied."""
+    """Where each table of a finished plan goes on: nothing to read yet, if it was applied.
+
+    One that failed stays where it was, and one that isn't there yet begins as if never planned.
+    """
     return {
         name: table.model_copy(
             update={
@@ -194,7 +212,7 @@ def goes_on(plan: Plan, outcome: Outcome) -> dict[str, TablePlan]:
                 "next": table.start,
                 "events": 0,
                 "truncated": None,
-                **_DONE,
+                "ends": (),
             }
             if name in outcome.failed
             else {
@@ -211,6 +229,7 @@ def goes_on(plan: Plan, outcome: Outcome) -> dict[str, TablePlan]:
             }
         )
         for name, table in plan.tables.items()
+        if table.base or name not in outcome.failed
     }
 
 
@@ -227,10 +246,17 @@ def snapshot_position(table: TableState) -> Position:
 def proposed(
     before: dict[str, TablePlan], state: LogState, wanted: Mapping[str, Wanted]
 ) -> dict[str, TablePlan]:
-    """The wanted tables with all that is new for them, before anybody has looked at the records."""
-    tables = {name: table for name, table in before.items() if table.base}
+    """The wanted tables with all that is new for them, before anybody has looked at the records.
+
+    Others wait where they are.
+    """
+    tables = {
+        name: table.model_copy(update={"end": table.start, "next": table.start, "waits": True})
+        for name, table in before.items()
+        if table.base
+    }
     now_ms = int(time.time() * 1000)
-    for name, (source, kind) in wanted.items():
+    for name, (source, kind, is_whole) in wanted.items():
         table = state.tables[source]
         if not ready(table, state.progress.cut) or source not in state.schemas:
             continue  # older daemons told the schema with a table's first row
@@ -258,10 +284,31 @@ def proposed(
             kind=kind,
             first_version=last.first_version if last and last.base else newest,
             seen=last.seen if last else {},
-            gapped=last.gapped if last else False,
+            gapped=(last.gapped if last else False) or not is_whole,
+            rebuilds=last.rebuilds if last else False,
+            gap=last.gap if last else None,
             snapshot_ms=table.begun_ms,
         )
     return tables
+
+
+def changed(
+    before: Mapping[str, TablePlan], wanted: Mapping[str, Wanted]
+) -> dict[str, ConfigError]:
+    """Tables that are wanted as something else than they are, and why that isn't possible."""
+    return {
+        name: ConfigError(
+            f"{name} is made of {table.source or name}, kind {table.kind}, and isn't to be made of "
+            f"{one.source}, kind {one.kind}",
+            where="[[lakehouse.tables]]",
+            remedy="give the other one another name, or remove this one's Delta table and run once "
+            "without it",
+        )
+        for name, one in wanted.items()
+        if (table := before.get(name)) is not None
+        and table.base
+        and (table.source or name, table.kind) != (one.source, one.kind)
+    }
 
 
 def _made_anew(what: str, where: str) -> LogForgottenError:

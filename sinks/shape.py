@@ -61,7 +61,7 @@ class Shape:
         return [
             one.name
             for one in self.fields
-            if any(can_be_absent(source) for source in one.sources.values())
+            if not one.nulled and any(can_be_absent(source) for source in one.sources.values())
         ]
 
 
@@ -71,14 +71,28 @@ def plain(versions: Sequence[TableSchema], reserved: Collection[str]) -> Shape:
 
 
 def shape(
-    versions: Sequence[TableSchema], first: int, wishes: Wishes, reserved: Collection[str]
+    versions: Sequence[TableSchema],
+    first: int,
+    wishes: Wishes,
+    reserved: Collection[str],
+    *,
+    by_key: bool = True,
 ) -> Shape:
     """The derived columns of a table that was begun with version ``first``.
 
     ``reserved`` are names that its columns can't have. Raises SinkError where the key has become
-    other columns, or a type another one that doesn't fit, or a wish is about no column.
+    other columns, or a type another one that doesn't fit, or a wish is about no column, or hides
+    the key of rows that are told apart ``by_key``.
     """
     newest = versions[-1]
+    hidden = {*wishes.exclude, *wishes.nulled, *wishes.unfit_is_null}
+    lost = [column.name for column in newest.key if column.name in hidden]
+    if by_key and lost:
+        raise SinkError(
+            f"the key's columns can't be left out, or be null: {', '.join(lost)}",
+            where=f"table {newest.name}",
+            remedy="keep them, or have them hashed; a table of kind changes may do without",
+        )
     known = {column.name for version in versions for column in version.columns}
     if strange := sorted(wishes.named() - known):
         raise SinkError(

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 
 from cdc.errors import ExitCode, MillraceError
-from sinks.plan import TableCounts
+from sinks.plan import TableCounts, TableVersion
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,7 +15,7 @@ class TableResult:
     inserted: int = 0
     updated: int = 0
     deleted: int = 0
-    version: int | None = None
+    version: TableVersion | None = None
     seconds: float = 0.0
     error: MillraceError | None = None
     rebuilt: bool = False

@@ -19,6 +19,7 @@ from cdc.records.position import INDEX_MAX, Position
 from sinks.latest import lost
 from sinks.names import (
     ABSENT,
+    CREATED,
     DELETE,
     END,
     FILLED,
@@ -80,6 +81,7 @@ def _as_changes(standing: DataFrame, shape: Shape) -> DataFrame:
         none.alias(ABSENT),
         none.alias(FILLED),
         F.col(VALID_FROM).alias(TIME),
+        F.lit(False).alias(CREATED),
     )
 
 
@@ -94,9 +96,15 @@ def _with_ends(rows: DataFrame, shape: Shape, ends: Ends) -> DataFrame:
         [(str(place), time_us, _begins_snapshot(place)) for place, time_us in ends],
         "place string, time_us bigint, begins boolean",
     )
-    keys = rows.groupBy(*map(quoted, shape.keys)).agg(F.max(POSITION).alias("newest"))
-    told = F.col("begins") & (F.col("newest") > F.col("place"))
-    deletes = keys.join(F.broadcast(places), ~told, "inner").select(
+    behind = F.col("begins") & (F.col(POSITION) > F.col("place"))
+    first = F.min_by(CREATED, F.when(behind, F.col(POSITION)))
+    keys = (
+        rows.crossJoin(F.broadcast(places))
+        .groupBy(*map(quoted, shape.keys), "place", "time_us")
+        .agg(first.alias("is_new"))
+        .where(F.coalesce("is_new", F.lit(True)))
+    )
+    deletes = keys.select(
         *(
             F.col(quoted(one.name)) if one.name in shape.keys else _null(one.type).alias(one.name)
             for one in shape.fields
@@ -106,6 +114,7 @@ def _with_ends(rows: DataFrame, shape: Shape, ends: Ends) -> DataFrame:
         F.array().cast("array<string>").alias(ABSENT),
         F.array().cast("array<string>").alias(FILLED),
         F.timestamp_micros("time_us").alias(TIME),
+        F.lit(False).alias(CREATED),
     )
     return rows.unionByName(deletes)
 
@@ -169,13 +178,14 @@ def _filled_in(rows: DataFrame, shape: Shape, *, behind_gap: bool) -> DataFrame:
 
 def _last_known(name: str, life: WindowSpec) -> SparkColumn:
     """The newest exact value that a row has had in this life, else the newest filled one."""
-    value = F.struct(F.col(quoted(name)).alias("value"))
+    value = F.struct(F.col(quoted(name)).alias("value"), F.col(POSITION).alias("position"))
     here = F.col(OP) != DELETE
     filled = F.array_contains(FILLED, name)
     exact = F.when(here & ~F.array_contains(ABSENT, name) & ~filled, value)
     known = F.last(exact, ignorenulls=True).over(life)
     read = F.last(F.when(here & filled, value), ignorenulls=True).over(life)
-    return F.coalesce(known, read)
+    stale = known["value"].isNull() & (read["position"] > known["position"])
+    return F.when(stale, read).otherwise(F.coalesce(known, read))
 
 
 def _one_per_commit(rows: DataFrame, shape: Shape) -> DataFrame:

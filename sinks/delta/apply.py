@@ -19,7 +19,7 @@ from sinks.delta.changes import write_changes
 from sinks.delta.commit import Rows, commit
 from sinks.delta.current import merge, write_new
 from sinks.delta.evolution import first_line
-from sinks.delta.history import merge_history, write_new_history
+from sinks.delta.history import Gap, merge_history, write_new_history
 from sinks.delta.table import DeltaTarget
 from sinks.latest import latest, within
 from sinks.names import LOST
@@ -43,17 +43,26 @@ def apply_table(
     """
     derived = target.derived
     keyed = bool(versions[-1].key)
-    _require_fitting(target, table, keyed=keyed)
-    columns = shape(versions, table.first_version, derived.wishes, derived.reserved)
-    raw = (
-        read_raw(target.spark, kafka, {table.topic: table.start}, {table.topic: table.end})
-        .transform(lambda records: _applicable(records, table, plan, keyed=keyed))
-        .transform(lambda records: with_values(records, kafka, table, plan))
+    _require_fitting(target, keyed=keyed)
+    columns = shape(
+        versions,
+        table.first_version,
+        derived.wishes,
+        derived.reserved,
+        by_key=derived.kind != "changes",
+    )
+    log = read_raw(target.spark, kafka, {table.topic: table.start}, {table.topic: table.end})
+    raw = log.transform(lambda records: _applicable(records, table, plan, keyed=keyed)).transform(
+        lambda records: with_values(records, kafka, table, plan)
     )
     if table.replay is not None and archive is not None:
         raw = _behind(raw, read_archive(target.spark, archive, table.replay, table.topic), table)
     return commit(
-        target, plan.run, table.base, columns, lambda: _write(target, raw, columns, table, plan)
+        target,
+        plan.run,
+        table.base,
+        columns,
+        lambda: _write(target, log, raw, columns, table, plan),
     )
 
 
@@ -67,14 +76,8 @@ def _behind(raw: DataFrame, archived: DataFrame, table: TablePlan) -> DataFrame:
     return archived.unionByName(unseen(raw, table.replay))
 
 
-def _require_fitting(target: DeltaTarget, table: TablePlan, *, keyed: bool) -> None:
+def _require_fitting(target: DeltaTarget, *, keyed: bool) -> None:
     derived = target.derived
-    if table.kind != derived.kind:
-        raise ConfigError(
-            f"{derived.name} is a table of kind {table.kind}, and isn't to be {derived.kind}",
-            where="[[lakehouse.tables]]",
-            remedy="give the other kind another name, or remove the table",
-        )
     if not keyed and (derived.kind == "history" or derived.marks_deletes):
         raise ConfigError(
             f"{derived.source} has no key, by which a row could be followed",
@@ -93,22 +96,35 @@ def _applicable(raw: DataFrame, table: TablePlan, plan: Plan, *, keyed: bool) ->
 
 
 def _write(
-    target: DeltaTarget, raw: DataFrame, columns: Shape, table: TablePlan, plan: Plan
+    target: DeltaTarget,
+    log: DataFrame,
+    raw: DataFrame,
+    columns: Shape,
+    table: TablePlan,
+    plan: Plan,
 ) -> Rows:
-    new = not table.base
     if table.kind == "changes":
         return write_changes(target, raw, columns, table)
     if table.kind == "history":
         changes = parse(raw, columns, timed=True)
-        write = write_new_history if new else merge_history
-        return write(target, changes, columns, table, plan)
-    if not columns.keys:
-        images = parse_images(raw, columns)
-        if new:
-            return write_new_bag(target, images, columns)
-        return merge_bag(target, images, columns, table.truncated)
+        if not table.base:
+            return write_new_history(target, changes, columns, table)
+        whole = None if table.gap is None else within(log, None, plan.cut, None, keyed=True)
+        gap = None if whole is None else Gap(parse(whole, columns), plan.ts_ms)
+        return merge_history(target, changes, columns, table, gap)
+    if columns.keys:
+        return _write_rows(target, raw, columns, table, plan)
+    images = parse_images(raw, columns)
+    if not table.base:
+        return write_new_bag(target, images, columns)
+    return merge_bag(target, images, columns, table.truncated)
+
+
+def _write_rows(
+    target: DeltaTarget, raw: DataFrame, columns: Shape, table: TablePlan, plan: Plan
+) -> Rows:
     rows = latest(parse(raw, columns), columns)
-    if new:
+    if not table.base:
         return write_new(target, rows, columns)
     older = plan.cut if table.rebuilds else table.truncated
     return merge(target, rows, columns, older, rebuilds=table.rebuilds)

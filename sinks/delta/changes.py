@@ -16,7 +16,7 @@ from cdc.records.topics import TRUNCATE_KEY
 from sinks.delta.commit import Rows, create
 from sinks.delta.evolution import described
 from sinks.delta.table import DeltaTarget
-from sinks.names import OP, POSITION, TIME, quoted
+from sinks.names import OP, POSITION, RAW_VALUE, TIME, quoted
 from sinks.parse import parse_events
 from sinks.plan import TablePlan
 from sinks.shape import Shape
@@ -28,7 +28,10 @@ _FIRST_PARTITION: Final = 0
 def write_changes(target: DeltaTarget, raw: DataFrame, shape: Shape, table: TablePlan) -> Rows:
     """Add the events to the table, or make it of them; inside of ``commit``."""
     once = _once(raw) if table.gap is None else _once_behind_a_gap(raw)
-    events = parse_events(once, shape, records=target.derived.keeps_records)
+    keeps = target.derived.keeps_records
+    if table.base:  # one that has begun without the records goes on so
+        keeps = keeps and RAW_VALUE in target.columns().names
+    events = parse_events(once, shape, records=keeps)
     own = [name for name in events.columns if name not in shape.names]
     rows = events.select(*described(shape), *map(quoted, own))
     if table.gap is not None:

@@ -14,6 +14,7 @@ from pyspark.sql import DataFrame
 from cdc.errors import SinkError
 from sinks.delta.evolution import cluster, creation_properties, evolve
 from sinks.delta.table import DeltaTarget
+from sinks.plan import TableVersion
 from sinks.shape import Shape
 
 ATTEMPTS_MAX: Final = 5
@@ -26,7 +27,7 @@ class Rows(NamedTuple):
     inserted: int = 0
     updated: int = 0
     deleted: int = 0
-    version: int | None = None
+    version: TableVersion | None = None
 
 
 def create(target: DeltaTarget, rows: DataFrame, shape: Shape) -> Rows:
@@ -64,7 +65,7 @@ def commit(
     for attempt in range(1, ATTEMPTS_MAX + 1):
         there = target.applied() if target.exists() else None
         if there is not None and there.run == run:
-            return Rows(version=there.version)
+            return Rows(version=there.at)
         if (there.run if there else 0) != base or (there is None) != (base == 0):
             raise _foreign(target, there.run if there else None, base)
         if base:
@@ -85,7 +86,7 @@ def commit(
             raise _foreign(target, after.run, run)
         if not base:
             cluster(target)
-        return rows._replace(version=after.version)
+        return rows._replace(version=after.at)
     raise AssertionError("the last attempt returns or raises")
 
 

@@ -120,11 +120,14 @@ def _complete(*, marks: bool, rebuilds: bool) -> SparkColumn:
 
 
 def _unless_unchanged(name: str, *, marks: bool) -> SparkColumn:
-    """The row's own value where the change left it as it was, whether it was filled or not."""
+    """The row's own value where the change left it as it was, whether it was filled or not.
+
+    But not its null, which it has of before the column was there: what is left out is no null.
+    """
     unchanged = F.array_contains(source(ABSENT), name) | F.array_contains(source(FILLED), name)
     if marks:
         unchanged &= ~F.coalesce(stored(DELETED), F.lit(False))
-    return F.when(unchanged, stored(name)).otherwise(source(name))
+    return F.when(unchanged, F.coalesce(stored(name), source(name))).otherwise(source(name))
 
 
 def _without_older(

@@ -15,7 +15,7 @@ from cdc.errors import ConfigError, SinkError
 from cdc.records.position import Lsn, Position
 from cdc.records.state import PositionField
 from sinks.delta.plans import Plans
-from sinks.plan import TableCounts
+from sinks.plan import TableCounts, TableVersion
 
 _RUN: Final = re.compile(r"\d{1,18}")
 
@@ -36,7 +36,7 @@ class Cut(BaseModel):
     committed_us: int
     applied_ms: int
     seconds: float
-    versions: dict[str, int]
+    versions: dict[str, TableVersion]
     missing: list[str]
     tables: dict[str, TableCounts]
 
@@ -96,7 +96,7 @@ def cut_at(found: Sequence[Cut], at: str) -> Cut:
         late = int(at) > newest.run
     elif (place := _position(at, newest.position.epoch)) is not None:
         upto = [cut for cut in found if cut.position <= place]
-        late = place > newest.position
+        late = (place.epoch, place.commit_lsn) > newest.position[:2]
     else:
         moment_us = _moment_us(at)
         upto = [cut for cut in found if cut.committed_us <= moment_us]

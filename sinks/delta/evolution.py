@@ -24,6 +24,12 @@ _NOT_IN_PARQUET: Final = re.compile(r"[ ,;{}()\n\t=]")
 _NAME_MAPPING: Final = {"delta.columnMapping.mode": "name"}
 _COLUMNS_WITH_STATISTICS: Final = 32
 """So many columns, the first ones, have statistics by Delta's default."""
+_WITH_STATISTICS: Final = (
+    "smallint", "int", "bigint", "float", "double", "decimal", "date", "timestamp", "string",
+)  # fmt: skip
+"""Types of which Delta keeps the least and the greatest value."""
+_MARGIN_HOURS: Final = 1
+"""A run that meets a compaction still stands at the version from before it."""
 _LOG_HOURS: Final = 30 * 24
 _BETWEEN: Final = "_millrace_renamed_"
 """Opens the name that a column has while it is renamed to one that another column still has."""
@@ -44,16 +50,23 @@ def _statistics(target: DeltaTarget, shape: Shape) -> dict[str, str]:
     """Of which columns Delta keeps the least and greatest value, if not of the first ones."""
     if len(shape.names) + len(target.derived.reserved) <= _COLUMNS_WITH_STATISTICS:
         return {}
-    first = [*shape.keys, *(name for name in shape.names if name not in shape.keys)]
-    kept = [POSITION, *([END] if target.derived.kind == "history" else [])]
-    listed = [*kept, *first[: _COLUMNS_WITH_STATISTICS - len(kept)]]
-    return {"delta.dataSkippingStatsColumns": ",".join(map(quoted, listed))}
+    options = target.derived.options
+    able = [
+        one.name
+        for one in shape.fields
+        if one.type.startswith(_WITH_STATISTICS) and one.name not in options.partition
+    ]
+    own = [POSITION, *([END] if target.derived.kind == "history" else [])]
+    first = dict.fromkeys([*own, *options.cluster, *shape.keys, *able])
+    listed = [name for name in first if name in able or name in own]
+    kept = listed[:_COLUMNS_WITH_STATISTICS]
+    return {"delta.dataSkippingStatsColumns": ",".join(map(quoted, kept))}
 
 
 def retention_properties(keep: timedelta) -> dict[str, str]:
     """What keeps every version readable for so long; Delta's own defaults are 7 and 30 days."""
-    hours = math.ceil(keep / timedelta(hours=1))
-    return {  # in this order: the first must never be less than the second
+    hours = math.ceil(keep / timedelta(hours=1)) + _MARGIN_HOURS
+    return {
         "delta.logRetentionDuration": f"interval {max(hours, _LOG_HOURS)} hours",
         "delta.deletedFileRetentionDuration": f"interval {hours} hours",
     }
@@ -78,14 +91,13 @@ def evolve(target: DeltaTarget, shape: Shape) -> None:
 
     Columns that the source has dropped stay.
     """
+    _require_same_deletes(target)
     try:
         _rename(target, shape)
         there = {field.name.lower(): field.dataType.simpleString() for field in target.columns()}
         added = [one for one in shape.fields if one.name.lower() not in there]
         if added:
             _add(target, added)
-        if target.derived.marks_deletes and DELETED not in there:
-            target.spark.sql(f"ALTER TABLE {target.sql_name} ADD COLUMNS ({DELETED} boolean)")
         for one in shape.fields:
             if there.get(one.name.lower(), one.type) != one.type:
                 _widen(target, one)
@@ -96,6 +108,17 @@ def evolve(target: DeltaTarget, shape: Shape) -> None:
             where=target.name,
             remedy="remove the Delta table, so that the next run rebuilds it from the log",
         ) from None
+
+
+def _require_same_deletes(target: DeltaTarget) -> None:
+    derived = target.derived
+    marked = DELETED in target.columns().names
+    if derived.kind == "current" and marked != derived.marks_deletes:
+        raise SinkError(
+            f"the table was begun with deletes = {'mark' if marked else 'remove'}",
+            where=target.name,
+            remedy="leave it so, or remove the Delta table, so that the next run rebuilds it",
+        )
 
 
 def cluster(target: DeltaTarget) -> None:
@@ -184,5 +207,6 @@ def _widen(target: DeltaTarget, one: Field) -> None:
 
 def set_properties(target: DeltaTarget, properties: dict[str, str]) -> None:
     """Have the table's properties be these."""
-    for name, value in properties.items():
-        target.spark.sql(f"ALTER TABLE {target.sql_name} SET TBLPROPERTIES ('{name}' = '{value}')")
+    if properties:
+        listed = ", ".join(f"'{name}' = '{value}'" for name, value in properties.items())
+        target.spark.sql(f"ALTER TABLE {target.sql_name} SET TBLPROPERTIES ({listed})")

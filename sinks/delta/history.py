@@ -4,25 +4,43 @@ A version is found again by its key and the position at which it began, so what 
 changes nothing.
 """
 
+from typing import NamedTuple
+
 from delta.tables import DeltaTable
 from pyspark.sql import Column as SparkColumn
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 (as everybody calls it)
 
+from cdc.records.position import Position
 from sinks.delta.commit import Rows, create, execute
 from sinks.delta.current import same_key, source, stored
 from sinks.delta.evolution import described
 from sinks.delta.table import DeltaTarget
-from sinks.names import END, IS_CURRENT, POSITION, VALID_FROM, VALID_TO, quoted
-from sinks.plan import Plan, TablePlan
+from sinks.names import END, IS_CURRENT, OP, POSITION, UPSERT, VALID_FROM, VALID_TO, quoted
+from sinks.plan import TablePlan
 from sinks.shape import Shape
 from sinks.versions import versions, whole
 
 _OWN = (POSITION, VALID_FROM, VALID_TO, END, IS_CURRENT)
 
 
+class Gap(NamedTuple):
+    """What a log that has forgotten changes still tells: all of it, and when that was seen."""
+
+    log: DataFrame
+    seen_ms: int
+
+    def alive(self, shape: Shape, truncated: Position | None) -> DataFrame:
+        """The keys that the log has a row of."""
+        rows = self.log.groupBy(*map(quoted, shape.keys)).agg(
+            F.max_by(OP, POSITION).alias(OP), F.max(POSITION).alias(POSITION)
+        )
+        newer = F.lit(True) if truncated is None else F.col(POSITION) > str(truncated)
+        return rows.where((F.col(OP) == UPSERT) & newer).select(*map(quoted, shape.keys))
+
+
 def write_new_history(
-    target: DeltaTarget, changes: DataFrame, shape: Shape, table: TablePlan, _plan: Plan
+    target: DeltaTarget, changes: DataFrame, shape: Shape, table: TablePlan
 ) -> Rows:
     """Create the Delta table with all versions; inside of ``commit``."""
     rows = versions(whole(changes), None, shape, table.ends)
@@ -30,14 +48,20 @@ def write_new_history(
 
 
 def merge_history(
-    target: DeltaTarget, changes: DataFrame, shape: Shape, table: TablePlan, plan: Plan
+    target: DeltaTarget, changes: DataFrame, shape: Shape, table: TablePlan, gap: Gap | None
 ) -> Rows:
-    """End versions, and add new ones; inside of ``commit``."""
+    """End versions, and add new ones; inside of ``commit``.
+
+    Behind a ``gap``, rows that the log doesn't have went away in between.
+    """
     into = DeltaTable.forPath(target.spark, target.path)
     keys = changes.select(*map(quoted, shape.keys)).distinct()
+    ends = list(table.ends)
+    if gap is not None and table.gap is not None:
+        keys = keys.union(gap.alive(shape, table.truncated)).distinct()
+        ends.append((table.gap, gap.seen_ms * 1000))
     standing = into.toDF().where(F.col(END).isNull()).join(keys, shape.keys, "left_semi")
-    behind_gap = table.gap is not None
-    rows = versions(whole(changes), standing, shape, table.ends, behind_gap=behind_gap)
+    rows = versions(whole(changes), standing, shape, table.ends, behind_gap=gap is not None)
     builder = (
         into.alias("t")
         .merge(
@@ -47,8 +71,6 @@ def merge_history(
         .whenMatchedUpdate(set={name: source(name) for name in (END, VALID_TO, IS_CURRENT)})
         .whenNotMatchedInsert(values={quoted(name): source(name) for name in (*shape.names, *_OWN)})
     )
-    # Behind a gap all of the log was read, so what it doesn't speak of went away in between.
-    ends = table.ends if table.gap is None else ((table.gap, plan.ts_ms * 1000), *table.ends)
     if ends:
         place, time_us = min(ends)
         ended: dict[str, str | SparkColumn] = {

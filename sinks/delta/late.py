@@ -11,9 +11,10 @@ from datetime import timedelta
 
 from cdc.errors import LogForgottenError
 from sinks.batch import Log, LogState, require_retained
+from sinks.delta.plans import Checked
 from sinks.derived import Derived
 from sinks.options import RunOptions
-from sinks.plan import Replay, TablePlan
+from sinks.plan import Replay, TablePlan, TableVersion
 
 
 @dataclass(slots=True)
@@ -31,19 +32,18 @@ def remembered(
     tables: dict[str, TablePlan],
     *,
     keep: timedelta,
-    checked_ms: int,
+    checked: Checked,
     options: RunOptions,
 ) -> Remembered:
-    """What becomes of each table; those that are refused stay where they are.
-
-    ``checked_ms`` is when a run last saw that there is nothing to do.
-    """
+    """What becomes of each table; those that are refused stay where they are."""
     found = Remembered(dict(tables))
     fresh_since_ms = (time.time() - keep.total_seconds()) * 1000
     for name, table in tables.items():
         if not (table.pending or not table.base):
             continue
-        fresh = not table.base or max(table.fresh_ms, checked_ms) >= fresh_since_ms
+        known = name if table.replay is None else table.replay.archive
+        begins = not table.base and table.replay is None
+        fresh = begins or max(table.fresh_ms, checked.fresh_ms(known)) >= fresh_since_ms
         try:
             _require_whole(log, state, name, table, keep, fresh=fresh)
         except LogForgottenError as error:
@@ -93,8 +93,7 @@ def _late(
 
 def replayed(
     tables: dict[str, TablePlan],
-    before: dict[str, TablePlan],
-    versions: dict[str, int],
+    versions: dict[str, TableVersion],
     derived: dict[str, Derived],
     state: LogState,
 ) -> dict[str, TablePlan]:
@@ -105,9 +104,10 @@ def replayed(
         if one.kind == "changes"
         and one.keeps_records
         and name in versions
-        and name in before
-        and before[name].base
-        and not before[name].gapped
+        and name in tables
+        and tables[name].base
+        and not tables[name].waits
+        and not tables[name].gapped
     }
 
     def from_archive(name: str, table: TablePlan) -> TablePlan:
@@ -118,14 +118,15 @@ def replayed(
         has_begun_late = any(state.starts[table.topic].values())
         if table.kind == "current" and not (retained and has_begun_late):
             return table  # the log has all of it
-        last = before[archive]
+        whole = tables[archive]
         replay = Replay(
             archive=archive,
-            version=versions[archive],
-            schema_version=last.schema_version,
-            after=last.after,
-            seen=last.seen,
+            version=versions[archive].version,
+            after=whole.after,
+            seen=whole.seen,
         )
-        return table.model_copy(update={"start": last.start, "replay": replay})
+        fresh_ms = whole.fresh_ms
+        update = {"start": whole.start, "replay": replay, "fresh_ms": fresh_ms}
+        return table.model_copy(update=update)
 
     return {name: from_archive(name, table) for name, table in tables.items()}

@@ -12,17 +12,29 @@ from pydantic import BaseModel
 
 from cdc.errors import BusyError
 from sinks.delta.files import Files
-from sinks.plan import Outcome, Plan, Stored, stored
+from sinks.plan import Outcome, Plan, Stored, TableVersion, stored
 
 _PLAN: Final = re.compile(r"(\d{20})\.json")
 _CHECKED: Final = "checked.json"
+_COMPACTED: Final = "compacted.json"
 
 
 class Checked(BaseModel):
-    """When a run last found nothing to do, and up to which cut the log had nothing then."""
+    """When a run last found nothing to do for these tables, and up to which cut."""
 
-    ts_ms: int
-    cut: str
+    ts_ms: int = 0
+    cut: str = ""
+    tables: list[str] = []
+
+    def fresh_ms(self, table: str) -> int:
+        """When nothing was to do for the table, as far as this tells (ms since 1970; 0: never)."""
+        return self.ts_ms if table in self.tables else 0
+
+
+class Compacted(BaseModel):
+    """Where compaction has left each table: the run that it has, and a version of it that lasts."""
+
+    tables: dict[str, tuple[int, TableVersion]] = {}
 
 
 class Plans:
@@ -65,15 +77,23 @@ class Plans:
         """Record that nothing of the plan is under way any more."""
         self._files.replace(_done_name(outcome.run), outcome.model_dump_json())
 
-    def checked_ms(self) -> int:
-        """When a run last found nothing to do (ms since 1970); 0: never."""
-        found = self._parse(Checked, _CHECKED)
-        return found.ts_ms if found else 0
+    def checked(self) -> Checked:
+        """When a run last found nothing to do."""
+        return self._parse(Checked, _CHECKED) or Checked()
 
-    def check(self, cut: str) -> None:
-        """Record that there is nothing to do now."""
-        found = Checked(ts_ms=int(time.time() * 1000), cut=cut)
+    def check(self, cut: str, tables: list[str]) -> None:
+        """Record that there is nothing to do now for these tables."""
+        found = Checked(ts_ms=int(time.time() * 1000), cut=cut, tables=tables)
         self._files.replace(_CHECKED, found.model_dump_json())
+
+    def compacted(self) -> Compacted:
+        """Where compaction has left the tables."""
+        return self._parse(Compacted, _COMPACTED) or Compacted()
+
+    def compact(self, tables: dict[str, tuple[int, TableVersion]]) -> None:
+        """Record where it has left some."""
+        found = Compacted(tables={**self.compacted().tables, **tables})
+        self._files.replace(_COMPACTED, found.model_dump_json())
 
     def forget(self, before_run: int) -> int:
         """Remove the plans with a lower number; the number of those that were."""

@@ -14,6 +14,7 @@ from cdc.errors import ConfigError, SinkError
 from cdc.records.schema import TableName
 from sinks.delta.cuts import Cut
 from sinks.delta.evolution import first_line
+from sinks.delta.table import DeltaTarget
 from sinks.derived import Derived
 from sinks.names import quoted
 
@@ -71,10 +72,11 @@ def _make_views(
     spark.sql(f"CREATE SCHEMA IF NOT EXISTS {_DEFAULT_SCHEMA}")
     for name, view in views.items():
         spark.sql(f"CREATE SCHEMA IF NOT EXISTS `{view.namespace}`")
-        if name not in cut.versions:
+        found = cut.versions.get(name)
+        if found is None or DeltaTarget(spark, "", derived[name]).applied().at.id != found.id:
             spark.sql(f"DROP VIEW IF EXISTS `{view.namespace}`.`{view.name}`")  # of another cut
             continue
-        version = f"delta.{quoted(derived[name].path)} VERSION AS OF {cut.versions[name]}"
+        version = f"delta.{quoted(derived[name].path)} VERSION AS OF {found.version}"
         # Names of letters and digits, and a quoted path: nothing that could end the statement.
         made = f"CREATE OR REPLACE VIEW `{view.namespace}`.`{view.name}` AS SELECT * FROM {version}"  # noqa: S608
         spark.sql(made)

@@ -26,8 +26,10 @@ from sinks.plan import (
     Outcome,
     Plan,
     TablePlan,
+    TableVersion,
     Truncates,
     Wanted,
+    changed,
     counted,
     goes_on,
     has_work,
@@ -119,6 +121,7 @@ class _Run:
                 outcome = self._finished(last, results)
             outcome = self._settled(last, outcome) if last and outcome else None
             before = goes_on(last, outcome) if last and outcome else {}
+            results += self._unusable(before, state)
             versions = outcome.versions if outcome else {}
             tables = self._proposed(before, versions, state)
             if (records_max := self._options.records_max) and to_read(tables) > records_max:
@@ -127,16 +130,36 @@ class _Run:
                 state = self._bounded(state, tables, records_max, reached)
                 tables = self._proposed(before, versions, state)
             if not has_work(tables):
-                self._plans.check(str(state.progress.cut))
+                asked = [name for name, table in tables.items() if not table.waits]
+                self._plans.check(str(state.progress.cut), asked)
                 return self._summary(last, results) if last and results else self._nothing()
             return self._new_run(log, state, last.run if last else 0, tables, results)
 
     def _proposed(
-        self, before: dict[str, TablePlan], versions: dict[str, int], state: LogState
+        self, before: dict[str, TablePlan], versions: dict[str, TableVersion], state: LogState
     ) -> dict[str, TablePlan]:
-        wanted = {name: Wanted(one.source, one.kind) for name, one in self._derived.items()}
-        tables = self._rebuilt(proposed(before, state, wanted), state)
-        return replayed(tables, before, versions, self._derived, state)
+        wanted = self._wanted()
+        usable = {name: wanted[name] for name in wanted.keys() - changed(before, wanted).keys()}
+        tables = self._rebuilt(proposed(before, state, usable), state)
+        return replayed(tables, versions, self._derived, state)
+
+    def _wanted(self) -> dict[str, Wanted]:
+        return {
+            name: Wanted(one.source, one.kind, one.keeps_records)
+            for name, one in self._derived.items()
+        }
+
+    def _unusable(self, before: dict[str, TablePlan], state: LogState) -> list[TableResult]:
+        """What the configuration, or the command, asks for in vain."""
+        for table in self._lakehouse.tables:
+            if table.source not in state.tables:
+                self._report(f"[[lakehouse.tables]]: {table.source} isn't captured (yet)")
+        if strange := sorted(self._options.accepted_gaps - self._derived.keys()):
+            raise ConfigError(
+                f"there is no derived table {', '.join(strange)}", where="--accept-gap"
+            )
+        errors = changed(before, self._wanted())
+        return [TableResult(name, error=error) for name, error in errors.items()]
 
     def _bounded(
         self,
@@ -173,7 +196,7 @@ class _Run:
             state,
             tables,
             keep=self._settings.log.keep,
-            checked_ms=self._plans.checked_ms(),
+            checked=self._plans.checked(),
             options=self._options,
         )
         refused = [TableResult(name, error=error) for name, error in found.refused.items()]
@@ -196,10 +219,12 @@ class _Run:
         before = self._plans.outcome_of(plan.run - 1)
         failed = {table.name: str(table.error) for table in results if table.error is not None}
         done = [table for table in results if table.error is None]
+        inherited = before.versions if before else {}
+        compacted = self._plans.compacted().tables
         versions = {
-            name: version
-            for name, version in (before.versions if before else {}).items()
-            if name in plan.tables and name not in failed
+            name: _as_compacted(inherited[name], table, compacted.get(name))
+            for name, table in plan.tables.items()
+            if name in inherited and name not in failed and not table.waits
         }
         versions |= {table.name: table.version for table in done if table.version is not None}
         outcome = Outcome(
@@ -222,7 +247,7 @@ class _Run:
                 continue
             target = self._target(name)
             if target.exists() and (applied := target.applied()).run == plan.run:
-                versions[name] = applied.version
+                versions[name] = applied.at
         failed = {name: why for name, why in outcome.failed.items() if name not in versions}
         if failed == outcome.failed:
             return outcome
@@ -254,6 +279,9 @@ class _Run:
                     "shown": None,
                     "base": 0,
                     "seen": {},
+                    "gapped": True,
+                    "rebuilds": False,
+                    "gap": None,
                     "first_version": table.schema_version,
                     "fresh_ms": int(time.time() * 1000),
                 }
@@ -277,7 +305,7 @@ class _Run:
                 keyed=bool(state.schemas[table.source or name][-1].key),
                 archived=self._archived(table),
             )
-            if table.pending or not table.base
+            if table.pending or not table.base or table.rebuilds
             else table
             for name, table in tables.items()
         }
@@ -328,14 +356,14 @@ class _Run:
         versions = [schema for schema in known if schema.version <= table.schema_version]
         try:
             with explained(name, self._settings.log.keep):
-                target = DeltaTarget(spark, self._prefix, self._wanted(name))
-                archive = self._wanted(table.replay.archive).path if table.replay else None
+                target = DeltaTarget(spark, self._prefix, self._configured(name))
+                archive = self._configured(table.replay.archive).path if table.replay else None
                 rows = apply_table(target, self._settings.kafka, table, plan, versions, archive)
         except MillraceError as error:
             return TableResult(name, table.events, error=error)
         return TableResult(name, table.events, *rows, rebuilt=table.rebuilds)
 
-    def _wanted(self, name: str) -> Derived:
+    def _configured(self, name: str) -> Derived:
         if name not in self._derived:
             raise ConfigError(
                 f"{name} is planned, and isn't wanted any more",
@@ -350,3 +378,12 @@ class _Run:
     def _summary(self, plan: Plan, results: list[TableResult]) -> RunSummary:
         seconds = time.monotonic() - self._started
         return RunSummary("lakehouse", plan.run, str(plan.cut.commit_lsn), seconds, results)
+
+
+def _as_compacted(
+    inherited: TableVersion, table: TablePlan, compacted: tuple[int, TableVersion] | None
+) -> TableVersion:
+    """The version of a table that nothing came for; where compaction has left it, if it has."""
+    if compacted is None or compacted[0] != table.base or compacted[1].id != inherited.id:
+        return inherited
+    return max(inherited, compacted[1], key=lambda one: one.version)

@@ -15,6 +15,7 @@ from pyspark.sql.types import StructType
 
 from sinks.derived import Derived
 from sinks.names import quoted
+from sinks.plan import TableVersion
 
 _TXN_ID: Final = "spark.databricks.delta.write.txnAppId"
 _TXN_VERSION: Final = "spark.databricks.delta.write.txnVersion"
@@ -24,7 +25,7 @@ class Applied(NamedTuple):
     """What a Delta table has: the run (0: none of ours has written to it), at which version."""
 
     run: int
-    version: int
+    at: TableVersion
 
 
 class DeltaTarget:
@@ -54,7 +55,8 @@ class DeltaTarget:
         https://github.com/delta-io/delta/blob/master/PROTOCOL.md#version-checksum-file
         """
         snapshot = self._snapshot()
-        return Applied(self._run_of(snapshot), int(snapshot.version()))
+        version = TableVersion(id=snapshot.metadata().id(), version=int(snapshot.version()))
+        return Applied(self._run_of(snapshot), version)
 
     def _run_of(self, snapshot: Any) -> int:
         checksum = snapshot.checksumOpt()

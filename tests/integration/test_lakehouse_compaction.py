@@ -10,7 +10,7 @@ from sinks.delta.query import query
 from sinks.delta.run import lakehouse_plans
 from sinks.derived import derived_tables
 from tests.fixtures.lakehouse import Lakehouse
-from tests.fixtures.spark import at, column
+from tests.fixtures.spark import at, column, table_schema
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
@@ -52,7 +52,32 @@ def test_compaction_makes_fewer_files_and_keeps_every_cut(lakehouse: Lakehouse) 
     assert [table.error for table in lakehouse.merge().tables] == [None]
 
 
-def test_what_no_cut_needs_any_more_is_removed(lakehouse: Lakehouse) -> None:
+def test_an_idle_tables_later_cuts_do_not_need_what_compaction_has_replaced(
+    lakehouse: Lakehouse,
+) -> None:
+    log = lakehouse.log(column("id", "int4", 1), column("n", "int4"))
+    idle = log.beside(table_schema(lakehouse.prefix, "idle", column("id", "int4", 1)))
+    log.row("r", at(10, 0), {"id": 0, "n": 0})
+    idle.row("r", at(10, 0), {"id": 0})
+    for each in (log, idle):
+        each.table(10)
+    log.reached(at(10, 0))
+    lakehouse.merge()
+    list(compact_lakehouse(lakehouse.settings, lambda: lakehouse.spark))
+    log.row("u", at(20), {"id": 0, "n": 1})
+    log.reached(at(20))
+    lakehouse.merge()
+    plans = lakehouse_plans(str(lakehouse.folder), lambda: lakehouse.spark)
+    before, after = cuts(plans)
+    left = plans.compacted().tables["public.idle"][1]
+    assert before.versions["public.idle"].version < left.version
+    assert after.versions["public.idle"] == left
+
+
+def test_what_no_cut_needs_any_more_is_removed(
+    lakehouse: Lakehouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sinks.delta.evolution._MARGIN_HOURS", 0)
     lakehouse.configure(keep="1h")
     log = lakehouse.log(column("id", "int4", 1), column("n", "int4"))
     log.row("r", at(10, 0), {"id": 0, "n": 0})
