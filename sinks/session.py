@@ -53,6 +53,14 @@ OWN_DRIVER: Final = {
     "spark.sql.warehouse.dir": f"{tempfile.gettempdir()}/millrace-warehouse",
     "spark.ui.showConsoleProgress": "false",
 }
+_FEW: Final = {
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.databricks.delta.merge.deletionVectors.persistent": "false",
+}
+_BYTES_FEW: Final = 32 << 20
 RECORDS_FEW: Final = 100_000
 """A run of fewer records is over before the JVM's best compiler has paid off."""
 # Its own room for code is a fifth without the best compiler: it would compile again and again.
@@ -71,6 +79,17 @@ _JAR_SETTINGS: Final = ("spark.jars", "spark.jars.packages", "spark.driver.extra
 _QUERY_ERRORS: Final = "DataFrameQueryContextLogger"
 """PySpark's logger of every failed query, as a page of JSON on stderr."""
 _REPOSITORY: Final = Path(__file__).resolve().parents[1]
+
+
+def tune(session: "SparkSession", records: int, table_bytes: int = 0) -> None:
+    """Fit a session's configuration to so many records, and the table that they go to.
+
+    For few, planning is most of the work: compiling what Spark generates, a job of its own for
+    each step, and deletion vectors take longer than what they save.
+    """
+    if records < RECORDS_FEW and table_bytes < _BYTES_FEW:
+        for name, value in _FEW.items():
+            session.conf.set(name, value)
 
 
 class Session(Protocol):

@@ -37,7 +37,7 @@ from sinks.plan import (
     require_same_log,
     to_read,
 )
-from sinks.session import Session
+from sinks.session import Session, tune
 from sinks.summary import RunSummary, TableResult
 
 if TYPE_CHECKING:
@@ -295,7 +295,9 @@ class _Run:
         from sinks.census import census
 
         pending = {name: table for name, table in tables.items() if table.pending}
-        spark = self._session(to_read(pending))
+        records = to_read(pending)
+        spark = self._session(records).newSession()
+        tune(spark, records)
         found = census(spark, self._settings.kafka, pending, state.progress.cut)
         return {
             name: counted(
@@ -357,6 +359,8 @@ class _Run:
         try:
             with explained(name, self._settings.log.keep):
                 target = DeltaTarget(spark, self._prefix, self._configured(name))
+                if table.replay is None:
+                    tune(spark, table.events, target.size_bytes())
                 archive = self._configured(table.replay.archive).path if table.replay else None
                 rows = apply_table(target, self._settings.kafka, table, plan, versions, archive)
         except MillraceError as error:

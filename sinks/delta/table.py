@@ -78,6 +78,10 @@ class DeltaTarget:
         """
         return DataFrame(self._snapshot().allFiles().toDF(), self.spark)
 
+    def size_bytes(self) -> int:
+        """How large its files are, those that it has now."""
+        return int(self._snapshot().sizeInBytes()) if self.exists() else 0
+
     def added(self) -> int:
         """How many rows the last commit added."""
         last = DeltaTable.forPath(self.spark, self.path).history(1).first()
