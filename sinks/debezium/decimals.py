@@ -82,12 +82,18 @@ def _signed(hexadecimal: SparkColumn) -> SparkColumn:
 
 
 def _halves(value: SparkColumn) -> SparkColumn:
-    """Up to 16 bytes → decimal(38,0); null where there are more, or the number has 39 digits."""
+    """Up to 16 bytes → decimal(38,0); null where there are more, or the number has 39 digits.
+
+    Below zero both halves are, or their sum would fit and the first of them wouldn't.
+    """
     hexadecimal = _padded(value, 32)
     high = _signed(F.substring(hexadecimal, 1, 16)).cast("decimal(19,0)")
     low = F.conv(F.substring(hexadecimal, 17, 16), 16, 10).cast("decimal(20,0)")
     unit = F.lit(str(1 << 64)).cast("decimal(20,0)")
-    return F.when(F.length(value) <= 16, F.try_add(F.try_multiply(high, unit), low))
+    below_zero = high < 0
+    above = F.when(below_zero, high + 1).otherwise(high).cast("decimal(19,0)")
+    rest = F.when(below_zero, low - unit).otherwise(low).cast("decimal(20,0)")
+    return F.when(F.length(value) <= 16, F.try_add(F.try_multiply(above, unit), rest))
 
 
 def _long(value: SparkColumn) -> SparkColumn:

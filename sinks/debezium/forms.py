@@ -70,6 +70,10 @@ _TYPE_OF_TYPE: Final = {
 }
 _VECTORS: Final = frozenset({"vector", "halfvec"})
 """Lists to Debezium, and one value to PostgreSQL."""
+_ARRAYS_LEFT_OUT: Final = frozenset(
+    {"money", "name", "interval", "varbit", "xml", "point", "refcursor"}
+)
+"""Elements whose arrays Debezium leaves out."""
 
 
 def column_of(name: str, schema: Schema, known: Column | None, key: int | None) -> Column:
@@ -111,9 +115,13 @@ def is_known(type_: str) -> bool:
 def form_of(column: Column, modes: ValueModes) -> Schema | None:
     """How Debezium writes the column's values; None where it leaves the column out."""
     if column.array:
+        if column.type in _ARRAYS_LEFT_OUT and not modes.lossless:
+            return None
         items = form_of(column.model_copy(update={"array": False}), modes)
         return None if items is None else Schema(Type.ARRAY, optional=True, items=items)
-    make = _FORMS.get(column.type)
+    # In an array Debezium doesn't look behind a domain's elements.
+    unknown = column.domain_elements and not modes.lossless
+    make = None if unknown else _FORMS.get(column.type)
     if make is not None:
         return make(column, modes)
     return _binary(column, modes) if modes.include_unknown else None
@@ -180,7 +188,9 @@ def _numeric(column: Column, modes: ValueModes) -> Schema:
         return _VARIABLE_SCALE
     parameters = {"scale": "2"}
     if declared is not None:
-        parameters = {"scale": str(declared[1]), "connect.decimal.precision": str(declared[0])}
+        # Debezium takes a negative scale for a large one.
+        scale = declared[1] if modes.lossless else declared[1] & 0x7FF
+        parameters = {"scale": str(scale), "connect.decimal.precision": str(declared[0])}
     return Schema(Type.BYTES, optional=True, name=DECIMAL, parameters=parameters)
 
 
