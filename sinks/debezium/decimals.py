@@ -61,7 +61,7 @@ def _pointed(unscaled: SparkColumn, scale: SparkColumn) -> SparkColumn:
     wide = F.lpad(digits, F.greatest(F.length(digits), scale + 1), F.lit("0"))
     split = F.length(wide) - scale
     return (
-        F.when(scale == 0, unscaled)
+        F.when((scale == 0) | ((scale < 0) & (unscaled == "0")), unscaled)
         .when(scale < 0, F.concat(unscaled, F.repeat(F.lit("0"), -scale)))
         .otherwise(
             F.concat(sign, F.substr(wide, F.lit(1), split), F.lit("."), F.substr(wide, split + 1))
