@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from functools import reduce
 from typing import Final, NamedTuple
 
+from pyspark.errors import AnalysisException
 from pyspark.sql import Column as SparkColumn
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 (as everybody calls it)
@@ -20,7 +21,6 @@ from sinks.debezium.records import AVRO, BODY, KEY, KEY_MARK, VALUE_MARK, opened
 
 LETTER: Final = "_millrace_letter"
 LSN: Final = "_millrace_lsn"
-_FAIL: Final = {"mode": "FAILFAST"}
 
 
 def enveloped(raw: DataFrame, topic: Described) -> DataFrame:
@@ -30,19 +30,7 @@ def enveloped(raw: DataFrame, topic: Described) -> DataFrame:
     own: it comes behind the last one that its connector had read then.
     """
     records = opened(raw, decimal_numbers=topic.reading.decimal_numbers)
-    decoded = records.withColumns(
-        {
-            _decoded(side, layout): F.when(
-                F.col(mark) == layout.mark, _from_avro(F.expr(f"substring({side}, 6)"), layout.text)
-            )
-            for side, mark, layouts in (
-                ("key", KEY_MARK, topic.keys),
-                ("value", VALUE_MARK, topic.values),
-            )
-            for layout in layouts
-            if layout.kind == "avro"
-        }
-    )
+    decoded = _with_avro(records, topic)
     sequence = _member(topic, "source", "sequence")
     return decoded.withColumns(
         {
@@ -54,6 +42,26 @@ def enveloped(raw: DataFrame, topic: Described) -> DataFrame:
             ),
         }
     )
+
+
+def _with_avro(records: DataFrame, topic: Described) -> DataFrame:
+    sides = (("key", KEY_MARK, topic.keys), ("value", VALUE_MARK, topic.values))
+    decoded = {
+        _decoded(side, layout): F.when(F.col(mark) == layout.mark, _from_avro(side, layout.text))
+        for side, mark, layouts in sides
+        for layout in layouts
+        if layout.kind == "avro"
+    }
+    try:
+        return records.withColumns(decoded)
+    except AnalysisException as error:
+        if "AVRO_NOT_LOADED" not in str(error):
+            raise
+        raise SparkMissingError(
+            "Spark's Avro decoder is not on its class path",
+            remedy="make setup, or give spark-submit --packages "
+            "org.apache.spark:spark-avro_2.13:4.2.0",
+        ) from None
 
 
 def is_truncate() -> SparkColumn:
@@ -118,17 +126,10 @@ def _decoded(side: str, layout: Layout) -> str:
     return f"{AVRO}_{side}_{layout.mark}"
 
 
-def _from_avro(value: SparkColumn, text: str) -> SparkColumn:
-    from pyspark.sql.avro.functions import from_avro
-
-    try:
-        return from_avro(value, text, _FAIL)
-    except TypeError:  # what PySpark makes of a class that isn't there
-        raise SparkMissingError(
-            "Spark's Avro decoder is not on its class path",
-            remedy="make setup, or give spark-submit --packages "
-            "org.apache.spark:spark-avro_2.13:4.2.0",
-        ) from None
+def _from_avro(side: str, text: str) -> SparkColumn:
+    """What stands behind the registry's id."""
+    mode = F.create_map(F.lit("mode"), F.lit("FAILFAST"))
+    return F.call_function("from_avro", F.expr(f"substring({side}, 6)"), F.lit(text), mode)
 
 
 class Choice(NamedTuple):
