@@ -4,7 +4,11 @@ Everything else is the same for both. In JSON a member is text (of a number, of 
 are base64; in Avro it has its type, and a struct's members go by their place.
 """
 
-from typing import Protocol
+import json
+from base64 import b64encode
+from functools import reduce
+from operator import or_
+from typing import Any, Protocol
 
 from pyspark.sql import Column as SparkColumn
 from pyspark.sql import functions as F  # noqa: N812 (as everybody calls it)
@@ -12,6 +16,7 @@ from pyspark.sql import functions as F  # noqa: N812 (as everybody calls it)
 from cdc.errors import SinkError
 from cdc.records.connect import Schema, Type
 from sinks.debezium.avro_schema import decimal_digits, member
+from sinks.debezium.decimals import bound
 
 
 class Carrier(Protocol):
@@ -33,8 +38,12 @@ class Carrier(Protocol):
         """Whether a Decimal comes as a number, and not as its bytes."""
         ...
 
-    def of_struct(self, value: SparkColumn, schema: Schema, name: str) -> SparkColumn:
-        """A struct's member."""
+    def scaled(self, value: SparkColumn, schema: Schema) -> SparkColumn:
+        """A number that brings its scale along: a struct of ``scale`` and ``value`` (bytes)."""
+        ...
+
+    def is_one_of(self, value: SparkColumn, schema: Schema, forms: list[Any]) -> SparkColumn:
+        """Whether a value is one of some texts, bytes, lists or maps."""
         ...
 
     def json(self, value: SparkColumn, schema: Schema) -> SparkColumn:
@@ -64,9 +73,16 @@ class Json:
         """By the converter's ``decimal.format``, which records don't tell."""
         return self._decimal_numbers
 
-    def of_struct(self, value: SparkColumn, schema: Schema, name: str) -> SparkColumn:  # noqa: ARG002
-        """By its name."""
-        return F.from_json(value, "map<string,string>")[name]
+    def scaled(self, value: SparkColumn, schema: Schema) -> SparkColumn:  # noqa: ARG002
+        """By their names."""
+        return bound(
+            F.from_json(value, "scale int, value string"),
+            lambda held: F.struct(held["scale"], self.binary(held["value"]).alias("value")),
+        )
+
+    def is_one_of(self, value: SparkColumn, schema: Schema, forms: list[Any]) -> SparkColumn:  # noqa: ARG002
+        """By their texts, which nobody has to parse for that."""
+        return value.isin(*(form if isinstance(form, str) else _compact(form) for form in forms))
 
     def json(self, value: SparkColumn, schema: Schema) -> SparkColumn:  # noqa: ARG002
         """As it is."""
@@ -92,13 +108,40 @@ class Avro:
         """Where Spark's own decimals have room."""
         return decimal_digits(schema) is not None
 
-    def of_struct(self, value: SparkColumn, schema: Schema, name: str) -> SparkColumn:
-        """By its place."""
-        return value[place_of(schema, name)]
+    def scaled(self, value: SparkColumn, schema: Schema) -> SparkColumn:
+        """By their places."""
+        members = (value[place_of(schema, name)].alias(name) for name in ("scale", "value"))
+        return F.struct(*members)
+
+    def is_one_of(self, value: SparkColumn, schema: Schema, forms: list[Any]) -> SparkColumn:
+        """By their values; maps, which Spark can't compare, by their JSON."""
+        if schema.type is Type.MAP:
+            return F.to_json(value).isin(*map(_compact, forms))
+        literals = (
+            F.array(*map(_literal, form)) if isinstance(form, list) else _literal(form)
+            for form in forms
+        )
+        return reduce(or_, (value == literal for literal in literals))
 
     def json(self, value: SparkColumn, schema: Schema) -> SparkColumn:
         """JSON with all members, by their own names."""
         return F.to_json(_named(value, schema), {"ignoreNullFields": "false"})
+
+
+def _literal(form: Any) -> SparkColumn:
+    return F.lit(bytearray(form) if isinstance(form, bytes) else form)
+
+
+def _compact(form: Any) -> str:
+    """JSON without spaces, as Jackson writes it; bytes are base64."""
+    if isinstance(form, bytes):
+        return b64encode(form).decode()
+    return json.dumps(
+        form,
+        ensure_ascii=False,
+        separators=(",", ":"),
+        default=lambda held: b64encode(held).decode(),
+    )
 
 
 def place_of(schema: Schema, name: str) -> str:

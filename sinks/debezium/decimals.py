@@ -26,8 +26,9 @@ def to_decimal(value: SparkColumn, precision: int, scale: int) -> SparkColumn:
     """Bytes → decimal(precision, scale); null where it has no room for them."""
     kind = f"decimal({precision},{scale})"
     if precision > _DIGITS_64_BITS or scale > _DIGITS_64_BITS:
-        return F.concat(_halves(value).cast("string"), F.lit(f"E-{scale}")).try_cast(kind)
-    number = F.when(F.length(value) <= 8, _signed(_padded(value, 16)))
+        digits = bound(F.hex(value), lambda held: _of_128_bits(held).cast("string"))
+        return F.concat(digits, F.lit(f"E-{scale}")).try_cast(kind)
+    number = F.when(F.length(value) <= 8, _of_64_bits(F.hex(value)))
     unscaled = number.try_cast("bigint").cast("decimal(19,0)")
     if scale == 0:
         return unscaled.try_cast(kind)
@@ -37,19 +38,19 @@ def to_decimal(value: SparkColumn, precision: int, scale: int) -> SparkColumn:
 
 def to_text(value: SparkColumn, scale: SparkColumn) -> SparkColumn:
     """Bytes and scale → the number as PostgreSQL writes it; null beyond ``BYTES_MAX``."""
-    unscaled = _bound(
-        value,
+    unscaled = bound(
+        F.hex(value),
         lambda held: F.coalesce(
-            F.when(F.length(held) <= 8, _signed(_padded(held, 16))),
-            F.when(F.length(held) <= 16, _halves(held).cast("string")),
-            F.when(F.length(held) <= BYTES_MAX, _long(held)),
+            F.when(F.length(held) <= 16, _of_64_bits(held)),
+            _of_128_bits(held).cast("string"),
+            F.when(F.length(held) <= 2 * BYTES_MAX, _long(held)),
         ),
     )
     number = F.struct(unscaled.alias("text"), scale.alias("scale"))
-    return _bound(number, lambda held: _pointed(held["text"], held["scale"]))
+    return bound(number, lambda held: _pointed(held["text"], held["scale"]))
 
 
-def _bound(value: SparkColumn, use: Callable[[SparkColumn], SparkColumn]) -> SparkColumn:
+def bound(value: SparkColumn, use: Callable[[SparkColumn], SparkColumn]) -> SparkColumn:
     """What a value is used for, which mentions it often: it is written, and computed, once."""
     return F.get(F.transform(F.array(value), use), F.lit(0))
 
@@ -69,42 +70,45 @@ def _pointed(unscaled: SparkColumn, scale: SparkColumn) -> SparkColumn:
     )
 
 
-def _padded(value: SparkColumn, digits: int) -> SparkColumn:
-    """Hexadecimal digits, with as many in front as the sign asks for."""
-    hexadecimal = F.hex(value)
-    below_zero = F.substring(hexadecimal, 1, 1) >= _NEGATIVE
-    return F.lpad(hexadecimal, digits, F.when(below_zero, F.lit("F")).otherwise(F.lit("0")))
+def _is_below_zero(hexadecimal: SparkColumn) -> SparkColumn:
+    return F.substring(hexadecimal, 1, 1) >= _NEGATIVE
 
 
-def _signed(hexadecimal: SparkColumn) -> SparkColumn:
-    """16 hexadecimal digits as the text of a signed number."""
-    return F.conv(hexadecimal, 16, -10)
+def _of_64_bits(hexadecimal: SparkColumn) -> SparkColumn:
+    """Up to 16 hexadecimal digits → the text of a signed number."""
+    fill = F.when(_is_below_zero(hexadecimal), F.lit("F")).otherwise(F.lit("0"))
+    return F.conv(F.lpad(hexadecimal, 16, fill), 16, -10)
 
 
-def _halves(value: SparkColumn) -> SparkColumn:
-    """Up to 16 bytes → decimal(38,0); null where there are more, or the number has 39 digits.
+def _of_128_bits(hexadecimal: SparkColumn) -> SparkColumn:
+    """Up to 32 hexadecimal digits → decimal(38,0); null where there are more, or 39 decimal ones.
 
-    Below zero both halves are, or their sum would fit and the first of them wouldn't.
+    A number below zero is minus that of its inverted bits, less one: both halves have one sign.
     """
-    hexadecimal = _padded(value, 32)
-    high = _signed(F.substring(hexadecimal, 1, 16)).cast("decimal(19,0)")
-    low = F.conv(F.substring(hexadecimal, 17, 16), 16, 10).cast("decimal(20,0)")
-    unit = F.lit(str(1 << 64)).cast("decimal(20,0)")
-    below_zero = high < 0
-    above = F.when(below_zero, high + 1).otherwise(high).cast("decimal(19,0)")
-    rest = F.when(below_zero, low - unit).otherwise(low).cast("decimal(20,0)")
-    return F.when(F.length(value) <= 16, F.try_add(F.try_multiply(above, unit), rest))
+
+    def magnitude(digits: SparkColumn) -> SparkColumn:
+        high = F.conv(F.substring(digits, 1, 16), 16, 10).cast("decimal(20,0)")
+        low = F.conv(F.substring(digits, 17, 16), 16, 10).cast("decimal(20,0)")
+        unit = F.lit(str(1 << 64)).cast("decimal(20,0)")
+        return F.try_add(F.try_multiply(high, unit), low)
+
+    digits = F.lpad(_magnitude(hexadecimal), 32, F.lit("0"))
+    found = F.when(F.length(hexadecimal) <= 32, bound(digits, magnitude))
+    # Not -found: Spark's own minus keeps 34 digits.
+    negative = F.try_subtract(F.lit(-1).cast("decimal(1,0)"), found)
+    return F.when(_is_below_zero(hexadecimal), negative).otherwise(found)
 
 
-def _long(value: SparkColumn) -> SparkColumn:
-    """Any number of bytes → the text of a signed number.
-
-    The magnitude of a number below zero is that of its inverted bits, plus one.
-    """
-    hexadecimal = F.hex(value)
-    below_zero = F.substring(hexadecimal, 1, 1) >= _NEGATIVE
+def _magnitude(hexadecimal: SparkColumn) -> SparkColumn:
+    """The bits, inverted if the number is below zero."""
     inverted = F.translate(hexadecimal, "0123456789ABCDEF", "FEDCBA9876543210")
-    magnitude = F.when(below_zero, inverted).otherwise(hexadecimal)
+    return F.when(_is_below_zero(hexadecimal), inverted).otherwise(hexadecimal)
+
+
+def _long(hexadecimal: SparkColumn) -> SparkColumn:
+    """Any number of hexadecimal digits → the text of a signed number."""
+    below_zero = _is_below_zero(hexadecimal)
+    magnitude = _magnitude(hexadecimal)
     steps = F.ceil(F.length(magnitude) / _STEP_DIGITS).cast("int")
     even = F.lpad(magnitude, steps * _STEP_DIGITS, F.lit("0"))
     pieces = F.transform(

@@ -5,10 +5,19 @@ One Spark job for all of them; what comes back to the driver is a row per topic 
 
 from typing import Literal, NamedTuple
 
+from pyspark.sql import Column as SparkColumn
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 (as everybody calls it)
 
-from sinks.debezium.records import KEY_MARK, KEY_SCHEMA, VALUE_MARK, VALUE_SCHEMA, kind, opened
+from sinks.debezium.records import (
+    KEY_MARK,
+    KEY_SCHEMA,
+    PLAIN,
+    VALUE_MARK,
+    VALUE_SCHEMA,
+    kind,
+    opened,
+)
 
 Kind = Literal["avro", "json", "plain"]
 
@@ -41,7 +50,7 @@ def discover(raw: DataFrame) -> list[Seen]:
         .agg(
             F.count(F.lit(1)).alias("events"),
             F.max(F.struct(F.unix_millis("timestamp").alias("ms"), "offset")).alias("last"),
-            F.first(KEY_SCHEMA).alias("key_text"),
+            F.first(F.coalesce(KEY_SCHEMA, _plain_key())).alias("key_text"),
             F.first(VALUE_SCHEMA).alias("value_text"),
         )
         .collect()
@@ -60,3 +69,8 @@ def discover(raw: DataFrame) -> list[Seen]:
         )
         for row in found
     ]
+
+
+def _plain_key() -> SparkColumn:
+    """The key itself, which names its members."""
+    return F.when(F.col(KEY_MARK) == PLAIN, F.col("key").cast("string"))

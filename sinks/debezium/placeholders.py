@@ -9,9 +9,9 @@ import base64
 import hashlib
 import json
 import uuid
+from typing import Any
 
 from pyspark.sql import Column as SparkColumn
-from pyspark.sql import functions as F  # noqa: N812 (as everybody calls it)
 
 from cdc.records.connect import Schema, Type
 from sinks.debezium.carriers import Carrier
@@ -23,32 +23,29 @@ def is_placeholder(
     schema: Schema, carrier: Carrier, value: SparkColumn, placeholder: bytes
 ) -> SparkColumn | None:
     """Whether a value is the placeholder; None where its type never has one."""
+    forms = placeholders(schema, placeholder)
+    return carrier.is_one_of(value, schema, forms) if forms else None
+
+
+def placeholders(schema: Schema, placeholder: bytes) -> list[Any]:
+    """What may stand in the place of a value with the schema; texts, bytes, lists and maps."""
     word = placeholder.decode(errors="replace")
     if schema.type is Type.STRING:
         of_hstore = json.dumps({word: word}, ensure_ascii=False, separators=(",", ":"))
-        return value.isin(word, base64.b64encode(placeholder).decode(), of_hstore)
+        return [word, base64.b64encode(placeholder).decode(), of_hstore]
     if schema.type is Type.BYTES and schema.name is None:
-        return carrier.binary(value) == F.lit(bytearray(placeholder))
+        return [placeholder]
     if schema.type is Type.MAP:
-        of_map = json.dumps({word: word}, ensure_ascii=False, separators=(",", ":"))
-        return carrier.json(value, schema) == of_map
+        return [{word: word}]
     if schema.type is Type.ARRAY and schema.name is None:
-        return _is_list(schema.of_items(), carrier, value, placeholder)
-    return None
+        return _lists(schema.of_items(), word, placeholder)
+    return []
 
 
-def _is_list(
-    items: Schema, carrier: Carrier, value: SparkColumn, placeholder: bytes
-) -> SparkColumn | None:
-    elements = carrier.elements(value)
+def _lists(items: Schema, word: str, placeholder: bytes) -> list[Any]:
     if items.type is Type.BYTES and items.name is None:
-        return (F.size(elements) == 1) & (
-            carrier.binary(F.get(elements, F.lit(0))) == F.lit(bytearray(placeholder))
-        )
+        return [[placeholder]]
     if items.type is Type.STRING:
         name = uuid.UUID(bytes=hashlib.md5(placeholder).digest(), version=3)  # noqa: S324
-        words = (placeholder.decode(errors="replace"), str(name))
-        return (F.size(elements) == 1) & F.get(elements, F.lit(0)).isin(*words)
-    if items.type in _INTEGERS:
-        return elements.cast("array<string>") == F.array(*(F.lit(str(one)) for one in placeholder))
-    return None
+        return [[word], [str(name)]]
+    return [list(placeholder)] if items.type in _INTEGERS else []

@@ -14,7 +14,7 @@ from cdc.modes import ValueModes
 from cdc.records.connect import DECIMAL, Schema, Type
 from cdc.records.schema import Column
 from sinks.debezium.carriers import Carrier
-from sinks.debezium.decimals import to_decimal, to_text
+from sinks.debezium.decimals import bound, to_decimal, to_text
 from sinks.debezium.forms import BITS, VARIABLE, is_array, is_known
 from sinks.types import DECIMAL_DIGITS_MAX, from_text, refuse, spark_type
 
@@ -65,8 +65,9 @@ def _number(column: Column, schema: Schema, carrier: Carrier, value: SparkColumn
     kind = spark_type(column)
     scale = int((schema.parameters or {}).get("scale", 0))
     if schema.name == VARIABLE:
-        unscaled = carrier.binary(carrier.of_struct(value, schema, "value"))
-        made = to_text(unscaled, carrier.of_struct(value, schema, "scale").cast("int"))
+        made = bound(
+            carrier.scaled(value, schema), lambda held: to_text(held["value"], held["scale"])
+        )
     elif carrier.is_decimal(schema):
         held = value.try_cast(f"decimal({DECIMAL_DIGITS_MAX},{scale})")
         made = held.cast("string") if kind == "string" else held

@@ -139,7 +139,7 @@ def test_truncates_in_avro(spark: "SparkSession") -> None:
     emptied = made_record(fields, op="t")._replace(key=None)
     assert emptied.value is not None
     emptied = emptied._replace(
-        value=emptied.value.replace(b'"after": {"id": 1, "v": "x"}', b'"after": null')
+        value=emptied.value.replace(b'"after":{"id":1,"v":"x"}', b'"after":null')
     )
     raw = frame(
         spark,
