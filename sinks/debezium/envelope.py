@@ -30,7 +30,7 @@ def enveloped(raw: DataFrame, topic: Described) -> DataFrame:
     own: it comes behind the last one that its connector had read then.
     """
     records = opened(raw, decimal_numbers=topic.reading.decimal_numbers)
-    decoded = _with_avro(records, topic)
+    decoded = with_avro(records, topic)
     sequence = _member(topic, "source", "sequence")
     return decoded.withColumns(
         {
@@ -44,7 +44,8 @@ def enveloped(raw: DataFrame, topic: Described) -> DataFrame:
     )
 
 
-def _with_avro(records: DataFrame, topic: Described) -> DataFrame:
+def with_avro(records: DataFrame, topic: Described) -> DataFrame:
+    """Opened records with what Avro says; raises SparkMissingError where Spark can't read it."""
     sides = (("key", KEY_MARK, topic.keys), ("value", VALUE_MARK, topic.values))
     decoded = {
         _decoded(side, layout): F.when(F.col(mark) == layout.mark, _from_avro(side, layout.text))

@@ -147,8 +147,8 @@ def _agree(schema: Schema, known: Column) -> bool:
     said = TYPE_OF_NAME.get(element.name or "")
     if element.name == BITS:
         return known.type == "bit"  # only then is it known how many there are
-    if element.name == DECIMAL:
-        return known.type == ("numeric" if _digits(element) else "money")
+    if element.name in {DECIMAL, VARIABLE}:
+        return False  # these say all that there is to say
     if said is not None:
         return known.type == said or (said, known.type) in {("json", "jsonb"), ("json", "hstore")}
     return known.type in _MAY_BE.get(element.type, ()) or (

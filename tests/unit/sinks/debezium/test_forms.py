@@ -158,6 +158,15 @@ def test_what_was_told_decides_what_a_schema_leaves_open(
     assert spark_type(column_of("c", schema, declared("c", text), None)) == kind
 
 
+def test_a_decimal_that_got_other_digits_has_them() -> None:
+    before = declared("c", "numeric(10,2)")
+    digits = {"scale": "3", "connect.decimal.precision": "12"}
+    wider = column_of("c", Schema(Type.BYTES, name=DECIMAL, parameters=digits), before, None)
+    free = Schema(Type.STRUCT, name="io.debezium.data.VariableScaleDecimal")
+    assert spark_type(wider) == "decimal(12,3)"
+    assert spark_type(column_of("c", free, before, None)) == "string"
+
+
 def test_a_schema_without_a_name_gets_that_of_the_type() -> None:
     told = declared("c", "timestamp(3)")
     assert agreed(Schema(Type.INT64), told, DEBEZIUM).name == "io.debezium.time.Timestamp"

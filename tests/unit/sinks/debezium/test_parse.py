@@ -5,9 +5,12 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from pyspark.errors import AnalysisException
 
+from cdc.errors import SparkMissingError
 from cdc.records.schema import TableSchema
 from sinks.debezium.described import Described
+from sinks.debezium.envelope import with_avro
 from sinks.debezium.parse import parse, parse_images
 from sinks.latest import latest
 from sinks.parse import ABSENT, COUNT, OP, POSITION, ROW
@@ -301,6 +304,21 @@ def test_a_topic_that_changed_from_json_to_avro(spark: "SparkSession") -> None:
     topic = described(raw, told=told, schema_of=registry.text_of)
     assert [row["v"] for row in rows(parse(raw, topic))] == ["plain", "x", "z"]
     assert [one.kind for one in topic.values] == ["plain", "json", "avro"]
+
+
+def test_avro_without_a_decoder_says_what_is_missing(
+    spark: "SparkSession", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def missing(*_arguments: object) -> object:
+        raise AnalysisException("[AVRO_NOT_LOADED_SQL_FUNCTIONS_UNUSABLE] Cannot call FROM_AVRO")
+
+    registry = MadeRegistry()
+    fields = {"id": ({"type": "int32"}, 1), "v": ({"type": "string"}, "x")}
+    raw = frame(spark, [as_avro(made_record(fields), registry)])
+    topic = described(raw, schema_of=registry.text_of)
+    monkeypatch.setattr("pyspark.sql.classic.dataframe.DataFrame.withColumns", missing)
+    with pytest.raises(SparkMissingError, match="Avro decoder"):
+        with_avro(raw, topic)
 
 
 BAD = {
