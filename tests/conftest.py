@@ -16,6 +16,7 @@ pytest_plugins = [
     "tests.fixtures.proxy",
     "tests.fixtures.spark",
     "tests.fixtures.lakehouse",
+    "tests.fixtures.debezium_topics",
     "tests.fixtures.pipeline",
     "tests.fixtures.refusals",
 ]

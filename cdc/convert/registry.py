@@ -1,4 +1,4 @@
-"""A subject and a schema → the schema's id, from a schema registry with Confluent's interface.
+"""A subject and a schema → the schema's id, and back, from a registry with Confluent's interface.
 
 Asked once per subject and schema: Confluent's client remembers what it was told. It waits briefly
 and tries again when the registry is busy or gone, but no longer than PostgreSQL waits for a sign of
@@ -63,6 +63,17 @@ class Registry:
         if found is None:
             raise RegistryError("the schema registry answers without an id", where=self._where)
         return found
+
+    def text_of(self, number: int) -> str:
+        """Return the Avro schema that has an id, for who reads what others have written."""
+        found = self._asked(f"of schema {number}", lambda: self._client.get_schema(number))
+        if found.schema_str is None or found.schema_type not in {None, "AVRO"} or found.references:
+            raise RegistryError(
+                f"schema {number} isn't an Avro schema that stands by itself",
+                where=self._where,
+                remedy="topics must be written with Confluent's AvroConverter",
+            )
+        return str(found.schema_str)
 
     def _register(self, subject: str, avro: Schema) -> int:
         try:

@@ -1,6 +1,7 @@
 """Avro through a real schema registry, read back by Confluent's own deserializer."""
 
 import datetime as dt
+import json
 import uuid
 from collections.abc import Mapping
 from decimal import Decimal
@@ -13,6 +14,7 @@ from confluent_kafka.schema_registry.avro import AvroDeserializer
 from confluent_kafka.serialization import MessageField, SerializationContext
 
 from cdc.convert.converters import Converters, converters
+from cdc.convert.registry import Registry
 from cdc.errors import ConfigError, ExitCode, RegistryError, RegistryUnreachableError
 from cdc.records.connect import DECIMAL, Field, Schema, SourceRecord, Type
 from deploy.local.certificates import Certificates
@@ -265,6 +267,17 @@ def test_the_right_password_over_tls_opens_the_registry(
     untrusted = refused(url, **{"basic.auth.user.info": "me:sesame"})
     assert isinstance(untrusted, RegistryUnreachableError)
     assert "certificate" in str(untrusted).lower()
+
+
+def test_a_schema_is_found_by_the_id_that_records_have(
+    registry: SchemaRegistry, topic: str
+) -> None:
+    wire = avro(registry)(row(topic, {"a": 1}, a=INT)).value
+    reader = Registry({"schema.registry.url": registry.url})
+    found = json.loads(reader.text_of(id_in(wire)))
+    assert (found["type"], found["fields"][0]["name"]) == ("record", "a")
+    with pytest.raises(RegistryError, match="HTTP 404"):
+        reader.text_of(2**30)
 
 
 def test_a_registry_that_is_not_there_can_be_waited_for() -> None:

@@ -1,0 +1,142 @@
+"""An Avro schema of the registry → Connect's schema, and the schema that Spark decodes it by.
+
+Confluent's AvroConverter puts what Avro can't say into ``connect.…`` properties; without them
+(``connect.meta.data=false``) Avro's own logical types are left. Spark finds members by their place
+(``f0``, ``f1`` …), since its names ignore case; nobody needs defaults, for a value is decoded by
+the schema that it was written with.
+https://docs.confluent.io/platform/current/schema-registry/connect.html
+"""
+
+import json
+from dataclasses import replace
+from typing import Any, Final, NamedTuple
+
+from cdc.errors import SinkError
+from cdc.records.connect import DECIMAL, Field, Schema, Type
+
+DIGITS_MAX: Final = 38
+"""Spark's decimals have no more; others stay bytes."""
+_PRIMITIVES: Final = {
+    "boolean": Type.BOOLEAN,
+    "int": Type.INT32,
+    "long": Type.INT64,
+    "float": Type.FLOAT,
+    "double": Type.DOUBLE,
+    "string": Type.STRING,
+    "bytes": Type.BYTES,
+}
+_CONNECT_TYPES: Final = {"int8": Type.INT8, "int16": Type.INT16}
+_LOGICAL: Final = {
+    "decimal": DECIMAL,
+    "date": "org.apache.kafka.connect.data.Date",
+    "time-millis": "org.apache.kafka.connect.data.Time",
+    "timestamp-millis": "org.apache.kafka.connect.data.Timestamp",
+}
+
+
+class AvroSchema(NamedTuple):
+    """A schema as Connect has it, and its text for Spark."""
+
+    schema: Schema
+    text: str
+
+
+def read_schema(text: str) -> AvroSchema:
+    """Read the registry's text of a schema; raises SinkError for one that Connect doesn't make."""
+    try:
+        schema, neutral = _Reader().read(json.loads(text))
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise SinkError(
+            f"an Avro schema isn't one of Kafka Connect's: {error!r}"[:400],
+            remedy="topics must be written by Debezium with Confluent's AvroConverter",
+        ) from None
+    return AvroSchema(schema, json.dumps(neutral))
+
+
+def member(place: int) -> str:
+    """What Spark calls a record's member."""
+    return f"f{place}"
+
+
+def decimal_digits(schema: Schema) -> tuple[int, int] | None:
+    """(precision, scale) of a Decimal that Spark decodes by itself."""
+    parameters = schema.parameters or {}
+    precision = int(parameters.get("connect.decimal.precision", 0))
+    scale = int(parameters.get("scale", 0))
+    if schema.name == DECIMAL and 0 <= scale <= precision <= DIGITS_MAX and precision:
+        return precision, scale
+    return None
+
+
+class _Reader:
+    """One schema in the reading: a record that was defined is named from then on."""
+
+    def __init__(self) -> None:
+        self._records: dict[str, tuple[Schema, str]] = {}
+
+    def read(self, avro: Any, namespace: str = "") -> tuple[Schema, Any]:
+        if isinstance(avro, list):
+            return self._union(avro, namespace)
+        if isinstance(avro, str):
+            avro = {"type": avro}
+        kind: Any = avro["type"]
+        if isinstance(kind, dict | list):
+            return self.read(kind, namespace)
+        if kind in _PRIMITIVES:
+            return _primitive(avro)
+        structured = {"record": self._record, "array": self._array, "map": self._map}.get(kind)
+        if structured is not None:
+            return structured(avro, namespace)
+        return self._records[kind if "." in kind or not namespace else f"{namespace}.{kind}"]
+
+    def _union(self, branches: list[Any], namespace: str) -> tuple[Schema, Any]:
+        (one,) = (branch for branch in branches if branch != "null")
+        schema, neutral = self.read(one, namespace)
+        union = ["null" if branch == "null" else neutral for branch in branches]
+        return replace(schema, optional="null" in branches), union
+
+    def _record(self, avro: dict[str, Any], namespace: str) -> tuple[Schema, Any]:
+        space = avro.get("namespace", namespace)
+        full = avro["name"] if "." in avro["name"] or not space else f"{space}.{avro['name']}"
+        fields, members = [], []
+        for place, one in enumerate(avro["fields"]):
+            schema, neutral = self.read(one["type"], full.rpartition(".")[0])
+            fields.append(Field(one["name"], schema))
+            members.append({"name": member(place), "type": neutral})
+        name = f"r{len(self._records)}"
+        made = _described(Schema(Type.STRUCT, fields=tuple(fields)), avro)
+        self._records[full] = (made, name)
+        return made, {"type": "record", "name": name, "fields": members}
+
+    def _array(self, avro: dict[str, Any], namespace: str) -> tuple[Schema, Any]:
+        items, neutral = self.read(avro["items"], namespace)
+        schema = _described(Schema(Type.ARRAY, items=items), avro)
+        return schema, {"type": "array", "items": neutral}
+
+    def _map(self, avro: dict[str, Any], namespace: str) -> tuple[Schema, Any]:
+        items, neutral = self.read(avro["values"], namespace)
+        schema = _described(Schema(Type.MAP, keys=Schema(Type.STRING), items=items), avro)
+        return schema, {"type": "map", "values": neutral}
+
+
+def _primitive(avro: dict[str, Any]) -> tuple[Schema, Any]:
+    schema = _described(Schema(_PRIMITIVES[avro["type"]]), avro)
+    digits = decimal_digits(schema)
+    if digits is None:
+        return schema, avro["type"]
+    precision, scale = digits
+    return schema, {
+        "type": "bytes", "logicalType": "decimal", "precision": precision, "scale": scale,
+    }  # fmt: skip
+
+
+def _described(schema: Schema, avro: dict[str, Any]) -> Schema:
+    """The schema with what the properties of the Avro one say of it."""
+    parameters = {name: str(value) for name, value in avro.get("connect.parameters", {}).items()}
+    name = avro.get("connect.name") or _LOGICAL.get(avro.get("logicalType", ""))
+    if name == DECIMAL:
+        parameters.setdefault("scale", str(avro.get("scale", 0)))
+        if "connect.parameters" not in avro:
+            parameters.setdefault("connect.decimal.precision", str(avro.get("precision", 0)))
+    kind = _CONNECT_TYPES.get(avro.get("connect.type", ""), schema.type)
+    return replace(schema, type=kind, name=name, parameters=parameters or None)

@@ -1,0 +1,164 @@
+"""What carries values: JSON's text or Avro's typed members → what a value's schema says of it.
+
+Everything else is the same for both. In JSON a member is text (of a number, of a list), and bytes
+are base64; in Avro it has its type, and a struct's members go by their place.
+"""
+
+import json
+from base64 import b64encode
+from functools import reduce
+from operator import or_
+from typing import Any, Protocol
+
+from pyspark.sql import Column as SparkColumn
+from pyspark.sql import functions as F  # noqa: N812 (as everybody calls it)
+
+from cdc.errors import SinkError
+from cdc.records.connect import Schema, Type
+from sinks.debezium.avro_schema import decimal_digits, member
+from sinks.debezium.decimals import bound
+
+
+class Carrier(Protocol):
+    """How values are taken out of a record."""
+
+    def text(self, value: SparkColumn) -> SparkColumn:
+        """A text, or a number's text."""
+        ...
+
+    def binary(self, value: SparkColumn) -> SparkColumn:
+        """Bytes."""
+        ...
+
+    def elements(self, value: SparkColumn) -> SparkColumn:
+        """A list's elements, each to be taken out by the same carrier."""
+        ...
+
+    def is_decimal(self, schema: Schema) -> bool:
+        """Whether a Decimal comes as a number, and not as its bytes."""
+        ...
+
+    def scaled(self, value: SparkColumn, schema: Schema) -> SparkColumn:
+        """A number that brings its scale along: a struct of ``scale`` and ``value`` (bytes)."""
+        ...
+
+    def is_one_of(self, value: SparkColumn, schema: Schema, forms: list[Any]) -> SparkColumn:
+        """Whether a value is one of some texts, bytes, lists or maps."""
+        ...
+
+    def json(self, value: SparkColumn, schema: Schema) -> SparkColumn:
+        """JSON of a struct, a map or a list."""
+        ...
+
+
+class Json:
+    """Texts out of ``from_json``; ``decimal_numbers``: Decimals are JSON's numbers."""
+
+    def __init__(self, *, decimal_numbers: bool = False) -> None:
+        self._decimal_numbers = decimal_numbers
+
+    def text(self, value: SparkColumn) -> SparkColumn:
+        """As it is."""
+        return value
+
+    def binary(self, value: SparkColumn) -> SparkColumn:
+        """Base64's bytes."""
+        return F.try_to_binary(value, F.lit("base64"))
+
+    def elements(self, value: SparkColumn) -> SparkColumn:
+        """Texts again."""
+        return F.from_json(value, "array<string>")
+
+    def is_decimal(self, schema: Schema) -> bool:  # noqa: ARG002 (the protocol's)
+        """By the converter's ``decimal.format``, which records don't tell."""
+        return self._decimal_numbers
+
+    def scaled(self, value: SparkColumn, schema: Schema) -> SparkColumn:  # noqa: ARG002
+        """By their names."""
+        return bound(
+            F.from_json(value, "scale int, value string"),
+            lambda held: F.struct(held["scale"], self.binary(held["value"]).alias("value")),
+        )
+
+    def is_one_of(self, value: SparkColumn, schema: Schema, forms: list[Any]) -> SparkColumn:  # noqa: ARG002
+        """By their texts, which nobody has to parse for that."""
+        return value.isin(*(form if isinstance(form, str) else _compact(form) for form in forms))
+
+    def json(self, value: SparkColumn, schema: Schema) -> SparkColumn:  # noqa: ARG002
+        """As it is."""
+        return value
+
+
+class Avro:
+    """Members as Spark's Avro decoder has them."""
+
+    def text(self, value: SparkColumn) -> SparkColumn:
+        """A number as text."""
+        return value.cast("string")
+
+    def binary(self, value: SparkColumn) -> SparkColumn:
+        """As they are."""
+        return value
+
+    def elements(self, value: SparkColumn) -> SparkColumn:
+        """As they are."""
+        return value
+
+    def is_decimal(self, schema: Schema) -> bool:
+        """Where Spark's own decimals have room."""
+        return decimal_digits(schema) is not None
+
+    def scaled(self, value: SparkColumn, schema: Schema) -> SparkColumn:
+        """By their places."""
+        members = (value[place_of(schema, name)].alias(name) for name in ("scale", "value"))
+        return F.struct(*members)
+
+    def is_one_of(self, value: SparkColumn, schema: Schema, forms: list[Any]) -> SparkColumn:
+        """By their values; maps, which Spark can't compare, by their JSON."""
+        if schema.type is Type.MAP:
+            return F.to_json(value).isin(*map(_compact, forms))
+        literals = (
+            F.array(*map(_literal, form)) if isinstance(form, list) else _literal(form)
+            for form in forms
+        )
+        return reduce(or_, (value == literal for literal in literals))
+
+    def json(self, value: SparkColumn, schema: Schema) -> SparkColumn:
+        """JSON with all members, by their own names."""
+        return F.to_json(_named(value, schema), {"ignoreNullFields": "false"})
+
+
+def _literal(form: Any) -> SparkColumn:
+    return F.lit(bytearray(form) if isinstance(form, bytes) else form)
+
+
+def _compact(form: Any) -> str:
+    """JSON without spaces, as Jackson writes it; bytes are base64."""
+    if isinstance(form, bytes):
+        return b64encode(form).decode()
+    return json.dumps(
+        form,
+        ensure_ascii=False,
+        separators=(",", ":"),
+        default=lambda held: b64encode(held).decode(),
+    )
+
+
+def place_of(schema: Schema, name: str) -> str:
+    """What Spark calls a struct's member in Avro; raises SinkError where there is none."""
+    for place, field in enumerate(schema.fields):
+        if field.name == name:
+            return member(place)
+    raise SinkError(f"a record has no member {name}, so it isn't one of Debezium's")
+
+
+def _named(value: SparkColumn, schema: Schema) -> SparkColumn:
+    if schema.type is Type.STRUCT:
+        members = (
+            _named(value[member(place)], field.schema).alias(field.name)
+            for place, field in enumerate(schema.fields)
+        )
+        return F.when(value.isNotNull(), F.struct(*members))
+    if schema.type is Type.ARRAY:
+        return F.transform(value, lambda element: _named(element, schema.of_items()))
+    return value

@@ -1,0 +1,251 @@
+"""What a run has seen of a topic, and what was told of its table → its columns, and how to read it.
+
+A table's columns are those of all schemas so far, so that no run's outcome depends on which records
+it happened to read together; a column's type is that of the newest schema that has it.
+"""
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from cdc.errors import ConfigError, SinkError
+from cdc.modes import ValueModes
+from cdc.records.connect import Schema, Type
+from cdc.records.position import FIRST_EPOCH, Lsn, Position
+from cdc.records.schema import Column, TableName, TableSchema
+from sinks.debezium.avro_schema import AvroSchema
+from sinks.debezium.avro_schema import read_schema as read_avro
+from sinks.debezium.discovery import Kind, Seen
+from sinks.debezium.forms import agreed, column_of, form_of
+from sinks.debezium.json_schema import read_schema as read_json
+from sinks.debezium.records import PLAIN
+
+SchemaOf = Callable[[int], str]
+"""Id → the registry's text of a schema: ``cdc.convert.registry`` knows how to ask."""
+_START: Final = str(Position(FIRST_EPOCH, Lsn(0), 0))
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """How the topics were written, as far as records don't tell: the connector's options."""
+
+    modes: ValueModes
+    decimal_numbers: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """One schema of keys, or of values.
+
+    ``members`` are a key's, or a row's; ``columns`` what they would be by this schema alone.
+    ``envelope`` is Avro's schema of the whole, as Connect has it, and ``text`` as Spark takes it.
+    """
+
+    mark: int
+    kind: Kind
+    members: Mapping[str, Schema]
+    columns: Mapping[str, Column]
+    envelope: Schema | None = None
+    text: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Described:
+    """A topic's table, and all that is needed to read the records that were seen."""
+
+    schema: TableSchema
+    keys: tuple[Layout, ...]
+    values: tuple[Layout, ...]
+    reading: Reading
+
+    @property
+    def keyed(self) -> bool:
+        """Whether the table's rows have keys."""
+        return bool(self.schema.key)
+
+
+def describe(
+    name: TableName,
+    seen: Sequence[Seen],
+    reading: Reading,
+    *,
+    schema_of: SchemaOf | None = None,
+    told: Mapping[str, Column] | None = None,
+    before: TableSchema | None = None,
+) -> Described | None:
+    """Describe the table of one topic by its new records; None if they have no row at all.
+
+    ``told`` is what the configuration, or the source's catalog, says of columns; ``before`` is the
+    table as the last run knew it. Raises MillraceError where records can't be read so.
+    """
+    known = _known(told or {}, before)
+    ordered = sorted(seen, key=lambda one: one.last)
+    reader = _Reader(name, reading, known, schema_of)
+    keys = reader.keys(ordered)
+    values = reader.values(ordered)
+    if before is None and not values:
+        return None
+    columns = _columns(values, keys, before)
+    _require_one_key(name, keys, before)
+    schema = TableSchema(
+        namespace=name.namespace,
+        table=name.name,
+        version=1,
+        since=_START,
+        topic=ordered[-1].topic if ordered or before is None else before.topic,
+        replica_identity="d",
+        columns=columns,
+        signature=json.dumps([[one.name, one.declared, one.key] for one in columns]),
+    )
+    if before is not None:
+        same = before.signature == schema.signature
+        version = before.version if same else before.version + 1
+        schema = schema.model_copy(update={"version": version})
+    return Described(schema, keys, values, reading)
+
+
+def _known(told: Mapping[str, Column], before: TableSchema | None) -> dict[str, Column]:
+    earlier = {column.name: column for column in before.columns} if before is not None else {}
+    return earlier | dict(told)
+
+
+@dataclass(frozen=True, slots=True)
+class _Reader:
+    """Texts of schemas → layouts."""
+
+    name: TableName
+    reading: Reading
+    known: Mapping[str, Column]
+    schema_of: SchemaOf | None
+
+    def keys(self, seen: Iterable[Seen]) -> tuple[Layout, ...]:
+        """The schemas of keys, each once, the newest last; those of plain keys by their members."""
+        found: dict[int, Layout] = {}
+        for one in seen:
+            if one.key_kind is None:
+                continue
+            if one.key_kind == "plain":
+                layout = self._plain(_members(one.key_text, self.name))
+            elif one.key_kind == "json":
+                layout = self._layout(one.key_mark, "json", read_json(one.key_text))
+            else:
+                avro = self._avro(one.key_mark)
+                layout = self._layout(one.key_mark, "avro", avro.schema, avro)
+            found.pop(layout.mark, None)
+            found[layout.mark] = layout
+        return tuple(found.values())
+
+    def values(self, seen: Iterable[Seen]) -> tuple[Layout, ...]:
+        """The schemas of values, each once, the newest last."""
+        found: dict[int, Layout] = {}
+        for one in seen:
+            if one.value_kind is None:
+                continue
+            if one.value_kind == "plain":
+                layout = self._plain(list(self.known))
+            elif one.value_kind == "json":
+                envelope = read_json(one.value_text)
+                layout = self._layout(one.value_mark, "json", self._row(envelope))
+            else:
+                avro = self._avro(one.value_mark)
+                layout = self._layout(one.value_mark, "avro", self._row(avro.schema), avro)
+            found.pop(layout.mark, None)
+            found[layout.mark] = layout
+        return tuple(found.values())
+
+    def _avro(self, number: int) -> AvroSchema:
+        if self.schema_of is None:
+            raise ConfigError(
+                f"{self.name} is written in Avro, and no schema registry is configured",
+                where="[format]",
+                remedy="set schema.registry.url",
+            )
+        return read_avro(self.schema_of(number))
+
+    def _row(self, envelope: Schema) -> Schema:
+        row = envelope.of_field("after")
+        if row is None or row.type is not Type.STRUCT or envelope.of_field("op") is None:
+            raise SinkError(
+                "its records aren't Debezium's envelope (before, after, source, op)",
+                where=f"table {self.name}",
+                remedy="flattened events (ExtractNewRecordState) can't be merged: they don't say "
+                "what was deleted, or unchanged",
+            )
+        return row
+
+    def _layout(
+        self, mark: int, kind: Kind, struct: Schema, avro: AvroSchema | None = None
+    ) -> Layout:
+        members = {
+            field.name: agreed(field.schema, self.known.get(field.name), self.reading.modes)
+            for field in struct.fields
+        }
+        columns = {
+            name: column_of(name, schema, self.known.get(name), None)
+            for name, schema in members.items()
+        }
+        if avro is None:
+            return Layout(mark, kind, members, columns)
+        return Layout(mark, kind, members, columns, avro.schema, avro.text)
+
+    def _plain(self, names: list[str]) -> Layout:
+        """What was told, in the place of a schema."""
+        missing = [name for name in names if name not in self.known]
+        if missing or not names:
+            raise ConfigError(
+                f"{self.name} is JSON without schemas, and nothing says what type its columns "
+                f"have: {', '.join(missing) or 'none is known'}",
+                where="[lakehouse.types]",
+                remedy="describe them there, or run once with --types-from-source",
+            )
+        forms = {name: form_of(self.known[name], self.reading.modes) for name in names}
+        members = {name: form for name, form in forms.items() if form is not None}
+        columns = {
+            name: column_of(name, schema, self.known[name], None)
+            for name, schema in members.items()
+        }
+        return Layout(PLAIN, "plain", members, columns)
+
+
+def _members(key: str, name: TableName) -> list[str]:
+    """The names of a plain key's members, by one of the keys."""
+    try:
+        return list(dict(json.loads(key)))
+    except (ValueError, TypeError):
+        raise SinkError(
+            f"a key isn't a JSON object: {key[:80]}",
+            where=f"table {name}",
+            remedy="Debezium's keys are objects; is a transform (ExtractField) at work?",
+        ) from None
+
+
+def _columns(
+    values: Sequence[Layout], keys: Sequence[Layout], before: TableSchema | None
+) -> tuple[Column, ...]:
+    """All columns, in the order in which they came up; a key's have their ordinals."""
+    found = {one.name: one for one in before.columns} if before is not None else {}
+    ordinals = {column.name: column.key for column in found.values() if column.key is not None}
+    for layout in values:
+        found |= layout.columns
+    if keys:
+        found |= keys[-1].columns
+        ordinals = {name: place for place, name in enumerate(keys[-1].members, start=1)}
+    return tuple(
+        column.model_copy(update={"key": ordinals.get(name), "optional": name not in ordinals})
+        for name, column in found.items()
+    )
+
+
+def _require_one_key(name: TableName, keys: Sequence[Layout], before: TableSchema | None) -> None:
+    """Raise SinkError where keys have other columns than they had: rows wouldn't be found."""
+    forms = [", ".join(layout.members) for layout in keys]
+    if before is not None and (before.key or keys):
+        forms.insert(0, ", ".join(column.name for column in before.key) or "none")
+    if len(set(forms)) > 1:
+        raise SinkError(
+            f"the records' key was changed: {' → '.join(dict.fromkeys(forms))}",
+            where=f"table {name}",
+            remedy="rows of the old key can't be found by the new one: remove the Delta table "
+            "once the topic begins with records of the new key",
+        )

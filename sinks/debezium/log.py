@@ -1,0 +1,88 @@
+"""Kafka → which topics Debezium wrote, how far they can be read, and their binary records.
+
+There is no progress record: a run's cut is the end offsets that it finds at its start.
+"""
+
+import json
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+from confluent_kafka import IsolationLevel, KafkaException
+from confluent_kafka.admin._listoffsets import OffsetSpec
+
+from cdc.records.schema import TableName
+from sinks.batch import CALL_S, Log, Offsets, has_records
+from sinks.kafka_options import spark_options
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+RAW = "topic string, partition int, offset bigint, key binary, value binary, timestamp timestamp"
+
+
+class TopicLog(Log):
+    """A reader of topics that somebody else writes."""
+
+    def tables(self, prefix: str, captures: Callable[[str], bool]) -> dict[TableName, str]:
+        """Tables and their topics: ``<prefix>.<schema>.<table>``, of those that are captured.
+
+        Names are as topics spell them: what isn't a letter or digit may be ``_`` in them.
+        """
+        try:
+            names = self._admin.list_topics(timeout=CALL_S).topics
+        except KafkaException as error:
+            raise self._error(error) from None
+        return tables_of(names, prefix, captures)
+
+    def bounds(self, topics: list[str]) -> tuple[Offsets, Offsets]:
+        """The first offset of every partition, and the end of what is committed in it."""
+        try:
+            found = self._admin.list_topics(timeout=CALL_S).topics
+        except KafkaException as error:
+            raise self._error(error) from None
+        places = [(topic, number) for topic in topics for number in found[topic].partitions]
+        earliest, latest = OffsetSpec.earliest(), OffsetSpec.latest()  # type: ignore[no-untyped-call]
+        starts = self._offsets(places, earliest)
+        return starts, self._offsets(places, latest, IsolationLevel.READ_COMMITTED)
+
+
+def tables_of(
+    topics: "Mapping[str, object] | list[str]", prefix: str, captures: Callable[[str], bool]
+) -> dict[TableName, str]:
+    """The tables among topics' names; those of transactions and messages have none."""
+    found: dict[TableName, str] = {}
+    for topic in topics:
+        rest = topic.removeprefix(f"{prefix}.")
+        name = TableName.parse(rest)
+        if rest != topic and name.namespace and name.name and captures(rest):
+            found[name] = topic
+    return found
+
+
+def read_records(
+    spark: "SparkSession", kafka: Mapping[str, str], start: Offsets, end: Offsets
+) -> "DataFrame":
+    """Read exactly the committed records from ``start`` up to, not including, ``end``."""
+    if not has_records(start, end):
+        return spark.createDataFrame([], RAW)
+    chosen = {
+        topic: [number for number, offset in partitions.items() if end[topic][number] > offset]
+        for topic, partitions in start.items()
+    }
+    chosen = {topic: numbers for topic, numbers in chosen.items() if numbers}
+
+    def offsets(bound: Offsets) -> str:
+        return json.dumps({t: {p: bound[t][p] for p in numbers} for t, numbers in chosen.items()})
+
+    return (
+        spark.read.format("kafka")
+        .options(**spark_options(kafka))
+        .option("kafka.isolation.level", "read_committed")
+        .option("assign", json.dumps(chosen))
+        .option("startingOffsets", offsets(start))
+        .option("endingOffsets", offsets(end))
+        .option("failOnDataLoss", "true")
+        .option("minPartitions", str(spark.sparkContext.defaultParallelism))
+        .load()
+        .select("topic", "partition", "offset", "key", "value", "timestamp")
+    )

@@ -1,0 +1,83 @@
+"""New records of all tables → each table's description and last TRUNCATE, before any is applied.
+
+One job for all tables. A table with records that have no key is looked at once more: they may be
+TRUNCATEs.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from pyspark.sql import DataFrame
+
+from cdc.errors import MillraceError
+from cdc.records.schema import Column, TableName, TableSchema
+from sinks.debezium.described import Described, Reading, SchemaOf, describe
+from sinks.debezium.discovery import Seen, discover
+from sinks.debezium.truncate import Truncation, Truncations, truncations
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """A table's topic, and what is known: ``told`` by the user, ``before`` by the last run."""
+
+    name: TableName
+    topic: str
+    partitions: int
+    told: Mapping[str, Column]
+    before: TableSchema | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What a run has found of a table; without a description there is nothing to apply."""
+
+    events: int = 0
+    described: Described | None = None
+    truncated: Truncation | None = None
+    error: MillraceError | None = None
+
+
+def look(
+    raw: DataFrame,
+    topics: Sequence[Topic],
+    read: Callable[[str], DataFrame],
+    reading: Reading,
+    schema_of: SchemaOf | None = None,
+) -> dict[TableName, Look]:
+    """Look at the new records of all topics (``raw``); ``read`` gives those of one.
+
+    What is wrong with a table is in its look, and holds up no other.
+    """
+    seen: dict[str, list[Seen]] = {}
+    for one in discover(raw):
+        seen.setdefault(one.topic, []).append(one)
+    found: dict[TableName, Look] = {}
+    for topic in topics:
+        new = seen.get(topic.topic, [])
+        try:
+            found[topic.name] = _look(topic, new, read, reading, schema_of)
+        except MillraceError as error:
+            found[topic.name] = Look(sum(one.events for one in new), error=error)
+    return found
+
+
+def _look(
+    topic: Topic,
+    seen: list[Seen],
+    read: Callable[[str], DataFrame],
+    reading: Reading,
+    schema_of: SchemaOf | None,
+) -> Look:
+    events = sum(one.events for one in seen)
+    described = describe(
+        topic.name, seen, reading, schema_of=schema_of, told=topic.told, before=topic.before
+    )
+    if described is None:
+        return Look(events)
+    keyless = sum(one.events for one in seen if one.key_kind is None)
+    emptied = Truncations(0, None)
+    if keyless:
+        emptied = truncations(read(topic.topic), described, topic.partitions)
+    if topic.before is None and emptied.count == events:
+        return Look(events)  # nobody knows yet whether the table has a key
+    return Look(events, described, emptied.last)

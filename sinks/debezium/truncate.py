@@ -1,0 +1,83 @@
+"""TRUNCATE in a topic → which records and rows it takes away.
+
+Its record has no key, so it may be in any partition. In a topic of one partition what came before
+has a lower offset. In one of several it has a lower LSN: exact around TRUNCATE, whose lock keeps
+out all others that write to the table (docs/decisions/0012-debezium-topics.md).
+"""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from pyspark.sql import Column as SparkColumn
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812 (as everybody calls it)
+
+from cdc.errors import SinkError
+from cdc.records.position import FIRST_EPOCH, INDEX_MAX, Lsn, Position
+from sinks.debezium.described import Described
+from sinks.debezium.envelope import LSN, enveloped, is_truncate, table_of
+from sinks.names import DELETE, OP, POSITION
+
+
+class Truncation(NamedTuple):
+    """A topic's last TRUNCATE: its place, and how many partitions the topic has."""
+
+    offset: int
+    lsn: int
+    partitions: int
+
+    @property
+    def position(self) -> Position | None:
+        """What every older row's position is below; None where the offset doesn't tell."""
+        if self.partitions > 1:
+            return None
+        return Position(FIRST_EPOCH, Lsn(self.offset), INDEX_MAX)
+
+    def is_older(self, position: SparkColumn) -> SparkColumn:
+        """Whether the row with a position (text) was there before."""
+        if self.position is not None:
+            return position <= str(self.position)
+        return F.substring(position, -16, 16) < f"{self.lsn:016x}"
+
+    def newer(self, changes: DataFrame) -> DataFrame:
+        """Parsed changes without those that it undoes.
+
+        Deletes stay: a tombstone has no LSN, and to delete what isn't there is no harm.
+        """
+        kept = ~self.is_older(F.col(POSITION))
+        return changes.where(kept | (F.col(OP) == DELETE) if OP in changes.columns else kept)
+
+
+@dataclass(frozen=True, slots=True)
+class Truncations:
+    """How many TRUNCATEs there are among new records, and the last of them."""
+
+    count: int
+    last: Truncation | None
+
+
+def truncations(raw: DataFrame, topic: Described, partitions: int) -> Truncations:
+    """Look for TRUNCATEs in the records of one topic; raises SinkError if it is another table's."""
+    newest = F.struct(LSN, "offset") if partitions > 1 else F.struct("offset", LSN)
+    of_table = F.lit(topic.schema.topic).endswith(F.concat(F.lit("."), table_of(topic)))
+    row = (
+        enveloped(raw, topic)
+        .where(is_truncate())
+        .agg(
+            F.count(F.lit(1)).alias("count"),
+            F.max(newest).alias("last"),
+            F.min(of_table.cast("int")).alias("of_table"),
+        )
+        .first()
+    )
+    if row is None or not row["count"]:
+        return Truncations(0, None)
+    if not row["of_table"]:
+        raise SinkError(
+            "one of several tables that share the topic was emptied: its rows can't be told apart",
+            where=f"topic {topic.schema.topic}",
+            remedy="give each table a topic of its own, or leave TRUNCATE out "
+            '(skipped.operations = "t")',
+        )
+    last = row["last"]
+    return Truncations(row["count"], Truncation(last["offset"], last[LSN] or 0, partitions))

@@ -1,0 +1,182 @@
+"""A value as Debezium writes it → the column's Spark value.
+
+What is Millrace's own form as well, or becomes it by a sum, is then read by sinks/types.py: one
+place says what the lakehouse can hold. Numbers need no detour over text for that.
+"""
+
+from collections.abc import Callable
+from typing import Final
+
+from pyspark.sql import Column as SparkColumn
+from pyspark.sql import functions as F  # noqa: N812 (as everybody calls it)
+
+from cdc.modes import ValueModes
+from cdc.records.connect import DECIMAL, Schema, Type
+from cdc.records.schema import Column
+from sinks.debezium.carriers import Carrier
+from sinks.debezium.decimals import bound, to_decimal, to_text
+from sinks.debezium.forms import BITS, VARIABLE, is_array, is_known
+from sinks.types import DECIMAL_DIGITS_MAX, from_text, refuse, spark_type
+
+_DAY_US: Final = 86_400_000_000
+_SPECIAL: Final = {"NAN": "NaN", "POSITIVE_INFINITY": "Infinity", "NEGATIVE_INFINITY": "-Infinity"}
+_STRUCTURED: Final = frozenset({Type.STRUCT, Type.MAP, Type.ARRAY})
+_TIME: Final = "io.debezium.time."
+_CONNECT: Final = "org.apache.kafka.connect.data."
+
+
+def typed(
+    column: Column, schema: Schema, carrier: Carrier, value: SparkColumn, modes: ValueModes
+) -> SparkColumn:
+    """The typed value of a record's member; raises inside Spark where there is none."""
+    if not is_array(schema):
+        return _one(column, schema, carrier, value, modes)
+    element = column.model_copy(update={"array": False})
+    values = F.transform(
+        carrier.elements(value),
+        lambda one: _one(element, schema.of_items(), carrier, one, modes),
+    )
+    return F.coalesce(values, _refuse(column, value, spark_type(column)))
+
+
+def _one(
+    column: Column, schema: Schema, carrier: Carrier, value: SparkColumn, modes: ValueModes
+) -> SparkColumn:
+    if schema.name in {DECIMAL, VARIABLE}:
+        return _number(column, schema, carrier, value)
+    convert = _OF_NAME.get(schema.name or "")
+    if convert is not None:
+        # Micro units, whatever the column was declared as.
+        micro = column.model_copy(update={"modifier": -1})
+        return F.coalesce(
+            from_text(micro, convert(value), spark_type(column)),
+            _refuse(column, value, spark_type(column)),
+        )
+    kind = spark_type(column)
+    if kind == "binary":
+        made = _bytes(schema, carrier, value, modes)
+        return F.coalesce(made, _refuse(column, value, kind))
+    if kind != "string":
+        return from_text(column, value, kind)
+    return _text(column, schema, carrier, value, modes)
+
+
+def _number(column: Column, schema: Schema, carrier: Carrier, value: SparkColumn) -> SparkColumn:
+    """A Decimal, or one that brings its scale along, as a decimal or as exact text."""
+    kind = spark_type(column)
+    scale = int((schema.parameters or {}).get("scale", 0))
+    if schema.name == VARIABLE:
+        made = bound(
+            carrier.scaled(value, schema), lambda held: to_text(held["value"], held["scale"])
+        )
+    elif carrier.is_decimal(schema):
+        held = value.try_cast(f"decimal({DECIMAL_DIGITS_MAX},{scale})")
+        made = held.cast("string") if kind == "string" else held
+    elif kind == "string" or not 0 <= scale <= DECIMAL_DIGITS_MAX:
+        made = to_text(carrier.binary(value), F.lit(scale))
+    else:
+        digits = _precision(schema)
+        made = to_decimal(carrier.binary(value), max(digits, scale), scale)
+    return F.coalesce(made.try_cast(kind), _refuse(column, value, kind))
+
+
+def _precision(schema: Schema) -> int:
+    digits = int((schema.parameters or {}).get("connect.decimal.precision", DECIMAL_DIGITS_MAX))
+    return min(digits, DECIMAL_DIGITS_MAX)
+
+
+def _bytes(schema: Schema, carrier: Carrier, value: SparkColumn, modes: ValueModes) -> SparkColumn:
+    """Bytes; as a string they are of ``binary.handling.mode``."""
+    if schema.type is not Type.STRING:
+        return carrier.binary(value)
+    if modes.binary == "hex":
+        return F.try_to_binary(value, F.lit("hex"))
+    if modes.binary == "base64-url-safe":
+        value = F.translate(value, "-_", "+/")
+    return F.try_to_binary(value, F.lit("base64"))
+
+
+def _text(
+    column: Column, schema: Schema, carrier: Carrier, value: SparkColumn, modes: ValueModes
+) -> SparkColumn:
+    """What is text in the lakehouse."""
+    if schema.name == BITS:
+        return _bits(column, carrier.binary(value))
+    if schema.type in _STRUCTURED:
+        return carrier.json(value, schema)
+    if schema.type is Type.BOOLEAN and column.type == "bit":
+        return value.cast("boolean").cast("int").cast("string")
+    coded = schema.type is Type.BYTES or (modes.binary != "bytes" and not is_known(column.type))
+    if coded and schema.type in {Type.BYTES, Type.STRING}:
+        text = F.decode(_bytes(schema, carrier, value, modes), "UTF-8")
+        return F.coalesce(text, _refuse(column, value, "string"))
+    if column.type == "numeric":
+        words = F.create_map(*(F.lit(word) for pair in _SPECIAL.items() for word in pair))
+        return F.coalesce(words[value], carrier.text(value))
+    return carrier.text(value)
+
+
+def _bits(column: Column, value: SparkColumn) -> SparkColumn:
+    """Little-endian bytes without leading zeros → as many bits as the column has, as text."""
+    length = max(column.modifier, 1)
+    eights = F.transform(
+        F.sequence(F.length(value), F.lit(1), F.lit(-1)),
+        lambda place: F.lpad(F.conv(F.hex(F.substr(value, place, F.lit(1))), 16, 2), 8, F.lit("0")),
+    )
+    bits = F.when(F.length(value) > 0, F.concat_ws("", eights)).otherwise(F.lit(""))
+    wide = F.lpad(bits, (length + 7) // 8 * 8, F.lit("0"))
+    return F.when(value.isNotNull(), F.right(wide, F.lit(length)))
+
+
+def _whole(value: SparkColumn) -> SparkColumn:
+    return value.try_cast("bigint")
+
+
+def _from_ms(value: SparkColumn) -> SparkColumn:
+    return F.try_multiply(_whole(value), F.lit(1_000).cast("bigint"))
+
+
+def _from_ns(value: SparkColumn) -> SparkColumn:
+    """PostgreSQL has no finer unit than µs, so nothing is cut off."""
+    return F.call_function("div", _whole(value), F.lit(1_000).cast("bigint"))
+
+
+def _from_iso_date(value: SparkColumn) -> SparkColumn:
+    return F.unix_date(F.rtrim(value, F.lit("Z")).try_cast("date"))
+
+
+def _from_iso_time(value: SparkColumn) -> SparkColumn:
+    parsed = F.unix_micros(F.concat(F.lit("1970-01-01T"), value).try_cast("timestamp"))
+    return F.when(value.startswith("24:00:00"), F.lit(_DAY_US)).otherwise(parsed)
+
+
+def _from_iso_timestamp(value: SparkColumn) -> SparkColumn:
+    return F.unix_micros(value.try_cast("timestamp"))
+
+
+_OF_NAME: Final[dict[str, Callable[[SparkColumn], SparkColumn]]] = {
+    f"{_TIME}Date": _whole,
+    f"{_CONNECT}Date": _whole,
+    f"{_TIME}IsoDate": _from_iso_date,
+    f"{_TIME}Time": _from_ms,
+    f"{_CONNECT}Time": _from_ms,
+    f"{_TIME}MicroTime": _whole,
+    f"{_TIME}NanoTime": _from_ns,
+    f"{_TIME}IsoTime": _from_iso_time,
+    f"{_TIME}Timestamp": _from_ms,
+    f"{_CONNECT}Timestamp": _from_ms,
+    f"{_TIME}MicroTimestamp": _whole,
+    f"{_TIME}NanoTimestamp": _from_ns,
+    f"{_TIME}IsoTimestamp": _from_iso_timestamp,
+}
+"""Dates and times → what sinks/types.py takes: days or µs."""
+
+
+def _refuse(column: Column, value: SparkColumn, kind: str) -> SparkColumn:
+    """The end of the job for a value that is there and has no typed one."""
+    message = F.concat(
+        F.lit(f"column {column.name} ({column.declared}) can't hold "),
+        F.substring(value.cast("string"), 1, 80),
+        F.lit(f" as {kind} in the lakehouse"),
+    )
+    return refuse(value.isNotNull(), message, kind)

@@ -1,0 +1,1 @@
+"""Tests of what reads topics of a real Debezium."""

@@ -1,0 +1,162 @@
+"""What a run has seen of a topic -> its table, or why there is none."""
+
+import json
+from typing import Any
+
+import pytest
+
+from cdc.errors import ConfigError, SinkError
+from cdc.records.schema import TableName, TableSchema
+from sinks.debezium.declared import declared
+from sinks.debezium.described import Described, Reading, describe
+from sinks.debezium.discovery import Seen
+from tests.fixtures.debezium_topics import DEBEZIUM
+
+NAME = TableName("public", "t")
+TOLD = {name: declared(name, text) for name, text in {"id": "int", "v": "text"}.items()}
+
+
+def struct(*fields: tuple[str, str], name: str = "p.public.t.Value") -> dict[str, Any]:
+    described = [{"field": field, "type": type_, "optional": True} for field, type_ in fields]
+    return {"type": "struct", "fields": described, "optional": True, "name": name}
+
+
+def envelope(*fields: tuple[str, str]) -> str:
+    members = [struct(*fields) | {"field": which} for which in ("before", "after")]
+    operation = {"type": "string", "optional": False, "field": "op"}
+    return json.dumps({"type": "struct", "fields": [*members, operation], "optional": False})
+
+
+def key(*fields: tuple[str, str]) -> str:
+    return json.dumps(struct(*fields, name="p.public.t.Key"))
+
+
+def seen(last: int, value: str = "", said: str = "", mark: int = 0, **more: Any) -> Seen:
+    """Records by schemas; whoever leaves a text out has plain JSON."""
+    return Seen(
+        **{
+            "topic": "p.public.t",
+            "events": 1,
+            "last": (last, last),
+            "key_kind": "json" if said else "plain",
+            "key_mark": 7 if said else 0,
+            "key_text": said or '{"id":1}',
+            "value_kind": "json" if value else "plain",
+            "value_mark": mark or last if value else 0,
+            "value_text": value,
+            **more,
+        }
+    )
+
+
+def made(*seens: Seen, before: TableSchema | None = None, told: Any = None) -> Described | None:
+    return describe(NAME, seens, Reading(DEBEZIUM), told=told, before=before)
+
+
+ID, V = ("id", "int32"), ("v", "string")
+
+
+def test_columns_never_go_and_the_newest_type_counts() -> None:
+    found = made(
+        seen(2, envelope(ID, ("v", "int64"), ("new", "boolean")), key(ID)),
+        seen(1, envelope(ID, V, ("gone", "bytes")), key(ID)),
+    )
+    assert found is not None
+    assert [(one.name, one.type, one.key) for one in found.schema.columns] == [
+        ("id", "int4", 1),
+        ("v", "int8", None),
+        ("gone", "bytea", None),
+        ("new", "bool", None),
+    ]
+    assert [layout.mark for layout in found.values] == [1, 2]
+    assert len(found.keys) == 1
+
+
+def test_a_version_is_the_same_until_columns_differ() -> None:
+    first = made(seen(1, envelope(ID, V), key(ID)))
+    assert first is not None
+    again = made(seen(2, envelope(ID, V), key(ID)), before=first.schema)
+    wider = made(
+        seen(3, envelope(ID, ("v", "string"), ("w", "string")), key(ID)), before=first.schema
+    )
+    nothing = made(before=first.schema)
+    assert again is not None
+    assert wider is not None
+    assert nothing is not None
+    assert [one.schema.version for one in (first, again, wider, nothing)] == [1, 1, 2, 1]
+    assert nothing.schema == first.schema
+
+
+def test_the_order_of_a_key_is_the_keys_own() -> None:
+    found = made(
+        seen(1, envelope(("a", "int32"), ("b", "int32")), key(("b", "int32"), ("a", "int32")))
+    )
+    assert found is not None
+    assert [one.name for one in found.schema.key] == ["b", "a"]
+    assert all(not one.optional for one in found.schema.key)
+
+
+def test_a_key_that_rows_do_not_have_is_a_column() -> None:
+    found = made(seen(1, envelope(V), key(ID)))
+    assert found is not None
+    assert [(one.name, one.key) for one in found.schema.columns] == [("v", None), ("id", 1)]
+
+
+def test_no_key_is_no_key() -> None:
+    found = made(seen(1, envelope(ID, V), key_kind=None))
+    assert found is not None
+    assert not found.keyed
+
+
+def test_tombstones_alone_tell_nothing() -> None:
+    assert made(seen(1, said=key(ID), value_kind=None)) is None
+
+
+@pytest.mark.parametrize("other", [key(("ident", "int32")), key(ID, V)])
+def test_another_key_is_refused(other: str) -> None:
+    first = seen(1, envelope(ID, V), key(ID))
+    with pytest.raises(SinkError, match="key was changed: id → "):
+        made(first, seen(2, envelope(ID, V), other)._replace(key_mark=8))
+    known = made(first)
+    assert known is not None
+    with pytest.raises(SinkError, match="key was changed: id → "):
+        made(seen(2, envelope(ID, V), other), before=known.schema)
+
+
+def test_a_table_that_gets_a_key_is_refused() -> None:
+    keyless = made(seen(1, envelope(ID, V), key_kind=None))
+    assert keyless is not None
+    with pytest.raises(SinkError, match="key was changed: none → id"):
+        made(seen(2, envelope(ID, V), key(ID)), before=keyless.schema)
+
+
+def test_flattened_events_are_refused() -> None:
+    with pytest.raises(SinkError, match="aren't Debezium's envelope"):
+        made(seen(1, json.dumps(struct(ID, V)), key(ID)))
+
+
+def test_json_without_schemas_needs_to_be_told() -> None:
+    with pytest.raises(ConfigError, match="nothing says what type its columns have"):
+        made(seen(1))
+    with pytest.raises(ConfigError, match="have: other"):
+        made(seen(1, key_text='{"other":1}'), told=TOLD)
+    found = made(seen(1), told=TOLD)
+    assert found is not None
+    assert [(one.name, one.type, one.key) for one in found.schema.columns] == [
+        ("id", "int4", 1),
+        ("v", "text", None),
+    ]
+    later = made(seen(2), before=found.schema)
+    assert later is not None
+    assert later.schema == found.schema, "what was found once is known"
+
+
+@pytest.mark.parametrize("text", ["1", "no JSON", '"text"'])
+def test_a_plain_key_is_an_object(text: str) -> None:
+    with pytest.raises(SinkError, match="isn't a JSON object"):
+        made(seen(1, key_text=text), told=TOLD)
+
+
+def test_avro_needs_a_registry() -> None:
+    with pytest.raises(ConfigError, match="no schema registry"):
+        made(seen(1, key_kind="avro", value_kind="avro"))
