@@ -17,7 +17,7 @@ from sinks.batch import Offsets
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_COLUMNS: Final = {
+COLUMNS: Final = {
     "id": "bigint",
     "name": "string",
     "email": "string",
@@ -29,7 +29,7 @@ _COLUMNS: Final = {
     "tags": "array<string>",
     "details": "string",
 }
-_ROW: Final = ", ".join(f"{name}: {kind}" for name, kind in _COLUMNS.items())
+_ROW: Final = ", ".join(f"{name}: {kind}" for name, kind in COLUMNS.items())
 _ENVELOPE: Final = f"op string, before struct<{_ROW}>, after struct<{_ROW}>"
 
 
@@ -47,7 +47,7 @@ def stream_into(
         .load()
     )
     query = (
-        records.transform(_parsed)
+        records.transform(parsed)
         .writeStream.foreachBatch(lambda batch, _: _merge(batch, path))
         .option("checkpointLocation", checkpoint)
         .trigger(availableNow=True)
@@ -56,35 +56,32 @@ def stream_into(
     query.awaitTermination()
 
 
-def _parsed(records: DataFrame) -> DataFrame:
+def parsed(records: DataFrame, *more: str) -> DataFrame:
     """Rows of the table with operation and offset; tombstones say nothing that is new."""
     change = F.from_json(F.col("value").cast("string"), _ENVELOPE)
+    gone = F.col("change.op") == "d"
+    row = F.when(gone, F.col("change.before")).otherwise(F.col("change.after"))
     return (
         records.where("value IS NOT NULL")
-        .select(change.alias("change"), "offset")
-        .select(
-            F.col("change.op"),
-            "offset",
-            F.when(F.col("change.op") == "d", F.col("change.before"))
-            .otherwise(F.col("change.after"))
-            .alias("row"),
-        )
-        .select("op", "offset", "row.*")
+        .select(change.alias("change"), "offset", *more)
+        .select("change.op", "offset", row.alias("row"), *more)
+        .select("op", "offset", "row.*", *more)
     )
+
+
+def newest(changes: DataFrame) -> DataFrame:
+    """The last change of each key, which has all its changes in one partition."""
+    newest_first = Window.partitionBy("id").orderBy(F.desc("offset"))
+    ranked = changes.withColumn("rank", F.row_number().over(newest_first))
+    return ranked.where("rank = 1").drop("rank", "offset")
 
 
 def _merge(batch: DataFrame, path: str) -> None:
-    newest_first = Window.partitionBy("id").orderBy(F.desc("offset"))
-    newest = (
-        batch.withColumn("place", F.row_number().over(newest_first))
-        .where("place = 1")
-        .drop("place", "offset")
-    )
-    values: dict[str, str | Column] = {name: f"s.{name}" for name in _COLUMNS}
+    values: dict[str, str | Column] = {name: f"s.{name}" for name in COLUMNS}
     (
         DeltaTable.forPath(batch.sparkSession, path)
         .alias("t")
-        .merge(newest.alias("s"), "t.id = s.id")
+        .merge(newest(batch).alias("s"), "t.id = s.id")
         .whenMatchedDelete("s.op = 'd'")
         .whenMatchedUpdate(set=values)
         .whenNotMatchedInsert("s.op <> 'd'", values=values)

@@ -15,16 +15,16 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from benchmarks.scene import Scene, cpu_s, say
 from cdc.records.schema import TableName
 from cdc.settings import Settings
-from cdc.settings.model import LakehouseSettings
+from cdc.settings.lakehouse import LakehouseSettings
 from deploy.local.pipeline import Pipeline
 from deploy.local.processes import Process
-from sinks.batch import Log, LogState, Offsets, read_raw
+from sinks.batch import Log, LogState, Offsets
 from sinks.delta.run import lakehouse_plans, run_lakehouse
 from sinks.paths import table_path
 from sinks.session import open_session
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, SparkSession
+    from pyspark.sql import SparkSession
 
 HEAP: Final = "2g"
 """The driver's, as Millrace's own default has it."""
@@ -93,22 +93,11 @@ class Lake:
         assert state is not None  # noqa: S101 (the daemon has run)
         return state
 
-    def write_final(self, table: str, state: LogState, folder: Path) -> None:
-        """Write what the next run is going to apply: one row per key, typed, in Parquet."""
-        from sinks.latest import latest
-        from sinks.parse import ABSENT, FILLED, parse
-
-        start = self.goes_on(table)
-        end = {topic: state.ends[topic] for topic in start}
-        schemas = state.schemas[f"public.{table}"]
-        changes = parse(read_raw(self.spark, self.settings.kafka, start, end), schemas)
-        latest(changes, schemas[-1]).drop(ABSENT, FILLED).write.parquet(str(folder))
-
     def content(self, table: str) -> Content:
         """All rows of a table, but for the column of Millrace's own."""
         from pyspark.sql import functions as F  # noqa: N812 (as everybody calls it)
 
-        from sinks.parse import POSITION
+        from sinks.names import POSITION
 
         rows = self.spark.read.format("delta").load(self.path(table)).drop(POSITION)
         found = rows.select(
@@ -165,24 +154,6 @@ def settle(made: Scene) -> None:
     with made.connect() as connection:
         connection.execute("VACUUM ANALYZE")
         connection.execute("CHECKPOINT")
-
-
-def bare_merge(spark: "SparkSession", final: Path, path: str) -> None:
-    """Final changes that lie ready in Parquet -> a table, by Delta's MERGE and nothing else."""
-    from delta.tables import DeltaTable
-
-    changes = spark.read.parquet(str(final))
-    names = [name for name in changes.columns if name != "_millrace_op"]
-    values: dict[str, str | Column] = {name: f"s.{name}" for name in names}
-    (
-        DeltaTable.forPath(spark, path)
-        .alias("t")
-        .merge(changes.alias("s"), "t.id = s.id")
-        .whenMatchedDelete("s._millrace_op = 'delete'")
-        .whenMatchedUpdate(set=values)
-        .whenNotMatchedInsert("s._millrace_op <> 'delete'", values=values)
-        .execute()
-    )
 
 
 def in_turns(

@@ -14,11 +14,11 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from benchmarks import shapes
+from benchmarks.bare_merge import bare_merge, lay_ready
 from benchmarks.foreach_batch import stream_into
 from benchmarks.lakehouse import (
     HEAP,
     Lake,
-    bare_merge,
     captured,
     figures_of,
     in_turns,
@@ -115,7 +115,7 @@ def _merge(made: Scene, spark: "SparkSession", options: argparse.Namespace) -> F
     daemon.stop()
     settle(made)
     final = lake.folder.with_name("final")
-    lake.write_final(table, lake.log(), final)
+    lay_ready(spark, lake.settings.kafka, lake.goes_on(table), lake.log(), final)
     streamed = _Streamed(table, lake.folder.with_name("checkpoint"))
     took = in_turns(
         options.rounds,
@@ -176,7 +176,7 @@ def _fifty(made: Scene, spark: "SparkSession", rounds: int) -> Figures:
     final = lake.folder.with_name("final")
     state = lake.log()
     for table in tables:
-        lake.write_final(table, state, final / table)
+        lay_ready(spark, lake.settings.kafka, lake.goes_on(table), state, final / table)
 
     def bare(copy: Lake) -> None:
         for table in tables:
