@@ -132,7 +132,12 @@ def _system_binaries() -> Path:
 
 def peak_rss_mb(process: Process) -> float:
     """The most memory that a running process has had (VmHWM), in MiB."""
-    status = Path(f"/proc/{process.pid}/status").read_text(encoding="ascii")
+    return peak_rss_of(process.pid)
+
+
+def peak_rss_of(pid: int) -> float:
+    """The same of a process that isn't a child of ours."""
+    status = Path(f"/proc/{pid}/status").read_text(encoding="ascii")
     line = next(line for line in status.splitlines() if line.startswith("VmHWM:"))
     return round(int(line.split()[1]) / 1024, 1)
 

@@ -27,12 +27,11 @@ class Shape(NamedTuple):
 _TEN = """id bigint PRIMARY KEY, name text NOT NULL, email text, balance numeric(14,2),
     active boolean, score double precision, visits integer, seen_at timestamptz,
     tags text[], details jsonb"""
-_TEN_ROWS = """SELECT i, 'customer ' || md5(i::text), 'c' || i || '@example.org',
+_TEN_VALUES = """SELECT i, 'customer ' || md5(i::text), 'c' || i || '@example.org',
     (i * 7919 %% 100000000) / 100.0, i %% 3 = 0, sqrt(i), i %% 1000,
     timestamptz '2024-01-01 00:00:00+00' + i * interval '7.000123 s',
     ARRAY['group ' || i %% 10, 'area' || i %% 7],
-    jsonb_build_object('city', 'C' || i %% 500, 'zip', i %% 99999, 'note', md5((i * 3)::text))
-    FROM generate_series(%s::bigint, %s::bigint) i"""
+    jsonb_build_object('city', 'C' || i %% 500, 'zip', i %% 99999, 'note', md5((i * 3)::text))"""
 _WIDE = ", ".join(
     f"c{n} {('integer', 'text', 'timestamp', 'boolean')[n % 4]}" for n in range(1, WIDE_COLUMNS)
 )
@@ -46,9 +45,16 @@ _WIDE_ROWS = ", ".join(
     for n in range(1, WIDE_COLUMNS)
 )
 _SERIES = "FROM generate_series(%s::bigint, %s::bigint) i"
+_TEN_ROWS = f"{_TEN_VALUES} {_SERIES}"
 _FULL = "full_identity"
 
-MIXED: Final = Shape(NAME, f"CREATE TABLE {NAME} ({_TEN})", f"INSERT INTO {NAME} {_TEN_ROWS}")
+
+def mixed(name: str) -> Shape:
+    """The first shape, as a table of this name."""
+    return Shape(name, f"CREATE TABLE {name} ({_TEN})", f"INSERT INTO {name} {_TEN_ROWS}")
+
+
+MIXED: Final = mixed(NAME)
 SHAPES: Final = {
     "mixed": MIXED,
     "narrow": Shape(
@@ -90,6 +96,8 @@ SHAPES: Final = {
         rows_per_transaction=3,
     ),
 }
+_PLACES = "generate_series(%s::bigint, %s::bigint) n"
+_PRIME: Final = 1_299_709
 _CHUNKS: Final = """DO $$ BEGIN FOR start IN {first}..{last} BY {step} LOOP
     {write}; COMMIT; END LOOP; END $$"""
 
@@ -113,10 +121,40 @@ def write(
     yield rows
 
 
-def change(connection: psycopg.Connection) -> int:
-    """Update one row in twenty and delete one in a hundred; returns how many rows that were."""
-    updated = connection.execute(
-        f"UPDATE {NAME} SET visits = visits + 1, balance = balance + 1.5 WHERE id % 20 = 0"
+def change(connection: psycopg.Connection, table: str, rows: int, changes: int) -> None:
+    """Update, delete and insert 40, 10 and 50 % of so many rows of the first shape, each once.
+
+    In ten transactions, and in the order n * prime modulo the rows, which no index has.
+    """
+    if changes % 100 or changes > rows * 2 or not rows % _PRIME:
+        raise ValueError(f"{changes:,} changes of {rows:,} rows aren't possible")
+    there = f"1 + n * {_PRIME} %% {rows}"
+    connection.execute("SET enable_hashjoin = off; SET enable_mergejoin = off")
+    step = changes // 100
+    for number in range(10):
+        updates, deletes, inserts = number * 4 * step, (40 + number) * step, number * 5 * step
+        with connection.transaction():
+            connection.execute(
+                f"UPDATE {table} SET name = 'changed ' || name, balance = balance + 1.5,"
+                " visits = visits + 1, seen_at = seen_at + interval '1 day'"
+                f" FROM {_PLACES} WHERE id = {there}",
+                (updates, updates + 4 * step - 1),
+            )
+            connection.execute(
+                f"DELETE FROM {table} USING {_PLACES} WHERE id = {there}",
+                (deletes, deletes + step - 1),
+            )
+            connection.execute(
+                f"INSERT INTO {table} {_TEN_VALUES} FROM (SELECT {rows} + 1 + n * {_PRIME}"
+                f" %% {changes // 2} AS i FROM {_PLACES}) AS new",
+                (inserts, inserts + 5 * step - 1),
+            )
+
+
+def put(connection: psycopg.Connection, table: str, ids: str) -> None:
+    """Write rows of the first shape, whose ids a query names as ``i``, over those there are."""
+    changed = ", ".join(f"{name} = excluded.{name}" for name in ("visits", "balance", "seen_at"))
+    connection.execute(
+        f"INSERT INTO {table} {_TEN_VALUES.replace('%%', '%')} FROM ({ids}) AS new"
+        f" ON CONFLICT (id) DO UPDATE SET {changed}"
     )
-    deleted = connection.execute(f"DELETE FROM {NAME} WHERE id % 100 = 1")
-    return updated.rowcount + deleted.rowcount
