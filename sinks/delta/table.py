@@ -106,6 +106,9 @@ class DeltaTarget:
 
     def _snapshot(self) -> Any:
         jvm: Any = self.spark._jvm  # noqa: SLF001
+        # Without a checksum Delta asks for its thread's session, which a new thread lacks.
+        session = self.spark._jsparkSession  # noqa: SLF001
+        jvm.org.apache.spark.sql.classic.SparkSession.setActiveSession(session)
         nothing = jvm.scala.Option.empty()
         return self._log().update(False, nothing, nothing)
 
