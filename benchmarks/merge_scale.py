@@ -46,6 +46,20 @@ _COLUMNS: Final = (
     '"}') AS details""",
 )
 
+_METRICS: Final = (
+    "executionTimeMs",
+    "materializeSourceTimeMs",
+    "scanTimeMs",
+    "rewriteTimeMs",
+    "numTargetFilesRemoved",
+    "numTargetFilesAdded",
+    "numTargetBytesRemoved",
+    "numTargetBytesAdded",
+    "numTargetRowsUpdated",
+    "numTargetRowsCopied",
+    "numTargetDeletionVectorsAdded",
+)
+
 
 class Turn(NamedTuple):
     """A run's seconds, those of the JVM's processors, and what Delta tells of its MERGE."""
@@ -102,6 +116,7 @@ def _measure(made: Scene, spark: "SparkSession", options: argparse.Namespace) ->
         Table(name, rows, _grow(lake, name, rows, options.file_rows, options.order))
         for name, rows in sizes.items()
     ]
+    files = {table.name: _delta(lake, table.name).detail().first() for table in tables}
     turns: dict[str, list[Turn]] = {}
     dice = random.Random(options.large)  # noqa: S311 (the same keys each time)
     for number in range(options.rounds + 1):
@@ -114,6 +129,8 @@ def _measure(made: Scene, spark: "SparkSession", options: argparse.Namespace) ->
     daemon.stop()
     seconds = {name: median(turn.seconds for turn in of) for name, of in turns.items()}
     return {
+        "files": {name: detail["numFiles"] for name, detail in files.items() if detail},
+        "bytes": {name: detail["sizeInBytes"] for name, detail in files.items() if detail},
         "runs": {name: [round(turn.seconds, 2) for turn in of] for name, of in turns.items()},
         **{f"{name}_s": round(middle, 2) for name, middle in seconds.items()},
         "cpu_s": {name: round(median(turn.cpu_s for turn in of), 2) for name, of in turns.items()},
@@ -159,7 +176,8 @@ def _turn(made: Scene, lake: Lake, daemon: Process, table: Table, ids: str) -> T
     used_s = cpu_s(jvm_pid(lake.spark)) - used_s
     delta = _delta(lake, table.name)
     entry = delta.history(1).collect()[0]
-    metrics = {name: int(value) for name, value in entry["operationMetrics"].items()}
+    told = entry["operationMetrics"]
+    metrics = {name: int(told[name]) for name in _METRICS if name in told}
     delta.restoreToVersion(table.version)
     return Turn(seconds, used_s, metrics)
 

@@ -237,6 +237,22 @@ def test_a_removed_table_is_rebuilt_from_the_log(lakehouse: Lakehouse) -> None:
     assert lakehouse.rows(log.schema) == [{"id": 1, "n": 1}, {"id": 2, "n": 2}]
 
 
+def test_a_table_that_was_restored_is_merged_into(lakehouse: Lakehouse) -> None:
+    log = lakehouse.log(column("id", "int4", 1), column("n", "int4"))
+    log.row("r", at(100, 0), {"id": 1, "n": 1})
+    log.table(100)
+    log.reached(at(100, 0))
+    lakehouse.merge()
+    path = table_path(str(lakehouse.folder), log.schema.name)
+    for number in range(10):  # as many commits as make a checkpoint
+        lakehouse.spark.sql(f"ALTER TABLE delta.`{path}` SET TBLPROPERTIES ('n' = '{number}')")
+    lakehouse.spark.sql(f"RESTORE TABLE delta.`{path}` TO VERSION AS OF 0")
+    log.row("u", at(200, 1), {"id": 1, "n": 2})
+    log.reached(at(200, 1))
+    assert lakehouse.merge().exit_code == ExitCode.OK
+    assert lakehouse.rows(log.schema) == [{"id": 1, "n": 2}]
+
+
 def test_a_log_that_was_made_anew_is_not_mistaken_for_the_old_one(lakehouse: Lakehouse) -> None:
     log = lakehouse.log(column("id", "int4", 1), column("n", "int4"))
     log.row("r", at(10, 0), {"id": 1, "n": 1})
