@@ -51,6 +51,21 @@ def render(status: Status) -> Group:
             _seconds(sink.lag_s),
             _seconds(sink.keep_left_s),
         )
+    letters = [
+        Text(f"dead letters, {table}: {count:,} (millrace dead-letters list)", style="red")
+        for table, count in status.dead_letters.items()
+    ]
+    failures = [
+        Text(f"{sink.sink}, {table}: {reason}")
+        for sink in status.sinks
+        for table, reason in sink.failed.items()
+    ]
+    problems = [Text(f"problem: {problem}", style="red") for problem in status.problems]
+    return Group(*parts, tables, *letters, sinks, *_runs(status), *failures, *problems)
+
+
+def _runs(status: Status) -> list[Table]:
+    """What the sinks' last runs did; nothing where there was none."""
     runs = Table(
         "run", "ended (UTC)", "seconds", "cut", "tables", "events", "rows +", "rows ~", "rows -"
     )
@@ -64,18 +79,7 @@ def render(status: Status) -> Group:
                 f"{run.tables}" + (f", {run.failed} FAILED" if run.failed else ""),
                 *(f"{n:,}" for n in (run.events, run.inserted, run.updated, run.deleted)),
             )
-    letters = [
-        Text(f"dead letters, {table}: {count:,} (millrace dead-letters list)", style="red")
-        for table, count in status.dead_letters.items()
-    ]
-    failures = [
-        Text(f"{sink.sink}, {table}: {reason}")
-        for sink in status.sinks
-        for table, reason in sink.failed.items()
-    ]
-    problems = [Text(f"problem: {problem}", style="red") for problem in status.problems]
-    shown = [runs] if runs.row_count else []
-    return Group(*parts, tables, *letters, sinks, *shown, *failures, *problems)
+    return [runs] if runs.row_count else []
 
 
 def _snapshot_text(table: TableStatus) -> str:

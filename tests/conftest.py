@@ -32,9 +32,12 @@ def here(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.hookimpl(tryfirst=True)  # xdist looks at the groups in a hook of its own
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Let one worker have all tests that share a search server, and one the others of Spark."""
+    """Let one worker have all tests that share a search server, and one the others of Spark.
+
+    But those that name a group of their own.
+    """
     for item in items:
         if isinstance(item, pytest.Function) and "opensearch" in item.fixturenames:
             item.add_marker(pytest.mark.xdist_group("search"))
-        elif item.get_closest_marker("spark"):
+        elif item.get_closest_marker("spark") and not item.get_closest_marker("xdist_group"):
             item.add_marker(pytest.mark.xdist_group("lakehouse"))

@@ -33,9 +33,10 @@ pytestmark = [
     pytest.mark.kafka,
     pytest.mark.spark,
     pytest.mark.timeout(600),  # it starts a JVM for each merge
+    pytest.mark.xdist_group("fire"),
 ]
 WRITERS = 2
-KILLS = 3
+KILLS = 2
 SEED = 7
 SCHEMA = """
     CREATE TABLE parent (id int PRIMARY KEY, v int, big text);

@@ -7,12 +7,10 @@ from typing import Any
 
 import pytest
 
-from cdc.errors import BusyError, ExitCode, LogForgottenError
+from cdc.errors import ExitCode, LogForgottenError
 from cdc.records.state import Phase
 from sinks.delta import apply, commit
-from sinks.delta.files import one_at_a_time
 from sinks.delta.run import lakehouse_plans
-from sinks.options import RunOptions
 from sinks.paths import table_path
 from sinks.plan import Outcome
 from tests.fixtures.lakehouse import Lakehouse
@@ -185,11 +183,6 @@ def test_an_interrupted_run_is_finished_by_the_next_one(
     lakehouse.merge()
     assert lakehouse.rows(log.schema) == [{"id": 1, "n": 3}, {"id": 2, "n": 3}]
     assert lakehouse.version(log.schema) == version + (1 if fails_after_commit else 2)
-
-
-def test_a_second_run_leaves_at_once(lakehouse: Lakehouse) -> None:
-    with one_at_a_time(str(lakehouse.folder)), pytest.raises(BusyError):
-        lakehouse.merge()
 
 
 def test_columns_are_added_dropped_and_widened(lakehouse: Lakehouse) -> None:
@@ -401,36 +394,3 @@ def test_a_table_that_begins_with_filled_values_has_them(lakehouse: Lakehouse) -
     log.reached(at(200, 2))
     assert [table.error for table in lakehouse.merge().tables] == [None]
     assert lakehouse.rows(log.schema) == [{"id": 1, "a": "changed", "b": "changed"}]
-
-
-def test_a_bounded_run_leaves_later_commits_to_later_runs(lakehouse: Lakehouse) -> None:
-    log = lakehouse.log(column("id", "int4", 1), column("n", "int4"))
-    other = log.beside(table_schema(lakehouse.prefix, "other", column("id", "int4", 1)))
-    for number in range(20):
-        log.row("r", at(10, 0), {"id": number, "n": 0})
-        other.row("r", at(10, 0), {"id": number})
-    log.table(10)
-    other.table(10)
-    log.reached(at(10, 0))
-    bounded = RunOptions(records_max=10)
-    lakehouse.merge(bounded)
-    assert len(lakehouse.rows(other.schema)) == 20, "a snapshot isn't parted"
-    for number in range(20):
-        log.row("u", at(20 + number, 1), {"id": number, "n": 1})
-        log.row("u", at(20 + number, 2), {"id": (number + 1) % 20, "n": 2})
-        if number % 5 == 0:
-            other.row("d", at(20 + number, 3), None, {"id": number})
-            other.tombstone(at(20 + number, 3), {"id": number})
-    log.reached(at(40))
-    states = []
-    while (summary := lakehouse.merge(bounded)).exit_code == ExitCode.OK:
-        rows, others = lakehouse.rows(log.schema), lakehouse.rows(other.schema)
-        values = {row["id"]: row["n"] for row in rows}
-        assert [*values.values()].count(2) == 1, "all of a transaction, or nothing"
-        done = [*values.values()].count(1) + (values[0] == 2)
-        gone = {number for number in range(done) if number % 5 == 0}
-        assert {row["id"] for row in others} == set(range(20)) - gone
-        states.append(done)
-    assert states[-1:] == [20], str(summary.line()) + str(summary.tables)
-    assert len(states) >= 2
-    assert states == sorted(states)
