@@ -20,21 +20,24 @@ def compacted(lakehouse: Lakehouse, *, dry_run: bool = False) -> CompactedTable:
     return found
 
 
-def test_compaction_makes_fewer_files_and_keeps_every_cut(lakehouse: Lakehouse) -> None:
+def test_compaction_makes_fewer_files_and_keeps_every_cut(
+    lakehouse: Lakehouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("compaction.lakehouse.SMALL_FILES_MIN", 3)
     log = lakehouse.log(column("id", "int4", 1), column("n", "int4"))
     log.row("r", at(10, 0), {"id": 0, "n": 0})
     log.table(10)
     log.reached(at(10, 0))
     lakehouse.merge()
     assert not compacted(lakehouse, dry_run=True).before.pays
-    for number in range(1, 10):
+    for number in range(1, 5):
         log.row("c", at(10 + number), {"id": number, "n": number})
         log.reached(at(10 + number))
         lakehouse.merge()
     version = lakehouse.version(log.schema)
     would = compacted(lakehouse, dry_run=True)
     assert would.before.pays
-    assert (would.before.files, would.before.saved, would.before.rows) == (10, 9, 10)
+    assert (would.before.files, would.before.saved, would.before.rows) == (5, 4, 5)
     assert lakehouse.version(log.schema) == version, "a dry run changes nothing"
     done = compacted(lakehouse)
     assert done.after is not None

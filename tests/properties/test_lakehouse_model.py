@@ -95,7 +95,7 @@ def write(log: HandLog, changes: list[tuple[Any, ...]]) -> None:
 
 
 @settings(
-    max_examples=int(os.environ.get("LAKEHOUSE_EXAMPLES", "2")),
+    max_examples=int(os.environ.get("LAKEHOUSE_EXAMPLES", "1")),
     phases=[Phases.explicit, Phases.reuse, Phases.generate],  # shrinking takes too long
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
