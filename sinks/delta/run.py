@@ -37,7 +37,8 @@ from sinks.plan import (
     require_same_log,
     to_read,
 )
-from sinks.session import Session, tune
+from sinks.records import Records
+from sinks.session import RECORDS_FEW, Session, tune
 from sinks.summary import RunSummary, TableResult
 
 if TYPE_CHECKING:
@@ -97,6 +98,7 @@ class _Run:
         self._options = options
         self._started = time.monotonic()
         self._plans = lakehouse_plans(lakehouse.path, session)
+        self._records = Records(settings.kafka)
 
     def once(self) -> RunSummary:
         last = self._plans.last()
@@ -211,6 +213,7 @@ class _Run:
         )
         self._plans.start(plan)
         applied = self._apply(plan, state)
+        self._records.forget()
         self._finished(plan, [*applied, *refused])
         return self._summary(plan, [*results, *applied, *refused])
 
@@ -298,7 +301,9 @@ class _Run:
         records = to_read(pending)
         spark = self._session(records).newSession()
         tune(spark, records)
-        found = census(spark, self._settings.kafka, pending, state.progress.cut)
+        if records < RECORDS_FEW:
+            self._records.keep(spark, pending.values())
+        found = census(spark, self._records, pending, state.progress.cut)
         return {
             name: counted(
                 table,
@@ -362,7 +367,7 @@ class _Run:
                 if table.replay is None:
                     tune(spark, table.events, target.size_bytes())
                 archive = self._configured(table.replay.archive).path if table.replay else None
-                rows = apply_table(target, self._settings.kafka, table, plan, versions, archive)
+                rows = apply_table(target, self._records, table, plan, versions, archive)
         except MillraceError as error:
             return TableResult(name, table.events, error=error)
         return TableResult(name, table.events, *rows, rebuilt=table.rebuilds)
