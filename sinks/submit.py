@@ -1,12 +1,16 @@
 """``spark-submit …/sinks/submit.py lakehouse|search|all [--config FILE]`` → one run.
 
 The same as ``millrace merge``, for clusters where Spark starts the program. Jars and master are
-spark-submit's; ``--py-files`` takes this project's wheel where it isn't installed.
+spark-submit's: docs/operations.md.
 """
 
 import argparse
 import sys
 from pathlib import Path
+
+if __name__ == "__main__":
+    # A program's own folder comes first in Python's path, and its `delta` isn't Delta Lake's.
+    sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 from cdc.errors import MillraceError
 from cdc.settings import DEFAULT_PATH, load
