@@ -193,7 +193,7 @@ def figures_of(turns: Mapping[str, Sequence[Turn]], suffix: str = "") -> dict[st
     }
 
 
-def ratio(turns: Mapping[str, Sequence[Turn]], to: str) -> float:
-    """Millrace's speed in parts of another's: the median of the rounds' own."""
-    pairs = zip(turns["millrace"], turns[to], strict=True)
-    return round(median(theirs.seconds / ours.seconds for ours, theirs in pairs), 2)
+def ratio(turns: Mapping[str, Sequence[Turn]], of: str, to: str) -> float:
+    """What one kind takes in parts of another's time: the median of the rounds' own."""
+    pairs = zip(turns[of], turns[to], strict=True)
+    return round(median(one.seconds / other.seconds for one, other in pairs), 2)

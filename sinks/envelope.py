@@ -78,11 +78,14 @@ class Envelope:
 
 
 def _type(field: Field, column: Column) -> str:
-    return "string" if field.hashed else json_type(column, field.type)
+    """The type in JSON; text where a value that it doesn't hold is to become another."""
+    as_text = field.hashed or field.unfit_is_null
+    return "string" if as_text else json_type(column, field.type)
 
 
 def _struct(names: Iterable[str], types: Mapping[str, str]) -> str:
-    return f"struct<{', '.join(f'{quoted(name)}: {types[name]}' for name in names)}>"
+    columns = [f"{quoted(name)}: {types.get(name, 'string')}" for name in names]
+    return f"struct<{', '.join(columns)}>"
 
 
 AS_MAPS: Final = Envelope(None)

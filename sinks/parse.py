@@ -207,7 +207,10 @@ def _read(
     place = F.concat(
         F.lit("record at "),
         F.concat_ws(":", "topic", "partition", "offset"),
-        F.lit(" is not one of Millrace's, or of a newer schema version: "),
+        F.when(
+            F.col(_READ[0])[BROKEN].isNull(),
+            F.lit(" is not one of Millrace's, or of a newer schema version: "),
+        ).otherwise(" has a value that its column's type doesn't hold, or isn't JSON: "),
         F.concat_ws("/", "position", "schema_version"),
     )
     # Not a filter: Spark would push that below, and read each envelope once per mention there.

@@ -7,7 +7,16 @@ changes nothing.
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
-from delta.exceptions import DeltaConcurrentModificationException
+from delta.exceptions import (
+    ConcurrentAppendException,
+    ConcurrentDeleteDeleteException,
+    ConcurrentDeleteReadException,
+    ConcurrentTransactionException,
+    ConcurrentWriteException,
+    DeltaConcurrentModificationException,
+    MetadataChangedException,
+    ProtocolChangedException,
+)
 from delta.tables import DeltaMergeBuilder
 from pyspark.sql import DataFrame
 
@@ -19,6 +28,18 @@ from sinks.shape import Shape
 
 ATTEMPTS_MAX: Final = 5
 """How often a commit is tried that another writer (OPTIMIZE, a second run) gets in the way of."""
+
+_CONFLICTS: Final = (
+    ConcurrentAppendException,
+    ConcurrentDeleteDeleteException,
+    ConcurrentDeleteReadException,
+    ConcurrentTransactionException,
+    ConcurrentWriteException,
+    DeltaConcurrentModificationException,
+    MetadataChangedException,
+    ProtocolChangedException,
+)
+"""What Delta raises where another commit was faster; in Python they have no base in common."""
 
 
 class Rows(NamedTuple):
@@ -73,7 +94,7 @@ def commit(
         try:
             with target.transaction(run):
                 rows = write()
-        except DeltaConcurrentModificationException as error:
+        except _CONFLICTS as error:
             if attempt == ATTEMPTS_MAX:
                 raise SinkError(
                     f"another writer got in the way {ATTEMPTS_MAX} times: {error}",

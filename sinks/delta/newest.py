@@ -16,11 +16,11 @@ from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as F  # noqa: N812 (as everybody calls it)
 
 from sinks.latest import PATCHY, contenders, latest
-from sinks.names import POSITION, quoted
+from sinks.names import LOST, POSITION, quoted
 from sinks.shape import Shape
 
-_ORDERED: Final = ("bigint", "int", "smallint", "decimal", "date", "string")
-"""Types of which Delta's statistics tell the least and greatest value of a file."""
+_ORDERED: Final = ("bigint", "int", "smallint", "decimal", "string")
+"""Types whose least and greatest values Delta's statistics tell, and Python holds all of."""
 _KEYS_MAX: Final = 10_000
 _RANGES_MAX: Final = 100
 
@@ -50,25 +50,24 @@ class Newest(NamedTuple):
 def kept(changes: DataFrame, shape: Shape, *, ranges: bool = False) -> Iterator[Newest]:
     """Read parsed changes, and keep what is newest of them; with ``ranges``, those of its keys."""
     rows = contenders(changes, shape).localCheckpoint(eager=False)
-    lead = F.col(quoted(shape.keys[0]))
+    lead = _lead(shape) if ranges else None
     patched: DataFrame | None = None
     try:
         facts = rows.agg(
             F.count("*").alias("rows"),
             F.count_if(PATCHY).alias("patchy"),
             F.min(POSITION).alias("oldest"),
-            F.min(lead).alias("least"),
-            F.max(lead).alias("greatest"),
+            *([] if lead is None else [F.min(lead).alias("least"), F.max(lead).alias("greatest")]),
         ).first()
         assert facts is not None  # noqa: S101 (an aggregate returns a row)
         if facts["patchy"]:
             of_several = rows.where(PATCHY).drop(PATCHY)
             patched = latest(of_several, shape).localCheckpoint(eager=False)
         yield Newest(
-            rows.where(~F.col(PATCHY)).drop(PATCHY),
+            rows.where(~F.col(PATCHY)).drop(PATCHY, LOST),
             patched,
             facts["oldest"],
-            _within(rows, facts, shape) if ranges else None,
+            None if lead is None else _within(rows, facts, shape),
         )
     finally:
         _forget(rows)
@@ -79,8 +78,7 @@ def kept(changes: DataFrame, shape: Shape, *, ranges: bool = False) -> Iterator[
 def _within(rows: DataFrame, facts: Row, shape: Shape) -> Within | None:
     """Ranges that hold the first column of all keys: many of them where the keys are few."""
     key = shape.keys[0]
-    kind = next(field.type for field in shape.fields if field.name == key)
-    if not facts["rows"] or not kind.startswith(_ORDERED):
+    if not facts["rows"]:
         return None
     ranges = [(facts["least"], facts["greatest"])]
     if facts["rows"] <= _KEYS_MAX:
@@ -93,6 +91,13 @@ def _within(rows: DataFrame, facts: Row, shape: Shape) -> Within | None:
         return reduce(or_, (column(key).between(*ends) for ends in ranges))
 
     return condition
+
+
+def _lead(shape: Shape) -> SparkColumn | None:
+    """The key's first column, if statistics of files tell its range."""
+    name = shape.keys[0]
+    kind = next(field.type for field in shape.fields if field.name == name)
+    return F.col(quoted(name)) if kind.startswith(_ORDERED) else None
 
 
 def _forget(rows: DataFrame) -> None:

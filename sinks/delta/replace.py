@@ -36,11 +36,12 @@ def rewrite(
     stored = _known(transaction.rows(files).select(*(_kept(one.name) for one in columns)))
     rows = newest.all().join(stored, _same_key(shape), "full_outer")
     known, told = F.coalesce(F.col(_STORED), F.lit(False)), F.col(POSITION).isNotNull()
-    newer = told & (~known | (F.col(POSITION) > _stored(POSITION)))
+    later = F.coalesce(F.col(POSITION) > _stored(POSITION), F.lit(False))
+    newer = told & (~known | later)
     upsert = newer & (F.col(OP) == UPSERT)
     gone = newer & (F.col(OP) == DELETE) & known
     if older is not None:
-        gone |= ~told & (_stored(POSITION) <= str(older))
+        gone |= ~told & F.coalesce(_stored(POSITION) <= str(older), F.lit(False))
     counts = Observation()
     rows = rows.observe(
         counts,
@@ -87,7 +88,8 @@ def mark(target: DeltaTarget, run: int, newest: Newest, shape: Shape) -> Rows:
         known = F.coalesce(F.col(_STORED), F.lit(False))
         rows = rows.unionByName(_complete(both, columns, shape, known))
     written = transaction.write(rows)
-    gone = deleted.get["rows"]
+    # Of no rows at all, Spark may leave out what counts them.
+    gone = deleted.get["rows"] if marked else 0
     done = Rows(written - (marked - gone), marked - gone, gone)
     transaction.commit(*done[:3])
     return done

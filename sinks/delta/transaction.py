@@ -84,7 +84,7 @@ class Transaction:
         """Whether this is all that there is to a commit to the table."""
         version = _java(target.spark._jvm).version  # noqa: SLF001
         properties = target.properties()
-        strange = any(properties.get(name, "false") == "true" for name in _NOT_KNOWN)
+        strange = any(properties.get(name, "").lower() == "true" for name in _NOT_KNOWN)
         return not strange and version.startswith(_VERSIONS)
 
     def files(self, condition: SparkColumn | None = None) -> Any:

@@ -4,6 +4,7 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
 from uuid import uuid4
 
 import pytest
@@ -15,6 +16,7 @@ from cdc.records.position import Position
 from cdc.records.schema import TableName
 from cdc.records.state import Phase
 from deploy.local.kafka import Kafka
+from sinks.delta.replace import SMALL_BYTES
 from sinks.delta.run import run_lakehouse
 from sinks.names import DELETED, END, OP, POSITION
 from sinks.paths import table_path
@@ -38,7 +40,8 @@ STEP = st.tuples(
 )
 TRANSACTION = st.lists(STEP, min_size=1, max_size=6)
 HISTORY = st.lists(TRANSACTION, min_size=12, max_size=40)
-BATCHES = st.lists(st.tuples(st.integers(1, 12), st.integers(0, 2)), min_size=3, max_size=3)
+WAYS = st.sampled_from([0, SMALL_BYTES])  # a table's rows are marked as gone, or all written anew
+BATCHES = st.lists(st.tuples(st.integers(1, 12), st.integers(0, 2), WAYS), min_size=3, max_size=3)
 
 
 class Source:
@@ -106,7 +109,7 @@ def test_delta_is_the_model_at_every_cut(
     kafka: Kafka,
     tmp_path_factory: pytest.TempPathFactory,
     history: list[list[Step]],
-    batches: list[tuple[int, int]],
+    batches: list[tuple[int, int, int]],
     snapshot_at: int,
 ) -> None:
     folder: Path = tmp_path_factory.mktemp("lake")
@@ -130,14 +133,15 @@ def test_delta_is_the_model_at_every_cut(
     log.table(point, Phase.STREAMING)
     written, cut = 0, snapshot_at + 1
     read = len(states[snapshot_at])
-    for more, held_back in [*batches, (len(history), 0)]:
+    for more, held_back, small in [*batches, (len(history), 0, 0)]:
         upto = min(max(written + more, snapshot_at + 2), len(history))
         between = [c for c in source.changes if written < c[1].commit_lsn // 10 <= upto]
         write(log, between)
         written = upto
         cut = max(upto - held_back, cut)  # a cut never goes back
         log.reached(at(cut * 10, 9) if cut > snapshot_at + 1 else at(point, 0))
-        summary = run_lakehouse(merge, lambda _records=0: spark, lambda _: None)
+        with patch("sinks.delta.apply.SMALL_BYTES", small):
+            summary = run_lakehouse(merge, lambda _records=0: spark, lambda _: None)
         assert [str(table.error) for table in summary.tables if table.error] == []
 
         def table(name: str) -> list[dict[str, Any]]:

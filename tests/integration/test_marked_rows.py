@@ -1,0 +1,175 @@
+"""A large table's merge: rows are marked as gone where they are, others are added."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from pyspark.sql import functions as F  # noqa: N812 (as everybody calls it)
+
+from sinks.delta.replace import mark
+from sinks.delta.transaction import Transaction
+from tests.fixtures.lakehouse import Lakehouse
+from tests.fixtures.spark import HandLog, at, column
+
+pytestmark = [pytest.mark.kafka, pytest.mark.spark]
+
+
+@pytest.fixture
+def log(lakehouse: Lakehouse, monkeypatch: pytest.MonkeyPatch) -> HandLog:
+    """A table of three files, each with keys of its own; none is small enough to write anew."""
+    monkeypatch.setattr("sinks.delta.apply.SMALL_BYTES", 0)
+    log = lakehouse.log(column("id", "int4", 1), column("a", "text"), column("n", "int8"))
+    for run in range(3):
+        for number in range(run * 10, run * 10 + 4):
+            log.row("r" if run == 0 else "c", at(10 + run, number), row(number))
+        log.table(10)
+        log.reached(at(10 + run, 99))
+        assert lakehouse.merge().tables[0].inserted == 4
+    return log
+
+
+def row(number: int) -> dict[str, Any]:
+    return {"id": number, "a": f"a{number}", "n": number}
+
+
+ROWS = {number: row(number) for start in (0, 10, 20) for number in range(start, start + 4)}
+
+
+def files(lakehouse: Lakehouse) -> dict[str, int]:
+    """The table's files, and how many of each one's rows are marked as gone."""
+    table = lakehouse.spark.read.format("delta").load(f"{lakehouse.folder}/public/t")
+    log = lakehouse.spark.read.json(f"{lakehouse.folder}/public/t/_delta_log/*.json")
+    added = log.where("add IS NOT NULL").select("add.*")
+    marks = "deletionVector.cardinality" if "deletionVector" in added.columns else "NULL"
+    newest = added.groupBy("path").agg(F.max(F.expr(f"coalesce({marks}, 0)")).alias("gone"))
+    there = {name.rpartition("/")[2] for name in table.inputFiles()}
+    return {one["path"]: one["gone"] for one in newest.collect() if one["path"] in there}
+
+
+def sorted_by_key(rows: dict[int, dict[str, Any]]) -> list[dict[str, Any]]:
+    return sorted(rows.values(), key=str)
+
+
+def test_only_rows_that_change_are_written_and_only_files_that_may_have_them_are_read(
+    lakehouse: Lakehouse, log: HandLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[int] = []
+    original = Transaction.files
+
+    def counted(self: Transaction, *condition: Any) -> Any:
+        found = original(self, *condition)
+        read.append(found.size())
+        return found
+
+    monkeypatch.setattr(Transaction, "files", counted)
+    before = files(lakehouse)
+    log.row("u", at(20, 1), {"id": 11, "a": "new", "n": None})
+    log.row("u", at(20, 2), {"id": 12, "n": 120})  # a is absent
+    log.row("d", at(20, 3), None, {"id": 13})
+    log.tombstone(at(20, 3), {"id": 13})
+    log.row("c", at(20, 4), row(14))
+    log.row("d", at(20, 5), None, {"id": 15})  # which never was
+    log.reached(at(20, 5))
+    (done,) = lakehouse.merge().tables
+    assert (done.inserted, done.updated, done.deleted) == (1, 2, 1)
+    expected = ROWS | {
+        11: {"id": 11, "a": "new", "n": None},
+        12: {"id": 12, "a": "a12", "n": 120},
+        14: row(14),
+    }
+    del expected[13]
+    assert lakehouse.rows(log.schema) == sorted_by_key(expected)
+    assert read == [1], "keys tell that two of three files have none of the rows"
+    after = files(lakehouse)
+    assert sorted(after[name] for name in before) == [0, 0, 3]
+
+
+def test_rows_of_files_that_have_marks_are_marked_once_more(
+    lakehouse: Lakehouse, log: HandLog
+) -> None:
+    for lsn, number in ((20, 1), (21, 2), (22, 1)):
+        log.row("u", at(lsn), {"id": number, "a": f"at {lsn}", "n": lsn})
+        log.reached(at(lsn))
+        assert lakehouse.merge().tables[0].updated == 1
+    expected = ROWS | {
+        1: {"id": 1, "a": "at 22", "n": 22},
+        2: {"id": 2, "a": "at 21", "n": 21},
+    }
+    assert lakehouse.rows(log.schema) == sorted_by_key(expected)
+
+
+@pytest.mark.parametrize("small", [0, 1 << 30])
+def test_a_commit_that_another_got_in_the_way_of_is_tried_again(
+    lakehouse: Lakehouse, log: HandLog, monkeypatch: pytest.MonkeyPatch, small: int
+) -> None:
+    monkeypatch.setattr("sinks.delta.apply.SMALL_BYTES", small)
+    path, original = f"{lakehouse.folder}/public/t", Transaction.commit
+    tried: list[int] = []
+
+    def late(self: Transaction, *counts: int) -> None:
+        tried.append(len(tried))
+        if len(tried) == 1:
+            lakehouse.spark.sql(f"OPTIMIZE delta.`{path}`")
+        original(self, *counts)
+
+    monkeypatch.setattr(Transaction, "commit", late)
+    log.row("u", at(20), {"id": 1, "a": "new", "n": 1})
+    log.reached(at(20))
+    (done,) = lakehouse.merge().tables
+    assert (done.error, done.updated, len(tried)) == (None, 1, 2)
+    expected = ROWS | {1: {"id": 1, "a": "new", "n": 1}}
+    assert lakehouse.rows(log.schema) == sorted_by_key(expected)
+
+
+def test_changes_as_old_as_what_is_stored_are_compared_with_it(
+    lakehouse: Lakehouse, log: HandLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def never(*_: Any) -> None:
+        raise AssertionError("rows at the cut itself aren't newer than all that is stored")
+
+    marked: Callable[..., Any] = mark
+    monkeypatch.setattr("sinks.delta.apply.mark", never)
+    log.row("r", at(12, 99), {"id": 21, "a": "of a chunk", "n": 1})
+    log.row("u", at(20), {"id": 20, "a": "new", "n": 1})
+    log.reached(at(20))
+    assert lakehouse.merge().tables[0].error is None
+    monkeypatch.setattr("sinks.delta.apply.mark", marked)
+    expected = ROWS | {
+        20: {"id": 20, "a": "new", "n": 1},
+        21: {"id": 21, "a": "of a chunk", "n": 1},
+    }
+    assert lakehouse.rows(log.schema) == sorted_by_key(expected)
+
+
+def test_rows_may_be_added_alone_however_large_the_table_is(
+    lakehouse: Lakehouse, log: HandLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sinks.session._BYTES_FEW", 0)
+    log.row("c", at(20), row(5))
+    log.reached(at(20))
+    (done,) = lakehouse.merge().tables
+    assert (done.error, done.inserted, done.updated, done.deleted) == (None, 1, 0, 0)
+    assert lakehouse.rows(log.schema) == sorted_by_key(ROWS | {5: row(5)})
+
+
+def test_a_key_may_be_the_first_day_of_all(lakehouse: Lakehouse) -> None:
+    log = lakehouse.log(column("until", "timestamptz", 1), column("n", "int8"))
+    log.row("r", at(10, 0), {"until": "0001-01-01T00:00:00Z", "n": 1})
+    log.row("r", at(10, 0), {"until": "9999-12-31T23:59:59Z", "n": 2})
+    log.table(10)
+    log.reached(at(10, 0))
+    assert lakehouse.merge().tables[0].error is None
+    log.row("u", at(20), {"until": "0001-01-01T00:00:00Z", "n": 3})
+    log.reached(at(20))
+    assert lakehouse.merge().tables[0].updated == 1
+
+
+def test_an_archive_may_hide_the_key(lakehouse: Lakehouse) -> None:
+    lakehouse.configure(tables=[{"source": "public.t", "kind": "changes", "exclude": ["id"]}])
+    log = lakehouse.log(column("id", "int4", 1), column("n", "int8"))
+    log.row("r", at(10, 0), {"id": 1, "n": 7})
+    log.row("d", at(11), None, {"id": 1})
+    log.tombstone(at(11), {"id": 1})
+    log.table(10)
+    log.reached(at(11))
+    assert [table.error for table in lakehouse.merge().tables] == [None, None]
