@@ -5,9 +5,15 @@ There is no progress record: a run's cut is the end offsets that it finds at its
 
 import json
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
+from datetime import timedelta
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from confluent_kafka import IsolationLevel, KafkaException
+from confluent_kafka import IsolationLevel, KafkaException, TopicCollection
+from confluent_kafka.admin import (  # type: ignore[attr-defined]  # re-exported without saying so
+    ClusterMetadata,
+    ConfigResource,
+    ResourceType,
+)
 from confluent_kafka.admin._listoffsets import OffsetSpec
 
 from cdc.records.schema import TableName
@@ -18,6 +24,19 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 RAW = "topic string, partition int, offset bigint, key binary, value binary, timestamp timestamp"
+_LONGEST_MS: Final = 100 * 365 * 86_400_000
+"""Kafka's longest time is one that Python has no room for."""
+
+
+class Found(NamedTuple):
+    """A topic as the brokers describe it; a new one of the same name has another ``id``.
+
+    ``compacted_after`` is how long every record stays in one that is compacted; None: it isn't.
+    """
+
+    id: str
+    partitions: int
+    compacted_after: timedelta | None
 
 
 class TopicLog(Log):
@@ -28,22 +47,53 @@ class TopicLog(Log):
 
         Names are as topics spell them: what isn't a letter or digit may be ``_`` in them.
         """
-        try:
-            names = self._admin.list_topics(timeout=CALL_S).topics
-        except KafkaException as error:
-            raise self._error(error) from None
-        return tables_of(names, prefix, captures)
+        return tables_of(self._metadata().topics, prefix, captures)
+
+    def cluster(self) -> str:
+        """The cluster's own name, by which another one is told from it."""
+        return str(self._metadata().cluster_id)
 
     def bounds(self, topics: list[str]) -> tuple[Offsets, Offsets]:
         """The first offset of every partition, and the end of what is committed in it."""
-        try:
-            found = self._admin.list_topics(timeout=CALL_S).topics
-        except KafkaException as error:
-            raise self._error(error) from None
+        found = self._metadata().topics
         places = [(topic, number) for topic in topics for number in found[topic].partitions]
         earliest, latest = OffsetSpec.earliest(), OffsetSpec.latest()  # type: ignore[no-untyped-call]
         starts = self._offsets(places, earliest)
         return starts, self._offsets(places, latest, IsolationLevel.READ_COMMITTED)
+
+    def described(self, topics: list[str]) -> dict[str, Found]:
+        """What the brokers say of some topics; raises LogAccessError where they don't tell us."""
+        if not topics:
+            return {}
+        asked = [ConfigResource(ResourceType.TOPIC, topic) for topic in topics]
+        try:
+            told = self._admin.describe_topics(TopicCollection(topics), request_timeout=CALL_S)
+            settings = self._admin.describe_configs(asked, request_timeout=CALL_S)
+            ids = {topic: future.result(CALL_S + 1) for topic, future in told.items()}
+            kept = {one.name: future.result(CALL_S + 1) for one, future in settings.items()}
+        except KafkaException as error:
+            raise self._error(error) from None
+        return {
+            topic: Found(
+                str(ids[topic].topic_id),
+                len(ids[topic].partitions),
+                _compacted_after({name: str(one.value) for name, one in kept[topic].items()}),
+            )
+            for topic in topics
+        }
+
+    def _metadata(self) -> ClusterMetadata:
+        try:
+            return self._admin.list_topics(timeout=CALL_S)
+        except KafkaException as error:
+            raise self._error(error) from None
+
+
+def _compacted_after(config: Mapping[str, str]) -> timedelta | None:
+    """How old a record is before compaction may take it away, be it a tombstone or a row."""
+    if "compact" not in config["cleanup.policy"]:
+        return None
+    return timedelta(milliseconds=min(int(config["min.compaction.lag.ms"]), _LONGEST_MS))
 
 
 def tables_of(

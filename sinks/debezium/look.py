@@ -10,10 +10,12 @@ from dataclasses import dataclass
 from pyspark.sql import DataFrame
 
 from cdc.errors import MillraceError
+from cdc.records.position import Position
 from cdc.records.schema import Column, TableName, TableSchema
-from sinks.debezium.described import Described, Reading, SchemaOf, describe
+from sinks.debezium.described import Described, Reading, describe
 from sinks.debezium.discovery import Seen, discover
 from sinks.debezium.truncate import Truncation, Truncations, truncations
+from sinks.options import SchemaOf
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,11 +31,16 @@ class Topic:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What a run has found of a table; without a description there is nothing to apply."""
+    """What a run has found of a table; without a description there is nothing to apply.
+
+    ``ends`` are the places of all TRUNCATEs, with their times.
+    """
 
     events: int = 0
     described: Described | None = None
     truncated: Truncation | None = None
+    ends: tuple[tuple[Position, int], ...] = ()
+    seen: tuple[Seen, ...] = ()
     error: MillraceError | None = None
 
 
@@ -80,4 +87,4 @@ def _look(
         emptied = truncations(read(topic.topic), described, topic.partitions)
     if topic.before is None and emptied.count == events:
         return Look(events)  # nobody knows yet whether the table has a key
-    return Look(events, described, emptied.last)
+    return Look(events, described, emptied.last, emptied.ends, tuple(seen))
