@@ -54,9 +54,12 @@ def with_members(
     found: dict[str, SparkColumn] = {}
     for one in which:
         found |= _members(topic, one)
+    kept = F.lit(True) if truncates else ~is_truncate()
+    if not topic.keyed:  # a delete's tombstone has no key there, so that it says nothing at all
+        kept &= F.col("key").isNotNull() | F.col("value").isNotNull()
     return (
         enveloped(raw, topic)
-        .where(F.lit(True) if truncates else ~is_truncate())
+        .where(kept)
         .select(
             *_PLACE,
             *keep,

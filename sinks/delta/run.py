@@ -6,7 +6,7 @@ commit, the outcome. A plan that a run left unfinished is finished first.
 """
 
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
@@ -129,7 +129,7 @@ class _Run:
         outcome = self._settled(last, outcome) if last and outcome else None
         before = goes_on(last, outcome) if last and outcome else {}
         refused = self._refused(before, state)
-        results += [TableResult(name, error=error) for name, error in refused.items()]
+        results += self._told(refused)
         versions = outcome.versions if outcome else {}
         tables = self._proposed(before, versions, state, refused)
         if (records_max := self._options.records_max) and to_read(tables) > records_max:
@@ -172,6 +172,13 @@ class _Run:
             **changed(before, self._wanted()),
         }
 
+    def _told(self, errors: Mapping[str, MillraceError]) -> list[TableResult]:
+        """Tables that nothing is applied to, once said why."""
+        results = [TableResult(name, error=error) for name, error in errors.items()]
+        for result in results:
+            self._report(str(result))
+        return results
+
     def _new_run(
         self,
         state: LogState,
@@ -182,7 +189,7 @@ class _Run:
         found = self._origin.remembered(state, tables, self._plans.checked())
         looked = self._origin.looked_at(found.tables, self._derived, state)
         errors: dict[str, MillraceError] = {**found.refused, **looked.refused}
-        refused = [TableResult(name, error=error) for name, error in errors.items()]
+        refused = self._told(errors)
         news = any(table.pending or table.commits for table in looked.tables.values())
         if not news and not refused:
             return self._summary(last, results) if results else self._nothing()
