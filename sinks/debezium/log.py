@@ -3,7 +3,6 @@
 There is no progress record: a run's cut is the end offsets that it finds at its start.
 """
 
-import json
 from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -17,8 +16,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # re-exported
 from confluent_kafka.admin._listoffsets import OffsetSpec
 
 from cdc.records.schema import TableName
-from sinks.batch import CALL_S, Log, Offsets, has_records
-from sinks.kafka_options import spark_options
+from sinks.batch import CALL_S, Log, Offsets, committed, has_records
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -115,24 +113,5 @@ def read_records(
     """Read exactly the committed records from ``start`` up to, not including, ``end``."""
     if not has_records(start, end):
         return spark.createDataFrame([], RAW)
-    chosen = {
-        topic: [number for number, offset in partitions.items() if end[topic][number] > offset]
-        for topic, partitions in start.items()
-    }
-    chosen = {topic: numbers for topic, numbers in chosen.items() if numbers}
-
-    def offsets(bound: Offsets) -> str:
-        return json.dumps({t: {p: bound[t][p] for p in numbers} for t, numbers in chosen.items()})
-
-    return (
-        spark.read.format("kafka")
-        .options(**spark_options(kafka))
-        .option("kafka.isolation.level", "read_committed")
-        .option("assign", json.dumps(chosen))
-        .option("startingOffsets", offsets(start))
-        .option("endingOffsets", offsets(end))
-        .option("failOnDataLoss", "true")
-        .option("minPartitions", str(spark.sparkContext.defaultParallelism))
-        .load()
-        .select("topic", "partition", "offset", "key", "value", "timestamp")
-    )
+    records = committed(spark, kafka, start, end, headers=False)
+    return records.select("topic", "partition", "offset", "key", "value", "timestamp")

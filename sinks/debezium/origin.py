@@ -93,11 +93,7 @@ class DebeziumTopics:
     ) -> MillraceError | None:
         found, keep = self._topics[derived.source], self._settings.log.keep
         if last is not None and last.base and last.topic_id != found.id:
-            return LogForgottenError(
-                "the topic was made anew: it isn't the one that was applied so far",
-                where=f"topic {topic}",
-                remedy="remove the Delta table: the next run begins with the new topic",
-            )
+            return _made_anew(topic)
         if last is not None and last.base and len(last.start) != found.partitions:
             return TopicMismatchError(
                 f"the topic had {len(last.start)} partitions and has {found.partitions}: keys have "
@@ -201,10 +197,21 @@ class DebeziumTopics:
         from sinks.debezium.apply import Means, apply_topic
 
         table = plan.tables[target.name]
+        found = self._topics.get(table.source)
+        if found is None or found.id != table.topic_id:  # since a run that was killed has planned
+            raise _made_anew(table.topic)
         tune(target.spark, table.events, target.size_bytes())
         seen = self._seen.get(target.name)
         means = Means(self._settings.kafka, self._reading, self._options.schema_of, seen)
         return apply_topic(target, plan, means)
+
+
+def _made_anew(topic: str) -> LogForgottenError:
+    return LogForgottenError(
+        "the topic was made anew: it isn't the one that was applied so far",
+        where=f"topic {topic}",
+        remedy="remove the Delta table: the next run begins with the new topic",
+    )
 
 
 def _progress(cluster: str) -> Progress:

@@ -128,7 +128,7 @@ class _Run:
             outcome = self._finished(last, results)
         outcome = self._settled(last, outcome) if last and outcome else None
         before = goes_on(last, outcome) if last and outcome else {}
-        refused = self._refused(before, state)
+        before, refused = self._usable(before, state)
         results += self._told(refused)
         versions = outcome.versions if outcome else {}
         tables = self._proposed(before, versions, state, refused)
@@ -158,8 +158,20 @@ class _Run:
             for name, one in self._derived.items()
         }
 
-    def _refused(self, before: dict[str, TablePlan], state: LogState) -> dict[str, MillraceError]:
-        """What the configuration, or the command, asks for in vain."""
+    def _usable(
+        self, before: dict[str, TablePlan], state: LogState
+    ) -> tuple[dict[str, TablePlan], dict[str, MillraceError]]:
+        """Where tables go on, and which can't; one whose Delta table was removed begins anew."""
+        self._require_known(state)
+        refused = self._origin.refused(before, self._derived, state)
+        gone = {name for name in refused.keys() & before.keys() if not self._is_there(name)}
+        if gone:
+            before = {name: table for name, table in before.items() if name not in gone}
+            refused = self._origin.refused(before, self._derived, state)
+        return before, {**refused, **changed(before, self._wanted())}
+
+    def _require_known(self, state: LogState) -> None:
+        """Tell what the configuration, or the command, asks for in vain."""
         for table in self._lakehouse.tables:
             if table.source not in state.tables:
                 self._report(f"[[lakehouse.tables]]: {table.source} isn't captured (yet)")
@@ -167,10 +179,6 @@ class _Run:
             raise ConfigError(
                 f"there is no derived table {', '.join(strange)}", where="--accept-gap"
             )
-        return {
-            **self._origin.refused(before, self._derived, state),
-            **changed(before, self._wanted()),
-        }
 
     def _told(self, errors: Mapping[str, MillraceError]) -> list[TableResult]:
         """Tables that nothing is applied to, once said why."""
@@ -258,10 +266,12 @@ class _Run:
         """Whether somebody removed the Delta table; elsewhere than here only if it has news."""
         if name not in self._derived:
             return False
+        here = local_path(self._derived[name].path) is not None
+        return (here or table.pending) and not self._is_there(name)
+
+    def _is_there(self, name: str) -> bool:
         folder = local_path(self._derived[name].path)
-        if folder is not None:
-            return not (folder / "_delta_log").is_dir()
-        return table.pending and not self._target(name).exists()
+        return self._target(name).exists() if folder is None else (folder / "_delta_log").is_dir()
 
     def _rebuilt(self, tables: dict[str, TablePlan], state: LogState) -> dict[str, TablePlan]:
         """The tables, those from the log's start again whose Delta table somebody removed."""

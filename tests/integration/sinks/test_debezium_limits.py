@@ -1,6 +1,7 @@
 """What topics of a real Debezium can't give → errors that say so, and nothing that is wrong."""
 
 import hashlib
+import shutil
 import time
 from collections.abc import Iterable
 
@@ -10,7 +11,9 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewPartitions, NewTopic
 
 from cdc.errors import ConfigError, ExitCode
+from cdc.records.schema import TableName
 from sinks.options import RunOptions
+from sinks.paths import table_path
 from sinks.summary import RunSummary
 from tests.fixtures.debezium_lake import DebeziumLake, event
 
@@ -58,6 +61,9 @@ def test_a_topic_that_was_made_anew_is_another_one(lake: DebeziumLake) -> None:
     assert "made anew" in refused(summary)
     assert summary.exit_code == ExitCode.LOG_FORGOTTEN
     assert lake.rows() == [(1, "a", 1)]
+    shutil.rmtree(table_path(str(lake.folder), TableName("public", "t")))
+    assert lake.merge().exit_code == ExitCode.OK
+    assert lake.rows() == [(2, "a", 2), (3, "a", 3), (4, "a", 4)]
 
 
 def test_keys_that_have_moved_have_no_order(lake: DebeziumLake) -> None:
