@@ -45,17 +45,27 @@ def forget(lake: DebeziumLake, offset: int) -> None:
         future.result(10)
 
 
-def test_a_topic_that_was_made_anew_is_another_one(lake: DebeziumLake) -> None:
-    lake.configure(types=TYPES)
-    lake.topic()
-    written(lake, [1])
-    assert lake.merge().exit_code == ExitCode.OK
+def make_anew(lake: DebeziumLake) -> None:
+    """Another topic of the same name."""
     admin, name = AdminClient({**lake.kafka}), f"{lake.prefix}.public.t"
     admin.delete_topics([name])[name].result(10)
     deadline = time.monotonic() + 20
     while name in admin.list_topics(timeout=5).topics and time.monotonic() < deadline:
         time.sleep(0.1)
     admin.create_topics([NewTopic(name, 1, 1)])[name].result(10)
+
+
+def killed(*_arguments: object) -> None:
+    """A commit that never comes."""
+    raise KeyboardInterrupt
+
+
+def test_a_topic_that_was_made_anew_is_another_one(lake: DebeziumLake) -> None:
+    lake.configure(types=TYPES)
+    lake.topic()
+    written(lake, [1])
+    assert lake.merge().exit_code == ExitCode.OK
+    make_anew(lake)
     written(lake, [2, 3, 4])
     summary = lake.merge()
     assert "made anew" in refused(summary)
@@ -64,6 +74,23 @@ def test_a_topic_that_was_made_anew_is_another_one(lake: DebeziumLake) -> None:
     shutil.rmtree(table_path(str(lake.folder), TableName("public", "t")))
     assert lake.merge().exit_code == ExitCode.OK
     assert lake.rows() == [(2, "a", 2), (3, "a", 3), (4, "a", 4)]
+
+
+def test_a_plan_is_not_finished_with_another_topics_records(
+    lake: DebeziumLake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake.configure(types=TYPES)
+    lake.topic()
+    written(lake, [1])
+    with monkeypatch.context() as patched:
+        patched.setattr("sinks.debezium.apply.commit", killed)
+        with pytest.raises(KeyboardInterrupt):
+            lake.merge()
+    make_anew(lake)
+    written(lake, [2])
+    summary = lake.merge()
+    assert "made anew" in str(summary.tables[0].error)
+    assert lake.rows() == [(2, "a", 2)], "the same run goes on with the new one"
 
 
 def test_keys_that_have_moved_have_no_order(lake: DebeziumLake) -> None:
