@@ -14,7 +14,7 @@ RUN := .venv/bin/python
 PIP := $(RUN) -m pip --quiet --disable-pip-version-check --no-input
 SETS := kafka spark opensearch
 
-.PHONY: help setup prerequisites environment jars registry demo stop test golden fuzz chaos lint bench bench-peers lock clean
+.PHONY: help setup prerequisites environment jars registry demo stop test golden fuzz chaos heap lint bench bench-peers lock clean
 
 ## help                 list these commands
 help:
@@ -101,6 +101,10 @@ sanitized: environment
 	@cp -r cdc snapshots tests setup.py pyproject.toml README.md $(SANITIZED)
 	@cd $(SANITIZED) && rm -f cdc/wal/*.so && CFLAGS="-g -O1 -fsanitize=address,undefined \
 		-fno-sanitize-recover" $(CURDIR)/$(RUN) setup.py -q build_ext --inplace --force
+
+## heap [HEAPS=n]       merges of a log n times as large as the driver's memory (10)
+heap: setup
+	@HEAPS=$(or $(HEAPS),10) $(RUN) -m pytest tests/integration/test_driver_memory.py
 
 ## lint                 ruff, mypy and the import rules
 lint:

@@ -188,9 +188,15 @@ class Tables(TableStates):
             renamed += self._late(relation.oid, table, since, read=True)
             return None, renamed
         signature, identity = relation_signature(relation), relation.replica_identity
-        columns = partial(self._describe, relation)
+        columns = partial(self._columns, relation, xid)
         schema, new = self._schema(table, relation.oid, signature, identity, since, columns)
         return self._encoder(schema), [*renamed, *new]
+
+    def _columns(self, relation: Relation, xid: int | None) -> tuple[Column, ...]:
+        """Its columns; the stream has a transaction's DDL before others see it in the catalog."""
+        if xid is not None and not self._takes_late:
+            self._lookups.await_visible(xid)
+        return self._describe(relation)
 
     def _check_entry(self, table: TableName, oid: int, entry: int, since: Position) -> list[Record]:
         """Raise GapError for another table, or entry, than the log has; note one that it lacks."""

@@ -84,7 +84,7 @@ def export(
     """Write the table's rows as JSON lines; returns their number."""
     columns = source_columns(connection, table)
     query = sql.SQL(
-        "COPY (SELECT row_to_json(r) FROM (SELECT {} FROM {}) r) TO STDOUT "
+        "COPY (SELECT row_to_json(r.*) FROM (SELECT {} FROM {}) r) TO STDOUT "
         "(FORMAT csv, QUOTE E'\\x01', DELIMITER E'\\x02')"
     ).format(
         sql.SQL(", ").join(_as_json(column, text=as_text(column)) for column in columns),

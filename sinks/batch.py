@@ -378,7 +378,7 @@ def read_raw(
         F.conv(F.substring(position, 10, 16), 16, 10).try_cast("bigint").alias("commit_lsn"),
         F.get(fields, F.lit(1)).try_cast("int").alias("schema_version"),
         F.get(fields, F.lit(2)).alias("filled"),
-        _header(CLAIM).alias("claim"),
+        F.when(F.size("headers") > 1, _header(CLAIM)).alias("claim"),
         F.unix_millis("timestamp").alias("ts_ms"),
     )
 
@@ -386,5 +386,6 @@ def read_raw(
 def _header(name: str) -> "Column":
     from pyspark.sql import functions as F  # noqa: N812
 
-    found = F.get(F.filter("headers", lambda header: header["key"] == name), F.lit(0))
-    return found["value"].cast("string")
+    # Without a lambda, of which Spark evaluates each mention by itself.
+    place = F.array_position(F.col("headers.key"), name).cast("int") - 1
+    return F.when(place >= 0, F.get(F.col("headers.value"), place)).cast("string")

@@ -13,20 +13,21 @@ from cdc.records.position import Position
 from sinks.batch import read_raw
 from sinks.parse import is_truncate
 from sinks.plan import Census, Found, TablePlan
+from sinks.records import Records
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
 
 def census(
-    spark: "SparkSession", kafka: Mapping[str, str], tables: dict[str, TablePlan], cut: Position
+    spark: "SparkSession", records: Records, tables: dict[str, TablePlan], cut: Position
 ) -> Census:
     """Count the tables' new records; one row per partition comes back to the driver."""
     found: Census = {}
     left = tables
     while left:
         topics = {table.topic: table for table in left.values()}
-        counts = _counts(spark, kafka, topics, cut)
+        counts = _counts(records.of(spark, topics), cut)
         together = {
             name: table for name, table in left.items() if table.start == topics[table.topic].start
         }
@@ -35,12 +36,7 @@ def census(
     return found
 
 
-def _counts(
-    spark: "SparkSession", kafka: Mapping[str, str], topics: dict[str, TablePlan], cut: Position
-) -> dict[str, dict[int, Found]]:
-    start = {topic: table.start for topic, table in topics.items()}
-    end = {topic: table.end for topic, table in topics.items()}
-    raw = read_raw(spark, kafka, start, end)
+def _counts(raw: "DataFrame", cut: Position) -> dict[str, dict[int, Found]]:
     above = F.col("position") > str(cut)
     rows = (
         raw.groupBy("topic", "partition")

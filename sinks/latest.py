@@ -1,13 +1,15 @@
 """Changes of a table → the newest state of each key, column by column where a value is absent.
 
-One shuffle by key. The newest change wins by position alone; a column that it lacks is taken from
-the newest change that has it, and stays in ``_millrace_absent`` if none of the batch has. A filled
-value (docs/decisions/0007) counts only where the batch has no exact one; it stays in
-``_millrace_filled``, since a target that holds the row knows the exact one.
+One shuffle by key, whichever way: a change that has all its values is the newest state by itself,
+so where most are such, ``contenders`` leaves little to put together. The newest change wins by
+position alone; a column that it lacks is taken from the newest change that has it, and stays in
+``_millrace_absent`` if none of the batch has. A filled value (docs/decisions/0007) counts only
+where the batch has no exact one; it stays in ``_millrace_filled``, since a target that holds the
+row knows the exact one.
 """
 
 from pyspark.sql import Column as SparkColumn
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812 (as everybody calls it)
 
 from cdc.records.position import Position
@@ -15,6 +17,8 @@ from sinks.names import ABSENT, DELETE, FILLED, LOST, OP, POSITION, quoted
 from sinks.shape import Shape
 from sinks.types import refuse
 
+PATCHY = "_millrace_patchy"
+_RANK = "_millrace_rank"
 _NEWEST = "_millrace_newest"
 _FILLED = "_millrace_newest_filled"
 _DELETED = "_millrace_deleted"
@@ -42,6 +46,29 @@ def within(
     if truncated is not None:
         applicable &= position > str(truncated)
     return raw.where(position.isNull() | applicable)
+
+
+def contenders(changes: DataFrame, shape: Shape) -> DataFrame:
+    """Of each key the newest of its parsed changes; all of them where that one isn't whole.
+
+    Adds ``_millrace_patchy``: whether ``latest`` has to make one of those.
+    """
+    newest_first = (
+        Window.partitionBy(*map(quoted, shape.keys))
+        .orderBy(F.desc(POSITION))
+        .rowsBetween(Window.unboundedPreceding, Window.currentRow)
+    )
+    patchy = (F.size(ABSENT) > 0) | (F.size(FILLED) > 0)
+    if LOST in changes.columns:
+        patchy |= F.col(LOST).isNotNull()
+    return (
+        changes.withColumns({
+            _RANK: F.row_number().over(newest_first),
+            PATCHY: F.first(patchy).over(newest_first),
+        })
+        .where((F.col(_RANK) == 1) | F.col(PATCHY))
+        .drop(_RANK)
+    )  # fmt: skip
 
 
 def latest(changes: DataFrame, shape: Shape) -> DataFrame:

@@ -1,13 +1,13 @@
 """Raw records of one table → its columns, typed, with position, operation and absent columns.
 
-An envelope is read as maps from column name to text, whatever the schema version, so that one
-batch may hold several versions, a missing name is told from a null, and names are never Spark
-identifiers (which ignore case). Each value is then converted by the version of its record. A
-record that can't be read raises an error inside Spark, which fails its table and no other.
+An envelope is read with the columns of all schema versions, so that one batch may hold several,
+and each value is then converted by the version of its record. A record that can't be read raises
+an error inside Spark, which fails its table and no other.
 """
 
 from collections.abc import Callable
-from functools import reduce
+from functools import partial, reduce
+from operator import or_
 from typing import Final
 
 from pyspark.sql import Column as SparkColumn
@@ -16,6 +16,7 @@ from pyspark.sql import functions as F  # noqa: N812 (as everybody calls it)
 
 from cdc.records.schema import Column, TableSchema
 from cdc.records.topics import TRUNCATE_KEY
+from sinks.envelope import AS_MAPS, BROKEN, Envelope
 from sinks.names import (
     ABSENT,
     COUNT,
@@ -34,11 +35,10 @@ from sinks.names import (
     VERSION,
 )
 from sinks.shape import Field, Shape
-from sinks.types import from_text, refuse
+from sinks.types import can_be_absent, from_text, refuse
 
-_ENVELOPE: Final = "op string, before map<string,string>, after map<string,string>"
-_TIMED: Final = f"{_ENVELOPE}, source struct<ts_us:bigint,ts_ms:bigint>"
 _READ: Final = ("_millrace_envelope", "_millrace_key")
+_ROW: Final = "_millrace_image"
 
 
 def parse(raw: DataFrame, shape: Shape, *, timed: bool = False) -> DataFrame:
@@ -51,24 +51,31 @@ def parse(raw: DataFrame, shape: Shape, *, timed: bool = False) -> DataFrame:
     with nothing but the key. TRUNCATE records don't.
     """
     envelope, key = F.col(_READ[0]), F.col(_READ[1])
-    deleted = F.col("value").isNull() | (envelope["op"] == "d")
-    row = F.when(~deleted, envelope["after"])
-
-    def text(column: Column) -> SparkColumn:
-        name = column.name
-        return row[name] if column.key is None else F.coalesce(row[name], key[name])
-
-    columns = [_value(field, text, shape).alias(field.name) for field in shape.fields]
+    form, row = Envelope.of(shape), envelope["after"]
+    deleted = row.isNull()
     created = F.coalesce(envelope["op"] == "c", F.lit(False))
-    return raw.transform(lambda records: _read(records, shape, timed=timed)).select(
-        *columns,
+    return raw.transform(lambda records: _read(records, shape, form, timed=timed)).select(
+        *(
+            _value(field, _found_in(row, key), shape, form).alias(field.name)
+            for field in shape.fields
+        ),
         F.col("position").alias(POSITION),
         F.when(deleted, F.lit(DELETE)).otherwise(F.lit(UPSERT)).alias(OP),
-        _absent(row, shape).alias(ABSENT),
+        _absent(row, shape, form).alias(ABSENT),
         _filled(envelope["op"], shape).alias(FILLED),
         *([committed_at(envelope).alias(TIME), created.alias(CREATED)] if timed else []),
         *([F.when(~deleted, F.col(LOST)).alias(LOST)] if LOST in raw.columns else []),
     )
+
+
+def _found_in(row: SparkColumn, key: SparkColumn) -> Callable[[Column], SparkColumn]:
+    """Where a column's value is: those of the key are told by the key alone of a row that went."""
+
+    def value(column: Column) -> SparkColumn:
+        name = column.name
+        return row[name] if column.key is None else F.coalesce(row[name], key[name])
+
+    return value
 
 
 def committed_at(envelope: SparkColumn) -> SparkColumn:
@@ -85,18 +92,20 @@ def parse_events(raw: DataFrame, shape: Shape, *, records: bool) -> DataFrame:
     ``records``, its key and value, too.
     """
     envelope, key = F.col(_READ[0]), F.col(_READ[1])
+    form = Envelope.of(shape)
     row = F.when(envelope["op"] == "d", envelope["before"]).otherwise(envelope["after"])
-
-    def text(column: Column) -> SparkColumn:
-        name = column.name
-        return row[name] if column.key is None else F.coalesce(row[name], key[name])
-
-    return raw.transform(lambda all_: _read(all_, shape, timed=True, truncates=True)).select(
-        *(_value(field, text, shape).alias(field.name) for field in shape.fields),
+    read = partial(_read, timed=True, truncates=True, before=True)
+    events = raw.transform(lambda all_: read(all_, shape, form)).withColumn(_ROW, row)
+    row = F.col(_ROW)
+    return events.select(
+        *(
+            _value(field, _found_in(row, key), shape, form).alias(field.name)
+            for field in shape.fields
+        ),
         _unless_lost(raw).alias(POSITION),
         F.when(F.col("value").isNull(), "d").otherwise(envelope["op"]).alias(OP),
         committed_at(envelope).alias(TIME),
-        _absent(F.when(envelope["op"] != "d", row), shape).alias(ABSENT),
+        _absent(F.when(envelope["op"] != "d", row), shape, form).alias(ABSENT),
         F.col("filled").alias(FILLED),
         F.col("schema_version").alias(VERSION),
         F.col("partition").alias(PLACE[0]),
@@ -131,11 +140,13 @@ def parse_images(raw: DataFrame, shape: Shape) -> DataFrame:
     place = F.concat_ws(":", "topic", "partition", "offset")
     image = F.col("image")
     return (
-        raw.transform(lambda records: _read(records, shape))
+        raw.transform(lambda records: _read(records, shape, AS_MAPS, before=True))
         .withColumn("image", F.explode(images))
         .select(
             *(
-                _value(field, lambda column: image["row"][column.name], shape).alias(field.name)
+                _value(field, lambda column: image["row"][column.name], shape, AS_MAPS).alias(
+                    field.name
+                )
                 for field in shape.fields
             ),
             _unless_lost(raw).alias(POSITION),
@@ -164,18 +175,29 @@ def is_truncate(raw: DataFrame) -> SparkColumn:
 
 
 def _read(
-    raw: DataFrame, shape: Shape, *, timed: bool = False, truncates: bool = False
+    raw: DataFrame,
+    shape: Shape,
+    form: Envelope,
+    *,
+    timed: bool = False,
+    truncates: bool = False,
+    before: bool = False,
 ) -> DataFrame:
-    """Envelope and key as maps; anything that isn't a record of this table ends the job."""
+    """Envelope and key as structs; anything that isn't a record of this table ends the job."""
     known = [version.version for version in shape.versions]
-    rows = (raw if truncates else raw.where(~is_truncate(raw))).select(
-        "*",
-        F.from_json("value", _TIMED if timed else _ENVELOPE).alias(_READ[0]),
-        F.from_json("key", "map<string,string>").alias(_READ[1]),
-    )
+    options = {"columnNameOfCorruptRecord": BROKEN}
+    envelope = F.from_json("value", form.schema(timed=timed, before=before), options)
+    rows = (raw if truncates else raw.where(~is_truncate(raw))).withColumn(_READ[0], envelope)
+    # The row itself has its key; a delete's record has it in the key alone.
+    gone = F.col(_READ[0])["after"].isNull()
+    keys = {column.name: column for version in shape.versions for column in version.key}
+    if keys:
+        key = F.from_json("key", form.key_schema(keys.values()))
+        rows = rows.withColumn(_READ[1], F.when(gone, key))
     op = F.col(_READ[0])["op"]
-    image = F.when(op == "d", True).otherwise(F.col(_READ[0])["after"].isNotNull())
-    readable = F.col("value").isNull() | (op.isin("c", "r", "u", "d") & image)
+    image = (op == "d") == gone
+    whole = F.col(_READ[0])[BROKEN].isNull()
+    readable = F.col("value").isNull() | (op.isin("c", "r", "u", "d") & image & whole)
     if truncates:
         readable |= op == "t"
     good = F.coalesce(
@@ -194,29 +216,37 @@ def _read(
     )
 
 
-def _value(field: Field, text: Callable[[Column], SparkColumn], shape: Shape) -> SparkColumn:
+def _value(
+    field: Field, value: Callable[[Column], SparkColumn], shape: Shape, form: Envelope
+) -> SparkColumn:
     """The value by the type that the column had in the record's schema version."""
     if field.nulled:
         return F.lit(None).cast(field.type)
     branches: dict[tuple[object, ...] | None, tuple[Column | None, list[int]]] = {}
     for version in shape.versions:
         found = field.sources.get(version.version)
-        form = None if found is None else (found.name, *_form(found), found.key is None)
-        branches.setdefault(form, (found, []))[1].append(version.version)
+        alike = None if found is None else (found.name, *_form(found), found.key is None)
+        branches.setdefault(alike, (found, []))[1].append(version.version)
 
     def branch(found: Column | None) -> SparkColumn:
         if found is None:
             return F.lit(None).cast(field.type)
         if field.hashed:
-            return F.sha2(F.concat(F.lit(shape.salt), text(found)), 256)
-        return from_text(found, text(found), field.type, unfit_is_null=field.unfit_is_null)
+            return F.sha2(F.concat(F.lit(shape.salt), value(found)), 256)
+        return from_text(
+            found,
+            value(found),
+            field.type,
+            read=form.read(found),
+            unfit_is_null=field.unfit_is_null,
+        )
 
     newest = (field.column.name, *_form(field.column), field.column.key is None)
     return reduce(
         lambda rest, item: F.when(F.col("schema_version").isin(item[1]), branch(item[0])).otherwise(
             rest
         ),
-        (item for form, item in branches.items() if form != newest),
+        (item for alike, item in branches.items() if alike != newest),
         branch(field.column),
     )
 
@@ -226,20 +256,21 @@ def _form(column: Column) -> tuple[object, ...]:
     return column.type, column.array, column.time_precision <= 3, column.precision_scale
 
 
-def _absent(row: SparkColumn, shape: Shape) -> SparkColumn:
-    """Names of the columns that the record's schema version has and its row lacks."""
+def _absent(row: SparkColumn, shape: Shape, form: Envelope) -> SparkColumn:
+    """Names of the columns that may be left out of a record, and are."""
     none = F.array().cast("array<string>")
 
     def lacking(version: TableSchema) -> SparkColumn:
         here = [
-            (source.name, field.name)
+            (source, field.name)
             for field in shape.fields
-            if (source := field.sources.get(version.version)) is not None
+            if (source := field.sources.get(version.version)) is not None and can_be_absent(source)
         ]
-        missing = (F.when(~F.map_contains_key(row, name), F.lit(own)) for name, own in here)
-        return F.when(
-            F.size(row) < len(version.columns), F.array_compact(F.array(*missing))
-        ).otherwise(none)
+        if not here:
+            return none
+        some = reduce(or_, (row[source.name].isNull() for source, _ in here))
+        missing = (F.when(form.lacks(row, source), F.lit(name)) for source, name in here)
+        return F.when(some, F.array_compact(F.array(*missing))).otherwise(none)
 
     return F.when(row.isNull(), none).otherwise(_by_version(shape, lacking, none))
 

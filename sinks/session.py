@@ -57,7 +57,7 @@ _FEW: Final = {
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     "spark.sql.adaptive.enabled": "false",
-    "spark.sql.shuffle.partitions": "2",
+    "spark.sql.shuffle.partitions": "1",
     "spark.databricks.delta.merge.deletionVectors.persistent": "false",
 }
 _BYTES_FEW: Final = 32 << 20

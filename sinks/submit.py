@@ -1,13 +1,17 @@
 """``spark-submit …/sinks/submit.py lakehouse|search|all [--config FILE]`` → one run.
 
 The same as ``millrace merge``, for clusters where Spark starts the program. Jars and master are
-spark-submit's; ``--py-files`` takes this project's wheel where it isn't installed. The source is
-never asked from here: ``--types-from-source`` is ``millrace merge``'s.
+spark-submit's: docs/operations.md. The source is never asked from here: ``--types-from-source`` is
+``millrace merge``'s.
 """
 
 import argparse
 import sys
 from pathlib import Path
+
+if __name__ == "__main__":
+    # A program's own folder comes first in Python's path, and its `delta` isn't Delta Lake's.
+    sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 from cdc.convert.reading import schema_reader
 from cdc.errors import MillraceError

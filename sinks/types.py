@@ -55,6 +55,12 @@ _OTHER: Final = {
     "time": "bigint",
     "bytea": "binary",
 }
+_IN_JSON: Final = {
+    "bool": "boolean",
+    **dict.fromkeys(("int2", "int4", "int8", "oid", "date", "time", "timestamp"), "bigint"),
+    **dict.fromkeys(("float4", "float8"), "double"),
+}
+"""Types whose values aren't strings in JSON (docs/types.md)."""
 
 
 def spark_type(column: Column) -> str:
@@ -63,18 +69,34 @@ def spark_type(column: Column) -> str:
     return f"array<{element}>" if column.array else element
 
 
+def json_type(column: Column, kind: str) -> str:
+    """The type to read the column's values as from JSON, where they become values of ``kind``."""
+    if column.array:
+        return "array<string>"
+    return _IN_JSON.get(column.type, "string") if kind == spark_type(column) else "string"
+
+
 def from_text(
-    column: Column, text: SparkColumn, kind: str, *, unfit_is_null: bool = False
+    column: Column,
+    value: SparkColumn,
+    kind: str,
+    *,
+    read: bool = False,
+    unfit_is_null: bool = False,
 ) -> SparkColumn:
-    """A record's text as a value of ``kind``; one that doesn't fit raises in Spark, or is null."""
+    """A record's value as one of ``kind``; one that doesn't fit raises in Spark, or is null.
+
+    ``value`` is text, or of the column's ``json_type`` where it was ``read`` as such.
+    """
     element = kind.removeprefix("array<").removesuffix(">")
     if not column.array:
-        return _checked(column, text, element, unfit_is_null=unfit_is_null)
-    elements = F.from_json(text, "array<string>")
-    values = F.transform(
-        elements, lambda one: _checked(column, one, element, unfit_is_null=unfit_is_null)
-    )
-    return values if unfit_is_null else F.coalesce(values, _refuse(column, text, kind))
+        return _checked(column, value, element, unfit_is_null=unfit_is_null)
+    elements = value if read else F.from_json(value, "array<string>")
+    if element != "string" or _element_type(column) != "string":
+        elements = F.transform(
+            elements, lambda one: _checked(column, one, element, unfit_is_null=unfit_is_null)
+        )
+    return elements if read or unfit_is_null else F.coalesce(elements, _refuse(column, value, kind))
 
 
 def can_be_absent(column: Column) -> bool:
@@ -129,7 +151,7 @@ def _fraction_fits(text: SparkColumn, kind: str) -> SparkColumn:
 def _refuse(column: Column, text: SparkColumn, kind: str) -> SparkColumn:
     message = F.concat(
         F.lit(f"column {column.name} ({column.declared}) can't hold "),
-        F.substring(text, 1, 80),
+        F.substring(text.cast("string"), 1, 80),
         F.lit(f" as {kind} in the lakehouse"),
     )
     return refuse(text.isNotNull(), message, kind)

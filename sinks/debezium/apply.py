@@ -23,8 +23,8 @@ from sinks.delta.commit import Rows, commit, create
 from sinks.delta.current import merge, stored, write_new
 from sinks.delta.evolution import described as with_ids
 from sinks.delta.history import merge_history, write_new_history
+from sinks.delta.newest import Newest, kept
 from sinks.delta.table import DeltaTarget
-from sinks.latest import latest
 from sinks.names import ABSENT, DELETE, DELETED, FILLED, OP, POSITION, RAW_VALUE, quoted
 from sinks.options import SchemaOf
 from sinks.plan import Plan, TablePlan
@@ -122,15 +122,30 @@ def _write_rows(
     table: TablePlan,
     emptied: Truncation | None,
 ) -> Rows:
-    rows = latest(_behind(changes, emptied), columns)
-    if not table.base:
-        return write_new(target, rows, columns)
+    with kept(_behind(changes, emptied), columns) as newest:
+        if not table.base:
+            return write_new(target, newest.all(), columns)
+        rows = _with_gone(target, newest, columns, table, emptied)
+        return merge(target, rows, columns, None, rebuilds=table.rebuilds)
+
+
+def _with_gone(
+    target: DeltaTarget,
+    newest: Newest,
+    columns: Shape,
+    table: TablePlan,
+    emptied: Truncation | None,
+) -> Newest:
+    """With the rows that go although no record speaks of them: by a TRUNCATE, or a rebuild."""
     if table.rebuilds:
-        rows = _with_gone(target, rows, columns, F.lit(True), _just_behind("f" * 16))
+        gone = _gone(target, newest.all(), columns, F.lit(True), _just_behind("f" * 16))
     elif emptied is not None and table.truncated is not None:
         older = emptied.is_older(F.col(POSITION))
-        rows = _with_gone(target, rows, columns, older, _place(emptied))
-    return merge(target, rows, columns, None, rebuilds=table.rebuilds)
+        gone = _gone(target, newest.all(), columns, older, _place(emptied))
+    else:
+        return newest
+    others = gone if newest.patched is None else newest.patched.unionByName(gone)
+    return newest._replace(patched=others, within=None)
 
 
 def _place(emptied: Truncation) -> SparkColumn:
@@ -159,21 +174,21 @@ def _write_bag(
     return merge_bag(target, images, columns, None, older=emptied.is_older(stored(POSITION)))
 
 
-def _with_gone(
+def _gone(
     target: DeltaTarget,
     rows: DataFrame,
     columns: Shape,
     older: SparkColumn,
     place: SparkColumn,
 ) -> DataFrame:
-    """With a delete of every older row of the table that the rows don't speak of."""
+    """A delete of every older row of the table that the rows don't speak of."""
     there = target.spark.read.format("delta").load(target.path).where(older)
     if target.derived.marks_deletes:
         there = there.where(~F.col(DELETED))
     keys = rows.select(*map(quoted, columns.keys))
     gone = there.join(keys, columns.keys, "left_anti")
     none = F.array().cast(_NAMES)
-    deletes = gone.select(
+    return gone.select(
         *(
             F.col(quoted(one.name)) if one.name in columns.keys else _null(one.type, one.name)
             for one in columns.fields
@@ -183,7 +198,6 @@ def _with_gone(
         none.alias(ABSENT),
         none.alias(FILLED),
     )
-    return rows.unionByName(deletes)
 
 
 def _null(kind: str, name: str) -> SparkColumn:

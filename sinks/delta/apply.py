@@ -1,6 +1,6 @@
 """One table's part of a plan → its commit, and Spark's errors → ours."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 
@@ -11,7 +11,6 @@ from pyspark.sql import functions as F  # noqa: N812 (as everybody calls it)
 
 from cdc.errors import ConfigError, LogForgottenError, SinkError, SinkUnreachableError
 from cdc.records.schema import TableSchema
-from sinks.batch import read_raw
 from sinks.claims import with_values
 from sinks.delta.archive import read_archive, unseen
 from sinks.delta.bag import merge_bag, write_new_bag
@@ -20,18 +19,22 @@ from sinks.delta.commit import Rows, commit
 from sinks.delta.current import merge, write_new
 from sinks.delta.evolution import first_line
 from sinks.delta.history import Gap, merge_history, write_new_history
+from sinks.delta.newest import Newest, kept
+from sinks.delta.replace import SMALL_BYTES, mark, rewrite
 from sinks.delta.table import DeltaTarget
-from sinks.latest import latest, within
+from sinks.delta.transaction import Transaction
+from sinks.latest import within
 from sinks.names import LOST
 from sinks.parse import parse, parse_images
 from sinks.plan import Plan, TablePlan
+from sinks.records import Records
 from sinks.shape import Shape, shape
 from sinks.types import REFUSED
 
 
 def apply_table(
     target: DeltaTarget,
-    kafka: Mapping[str, str],
+    records: Records,
     table: TablePlan,
     plan: Plan,
     versions: Sequence[TableSchema],
@@ -51,9 +54,9 @@ def apply_table(
         derived.reserved,
         by_key=derived.kind != "changes",
     )
-    log = read_raw(target.spark, kafka, {table.topic: table.start}, {table.topic: table.end})
-    raw = log.transform(lambda records: _applicable(records, table, plan, keyed=keyed)).transform(
-        lambda records: with_values(records, kafka, table, plan)
+    log = records.of(target.spark, {table.topic: table})
+    raw = log.transform(lambda rows: _applicable(rows, table, plan, keyed=keyed)).transform(
+        lambda rows: with_values(rows, records.kafka, table, plan)
     )
     if table.replay is not None and archive is not None:
         raw = _behind(raw, read_archive(target.spark, archive, table.replay, table.topic), table)
@@ -124,11 +127,24 @@ def _write(
 def _write_rows(
     target: DeltaTarget, raw: DataFrame, columns: Shape, table: TablePlan, plan: Plan
 ) -> Rows:
-    rows = latest(parse(raw, columns), columns)
+    changes = parse(raw, columns)
     if not table.base:
-        return write_new(target, rows, columns)
+        with kept(changes, columns) as newest:
+            return write_new(target, newest.all(), columns)
+    simple = not (table.rebuilds or target.derived.marks_deletes) and Transaction.knows(target)
+    if simple and target.size_bytes() < SMALL_BYTES:
+        with kept(changes, columns) as newest:
+            return rewrite(target, plan.run, newest, columns, table.truncated)
     older = plan.cut if table.rebuilds else table.truncated
-    return merge(target, rows, columns, older, rebuilds=table.rebuilds)
+    with kept(changes, columns, ranges=older is None) as newest:
+        if simple and older is None and _all_newer(newest, table) and target.has_marks():
+            return mark(target, plan.run, newest, columns)
+        return merge(target, newest, columns, older, rebuilds=table.rebuilds)
+
+
+def _all_newer(newest: Newest, table: TablePlan) -> bool:
+    """Whether no stored row can be as new, since all are of before what the table had reached."""
+    return table.after is not None and (newest.oldest or "") > str(table.after)
 
 
 @contextmanager

@@ -15,6 +15,7 @@ from pyspark.sql import functions as F  # noqa: N812 (as everybody calls it)
 from cdc.records.position import Position
 from sinks.delta.commit import Rows, create, execute
 from sinks.delta.evolution import described, dropped_columns
+from sinks.delta.newest import Newest
 from sinks.delta.table import DeltaTarget
 from sinks.latest import lost
 from sinks.names import ABSENT, DELETE, DELETED, FILLED, OP, POSITION, UPSERT, quoted
@@ -35,7 +36,7 @@ def write_new(target: DeltaTarget, newest: DataFrame, shape: Shape) -> Rows:
 
 def merge(
     target: DeltaTarget,
-    newest: DataFrame,
+    newest: Newest,
     shape: Shape,
     older: Position | None,
     *,
@@ -47,10 +48,15 @@ def merge(
     between, so that stored values don't count where a change has left some as they were.
     """
     marks = target.derived.marks_deletes
+    # What is kept needs no copy of Delta's.
+    target.spark.conf.set("spark.databricks.delta.merge.materializeSource", "none")
+    condition = same_key(shape)
+    if newest.within is not None:
+        condition &= newest.within(stored)
     builder = (
         DeltaTable.forPath(target.spark, target.path)
         .alias("t")
-        .merge(newest.alias("s"), same_key(shape))
+        .merge(newest.all().alias("s"), condition)
     )
     newer = source(POSITION) > stored(POSITION)
     gone = newer & (source(OP) == DELETE)

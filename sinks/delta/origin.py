@@ -18,7 +18,8 @@ from sinks.delta.plans import Checked
 from sinks.derived import Derived
 from sinks.options import RunOptions
 from sinks.plan import Plan, TablePlan, Truncates, Wanted, proposed, to_read
-from sinks.session import Session, tune
+from sinks.records import Records
+from sinks.session import RECORDS_FEW, Session, tune
 
 if TYPE_CHECKING:
     from sinks.delta.commit import Rows
@@ -105,9 +106,11 @@ class OwnLog:
         self._report = report
         self._options = options
         self._log = Log(settings.kafka)
+        self._records = Records(settings.kafka)
 
     def close(self) -> None:
-        """Give connections back."""
+        """Give connections back, and the room of records that were kept."""
+        self._records.forget()
         self._log.close()
 
     def state(self) -> LogState | None:
@@ -167,8 +170,10 @@ class OwnLog:
         records = to_read(pending)
         spark = self._session(records).newSession()
         tune(spark, records)
+        if records < RECORDS_FEW:
+            self._records.keep(spark, pending.values())
         cut = state.progress.cut
-        found = census(spark, self._settings.kafka, pending, cut)
+        found = census(spark, self._records, pending, cut)
         looked = {
             name: counted(
                 table,
@@ -201,4 +206,4 @@ class OwnLog:
             tune(target.spark, table.events, target.size_bytes())
         known = state.schemas.get(table.source or target.name, ())
         versions = [schema for schema in known if schema.version <= table.schema_version]
-        return apply_table(target, self._settings.kafka, table, plan, versions, archive)
+        return apply_table(target, self._records, table, plan, versions, archive)

@@ -56,9 +56,10 @@ class DeltaTarget:
         """
         snapshot = self._snapshot()
         version = TableVersion(id=snapshot.metadata().id(), version=int(snapshot.version()))
-        return Applied(self._run_of(snapshot), version)
+        return Applied(self.run_of(snapshot), version)
 
-    def _run_of(self, snapshot: Any) -> int:
+    def run_of(self, snapshot: Any) -> int:
+        """The run that a version of the table has."""
         checksum = snapshot.checksumOpt()
         if checksum.isDefined() and checksum.get().setTransactions().isDefined():
             listed = checksum.get().setTransactions().get()
@@ -80,7 +81,13 @@ class DeltaTarget:
 
     def size_bytes(self) -> int:
         """How large its files are, those that it has now."""
-        return int(self._snapshot().sizeInBytes()) if self.exists() else 0
+        snapshot = self._snapshot()
+        if snapshot.version() < 0:
+            return 0
+        checksum = snapshot.checksumOpt()  # without it, Delta puts the whole state together
+        return int(
+            checksum.get().tableSizeBytes() if checksum.isDefined() else snapshot.sizeInBytes()
+        )
 
     def added(self) -> int:
         """How many rows the last commit added."""
@@ -99,7 +106,16 @@ class DeltaTarget:
             conf.unset(_TXN_ID)
             conf.unset(_TXN_VERSION)
 
-    def _log(self) -> Any:
+    def properties(self) -> dict[str, str]:
+        """The table's properties that Delta knows (``delta.…``), those that are set."""
+        return dict(self._snapshot().metadata().getConfiguration())
+
+    def has_marks(self) -> bool:
+        """Whether rows of a file may be marked as gone, by deletion vectors."""
+        return self.properties().get("delta.enableDeletionVectors") == "true"
+
+    def log(self) -> Any:
+        """Delta's own log of the table."""
         jvm: Any = self.spark._jvm  # noqa: SLF001 (PySpark has no other way to its JVM)
         session = self.spark._jsparkSession  # noqa: SLF001
         return jvm.org.apache.spark.sql.delta.DeltaLog.forTable(session, self.path)
@@ -110,7 +126,7 @@ class DeltaTarget:
         session = self.spark._jsparkSession  # noqa: SLF001
         jvm.org.apache.spark.sql.classic.SparkSession.setActiveSession(session)
         nothing = jvm.scala.Option.empty()
-        return self._log().update(False, nothing, nothing)
+        return self.log().update(False, nothing, nothing)
 
     def _log_version(self) -> int:
         return int(self._snapshot().version())

@@ -39,6 +39,7 @@ from sinks.plan import (
     stored,
     to_read,
 )
+from sinks.records import Records
 from sinks.search.client import check, connect
 from sinks.search.documents import index_names
 from sinks.search.indexes import TableIndex
@@ -212,7 +213,8 @@ class _Run:
 
         pending = {name: table for name, table in tables.items() if table.pending}
         cut = self._state.progress.cut
-        found = census(self._session(to_read(pending)), self._settings.kafka, pending, cut)
+        records = Records(self._settings.kafka)
+        found = census(self._session(to_read(pending)), records, pending, cut)
         return {
             name: counted(table, found.get(name, {}), cut, keyed=True)
             if table.pending or not table.base

@@ -1,5 +1,7 @@
 """Columns' numbers in schema versions: which column is which, whatever its name is by now."""
 
+import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -14,6 +16,7 @@ from cdc.records.schema import Column, TableSchema
 from cdc.records.topics import schema_topic
 from cdc.settings import CaptureSettings
 from cdc.wal.messages import Commit, Relation
+from deploy.local.postgres import Postgres
 from tests.fixtures.pipeline import RunningPipeline
 from tests.integration.source import (
     Conninfo,
@@ -24,6 +27,7 @@ from tests.integration.source import (
     session,
     streaming,
 )
+from tests.integration.test_slot_watch import set_to
 from tests.integration.test_snapshot_while_streaming import logged, rows
 
 pytestmark = pytest.mark.postgres
@@ -164,6 +168,12 @@ def test_a_message_of_a_table_that_is_gone_has_no_numbers(database: Conninfo) ->
     assert of_message(database, relation, settings) == {"id": None, "a": None, "b": None}
 
 
+def versions(made: RunningPipeline) -> list[TableSchema]:
+    topic = schema_topic(made.settings.capture.topic_prefix)
+    known = read_all(made.settings.kafka, topic, TableSchema)
+    return sorted(known, key=lambda one: one.version)
+
+
 @pytest.mark.kafka
 def test_versions_of_a_table_say_which_column_is_which(
     pipeline: MakePipeline, database: Conninfo
@@ -188,12 +198,36 @@ def test_versions_of_a_table_say_which_column_is_which(
     (second,) = made.tables()
     assert logged(made, "t") == rows(database, "t")
     assert first.oid != second.oid
-    topic = schema_topic(made.settings.capture.topic_prefix)
-    known = read_all(made.settings.kafka, topic, TableSchema)
-    versions = sorted(known, key=lambda one: one.version)
-    assert [(one.oid, numbers(one.columns)) for one in versions] == [
+    assert [(one.oid, numbers(one.columns)) for one in versions(made)] == [
         (first.oid, {"id": 2, "a": 4, "b": 5}),
         (first.oid, {"id": 2, "alpha": 4, "b": 5}),
         (first.oid, {"id": 2, "alpha": 4, "c": 6, "b": 7}),
         (second.oid, {"id": 1, "v": 2, "w": 3}),
+    ]
+
+
+@pytest.mark.kafka
+def test_a_rename_that_nobody_sees_yet_is_one(
+    pipeline: MakePipeline, database: Conninfo, postgres: Postgres
+) -> None:
+    """The stream has a commit before the catalog shows it: here it waits for a standby."""
+    run(database, *TABLE)
+    made = pipeline()
+    daemon = made.catch_up()
+
+    def rename() -> None:
+        change = ("ALTER TABLE t RENAME a TO alpha", "INSERT INTO t (id) VALUES (1)")
+        run(database, "; ".join(change))
+
+    renaming = threading.Thread(target=rename)
+    with set_to(postgres, synchronous_standby_names="nobody"):
+        renaming.start()
+        time.sleep(1)
+        assert renaming.is_alive()
+    renaming.join()
+    made.wait_until_logged(made.wal_end(), daemon)
+    assert made.stop(daemon) == 0
+    assert [numbers(one.columns) for one in versions(made)] == [
+        {"id": 2, "a": 4, "b": 5},
+        {"id": 2, "alpha": 4, "b": 5},
     ]

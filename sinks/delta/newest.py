@@ -1,0 +1,100 @@
+"""Changes of a table → the newest state of each key, read from the log once and kept for a merge.
+
+Kept by the executors, in memory or on their disks; one that dies takes its part along, and what
+asks for it then fails.
+"""
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import reduce
+from operator import or_
+from typing import Any, Final, NamedTuple
+
+from pyspark.sql import Column as SparkColumn
+from pyspark.sql import DataFrame, Row
+from pyspark.sql import functions as F  # noqa: N812 (as everybody calls it)
+
+from sinks.latest import PATCHY, contenders, latest
+from sinks.names import POSITION, quoted
+from sinks.shape import Shape
+
+_ORDERED: Final = ("bigint", "int", "smallint", "decimal", "date", "string")
+"""Types of which Delta's statistics tell the least and greatest value of a file."""
+_KEYS_MAX: Final = 10_000
+_RANGES_MAX: Final = 100
+
+
+Within = Callable[[Callable[[str], SparkColumn]], SparkColumn]
+"""Makes the condition of a column, whatever the name of its key's first one stands for."""
+
+
+class Newest(NamedTuple):
+    """The newest state of each key: those that are ``whole``, and those put together of several.
+
+    ``oldest`` is the least of their positions (text; None: there is nothing).
+    """
+
+    whole: DataFrame
+    patched: DataFrame | None
+    oldest: str | None
+    within: Within | None
+    """What holds for the keys, whose columns are those that it is given; None: nothing does."""
+
+    def all(self) -> DataFrame:
+        """All of them."""
+        return self.whole if self.patched is None else self.whole.unionByName(self.patched)
+
+
+@contextmanager
+def kept(changes: DataFrame, shape: Shape, *, ranges: bool = False) -> Iterator[Newest]:
+    """Read parsed changes, and keep what is newest of them; with ``ranges``, those of its keys."""
+    rows = contenders(changes, shape).localCheckpoint(eager=False)
+    lead = F.col(quoted(shape.keys[0]))
+    patched: DataFrame | None = None
+    try:
+        facts = rows.agg(
+            F.count("*").alias("rows"),
+            F.count_if(PATCHY).alias("patchy"),
+            F.min(POSITION).alias("oldest"),
+            F.min(lead).alias("least"),
+            F.max(lead).alias("greatest"),
+        ).first()
+        assert facts is not None  # noqa: S101 (an aggregate returns a row)
+        if facts["patchy"]:
+            of_several = rows.where(PATCHY).drop(PATCHY)
+            patched = latest(of_several, shape).localCheckpoint(eager=False)
+        yield Newest(
+            rows.where(~F.col(PATCHY)).drop(PATCHY),
+            patched,
+            facts["oldest"],
+            _within(rows, facts, shape) if ranges else None,
+        )
+    finally:
+        _forget(rows)
+        if patched is not None:
+            _forget(patched)
+
+
+def _within(rows: DataFrame, facts: Row, shape: Shape) -> Within | None:
+    """Ranges that hold the first column of all keys: many of them where the keys are few."""
+    key = shape.keys[0]
+    kind = next(field.type for field in shape.fields if field.name == key)
+    if not facts["rows"] or not kind.startswith(_ORDERED):
+        return None
+    ranges = [(facts["least"], facts["greatest"])]
+    if facts["rows"] <= _KEYS_MAX:
+        keys = sorted({row[0] for row in rows.select(quoted(key)).collect()})
+        size = math.ceil(len(keys) / _RANGES_MAX)
+        starts = range(0, len(keys), size)
+        ranges = [(keys[at], keys[at : at + size][-1]) for at in starts]
+
+    def condition(column: Callable[[str], SparkColumn]) -> SparkColumn:
+        return reduce(or_, (column(key).between(*ends) for ends in ranges))
+
+    return condition
+
+
+def _forget(rows: DataFrame) -> None:
+    plan: Any = rows._jdf.queryExecution().logical()  # noqa: SLF001 (PySpark has no other way)
+    plan.rdd().unpersist(False)
