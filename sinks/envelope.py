@@ -72,7 +72,9 @@ class Envelope:
         if self.types is None:
             return ~F.map_contains_key(row, column.name)
         told = F.substring_index("value", '"after":', -1).contains(f'"{column.name}":null')
-        return row[column.name].isNull() & ~told
+        # Asked last, since it reads the record once more: another may have written it with spaces.
+        named = F.map_contains_key(F.from_json("value", f"after {_MAP}")["after"], column.name)
+        return row[column.name].isNull() & ~told & ~F.coalesce(named, F.lit(False))
 
 
 def _type(field: Field, column: Column) -> str:

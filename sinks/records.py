@@ -47,9 +47,10 @@ class Records:
         ends = {topic: table.end for topic, table in tables.items()}
         if self._kept is None or any(self._ends.get(topic) != ends[topic] for topic in ends):
             return read_raw(spark, self.kafka, starts, ends)
+        kept = self._for(spark, self._kept)
         if starts == self._starts:
-            return self._kept
-        return self._kept.where(reduce(or_, (self._since(t, starts[t]) for t in starts)))
+            return kept
+        return kept.where(reduce(or_, (self._since(topic, starts[topic]) for topic in starts)))
 
     def forget(self) -> None:
         """Give the room back."""
@@ -57,6 +58,16 @@ class Records:
             plan: Any = self._kept._jdf.queryExecution().logical()  # noqa: SLF001
             plan.rdd().unpersist(False)
             self._kept = None
+
+    @staticmethod
+    def _for(spark: "SparkSession", kept: "DataFrame") -> "DataFrame":
+        """The same rows in a session, whose configuration is the one that then counts."""
+        from pyspark.sql import DataFrame
+
+        java: Any = kept._jdf  # noqa: SLF001 (PySpark has no other way to the rows themselves)
+        rows = java.queryExecution().logical().rdd()
+        session: Any = spark._jsparkSession  # noqa: SLF001
+        return DataFrame(session.internalCreateDataFrame(rows, java.schema(), False), spark)
 
     def _since(self, topic: str, start: dict[int, int]) -> "Column":
         here = F.col("topic") == topic
