@@ -296,17 +296,21 @@ def merge(
         int | None,
         typer.Option(help="Read about so many at most; later runs catch up.", min=1),
     ] = None,
+    types_from_source: Annotated[
+        bool, typer.Option("--types-from-source", help="Ask for types that Debezium left out.")
+    ] = False,
 ) -> None:
     """Apply the log to lakehouse tables and search indexes: one bounded run, fit for cron.
 
     Exit codes: 0 applied, 3 nothing to do, 4 another run is under way, 34 applied, and a table that
     came too late was rebuilt; others: docs/errors.md.
     """
+    from deploy.merge import run_options
     from sinks.job import Jobs
-    from sinks.options import RunOptions
 
     settings = load(config)
-    options = RunOptions(max_records, frozenset(accept_gap or ()))
+    gaps = frozenset(accept_gap or ())
+    options = run_options(settings, max_records, gaps, types_from_source=types_from_source)
     pause_s = _seconds(interval)
     with stop_on_signals() as stop, Jobs(settings, sink, options) as jobs:
         code = jobs.run(print_line)

@@ -48,7 +48,7 @@ def cuts(
     for cut in found:
         shown.add_row(
             str(cut.run),
-            str(cut.position.commit_lsn),
+            cut.where,
             cut.committed,
             str(len(cut.versions)),
             Text(", ".join(cut.missing)),

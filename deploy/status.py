@@ -269,7 +269,7 @@ def _lakehouse(settings: Settings, progress: Progress | None) -> SinkStatus | No
     return SinkStatus(
         sink="lakehouse",
         run=last.run,
-        cut=str(last.cut),
+        cut=str(last.cut) if last.written_by == "millrace" else last.where,
         lag_s=_cut_lag_s(last.cut, last.cut_ts_us, progress),
         tables=len(last.tables),
         failed=outcome.failed if outcome else {},
@@ -283,7 +283,7 @@ def _run(cut: "Cut") -> RunStatus:
     counts = cut.tables.values()
     return RunStatus(
         run=cut.run,
-        cut=str(cut.position.commit_lsn),
+        cut=cut.where,
         ended_ms=cut.applied_ms,
         seconds=cut.seconds,
         tables=len(counts),

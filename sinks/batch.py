@@ -317,6 +317,38 @@ def has_records(start: Offsets, end: Offsets) -> bool:
     )
 
 
+def committed(
+    spark: "SparkSession",
+    kafka: Mapping[str, str],
+    start: Offsets,
+    end: Offsets,
+    *,
+    headers: bool,
+) -> "DataFrame":
+    """Spark's frame of exactly the committed records between the offsets, where there are any."""
+    filled = {
+        topic: [number for number, offset in partitions.items() if end[topic][number] > offset]
+        for topic, partitions in start.items()
+    }
+    chosen = {topic: numbers for topic, numbers in filled.items() if numbers}
+
+    def offsets(bound: Offsets) -> str:
+        return json.dumps({t: {p: bound[t][p] for p in numbers} for t, numbers in chosen.items()})
+
+    return (
+        spark.read.format("kafka")
+        .options(**spark_options(kafka))
+        .option("kafka.isolation.level", "read_committed")
+        .option("assign", json.dumps(chosen))
+        .option("startingOffsets", offsets(start))
+        .option("endingOffsets", offsets(end))
+        .option("includeHeaders", str(headers).lower())
+        .option("failOnDataLoss", "true")
+        .option("minPartitions", str(spark.sparkContext.defaultParallelism))
+        .load()
+    )
+
+
 def read_raw(
     spark: "SparkSession", kafka: Mapping[str, str], start: Offsets, end: Offsets
 ) -> "DataFrame":
@@ -332,27 +364,7 @@ def read_raw(
     if not has_records(start, end):
         return spark.createDataFrame([], RAW)
 
-    filled = {
-        topic: [number for number, offset in partitions.items() if end[topic][number] > offset]
-        for topic, partitions in start.items()
-    }
-    chosen = {topic: numbers for topic, numbers in filled.items() if numbers}
-
-    def offsets(bound: Offsets) -> str:
-        return json.dumps({t: {p: bound[t][p] for p in numbers} for t, numbers in chosen.items()})
-
-    records = (
-        spark.read.format("kafka")
-        .options(**spark_options(kafka))
-        .option("kafka.isolation.level", "read_committed")
-        .option("assign", json.dumps(chosen))
-        .option("startingOffsets", offsets(start))
-        .option("endingOffsets", offsets(end))
-        .option("includeHeaders", "true")
-        .option("failOnDataLoss", "true")
-        .option("minPartitions", str(spark.sparkContext.defaultParallelism))
-        .load()
-    )
+    records = committed(spark, kafka, start, end, headers=True)
     fields = F.split(_header(HEADER), "/")
     text = F.get(fields, F.lit(0))
     position = F.when(text.rlike(_POSITION), text)

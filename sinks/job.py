@@ -30,7 +30,7 @@ class Jobs:
         sink: str,
         options: RunOptions = RunOptions(),  # noqa: B008 (frozen)
     ) -> None:
-        _require_readable(settings)
+        _require_readable(settings, sink)
         self._settings = settings
         self._options = options
         self._session: SparkSession | None = None
@@ -110,7 +110,35 @@ def _of_spark(error: Exception) -> SinkUnreachableError | None:
     )
 
 
-def _require_readable(settings: Settings) -> None:
+def _require_readable(settings: Settings, sink: str) -> None:
+    """Refuse topics that the sinks can't read."""
+    lakehouse, search = settings.lakehouse, settings.search
+    if lakehouse is None or lakehouse.topics_written_by == "millrace":
+        _require_own(settings)
+        return
+    if sink == "search" or (sink == "all" and search is not None):
+        raise ConfigError(
+            "indexes are made of Millrace's own log only, not of topics that Debezium wrote",
+            where="[search]",
+            remedy="leave the section out, or run `millrace merge lakehouse`",
+        )
+    _require_debeziums(settings)
+
+
+def _require_debeziums(settings: Settings) -> None:
+    """Refuse what a connector's topics can't be read with; raises ConfigError."""
+    from sinks.debezium.options import reading_of
+
+    reading_of(settings)
+    if settings.transforms:
+        raise ConfigError(
+            "topics of a real Debezium are read by its own envelope, which transforms may change",
+            where="[transforms]",
+            remedy="have the connector write envelopes to topics named by prefix, schema and table",
+        )
+
+
+def _require_own(settings: Settings) -> None:
     """Refuse a log that merges can't read: they know native JSON, with its position header."""
     capture = settings.capture
     differing = {
@@ -129,5 +157,6 @@ def _require_readable(settings: Settings) -> None:
         raise ConfigError(
             f"merges read the log in Millrace's own form, which these change: {', '.join(found)}",
             where="the configuration",
-            remedy="capture once more without them, under a topic.prefix and a slot of its own",
+            remedy="capture once more without them, under a topic.prefix and a slot of its own; or "
+            'set topics_written_by = "debezium" in [lakehouse] for topics that are Debezium\'s',
         )

@@ -1,15 +1,26 @@
 """What whoever starts a run asks of it, beyond the configuration."""
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+
+from cdc.records.schema import Column
+
+SchemaOf = Callable[[int], str]
+"""Id → the schema registry's text of a schema."""
+TypesOf = Callable[[], Mapping[str, Mapping[str, Column]]]
+"""Topic and column → what the source's catalog says of it."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunOptions:
-    """A run's own wishes.
+    """A run's own wishes, and whom it may ask: a sink itself knows neither registry nor source.
 
     ``records_max`` is about how many records it reads at most; what is left is a later run's. The
-    tables of ``accepted_gaps`` go on although the log has forgotten changes of theirs.
+    tables of ``accepted_gaps`` go on although the log has forgotten changes of theirs. Topics that
+    a real Debezium wrote are read by ``schema_of`` and ``types_of``.
     """
 
     records_max: int | None = None
     accepted_gaps: frozenset[str] = frozenset()
+    schema_of: SchemaOf | None = None
+    types_of: TypesOf | None = None

@@ -5,15 +5,16 @@ table goes on where its own last *applied* plan ended, so a table that fails hol
 """
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Final, Literal, NamedTuple, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from cdc.errors import ConfigError, LogForgottenError, LogFormatError
-from cdc.records.position import Lsn, Position
+from cdc.records.position import Position
+from cdc.records.schema import TableSchema
 from cdc.records.state import PositionField, TableState
-from cdc.settings.lakehouse import Kind
+from cdc.settings.lakehouse import Kind, Writer
 from sinks.batch import LogState
 
 FORMAT: Final = 1
@@ -52,6 +53,10 @@ class TablePlan(BaseModel):
     says that there was one, or that it doesn't have all records. What is before ``start`` comes
     from the archive to ``replay``. A table that ``waits`` doesn't stand at the plan's cut: nobody
     wants it any more, or it is being read anew.
+
+    Of a topic that a real Debezium wrote the plan has what no other record tells: which topic it is
+    (``topic_id``), the ``schemas`` that it has had, and where its last TRUNCATE ``emptied`` it:
+    offset, LSN, and how many partitions there are.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -80,6 +85,9 @@ class TablePlan(BaseModel):
     gapped: bool = False
     replay: Replay | None = None
     waits: bool = False
+    topic_id: str = ""
+    schemas: tuple[TableSchema, ...] = ()
+    emptied: tuple[int, int, int] | None = None
 
     @property
     def pending(self) -> bool:
@@ -94,7 +102,10 @@ class TablePlan(BaseModel):
 
 
 class Plan(BaseModel):
-    """One run of a sink: its number, the log that it reads, its cut, and what it applies."""
+    """One run of a sink: its number, the log that it reads, its cut, and what it applies.
+
+    Where a real Debezium has written the topics, no cut is known: each has its own end.
+    """
 
     model_config = ConfigDict(frozen=True)
 
@@ -106,6 +117,13 @@ class Plan(BaseModel):
     cut_ts_us: int
     ts_ms: int
     tables: dict[str, TablePlan]
+    written_by: Writer = "millrace"
+
+    @property
+    def where(self) -> str:
+        """Up to where it applies, for people."""
+        own = self.written_by == "millrace"
+        return str(self.cut.commit_lsn) if own else "the topics' ends"
 
 
 class TableVersion(BaseModel):
@@ -266,7 +284,8 @@ def proposed(
             raise _made_anew(f"the log of {source}", f"topic {table.topic}")
         start = last.start if last is not None else state.starts[table.topic]
         current = last is not None and start == ends
-        newest = state.schemas[source][-1].version
+        known = state.schemas[source]
+        newest = known[-1].version if known else 0  # what is known stands in the plan itself
         tables[name] = TablePlan(
             topic=table.topic,
             start=start,
@@ -332,67 +351,3 @@ def to_read(tables: dict[str, TablePlan]) -> int:
         for table in tables.values()
         for number, offset in table.start.items()
     )
-
-
-def counted(
-    table: TablePlan,
-    looked_at: Mapping[int, Found],
-    cut: Position,
-    *,
-    keyed: bool,
-    archived: Truncates = (),
-) -> TablePlan:
-    """The table's plan after a look at its records, partition by partition.
-
-    ``archived`` are the TRUNCATEs that it has in an archive.
-    """
-    found = {partition: looked_at.get(partition, Found(None, 0)) for partition in table.start}
-    ends = _ends(table, [*found.values(), Found(None, 0, archived)], cut, keyed=keyed)
-    return table.model_copy(
-        update={
-            "next": {
-                partition: table.end[partition] if found.above is None else found.above
-                for partition, found in found.items()
-            },
-            "events": sum(partition.events for partition in found.values()),
-            "truncated": max((position for position, _ in ends), default=None),
-            "ends": tuple(ends) if table.kind == "history" else (),
-            "claims_ms": min(
-                (one.claims_ms for one in found.values() if one.claims_ms is not None),
-                default=None,
-            ),
-        }
-    )
-
-
-def _ends(
-    table: TablePlan, found: Iterable[Found], cut: Position, *, keyed: bool
-) -> list[tuple[Position, int]]:
-    """Where all older rows of the table end, with times: TRUNCATEs, and whole new snapshots."""
-    if table.kind == "changes":
-        return []
-    ends = {
-        (position, ts_us)
-        for partition in found
-        for text, ts_us in partition.truncated
-        if (position := Position.parse(text)) <= cut
-        and (table.after is None or position > table.after)
-    }
-    if _replaces_all(table, keyed=keyed):
-        # Rows with a key may have been read at several positions: before the first one the log has
-        # a TRUNCATE, and an epoch's own positions come behind those of older ones.
-        begins = Position(table.snapshot.epoch, Lsn(0), 0)
-        ends.add((begins if keyed else table.snapshot.just_before(), table.snapshot_ms * 1000))
-    return sorted(ends)
-
-
-def _replaces_all(table: TablePlan, *, keyed: bool) -> bool:
-    """Whether a whole new snapshot takes the place of everything older.
-
-    It does in a new epoch, and always where rows have no key to be matched by.
-    """
-    if table.shown is None:
-        return not keyed
-    if keyed:
-        return table.shown.epoch != table.snapshot.epoch
-    return table.shown != table.snapshot

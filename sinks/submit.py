@@ -1,7 +1,8 @@
 """``spark-submit …/sinks/submit.py lakehouse|search|all [--config FILE]`` → one run.
 
 The same as ``millrace merge``, for clusters where Spark starts the program. Jars and master are
-spark-submit's: docs/operations.md.
+spark-submit's: docs/operations.md. The source is never asked from here: ``--types-from-source`` is
+``millrace merge``'s.
 """
 
 import argparse
@@ -12,9 +13,11 @@ if __name__ == "__main__":
     # A program's own folder comes first in Python's path, and its `delta` isn't Delta Lake's.
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
+from cdc.convert.reading import schema_reader
 from cdc.errors import MillraceError
 from cdc.settings import DEFAULT_PATH, load
 from sinks.job import Jobs
+from sinks.options import RunOptions
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -24,7 +27,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--config", type=Path, default=DEFAULT_PATH)
     chosen = parser.parse_args(arguments)
     try:
-        with Jobs(load(chosen.config), chosen.sink) as jobs:
+        settings = load(chosen.config)
+        options = RunOptions(schema_of=schema_reader(settings.format))
+        with Jobs(settings, chosen.sink, options) as jobs:
             return int(jobs.run(lambda line: print(line, flush=True)))  # noqa: T201 (cron's mail)
     except MillraceError as error:
         print(error, file=sys.stderr)  # noqa: T201

@@ -17,6 +17,7 @@ pytest_plugins = [
     "tests.fixtures.spark",
     "tests.fixtures.lakehouse",
     "tests.fixtures.debezium_topics",
+    "tests.fixtures.debezium_lake",
     "tests.fixtures.pipeline",
     "tests.fixtures.refusals",
 ]

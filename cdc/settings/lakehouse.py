@@ -1,8 +1,9 @@
 """[lakehouse] → which derived tables there are, where they go, and how their columns look."""
 
 import re
+from collections.abc import Mapping
 from datetime import timedelta
-from typing import Final, Literal, Self
+from typing import Any, Final, Literal, Self
 
 from pydantic import Field, SecretStr, field_validator, model_validator
 
@@ -12,9 +13,11 @@ Kind = Literal["current", "history", "changes"]
 Mask = Literal["hash", "null"]
 Incompatible = Literal["fail_table", "new_column", "cast"]
 Unfit = Literal["fail", "null"]
+Writer = Literal["millrace", "debezium"]
 _TYPE: Final = re.compile(
     r"string|smallint|int|bigint|float|double|decimal\((?:[1-9]|[12]\d|3[0-8]),\s*\d{1,2}\)"
 )
+_TYPES: Final = "types."
 
 
 class DerivedTable(Section):
@@ -76,7 +79,8 @@ class LakehouseSettings(Section):
     Every captured table has one of each of the ``kinds``; ``tables`` adds some, or says more of
     one of those. ``salt`` is hashed with whatever a mask hashes. For ``keep`` the tables can be
     queried as they were. With ``deletion_vectors`` a merge marks rows of a file as gone, where it
-    would rewrite the file otherwise.
+    would rewrite the file otherwise. ``topics_written_by`` a real Debezium, records may not say of
+    what types columns are: ``types`` does, by table and column, as PostgreSQL declares them.
     """
 
     path: str = Field(min_length=1)
@@ -87,9 +91,30 @@ class LakehouseSettings(Section):
     deletion_vectors: bool = True
     salt: SecretStr | None = None
     tables: tuple[DerivedTable, ...] = ()
+    topics_written_by: Writer = "millrace"
+    types: dict[str, dict[str, str]] = Field({})
+
+    @model_validator(mode="before")
+    @classmethod
+    def _gather_types(cls, data: Any) -> Any:
+        """Keys that hold a table's name and a column's can't be fields: they become one."""
+        if not isinstance(data, Mapping):
+            return data
+        told = {key: value for key, value in data.items() if str(key).startswith(_TYPES)}
+        if not told:
+            return data
+        types: dict[str, dict[str, Any]] = {}
+        for key, value in told.items():
+            table, _, column = str(key).removeprefix(_TYPES).rpartition(".")
+            types.setdefault(table, {})[column] = value
+        return {key: value for key, value in data.items() if key not in told} | {"types": types}
 
     @model_validator(mode="after")
     def _complete(self) -> Self:
+        if self.types and self.topics_written_by == "millrace":
+            raise ValueError(
+                'types is for topics_written_by = "debezium": Millrace\'s own log tells them'
+            )
         names = [table.derived_name for table in self.tables]
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:

@@ -5,7 +5,7 @@ it happened to read together; a column's type is that of the newest schema that 
 """
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -20,9 +20,8 @@ from sinks.debezium.discovery import Kind, Seen
 from sinks.debezium.forms import agreed, column_of, form_of
 from sinks.debezium.json_schema import read_schema as read_json
 from sinks.debezium.records import PLAIN
+from sinks.options import SchemaOf
 
-SchemaOf = Callable[[int], str]
-"""Id → the registry's text of a schema: ``cdc.convert.registry`` knows how to ask."""
 _START: Final = str(Position(FIRST_EPOCH, Lsn(0), 0))
 
 

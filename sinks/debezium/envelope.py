@@ -65,6 +65,15 @@ def with_avro(records: DataFrame, topic: Described) -> DataFrame:
         ) from None
 
 
+def committed_at(topic: Described) -> SparkColumn:
+    """When an enveloped record's change was committed; of a tombstone, when the topic took it.
+
+    Connectors before 2.5 tell milliseconds only.
+    """
+    told = F.coalesce(_member(topic, "source", "ts_us"), _member(topic, "source", "ts_ms") * 1_000)
+    return F.timestamp_micros(F.coalesce(told, F.unix_micros("timestamp")))
+
+
 def is_truncate() -> SparkColumn:
     """Whether an enveloped record says TRUNCATE; looks at the value where there is no key only."""
     return F.col("key").isNull() & (F.coalesce(F.col(LETTER), F.lit("")) == "t")
@@ -105,15 +114,22 @@ def row_member(layout: Layout, row: SparkColumn, name: str) -> SparkColumn:
 
 
 def _member(topic: Described, *path: str) -> SparkColumn:
-    """A member of the envelope, whatever a record was written in."""
+    """A member of the envelope, whatever a record was written in; null where it has none."""
     found = [reduce(lambda value, name: value[name], path, F.col(BODY))]
     for layout in topic.values:
-        if layout.envelope is not None:
+        if layout.envelope is not None and _has(layout.envelope, path):
             value, schema = F.col(_decoded("value", layout)), layout.envelope
             for name in path:
                 value, schema = value[place_of(schema, name)], _of(schema, name)
             found.append(value)
     return F.coalesce(*found)
+
+
+def _has(schema: Schema, path: Sequence[str]) -> bool:
+    if not path:
+        return True
+    found = schema.of_field(path[0])
+    return found is not None and _has(found, path[1:])
 
 
 def _of(schema: Schema, name: str) -> Schema:

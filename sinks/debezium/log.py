@@ -3,21 +3,38 @@
 There is no progress record: a run's cut is the end offsets that it finds at its start.
 """
 
-import json
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
+from datetime import timedelta
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from confluent_kafka import IsolationLevel, KafkaException
+from confluent_kafka import IsolationLevel, KafkaException, TopicCollection
+from confluent_kafka.admin import (  # type: ignore[attr-defined]  # re-exported without saying so
+    ClusterMetadata,
+    ConfigResource,
+    ResourceType,
+)
 from confluent_kafka.admin._listoffsets import OffsetSpec
 
 from cdc.records.schema import TableName
-from sinks.batch import CALL_S, Log, Offsets, has_records
-from sinks.kafka_options import spark_options
+from sinks.batch import CALL_S, Log, Offsets, committed, has_records
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 RAW = "topic string, partition int, offset bigint, key binary, value binary, timestamp timestamp"
+_LONGEST_MS: Final = 100 * 365 * 86_400_000
+"""Kafka's longest time is one that Python has no room for."""
+
+
+class Found(NamedTuple):
+    """A topic as the brokers describe it; a new one of the same name has another ``id``.
+
+    ``compacted_after`` is how long every record stays in one that is compacted; None: it isn't.
+    """
+
+    id: str
+    partitions: int
+    compacted_after: timedelta | None
 
 
 class TopicLog(Log):
@@ -28,22 +45,53 @@ class TopicLog(Log):
 
         Names are as topics spell them: what isn't a letter or digit may be ``_`` in them.
         """
-        try:
-            names = self._admin.list_topics(timeout=CALL_S).topics
-        except KafkaException as error:
-            raise self._error(error) from None
-        return tables_of(names, prefix, captures)
+        return tables_of(self._metadata().topics, prefix, captures)
+
+    def cluster(self) -> str:
+        """The cluster's own name, by which another one is told from it."""
+        return str(self._metadata().cluster_id)
 
     def bounds(self, topics: list[str]) -> tuple[Offsets, Offsets]:
         """The first offset of every partition, and the end of what is committed in it."""
-        try:
-            found = self._admin.list_topics(timeout=CALL_S).topics
-        except KafkaException as error:
-            raise self._error(error) from None
+        found = self._metadata().topics
         places = [(topic, number) for topic in topics for number in found[topic].partitions]
         earliest, latest = OffsetSpec.earliest(), OffsetSpec.latest()  # type: ignore[no-untyped-call]
         starts = self._offsets(places, earliest)
         return starts, self._offsets(places, latest, IsolationLevel.READ_COMMITTED)
+
+    def described(self, topics: list[str]) -> dict[str, Found]:
+        """What the brokers say of some topics; raises LogAccessError where they don't tell us."""
+        if not topics:
+            return {}
+        asked = [ConfigResource(ResourceType.TOPIC, topic) for topic in topics]
+        try:
+            told = self._admin.describe_topics(TopicCollection(topics), request_timeout=CALL_S)
+            settings = self._admin.describe_configs(asked, request_timeout=CALL_S)
+            ids = {topic: future.result(CALL_S + 1) for topic, future in told.items()}
+            kept = {one.name: future.result(CALL_S + 1) for one, future in settings.items()}
+        except KafkaException as error:
+            raise self._error(error) from None
+        return {
+            topic: Found(
+                str(ids[topic].topic_id),
+                len(ids[topic].partitions),
+                _compacted_after({name: str(one.value) for name, one in kept[topic].items()}),
+            )
+            for topic in topics
+        }
+
+    def _metadata(self) -> ClusterMetadata:
+        try:
+            return self._admin.list_topics(timeout=CALL_S)
+        except KafkaException as error:
+            raise self._error(error) from None
+
+
+def _compacted_after(config: Mapping[str, str]) -> timedelta | None:
+    """How old a record is before compaction may take it away, be it a tombstone or a row."""
+    if "compact" not in config["cleanup.policy"]:
+        return None
+    return timedelta(milliseconds=min(int(config["min.compaction.lag.ms"]), _LONGEST_MS))
 
 
 def tables_of(
@@ -65,24 +113,5 @@ def read_records(
     """Read exactly the committed records from ``start`` up to, not including, ``end``."""
     if not has_records(start, end):
         return spark.createDataFrame([], RAW)
-    chosen = {
-        topic: [number for number, offset in partitions.items() if end[topic][number] > offset]
-        for topic, partitions in start.items()
-    }
-    chosen = {topic: numbers for topic, numbers in chosen.items() if numbers}
-
-    def offsets(bound: Offsets) -> str:
-        return json.dumps({t: {p: bound[t][p] for p in numbers} for t, numbers in chosen.items()})
-
-    return (
-        spark.read.format("kafka")
-        .options(**spark_options(kafka))
-        .option("kafka.isolation.level", "read_committed")
-        .option("assign", json.dumps(chosen))
-        .option("startingOffsets", offsets(start))
-        .option("endingOffsets", offsets(end))
-        .option("failOnDataLoss", "true")
-        .option("minPartitions", str(spark.sparkContext.defaultParallelism))
-        .load()
-        .select("topic", "partition", "offset", "key", "value", "timestamp")
-    )
+    records = committed(spark, kafka, start, end, headers=False)
+    return records.select("topic", "partition", "offset", "key", "value", "timestamp")

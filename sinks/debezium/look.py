@@ -7,13 +7,17 @@ TRUNCATEs.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
-from cdc.errors import MillraceError
+from cdc.errors import MillraceError, SinkError
+from cdc.records.position import Position
 from cdc.records.schema import Column, TableName, TableSchema
-from sinks.debezium.described import Described, Reading, SchemaOf, describe
+from sinks.debezium.described import Described, Reading, describe
 from sinks.debezium.discovery import Seen, discover
 from sinks.debezium.truncate import Truncation, Truncations, truncations
+from sinks.delta.evolution import first_line
+from sinks.options import SchemaOf
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,11 +33,16 @@ class Topic:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What a run has found of a table; without a description there is nothing to apply."""
+    """What a run has found of a table; without a description there is nothing to apply.
+
+    ``ends`` are the places of all TRUNCATEs, with their times.
+    """
 
     events: int = 0
     described: Described | None = None
     truncated: Truncation | None = None
+    ends: tuple[tuple[Position, int], ...] = ()
+    seen: tuple[Seen, ...] = ()
     error: MillraceError | None = None
 
 
@@ -61,6 +70,16 @@ def look(
     return found
 
 
+def _truncations(raw: DataFrame, described: Described, topic: Topic) -> Truncations:
+    """Avro that can't be decoded ends the job: of this table alone."""
+    try:
+        return truncations(raw, described, topic.partitions)
+    except PySparkException as error:
+        raise SinkError(
+            f"its records can't be read: {first_line(error)}", where=f"table {topic.name}"
+        ) from None
+
+
 def _look(
     topic: Topic,
     seen: list[Seen],
@@ -77,7 +96,7 @@ def _look(
     keyless = sum(one.events for one in seen if one.key_kind is None)
     emptied = Truncations(0, None)
     if keyless:
-        emptied = truncations(read(topic.topic), described, topic.partitions)
+        emptied = _truncations(read(topic.topic), described, topic)
     if topic.before is None and emptied.count == events:
         return Look(events)  # nobody knows yet whether the table has a key
-    return Look(events, described, emptied.last)
+    return Look(events, described, emptied.last, emptied.ends, tuple(seen))

@@ -4,6 +4,7 @@ A stage of its own, so that what decodes a value, which mentions it several time
 up already: texts of JSON in one column, whatever its schema, and Avro's in one per schema.
 """
 
+from collections.abc import Sequence
 from functools import reduce
 from operator import and_
 from typing import Final, Literal
@@ -19,6 +20,7 @@ from sinks.debezium.envelope import (
     LSN,
     Choice,
     by_mark,
+    committed_at,
     enveloped,
     image,
     is_truncate,
@@ -26,7 +28,7 @@ from sinks.debezium.envelope import (
     row_member,
 )
 from sinks.debezium.records import BODY, KEY, KEY_MARK, VALUE_MARK
-from sinks.names import POSITION
+from sinks.names import POSITION, TIME
 from sinks.types import refuse
 
 Which = Literal["key", "before", "after"]
@@ -35,21 +37,34 @@ EXISTS: Final = "_millrace_has_{}"
 _PLACE: Final = ("topic", "partition", "offset")
 
 
-def with_members(raw: DataFrame, topic: Described, *which: Which) -> DataFrame:
-    """Records but TRUNCATEs, with their position and the members of their key or rows.
+def with_members(
+    raw: DataFrame,
+    topic: Described,
+    *which: Which,
+    timed: bool = False,
+    truncates: bool = False,
+    keep: Sequence[str] = (),
+) -> DataFrame:
+    """Records with their position and the members of their key or rows; with their time if asked.
 
-    The position is the end of the job for what isn't a record of this table.
+    The position is the end of the job for what isn't a record of this table. TRUNCATEs are there
+    only if asked for; ``keep`` are columns of ``raw`` to be kept as they are.
     """
     images = [one for one in which if one != "key"]
     found: dict[str, SparkColumn] = {}
     for one in which:
         found |= _members(topic, one)
+    kept = F.lit(True) if truncates else ~is_truncate()
+    if not topic.keyed:  # a delete's tombstone has no key there, so that it says nothing at all
+        kept &= F.col("key").isNotNull() | F.col("value").isNotNull()
     return (
         enveloped(raw, topic)
-        .where(~is_truncate())
+        .where(kept)
         .select(
             *_PLACE,
-            _position(topic).alias(POSITION),
+            *keep,
+            _position(topic, truncates=truncates).alias(POSITION),
+            *([committed_at(topic).alias(TIME)] if timed else []),
             F.col("value").isNull().alias("tombstone"),
             LETTER,
             KEY_MARK,
@@ -86,7 +101,7 @@ def _members(topic: Described, which: Which) -> dict[str, SparkColumn]:
     return found
 
 
-def _position(topic: Described) -> SparkColumn:
+def _position(topic: Described, *, truncates: bool) -> SparkColumn:
     """Offset and LSN as a position's text."""
     row = F.when(F.col(LETTER) == "d", F.lit(True)).otherwise(_exists(topic, "after"))
     if not topic.keyed:
@@ -97,6 +112,8 @@ def _position(topic: Described) -> SparkColumn:
         good &= _is_one_of(KEY_MARK, topic.keys) & _has_key(topic)
     else:
         good &= F.col("key").isNull() & F.col("value").isNotNull()
+    if truncates:
+        good |= is_truncate()
     message = F.concat(
         F.lit("record at "),
         F.concat_ws(":", *_PLACE),

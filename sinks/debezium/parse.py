@@ -1,6 +1,7 @@
 """Records of a topic that Debezium wrote → typed changes, in the columns of sinks/parse.py.
 
-What can't be read raises an error inside Spark, which fails its table and no other.
+What can't be read raises an error inside Spark, which fails its table and no other. Without a
+shape the columns are all of the topic's, as its newest schema has them.
 """
 
 from typing import Final
@@ -9,119 +10,186 @@ from pyspark.sql import Column as SparkColumn
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 (as everybody calls it)
 
-from cdc.records.schema import Column
 from sinks.debezium.described import Described, Layout
 from sinks.debezium.envelope import LETTER, Choice, by_mark, carrier_of
+from sinks.debezium.fitted import fitted
 from sinks.debezium.members import EXISTS, Which, member, with_members
 from sinks.debezium.placeholders import is_placeholder
 from sinks.debezium.records import KEY_MARK, VALUE_MARK
 from sinks.debezium.values import typed
-from sinks.names import ABSENT, COUNT, DELETE, FILLED, OP, OWN, POSITION, ROW, UPSERT
-from sinks.shape import plain
-from sinks.types import can_be_absent, spark_type
+from sinks.names import (
+    ABSENT,
+    COUNT,
+    CREATED,
+    DELETE,
+    FILLED,
+    OP,
+    OWN,
+    PLACE,
+    POSITION,
+    RAW_KEY,
+    RAW_VALUE,
+    ROW,
+    TIME,
+    UPSERT,
+    VERSION,
+)
+from sinks.shape import Field, Shape, plain
 
 _NAMES: Final = "array<string>"
 
 
-def parse(raw: DataFrame, topic: Described) -> DataFrame:
+def parse(
+    raw: DataFrame, topic: Described, shape: Shape | None = None, *, timed: bool = False
+) -> DataFrame:
     """One row per change of a table with a key: what ``sinks.parse.parse`` gives.
 
-    ``raw`` has topic, partition, offset, and key and value as bytes. A key's values are read from
-    the record's key alone: what masks a row's doesn't mask a key's.
+    ``raw`` has topic, partition, offset, key and value as bytes, and timestamp. A key's values are
+    read from the record's key alone: what masks a row's doesn't mask a key's.
     """
-    names = {one.column.name: one.name for one in plain([topic.schema], OWN).fields}
+    shape = shape or plain([topic.schema], OWN)
     deleted = F.col("tombstone") | (F.col(LETTER) == "d")
-    columns = (
-        _value(topic, place, column, "key")
-        if column.key is not None
-        else F.when(~deleted, _value(topic, place, column, "after"))
-        for place, column in enumerate(topic.schema.columns)
-    )
     none = F.array().cast(_NAMES)
-    return raw.transform(lambda records: with_members(records, topic, "key", "after")).select(
-        *(value.alias(name) for name, value in zip(names.values(), columns, strict=True)),
+    created = F.coalesce(F.col(LETTER) == "c", F.lit(False))
+    return raw.transform(
+        lambda records: with_members(records, topic, "key", "after", timed=timed)
+    ).select(
+        *(
+            _value(topic, shape, one, "key").alias(one.name)
+            if one.column.key is not None
+            else F.when(~deleted, _value(topic, shape, one, "after")).alias(one.name)
+            for one in shape.fields
+        ),
         POSITION,
         F.when(deleted, F.lit(DELETE)).otherwise(F.lit(UPSERT)).alias(OP),
-        F.when(deleted, none).otherwise(F.coalesce(_absent(topic, names), none)).alias(ABSENT),
+        F.when(deleted, none).otherwise(F.coalesce(_absent(topic, shape), none)).alias(ABSENT),
         none.alias(FILLED),
+        *([F.col(TIME), created.alias(CREATED)] if timed else []),
     )
 
 
-def parse_images(raw: DataFrame, topic: Described) -> DataFrame:
+def parse_events(raw: DataFrame, topic: Described, shape: Shape, *, records: bool) -> DataFrame:
+    """One row per event: what ``sinks.parse.parse_events`` gives, but for tombstones.
+
+    The schema version is the newest one that the run knew; records stay bytes.
+    """
+    deleted = F.col(LETTER) == "d"
+    none = F.array().cast(_NAMES)
+    keep = ("key", "value") if records else ()
+
+    def value(one: Field) -> SparkColumn:
+        if one.column.key is not None:
+            return _value(topic, shape, one, "key")
+        before, after = (_value(topic, shape, one, which) for which in ("before", "after"))
+        return F.when(deleted, before).otherwise(after)
+
+    return (
+        raw.where(F.col("value").isNotNull())
+        .transform(
+            lambda events: with_members(
+                events, topic, "key", "before", "after", timed=True, truncates=True, keep=keep
+            )
+        )
+        .select(
+            *(value(one).alias(one.name) for one in shape.fields),
+            POSITION,
+            F.col(LETTER).alias(OP),
+            TIME,
+            F.when(deleted, none).otherwise(F.coalesce(_absent(topic, shape), none)).alias(ABSENT),
+            F.lit(None).cast("string").alias(FILLED),
+            F.lit(topic.schema.version).alias(VERSION),
+            F.col("partition").alias(PLACE[0]),
+            F.col("offset").alias(PLACE[1]),
+            *([F.col("key").alias(RAW_KEY), F.col("value").alias(RAW_VALUE)] if records else []),
+        )
+    )
+
+
+def parse_images(raw: DataFrame, topic: Described, shape: Shape | None = None) -> DataFrame:
     """Two rows at most per change of a table without key: what ``sinks.parse.parse_images`` gives.
 
     A value that only stands for an unchanged one is that of the row's old image.
     """
-    names = {one.column.name: one.name for one in plain([topic.schema], OWN).fields}
+    fields = (shape := shape or plain([topic.schema], OWN)).fields
     images = F.filter(
         F.array(
-            _image(topic, -1, "before", F.col(LETTER).isin("u", "d")),
-            _image(topic, 1, "after", F.col(LETTER) != "d"),
+            _image(topic, shape, -1, "before", F.col(LETTER).isin("u", "d")),
+            _image(topic, shape, 1, "after", F.col(LETTER) != "d"),
         ),
         lambda one: one["row"].isNotNull(),
     )
-    one = F.col("image")
+    image = F.col("image")
     return (
         raw.transform(lambda records: with_members(records, topic, "before", "after"))
         .withColumn("image", F.explode(images))
         .select(
-            *(one["row"][f"c{place}"].alias(name) for place, name in enumerate(names.values())),
+            *(image["row"][f"c{place}"].alias(one.name) for place, one in enumerate(fields)),
             POSITION,
-            one["count"].alias(COUNT),
+            image["count"].alias(COUNT),
             F.concat_ws(":", "topic", "partition", "offset").alias(ROW),
         )
     )
 
 
-def _image(topic: Described, count: int, which: Which, applies: SparkColumn) -> SparkColumn:
+def _image(
+    topic: Described, shape: Shape, count: int, which: Which, applies: SparkColumn
+) -> SparkColumn:
     row = F.struct(
         *(
-            _value(topic, place, column, which).alias(f"c{place}")
-            for place, column in enumerate(topic.schema.columns)
+            _value(topic, shape, one, which).alias(f"c{place}")
+            for place, one in enumerate(shape.fields)
         )
     )
     there = applies & F.col(EXISTS.format(which))
     return F.struct(F.lit(count).alias("count"), F.when(there, row).alias("row"))
 
 
-def _value(topic: Described, place: int, column: Column, which: Which) -> SparkColumn:
-    """A column's value, by each record's own schema, as the newest type of the column."""
-    kind = spark_type(column)
-    choices: list[Choice] = []
+def _value(topic: Described, shape: Shape, one: Field, which: Which) -> SparkColumn:
+    """A column's value, by each record's own schema, as the derived table has it."""
+    if one.nulled:
+        return F.lit(None).cast(one.type)
+    name, place = one.column.name, _place(topic, one)
+    modes, choices = topic.reading.modes, list[Choice]()
     for layout in topic.keys if which == "key" else topic.values:
-        schema = layout.members.get(column.name)
+        schema = layout.members.get(name)
         if schema is None:
             continue
         value = member(which, place, layout)
         if which == "after":
-            value = _unless_unchanged(topic, place, column, layout)
-        own = layout.columns[column.name]
-        carrier, modes = carrier_of(layout, topic.reading), topic.reading.modes
+            value = _unless_unchanged(topic, shape, one, layout)
+        own, carrier = layout.columns[name], carrier_of(layout, topic.reading)
         # What schemas of JSON say alike is read alike, and put into the plan once.
         same = layout.mark if layout.envelope is not None else repr((schema, own))
-        read = typed(own, schema, carrier, value, modes)
-        choices.append(Choice(layout.mark, same, read.cast(kind)))
-    return by_mark(KEY_MARK if which == "key" else VALUE_MARK, choices, kind)
+        read = typed(own, schema, carrier, value, modes, unfit_is_null=one.unfit_is_null)
+        choices.append(Choice(layout.mark, same, fitted(read, own, one, shape.salt)))
+    return by_mark(KEY_MARK if which == "key" else VALUE_MARK, choices, one.type)
 
 
-def _unless_unchanged(topic: Described, place: int, column: Column, layout: Layout) -> SparkColumn:
+def _place(topic: Described, one: Field) -> int:
+    """Where the field's column stands among the topic's."""
+    names = [column.name for column in topic.schema.columns]
+    return names.index(one.column.name)
+
+
+def _unless_unchanged(topic: Described, shape: Shape, one: Field, layout: Layout) -> SparkColumn:
     """A member that isn't a placeholder; in a table without keys the old row has the value."""
+    place = _place(topic, one)
     value = member("after", place, layout)
-    unchanged = _is_unchanged(topic, place, column, layout)
+    unchanged = _is_unchanged(topic, shape, one, layout)
     if unchanged is None:
         return value
     kept = F.when(~unchanged, value)
     return kept if topic.keyed else kept.otherwise(member("before", place, layout))
 
 
-def _absent(topic: Described, names: dict[str, str]) -> SparkColumn:
+def _absent(topic: Described, shape: Shape) -> SparkColumn:
     """Names of the columns whose value only stands for an unchanged one."""
     choices: list[Choice] = []
     for layout in topic.values:
         found = [
-            F.when(unchanged, F.lit(names[column.name]))
-            for place, column in enumerate(topic.schema.columns)
-            if (unchanged := _is_unchanged(topic, place, column, layout)) is not None
+            F.when(unchanged, F.lit(one.name))
+            for one in shape.fields
+            if (unchanged := _is_unchanged(topic, shape, one, layout)) is not None
         ]
         absent = F.array_compact(F.array(*found)) if found else F.array()
         same = layout.mark if layout.envelope is not None else repr(layout.members)
@@ -129,12 +197,11 @@ def _absent(topic: Described, names: dict[str, str]) -> SparkColumn:
     return by_mark(VALUE_MARK, choices, _NAMES)
 
 
-def _is_unchanged(
-    topic: Described, place: int, column: Column, layout: Layout
-) -> SparkColumn | None:
-    schema = layout.members.get(column.name)
-    if schema is None or not can_be_absent(column):
+def _is_unchanged(topic: Described, shape: Shape, one: Field, layout: Layout) -> SparkColumn | None:
+    schema = layout.members.get(one.column.name)
+    if schema is None or one.name not in shape.patchy:
         return None
     carrier, placeholder = carrier_of(layout, topic.reading), topic.reading.modes.placeholder
-    found = is_placeholder(schema, carrier, member("after", place, layout), placeholder)
+    value = member("after", _place(topic, one), layout)
+    found = is_placeholder(schema, carrier, value, placeholder)
     return None if found is None else F.coalesce(found, F.lit(False))

@@ -22,7 +22,8 @@ PLAIN: Final = 0
 """The mark of JSON without a schema."""
 _ROW: Final = "map<string,string>"
 _HEAD: Final = (
-    "op string, source struct<lsn: bigint, sequence: string, `schema`: string, `table`: string>"
+    "op string, source struct<lsn: bigint, sequence: string, `schema`: string, `table`: string, "
+    "ts_us: bigint, ts_ms: bigint>"
 )
 _SCHEMA: Final = '{"schema":'
 _PAYLOAD: Final = ',"payload":'

@@ -15,7 +15,7 @@ from pyspark.sql import functions as F  # noqa: N812 (as everybody calls it)
 from cdc.errors import SinkError
 from cdc.records.position import FIRST_EPOCH, INDEX_MAX, Lsn, Position
 from sinks.debezium.described import Described
-from sinks.debezium.envelope import LSN, enveloped, is_truncate, table_of
+from sinks.debezium.envelope import LSN, committed_at, enveloped, is_truncate, table_of
 from sinks.names import DELETE, OP, POSITION
 
 
@@ -50,16 +50,22 @@ class Truncation(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Truncations:
-    """How many TRUNCATEs there are among new records, and the last of them."""
+    """How many TRUNCATEs there are among new records, and the last of them.
+
+    ``ends`` has them all, as positions that all older rows of the same partition are below, with
+    the times at which they were committed (µs since 1970).
+    """
 
     count: int
     last: Truncation | None
+    ends: tuple[tuple[Position, int], ...] = ()
 
 
 def truncations(raw: DataFrame, topic: Described, partitions: int) -> Truncations:
     """Look for TRUNCATEs in the records of one topic; raises SinkError if it is another table's."""
     newest = F.struct(LSN, "offset") if partitions > 1 else F.struct("offset", LSN)
     of_table = F.lit(topic.schema.topic).endswith(F.concat(F.lit("."), table_of(topic)))
+    time_us = F.unix_micros(committed_at(topic)).alias("ts_us")
     row = (
         enveloped(raw, topic)
         .where(is_truncate())
@@ -67,6 +73,7 @@ def truncations(raw: DataFrame, topic: Described, partitions: int) -> Truncation
             F.count(F.lit(1)).alias("count"),
             F.max(newest).alias("last"),
             F.min(of_table.cast("int")).alias("of_table"),
+            F.collect_list(F.struct("offset", F.col(LSN).alias("lsn"), time_us)).alias("all"),
         )
         .first()
     )
@@ -80,4 +87,9 @@ def truncations(raw: DataFrame, topic: Described, partitions: int) -> Truncation
             '(skipped.operations = "t")',
         )
     last = row["last"]
-    return Truncations(row["count"], Truncation(last["offset"], last[LSN] or 0, partitions))
+    ends = sorted(
+        (Position(FIRST_EPOCH, Lsn(one["offset"]), one["lsn"] or 0), one["ts_us"])
+        for one in row["all"]
+    )
+    newest_one = Truncation(last["offset"], last[LSN] or 0, partitions)
+    return Truncations(row["count"], newest_one, tuple(ends))

@@ -26,39 +26,48 @@ _CONNECT: Final = "org.apache.kafka.connect.data."
 
 
 def typed(
-    column: Column, schema: Schema, carrier: Carrier, value: SparkColumn, modes: ValueModes
+    column: Column,
+    schema: Schema,
+    carrier: Carrier,
+    value: SparkColumn,
+    modes: ValueModes,
+    *,
+    unfit_is_null: bool = False,
 ) -> SparkColumn:
-    """The typed value of a record's member; raises inside Spark where there is none."""
+    """The typed value of a record's member; where there is none it raises inside Spark, or null."""
     if not is_array(schema):
-        return _one(column, schema, carrier, value, modes)
+        return _one(column, schema, carrier, value, modes, unfit_is_null)
     element = column.model_copy(update={"array": False})
     values = F.transform(
         carrier.elements(value),
-        lambda one: _one(element, schema.of_items(), carrier, one, modes),
+        lambda one: _one(element, schema.of_items(), carrier, one, modes, unfit_is_null),
     )
-    return F.coalesce(values, _refuse(column, value, spark_type(column)))
+    return _or_refused(values, column, value, unfit_is_null)
 
 
 def _one(
-    column: Column, schema: Schema, carrier: Carrier, value: SparkColumn, modes: ValueModes
+    column: Column,
+    schema: Schema,
+    carrier: Carrier,
+    value: SparkColumn,
+    modes: ValueModes,
+    unfit_is_null: bool,
 ) -> SparkColumn:
     if schema.name in {DECIMAL, VARIABLE}:
-        return _number(column, schema, carrier, value)
+        return _or_refused(_number(column, schema, carrier, value), column, value, unfit_is_null)
     convert = _OF_NAME.get(schema.name or "")
+    kind = spark_type(column)
     if convert is not None:
         # Micro units, whatever the column was declared as.
         micro = column.model_copy(update={"modifier": -1})
-        return F.coalesce(
-            from_text(micro, convert(value), spark_type(column)),
-            _refuse(column, value, spark_type(column)),
-        )
-    kind = spark_type(column)
+        made = from_text(micro, convert(value), kind, unfit_is_null=unfit_is_null)
+        return _or_refused(made, column, value, unfit_is_null)
     if kind == "binary":
         made = _bytes(schema, carrier, value, modes)
-        return F.coalesce(made, _refuse(column, value, kind))
+        return _or_refused(made, column, value, unfit_is_null)
     if kind != "string":
-        return from_text(column, value, kind)
-    return _text(column, schema, carrier, value, modes)
+        return from_text(column, value, kind, unfit_is_null=unfit_is_null)
+    return _text(column, schema, carrier, value, modes, unfit_is_null)
 
 
 def _number(column: Column, schema: Schema, carrier: Carrier, value: SparkColumn) -> SparkColumn:
@@ -77,7 +86,7 @@ def _number(column: Column, schema: Schema, carrier: Carrier, value: SparkColumn
     else:
         digits = _precision(schema)
         made = to_decimal(carrier.binary(value), max(digits, scale), scale)
-    return F.coalesce(made.try_cast(kind), _refuse(column, value, kind))
+    return made.try_cast(kind)
 
 
 def _precision(schema: Schema) -> int:
@@ -97,7 +106,12 @@ def _bytes(schema: Schema, carrier: Carrier, value: SparkColumn, modes: ValueMod
 
 
 def _text(
-    column: Column, schema: Schema, carrier: Carrier, value: SparkColumn, modes: ValueModes
+    column: Column,
+    schema: Schema,
+    carrier: Carrier,
+    value: SparkColumn,
+    modes: ValueModes,
+    unfit_is_null: bool,
 ) -> SparkColumn:
     """What is text in the lakehouse."""
     if schema.name == BITS:
@@ -109,7 +123,7 @@ def _text(
     coded = schema.type is Type.BYTES or (modes.binary != "bytes" and not is_known(column.type))
     if coded and schema.type in {Type.BYTES, Type.STRING}:
         text = F.decode(_bytes(schema, carrier, value, modes), "UTF-8")
-        return F.coalesce(text, _refuse(column, value, "string"))
+        return _or_refused(text, column, value, unfit_is_null)
     if column.type == "numeric":
         words = F.create_map(*(F.lit(word) for pair in _SPECIAL.items() for word in pair))
         return F.coalesce(words[value], carrier.text(value))
@@ -172,7 +186,15 @@ _OF_NAME: Final[dict[str, Callable[[SparkColumn], SparkColumn]]] = {
 """Dates and times → what sinks/types.py takes: days or µs."""
 
 
-def _refuse(column: Column, value: SparkColumn, kind: str) -> SparkColumn:
+def _or_refused(
+    made: SparkColumn, column: Column, value: SparkColumn, unfit_is_null: bool
+) -> SparkColumn:
+    """What was made of a value; the end of the job where one is there, and nothing was made."""
+    kind = spark_type(column)
+    return made if unfit_is_null else F.coalesce(made, refused(column, value, kind))
+
+
+def refused(column: Column, value: SparkColumn, kind: str) -> SparkColumn:
     """The end of the job for a value that is there and has no typed one."""
     message = F.concat(
         F.lit(f"column {column.name} ({column.declared}) can't hold "),

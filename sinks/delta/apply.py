@@ -46,7 +46,7 @@ def apply_table(
     """
     derived = target.derived
     keyed = bool(versions[-1].key)
-    _require_fitting(target, keyed=keyed)
+    require_fitting(target, keyed=keyed)
     columns = shape(
         versions,
         table.first_version,
@@ -79,7 +79,8 @@ def _behind(raw: DataFrame, archived: DataFrame, table: TablePlan) -> DataFrame:
     return archived.unionByName(unseen(raw, table.replay))
 
 
-def _require_fitting(target: DeltaTarget, *, keyed: bool) -> None:
+def require_fitting(target: DeltaTarget, *, keyed: bool) -> None:
+    """Raise ConfigError where a kind follows rows by their keys, and there are none."""
     derived = target.derived
     if not keyed and (derived.kind == "history" or derived.marks_deletes):
         raise ConfigError(

@@ -12,7 +12,6 @@ from pyspark.sql import functions as F  # noqa: N812 (as everybody calls it)
 
 from cdc.records.position import Position
 from sinks.delta.commit import Rows, create, execute
-from sinks.delta.current import remove_older
 from sinks.delta.evolution import described
 from sinks.delta.table import DeltaTarget
 from sinks.names import COUNT, DELETE, OP, POSITION, ROW, UPSERT, quoted
@@ -32,13 +31,23 @@ def write_new_bag(target: DeltaTarget, images: DataFrame, shape: Shape) -> Rows:
 
 
 def merge_bag(
-    target: DeltaTarget, images: DataFrame, shape: Shape, truncated: Position | None
+    target: DeltaTarget,
+    images: DataFrame,
+    shape: Shape,
+    truncated: Position | None,
+    *,
+    older: SparkColumn | None = None,
 ) -> Rows:
-    """Add and remove copies of rows in an existing table; inside of ``commit``."""
+    """Add and remove copies of rows in an existing table; inside of ``commit``.
+
+    A TRUNCATE removes all rows that are ``older``, by default those up to ``truncated``.
+    """
+    if truncated is not None:
+        older = F.col(f"t.{POSITION}") <= str(truncated)
     names = shape.names
     stored = DeltaTable.forPath(target.spark, target.path)
     netted = images.transform(lambda rows: _net(rows, names))
-    if truncated is None:
+    if older is None:
         going = netted.transform(lambda rows: _going(rows, stored.toDF(), names))
     else:
         netted = netted.where(_no_more_than_added())
@@ -57,7 +66,9 @@ def merge_bag(
             values={quoted(name): F.col(f"s.{quoted(name)}") for name in [*names, POSITION, ROW]},
         )
     )
-    return execute(remove_older(builder, truncated))
+    if older is not None:
+        builder = builder.whenNotMatchedBySourceDelete(older)
+    return execute(builder)
 
 
 def _net(images: DataFrame, names: list[str]) -> DataFrame:

@@ -27,6 +27,9 @@ class Cut(BaseModel):
     seen yet), ``applied_ms`` when the run was done, in ``seconds``. ``versions`` has the version of
     each table that stands there; ``missing`` are the others, which had failed. ``tables`` are those
     that the run had something for.
+
+    Of topics that a real Debezium wrote it is no instant: each table has what its topic had when
+    the run began, at ``planned_ms``, and the position says nothing.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -39,17 +42,32 @@ class Cut(BaseModel):
     versions: dict[str, TableVersion]
     missing: list[str]
     tables: dict[str, TableCounts]
+    planned_ms: int = 0
+    is_instant: bool = True
 
     def __str__(self) -> str:
+        if not self.is_instant:
+            return f"run {self.run}, {self.where}, {_text(self.planned_ms / 1e3)}"
         epoch = f" of epoch {self.position.epoch}" if self.position.epoch > 1 else ""
         return f"run {self.run}, {self.position.commit_lsn}{epoch}, {self.committed}"
 
     @property
+    def where(self) -> str:
+        """Its LSN, for people."""
+        return str(self.position.commit_lsn) if self.is_instant else "the topics' ends"
+
+    @property
     def committed(self) -> str:
         """When its last transaction was committed."""
+        if not self.is_instant:
+            return "not known"
         if not self.committed_us:
             return "before any commit was seen"
-        return datetime.fromtimestamp(self.committed_us / 1e6, UTC).isoformat(" ")
+        return _text(self.committed_us / 1e6)
+
+
+def _text(time_s: float) -> str:
+    return datetime.fromtimestamp(time_s, UTC).isoformat(" ")
 
 
 def cuts(plans: Plans, newest: int | None = None) -> list[Cut]:
@@ -73,6 +91,8 @@ def cuts(plans: Plans, newest: int | None = None) -> list[Cut]:
                     plan.tables.keys() - outcome.versions.keys() | outcome.failed.keys()
                 ),
                 tables=outcome.tables,
+                planned_ms=plan.ts_ms,
+                is_instant=plan.written_by == "millrace",
             )
         )
     return found[::-1]
@@ -94,6 +114,12 @@ def cut_at(found: Sequence[Cut], at: str) -> Cut:
     if _RUN.fullmatch(at):
         upto = [cut for cut in found if cut.run <= int(at)]
         late = int(at) > newest.run
+    elif not newest.is_instant:
+        raise ConfigError(
+            f"{at}: topics of a real Debezium don't tell when all tables were there together",
+            where="--at",
+            remedy="latest, or the number of a run; `millrace cuts` lists them",
+        )
     elif (place := _position(at, newest.position.epoch)) is not None:
         upto = [cut for cut in found if cut.position <= place]
         late = (place.epoch, place.commit_lsn) > newest.position[:2]

@@ -6,18 +6,18 @@ commit, the outcome. A plan that a run left unfinished is finished first.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from cdc.errors import ConfigError, MillraceError
-from cdc.records.position import Position
 from cdc.settings import LakehouseSettings, Settings
-from sinks.batch import TABLES_AT_ONCE, Log, LogState, Report
+from sinks.batch import TABLES_AT_ONCE, LogState, Report
 from sinks.delta.files import Files, HadoopFiles, LocalFiles, one_at_a_time
-from sinks.delta.late import remembered, replayed
+from sinks.delta.late import replayed
+from sinks.delta.origin import Origin, origin_of
 from sinks.delta.plans import Plans
 from sinks.derived import Derived, derived_tables
 from sinks.options import RunOptions
@@ -27,18 +27,14 @@ from sinks.plan import (
     Plan,
     TablePlan,
     TableVersion,
-    Truncates,
     Wanted,
     changed,
-    counted,
     goes_on,
     has_work,
-    proposed,
     require_same_log,
     to_read,
 )
-from sinks.records import Records
-from sinks.session import RECORDS_FEW, Session, tune
+from sinks.session import Session
 from sinks.summary import RunSummary, TableResult
 
 if TYPE_CHECKING:
@@ -64,8 +60,11 @@ def run_lakehouse(
             where="[lakehouse]",
             remedy='add a section [lakehouse] with path = "…"',
         )
-    with one_at_a_time(settings.lakehouse.path):
-        return _Run(settings, settings.lakehouse, session, report, options).once()
+    with (
+        one_at_a_time(settings.lakehouse.path),
+        closing(origin_of(settings, session, report, options)) as origin,
+    ):
+        return _Run(settings, settings.lakehouse, session, report, options, origin).once()
 
 
 def lakehouse_plans(location: str, session: Callable[[], "SparkSession"]) -> Plans:
@@ -87,6 +86,7 @@ class _Run:
         session: Session,
         report: Report,
         options: RunOptions,
+        origin: Origin,
     ) -> None:
         self._settings = settings
         self._lakehouse = lakehouse
@@ -96,9 +96,9 @@ class _Run:
         self._session = session
         self._report = report
         self._options = options
+        self._origin = origin
         self._started = time.monotonic()
         self._plans = lakehouse_plans(lakehouse.path, session)
-        self._records = Records(settings.kafka)
 
     def once(self) -> RunSummary:
         last = self._plans.last()
@@ -108,41 +108,48 @@ class _Run:
                 where=self._location,
                 remedy="give each topic.prefix a lakehouse.path of its own",
             )
-        with closing(Log(self._settings.kafka)) as log:
-            state = log.state(self._prefix, self._settings.capture.slot_name, self._report)
-            if state is None:
-                return self._nothing("the log is empty: has `millrace run` been started?")
-            if last is not None:
-                require_same_log(last, state)
-            self._derived = derived_tables(self._lakehouse, state.tables)
-            results: list[TableResult] = []
-            outcome = self._plans.outcome(last) if last else None
-            if last is not None and outcome is None:
-                self._report(f"finishing run {last.run}, which was interrupted")
-                results = self._apply(last, state)
-                outcome = self._finished(last, results)
-            outcome = self._settled(last, outcome) if last and outcome else None
-            before = goes_on(last, outcome) if last and outcome else {}
-            results += self._unusable(before, state)
-            versions = outcome.versions if outcome else {}
-            tables = self._proposed(before, versions, state)
-            if (records_max := self._options.records_max) and to_read(tables) > records_max:
-                snapshot = min(table.snapshot for table in tables.values()).just_before()
-                reached = last.cut if last else snapshot
-                state = self._bounded(state, tables, records_max, reached)
-                tables = self._proposed(before, versions, state)
-            if not has_work(tables):
-                asked = [name for name, table in tables.items() if not table.waits]
-                self._plans.check(str(state.progress.cut), asked)
-                return self._summary(last, results) if last and results else self._nothing()
-            return self._new_run(log, state, last.run if last else 0, tables, results)
+        if last is not None and last.written_by != self._origin.written_by:
+            raise ConfigError(
+                f"the lakehouse was begun with topics written by {last.written_by}",
+                where="[lakehouse] topics_written_by",
+                remedy="give those of another writer a lakehouse.path of their own",
+            )
+        state = self._origin.state()
+        if state is None:
+            return self._nothing(self._origin.empty)
+        if last is not None:
+            require_same_log(last, state)
+        self._derived = derived_tables(self._lakehouse, state.tables)
+        results: list[TableResult] = []
+        outcome = self._plans.outcome(last) if last else None
+        if last is not None and outcome is None:
+            self._report(f"finishing run {last.run}, which was interrupted")
+            results = self._apply(last, state)
+            outcome = self._finished(last, results)
+        outcome = self._settled(last, outcome) if last and outcome else None
+        before = goes_on(last, outcome) if last and outcome else {}
+        before, refused = self._usable(before, state)
+        results += self._told(refused)
+        versions = outcome.versions if outcome else {}
+        tables = self._proposed(before, versions, state, refused)
+        if (records_max := self._options.records_max) and to_read(tables) > records_max:
+            state = self._origin.bounded(state, tables, records_max, last)
+            tables = self._proposed(before, versions, state, refused)
+        if not has_work(tables):
+            asked = [name for name, table in tables.items() if not table.waits]
+            self._plans.check(str(state.progress.cut), asked)
+            return self._summary(last, results) if results else self._nothing()
+        return self._new_run(state, last, tables, results)
 
     def _proposed(
-        self, before: dict[str, TablePlan], versions: dict[str, TableVersion], state: LogState
+        self,
+        before: dict[str, TablePlan],
+        versions: dict[str, TableVersion],
+        state: LogState,
+        refused: Collection[str],
     ) -> dict[str, TablePlan]:
-        wanted = self._wanted()
-        usable = {name: wanted[name] for name in wanted.keys() - changed(before, wanted).keys()}
-        tables = self._rebuilt(proposed(before, state, usable), state)
+        usable = {name: one for name, one in self._wanted().items() if name not in refused}
+        tables = self._rebuilt(self._origin.proposed(before, state, usable), state)
         return replayed(tables, versions, self._derived, state)
 
     def _wanted(self) -> dict[str, Wanted]:
@@ -151,8 +158,20 @@ class _Run:
             for name, one in self._derived.items()
         }
 
-    def _unusable(self, before: dict[str, TablePlan], state: LogState) -> list[TableResult]:
-        """What the configuration, or the command, asks for in vain."""
+    def _usable(
+        self, before: dict[str, TablePlan], state: LogState
+    ) -> tuple[dict[str, TablePlan], dict[str, MillraceError]]:
+        """Where tables go on, and which can't; one whose Delta table was removed begins anew."""
+        self._require_known(state)
+        refused = self._origin.refused(before, self._derived, state)
+        gone = {name for name in refused.keys() & before.keys() if not self._is_there(name)}
+        if gone:
+            before = {name: table for name, table in before.items() if name not in gone}
+            refused = self._origin.refused(before, self._derived, state)
+        return before, {**refused, **changed(before, self._wanted())}
+
+    def _require_known(self, state: LogState) -> None:
+        """Tell what the configuration, or the command, asks for in vain."""
         for table in self._lakehouse.tables:
             if table.source not in state.tables:
                 self._report(f"[[lakehouse.tables]]: {table.source} isn't captured (yet)")
@@ -160,60 +179,40 @@ class _Run:
             raise ConfigError(
                 f"there is no derived table {', '.join(strange)}", where="--accept-gap"
             )
-        errors = changed(before, self._wanted())
-        return [TableResult(name, error=error) for name, error in errors.items()]
 
-    def _bounded(
-        self,
-        state: LogState,
-        tables: dict[str, TablePlan],
-        records_max: int,
-        reached: Position,
-    ) -> LogState:
-        """The log as if it ended where about so many records are read."""
-        from sinks.bounded import bound
-        from sinks.census import last_commit_us
-
-        spark, kafka = self._session(records_max), self._settings.kafka
-        found = bound(spark, kafka, tables.values(), records_max, reached)
-        if found is None:
-            return state
-        ends = {**state.ends, **found.ends}
-        ended = [table.model_copy(update={"end": ends[table.topic]}) for table in tables.values()]
-        committed_us = last_commit_us(spark, kafka, ended, found.cut)
-        self._report(f"reading up to {found.cut.commit_lsn} only; later runs go on from there")
-        cut = {"cut": found.cut, "cut_ts_us": committed_us or state.progress.cut_ts_us}
-        return replace(state, ends=ends, progress=state.progress.model_copy(update=cut))
+    def _told(self, errors: Mapping[str, MillraceError]) -> list[TableResult]:
+        """Tables that nothing is applied to, once said why."""
+        results = [TableResult(name, error=error) for name, error in errors.items()]
+        for result in results:
+            self._report(str(result))
+        return results
 
     def _new_run(
         self,
-        log: Log,
         state: LogState,
-        last_run: int,
+        last: Plan | None,
         tables: dict[str, TablePlan],
         results: list[TableResult],
     ) -> RunSummary:
-        found = remembered(
-            log,
-            state,
-            tables,
-            keep=self._settings.log.keep,
-            checked=self._plans.checked(),
-            options=self._options,
-        )
-        refused = [TableResult(name, error=error) for name, error in found.refused.items()]
+        found = self._origin.remembered(state, tables, self._plans.checked())
+        looked = self._origin.looked_at(found.tables, self._derived, state)
+        errors: dict[str, MillraceError] = {**found.refused, **looked.refused}
+        refused = self._told(errors)
+        news = any(table.pending or table.commits for table in looked.tables.values())
+        if not news and not refused:
+            return self._summary(last, results) if results else self._nothing()
         plan = Plan(
-            run=last_run + 1,
+            run=last.run + 1 if last is not None else 1,
             prefix=self._prefix,
             log=state.progress.log,
             cut=state.progress.cut,
             cut_ts_us=state.progress.cut_ts_us,
             ts_ms=int(time.time() * 1000),
-            tables=self._looked_at(found.tables, state),
+            tables=looked.tables,
+            written_by=self._origin.written_by,
         )
         self._plans.start(plan)
         applied = self._apply(plan, state)
-        self._records.forget()
         self._finished(plan, [*applied, *refused])
         return self._summary(plan, [*results, *applied, *refused])
 
@@ -267,10 +266,12 @@ class _Run:
         """Whether somebody removed the Delta table; elsewhere than here only if it has news."""
         if name not in self._derived:
             return False
+        here = local_path(self._derived[name].path) is not None
+        return (here or table.pending) and not self._is_there(name)
+
+    def _is_there(self, name: str) -> bool:
         folder = local_path(self._derived[name].path)
-        if folder is not None:
-            return not (folder / "_delta_log").is_dir()
-        return table.pending and not self._target(name).exists()
+        return self._target(name).exists() if folder is None else (folder / "_delta_log").is_dir()
 
     def _rebuilt(self, tables: dict[str, TablePlan], state: LogState) -> dict[str, TablePlan]:
         """The tables, those from the log's start again whose Delta table somebody removed."""
@@ -293,37 +294,6 @@ class _Run:
             else table
             for name, table in tables.items()
         }
-
-    def _looked_at(self, tables: dict[str, TablePlan], state: LogState) -> dict[str, TablePlan]:
-        from sinks.census import census
-
-        pending = {name: table for name, table in tables.items() if table.pending}
-        records = to_read(pending)
-        spark = self._session(records).newSession()
-        tune(spark, records)
-        if records < RECORDS_FEW:
-            self._records.keep(spark, pending.values())
-        found = census(spark, self._records, pending, state.progress.cut)
-        return {
-            name: counted(
-                table,
-                found.get(name, {}),
-                state.progress.cut,
-                keyed=bool(state.schemas[table.source or name][-1].key),
-                archived=self._archived(table),
-            )
-            if table.pending or not table.base or table.rebuilds
-            else table
-            for name, table in tables.items()
-        }
-
-    def _archived(self, table: TablePlan) -> Truncates:
-        from sinks.delta.archive import archived_truncates
-
-        if table.replay is None:
-            return ()
-        path = self._derived[table.replay.archive].path
-        return archived_truncates(self._session(), path, table.replay)
 
     def _apply(self, plan: Plan, state: LogState) -> list[TableResult]:
         """Apply the plan to its tables, some of them side by side, and each in its own session.
@@ -355,19 +325,15 @@ class _Run:
     def _applied(
         self, spark: "SparkSession", name: str, plan: Plan, state: LogState
     ) -> TableResult:
-        from sinks.delta.apply import apply_table, explained
+        from sinks.delta.apply import explained
         from sinks.delta.table import DeltaTarget
 
         table = plan.tables[name]
-        known = state.schemas.get(table.source or name, ())
-        versions = [schema for schema in known if schema.version <= table.schema_version]
         try:
             with explained(name, self._settings.log.keep):
                 target = DeltaTarget(spark, self._prefix, self._configured(name))
-                if table.replay is None:
-                    tune(spark, table.events, target.size_bytes())
                 archive = self._configured(table.replay.archive).path if table.replay else None
-                rows = apply_table(target, self._records, table, plan, versions, archive)
+                rows = self._origin.apply(target, plan, state, archive)
         except MillraceError as error:
             return TableResult(name, table.events, error=error)
         return TableResult(name, table.events, *rows, rebuilt=table.rebuilds)
@@ -384,9 +350,10 @@ class _Run:
     def _nothing(self, note: str = "") -> RunSummary:
         return RunSummary("lakehouse", 0, "", time.monotonic() - self._started, note=note)
 
-    def _summary(self, plan: Plan, results: list[TableResult]) -> RunSummary:
+    def _summary(self, plan: Plan | None, results: list[TableResult]) -> RunSummary:
         seconds = time.monotonic() - self._started
-        return RunSummary("lakehouse", plan.run, str(plan.cut.commit_lsn), seconds, results)
+        run, cut = (plan.run, plan.where) if plan is not None else (0, "")
+        return RunSummary("lakehouse", run, cut, seconds, results)
 
 
 def _as_compacted(

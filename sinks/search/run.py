@@ -25,12 +25,12 @@ from cdc.errors import (
 from cdc.records.schema import TableName
 from cdc.settings import SearchSettings, Settings
 from sinks.batch import TABLES_AT_ONCE, Log, LogState, Report, require_retained
+from sinks.counted import counted
 from sinks.plan import (
     Outcome,
     Plan,
     TablePlan,
     Wanted,
-    counted,
     goes_on,
     has_work,
     proposed,

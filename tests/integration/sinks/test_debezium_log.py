@@ -55,6 +55,7 @@ class Topics:
     def merge(self, registry: MadeRegistry | None = None) -> Look:
         from sinks.delta.commit import commit
         from sinks.delta.current import merge, write_new
+        from sinks.delta.newest import Newest
         from sinks.delta.table import DeltaTarget
 
         with closing(TopicLog(self.kafka)) as log:
@@ -76,7 +77,7 @@ class Topics:
         changes = latest(parse(raw, found.described), shape)
         base, self.run = self.run, self.run + 1
         write = (
-            (lambda: merge(target, changes, shape, None))
+            (lambda: merge(target, Newest(changes, None, None, None), shape, None))
             if base
             else (lambda: write_new(target, changes, shape))
         )

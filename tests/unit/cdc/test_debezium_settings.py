@@ -199,3 +199,22 @@ def test_a_mistake_is_named(read: Read, section: str, line: str, message: str) -
         text = f"{MINIMAL}[{section}]\n{line}\n"
     with pytest.raises(ConfigError, match=rf"(?s)\[{section}\].*{message}"):
         read(text)
+
+
+def test_columns_of_topics_that_tell_no_types_are_told_by_table(read: Read) -> None:
+    settings = read(
+        MINIMAL
+        + '\n[lakehouse]\npath = "/lake"\ntopics_written_by = "debezium"\n'
+        + '[lakehouse.types."public.t"]\nid = "bigint"\nprice = "numeric(10,2)"\n'
+        + '[lakehouse.types."s.odd.name"]\n"a b" = "text[]"\n'
+    )
+    assert settings.lakehouse is not None
+    assert settings.lakehouse.types == {
+        "public.t": {"id": "bigint", "price": "numeric(10,2)"},
+        "s.odd.name": {"a b": "text[]"},
+    }
+
+
+def test_our_own_log_tells_its_types_itself(read: Read) -> None:
+    with pytest.raises(ConfigError, match=r"types is for topics_written_by"):
+        read(MINIMAL + '\n[lakehouse]\npath = "/lake"\n[lakehouse.types."public.t"]\nid = "int"\n')

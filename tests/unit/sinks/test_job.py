@@ -37,3 +37,26 @@ def test_a_log_of_another_form_is_refused(sections: dict[str, Any], named: str) 
 
 def test_a_log_of_our_own_form_is_taken() -> None:
     Jobs(settings(capture={"tombstones.on.delete": False}), "lakehouse")
+
+
+def debeziums(**sections: Any) -> Settings:
+    made = settings(preset="debezium", **sections)
+    lakehouse = made.lakehouse
+    assert lakehouse is not None
+    written = lakehouse.model_copy(update={"topics_written_by": "debezium"})
+    return made.model_copy(update={"lakehouse": written})
+
+
+def test_topics_of_a_real_debezium_are_taken_as_their_connector_writes_them() -> None:
+    capture = {"decimal.handling.mode": "string"}
+    Jobs(debeziums(capture=capture, format={"value": "avro"}), "lakehouse")
+
+
+def test_what_only_our_own_log_can_do_is_refused_for_them() -> None:
+    with pytest.raises(ConfigError, match="indexes are made of Millrace's own log"):
+        Jobs(debeziums(search={"url": "http://nowhere"}), "all")
+    unwrap = {"unwrap.type": "io.debezium.transforms.ExtractNewRecordState"}
+    with pytest.raises(ConfigError, match="transforms may change"):
+        Jobs(debeziums(transforms=unwrap), "lakehouse")
+    with pytest.raises(ConfigError, match="described by its own options"):
+        Jobs(debeziums().model_copy(update={"preset": "millrace"}), "lakehouse")

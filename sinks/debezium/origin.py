@@ -1,0 +1,243 @@
+"""Topics that a real Debezium wrote → a run's state, its plans, and what it applies.
+
+What Millrace's own log tells by records of its own is found out here: which tables there are, by
+the topics' names; up to where a run reads, by their ends; what columns they have, by a look at the
+new records before anything is planned. The plan keeps that, so that one that was begun is finished
+or repeated with the same records, read the same way. docs/decisions/0012-debezium-topics.md.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from cdc.errors import ConfigError, LogForgottenError, MillraceError, TopicMismatchError
+from cdc.records.position import FIRST_EPOCH, Lsn, Position
+from cdc.records.schema import Column, TableName
+from cdc.records.state import Phase, Progress, TableState
+from cdc.records.topics import data_topic
+from cdc.settings import Settings
+from cdc.settings.lakehouse import Writer
+from sinks.batch import LogState, Report
+from sinks.debezium.late import remembered
+from sinks.debezium.log import Found, TopicLog
+from sinks.debezium.options import reading_of, told_of
+from sinks.debezium.part import part
+from sinks.delta.late import Remembered
+from sinks.delta.origin import Looked
+from sinks.delta.plans import Checked
+from sinks.derived import Derived
+from sinks.options import RunOptions
+from sinks.plan import Plan, TablePlan, Wanted, proposed, to_read
+from sinks.session import Session, tune
+
+if TYPE_CHECKING:
+    from sinks.debezium.discovery import Seen
+    from sinks.delta.commit import Rows
+    from sinks.delta.table import DeltaTarget
+
+NOWHERE: Final = Position(FIRST_EPOCH, Lsn(0), 0)
+"""In the place of a cut: no position tells how far all tables are."""
+
+
+class DebeziumTopics:
+    """Topics of one connector, as the configuration under its preset describes them."""
+
+    written_by: Writer = "debezium"
+    empty = "there is no topic of a captured table: check topic.prefix and table.include.list"
+
+    def __init__(
+        self, settings: Settings, session: Session, report: Report, options: RunOptions
+    ) -> None:
+        assert settings.lakehouse is not None  # noqa: S101 (who calls has looked)
+        self._settings = settings
+        self._session = session
+        self._report = report
+        self._options = options
+        self._reading = reading_of(settings)
+        self._told = {table: told_of(types) for table, types in settings.lakehouse.types.items()}
+        self._topics: dict[str, Found] = {}
+        self._seen: dict[str, tuple[Seen, ...]] = {}
+        self._log = TopicLog(settings.kafka)
+
+    def close(self) -> None:
+        """Give connections back."""
+        self._log.close()
+
+    def state(self) -> LogState | None:
+        """The topics, and how far they can be read now."""
+        capture = self._settings.capture
+        tables = self._log.tables(capture.topic_prefix, capture.captures)
+        if not tables:
+            return None
+        names = list(tables.values())
+        found = self._log.described(names)
+        self._topics = {str(name): found[topic] for name, topic in tables.items()}
+        starts, ends = self._log.bounds(names)
+        cluster = self._log.cluster()
+        states = {str(name): _state(name, topic, found[topic]) for name, topic in tables.items()}
+        return LogState(_progress(cluster), states, dict.fromkeys(states, ()), starts, ends)
+
+    def refused(
+        self, before: Mapping[str, TablePlan], derived: Mapping[str, Derived], state: LogState
+    ) -> dict[str, MillraceError]:
+        """Topics that forget too early, or aren't what they were; and what records can't tell."""
+        found: dict[str, MillraceError] = {}
+        for name, one in derived.items():
+            error = self._refused(one, state.tables[one.source].topic, before.get(name))
+            if error is not None:
+                found[name] = error
+        return found
+
+    def _refused(
+        self, derived: Derived, topic: str, last: TablePlan | None
+    ) -> MillraceError | None:
+        found, keep = self._topics[derived.source], self._settings.log.keep
+        if last is not None and last.base and last.topic_id != found.id:
+            return _made_anew(topic)
+        if last is not None and last.base and len(last.start) != found.partitions:
+            return TopicMismatchError(
+                f"the topic had {len(last.start)} partitions and has {found.partitions}: keys have "
+                "moved, and their events have no order any more",
+                where=f"topic {topic}",
+                remedy="have Debezium write to a new topic; then remove the Delta table",
+            )
+        if found.compacted_after is not None and found.compacted_after < keep:
+            return TopicMismatchError(
+                f"the topic is compacted, and promises every record for {found.compacted_after} "
+                f"only (min.compaction.lag.ms), where log.keep is {keep}: changes could be missed",
+                where=f"topic {topic}",
+                remedy=f"set its min.compaction.lag.ms to {int(keep.total_seconds() * 1000)}, or "
+                "cleanup.policy to delete; or lower log.keep, and merge as often",
+            )
+        if derived.wishes.incompatible == "new_column":
+            return ConfigError(
+                "incompatible = new_column needs schema versions, which such records don't have",
+                where=f"[lakehouse], {derived.name}",
+                remedy="fail_table or cast",
+            )
+        return None
+
+    def proposed(
+        self, before: dict[str, TablePlan], state: LogState, wanted: Mapping[str, Wanted]
+    ) -> dict[str, TablePlan]:
+        """The wanted tables with all that is new for them, and what was known of them.
+
+        A topic that never had a record tells nothing of its table. No table can be made of an
+        archive, whose records aren't Millrace's.
+        """
+        tables = proposed(
+            before, state, {n: one._replace(is_whole=False) for n, one in wanted.items()}
+        )
+        for name in wanted:
+            table, last = tables[name], before.get(name)
+            known = last.schemas if last is not None else ()
+            tables[name] = table.model_copy(
+                update={
+                    "topic_id": self._topics[table.source].id,
+                    "schemas": known,
+                    "schema_version": known[-1].version if known else 0,
+                    "emptied": last.emptied if last is not None else None,
+                }
+            )
+        return {name: table for name, table in tables.items() if table.base or table.pending}
+
+    def bounded(
+        self, state: LogState, tables: dict[str, TablePlan], records_max: int, last: Plan | None
+    ) -> LogState:
+        """The same part of each topic; tables don't stand at one instant anyway."""
+        del last
+        ends = part(tables.values(), records_max)
+        self._report(f"reading about {records_max:,} records only; later runs go on from there")
+        return replace(state, ends={**state.ends, **ends})
+
+    def remembered(
+        self, state: LogState, tables: dict[str, TablePlan], checked: Checked
+    ) -> Remembered:
+        """By where topics begin; compacted ones by what was required of them."""
+        keep = self._settings.log.keep
+        return remembered(
+            self._log, state, tables, keep=keep, checked=checked, options=self._options
+        )
+
+    def looked_at(
+        self, tables: dict[str, TablePlan], derived: Mapping[str, Derived], state: LogState
+    ) -> Looked:
+        """By the schemas of all new records, and the TRUNCATEs among them."""
+        del derived, state
+        from sinks.debezium.planned import Asked, looked_at
+
+        pending = {name: table for name, table in tables.items() if table.pending}
+        if not pending:
+            return Looked(tables, {})
+        records = to_read(pending)
+        spark = self._session(records).newSession()
+        tune(spark, records)
+        asked = Asked(self._settings.kafka, self._reading, self._options.schema_of, self._types())
+        found = looked_at(spark, asked, pending)
+        self._seen = found.seen
+        others = {name: table for name, table in tables.items() if name not in pending}
+        return Looked({**others, **found.tables}, found.refused)
+
+    def _types(self) -> dict[str, Mapping[str, Column]]:
+        """By topic and column: what the source's catalog says, and over it the configuration."""
+        told: dict[str, Mapping[str, Column]] = {}
+        if self._options.types_of is not None:
+            told |= self._options.types_of()
+        prefix = self._settings.capture.topic_prefix
+        for table, columns in self._told.items():
+            topic = data_topic(prefix, TableName.parse(table))
+            told[topic] = {**told.get(topic, {}), **columns}
+        return told
+
+    def apply(
+        self, target: "DeltaTarget", plan: Plan, state: LogState, archive: str | None
+    ) -> "Rows":
+        """By the schemas that the plan has, and the records' own."""
+        del state, archive
+        from sinks.debezium.apply import Means, apply_topic
+
+        table = plan.tables[target.name]
+        found = self._topics.get(table.source)
+        if found is None or found.id != table.topic_id:  # since a run that was killed has planned
+            raise _made_anew(table.topic)
+        tune(target.spark, table.events, target.size_bytes())
+        seen = self._seen.get(target.name)
+        means = Means(self._settings.kafka, self._reading, self._options.schema_of, seen)
+        return apply_topic(target, plan, means)
+
+
+def _made_anew(topic: str) -> LogForgottenError:
+    return LogForgottenError(
+        "the topic was made anew: it isn't the one that was applied so far",
+        where=f"topic {topic}",
+        remedy="remove the Delta table: the next run begins with the new topic",
+    )
+
+
+def _progress(cluster: str) -> Progress:
+    """What stands for the progress record that there is none of."""
+    return Progress(
+        log=f"topics of cluster {cluster}",
+        slot="",
+        system_identifier="",
+        timeline=0,
+        database="",
+        phase=Phase.STREAMING,
+        position=NOWHERE,
+        cut=NOWHERE,
+        flush_lsn=Lsn(0),
+    )
+
+
+def _state(name: TableName, topic: str, found: Found) -> TableState:
+    """A table whose rows may be shown as they come: nothing tells when its snapshot is whole."""
+    return TableState(
+        namespace=name.namespace,
+        table=name.name,
+        topic=topic,
+        partitions=found.partitions,
+        cleanup="delete" if found.compacted_after is None else "compact",
+        epoch=FIRST_EPOCH,
+        phase=Phase.STREAMING,
+        snapshot_lsn=Lsn(0),
+    )

@@ -1,0 +1,125 @@
+"""A look at the new records of all topics → what the plan says of each table.
+
+Derived tables of one captured table share the look where they go on from the same place.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from cdc.errors import MillraceError, SinkError
+from cdc.records.schema import Column, TableName
+from sinks.debezium.described import Reading
+from sinks.debezium.discovery import Seen
+from sinks.debezium.log import read_records
+from sinks.debezium.look import Look, Topic, look
+from sinks.options import SchemaOf
+from sinks.plan import TablePlan
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """Where records are, and what is known of them; ``types`` by topic and column."""
+
+    kafka: Mapping[str, str]
+    reading: Reading
+    schema_of: SchemaOf | None
+    types: Mapping[str, Mapping[str, Column]]
+
+
+@dataclass(slots=True)
+class Planned:
+    """The tables that have a plan, why others have none, and which schemas records have."""
+
+    tables: dict[str, TablePlan] = field(default_factory=dict)
+    refused: dict[str, MillraceError] = field(default_factory=dict)
+    seen: dict[str, tuple[Seen, ...]] = field(default_factory=dict)
+
+
+def looked_at(spark: "SparkSession", asked: Asked, tables: Mapping[str, TablePlan]) -> Planned:
+    """Plan tables that have something to read.
+
+    What is wrong with one holds up no other. A table that isn't there yet has no plan before a row
+    of it has come: until then nobody knows its columns.
+    """
+    planned = Planned()
+    left = dict(tables)
+    while left:
+        first = {table.topic: table for table in left.values()}
+        together = {
+            name: table for name, table in left.items() if _is_same(table, first[table.topic])
+        }
+        found = _look(spark, asked, first)
+        for name, table in together.items():
+            _plan(planned, name, table, found[TableName.parse(table.source)])
+        left = {name: table for name, table in left.items() if name not in together}
+    return planned
+
+
+def _is_same(one: TablePlan, other: TablePlan) -> bool:
+    return (one.start, one.end, one.schemas) == (other.start, other.end, other.schemas)
+
+
+def _look(
+    spark: "SparkSession", asked: Asked, tables: Mapping[str, TablePlan]
+) -> dict[TableName, Look]:
+    def read(*topics: str) -> "DataFrame":
+        start = {topic: tables[topic].start for topic in topics}
+        end = {topic: tables[topic].end for topic in topics}
+        return read_records(spark, asked.kafka, start, end)
+
+    topics = [
+        Topic(
+            TableName.parse(table.source),
+            topic,
+            len(table.start),
+            asked.types.get(topic, {}),
+            table.schemas[-1] if table.schemas else None,
+        )
+        for topic, table in tables.items()
+    ]
+    return look(read(*tables), topics, read, asked.reading, asked.schema_of)
+
+
+def _plan(planned: Planned, name: str, table: TablePlan, found: Look) -> None:
+    error = found.error or _unordered(table, found)
+    if error is not None:
+        planned.refused[name] = error
+        if table.base:
+            stays = {"end": table.start, "next": table.start}
+            planned.tables[name] = table.model_copy(update=stays)
+        return
+    if found.described is None:
+        return
+    schema = found.described.schema
+    before = [one for one in table.schemas if one.version != schema.version]
+    emptied = found.truncated
+    planned.seen[name] = found.seen
+    planned.tables[name] = table.model_copy(
+        update={
+            "next": table.end,
+            "events": found.events,
+            "schemas": (*before, schema),
+            "schema_version": schema.version,
+            "first_version": table.first_version if table.base else schema.version,
+            "emptied": tuple(emptied) if emptied is not None else table.emptied,
+            "truncated": max((place for place, _ in found.ends), default=None),
+            "ends": found.ends if table.kind == "history" else (),
+        }
+    )
+
+
+def _unordered(table: TablePlan, found: Look) -> MillraceError | None:
+    """A history has to know where in each partition a TRUNCATE stands, which no record says."""
+    if table.kind != "history" or len(table.start) == 1 or not found.ends:
+        return None
+    return SinkError(
+        f"the topic has {len(table.start)} partitions, and a TRUNCATE among its records: in which "
+        "order a history can't tell",
+        where=f"topic {table.topic}",
+        remedy="have Debezium write the table to a topic of one partition, or leave TRUNCATE out "
+        '(skipped.operations = "t")',
+    )

@@ -1,0 +1,209 @@
+"""Whoever writes the topics → what a run has to ask of them: the log's state, the new records.
+
+Millrace's own log has positions, schemas and a cut; topics of a real Debezium have none of these
+(sinks/debezium/origin.py). All else of a run is the same for both.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from cdc.errors import MillraceError
+from cdc.settings import Settings
+from cdc.settings.lakehouse import Writer
+from sinks.batch import Log, LogState, Report
+from sinks.counted import counted
+from sinks.delta.late import Remembered, remembered
+from sinks.delta.plans import Checked
+from sinks.derived import Derived
+from sinks.options import RunOptions
+from sinks.plan import Plan, TablePlan, Truncates, Wanted, proposed, to_read
+from sinks.records import Records
+from sinks.session import RECORDS_FEW, Session, tune
+
+if TYPE_CHECKING:
+    from sinks.delta.commit import Rows
+    from sinks.delta.table import DeltaTarget
+
+
+class Looked(NamedTuple):
+    """Plans of tables whose new records were looked at, and why others can't be applied."""
+
+    tables: dict[str, TablePlan]
+    refused: dict[str, MillraceError]
+
+
+class Origin(Protocol):
+    """Who has written the topics; ``empty`` says why there may be none."""
+
+    written_by: Writer
+    empty: str
+
+    def close(self) -> None:
+        """Give connections back."""
+
+    def state(self) -> LogState | None:
+        """What there is to read; None if nothing was ever written."""
+        ...
+
+    def refused(
+        self, before: Mapping[str, TablePlan], derived: Mapping[str, Derived], state: LogState
+    ) -> dict[str, MillraceError]:
+        """Derived tables that can't be made of what there is, and why."""
+        ...
+
+    def proposed(
+        self, before: dict[str, TablePlan], state: LogState, wanted: Mapping[str, Wanted]
+    ) -> dict[str, TablePlan]:
+        """The wanted tables with all that is new for them."""
+        ...
+
+    def bounded(
+        self, state: LogState, tables: dict[str, TablePlan], records_max: int, last: Plan | None
+    ) -> LogState:
+        """The state as if the topics ended where about so many records are read."""
+        ...
+
+    def remembered(
+        self, state: LogState, tables: dict[str, TablePlan], checked: Checked
+    ) -> Remembered:
+        """What becomes of tables of which something may be forgotten."""
+        ...
+
+    def looked_at(
+        self, tables: dict[str, TablePlan], derived: Mapping[str, Derived], state: LogState
+    ) -> Looked:
+        """The tables with what a look at their new records tells."""
+        ...
+
+    def apply(
+        self, target: "DeltaTarget", plan: Plan, state: LogState, archive: str | None
+    ) -> "Rows":
+        """Commit what the plan says to a table, unless the table has it already."""
+        ...
+
+
+def origin_of(settings: Settings, session: Session, report: Report, options: RunOptions) -> Origin:
+    """The one that the configuration tells of; ``close`` it."""
+    if settings.lakehouse is not None and settings.lakehouse.topics_written_by == "debezium":
+        from sinks.debezium.origin import DebeziumTopics
+
+        return DebeziumTopics(settings, session, report, options)
+    return OwnLog(settings, session, report, options)
+
+
+class OwnLog:
+    """The log that Millrace's daemon writes."""
+
+    written_by: Writer = "millrace"
+    empty = "the log is empty: has `millrace run` been started?"
+
+    def __init__(
+        self, settings: Settings, session: Session, report: Report, options: RunOptions
+    ) -> None:
+        self._settings = settings
+        self._session = session
+        self._report = report
+        self._options = options
+        self._log = Log(settings.kafka)
+        self._records = Records(settings.kafka)
+
+    def close(self) -> None:
+        """Give connections back, and the room of records that were kept."""
+        self._records.forget()
+        self._log.close()
+
+    def state(self) -> LogState | None:
+        """The log's state once it can be read up to its ends."""
+        capture = self._settings.capture
+        return self._log.state(capture.topic_prefix, capture.slot_name, self._report)
+
+    def refused(
+        self, before: Mapping[str, TablePlan], derived: Mapping[str, Derived], state: LogState
+    ) -> dict[str, MillraceError]:
+        """None: the daemon has made the topics as they have to be."""
+        del before, derived, state
+        return {}
+
+    def proposed(
+        self, before: dict[str, TablePlan], state: LogState, wanted: Mapping[str, Wanted]
+    ) -> dict[str, TablePlan]:
+        """As sinks/plan.py has it."""
+        return proposed(before, state, wanted)
+
+    def bounded(
+        self, state: LogState, tables: dict[str, TablePlan], records_max: int, last: Plan | None
+    ) -> LogState:
+        """The log as if it ended at an earlier commit."""
+        from sinks.bounded import bound
+        from sinks.census import last_commit_us
+
+        before_all = min(table.snapshot for table in tables.values()).just_before()
+        reached = last.cut if last is not None else before_all
+        spark, kafka = self._session(records_max), self._settings.kafka
+        found = bound(spark, kafka, tables.values(), records_max, reached)
+        if found is None:
+            return state
+        ends = {**state.ends, **found.ends}
+        ended = [table.model_copy(update={"end": ends[table.topic]}) for table in tables.values()]
+        committed_us = last_commit_us(spark, kafka, ended, found.cut)
+        self._report(f"reading up to {found.cut.commit_lsn} only; later runs go on from there")
+        cut = {"cut": found.cut, "cut_ts_us": committed_us or state.progress.cut_ts_us}
+        return replace(state, ends=ends, progress=state.progress.model_copy(update=cut))
+
+    def remembered(
+        self, state: LogState, tables: dict[str, TablePlan], checked: Checked
+    ) -> Remembered:
+        """By what the log promises to keep."""
+        keep = self._settings.log.keep
+        return remembered(
+            self._log, state, tables, keep=keep, checked=checked, options=self._options
+        )
+
+    def looked_at(
+        self, tables: dict[str, TablePlan], derived: Mapping[str, Derived], state: LogState
+    ) -> Looked:
+        """By a census of all tables' headers."""
+        from sinks.census import census
+
+        pending = {name: table for name, table in tables.items() if table.pending}
+        records = to_read(pending)
+        spark = self._session(records).newSession()
+        tune(spark, records)
+        if records < RECORDS_FEW:
+            self._records.keep(spark, pending.values())
+        cut = state.progress.cut
+        found = census(spark, self._records, pending, cut)
+        looked = {
+            name: counted(
+                table,
+                found.get(name, {}),
+                cut,
+                keyed=bool(state.schemas[table.source or name][-1].key),
+                archived=self._archived(table, derived),
+            )
+            if table.pending or not table.base or table.rebuilds
+            else table
+            for name, table in tables.items()
+        }
+        return Looked(looked, {})
+
+    def _archived(self, table: TablePlan, derived: Mapping[str, Derived]) -> Truncates:
+        from sinks.delta.archive import archived_truncates
+
+        if table.replay is None:
+            return ()
+        return archived_truncates(self._session(), derived[table.replay.archive].path, table.replay)
+
+    def apply(
+        self, target: "DeltaTarget", plan: Plan, state: LogState, archive: str | None
+    ) -> "Rows":
+        """By the schema versions that the log tells."""
+        from sinks.delta.apply import apply_table
+
+        table = plan.tables[target.name]
+        if table.replay is None:
+            tune(target.spark, table.events, target.size_bytes())
+        known = state.schemas.get(table.source or target.name, ())
+        versions = [schema for schema in known if schema.version <= table.schema_version]
+        return apply_table(target, self._records, table, plan, versions, archive)

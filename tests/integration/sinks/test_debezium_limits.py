@@ -1,0 +1,232 @@
+"""What topics of a real Debezium can't give → errors that say so, and nothing that is wrong."""
+
+import hashlib
+import shutil
+import time
+from collections.abc import Iterable
+
+import pytest
+from confluent_kafka import TopicPartition
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewPartitions, NewTopic
+
+from cdc.errors import ConfigError, ExitCode
+from cdc.records.schema import TableName
+from sinks.options import RunOptions
+from sinks.paths import table_path
+from sinks.summary import RunSummary
+from tests.fixtures.debezium_lake import DebeziumLake, event
+
+pytestmark = [pytest.mark.kafka, pytest.mark.spark]
+
+TYPES = {"public.t": {"id": "int", "v": "text", "n": "int"}}
+
+
+def row(number: int, text: str = "a") -> dict[str, object]:
+    return {"id": number, "v": text, "n": number}
+
+
+def written(lake: DebeziumLake, numbers: Iterable[int], text: str = "a") -> None:
+    lake.write(event("u", row(number, text), lsn=number) for number in numbers)
+
+
+def refused(summary: RunSummary) -> str:
+    """Why the only table of a run wasn't applied."""
+    (table,) = summary.tables
+    assert table.error is not None
+    return str(table.error)
+
+
+def forget(lake: DebeziumLake, offset: int) -> None:
+    """Have the topic's records before an offset go, as retention would."""
+    admin = AdminClient({**lake.kafka})
+    asked = [TopicPartition(f"{lake.prefix}.public.t", 0, offset)]
+    for future in admin.delete_records(asked).values():
+        future.result(10)
+
+
+def make_anew(lake: DebeziumLake) -> None:
+    """Another topic of the same name."""
+    admin, name = AdminClient({**lake.kafka}), f"{lake.prefix}.public.t"
+    admin.delete_topics([name])[name].result(10)
+    deadline = time.monotonic() + 20
+    while name in admin.list_topics(timeout=5).topics and time.monotonic() < deadline:
+        time.sleep(0.1)
+    admin.create_topics([NewTopic(name, 1, 1)])[name].result(10)
+
+
+def killed(*_arguments: object) -> None:
+    """A commit that never comes."""
+    raise KeyboardInterrupt
+
+
+def test_a_topic_that_was_made_anew_is_another_one(lake: DebeziumLake) -> None:
+    lake.configure(types=TYPES)
+    lake.topic()
+    written(lake, [1])
+    assert lake.merge().exit_code == ExitCode.OK
+    make_anew(lake)
+    written(lake, [2, 3, 4])
+    summary = lake.merge()
+    assert "made anew" in refused(summary)
+    assert summary.exit_code == ExitCode.LOG_FORGOTTEN
+    assert lake.rows() == [(1, "a", 1)]
+    shutil.rmtree(table_path(str(lake.folder), TableName("public", "t")))
+    assert lake.merge().exit_code == ExitCode.OK
+    assert lake.rows() == [(2, "a", 2), (3, "a", 3), (4, "a", 4)]
+
+
+def test_a_plan_is_not_finished_with_another_topics_records(
+    lake: DebeziumLake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake.configure(types=TYPES)
+    lake.topic()
+    written(lake, [1])
+    with monkeypatch.context() as patched:
+        patched.setattr("sinks.debezium.apply.commit", killed)
+        with pytest.raises(KeyboardInterrupt):
+            lake.merge()
+    make_anew(lake)
+    written(lake, [2])
+    summary = lake.merge()
+    assert "made anew" in str(summary.tables[0].error)
+    assert lake.rows() == [(2, "a", 2)], "the same run goes on with the new one"
+
+
+def test_keys_that_have_moved_have_no_order(lake: DebeziumLake) -> None:
+    lake.configure(types=TYPES)
+    lake.topic()
+    written(lake, [1])
+    assert lake.merge().exit_code == ExitCode.OK
+    name = f"{lake.prefix}.public.t"
+    admin = AdminClient({**lake.kafka})
+    admin.create_partitions([NewPartitions(name, 3)])[name].result(10)
+    deadline = time.monotonic() + 20
+    while "and has 3" not in (said := refused(lake.merge())) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert "the topic had 1 partitions and has 3" in said
+
+
+def test_a_topic_that_is_compacted_at_once_is_refused(lake: DebeziumLake) -> None:
+    lake.configure(types=TYPES)
+    lake.topic(config={"cleanup.policy": "compact"})
+    written(lake, [1])
+    summary = lake.merge()
+    assert "min.compaction.lag.ms" in refused(summary)
+    assert summary.exit_code == ExitCode.TOPIC_MISMATCH
+    lake.configure(types={**TYPES, "public.u": {"id": "int"}})
+    lake.topic("public.u")
+    lake.write([event("c", {"id": 5}, table="u")], "public.u")
+    lake.merge()
+    assert lake.rows("public.u") == [(5,)], "others go on"
+
+
+def test_a_compacted_topic_that_comes_late_is_rebuilt(lake: DebeziumLake) -> None:
+    lake.configure(types=TYPES, log={"keep": "1s"})
+    lake.topic(config={"cleanup.policy": "compact,delete", "min.compaction.lag.ms": "1000"})
+    written(lake, [1, 2])
+    assert lake.merge().exit_code == ExitCode.OK
+    written(lake, [3])
+    forget(lake, 1)
+    time.sleep(2)
+    summary = lake.merge()
+    assert summary.exit_code == ExitCode.REBUILT
+    assert lake.rows() == [(2, "a", 2), (3, "a", 3)], "what the topic doesn't have goes"
+    assert lake.merge().exit_code == ExitCode.NOTHING_TO_DO
+
+
+def test_a_table_begins_with_the_first_record_or_with_what_somebody_accepts(
+    lake: DebeziumLake,
+) -> None:
+    lake.configure(types=TYPES)
+    lake.topic()
+    written(lake, range(4))
+    forget(lake, 2)
+    summary = lake.merge()
+    assert "the topic's first records are gone" in refused(summary)
+    assert summary.exit_code == ExitCode.LOG_FORGOTTEN
+    accepted = RunOptions(accepted_gaps=frozenset({"public.t"}))
+    assert lake.merge(accepted).exit_code == ExitCode.OK
+    assert lake.rows() == [(2, "a", 2), (3, "a", 3)]
+    written(lake, [4, 5])
+    forget(lake, 5)
+    assert "comes too late" in refused(lake.merge(accepted))
+    assert lake.rows() == [(2, "a", 2), (3, "a", 3)]
+
+
+def test_a_run_may_read_a_part_only(lake: DebeziumLake) -> None:
+    lake.configure(types=TYPES)
+    lake.topic(partitions=2)
+    written(lake, range(30))
+    for done in (10, 20):
+        summary = lake.merge(RunOptions(records_max=10))
+        assert summary.exit_code == ExitCode.OK
+        assert abs(lake.table().count() - done) <= 2
+    while lake.merge(RunOptions(records_max=10)).exit_code == ExitCode.OK:
+        pass
+    assert lake.table().count() == 30
+
+
+def test_a_lakehouse_stays_with_whom_it_was_begun(lake: DebeziumLake) -> None:
+    lake.configure(types=TYPES)
+    lake.topic()
+    written(lake, [1])
+    assert lake.merge().exit_code == ExitCode.OK
+    lake.configure(topics_written_by="millrace")
+    with pytest.raises(ConfigError, match="was begun with topics written by debezium"):
+        lake.merge()
+
+
+def test_a_history_can_not_order_a_truncate_among_partitions(lake: DebeziumLake) -> None:
+    lake.configure(types=TYPES, kinds=["history"])
+    lake.topic(partitions=2)
+    written(lake, [1])
+    assert lake.merge().exit_code == ExitCode.OK
+    lake.write([event("t", None, lsn=5)])
+    assert "in which order a history can't tell" in refused(lake.merge())
+
+
+def test_columns_are_as_the_derived_table_wants_them(lake: DebeziumLake) -> None:
+    wanted = {
+        "source": "public.t",
+        "exclude": ["secret"],
+        "rename": {"n": "number"},
+        "mask": {"v": "hash"},
+        "types": {"n": "decimal(5,1)"},
+        "unfit": {"d": "null"},
+    }
+    told = {"id": "int", "v": "text", "n": "numeric", "d": "date", "secret": "text"}
+    lake.configure(types={"public.t": told}, tables=[wanted], salt="salt")
+    lake.topic()
+    said = {"id": 1, "v": "x", "n": {"scale": 1, "value": "Dw=="}, "d": 2**31 - 1, "secret": "s"}
+    lake.write([event("c", said)])
+    assert lake.merge().exit_code == ExitCode.OK
+    found = lake.table().collect()[0].asDict()
+    assert "secret" not in found
+    assert (str(found["number"]), found["d"]) == ("1.5", None)
+    assert found["v"] == hashlib.sha256(b"saltx").hexdigest()
+    lake.write([event("c", said | {"id": 2, "n": {"scale": 2, "value": "D0I="}})])
+    assert "can't hold 39.06" in refused(lake.merge())
+
+
+def test_a_type_that_does_not_fit_fails_the_table_or_its_values(lake: DebeziumLake) -> None:
+    lake.configure(types=TYPES)
+    lake.topic()
+    written(lake, [1])
+    assert lake.merge().exit_code == ExitCode.OK
+    wider = {"public.t": {**TYPES["public.t"], "n": "bigint"}}
+    lake.configure(types=wider)
+    lake.write([event("u", {"id": 2, "v": "b", "n": 2**40})])
+    assert lake.merge().exit_code == ExitCode.OK
+    assert lake.rows() == [(1, "a", 1), (2, "b", 2**40)]
+    other = {"public.t": {**TYPES["public.t"], "n": "text"}}
+    lake.configure(types=other)
+    lake.write([event("u", {"id": 1, "v": "b", "n": "12"})])
+    assert "doesn't hold its old values" in refused(lake.merge())
+    lake.configure(types=other, incompatible="new_column")
+    assert "fail_table or cast" in refused(lake.merge())
+    lake.configure(types=other, incompatible="cast")
+    assert lake.merge().exit_code == ExitCode.OK
+    assert lake.rows() == [(1, "b", 12), (2, "b", 2**40)]
+    lake.write([event("u", {"id": 1, "v": "b", "n": "no number"})])
+    assert "can't hold no number" in refused(lake.merge())

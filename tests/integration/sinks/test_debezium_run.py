@@ -1,0 +1,208 @@
+"""Topics that a real Debezium wrote → runs, each of which applies what is new, once."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from cdc.errors import ExitCode
+from sinks.delta import commit
+from sinks.plan import Outcome
+from sinks.summary import RunSummary
+from tests.fixtures.debezium_lake import DebeziumLake, event, tombstone
+from tests.fixtures.debezium_topics import MadeRegistry, as_avro, recorded
+
+pytestmark = [pytest.mark.kafka, pytest.mark.spark]
+
+TYPES = {"public.t": {"id": "int", "v": "text", "n": "int"}}
+UNCHANGED = "__debezium_unavailable_value"
+
+
+def good(summary: RunSummary) -> RunSummary:
+    """A run that has failed nowhere."""
+    assert [str(table) for table in summary.tables if table.error] == []
+    return summary
+
+
+def test_each_run_applies_what_is_new(lake: DebeziumLake) -> None:
+    lake.configure(types=TYPES)
+    assert lake.merge().exit_code == ExitCode.NOTHING_TO_DO, "no topic"
+    lake.topic()
+    assert lake.merge().exit_code == ExitCode.NOTHING_TO_DO, "an empty one"
+    rows = ({"id": number, "v": f"v{number}", "n": number} for number in range(4))
+    lake.write(event("r", row, lsn=5) for row in rows)
+    first = good(lake.merge())
+    assert (first.exit_code, first.tables[0].inserted) == (ExitCode.OK, 4)
+    assert lake.merge().exit_code == ExitCode.NOTHING_TO_DO
+
+    lake.write(
+        [
+            event("u", {"id": 0, "v": UNCHANGED, "n": 10}, lsn=6),
+            event("u", {"id": 1, "v": "w1", "n": 1}, lsn=7),
+            event("u", {"id": 1, "v": UNCHANGED, "n": 11}, lsn=8),
+            event("d", None, {"id": 2, "v": None, "n": None}, lsn=9),
+            tombstone(id=2),
+            event("c", {"id": 9, "v": "v9", "n": None}, lsn=10),
+        ]
+    )
+    second = good(lake.merge()).tables[0]
+    assert (second.events, second.inserted, second.updated, second.deleted) == (6, 1, 2, 1)
+    assert lake.rows() == [(0, "v0", 10), (1, "w1", 11), (3, "v3", 3), (9, "v9", None)]
+    assert lake.merge().exit_code == ExitCode.NOTHING_TO_DO
+
+
+@pytest.mark.parametrize("partitions", [1, 2])
+@pytest.mark.parametrize("deletes", ["remove", "mark"])
+def test_truncate_takes_away_what_was_there_before(
+    lake: DebeziumLake, partitions: int, deletes: str
+) -> None:
+    lake.configure(types=TYPES, deletes=deletes)
+    lake.topic(partitions=partitions)
+    lake.write(event("r", {"id": number, "v": "old", "n": 1}, lsn=5) for number in range(8))
+    good(lake.merge())
+    lake.write([event("c", {"id": 3, "v": "older", "n": 2}, lsn=6), event("t", None, lsn=7)])
+    lake.write([event("c", {"id": 4, "v": "new", "n": 3}, lsn=8)])
+    good(lake.merge())
+    alive = lake.table().where("not _millrace_deleted" if deletes == "mark" else "true")
+    assert [(row["id"], row["v"]) for row in alive.collect()] == [(4, "new")]
+    lake.write(event("c", {"id": number, "v": "newer", "n": 4}, lsn=9) for number in range(2))
+    good(lake.merge())
+    alive = lake.table().where("not _millrace_deleted" if deletes == "mark" else "true")
+    assert sorted(row["id"] for row in alive.collect()) == [0, 1, 4]
+
+
+def test_what_comes_later_than_the_truncate_that_it_precedes_stays_away(lake: DebeziumLake) -> None:
+    lake.configure(types=TYPES)
+    lake.topic(partitions=2)
+    lake.write([event("r", {"id": 1, "v": "a", "n": 1}, lsn=5)])
+    good(lake.merge())
+    lake.write([event("t", None, lsn=7)])
+    good(lake.merge())
+    lake.write([event("c", {"id": 2, "v": "from before", "n": 1}, lsn=6)])
+    lake.write([event("c", {"id": 3, "v": "from after", "n": 1}, lsn=8)])
+    good(lake.merge())
+    assert lake.rows() == [(3, "from after", 1)]
+
+
+def test_a_table_without_key_keeps_as_many_copies_as_the_source(lake: DebeziumLake) -> None:
+    lake.configure(types={"public.t": {"a": "text", "n": "int"}})
+    lake.topic()
+    one, two = {"a": "x", "n": 1}, {"a": "y", "n": 2}
+    lake.write([event("r", row, key=()) for row in (one, one, one, two)])
+    good(lake.merge())
+    lake.write([event("d", None, one, key=()), event("u", {"a": UNCHANGED, "n": 3}, two, key=())])
+    good(lake.merge())
+    assert lake.rows() == [("x", 1), ("x", 1), ("y", 3)]
+    lake.write([event("t", None, lsn=7), event("c", two, key=(), lsn=8)])
+    good(lake.merge())
+    assert lake.rows() == [("y", 2)]
+    assert lake.merge().exit_code == ExitCode.NOTHING_TO_DO
+
+
+def test_histories_and_archives_have_their_columns_of_the_events(lake: DebeziumLake) -> None:
+    lake.configure(types=TYPES, kinds=["current", "history", "changes"])
+    lake.topic()
+    lake.write([event("r", {"id": 1, "v": "a", "n": 1}, lsn=5)])
+    good(lake.merge())
+    lake.write(
+        [
+            event("u", {"id": 1, "v": UNCHANGED, "n": 2}, lsn=6),
+            event("c", {"id": 2, "v": "b", "n": 1}, lsn=7),
+            event("d", None, {"id": 1, "v": None, "n": None}, lsn=8),
+            tombstone(id=1),
+        ]
+    )
+    good(lake.merge())
+    lake.write([event("t", None, lsn=9), event("c", {"id": 3, "v": "c", "n": 1}, lsn=10)])
+    good(lake.merge())
+    assert lake.rows() == [(3, "c", 1)]
+    history = lake.table("public.t_history").selectExpr(
+        "id", "v", "n", "unix_seconds(valid_from)", "unix_seconds(valid_to)", "is_current"
+    )
+    assert sorted(tuple(row) for row in history.collect()) == [
+        (1, "a", 1, 5, 6, False),
+        (1, "a", 2, 6, 8, False),
+        (2, "b", 1, 7, 9, False),
+        (3, "c", 1, 10, None, True),
+    ]
+    changes = lake.table("public.t_changes").orderBy("_millrace_offset")
+    assert [
+        (row["_millrace_op"], row["id"], row["n"], row["_millrace_absent"])
+        for row in changes.collect()
+    ] == [
+        ("r", 1, 1, []),
+        ("u", 1, 2, ["v"]),
+        ("c", 2, 1, []),
+        ("d", 1, None, []),
+        ("t", None, None, []),
+        ("c", 3, 1, []),
+    ]
+    records = [row["_millrace_value"] for row in changes.collect()]
+    assert b'"op":"t"' in records[4]
+    assert lake.merge().exit_code == ExitCode.NOTHING_TO_DO
+
+
+def test_what_real_records_with_schemas_say_needs_no_configuration(
+    lake: DebeziumLake, has_avro: None
+) -> None:
+    registry = MadeRegistry()
+    first, second, third, *later = recorded("schemas_typical", "cust")
+    lake.topic("public.cust")
+    lake.write([first], "public.cust")
+    good(lake.merge())
+    assert lake.rows("public.cust", "id", "name") == [(1, "n")]
+    lake.write([as_avro(second, registry)], "public.cust")
+    refused = lake.merge().tables[0]
+    assert refused.error is not None
+    assert "no schema registry" in str(refused.error)
+    from sinks.options import RunOptions
+
+    good(lake.merge(RunOptions(schema_of=registry.text_of)))
+    assert lake.rows("public.cust", "id", "name") == [(1, "n"), (2, "m")]
+    lake.write([third, *later], "public.cust")
+    good(lake.merge())
+    assert lake.rows("public.cust", "id", "age", "tags") == [(2, 30, ["a", "b"])]
+
+
+def interrupted(lake: DebeziumLake, monkeypatch: pytest.MonkeyPatch, *, after_commit: bool) -> None:
+    """Have a run end as kill -9 would end it: behind its plan, or behind the table's commit."""
+    original: Callable[..., Any] = commit.commit
+
+    def killed(*arguments: Any) -> Any:
+        if after_commit:
+            original(*arguments)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr("sinks.debezium.apply.commit", killed)
+        with pytest.raises(KeyboardInterrupt):
+            lake.merge()
+
+
+@pytest.mark.parametrize("after_commit", [False, True])
+def test_a_run_that_was_killed_is_finished_with_the_same_records(
+    lake: DebeziumLake, monkeypatch: pytest.MonkeyPatch, after_commit: bool
+) -> None:
+    lake.configure(types=TYPES, kinds=["current", "changes"])
+    lake.topic()
+    lake.write([event("r", {"id": 1, "v": "a", "n": 1})])
+    interrupted(lake, monkeypatch, after_commit=after_commit)
+    lake.write([event("u", {"id": 1, "v": "b", "n": 2}), event("t", None, lsn=3)])
+    lake.write([event("c", {"id": 2, "v": "c", "n": 3}, lsn=4)])
+    good(lake.merge())
+    assert lake.rows() == [(2, "c", 3)]
+    interrupted_again = [event("u", {"id": 2, "v": "d", "n": 4}, lsn=5)]
+    lake.write(interrupted_again)
+    interrupted(lake, monkeypatch, after_commit=after_commit)
+    planned = lake.plans.last()
+    assert planned is not None
+    lake.configure(types={}, kinds=["current", "changes"])  # the plan knows them
+    summary = good(lake.merge())
+    assert {table.name for table in summary.tables} == {"public.t", "public.t_changes"}
+    assert lake.rows() == [(2, "d", 4)]
+    operations = lake.table("public.t_changes").orderBy("_millrace_offset").collect()
+    assert [row["_millrace_op"] for row in operations] == ["r", "u", "t", "c", "u"]
+    outcome = lake.plans.outcome(planned)
+    assert isinstance(outcome, Outcome)
+    assert outcome.failed == {}
+    assert lake.merge().exit_code == ExitCode.NOTHING_TO_DO
