@@ -1,6 +1,7 @@
 """Settings and a sink's name → runs, with one Spark session for all of them."""
 
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
@@ -46,7 +47,8 @@ class Jobs:
         traceback: TracebackType | None,
     ) -> None:
         if self._session is not None:
-            self._session.stop()
+            with suppress(Exception):  # a JVM that is gone has said so already
+                self._session.stop()
 
     def run(self, report: Report = print) -> ExitCode:
         """Run each chosen sink once; every sink has its turn, and one line in the report.
@@ -99,6 +101,12 @@ def _of_spark(error: Exception) -> SinkUnreachableError | None:
 
     Told by the module's name, since a run that needs no Spark doesn't import it.
     """
+    if isinstance(error, ConnectionError) or type(error).__name__ == "Py4JNetworkError":
+        return SinkUnreachableError(
+            "Spark's JVM has ended in the middle of the run",
+            remedy="if it ran out of memory, raise spark.driver.memory in [spark]; the next run "
+            "goes on where this one was",
+        )
     if type(error).__module__.partition(".")[0] not in {"py4j", "pyspark"}:
         return None
     lines = [line.lstrip(": ") for line in str(error).splitlines() if line.strip()]

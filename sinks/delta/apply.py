@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 
-from py4j.protocol import Py4JError
+from py4j.protocol import Py4JError, Py4JNetworkError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 (as everybody calls it)
@@ -152,6 +152,8 @@ def explained(name: str, keep: timedelta) -> Iterator[None]:
     """Turn what Spark raises while a table is applied into an error with a remedy."""
     try:
         yield
+    except Py4JNetworkError:
+        raise  # the JVM is gone, for all tables
     except (PySparkException, Py4JError) as error:
         text = str(error)
         if REFUSED in text:
