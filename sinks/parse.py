@@ -210,7 +210,7 @@ def _read(
         F.when(
             F.col(_READ[0])[BROKEN].isNull(),
             F.lit(" is not one of Millrace's, or of a newer schema version: "),
-        ).otherwise(" has a value that its column's type doesn't hold, or isn't JSON: "),
+        ).otherwise(" is not one of Millrace's, or has a value that its column can't: "),
         F.concat_ws("/", "position", "schema_version"),
     )
     # Not a filter: Spark would push that below, and read each envelope once per mention there.

@@ -41,4 +41,5 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if isinstance(item, pytest.Function) and "opensearch" in item.fixturenames:
             item.add_marker(pytest.mark.xdist_group("search"))
         elif item.get_closest_marker("spark") and not item.get_closest_marker("xdist_group"):
-            item.add_marker(pytest.mark.xdist_group("lakehouse"))
+            group = "debezium" if "debezium" in item.nodeid else "lakehouse"
+            item.add_marker(pytest.mark.xdist_group(group))

@@ -137,10 +137,11 @@ def _is_one_of(mark: str, layouts: tuple[Layout, ...]) -> SparkColumn:
 
 
 def _has_key(topic: Described) -> SparkColumn:
-    """Whether a key of JSON has the key's columns; Avro's always has."""
+    """Whether a key of JSON has values of the key's columns, and no other; Avro's always has."""
     avro = [layout.mark for layout in topic.keys if layout.kind == "avro"]
-    there = (F.map_contains_key(F.col(KEY), column.name) for column in topic.schema.key)
-    return F.col(KEY_MARK).isin(avro) | reduce(and_, there)
+    there = reduce(and_, (F.col(KEY)[column.name].isNotNull() for column in topic.schema.key))
+    alone = F.size(F.map_keys(KEY)) == len(topic.schema.key)
+    return F.col(KEY_MARK).isin(avro) | (there & alone)
 
 
 def _is_told(topic: Described) -> SparkColumn:

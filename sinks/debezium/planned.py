@@ -13,6 +13,7 @@ from sinks.debezium.described import Reading
 from sinks.debezium.discovery import Seen
 from sinks.debezium.log import read_records
 from sinks.debezium.look import Look, Topic, look
+from sinks.debezium.truncate import last_of
 from sinks.options import SchemaOf
 from sinks.plan import TablePlan
 
@@ -96,7 +97,6 @@ def _plan(planned: Planned, name: str, table: TablePlan, found: Look) -> None:
         return
     schema = found.described.schema
     before = [one for one in table.schemas if one.version != schema.version]
-    emptied = found.truncated
     planned.seen[name] = found.seen
     planned.tables[name] = table.model_copy(
         update={
@@ -105,7 +105,7 @@ def _plan(planned: Planned, name: str, table: TablePlan, found: Look) -> None:
             "schemas": (*before, schema),
             "schema_version": schema.version,
             "first_version": table.first_version if table.base else schema.version,
-            "emptied": tuple(emptied) if emptied is not None else table.emptied,
+            "emptied": last_of(table.emptied, found.truncated),
             "truncated": max((place for place, _ in found.ends), default=None),
             "ends": found.ends if table.kind == "history" else (),
         }

@@ -48,6 +48,16 @@ class Truncation(NamedTuple):
         return changes.where(kept | (F.col(OP) == DELETE) if OP in changes.columns else kept)
 
 
+def last_of(
+    known: tuple[int, int, int] | None, found: Truncation | None
+) -> tuple[int, int, int] | None:
+    """The later of two TRUNCATEs: of several partitions, an older one may be read after it."""
+    if found is None:
+        return known
+    late = known is not None and found.partitions > 1 and known[1] > found.lsn
+    return known if late else (found.offset, found.lsn, found.partitions)
+
+
 @dataclass(frozen=True, slots=True)
 class Truncations:
     """How many TRUNCATEs there are among new records, and the last of them.

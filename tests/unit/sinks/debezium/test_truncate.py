@@ -6,7 +6,7 @@ import pytest
 
 from cdc.errors import SinkError
 from sinks.debezium.parse import parse, parse_images
-from sinks.debezium.truncate import Truncation, truncations
+from sinks.debezium.truncate import Truncation, last_of, truncations
 from sinks.latest import latest
 from sinks.names import OP, OWN
 from sinks.shape import plain
@@ -158,3 +158,11 @@ def test_truncates_in_avro(spark: "SparkSession") -> None:
     changes = found.last.newer(parse(raw, topic)) if found.last else None
     assert changes is not None
     assert [row["id"] for row in changes.collect()] == [2]
+
+
+def test_the_last_truncate_stays_the_last_though_an_older_one_is_read_later() -> None:
+    assert last_of((10, 2000, 2), Truncation(900, 1000, 2)) == (10, 2000, 2)
+    assert last_of((10, 2000, 2), Truncation(11, 3000, 2)) == (11, 3000, 2)
+    assert last_of((10, 2000, 1), Truncation(900, 1000, 1)) == (900, 1000, 1), "by its offset"
+    assert last_of(None, Truncation(1, 2, 2)) == (1, 2, 2)
+    assert last_of((1, 2, 2), None) == (1, 2, 2)
