@@ -55,8 +55,7 @@ class Records:
     def forget(self) -> None:
         """Give the room back."""
         if self._kept is not None:
-            plan: Any = self._kept._jdf.queryExecution().logical()  # noqa: SLF001
-            plan.rdd().unpersist(False)
+            let_go(self._kept)
             self._kept = None
 
     @staticmethod
@@ -64,10 +63,9 @@ class Records:
         """The same rows in a session, whose configuration is the one that then counts."""
         from pyspark.sql import DataFrame
 
-        java: Any = kept._jdf  # noqa: SLF001 (PySpark has no other way to the rows themselves)
-        rows = java.queryExecution().logical().rdd()
+        schema = kept._jdf.schema()  # noqa: SLF001
         session: Any = spark._jsparkSession  # noqa: SLF001
-        return DataFrame(session.internalCreateDataFrame(rows, java.schema(), False), spark)
+        return DataFrame(session.internalCreateDataFrame(_rdd(kept), schema, False), spark)
 
     def _since(self, topic: str, start: dict[int, int]) -> "Column":
         here = F.col("topic") == topic
@@ -77,3 +75,14 @@ class Records:
             if offset > self._starts[topic][number]
         ]
         return reduce(and_, later, here)
+
+
+def let_go(kept: "DataFrame") -> None:
+    """Give back the room of rows that a ``localCheckpoint`` keeps."""
+    _rdd(kept).unpersist(False)
+
+
+def _rdd(kept: "DataFrame") -> Any:
+    """The kept rows themselves."""
+    plan: Any = kept._jdf.queryExecution().logical()  # noqa: SLF001 (PySpark has no other way)
+    return plan.rdd()

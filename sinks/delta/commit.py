@@ -7,16 +7,7 @@ changes nothing.
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
-from delta.exceptions import (
-    ConcurrentAppendException,
-    ConcurrentDeleteDeleteException,
-    ConcurrentDeleteReadException,
-    ConcurrentTransactionException,
-    ConcurrentWriteException,
-    DeltaConcurrentModificationException,
-    MetadataChangedException,
-    ProtocolChangedException,
-)
+from delta import exceptions
 from delta.tables import DeltaMergeBuilder
 from pyspark.sql import DataFrame
 
@@ -30,14 +21,14 @@ ATTEMPTS_MAX: Final = 5
 """How often a commit is tried that another writer (OPTIMIZE, a second run) gets in the way of."""
 
 _CONFLICTS: Final = (
-    ConcurrentAppendException,
-    ConcurrentDeleteDeleteException,
-    ConcurrentDeleteReadException,
-    ConcurrentTransactionException,
-    ConcurrentWriteException,
-    DeltaConcurrentModificationException,
-    MetadataChangedException,
-    ProtocolChangedException,
+    exceptions.ConcurrentAppendException,
+    exceptions.ConcurrentDeleteDeleteException,
+    exceptions.ConcurrentDeleteReadException,
+    exceptions.ConcurrentTransactionException,
+    exceptions.ConcurrentWriteException,
+    exceptions.DeltaConcurrentModificationException,
+    exceptions.MetadataChangedException,
+    exceptions.ProtocolChangedException,
 )
 """What Delta raises where another commit was faster; in Python they have no base in common."""
 

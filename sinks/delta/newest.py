@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import reduce
 from operator import or_
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from pyspark.sql import Column as SparkColumn
 from pyspark.sql import DataFrame, Row
@@ -17,6 +17,7 @@ from pyspark.sql import functions as F  # noqa: N812 (as everybody calls it)
 
 from sinks.latest import PATCHY, contenders, latest
 from sinks.names import LOST, POSITION, quoted
+from sinks.records import let_go
 from sinks.shape import Shape
 
 _ORDERED: Final = ("bigint", "int", "smallint", "decimal", "string")
@@ -70,9 +71,9 @@ def kept(changes: DataFrame, shape: Shape, *, ranges: bool = False) -> Iterator[
             None if lead is None else _within(rows, facts, shape),
         )
     finally:
-        _forget(rows)
+        let_go(rows)
         if patched is not None:
-            _forget(patched)
+            let_go(patched)
 
 
 def _within(rows: DataFrame, facts: Row, shape: Shape) -> Within | None:
@@ -98,8 +99,3 @@ def _lead(shape: Shape) -> SparkColumn | None:
     name = shape.keys[0]
     kind = next(field.type for field in shape.fields if field.name == name)
     return F.col(quoted(name)) if kind.startswith(_ORDERED) else None
-
-
-def _forget(rows: DataFrame) -> None:
-    plan: Any = rows._jdf.queryExecution().logical()  # noqa: SLF001 (PySpark has no other way)
-    plan.rdd().unpersist(False)
