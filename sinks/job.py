@@ -12,7 +12,7 @@ from cdc.settings import Settings
 from sinks.batch import Report
 from sinks.delta.run import run_lakehouse
 from sinks.options import RunOptions
-from sinks.session import RECORDS_FEW, Session, open_session
+from sinks.session import RECORDS_FEW, Session, first_line, jvm_ended, open_session
 from sinks.summary import RunSummary
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ def _of_spark(error: Exception) -> SinkUnreachableError | None:
 
     Told by the module's name, since a run that needs no Spark doesn't import it.
     """
-    if isinstance(error, ConnectionError) or type(error).__name__ == "Py4JNetworkError":
+    if jvm_ended(error):
         return SinkUnreachableError(
             "Spark's JVM has ended in the middle of the run",
             remedy="if it ran out of memory, raise spark.driver.memory in [spark]; the next run "
@@ -109,11 +109,8 @@ def _of_spark(error: Exception) -> SinkUnreachableError | None:
         )
     if type(error).__module__.partition(".")[0] not in {"py4j", "pyspark"}:
         return None
-    lines = [line.lstrip(": ") for line in str(error).splitlines() if line.strip()]
-    # Py4J's first line names the call, and the second one what went wrong in it.
-    reason = lines[min(1, len(lines) - 1)] if lines else type(error).__name__
     return SinkUnreachableError(
-        f"Spark failed: {reason[:500]}",
+        f"Spark failed: {first_line(error)}",
         remedy="check [lakehouse], [kafka] and [spark]; the next run goes on where this one was",
     )
 

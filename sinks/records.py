@@ -7,15 +7,24 @@ most of it, and each run reads twice: to look, and to apply.
 from collections.abc import Iterable, Mapping
 from functools import reduce
 from operator import and_, or_
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql import functions as F  # noqa: N812 (as everybody calls it)
 
+from cdc.errors import SinkError
 from sinks.batch import Offsets, has_records, read_raw
 from sinks.plan import TablePlan
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
+
+
+GONE: Final = "CHECKPOINT_RDD_BLOCK_ID_NOT_FOUND"
+"""What Spark's error says of kept rows that are gone with their executor."""
+
+
+class KeptLostError(SinkError):
+    """Rows that an executor kept are gone with it; whoever reads the log again has them again."""
 
 
 class Records:

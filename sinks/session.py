@@ -125,8 +125,14 @@ def open_session(
         session = builder.config(map={**SESSION, **options}).getOrCreate()
     session.sparkContext.setLogLevel("OFF")
     logging.getLogger(_QUERY_ERRORS).disabled = True
+    # Py4J logs what it raises, by the root logger.
+    logging.getLogger().addFilter(_not_of_py4j)
     _require_classes(session)
     return session
+
+
+def _not_of_py4j(record: logging.LogRecord) -> bool:
+    return Path(record.pathname).parent.name != "py4j"
 
 
 def _java(options: Mapping[str, str], records: int) -> str:
@@ -159,6 +165,25 @@ def _start(options: dict[str, str]) -> "SparkSession":
                 f"Spark doesn't start: {_reason(output) or error}",
                 remedy="check Java (17 or newer) and the [spark] section",
             ) from None
+
+
+def jvm_ended(error: Exception) -> bool:
+    """Whether a call of Spark failed since its JVM isn't there any more.
+
+    Told by names, since a run that needs no Spark doesn't import Py4J. It raises one of several
+    errors, by how far the call had come; of one that had an answer, it tells the Java error, too.
+    """
+    name = type(error).__name__
+    unanswered = name == "Py4JError" and "\n" not in str(error).strip()
+    return unanswered or name == "Py4JNetworkError" or isinstance(error, ConnectionError)
+
+
+def first_line(error: Exception) -> str:
+    """What an error of Spark's says first; in one of Py4J's, the line before only names a call."""
+    lines = [line.lstrip(": ") for line in str(error).splitlines() if line.strip()]
+    if len(lines) > 1 and lines[0].startswith("An error occurred while calling "):
+        return lines[1][:500]
+    return lines[0][:500] if lines else type(error).__name__
 
 
 def _require_java() -> None:

@@ -16,8 +16,8 @@ from cdc.records.schema import Column, TableName, TableSchema
 from sinks.debezium.described import Described, Reading, describe
 from sinks.debezium.discovery import Seen, discover
 from sinks.debezium.truncate import Truncation, Truncations, truncations
-from sinks.delta.evolution import first_line
 from sinks.options import SchemaOf
+from sinks.session import first_line
 
 
 @dataclass(frozen=True, slots=True)

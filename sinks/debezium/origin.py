@@ -63,6 +63,9 @@ class DebeziumTopics:
         """Give connections back."""
         self._log.close()
 
+    def forget(self) -> None:
+        """Each table reads its own records: there are none."""
+
     def state(self) -> LogState | None:
         """The topics, and how far they can be read now."""
         capture = self._settings.capture

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 
-from py4j.protocol import Py4JError, Py4JNetworkError
+from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 (as everybody calls it)
@@ -17,7 +17,6 @@ from sinks.delta.bag import merge_bag, write_new_bag
 from sinks.delta.changes import write_changes
 from sinks.delta.commit import Rows, commit
 from sinks.delta.current import merge, write_new
-from sinks.delta.evolution import first_line
 from sinks.delta.history import Gap, merge_history, write_new_history
 from sinks.delta.newest import Newest, kept
 from sinks.delta.replace import SMALL_BYTES, mark, rewrite
@@ -27,7 +26,8 @@ from sinks.latest import within
 from sinks.names import LOST
 from sinks.parse import parse, parse_images
 from sinks.plan import Plan, TablePlan
-from sinks.records import Records
+from sinks.records import GONE, KeptLostError, Records
+from sinks.session import first_line, jvm_ended
 from sinks.shape import Shape, shape
 from sinks.types import REFUSED
 
@@ -152,10 +152,16 @@ def explained(name: str, keep: timedelta) -> Iterator[None]:
     """Turn what Spark raises while a table is applied into an error with a remedy."""
     try:
         yield
-    except Py4JNetworkError:
-        raise  # the JVM is gone, for all tables
     except (PySparkException, Py4JError) as error:
+        if jvm_ended(error):
+            raise  # for all tables
         text = str(error)
+        if GONE in text:
+            raise KeptLostError(
+                "an executor has ended, and records that it kept",
+                where=f"table {name}",
+                remedy="the next run goes on where this one was",
+            ) from None
         if REFUSED in text:
             reason = text.partition(REFUSED)[2].partition("\n")[0].partition(" SQLSTATE")[0]
             raise SinkError(

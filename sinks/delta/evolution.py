@@ -18,6 +18,7 @@ from pyspark.sql import functions as F  # noqa: N812 (as everybody calls it)
 from cdc.errors import SinkError
 from sinks.delta.table import DeltaTarget
 from sinks.names import COLUMN_ID, DELETED, END, POSITION, quoted
+from sinks.session import first_line
 from sinks.shape import Field, Shape
 
 _NOT_IN_PARQUET: Final = re.compile(r"[ ,;{}()\n\t=]")
@@ -130,11 +131,6 @@ def cluster(target: DeltaTarget) -> None:
     if detail is not None and list(detail["clusteringColumns"]) != wanted:
         columns = ", ".join(map(quoted, wanted))
         target.spark.sql(f"ALTER TABLE {target.sql_name} CLUSTER BY ({columns})")
-
-
-def first_line(error: Exception) -> str:
-    """What an error of Spark's says first."""
-    return str(error).strip().partition("\n")[0][:500]
 
 
 def _rename(target: DeltaTarget, shape: Shape) -> None:

@@ -42,6 +42,9 @@ class Origin(Protocol):
     def close(self) -> None:
         """Give connections back."""
 
+    def forget(self) -> None:
+        """Let records go that were kept for several tables."""
+
     def state(self) -> LogState | None:
         """What there is to read; None if nothing was ever written."""
         ...
@@ -110,8 +113,12 @@ class OwnLog:
 
     def close(self) -> None:
         """Give connections back, and the room of records that were kept."""
-        self._records.forget()
+        self.forget()
         self._log.close()
+
+    def forget(self) -> None:
+        """They are read again, then."""
+        self._records.forget()
 
     def state(self) -> LogState | None:
         """The log's state once it can be read up to its ends."""

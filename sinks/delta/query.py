@@ -13,10 +13,10 @@ from pyspark.errors import PySparkException
 from cdc.errors import ConfigError, SinkError
 from cdc.records.schema import TableName
 from sinks.delta.cuts import Cut
-from sinks.delta.evolution import first_line
 from sinks.delta.table import DeltaTarget
 from sinks.derived import Derived
 from sinks.names import quoted
+from sinks.session import first_line
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

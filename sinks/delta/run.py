@@ -34,6 +34,7 @@ from sinks.plan import (
     require_same_log,
     to_read,
 )
+from sinks.records import KeptLostError
 from sinks.session import Session
 from sinks.summary import RunSummary, TableResult
 
@@ -41,6 +42,9 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from sinks.delta.table import DeltaTarget
+
+_ATTEMPTS_MAX = 3
+"""How often a table is tried whose records executors keep, and these end."""
 
 
 def run_lakehouse(
@@ -329,14 +333,22 @@ class _Run:
         from sinks.delta.table import DeltaTarget
 
         table = plan.tables[name]
-        try:
-            with explained(name, self._settings.log.keep):
-                target = DeltaTarget(spark, self._prefix, self._configured(name))
-                archive = self._configured(table.replay.archive).path if table.replay else None
-                rows = self._origin.apply(target, plan, state, archive)
-        except MillraceError as error:
-            return TableResult(name, table.events, error=error)
-        return TableResult(name, table.events, *rows, rebuilt=table.rebuilds)
+        for attempt in range(1, _ATTEMPTS_MAX + 1):
+            try:
+                with explained(name, self._settings.log.keep):
+                    target = DeltaTarget(spark, self._prefix, self._configured(name))
+                    archive = self._configured(table.replay.archive).path if table.replay else None
+                    rows = self._origin.apply(target, plan, state, archive)
+            except KeptLostError as error:
+                if attempt == _ATTEMPTS_MAX:
+                    return TableResult(name, table.events, error=error)
+                self._report(f"{name}: {error.what}; reading them again")
+                self._origin.forget()
+            except MillraceError as error:
+                return TableResult(name, table.events, error=error)
+            else:
+                return TableResult(name, table.events, *rows, rebuilt=table.rebuilds)
+        raise AssertionError("the last attempt returns")
 
     def _configured(self, name: str) -> Derived:
         if name not in self._derived:
