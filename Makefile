@@ -29,7 +29,7 @@ prerequisites:
 
 environment: .venv/.project
 
-jars: $(SETS:%=$(JARS)/%/.complete)
+jars: $(SETS:%=$(JARS)/%/.complete) $(JARS)/spark/millrace-sinks.jar
 
 .venv/.requirements: requirements.txt
 	@echo "setup: Python packages into .venv (a minute or two, the first time)"
@@ -51,6 +51,11 @@ $(JARS)/%/.complete: deploy/local/jars/%/pom.xml
 # One after the other: Maven's local repository isn't made for two writers.
 $(JARS)/spark/.complete: | $(JARS)/kafka/.complete
 $(JARS)/opensearch/.complete: | $(JARS)/spark/.complete
+
+$(JARS)/spark/millrace-sinks.jar: sinks/jvm/build.sh $(wildcard sinks/jvm/millrace/sinks/*.java) \
+		$(JARS)/spark/.complete .venv/.requirements
+	@echo "setup: Spark expressions of our own"
+	@$< $(RUN) $@
 
 ## registry             fetch the schema registry (140 MB) that the tests of Avro need
 registry: $(JARS)/registry/.complete

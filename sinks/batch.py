@@ -25,15 +25,13 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._listoffsets import OffsetSpec
 
 from cdc.errors import LogAccessError, LogError, LogForgottenError, LogUnreachableError
-from cdc.records.claims import HEADER as CLAIM
-from cdc.records.position import HEADER
 from cdc.records.schema import TableSchema
 from cdc.records.state import Progress, StateRecord, TableState, parse_state
 from cdc.records.topics import progress_topic, schema_topic, table_topic
 from sinks.kafka_options import FETCH_WAIT_MS, client_options, spark_options
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 Offsets = dict[str, dict[int, int]]
 """Topic → partition → offset."""
@@ -53,7 +51,6 @@ RAW: Final = (
 """The columns of raw records, in Spark's words."""
 _EARLIEST: Final = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
 _LATEST: Final = OffsetSpec.latest()  # type: ignore[no-untyped-call]
-_POSITION: Final = r"^[0-9a-f]{8}\.[0-9a-f]{16}\.[0-9a-f]{16}$"
 _FIRST_STEP: Final = 16
 """Offsets read back from the progress topic's end at first: its last record, and markers."""
 _ACCESS: Final = frozenset({
@@ -361,31 +358,20 @@ def read_raw(
     """
     from pyspark.sql import functions as F  # noqa: N812 (as everybody calls it)
 
+    from sinks.expressions import header_fields
+
     if not has_records(start, end):
         return spark.createDataFrame([], RAW)
 
     records = committed(spark, kafka, start, end, headers=True)
-    fields = F.split(_header(HEADER), "/")
-    text = F.get(fields, F.lit(0))
-    position = F.when(text.rlike(_POSITION), text)
-    return records.select(
+    told = F.col("told")
+    fields = ("position", "commit_lsn", "schema_version", "filled", "claim")
+    return records.withColumn("told", header_fields(F.col("headers"))).select(
         "topic",
         "partition",
         "offset",
         F.col("key").cast("string").alias("key"),
         F.col("value").cast("string").alias("value"),
-        position.alias("position"),
-        F.conv(F.substring(position, 10, 16), 16, 10).try_cast("bigint").alias("commit_lsn"),
-        F.get(fields, F.lit(1)).try_cast("int").alias("schema_version"),
-        F.get(fields, F.lit(2)).alias("filled"),
-        F.when(F.size("headers") > 1, _header(CLAIM)).alias("claim"),
+        *(told[name].alias(name) for name in fields),
         F.unix_millis("timestamp").alias("ts_ms"),
     )
-
-
-def _header(name: str) -> "Column":
-    from pyspark.sql import functions as F  # noqa: N812
-
-    # Without a lambda, of which Spark evaluates each mention by itself.
-    place = F.array_position(F.col("headers.key"), name).cast("int") - 1
-    return F.when(place >= 0, F.get(F.col("headers.value"), place)).cast("string")

@@ -7,7 +7,6 @@ an error inside Spark, which fails its table and no other.
 
 from collections.abc import Callable
 from functools import partial, reduce
-from operator import or_
 from typing import Final
 
 from pyspark.sql import Column as SparkColumn
@@ -16,7 +15,8 @@ from pyspark.sql import functions as F  # noqa: N812 (as everybody calls it)
 
 from cdc.records.schema import Column, TableSchema
 from cdc.records.topics import TRUNCATE_KEY
-from sinks.envelope import AS_MAPS, BROKEN, Envelope
+from sinks.envelope import BROKEN, Envelope
+from sinks.expressions import json_rows
 from sinks.names import (
     ABSENT,
     COUNT,
@@ -56,7 +56,7 @@ def parse(raw: DataFrame, shape: Shape, *, timed: bool = False) -> DataFrame:
     created = F.coalesce(envelope["op"] == "c", F.lit(False))
     return raw.transform(lambda records: _read(records, shape, form, timed=timed)).select(
         *(
-            _value(field, _found_in(row, key), shape, form).alias(field.name)
+            _value(field, _found_in(row, key, form), shape, form).alias(field.name)
             for field in shape.fields
         ),
         F.col("position").alias(POSITION),
@@ -68,12 +68,14 @@ def parse(raw: DataFrame, shape: Shape, *, timed: bool = False) -> DataFrame:
     )
 
 
-def _found_in(row: SparkColumn, key: SparkColumn) -> Callable[[Column], SparkColumn]:
+def _found_in(
+    row: SparkColumn, key: SparkColumn, form: Envelope
+) -> Callable[[Column], SparkColumn]:
     """Where a column's value is: those of the key are told by the key alone of a row that went."""
 
     def value(column: Column) -> SparkColumn:
-        name = column.name
-        return row[name] if column.key is None else F.coalesce(row[name], key[name])
+        own = form.value(row, column)
+        return own if column.key is None else F.coalesce(own, form.value(key, column))
 
     return value
 
@@ -99,7 +101,7 @@ def parse_events(raw: DataFrame, shape: Shape, *, records: bool) -> DataFrame:
     row = F.col(_ROW)
     return events.select(
         *(
-            _value(field, _found_in(row, key), shape, form).alias(field.name)
+            _value(field, _found_in(row, key, form), shape, form).alias(field.name)
             for field in shape.fields
         ),
         _unless_lost(raw).alias(POSITION),
@@ -121,32 +123,24 @@ def parse_images(raw: DataFrame, shape: Shape) -> DataFrame:
     ``_millrace_row`` (the record's place in the log, which names the row that comes).
     A value that an update leaves out is the one of the row's old image.
     """
-    envelope = F.col(_READ[0])
+    envelope, form = F.col(_READ[0]), Envelope.of(shape)
     before = F.when(envelope["op"].isin("u", "d"), envelope["before"])
-    after = F.when(envelope["op"] != "d", F.map_concat(
-        F.map_filter(
-            F.coalesce(before, F.create_map().cast("map<string,string>")),
-            lambda name, _: ~F.map_contains_key(envelope["after"], name),
-        ),
-        envelope["after"],
-    ))  # fmt: skip
+    after = F.when(envelope["op"] != "d", envelope["after"])
     images = F.filter(
         F.array(
-            F.struct(F.lit(-1).alias("count"), before.alias("row")),
-            F.struct(F.lit(1).alias("count"), after.alias("row")),
+            F.struct(F.lit(-1).alias("count"), before.alias("row"), before.alias("old")),
+            F.struct(F.lit(1).alias("count"), after.alias("row"), before.alias("old")),
         ),
         lambda image: image["row"].isNotNull(),
     )
     place = F.concat_ws(":", "topic", "partition", "offset")
     image = F.col("image")
     return (
-        raw.transform(lambda records: _read(records, shape, AS_MAPS, before=True))
+        raw.transform(lambda records: _read(records, shape, form, before=True))
         .withColumn("image", F.explode(images))
         .select(
             *(
-                _value(field, lambda column: image["row"][column.name], shape, AS_MAPS).alias(
-                    field.name
-                )
+                _value(field, _kept_in(image, form), shape, form).alias(field.name)
                 for field in shape.fields
             ),
             _unless_lost(raw).alias(POSITION),
@@ -154,6 +148,16 @@ def parse_images(raw: DataFrame, shape: Shape) -> DataFrame:
             place.alias(ROW),
         )
     )
+
+
+def _kept_in(image: SparkColumn, form: Envelope) -> Callable[[Column], SparkColumn]:
+    """Where a column's value is: in the row's old image, if the new one lacks it."""
+
+    def value(column: Column) -> SparkColumn:
+        own, old = (form.value(image[name], column) for name in ("row", "old"))
+        return F.when(form.lacks(image["row"], column), old).otherwise(own)
+
+    return value
 
 
 def _unless_lost(raw: DataFrame) -> SparkColumn:
@@ -185,14 +189,13 @@ def _read(
 ) -> DataFrame:
     """Envelope and key as structs; anything that isn't a record of this table ends the job."""
     known = [version.version for version in shape.versions]
-    options = {"columnNameOfCorruptRecord": BROKEN}
-    envelope = F.from_json("value", form.schema(timed=timed, before=before), options)
+    envelope = json_rows(F.col("value"), form.schema(timed=timed, before=before))
     rows = (raw if truncates else raw.where(~is_truncate(raw))).withColumn(_READ[0], envelope)
     # The row itself has its key; a delete's record has it in the key alone.
     gone = F.col(_READ[0])["after"].isNull()
     keys = {column.name: column for version in shape.versions for column in version.key}
     if keys:
-        key = F.from_json("key", form.key_schema(keys.values()))
+        key = json_rows(F.col("key"), form.key_schema(keys.values()))
         rows = rows.withColumn(_READ[1], F.when(gone, key))
     op = F.col(_READ[0])["op"]
     image = (op == "d") == gone
@@ -271,9 +274,8 @@ def _absent(row: SparkColumn, shape: Shape, form: Envelope) -> SparkColumn:
         ]
         if not here:
             return none
-        some = reduce(or_, (row[source.name].isNull() for source, _ in here))
         missing = (F.when(form.lacks(row, source), F.lit(name)) for source, name in here)
-        return F.when(some, F.array_compact(F.array(*missing))).otherwise(none)
+        return F.when(form.lacks_any(row), F.array_compact(F.array(*missing))).otherwise(none)
 
     return F.when(row.isNull(), none).otherwise(_by_version(shape, lacking, none))
 

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 REQUIRED: Final = {
     "Delta Lake": "org.apache.spark.sql.delta.DeltaLog",
     "Spark's Kafka source": "org.apache.spark.sql.kafka010.KafkaSourceProvider",
+    "Millrace's own jar": "millrace.sinks.Expressions",
 }
 
 SESSION: Final = {
@@ -205,7 +206,8 @@ def _jars(*, local: bool) -> dict[str, str]:
             where=str(root / "spark"),
             remedy="make setup, or name them in [spark]: "
             '"spark.jars.packages" = "io.delta:delta-spark_2.13:4.4.0,'
-            'org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0"',
+            'org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0" and "spark.jars" = '
+            '".cache/jars/spark/millrace-sinks.jar"',
         )
     if local:
         return {"spark.driver.extraClassPath": str(root / "spark" / "*")}
@@ -225,7 +227,8 @@ def _require_classes(session: "SparkSession") -> None:
             raise SparkMissingError(
                 f"{what} is not on Spark's class path ({name} not found)",
                 remedy="make setup, or give spark-submit --packages io.delta:delta-spark_2.13:4.4.0"
-                ",org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0",
+                ",org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0 and, of what make setup made, "
+                "--jars .cache/jars/spark/millrace-sinks.jar",
             ) from None
 
 

@@ -24,6 +24,7 @@ from pyspark.sql import Column as SparkColumn
 from pyspark.sql import functions as F  # noqa: N812 (as everybody calls it)
 
 from cdc.records.schema import Column
+from sinks.expressions import timestamp_of
 
 REFUSED: Final = "millrace: "
 """Opens the message of every error that a record's content raises inside Spark."""
@@ -175,7 +176,7 @@ def _timestamp(column: Column, text: SparkColumn) -> SparkColumn:
 
 
 def _timestamptz(_column: Column, text: SparkColumn) -> SparkColumn:
-    value = text.try_cast("timestamp")
+    value = timestamp_of(text)
     low, high = (F.timestamp_micros(F.lit(bound)) for bound in _MICROS)
     return F.when(value.between(low, high), value)
 

@@ -1,0 +1,38 @@
+"""Columns that Spark computes by classes of our own (sinks/jvm), where its functions are slow."""
+
+from typing import Any
+
+from pyspark.sql import Column, SparkSession
+
+
+def json_rows(text: Column, schema: str) -> Column:
+    """A JSON object in a text → a struct of the columns in ``schema``, in Spark's words.
+
+    What stands behind the colon in a field's name is its name in JSON. A struct's field ``MISSING``
+    (``array<int>``) has the places of the fields that its object lacks; null: it has them all.
+    The outermost struct's ``BROKEN`` has the text where it isn't JSON of these types, whose values
+    are null then.
+    """
+    return _call("json", text, schema)
+
+
+def header_fields(headers: Column) -> Column:
+    """A record's headers → a struct: position, commit_lsn, schema_version, filled and claim.
+
+    Null where the record lacks the header, or has something else there; docs/formats.md.
+    """
+    return _call("headers", headers)
+
+
+def timestamp_of(text: Column) -> Column:
+    """What Spark's ``try_cast`` to a timestamp makes of a text in UTC."""
+    return _call("timestamp", text.cast("string"))
+
+
+def _call(name: str, column: Column, *more: str) -> Column:
+    from pyspark.sql.classic.column import Column as ClassicColumn
+
+    session = SparkSession.active()
+    jvm: Any = session.sparkContext._jvm  # noqa: SLF001 (PySpark has no other way to its JVM)
+    java: Any = column._jc  # noqa: SLF001
+    return ClassicColumn(getattr(jvm.millrace.sinks.Expressions, name)(java, *more))

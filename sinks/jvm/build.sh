@@ -1,0 +1,15 @@
+#!/usr/bin/env bash
+# The Java sources here -> a jar, made against the PySpark of a Python: build.sh PYTHON JAR
+set -euo pipefail
+
+python=$1 jar=$2
+sources=$(dirname "${BASH_SOURCE[0]}")/millrace/sinks
+bin=${JAVA_HOME:+$JAVA_HOME/bin/}
+spark=$("$python" -c 'import pyspark, os; print(os.path.dirname(pyspark.__file__))')
+
+classes=$(mktemp -d)
+trap 'rm -rf "$classes" "$jar.new"' EXIT
+"${bin}javac" -Xlint:all,-path -Werror -proc:none --release 17 -cp "$spark/jars/*" \
+    -d "$classes" "$sources"/*.java
+"${bin}jar" --create --file "$jar.new" -C "$classes" .
+mv "$jar.new" "$jar"
