@@ -90,6 +90,11 @@ class TablePlan(BaseModel):
     emptied: tuple[int, int, int] | None = None
 
     @property
+    def unread(self) -> int:
+        """About how many records there are to read, transactions' markers among them."""
+        return sum(self.end[partition] - offset for partition, offset in self.start.items())
+
+    @property
     def pending(self) -> bool:
         """Whether there is anything to read."""
         return any(self.end[partition] > offset for partition, offset in self.start.items())
@@ -346,8 +351,4 @@ def has_work(tables: dict[str, TablePlan]) -> bool:
 
 def to_read(tables: dict[str, TablePlan]) -> int:
     """About how many records the tables have to read, transactions' markers among them."""
-    return sum(
-        table.end[number] - offset
-        for table in tables.values()
-        for number, offset in table.start.items()
-    )
+    return sum(table.unread for table in tables.values())

@@ -56,7 +56,7 @@ class Records:
         ends = {topic: table.end for topic, table in tables.items()}
         if self._kept is None or any(self._ends.get(topic) != ends[topic] for topic in ends):
             return read_raw(spark, self.kafka, starts, ends)
-        kept = self._for(spark, self._kept)
+        kept = in_session(spark, self._kept)
         if starts == self._starts:
             return kept
         return kept.where(reduce(or_, (self._since(topic, starts[topic]) for topic in starts)))
@@ -67,15 +67,6 @@ class Records:
             let_go(self._kept)
             self._kept = None
 
-    @staticmethod
-    def _for(spark: "SparkSession", kept: "DataFrame") -> "DataFrame":
-        """The same rows in a session, whose configuration is the one that then counts."""
-        from pyspark.sql import DataFrame
-
-        schema = kept._jdf.schema()  # noqa: SLF001
-        session: Any = spark._jsparkSession  # noqa: SLF001
-        return DataFrame(session.internalCreateDataFrame(_rdd(kept), schema, False), spark)
-
     def _since(self, topic: str, start: dict[int, int]) -> "Column":
         here = F.col("topic") == topic
         later = [
@@ -84,6 +75,15 @@ class Records:
             if offset > self._starts[topic][number]
         ]
         return reduce(and_, later, here)
+
+
+def in_session(spark: "SparkSession", kept: "DataFrame") -> "DataFrame":
+    """Kept rows in a session, whose configuration is the one that then counts."""
+    from pyspark.sql import DataFrame
+
+    schema = kept._jdf.schema()  # noqa: SLF001
+    session: Any = spark._jsparkSession  # noqa: SLF001
+    return DataFrame(session.internalCreateDataFrame(_rdd(kept), schema, False), spark)
 
 
 def let_go(kept: "DataFrame") -> None:

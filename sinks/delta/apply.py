@@ -1,8 +1,9 @@
 """One table's part of a plan → its commit, and Spark's errors → ours."""
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from datetime import timedelta
+from functools import partial
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
@@ -18,15 +19,16 @@ from sinks.delta.changes import write_changes
 from sinks.delta.commit import Rows, commit
 from sinks.delta.current import merge, write_new
 from sinks.delta.history import Gap, merge_history, write_new_history
-from sinks.delta.newest import Newest, kept
+from sinks.delta.newest import Newest, kept, newest_of
 from sinks.delta.replace import SMALL_BYTES, mark, rewrite
 from sinks.delta.table import DeltaTarget
 from sinks.delta.transaction import Transaction
+from sinks.derived import Derived
 from sinks.latest import within
 from sinks.names import LOST
 from sinks.parse import parse, parse_images
 from sinks.plan import Plan, TablePlan
-from sinks.records import GONE, KeptLostError, Records
+from sinks.records import GONE, KeptLostError, Records, in_session
 from sinks.session import first_line, jvm_ended
 from sinks.shape import Shape, shape
 from sinks.types import REFUSED
@@ -39,21 +41,16 @@ def apply_table(
     plan: Plan,
     versions: Sequence[TableSchema],
     archive: str | None = None,
+    early: DataFrame | None = None,
 ) -> Rows:
     """Commit what the plan says to the table, unless the table has it already.
 
-    ``archive`` is the path of the archive that the plan wants replayed.
+    ``archive`` is the path of the archive that the plan wants replayed; ``early`` are the table's
+    contenders, if they were read already.
     """
-    derived = target.derived
     keyed = bool(versions[-1].key)
     require_fitting(target, keyed=keyed)
-    columns = shape(
-        versions,
-        table.first_version,
-        derived.wishes,
-        derived.reserved,
-        by_key=derived.kind != "changes",
-    )
+    columns = columns_of(target.derived, table, versions)
     log = records.of(target.spark, {table.topic: table})
     raw = log.transform(lambda rows: _applicable(rows, table, plan, keyed=keyed)).transform(
         lambda rows: with_values(rows, records.kafka, table, plan)
@@ -65,8 +62,14 @@ def apply_table(
         plan.run,
         table.base,
         columns,
-        lambda: _write(target, log, raw, columns, table, plan),
+        lambda: _write(target, log, raw, columns, table, plan, early),
     )
+
+
+def columns_of(derived: Derived, table: TablePlan, versions: Sequence[TableSchema]) -> Shape:
+    """The columns that a derived table has, of these schema versions."""
+    by_key = derived.kind != "changes"
+    return shape(versions, table.first_version, derived.wishes, derived.reserved, by_key=by_key)
 
 
 def _behind(raw: DataFrame, archived: DataFrame, table: TablePlan) -> DataFrame:
@@ -106,6 +109,7 @@ def _write(
     columns: Shape,
     table: TablePlan,
     plan: Plan,
+    early: DataFrame | None,
 ) -> Rows:
     if table.kind == "changes":
         return write_changes(target, raw, columns, table)
@@ -117,26 +121,39 @@ def _write(
         gap = None if whole is None else Gap(parse(whole, columns), plan.ts_ms)
         return merge_history(target, changes, columns, table, gap)
     if columns.keys:
-        return _write_rows(target, raw, columns, table, plan)
+        newest = _newest(target, raw, columns, early)
+        return _write_rows(target, newest, columns, table, plan)
     images = parse_images(raw, columns)
     if not table.base:
         return write_new_bag(target, images, columns)
     return merge_bag(target, images, columns, table.truncated)
 
 
+def _newest(
+    target: DeltaTarget, raw: DataFrame, columns: Shape, early: DataFrame | None
+) -> Callable[..., AbstractContextManager[Newest]]:
+    """What reads the newest change of each key, or has them already."""
+    if early is not None:
+        return partial(newest_of, in_session(target.spark, early), columns)
+    return partial(kept, parse(raw, columns), columns)
+
+
 def _write_rows(
-    target: DeltaTarget, raw: DataFrame, columns: Shape, table: TablePlan, plan: Plan
+    target: DeltaTarget,
+    read: Callable[..., AbstractContextManager[Newest]],
+    columns: Shape,
+    table: TablePlan,
+    plan: Plan,
 ) -> Rows:
-    changes = parse(raw, columns)
     if not table.base:
-        with kept(changes, columns) as newest:
+        with read() as newest:
             return write_new(target, newest.all(), columns)
     simple = not (table.rebuilds or target.derived.marks_deletes) and Transaction.knows(target)
     if simple and target.size_bytes() < SMALL_BYTES:
-        with kept(changes, columns) as newest:
+        with read() as newest:
             return rewrite(target, plan.run, newest, columns, table.truncated)
     older = plan.cut if table.rebuilds else table.truncated
-    with kept(changes, columns, ranges=older is None) as newest:
+    with read(ranges=older is None) as newest:
         if simple and older is None and _all_newer(newest, table) and target.has_marks():
             return mark(target, plan.run, newest, columns)
         return merge(target, newest, columns, older, rebuilds=table.rebuilds)

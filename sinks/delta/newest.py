@@ -51,19 +51,29 @@ class Newest(NamedTuple):
 def kept(changes: DataFrame, shape: Shape, *, ranges: bool = False) -> Iterator[Newest]:
     """Read parsed changes, and keep what is newest of them; with ``ranges``, those of its keys."""
     rows = contenders(changes, shape).localCheckpoint(eager=False)
-    lead = _lead(shape) if ranges else None
-    patched: DataFrame | None = None
     try:
-        facts = rows.agg(
-            F.count("*").alias("rows"),
-            F.count_if(PATCHY).alias("patchy"),
-            F.min(POSITION).alias("oldest"),
-            *([] if lead is None else [F.min(lead).alias("least"), F.max(lead).alias("greatest")]),
-        ).first()
-        assert facts is not None  # noqa: S101 (an aggregate returns a row)
-        if facts["patchy"]:
-            of_several = rows.where(PATCHY).drop(PATCHY)
-            patched = latest(of_several, shape).localCheckpoint(eager=False)
+        with newest_of(rows, shape, ranges=ranges) as newest:
+            yield newest
+    finally:
+        let_go(rows)
+
+
+@contextmanager
+def newest_of(rows: DataFrame, shape: Shape, *, ranges: bool = False) -> Iterator[Newest]:
+    """What is newest of ``contenders`` that somebody else keeps."""
+    lead = _lead(shape) if ranges else None
+    facts = rows.agg(
+        F.count("*").alias("rows"),
+        F.count_if(PATCHY).alias("patchy"),
+        F.min(POSITION).alias("oldest"),
+        *([] if lead is None else [F.min(lead).alias("least"), F.max(lead).alias("greatest")]),
+    ).first()
+    assert facts is not None  # noqa: S101 (an aggregate returns a row)
+    patched: DataFrame | None = None
+    if facts["patchy"]:
+        of_several = rows.where(PATCHY).drop(PATCHY)
+        patched = latest(of_several, shape).localCheckpoint(eager=False)
+    try:
         yield Newest(
             rows.where(~F.col(PATCHY)).drop(PATCHY, LOST),
             patched,
@@ -71,7 +81,6 @@ def kept(changes: DataFrame, shape: Shape, *, ranges: bool = False) -> Iterator[
             None if lead is None else _within(rows, facts, shape),
         )
     finally:
-        let_go(rows)
         if patched is not None:
             let_go(patched)
 

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from cdc.errors import MillraceError
+from cdc.records.schema import TableSchema
 from cdc.settings import Settings
 from cdc.settings.lakehouse import Writer
 from sinks.batch import Log, LogState, Report
@@ -23,6 +24,7 @@ from sinks.session import RECORDS_FEW, Session, tune
 
 if TYPE_CHECKING:
     from sinks.delta.commit import Rows
+    from sinks.delta.early import Early
     from sinks.delta.table import DeltaTarget
 
 
@@ -110,6 +112,7 @@ class OwnLog:
         self._options = options
         self._log = Log(settings.kafka)
         self._records = Records(settings.kafka)
+        self._early: dict[str, Early] = {}
 
     def close(self) -> None:
         """Give connections back, and the room of records that were kept."""
@@ -119,6 +122,9 @@ class OwnLog:
     def forget(self) -> None:
         """They are read again, then."""
         self._records.forget()
+        for early in self._early.values():
+            early.let_go()
+        self._early = {}
 
     def state(self) -> LogState | None:
         """The log's state once it can be read up to its ends."""
@@ -170,7 +176,7 @@ class OwnLog:
     def looked_at(
         self, tables: dict[str, TablePlan], derived: Mapping[str, Derived], state: LogState
     ) -> Looked:
-        """By a census of all tables' headers."""
+        """By a census of headers, of all tables but one that is large and so read already."""
         from sinks.census import census
 
         pending = {name: table for name, table in tables.items() if table.pending}
@@ -180,7 +186,10 @@ class OwnLog:
         if records < RECORDS_FEW:
             self._records.keep(spark, pending.values())
         cut = state.progress.cut
-        found = census(spark, self._records, pending, cut)
+        self._early = self._read_early(pending, derived, state)
+        left = {name: table for name, table in pending.items() if name not in self._early}
+        found = census(spark, self._records, left, cut)
+        found |= {name: dict(early.found) for name, early in self._early.items()}
         looked = {
             name: counted(
                 table,
@@ -194,6 +203,27 @@ class OwnLog:
             for name, table in tables.items()
         }
         return Looked(looked, {})
+
+    def _read_early(
+        self, tables: dict[str, TablePlan], derived: Mapping[str, Derived], state: LogState
+    ) -> dict[str, "Early"]:
+        """The table with most records, if it may be, and can be."""
+        from sinks.delta.apply import columns_of
+        from sinks.delta.early import can_be_early, read_early
+
+        name, table = max(tables.items(), key=lambda one: one[1].unread, default=("", None))
+        if table is None or not can_be_early(table):
+            return {}
+        versions = _versions(state, name, table)
+        try:
+            columns = columns_of(derived[name], table, versions)
+        except MillraceError:  # told where the table is applied
+            return {}
+        if not columns.keys:
+            return {}
+        spark = self._session(table.unread).newSession()
+        early = read_early(spark, self._records, table, state.progress.cut, columns)
+        return {} if early is None else {name: early}
 
     def _archived(self, table: TablePlan, derived: Mapping[str, Derived]) -> Truncates:
         from sinks.delta.archive import archived_truncates
@@ -211,6 +241,17 @@ class OwnLog:
         table = plan.tables[target.name]
         if table.replay is None:
             tune(target.spark, table.events, target.size_bytes())
-        known = state.schemas.get(table.source or target.name, ())
-        versions = [schema for schema in known if schema.version <= table.schema_version]
-        return apply_table(target, self._records, table, plan, versions, archive)
+        versions = _versions(state, target.name, table)
+        early = self._early.pop(target.name, None)
+        rows = early.rows if early is not None and table.truncated is None else None
+        try:
+            return apply_table(target, self._records, table, plan, versions, archive, rows)
+        finally:
+            if early is not None:
+                early.let_go()
+
+
+def _versions(state: LogState, name: str, table: TablePlan) -> list[TableSchema]:
+    """A table's schema versions that its plan knows."""
+    known = state.schemas.get(table.source or name, ())
+    return [schema for schema in known if schema.version <= table.schema_version]

@@ -20,6 +20,7 @@ from sinks.delta.replace import SMALL_BYTES
 from sinks.delta.run import run_lakehouse
 from sinks.names import DELETED, END, OP, POSITION
 from sinks.paths import table_path
+from sinks.session import RECORDS_FEW
 from tests.fixtures.spark import HandLog, at, column, merge_settings, table_schema
 
 if TYPE_CHECKING:
@@ -40,7 +41,8 @@ STEP = st.tuples(
 )
 TRANSACTION = st.lists(STEP, min_size=1, max_size=6)
 HISTORY = st.lists(TRANSACTION, min_size=12, max_size=40)
-WAYS = st.sampled_from([0, SMALL_BYTES])  # a table's rows are marked as gone, or all written anew
+# A table's rows are marked as gone, or all written anew; it is read before the plan, or after it.
+WAYS = st.tuples(st.sampled_from([0, SMALL_BYTES]), st.sampled_from([1, RECORDS_FEW]))
 BATCHES = st.lists(st.tuples(st.integers(1, 12), st.integers(0, 2), WAYS), min_size=3, max_size=3)
 
 
@@ -133,14 +135,17 @@ def test_delta_is_the_model_at_every_cut(
     log.table(point, Phase.STREAMING)
     written, cut = 0, snapshot_at + 1
     read = len(states[snapshot_at])
-    for more, held_back, small in [*batches, (len(history), 0, 0)]:
+    for more, held_back, (small, few) in [*batches, (len(history), 0, (0, 1))]:
         upto = min(max(written + more, snapshot_at + 2), len(history))
         between = [c for c in source.changes if written < c[1].commit_lsn // 10 <= upto]
         write(log, between)
         written = upto
         cut = max(upto - held_back, cut)  # a cut never goes back
         log.reached(at(cut * 10, 9) if cut > snapshot_at + 1 else at(point, 0))
-        with patch("sinks.delta.apply.SMALL_BYTES", small):
+        with (
+            patch("sinks.delta.apply.SMALL_BYTES", small),
+            patch("sinks.delta.early.RECORDS_FEW", few),
+        ):
             summary = run_lakehouse(merge, lambda _records=0: spark, lambda _: None)
         assert [str(table.error) for table in summary.tables if table.error] == []
 
