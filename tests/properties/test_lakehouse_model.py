@@ -67,7 +67,7 @@ class Source:
                 new = {"id": key, "a": f"a{self._value}" if other else None, "n": self._value}
                 self.rows[key] = new
                 self.changes.append(("c" if row is None else "u", position, dict(new)))
-            elif kind == "patch":
+            elif kind == "patch" or (kind == "refill" and row["a"] is None):  # no null is left out
                 row["n"] = self._value
                 self.changes.append(("u", position, {"id": key, "n": self._value}))
             elif kind == "refill":
@@ -80,7 +80,7 @@ class Source:
                 self.changes.append(("d", position, {"id": key}))
                 if kind in {"move", "refilled move"} and other not in {key, *self.rows}:
                     self.rows[other] = {**row, "id": other}
-                    filled = ["a"] if kind == "refilled move" else []
+                    filled = ["a"] if kind == "refilled move" and row["a"] is not None else []
                     self.changes.append(("c", position, self.rows[other].copy(), filled))
 
     def copy(self) -> Table:
@@ -111,7 +111,7 @@ def test_delta_is_the_model_at_every_cut(
     kafka: Kafka,
     tmp_path_factory: pytest.TempPathFactory,
     history: list[list[Step]],
-    batches: list[tuple[int, int, int]],
+    batches: list[tuple[int, int, tuple[int, int]]],
     snapshot_at: int,
 ) -> None:
     folder: Path = tmp_path_factory.mktemp("lake")
