@@ -176,8 +176,11 @@ class _Reader:
     def _layout(
         self, mark: int, kind: Kind, struct: Schema, avro: AvroSchema | None = None
     ) -> Layout:
+        # Where structs have names, a member without one has none to have.
         members = {
-            field.name: agreed(field.schema, self.known.get(field.name), self.reading.modes)
+            field.name: field.schema
+            if struct.name is not None
+            else agreed(field.schema, self.known.get(field.name), self.reading.modes)
             for field in struct.fields
         }
         columns = {

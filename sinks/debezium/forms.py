@@ -128,12 +128,14 @@ def form_of(column: Column, modes: ValueModes) -> Schema | None:
 
 
 def agreed(schema: Schema, known: Column | None, modes: ValueModes) -> Schema:
-    """A record's schema, with the name that it lacks where the type that was told has one."""
+    """A schema without names, with the one that the type that is known has."""
     expected = form_of(known, modes) if known is not None else None
     if expected is None or schema.name is not None or expected.type is not schema.type:
         return schema
     if schema.type is not Type.ARRAY:
         return replace(expected, optional=schema.optional)
+    if expected.name is not None:  # a vector is one value, whose elements say nothing
+        return replace(schema, name=expected.name)
     items, told = schema.of_items(), expected.of_items()
     if items.name is not None or items.type is not told.type:
         return schema

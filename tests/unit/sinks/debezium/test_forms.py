@@ -175,6 +175,9 @@ def test_a_schema_without_a_name_gets_that_of_the_type() -> None:
     days = agreed(array, declared("c", "date[]"), DEBEZIUM)
     assert days.of_items().name == "io.debezium.time.Date"
     assert agreed(array, None, DEBEZIUM) == array
+    floats = Schema(Type.ARRAY, items=Schema(Type.DOUBLE))
+    vector = agreed(floats, declared("c", "vector"), DEBEZIUM)
+    assert spark_type(column_of("c", vector, declared("c", "vector"), None)) == "string"
 
 
 def test_labels_of_an_enum_are_kept() -> None:
