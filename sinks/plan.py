@@ -55,8 +55,8 @@ class TablePlan(BaseModel):
     wants it any more, or it is being read anew.
 
     Of a topic that a real Debezium wrote the plan has what no other record tells: which topic it is
-    (``topic_id``), the ``schemas`` that it has had, and where its last TRUNCATE ``emptied`` it:
-    offset, LSN, and how many partitions there are.
+    (``topic_id``), the ``schemas`` that it has had, the forms of its keys, and where its last
+    TRUNCATE ``emptied`` it: offset, LSN, and how many partitions there are.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -87,6 +87,7 @@ class TablePlan(BaseModel):
     waits: bool = False
     topic_id: str = ""
     schemas: tuple[TableSchema, ...] = ()
+    key_forms: tuple[str, ...] = ()
     emptied: tuple[int, int, int] | None = None
 
     @property

@@ -136,6 +136,7 @@ class DebeziumTopics:
                     "topic_id": self._topics[table.source].id,
                     "schemas": known,
                     "schema_version": known[-1].version if known else 0,
+                    "key_forms": last.key_forms if last is not None else (),
                     "emptied": last.emptied if last is not None else None,
                 }
             )
@@ -163,7 +164,7 @@ class DebeziumTopics:
         self, tables: dict[str, TablePlan], derived: Mapping[str, Derived], state: LogState
     ) -> Looked:
         """By the schemas of all new records, and the TRUNCATEs among them."""
-        del derived, state
+        del derived
         from sinks.debezium.planned import Asked, looked_at
 
         pending = {name: table for name, table in tables.items() if table.pending}
@@ -172,7 +173,13 @@ class DebeziumTopics:
         records = to_read(pending)
         spark = self._session(records).newSession()
         tune(spark, records)
-        asked = Asked(self._settings.kafka, self._reading, self._options.schema_of, self._types())
+        asked = Asked(
+            self._settings.kafka,
+            self._reading,
+            self._options.schema_of,
+            self._types(),
+            {one.topic for one in state.tables.values() if one.cleanup == "compact"},
+        )
         found = looked_at(spark, asked, pending)
         self._seen = found.seen
         others = {name: table for name, table in tables.items() if name not in pending}

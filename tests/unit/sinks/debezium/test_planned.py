@@ -1,0 +1,118 @@
+"""A look at a topic's new records -> the table's plan, or why there is none."""
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from cdc.records.position import FIRST_EPOCH, Lsn, Position
+from cdc.records.schema import TableName
+from sinks.debezium.declared import declared
+from sinks.debezium.described import Reading
+from sinks.debezium.planned import Asked, Planned, looked_at
+from sinks.plan import TablePlan
+from tests.fixtures.debezium_topics import DEBEZIUM, Raw, frame, made_record
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = pytest.mark.spark
+
+NAME = TableName("public", "t")
+TOPIC = "p.public.t"
+ID, TEXT = {"type": "int32"}, {"type": "string"}
+RECORD = made_record({"id": (ID, 1), "v": (TEXT, "x")})
+WIDER = made_record({"id": ({"type": "int64"}, 1), "v": (TEXT, "x")})
+PLAIN = Raw(b'{"id":1}', RECORD.value)
+QUOTED = Raw(b'{"id":"1"}', RECORD.value)
+
+
+def plan(**more: Any) -> TablePlan:
+    """A table that has been applied up to the first record of its one partition."""
+    made = TablePlan(
+        topic=TOPIC,
+        start={0: 0},
+        end={0: 9},
+        next={0: 9},
+        after=None,
+        truncated=None,
+        snapshot=Position(FIRST_EPOCH, Lsn(0), 0),
+        shown=None,
+        schema_version=0,
+        base=0,
+        events=0,
+        fresh_ms=0,
+        source=str(NAME),
+    )
+    return made.model_copy(update=more)
+
+
+def planned(
+    monkeypatch: pytest.MonkeyPatch,
+    raw: "DataFrame",
+    table: TablePlan,
+    *,
+    types: dict[str, str] | None = None,
+    compacted: bool = False,
+) -> Planned:
+    """What becomes of a table whose new records are those of a frame."""
+    told = {name: declared(name, text) for name, text in (types or {}).items()}
+    monkeypatch.setattr("sinks.debezium.planned.read_records", lambda *_: raw)
+    asked = Asked({}, Reading(DEBEZIUM), None, {TOPIC: told}, {TOPIC} if compacted else ())
+    return looked_at(raw.sparkSession, asked, {str(NAME): table})
+
+
+def refused(found: Planned) -> str:
+    return str(found.refused.get(str(NAME), ""))
+
+
+TWO = {0: 0, 1: 0}
+KEYS = {
+    "another type": ([RECORD, WIDER], {}),
+    "JSON without schemas": ([RECORD, PLAIN], {"id": "int"}),
+    "text in the place of a number": ([PLAIN, QUOTED], {"id": "int"}),
+}
+
+
+@pytest.mark.parametrize("what", KEYS)
+def test_keys_of_other_bytes_have_no_order_among_partitions(
+    spark: "SparkSession", monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    records, types = KEYS[what]
+    raw = frame(spark, records)
+    several = plan(start=TWO, end={0: 9, 1: 9}, next=TWO)
+    assert "several partitions" in refused(planned(monkeypatch, raw, several, types=types))
+    one = planned(monkeypatch, raw, plan(), types=types)
+    assert refused(one) == "", "in one partition the offset tells"
+    forms = one.tables[str(NAME)].key_forms
+    assert forms == tuple(dict.fromkeys(forms))
+    assert len(forms) == 2
+    assert "compaction keeps both" in refused(
+        planned(monkeypatch, raw, plan(), types=types, compacted=True)
+    )
+
+
+def test_a_key_is_held_against_those_of_earlier_runs(
+    spark: "SparkSession", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = planned(monkeypatch, frame(spark, [RECORD]), plan()).tables[str(NAME)]
+    applied = first.model_copy(update={"base": 1, "start": TWO, "end": {0: 9, 1: 9}})
+    assert refused(planned(monkeypatch, frame(spark, [RECORD]), applied)) == ""
+    raw = frame(spark, [WIDER])
+    refusal = planned(monkeypatch, raw, applied)
+    assert "written in another way" in refused(refusal)
+    assert refusal.tables[str(NAME)].end == TWO, "it stays where it is"
+    removed = applied.model_copy(update={"base": 0})
+    assert refused(planned(monkeypatch, raw, removed)) == "", "a table that begins anew"
+
+
+def test_a_table_that_begins_anew_may_have_another_key(
+    spark: "SparkSession", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = planned(monkeypatch, frame(spark, [RECORD]), plan()).tables[str(NAME)]
+    other = Raw(b'{"v":"x"}', RECORD.value)
+    raw = frame(spark, [other])
+    applied = first.model_copy(update={"base": 1})
+    assert "key was changed: id → v" in refused(planned(monkeypatch, raw, applied))
+    found = planned(monkeypatch, raw, first).tables[str(NAME)]
+    assert [[one.name for one in schema.key] for schema in found.schemas] == [["v"]]
+    assert found.first_version == found.schema_version == found.schemas[-1].version
