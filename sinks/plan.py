@@ -43,7 +43,8 @@ class TablePlan(BaseModel):
     first offset above the cut, where the next plan goes on. ``snapshot`` is the position of the
     table's last snapshot in the log, ``shown`` that of the one that is applied. ``base`` is the
     number of the run whose commit must be the table's last (0: there is no table yet).
-    ``fresh_ms`` is when ``start`` was last known to be all of the log. ``claims_ms`` is the time of
+    ``fresh_ms`` is when ``start`` was last known to be all of the log (0: that says nothing, since
+    the topic was compacted too early). ``claims_ms`` is the time of
     the first record whose value is among the claims, where there is one. ``source`` is the captured
     table (empty: the name is its, too), ``first_version`` the schema version that the derived table
     was begun with. ``seen`` is how far the plan before has read: what is before it and not above

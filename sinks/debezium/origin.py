@@ -17,8 +17,8 @@ from cdc.records.state import Phase, Progress, TableState
 from cdc.records.topics import data_topic
 from cdc.settings import Settings
 from cdc.settings.lakehouse import Writer
-from sinks.batch import LogState, Report
-from sinks.debezium.late import remembered
+from sinks.batch import LogState, Offsets, Report
+from sinks.debezium.late import Topics, remembered
 from sinks.debezium.log import Found, TopicLog
 from sinks.debezium.options import reading_of, told_of
 from sinks.debezium.part import part
@@ -56,6 +56,7 @@ class DebeziumTopics:
         self._reading = reading_of(settings)
         self._told = {table: told_of(types) for table, types in settings.lakehouse.types.items()}
         self._topics: dict[str, Found] = {}
+        self._ends: Offsets = {}
         self._seen: dict[str, tuple[Seen, ...]] = {}
         self._log = TopicLog(settings.kafka)
 
@@ -73,6 +74,7 @@ class DebeziumTopics:
         found = self._log.described(names)
         self._topics = {str(name): found[topic] for name, topic in tables.items()}
         starts, ends = self._log.bounds(names)
+        self._ends = ends
         cluster = self._log.cluster()
         states = {str(name): _state(name, topic, found[topic]) for name, topic in tables.items()}
         return LogState(_progress(cluster), states, dict.fromkeys(states, ()), starts, ends)
@@ -80,7 +82,7 @@ class DebeziumTopics:
     def refused(
         self, before: Mapping[str, TablePlan], derived: Mapping[str, Derived], state: LogState
     ) -> dict[str, MillraceError]:
-        """Topics that forget too early, or aren't what they were; and what records can't tell."""
+        """Topics that aren't what they were; and what records can't tell."""
         found: dict[str, MillraceError] = {}
         for name, one in derived.items():
             error = self._refused(one, state.tables[one.source].topic, before.get(name))
@@ -91,7 +93,7 @@ class DebeziumTopics:
     def _refused(
         self, derived: Derived, topic: str, last: TablePlan | None
     ) -> MillraceError | None:
-        found, keep = self._topics[derived.source], self._settings.log.keep
+        found = self._topics[derived.source]
         if last is not None and last.base and last.topic_id != found.id:
             return _made_anew(topic)
         if last is not None and last.base and len(last.start) != found.partitions:
@@ -100,14 +102,6 @@ class DebeziumTopics:
                 "moved, and their events have no order any more",
                 where=f"topic {topic}",
                 remedy="have Debezium write to a new topic; then remove the Delta table",
-            )
-        if found.compacted_after is not None and found.compacted_after < keep:
-            return TopicMismatchError(
-                f"the topic is compacted, and promises every record for {found.compacted_after} "
-                f"only (min.compaction.lag.ms), where log.keep is {keep}: changes could be missed",
-                where=f"topic {topic}",
-                remedy=f"set its min.compaction.lag.ms to {int(keep.total_seconds() * 1000)}, or "
-                "cleanup.policy to delete; or lower log.keep, and merge as often",
             )
         if derived.wishes.incompatible == "new_column":
             return ConfigError(
@@ -147,18 +141,18 @@ class DebeziumTopics:
     ) -> LogState:
         """The same part of each topic; tables don't stand at one instant anyway."""
         del last
-        ends = part(tables.values(), records_max)
+        ends = part(tables.values(), _compacted(state), records_max)
         self._report(f"reading about {records_max:,} records only; later runs go on from there")
         return replace(state, ends={**state.ends, **ends})
 
     def remembered(
         self, state: LogState, tables: dict[str, TablePlan], checked: Checked
     ) -> Remembered:
-        """By where topics begin; compacted ones by what was required of them."""
+        """By where topics begin; compacted ones by what they promise."""
+        promised = {source: found.compacted_after for source, found in self._topics.items()}
+        topics = Topics(self._log, replace(state, ends=self._ends), promised)
         keep = self._settings.log.keep
-        return remembered(
-            self._log, state, tables, keep=keep, checked=checked, options=self._options
-        )
+        return remembered(topics, tables, keep=keep, checked=checked, options=self._options)
 
     def looked_at(
         self, tables: dict[str, TablePlan], derived: Mapping[str, Derived], state: LogState
@@ -178,7 +172,7 @@ class DebeziumTopics:
             self._reading,
             self._options.schema_of,
             self._types(),
-            {one.topic for one in state.tables.values() if one.cleanup == "compact"},
+            _compacted(state),
         )
         found = looked_at(spark, asked, pending)
         self._seen = found.seen
@@ -211,6 +205,10 @@ class DebeziumTopics:
         seen = self._seen.get(target.name)
         means = Means(self._settings.kafka, self._reading, self._options.schema_of, seen)
         return apply_topic(target, plan, means)
+
+
+def _compacted(state: LogState) -> set[str]:
+    return {table.topic for table in state.tables.values() if table.cleanup == "compact"}
 
 
 def _made_anew(topic: str) -> LogForgottenError:

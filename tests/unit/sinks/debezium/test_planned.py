@@ -1,49 +1,26 @@
 """A look at a topic's new records -> the table's plan, or why there is none."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
-from cdc.records.position import FIRST_EPOCH, Lsn, Position
-from cdc.records.schema import TableName
 from sinks.debezium.declared import declared
 from sinks.debezium.described import Reading
 from sinks.debezium.planned import Asked, Planned, looked_at
 from sinks.plan import TablePlan
 from tests.fixtures.debezium_topics import DEBEZIUM, Raw, frame, made_record
+from tests.unit.sinks.debezium.made_plans import NAME, TOPIC, table_plan
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 pytestmark = pytest.mark.spark
 
-NAME = TableName("public", "t")
-TOPIC = "p.public.t"
 ID, TEXT = {"type": "int32"}, {"type": "string"}
 RECORD = made_record({"id": (ID, 1), "v": (TEXT, "x")})
 WIDER = made_record({"id": ({"type": "int64"}, 1), "v": (TEXT, "x")})
 PLAIN = Raw(b'{"id":1}', RECORD.value)
 QUOTED = Raw(b'{"id":"1"}', RECORD.value)
-
-
-def plan(**more: Any) -> TablePlan:
-    """A table that has been applied up to the first record of its one partition."""
-    made = TablePlan(
-        topic=TOPIC,
-        start={0: 0},
-        end={0: 9},
-        next={0: 9},
-        after=None,
-        truncated=None,
-        snapshot=Position(FIRST_EPOCH, Lsn(0), 0),
-        shown=None,
-        schema_version=0,
-        base=0,
-        events=0,
-        fresh_ms=0,
-        source=str(NAME),
-    )
-    return made.model_copy(update=more)
 
 
 def planned(
@@ -79,22 +56,22 @@ def test_keys_of_other_bytes_have_no_order_among_partitions(
 ) -> None:
     records, types = KEYS[what]
     raw = frame(spark, records)
-    several = plan(start=TWO, end={0: 9, 1: 9}, next=TWO)
+    several = table_plan(start=TWO, end={0: 9, 1: 9}, next=TWO)
     assert "several partitions" in refused(planned(monkeypatch, raw, several, types=types))
-    one = planned(monkeypatch, raw, plan(), types=types)
+    one = planned(monkeypatch, raw, table_plan(), types=types)
     assert refused(one) == "", "in one partition the offset tells"
     forms = one.tables[str(NAME)].key_forms
     assert forms == tuple(dict.fromkeys(forms))
     assert len(forms) == 2
     assert "compaction keeps both" in refused(
-        planned(monkeypatch, raw, plan(), types=types, compacted=True)
+        planned(monkeypatch, raw, table_plan(), types=types, compacted=True)
     )
 
 
 def test_a_key_is_held_against_those_of_earlier_runs(
     spark: "SparkSession", monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first = planned(monkeypatch, frame(spark, [RECORD]), plan()).tables[str(NAME)]
+    first = planned(monkeypatch, frame(spark, [RECORD]), table_plan()).tables[str(NAME)]
     applied = first.model_copy(update={"base": 1, "start": TWO, "end": {0: 9, 1: 9}})
     assert refused(planned(monkeypatch, frame(spark, [RECORD]), applied)) == ""
     raw = frame(spark, [WIDER])
@@ -108,7 +85,7 @@ def test_a_key_is_held_against_those_of_earlier_runs(
 def test_a_table_that_begins_anew_may_have_another_key(
     spark: "SparkSession", monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first = planned(monkeypatch, frame(spark, [RECORD]), plan()).tables[str(NAME)]
+    first = planned(monkeypatch, frame(spark, [RECORD]), table_plan()).tables[str(NAME)]
     other = Raw(b'{"v":"x"}', RECORD.value)
     raw = frame(spark, [other])
     applied = first.model_copy(update={"base": 1})
