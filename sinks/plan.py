@@ -57,7 +57,8 @@ class TablePlan(BaseModel):
 
     Of a topic that a real Debezium wrote the plan has what no other record tells: which topic it is
     (``topic_id``), the ``schemas`` that it has had, the forms of its keys, and where its last
-    TRUNCATE ``emptied`` it: offset, LSN, and how many partitions there are.
+    TRUNCATE ``emptied`` it: offset, LSN, how many partitions there are, and when that was (µs since
+    1970).
     """
 
     model_config = ConfigDict(frozen=True)
@@ -89,7 +90,7 @@ class TablePlan(BaseModel):
     topic_id: str = ""
     schemas: tuple[TableSchema, ...] = ()
     key_forms: tuple[str, ...] = ()
-    emptied: tuple[int, int, int] | None = None
+    emptied: tuple[int, ...] | None = None
 
     @property
     def pending(self) -> bool:

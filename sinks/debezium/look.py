@@ -4,7 +4,8 @@ One job for all tables. A table with records that have no key is looked at once 
 TRUNCATEs.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from pyspark.errors import PySparkException
@@ -15,7 +16,13 @@ from cdc.records.position import Position
 from cdc.records.schema import Column, TableName, TableSchema
 from sinks.debezium.described import Described, Reading, describe
 from sinks.debezium.discovery import Seen, discover
-from sinks.debezium.truncate import Truncation, Truncations, truncations
+from sinks.debezium.truncate import (
+    Truncation,
+    Truncations,
+    last_of,
+    truncations,
+    went_back,
+)
 from sinks.delta.evolution import first_line
 from sinks.options import SchemaOf
 
@@ -29,13 +36,15 @@ class Topic:
     partitions: int
     told: Mapping[str, Column]
     before: TableSchema | None = None
+    emptied: Truncation | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Look:
     """What a run has found of a table; without a description there is nothing to apply.
 
-    ``ends`` are the places of all TRUNCATEs, with their times.
+    ``truncated`` is the last TRUNCATE of all, ``ends`` are the places of the new ones, with their
+    times. It ``went_back`` if by LSNs nobody can tell what was there before.
     """
 
     events: int = 0
@@ -43,6 +52,7 @@ class Look:
     truncated: Truncation | None = None
     ends: tuple[tuple[Position, int], ...] = ()
     seen: tuple[Seen, ...] = ()
+    went_back: bool = False
     error: MillraceError | None = None
 
 
@@ -70,10 +80,11 @@ def look(
     return found
 
 
-def _truncations(raw: DataFrame, described: Described, topic: Topic) -> Truncations:
+@contextmanager
+def _of_one_table(topic: Topic) -> Iterator[None]:
     """Avro that can't be decoded ends the job: of this table alone."""
     try:
-        return truncations(raw, described, topic.partitions)
+        yield
     except PySparkException as error:
         raise SinkError(
             f"its records can't be read: {first_line(error)}", where=f"table {topic.name}"
@@ -96,7 +107,13 @@ def _look(
     keyless = sum(one.events for one in seen if one.key_kind is None)
     emptied = Truncations(0, None)
     if keyless:
-        emptied = _truncations(read(topic.topic), described, topic)
+        with _of_one_table(topic):
+            emptied = truncations(read(topic.topic), described, topic.partitions)
     if topic.before is None and emptied.count == events:
         return Look(events)  # nobody knows yet whether the table has a key
-    return Look(events, described, emptied.last, emptied.ends, tuple(seen))
+    last = last_of(topic.emptied, emptied.last)
+    back = False
+    if last is not None and last.time_us and topic.partitions > 1:
+        with _of_one_table(topic):
+            back = went_back(read(topic.topic), described, last)
+    return Look(events, described, last, emptied.ends, tuple(seen), went_back=back)

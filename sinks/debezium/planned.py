@@ -13,7 +13,7 @@ from sinks.debezium.described import Reading
 from sinks.debezium.discovery import Seen
 from sinks.debezium.log import read_records
 from sinks.debezium.look import Look, Topic, look
-from sinks.debezium.truncate import last_of
+from sinks.debezium.truncate import Truncation
 from sinks.options import SchemaOf
 from sinks.plan import TablePlan
 
@@ -63,7 +63,11 @@ def looked_at(spark: "SparkSession", asked: Asked, tables: Mapping[str, TablePla
 
 
 def _is_same(one: TablePlan, other: TablePlan) -> bool:
-    return (one.start, one.end, _known(one)) == (other.start, other.end, _known(other))
+    return _asked(one) == _asked(other)
+
+
+def _asked(table: TablePlan) -> tuple[object, ...]:
+    return table.start, table.end, table.emptied, _known(table)
 
 
 def _known(table: TablePlan) -> tuple[TableSchema, ...]:
@@ -86,6 +90,7 @@ def _look(
             len(table.start),
             _types(table) | dict(asked.types.get(topic, {})),
             _known(table)[-1] if _known(table) else None,
+            Truncation(*table.emptied) if table.emptied is not None else None,
         )
         for topic, table in tables.items()
     ]
@@ -122,7 +127,7 @@ def _plan(
             "schema_version": schema.version,
             "first_version": table.first_version if table.base else schema.version,
             "key_forms": forms,
-            "emptied": last_of(table.emptied, found.truncated),
+            "emptied": found.truncated,
             "truncated": max((place for place, _ in found.ends), default=None),
             "ends": found.ends if table.kind == "history" else (),
         }
@@ -151,7 +156,17 @@ def _moved(table: TablePlan, forms: tuple[str, ...], is_compacted: bool) -> Mill
 
 
 def _unordered(table: TablePlan, found: Look) -> MillraceError | None:
-    """A history has to know where in each partition a TRUNCATE stands, which no record says."""
+    """A history has to know where in each partition a TRUNCATE stands, which no record says.
+
+    Rows as they are have to know what was there before it.
+    """
+    if table.kind == "current" and found.went_back:
+        return SinkError(
+            f"the source was restored, and the topic has {len(table.start)} partitions and a "
+            "TRUNCATE from before: by the LSNs, which have begun lower, new rows count as older",
+            where=f"topic {table.topic}",
+            remedy="have Debezium write the table to a new topic, and remove the Delta table",
+        )
     if table.kind != "history" or len(table.start) == 1 or not found.ends:
         return None
     return SinkError(

@@ -93,3 +93,34 @@ def test_a_table_that_begins_anew_may_have_another_key(
     found = planned(monkeypatch, raw, first).tables[str(NAME)]
     assert [[one.name for one in schema.key] for schema in found.schemas] == [["v"]]
     assert found.first_version == found.schema_version == found.schemas[-1].version
+
+
+def at(lsn: int, minute: int, key: int | None = 1) -> Raw:
+    """A row, or a TRUNCATE where there is no key, with its LSN and time."""
+    said = None if key is None else f'{{"id":{key}}}'.encode()
+    after, op = ("null", "t") if key is None else (f'{{"id":{key}}}', "c")
+    source = f'"schema":"public","table":"t","lsn":{lsn},"ts_ms":{minute * 60_000}'
+    return Raw(
+        said, f'{{"before":null,"after":{after},"op":"{op}","source":{{{source}}}}}'.encode()
+    )
+
+
+def test_a_truncate_says_nothing_about_a_source_that_was_restored(
+    spark: "SparkSession", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    types = {"id": "int"}
+    new = table_plan(start=TWO, end={0: 9, 1: 9}, next=TWO)
+    raw = frame(spark, [at(600, 1), at(700, 2, None)])
+    first = planned(monkeypatch, raw, new, types=types).tables[str(NAME)]
+    assert first.emptied == (1, 700, 2, 120_000_000)
+    applied = first.model_copy(update={"base": 1})
+    late = frame(spark, [at(650, 2), at(800, 4)])
+    found = planned(monkeypatch, late, applied, types=types)
+    assert found.tables[str(NAME)].emptied == first.emptied
+    for restored in (at(500, 9), at(500, 9, None)):
+        raw = frame(spark, [at(650, 2), restored])
+        refusal = planned(monkeypatch, raw, applied, types=types)
+        assert "the source was restored" in refused(refusal)
+        assert refusal.tables[str(NAME)].end == TWO
+    archive = applied.model_copy(update={"kind": "changes"})
+    assert refused(planned(monkeypatch, raw, archive, types=types)) == "", "it has every event"
