@@ -58,7 +58,7 @@ class TablePlan(BaseModel):
     Of a topic that a real Debezium wrote the plan has what no other record tells: which topic it is
     (``topic_id``), the ``schemas`` that it has had, the forms of its keys, and where its last
     TRUNCATE ``emptied`` it: offset, LSN, how many partitions there are, and when that was (µs since
-    1970).
+    1970). Of a table without a key it has the ``rows_of`` which snapshot are there: LSN and time.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -91,6 +91,7 @@ class TablePlan(BaseModel):
     schemas: tuple[TableSchema, ...] = ()
     key_forms: tuple[str, ...] = ()
     emptied: tuple[int, ...] | None = None
+    rows_of: tuple[int, int] | None = None
 
     @property
     def pending(self) -> bool:

@@ -16,6 +16,7 @@ from cdc.records.position import Position
 from cdc.records.schema import Column, TableName, TableSchema
 from sinks.debezium.described import Described, Reading, describe
 from sinks.debezium.discovery import Seen, discover
+from sinks.debezium.snapshots import Reads, Snapshot, reads
 from sinks.debezium.truncate import (
     Truncation,
     Truncations,
@@ -37,6 +38,7 @@ class Topic:
     told: Mapping[str, Column]
     before: TableSchema | None = None
     emptied: Truncation | None = None
+    snapshot: Snapshot | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +46,8 @@ class Look:
     """What a run has found of a table; without a description there is nothing to apply.
 
     ``truncated`` is the last TRUNCATE of all, ``ends`` are the places of the new ones, with their
-    times. It ``went_back`` if by LSNs nobody can tell what was there before.
+    times. It ``went_back`` if by LSNs nobody can tell what was there before. ``reads`` is of a
+    table without a key.
     """
 
     events: int = 0
@@ -53,6 +56,7 @@ class Look:
     ends: tuple[tuple[Position, int], ...] = ()
     seen: tuple[Seen, ...] = ()
     went_back: bool = False
+    reads: Reads = Reads()  # noqa: RUF009 (immutable)
     error: MillraceError | None = None
 
 
@@ -105,10 +109,13 @@ def _look(
     if described is None:
         return Look(events)
     keyless = sum(one.events for one in seen if one.key_kind is None)
-    emptied = Truncations(0, None)
+    emptied, rows = Truncations(0, None), Reads(topic.snapshot)
     if keyless:
         with _of_one_table(topic):
             emptied = truncations(read(topic.topic), described, topic.partitions)
+            if not described.keyed:
+                known = topic.snapshot, topic.before is None
+                rows = reads(read(topic.topic), described, topic.partitions, *known)
     if topic.before is None and emptied.count == events:
         return Look(events)  # nobody knows yet whether the table has a key
     last = last_of(topic.emptied, emptied.last)
@@ -116,4 +123,4 @@ def _look(
     if last is not None and last.time_us and topic.partitions > 1:
         with _of_one_table(topic):
             back = went_back(read(topic.topic), described, last)
-    return Look(events, described, last, emptied.ends, tuple(seen), went_back=back)
+    return Look(events, described, last, emptied.ends, tuple(seen), back, rows)

@@ -132,6 +132,7 @@ class DebeziumTopics:
                     "schema_version": known[-1].version if known else 0,
                     "key_forms": last.key_forms if last is not None else (),
                     "emptied": last.emptied if last is not None else None,
+                    "rows_of": last.rows_of if last is not None else None,
                 }
             )
         return {name: table for name, table in tables.items() if table.base or table.pending}

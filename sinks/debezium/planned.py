@@ -13,6 +13,7 @@ from sinks.debezium.described import Reading
 from sinks.debezium.discovery import Seen
 from sinks.debezium.log import read_records
 from sinks.debezium.look import Look, Topic, look
+from sinks.debezium.snapshots import Snapshot
 from sinks.debezium.truncate import Truncation
 from sinks.options import SchemaOf
 from sinks.plan import TablePlan
@@ -67,7 +68,12 @@ def _is_same(one: TablePlan, other: TablePlan) -> bool:
 
 
 def _asked(table: TablePlan) -> tuple[object, ...]:
-    return table.start, table.end, table.emptied, _known(table)
+    return table.start, table.end, table.emptied, _rows_of(table), _known(table)
+
+
+def _rows_of(table: TablePlan) -> Snapshot | None:
+    """The snapshot that a table without a key has rows of."""
+    return table.rows_of if table.base else None
 
 
 def _known(table: TablePlan) -> tuple[TableSchema, ...]:
@@ -91,6 +97,7 @@ def _look(
             _types(table) | dict(asked.types.get(topic, {})),
             _known(table)[-1] if _known(table) else None,
             Truncation(*table.emptied) if table.emptied is not None else None,
+            _rows_of(table),
         )
         for topic, table in tables.items()
     ]
@@ -128,6 +135,7 @@ def _plan(
             "first_version": table.first_version if table.base else schema.version,
             "key_forms": forms,
             "emptied": found.truncated,
+            "rows_of": found.reads.snapshot,
             "truncated": max((place for place, _ in found.ends), default=None),
             "ends": found.ends if table.kind == "history" else (),
         }
@@ -158,8 +166,16 @@ def _moved(table: TablePlan, forms: tuple[str, ...], is_compacted: bool) -> Mill
 def _unordered(table: TablePlan, found: Look) -> MillraceError | None:
     """A history has to know where in each partition a TRUNCATE stands, which no record says.
 
-    Rows as they are have to know what was there before it.
+    Rows as they are have to know what was there before it, and, without a key, before a snapshot.
     """
+    if table.kind == "current" and found.reads.again:
+        return SinkError(
+            "the table has no key, and a snapshot has read rows of it that are there already: "
+            "they can't be told from copies",
+            where=f"topic {table.topic}",
+            remedy="remove the topic and the Delta table, then have Debezium take one snapshot of "
+            "the table (a signal); with message.key.columns its rows have a key",
+        )
     if table.kind == "current" and found.went_back:
         return SinkError(
             f"the source was restored, and the topic has {len(table.start)} partitions and a "

@@ -97,6 +97,9 @@ def test_a_table_without_key_keeps_as_many_copies_as_the_source(lake: DebeziumLa
     good(lake.merge())
     assert lake.rows() == [("y", 2)]
     assert lake.merge().exit_code == ExitCode.NOTHING_TO_DO
+    lake.write([event("r", two, key=(), lsn=9)])
+    assert "a snapshot has read rows of it that are there already" in str(lake.merge().tables[0])
+    assert lake.rows() == [("y", 2)]
 
 
 def test_histories_and_archives_have_their_columns_of_the_events(lake: DebeziumLake) -> None:

@@ -95,10 +95,10 @@ def test_a_table_that_begins_anew_may_have_another_key(
     assert found.first_version == found.schema_version == found.schemas[-1].version
 
 
-def at(lsn: int, minute: int, key: int | None = 1) -> Raw:
+def at(lsn: int, minute: int, key: int | None = 1, op: str = "c", *, keyed: bool = True) -> Raw:
     """A row, or a TRUNCATE where there is no key, with its LSN and time."""
-    said = None if key is None else f'{{"id":{key}}}'.encode()
-    after, op = ("null", "t") if key is None else (f'{{"id":{key}}}', "c")
+    said = None if key is None or not keyed else f'{{"id":{key}}}'.encode()
+    after, op = ("null", "t") if key is None else (f'{{"id":{key}}}', op)
     source = f'"schema":"public","table":"t","lsn":{lsn},"ts_ms":{minute * 60_000}'
     return Raw(
         said, f'{{"before":null,"after":{after},"op":"{op}","source":{{{source}}}}}'.encode()
@@ -124,3 +124,33 @@ def test_a_truncate_says_nothing_about_a_source_that_was_restored(
         assert refusal.tables[str(NAME)].end == TWO
     archive = applied.model_copy(update={"kind": "changes"})
     assert refused(planned(monkeypatch, raw, archive, types=types)) == "", "it has every event"
+
+
+def read(lsn: int, minute: int) -> Raw:
+    return at(lsn, minute, 1, "r", keyed=False)
+
+
+CHANGE = at(30, 3, keyed=False)
+TWICE = {
+    "one snapshot": ([read(20, 2), read(20, 2), CHANGE], [CHANGE], ""),
+    "one that runs read in parts": ([read(20, 2)], [read(20, 2), CHANGE], ""),
+    "one that began anew": ([read(20, 2), read(21, 3)], [], "read rows"),
+    "one behind a change": ([CHANGE, read(40, 4)], [], "read rows"),
+    "a second one": ([read(20, 2)], [read(40, 4)], "read rows"),
+    "one of a table that began with changes": ([CHANGE], [read(40, 4)], "read rows"),
+}
+
+
+@pytest.mark.parametrize("what", TWICE)
+def test_rows_without_a_key_are_read_once(
+    spark: "SparkSession", monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    first, second, refusal = TWICE[what]
+    types = {"id": "int"}
+    found = planned(monkeypatch, frame(spark, first), table_plan(), types=types)
+    if second:
+        assert refused(found) == ""
+        applied = found.tables[str(NAME)].model_copy(update={"base": 1})
+        found = planned(monkeypatch, frame(spark, second), applied, types=types)
+    assert bool(refusal) == bool(refused(found))
+    assert refusal in refused(found)
