@@ -16,6 +16,7 @@ from sinks.debezium.described import Described, Reading, describe
 from sinks.debezium.discovery import Seen, discover
 from sinks.debezium.log import read_records
 from sinks.debezium.parse import parse, parse_events, parse_images
+from sinks.debezium.repeated import unrepeated
 from sinks.debezium.truncate import Truncation
 from sinks.delta.apply import require_fitting
 from sinks.delta.bag import merge_bag, write_new_bag
@@ -86,6 +87,9 @@ def _write(
         return _add(target, raw, topic, columns, table)
     if table.kind == "history":
         changes = parse(raw, topic, columns, timed=True)
+        if not table.ends:  # behind a TRUNCATE that is repeated, rows are, too
+            there = target.spark.read.format("delta").load(target.path) if table.base else None
+            changes = unrepeated(changes, columns, there)
         if not table.base:
             return write_new_history(target, changes, columns, table)
         return merge_history(target, changes, columns, table, None)
