@@ -85,15 +85,15 @@ class DebeziumTopics:
         """Topics that aren't what they were; and what records can't tell."""
         found: dict[str, MillraceError] = {}
         for name, one in derived.items():
-            error = self._refused(one, state.tables[one.source].topic, before.get(name))
+            error = self._refused(one, state, before.get(name))
             if error is not None:
                 found[name] = error
         return found
 
     def _refused(
-        self, derived: Derived, topic: str, last: TablePlan | None
+        self, derived: Derived, state: LogState, last: TablePlan | None
     ) -> MillraceError | None:
-        found = self._topics[derived.source]
+        topic, found = state.tables[derived.source].topic, self._topics[derived.source]
         if last is not None and last.base and last.topic_id != found.id:
             return _made_anew(topic)
         if last is not None and last.base and len(last.start) != found.partitions:
@@ -103,6 +103,8 @@ class DebeziumTopics:
                 where=f"topic {topic}",
                 remedy="have Debezium write to a new topic; then remove the Delta table",
             )
+        if last is not None and _ends_before(state, topic, last.start):
+            return _shortened(topic)
         if derived.wishes.incompatible == "new_column":
             return ConfigError(
                 "incompatible = new_column needs schema versions, which such records don't have",
@@ -195,13 +197,15 @@ class DebeziumTopics:
         self, target: "DeltaTarget", plan: Plan, state: LogState, archive: str | None
     ) -> "Rows":
         """By the schemas that the plan has, and the records' own."""
-        del state, archive
+        del archive
         from sinks.debezium.apply import Means, apply_topic
 
         table = plan.tables[target.name]
         found = self._topics.get(table.source)
         if found is None or found.id != table.topic_id:  # since a run that was killed has planned
             raise _made_anew(table.topic)
+        if _ends_before(state, table.topic, table.end):
+            raise _shortened(table.topic)
         tune(target.spark, table.events, target.size_bytes())
         seen = self._seen.get(target.name)
         means = Means(self._settings.kafka, self._reading, self._options.schema_of, seen)
@@ -217,6 +221,19 @@ def _made_anew(topic: str) -> LogForgottenError:
         "the topic was made anew: it isn't the one that was applied so far",
         where=f"topic {topic}",
         remedy="remove the Delta table: the next run begins with the new topic",
+    )
+
+
+def _ends_before(state: LogState, topic: str, offsets: Mapping[int, int]) -> bool:
+    return any(state.ends[topic][number] < offset for number, offset in offsets.items())
+
+
+def _shortened(topic: str) -> LogForgottenError:
+    return LogForgottenError(
+        "the topic ends before what was read of it: the brokers have lost records",
+        where=f"topic {topic}",
+        remedy="have Debezium take a snapshot of the table once more (a signal), and remove the "
+        "Delta table: the next run begins with what the topic has",
     )
 
 
