@@ -30,7 +30,7 @@ _VARIABLE_SCALE: Final = Schema(
 TYPE_OF_NAME: Final = {
     DECIMAL: "numeric",
     VARIABLE: "numeric",
-    BITS: "bytea",
+    BITS: "bits",
     DURATION: "int8",
     f"{_DATA}Json": "json",
     f"{_DATA}Uuid": "uuid",
@@ -82,7 +82,7 @@ def column_of(name: str, schema: Schema, known: Column | None, key: int | None) 
     What was told counts where the schema leaves it open, and says the same otherwise.
     """
     if known is not None and _agree(schema, known):
-        return known.model_copy(update={"key": key, "optional": key is None})
+        return _as_long(schema, known).model_copy(update={"key": key, "optional": key is None})
     array = is_array(schema)
     element = schema.of_items() if array else schema
     type_ = TYPE_OF_NAME.get(element.name or "") or _TYPE_OF_TYPE.get(element.type, "json")
@@ -100,6 +100,14 @@ def column_of(name: str, schema: Schema, known: Column | None, key: int | None) 
         key=key,
         labels=_labels(element),
     )
+
+
+def _as_long(schema: Schema, known: Column) -> Column:
+    """The column with as many bits as the schema says, which may be others than were told."""
+    length = (schema.parameters or {}).get("length")
+    if schema.name != BITS or length is None or int(length) == known.modifier:
+        return known
+    return known.model_copy(update={"modifier": int(length), "declared": f"bit({length})"})
 
 
 def is_array(schema: Schema) -> bool:
@@ -266,6 +274,7 @@ _FORMS: Final[dict[str, Callable[[Column, ValueModes], Schema]]] = {
     "money": _numeric,
     "bytea": _binary,
     "bit": _bits,
+    "bits": _of(Type.BYTES, BITS),
     "varbit": _bits,
     "date": _date,
     "time": _time,
