@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
-from cdc.errors import MillraceError, SinkError
+from cdc.errors import MillraceError, SinkError, SinkUnreachableError
 from cdc.records.position import Position
 from cdc.records.schema import Column, TableName, TableSchema
 from sinks.debezium.described import Described, Reading, describe
@@ -71,22 +71,33 @@ def look(
 
     What is wrong with a table is in its look, and holds up no other.
     """
-    seen: dict[str, list[Seen]] = {}
-    for one in discover(raw):
-        seen.setdefault(one.topic, []).append(one)
+    together = _discovered(raw)
     found: dict[TableName, Look] = {}
     for topic in topics:
-        new = seen.get(topic.topic, [])
+        new: list[Seen] = []
         try:
+            with _of_one_table(topic):
+                seen = discover(read(topic.topic)) if together is None else together
+            new = [one for one in seen if one.topic == topic.topic]
             found[topic.name] = _look(topic, new, read, reading, schema_of)
         except MillraceError as error:
             found[topic.name] = Look(sum(one.events for one in new), error=error)
     return found
 
 
+def _discovered(raw: DataFrame) -> list[Seen] | None:
+    """What all topics have; None where one of them can't be read, and has to be found."""
+    try:
+        return discover(raw)
+    except PySparkException as error:
+        if "TimeoutException" not in str(error):
+            return None
+        raise SinkUnreachableError(f"Kafka failed: {first_line(error)}") from None
+
+
 @contextmanager
 def _of_one_table(topic: Topic) -> Iterator[None]:
-    """Avro that can't be decoded ends the job: of this table alone."""
+    """What can't be read, or decoded, ends the job: of this table alone."""
     try:
         yield
     except PySparkException as error:

@@ -10,7 +10,13 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from cdc.errors import ConfigError, LogForgottenError, MillraceError, TopicMismatchError
+from cdc.errors import (
+    ConfigError,
+    LogError,
+    LogForgottenError,
+    MillraceError,
+    TopicMismatchError,
+)
 from cdc.records.position import FIRST_EPOCH, Lsn, Position
 from cdc.records.schema import Column, TableName
 from cdc.records.state import Phase, Progress, TableState
@@ -19,7 +25,7 @@ from cdc.settings import Settings
 from cdc.settings.lakehouse import Writer
 from sinks.batch import LogState, Offsets, Report
 from sinks.debezium.late import Topics, remembered
-from sinks.debezium.log import Found, TopicLog
+from sinks.debezium.log import UNKNOWN, Found, TopicLog
 from sinks.debezium.options import reading_of, told_of
 from sinks.debezium.part import part
 from sinks.delta.late import Remembered
@@ -56,6 +62,7 @@ class DebeziumTopics:
         self._reading = reading_of(settings)
         self._told = {table: told_of(types) for table, types in settings.lakehouse.types.items()}
         self._topics: dict[str, Found] = {}
+        self._failed: dict[str, LogError] = {}
         self._ends: Offsets = {}
         self._seen: dict[str, tuple[Seen, ...]] = {}
         self._log = TopicLog(settings.kafka)
@@ -70,14 +77,20 @@ class DebeziumTopics:
         tables = self._log.tables(capture.topic_prefix, capture.captures)
         if not tables:
             return None
-        names = list(tables.values())
-        found = self._log.described(names)
-        self._topics = {str(name): found[topic] for name, topic in tables.items()}
-        starts, ends = self._log.bounds(names)
-        self._ends = ends
+        failed: dict[str, LogError] = {}
+        found = self._log.described(list(tables.values()), failed)
+        starts, self._ends = self._log.bounds(found, failed)
+        if len(failed) == len(tables):
+            raise next(iter(failed.values()))
+        names = {topic: str(name) for name, topic in tables.items()}
+        self._failed = {names[topic]: error for topic, error in failed.items()}
+        self._topics = {names[topic]: one for topic, one in found.items() if topic not in failed}
         cluster = self._log.cluster()
-        states = {str(name): _state(name, topic, found[topic]) for name, topic in tables.items()}
-        return LogState(_progress(cluster), states, dict.fromkeys(states, ()), starts, ends)
+        states = {
+            str(name): _state(name, topic, found.get(topic, UNKNOWN))
+            for name, topic in tables.items()
+        }
+        return LogState(_progress(cluster), states, dict.fromkeys(states, ()), starts, self._ends)
 
     def refused(
         self, before: Mapping[str, TablePlan], derived: Mapping[str, Derived], state: LogState
@@ -93,6 +106,8 @@ class DebeziumTopics:
     def _refused(
         self, derived: Derived, state: LogState, last: TablePlan | None
     ) -> MillraceError | None:
+        if derived.source in self._failed:
+            return self._failed[derived.source]
         topic, found = state.tables[derived.source].topic, self._topics[derived.source]
         if last is not None and last.base and last.topic_id != found.id:
             return _made_anew(topic)
@@ -155,7 +170,10 @@ class DebeziumTopics:
         promised = {source: found.compacted_after for source, found in self._topics.items()}
         topics = Topics(self._log, replace(state, ends=self._ends), promised)
         keep = self._settings.log.keep
-        return remembered(topics, tables, keep=keep, checked=checked, options=self._options)
+        told = {name: one for name, one in tables.items() if one.source not in self._failed}
+        found = remembered(topics, told, keep=keep, checked=checked, options=self._options)
+        untold = {name: one for name, one in tables.items() if one.source in self._failed}
+        return replace(found, tables={**untold, **found.tables})
 
     def looked_at(
         self, tables: dict[str, TablePlan], derived: Mapping[str, Derived], state: LogState
@@ -201,6 +219,8 @@ class DebeziumTopics:
         from sinks.debezium.apply import Means, apply_topic
 
         table = plan.tables[target.name]
+        if table.source in self._failed:
+            raise self._failed[table.source]
         found = self._topics.get(table.source)
         if found is None or found.id != table.topic_id:  # since a run that was killed has planned
             raise _made_anew(table.topic)

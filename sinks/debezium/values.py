@@ -45,6 +45,23 @@ def typed(
     return _or_refused(values, column, value, unfit_is_null)
 
 
+def untold(
+    column: Column, schema: Schema, carrier: Carrier, value: SparkColumn, modes: ValueModes
+) -> SparkColumn:
+    """The typed value of a member that is masked, so that no message may have it."""
+    made = typed(column, schema, carrier, value, modes, unfit_is_null=True)
+    lost = value.isNotNull() & made.isNull()
+    if is_array(schema):
+        lost |= _nulls(made) > _nulls(carrier.elements(value))
+    kind = spark_type(column)
+    message = f"column {column.name} ({column.declared}), which is masked, has a value that isn't"
+    return F.coalesce(refuse(lost, F.lit(f"{message} {kind} in the lakehouse"), kind), made)
+
+
+def _nulls(elements: SparkColumn) -> SparkColumn:
+    return F.size(F.filter(elements, lambda one: one.isNull()))
+
+
 def _one(
     column: Column,
     schema: Schema,

@@ -187,8 +187,14 @@ def test_json_without_schemas_needs_to_be_told() -> None:
 
 @pytest.mark.parametrize("text", ["1", "no JSON", '"text"'])
 def test_a_plain_key_is_an_object(text: str) -> None:
-    with pytest.raises(SinkError, match="isn't a JSON object"):
+    with pytest.raises(SinkError, match="isn't a JSON object") as error:
         made(seen(1, key_text=text), told=TOLD)
+    assert text not in str(error.value)
+
+
+def test_a_schema_that_nobody_writes_is_told() -> None:
+    with pytest.raises(SinkError, match="isn't one of Kafka Connect's"):
+        made(seen(1, envelope(ID, ("v", "array")), key(ID)))
 
 
 def test_avro_needs_a_registry() -> None:

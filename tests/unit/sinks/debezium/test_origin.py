@@ -1,12 +1,11 @@
 """What topics of several tables say -> which tables can be applied, and why others can't."""
 
-from datetime import timedelta
 from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
 
-from cdc.errors import LogForgottenError
+from cdc.errors import LogAccessError, LogError, LogForgottenError
 from cdc.records.schema import TableName
 from cdc.settings import Settings
 from sinks.batch import Offsets
@@ -18,22 +17,26 @@ from sinks.plan import Wanted
 from tests.unit.sinks.debezium.made_plans import table_plan
 
 T, U = TableName("public", "t"), TableName("public", "u")
+HIDDEN = TableName("public", "v")
 TOPICS = {name: f"p.{name}" for name in (T, U)}
 
 
 class MadeLog:
-    """Two topics, the first of which ends at offset 5."""
+    """Topics, the first of which ends at offset 5, and one that nobody may look at."""
 
-    def __init__(self, _kafka: dict[str, str]) -> None:
-        self.kept: timedelta | None = None
+    def __init__(self, _kafka: dict[str, str]) -> None: ...
 
     def tables(self, _prefix: str, _captures: Any) -> dict[TableName, str]:
-        return TOPICS
+        return {**TOPICS, HIDDEN: "p.public.v"}
 
-    def described(self, topics: list[str]) -> dict[str, Found]:
-        return {topic: Found("id", 1, None) for topic in topics}
+    def described(self, topics: list[str], failed: dict[str, LogError]) -> dict[str, Found]:
+        failed["p.public.v"] = LogAccessError("hidden")
+        return {topic: Found("id", 1, None) for topic in topics if topic != "p.public.v"}
 
-    def bounds(self, _topics: list[str]) -> tuple[Offsets, Offsets]:
+    def bounds(
+        self, found: dict[str, Found], _failed: dict[str, LogError]
+    ) -> tuple[Offsets, Offsets]:
+        assert set(found) == set(TOPICS.values())
         return (
             {topic: {0: 0} for topic in TOPICS.values()},
             {TOPICS[T]: {0: 5}, TOPICS[U]: {0: 9}},
@@ -62,7 +65,7 @@ def origin(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> DebeziumTopics:
     return DebeziumTopics(settings, no_session, print, RunOptions())
 
 
-def test_a_topic_that_lost_records_stops_its_own_table(
+def test_a_topic_that_lost_records_or_is_hidden_stops_its_own_table(
     origin: DebeziumTopics, tmp_path: Path
 ) -> None:
     state = origin.state()
@@ -76,7 +79,10 @@ def test_a_topic_that_lost_records_stops_its_own_table(
     lakehouse = origin._settings.lakehouse
     assert lakehouse is not None
     refused = origin.refused(before, derived_tables(lakehouse, state.tables), state)
-    assert [(name, type(error)) for name, error in refused.items()] == [(str(T), LogForgottenError)]
+    assert {name: type(error) for name, error in refused.items()} == {
+        str(T): LogForgottenError,
+        str(HIDDEN): LogAccessError,
+    }
     tables = origin.proposed(before, state, {str(U): Wanted(str(U))})
     assert [(name, one.end, one.waits) for name, one in sorted(tables.items())] == [
         (str(T), {0: 7}, True),

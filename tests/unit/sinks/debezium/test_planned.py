@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING
 
 import pytest
+from pyspark.sql import functions as F  # noqa: N812 (as everybody calls it)
 
 from sinks.debezium.declared import declared
 from sinks.debezium.described import Reading
@@ -93,6 +94,23 @@ def test_a_table_that_begins_anew_may_have_another_key(
     found = planned(monkeypatch, raw, first).tables[str(NAME)]
     assert [[one.name for one in schema.key] for schema in found.schemas] == [["v"]]
     assert found.first_version == found.schema_version == found.schemas[-1].version
+
+
+def test_records_of_one_table_that_cannot_be_read_hold_up_no_other(
+    spark: "SparkSession", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = "p.public.u"
+    good = frame(spark, [RECORD])
+    broken = good.withColumn("value", F.raise_error(F.lit("not to be read")).cast("binary"))
+    monkeypatch.setattr(
+        "sinks.debezium.planned.read_records",
+        lambda _spark, _kafka, start, _end: broken if other in start else good,
+    )
+    tables = {str(NAME): table_plan(), "public.u": table_plan(topic=other, source="public.u")}
+    found = looked_at(spark, Asked({}, Reading(DEBEZIUM), None, {}, ()), tables)
+    assert [*found.tables] == [str(NAME)]
+    assert [*found.refused] == ["public.u"]
+    assert "its records can't be read" in str(found.refused["public.u"])
 
 
 def at(lsn: int, minute: int, key: int | None = 1, op: str = "c", *, keyed: bool = True) -> Raw:
