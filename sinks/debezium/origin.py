@@ -118,7 +118,7 @@ class DebeziumTopics:
                 where=f"topic {topic}",
                 remedy="have Debezium write to a new topic; then remove the Delta table",
             )
-        if last is not None and _ends_before(state, topic, last.start):
+        if last is not None and _falls_short(self._ends[topic], last.start):
             return _shortened(topic)
         if derived.wishes.incompatible == "new_column":
             return ConfigError(
@@ -215,7 +215,7 @@ class DebeziumTopics:
         self, target: "DeltaTarget", plan: Plan, state: LogState, archive: str | None
     ) -> "Rows":
         """By the schemas that the plan has, and the records' own."""
-        del archive
+        del state, archive
         from sinks.debezium.apply import Means, apply_topic
 
         table = plan.tables[target.name]
@@ -224,7 +224,7 @@ class DebeziumTopics:
         found = self._topics.get(table.source)
         if found is None or found.id != table.topic_id:  # since a run that was killed has planned
             raise _made_anew(table.topic)
-        if _ends_before(state, table.topic, table.end):
+        if _falls_short(self._ends[table.topic], table.end):
             raise _shortened(table.topic)
         tune(target.spark, table.events, target.size_bytes())
         seen = self._seen.get(target.name)
@@ -244,8 +244,8 @@ def _made_anew(topic: str) -> LogForgottenError:
     )
 
 
-def _ends_before(state: LogState, topic: str, offsets: Mapping[int, int]) -> bool:
-    return any(state.ends[topic][number] < offset for number, offset in offsets.items())
+def _falls_short(ends: Mapping[int, int], offsets: Mapping[int, int]) -> bool:
+    return any(ends[number] < offset for number, offset in offsets.items())
 
 
 def _shortened(topic: str) -> LogForgottenError:
