@@ -58,7 +58,8 @@ class TablePlan(BaseModel):
     Of a topic that a real Debezium wrote the plan has what no other record tells: which topic it is
     (``topic_id``), the ``schemas`` that it has had, the forms of its keys, and where its last
     TRUNCATE ``emptied`` it: offset, LSN, how many partitions there are, and when that was (µs since
-    1970). Of a table without a key it has the ``rows_of`` which snapshot are there: LSN and time.
+    1970). Of a table without a key it has the ``rows_of`` which snapshot are there: LSN and time;
+    and which events (LSN, time, how many) it ``reached`` as the last ones, and began ``behind``.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -92,6 +93,8 @@ class TablePlan(BaseModel):
     key_forms: tuple[str, ...] = ()
     emptied: tuple[int, ...] | None = None
     rows_of: tuple[int, int] | None = None
+    behind: tuple[int, int, int] | None = None
+    reached: tuple[int, int, int] | None = None
 
     @property
     def pending(self) -> bool:
@@ -235,6 +238,7 @@ def goes_on(plan: Plan, outcome: Outcome) -> dict[str, TablePlan]:
                 "events": 0,
                 "truncated": None,
                 "ends": (),
+                "reached": table.behind,
             }
             if name in outcome.failed
             else {
@@ -246,6 +250,7 @@ def goes_on(plan: Plan, outcome: Outcome) -> dict[str, TablePlan]:
                 "events": 0,
                 "truncated": None,
                 "seen": table.end,
+                "behind": table.reached,
                 "gapped": table.gapped or table.gap is not None,
                 **_DONE,
             }

@@ -16,7 +16,9 @@ from sinks.debezium.described import Described, Reading, describe
 from sinks.debezium.discovery import Seen, discover
 from sinks.debezium.log import read_records
 from sinks.debezium.parse import parse, parse_events, parse_images
+from sinks.debezium.planned import behind
 from sinks.debezium.repeated import unrepeated
+from sinks.debezium.spliced import spliced
 from sinks.debezium.truncate import Truncation
 from sinks.delta.apply import require_fitting
 from sinks.delta.bag import merge_bag, write_new_bag
@@ -96,6 +98,8 @@ def _write(
     emptied = Truncation(*table.emptied) if table.emptied is not None else None
     if columns.keys:
         return _write_rows(target, parse(raw, topic, columns), columns, table, emptied)
+    if len(table.start) == 1:
+        raw = spliced(raw, topic, behind(table))
     return _write_bag(target, parse_images(raw, topic, columns), columns, table, emptied)
 
 

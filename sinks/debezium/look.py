@@ -17,6 +17,7 @@ from cdc.records.schema import Column, TableName, TableSchema
 from sinks.debezium.described import Described, Reading, describe
 from sinks.debezium.discovery import Seen, discover
 from sinks.debezium.snapshots import Reads, Snapshot, reads
+from sinks.debezium.spliced import Reached, reached, spliced
 from sinks.debezium.truncate import (
     Truncation,
     Truncations,
@@ -39,6 +40,7 @@ class Topic:
     before: TableSchema | None = None
     emptied: Truncation | None = None
     snapshot: Snapshot | None = None
+    behind: Reached | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +48,8 @@ class Look:
     """What a run has found of a table; without a description there is nothing to apply.
 
     ``truncated`` is the last TRUNCATE of all, ``ends`` are the places of the new ones, with their
-    times. It ``went_back`` if by LSNs nobody can tell what was there before. ``reads`` is of a
-    table without a key.
+    times. It ``went_back`` if by LSNs nobody can tell what was there before. ``reads``
+    and ``reached`` are of a table without a key.
     """
 
     events: int = 0
@@ -57,6 +59,7 @@ class Look:
     seen: tuple[Seen, ...] = ()
     went_back: bool = False
     reads: Reads = Reads()  # noqa: RUF009 (immutable)
+    reached: Reached | None = None
     error: MillraceError | None = None
 
 
@@ -120,13 +123,17 @@ def _look(
     if described is None:
         return Look(events)
     keyless = sum(one.events for one in seen if one.key_kind is None)
-    emptied, rows = Truncations(0, None), Reads(topic.snapshot)
+    emptied, rows, last_run = Truncations(0, None), Reads(topic.snapshot), topic.behind
     if keyless:
         with _of_one_table(topic):
-            emptied = truncations(read(topic.topic), described, topic.partitions)
+            raw = read(topic.topic)
             if not described.keyed:
                 known = topic.snapshot, topic.before is None
-                rows = reads(read(topic.topic), described, topic.partitions, *known)
+                rows = reads(raw, described, topic.partitions, *known)
+                if topic.partitions == 1:
+                    last_run = reached(raw, described, topic.behind)
+                    raw = spliced(raw, described, topic.behind)
+            emptied = truncations(raw, described, topic.partitions)
     if topic.before is None and emptied.count == events:
         return Look(events)  # nobody knows yet whether the table has a key
     last = last_of(topic.emptied, emptied.last)
@@ -134,4 +141,4 @@ def _look(
     if last is not None and last.time_us and topic.partitions > 1:
         with _of_one_table(topic):
             back = went_back(read(topic.topic), described, last)
-    return Look(events, described, last, emptied.ends, tuple(seen), back, rows)
+    return Look(events, described, last, emptied.ends, tuple(seen), back, rows, last_run)

@@ -150,6 +150,8 @@ class DebeziumTopics:
                     "key_forms": last.key_forms if last is not None else (),
                     "emptied": last.emptied if last is not None else None,
                     "rows_of": last.rows_of if last is not None else None,
+                    "behind": last.behind if last is not None else None,
+                    "reached": last.behind if last is not None else None,
                 }
             )
         return {name: table for name, table in tables.items() if table.base or table.pending}

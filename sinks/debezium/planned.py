@@ -14,6 +14,7 @@ from sinks.debezium.discovery import Seen
 from sinks.debezium.log import read_records
 from sinks.debezium.look import Look, Topic, look
 from sinks.debezium.snapshots import Snapshot
+from sinks.debezium.spliced import Reached
 from sinks.debezium.truncate import Truncation
 from sinks.options import SchemaOf
 from sinks.plan import TablePlan
@@ -68,7 +69,12 @@ def _is_same(one: TablePlan, other: TablePlan) -> bool:
 
 
 def _asked(table: TablePlan) -> tuple[object, ...]:
-    return table.start, table.end, table.emptied, _rows_of(table), _known(table)
+    return table.start, table.end, table.emptied, _rows_of(table), behind(table), _known(table)
+
+
+def behind(table: TablePlan) -> Reached | None:
+    """The events, of a table without a key, that were read last."""
+    return Reached(*table.behind) if table.base and table.behind is not None else None
 
 
 def _rows_of(table: TablePlan) -> Snapshot | None:
@@ -98,6 +104,7 @@ def _look(
             _known(table)[-1] if _known(table) else None,
             Truncation(*table.emptied) if table.emptied is not None else None,
             _rows_of(table),
+            behind(table),
         )
         for topic, table in tables.items()
     ]
@@ -136,6 +143,7 @@ def _plan(
             "key_forms": forms,
             "emptied": found.truncated,
             "rows_of": found.reads.snapshot,
+            "reached": found.reached,
             "truncated": max((place for place, _ in found.ends), default=None),
             "ends": found.ends if table.kind == "history" else (),
         }

@@ -90,9 +90,14 @@ def test_a_table_without_key_keeps_as_many_copies_as_the_source(lake: DebeziumLa
     one, two = {"a": "x", "n": 1}, {"a": "y", "n": 2}
     lake.write([event("r", row, key=()) for row in (one, one, one, two)])
     good(lake.merge())
-    lake.write([event("d", None, one, key=()), event("u", {"a": UNCHANGED, "n": 3}, two, key=())])
+    gone = event("d", None, one, key=(), lsn=4)
+    changed = event("u", {"a": UNCHANGED, "n": 3}, two, key=(), lsn=5)
+    lake.write([gone, changed])
     good(lake.merge())
     assert lake.rows() == [("x", 1), ("x", 1), ("y", 3)]
+    lake.write([gone, changed, event("c", one, key=(), lsn=6)])  # by a connector that had crashed
+    good(lake.merge())
+    assert lake.rows() == [("x", 1), ("x", 1), ("x", 1), ("y", 3)]
     lake.write([event("t", None, lsn=7), event("c", two, key=(), lsn=8)])
     good(lake.merge())
     assert lake.rows() == [("y", 2)]
