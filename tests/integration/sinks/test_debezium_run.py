@@ -115,6 +115,7 @@ def test_histories_and_archives_have_their_columns_of_the_events(lake: DebeziumL
     events = [
         event("u", {"id": 1, "v": UNCHANGED, "n": 2}, lsn=6),
         event("c", {"id": 2, "v": "b", "n": 1}, lsn=7),
+        event("u", {"id": 2, "v": "b", "n": 2}, lsn=8),
         event("d", None, {"id": 1, "v": None, "n": None}, lsn=8),
         tombstone(id=1),
     ]
@@ -129,7 +130,8 @@ def test_histories_and_archives_have_their_columns_of_the_events(lake: DebeziumL
     assert sorted(tuple(row) for row in history.collect()) == [
         (1, "a", 1, 5, 6, False),
         (1, "a", 2, 6, 8, False),
-        (2, "b", 1, 7, 9, False),
+        (2, "b", 1, 7, 8, False),
+        (2, "b", 2, 8, 9, False),
         (3, "c", 1, 10, None, True),
     ]
     changes = lake.table("public.t_changes").orderBy("_millrace_offset")
@@ -138,12 +140,12 @@ def test_histories_and_archives_have_their_columns_of_the_events(lake: DebeziumL
         for row in changes.collect()
     ] == [
         ("r", 1, 1, []),
-        *([("u", 1, 2, ["v"]), ("c", 2, 1, []), ("d", 1, None, [])] * 2),
+        *([("u", 1, 2, ["v"]), ("c", 2, 1, []), ("u", 2, 2, []), ("d", 1, None, [])] * 2),
         ("t", None, None, []),
         ("c", 3, 1, []),
     ]
     records = [row["_millrace_value"] for row in changes.collect()]
-    assert b'"op":"t"' in records[7]
+    assert b'"op":"t"' in records[9]
     assert lake.merge().exit_code == ExitCode.NOTHING_TO_DO
 
 
