@@ -31,6 +31,7 @@ from sinks.delta.table import DeltaTarget
 from sinks.names import ABSENT, DELETE, DELETED, FILLED, OP, POSITION, RAW_VALUE, quoted
 from sinks.options import SchemaOf
 from sinks.plan import Plan, TablePlan
+from sinks.records import let_go
 from sinks.shape import Shape, shape
 
 _NAMES = "array<string>"
@@ -98,9 +99,13 @@ def _write(
     emptied = Truncation(*table.emptied) if table.emptied is not None else None
     if columns.keys:
         return _write_rows(target, parse(raw, topic, columns), columns, table, emptied)
-    if len(table.start) == 1:
-        raw = spliced(raw, topic, behind(table))
-    return _write_bag(target, parse_images(raw, topic, columns), columns, table, emptied)
+    if len(table.start) > 1:
+        return _write_bag(target, parse_images(raw, topic, columns), columns, table, emptied)
+    events = spliced(raw, topic, behind(table)).localCheckpoint(eager=False)
+    try:
+        return _write_bag(target, parse_images(events, topic, columns), columns, table, emptied)
+    finally:
+        let_go(events)
 
 
 def _add(

@@ -127,15 +127,17 @@ def _look(
     if keyless:
         with _of_one_table(topic):
             raw = read(topic.topic)
+            emptied = truncations(raw, described, topic.partitions)
+            if topic.before is None and emptied.count == events:
+                return Look(events)  # nobody knows yet whether the table has a key
             if not described.keyed:
                 known = topic.snapshot, topic.before is None
                 rows = reads(raw, described, topic.partitions, *known)
-                if topic.partitions == 1:
-                    last_run = reached(raw, described, topic.behind)
-                    raw = spliced(raw, described, topic.behind)
-            emptied = truncations(raw, described, topic.partitions)
-    if topic.before is None and emptied.count == events:
-        return Look(events)  # nobody knows yet whether the table has a key
+            if not described.keyed and topic.partitions == 1:
+                last_run = reached(raw, described, topic.behind)
+                if emptied.count:
+                    once = spliced(raw, described, topic.behind)
+                    emptied = truncations(once, described, topic.partitions)
     last = last_of(topic.emptied, emptied.last)
     back = False
     if last is not None and last.time_us and topic.partitions > 1:
