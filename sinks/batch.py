@@ -254,7 +254,9 @@ class Log:
         partitions: Iterable[tuple[str, int]],
         spec: OffsetSpec,
         isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
+        failed: dict[str, LogError] | None = None,
     ) -> Offsets:
+        """By topic and partition; where ``failed`` is given, it gets the topics that have none."""
         asked = {TopicPartition(topic, number): spec for topic, number in partitions}
         answers: Offsets = {}
         if not asked:
@@ -263,11 +265,17 @@ class Log:
             futures = self._admin.list_offsets(
                 asked, isolation_level=isolation, request_timeout=CALL_S
             )
-            for partition, future in futures.items():
-                offset = future.result(timeout=CALL_S + 1).offset
-                answers.setdefault(partition.topic, {})[partition.partition] = offset
         except KafkaException as error:
             raise self._error(error) from None
+        for partition, future in futures.items():
+            try:
+                offset = future.result(timeout=CALL_S + 1).offset
+            except KafkaException as error:
+                if failed is None:
+                    raise self._error(error) from None
+                failed[partition.topic] = self._error(error)
+            else:
+                answers.setdefault(partition.topic, {})[partition.partition] = offset
         return answers
 
     def _error(self, error: KafkaException) -> LogError:

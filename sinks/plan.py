@@ -43,7 +43,8 @@ class TablePlan(BaseModel):
     first offset above the cut, where the next plan goes on. ``snapshot`` is the position of the
     table's last snapshot in the log, ``shown`` that of the one that is applied. ``base`` is the
     number of the run whose commit must be the table's last (0: there is no table yet).
-    ``fresh_ms`` is when ``start`` was last known to be all of the log. ``claims_ms`` is the time of
+    ``fresh_ms`` is when ``start`` was last known to be all of the log (0: that says nothing, since
+    the topic was compacted too early). ``claims_ms`` is the time of
     the first record whose value is among the claims, where there is one. ``source`` is the captured
     table (empty: the name is its, too), ``first_version`` the schema version that the derived table
     was begun with. ``seen`` is how far the plan before has read: what is before it and not above
@@ -55,8 +56,10 @@ class TablePlan(BaseModel):
     wants it any more, or it is being read anew.
 
     Of a topic that a real Debezium wrote the plan has what no other record tells: which topic it is
-    (``topic_id``), the ``schemas`` that it has had, and where its last TRUNCATE ``emptied`` it:
-    offset, LSN, and how many partitions there are.
+    (``topic_id``), the ``schemas`` that it has had, the forms of its keys, and where its last
+    TRUNCATE ``emptied`` it: offset, LSN, how many partitions there are, and when that was (µs since
+    1970). Of a table without a key it has the ``rows_of`` which snapshot are there: LSN and time;
+    and which events (LSN, time, how many) it ``reached`` as the last ones, and began ``behind``.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -87,7 +90,11 @@ class TablePlan(BaseModel):
     waits: bool = False
     topic_id: str = ""
     schemas: tuple[TableSchema, ...] = ()
-    emptied: tuple[int, int, int] | None = None
+    key_forms: tuple[str, ...] = ()
+    emptied: tuple[int, ...] | None = None
+    rows_of: tuple[int, int] | None = None
+    behind: tuple[int, int, int] | None = None
+    reached: tuple[int, int, int] | None = None
 
     @property
     def unread(self) -> int:
@@ -236,6 +243,7 @@ def goes_on(plan: Plan, outcome: Outcome) -> dict[str, TablePlan]:
                 "events": 0,
                 "truncated": None,
                 "ends": (),
+                "reached": table.behind,
             }
             if name in outcome.failed
             else {
@@ -247,6 +255,7 @@ def goes_on(plan: Plan, outcome: Outcome) -> dict[str, TablePlan]:
                 "events": 0,
                 "truncated": None,
                 "seen": table.end,
+                "behind": table.reached,
                 "gapped": table.gapped or table.gap is not None,
                 **_DONE,
             }

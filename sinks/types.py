@@ -11,7 +11,7 @@ unless the user wants another type, or null in its place.
 - numeric(p,s) of at most 38 digits → decimal(p,s); a negative scale is folded into p
 - date, timestamp, timestamptz → date, timestamp_ntz, timestamp
 - time → bigint: µs since midnight, whatever the declared precision
-- bytea → binary
+- bytea → binary; so are bits of which a real Debezium doesn't tell how many there are
 - an array of these → array; of more than one dimension: refused, or JSON text inside an array of
   strings
 - everything else → string
@@ -55,6 +55,7 @@ _OTHER: Final = {
     "timestamptz": "timestamp",
     "time": "bigint",
     "bytea": "binary",
+    "bits": "binary",
 }
 _IN_JSON: Final = {
     "bool": "boolean",

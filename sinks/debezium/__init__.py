@@ -13,4 +13,6 @@ the place of our own log's: ``log`` and ``late`` say what there is to read, ``pa
 ``values``, ``decimals``, ``placeholders``, ``carriers``  one value, in JSON or in Avro
 ``fitted``  a value → the derived table's column
 ``truncate``  which rows a TRUNCATE takes away
+``repeated``, ``spliced``  what a connector that crashed wrote again
+``snapshots``  whether rows without a key were read twice
 """

@@ -16,6 +16,9 @@ from sinks.debezium.described import Described, Reading, describe
 from sinks.debezium.discovery import Seen, discover
 from sinks.debezium.log import read_records
 from sinks.debezium.parse import parse, parse_events, parse_images
+from sinks.debezium.planned import behind
+from sinks.debezium.repeated import unrepeated
+from sinks.debezium.spliced import spliced
 from sinks.debezium.truncate import Truncation
 from sinks.delta.apply import require_fitting
 from sinks.delta.bag import merge_bag, write_new_bag
@@ -28,6 +31,7 @@ from sinks.delta.table import DeltaTarget
 from sinks.names import ABSENT, DELETE, DELETED, FILLED, OP, POSITION, RAW_VALUE, quoted
 from sinks.options import SchemaOf
 from sinks.plan import Plan, TablePlan
+from sinks.records import let_go
 from sinks.shape import Shape, shape
 
 _NAMES = "array<string>"
@@ -86,13 +90,22 @@ def _write(
         return _add(target, raw, topic, columns, table)
     if table.kind == "history":
         changes = parse(raw, topic, columns, timed=True)
+        if not table.ends:  # behind a TRUNCATE that is repeated, rows are, too
+            there = target.spark.read.format("delta").load(target.path) if table.base else None
+            changes = unrepeated(changes, columns, there)
         if not table.base:
             return write_new_history(target, changes, columns, table)
         return merge_history(target, changes, columns, table, None)
     emptied = Truncation(*table.emptied) if table.emptied is not None else None
     if columns.keys:
         return _write_rows(target, parse(raw, topic, columns), columns, table, emptied)
-    return _write_bag(target, parse_images(raw, topic, columns), columns, table, emptied)
+    if len(table.start) > 1:
+        return _write_bag(target, parse_images(raw, topic, columns), columns, table, emptied)
+    events = spliced(raw, topic, behind(table)).localCheckpoint(eager=False)
+    try:
+        return _write_bag(target, parse_images(events, topic, columns), columns, table, emptied)
+    finally:
+        let_go(events)
 
 
 def _add(

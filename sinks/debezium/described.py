@@ -176,14 +176,23 @@ class _Reader:
     def _layout(
         self, mark: int, kind: Kind, struct: Schema, avro: AvroSchema | None = None
     ) -> Layout:
+        # Where structs have names, a member without one has none to have.
         members = {
-            field.name: agreed(field.schema, self.known.get(field.name), self.reading.modes)
+            field.name: field.schema
+            if struct.name is not None
+            else agreed(field.schema, self.known.get(field.name), self.reading.modes)
             for field in struct.fields
         }
-        columns = {
-            name: column_of(name, schema, self.known.get(name), None)
-            for name, schema in members.items()
-        }
+        try:
+            columns = {
+                name: column_of(name, schema, self.known.get(name), None)
+                for name, schema in members.items()
+            }
+        except (TypeError, ValueError) as error:  # a list without items, digits that are none
+            raise SinkError(
+                f"a record's schema isn't one of Kafka Connect's: {error}",
+                where=f"table {self.name}",
+            ) from None
         if avro is None:
             return Layout(mark, kind, members, columns)
         return Layout(mark, kind, members, columns, avro.schema, avro.text)
@@ -213,7 +222,7 @@ def _members(key: str, name: TableName) -> list[str]:
         return list(dict(json.loads(key)))
     except (ValueError, TypeError):
         raise SinkError(
-            f"a key isn't a JSON object: {key[:80]}",
+            "a key isn't a JSON object",
             where=f"table {name}",
             remedy="Debezium's keys are objects; is a transform (ExtractField) at work?",
         ) from None

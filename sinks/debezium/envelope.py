@@ -36,7 +36,7 @@ def enveloped(raw: DataFrame, topic: Described) -> DataFrame:
         {
             LETTER: _member(topic, "op"),
             LSN: F.coalesce(
-                _member(topic, "source", "lsn"),
+                told_lsn(topic),
                 F.get_json_object(sequence, "$[1]").try_cast("bigint"),
                 F.get_json_object(sequence, "$[0]").try_cast("bigint"),
             ),
@@ -66,12 +66,21 @@ def with_avro(records: DataFrame, topic: Described) -> DataFrame:
 
 
 def committed_at(topic: Described) -> SparkColumn:
-    """When an enveloped record's change was committed; of a tombstone, when the topic took it.
+    """When an enveloped record's change was committed; of a tombstone, when the topic took it."""
+    return F.timestamp_micros(F.coalesce(told_us(topic), F.unix_micros("timestamp")))
+
+
+def told_us(topic: Described) -> SparkColumn:
+    """When the source says that it was committed (µs since 1970).
 
     Connectors before 2.5 tell milliseconds only.
     """
-    told = F.coalesce(_member(topic, "source", "ts_us"), _member(topic, "source", "ts_ms") * 1_000)
-    return F.timestamp_micros(F.coalesce(told, F.unix_micros("timestamp")))
+    return F.coalesce(_member(topic, "source", "ts_us"), _member(topic, "source", "ts_ms") * 1_000)
+
+
+def told_lsn(topic: Described) -> SparkColumn:
+    """The LSN of an enveloped record's own; null in rows of an incremental snapshot."""
+    return _member(topic, "source", "lsn")
 
 
 def is_truncate() -> SparkColumn:

@@ -30,7 +30,7 @@ _VARIABLE_SCALE: Final = Schema(
 TYPE_OF_NAME: Final = {
     DECIMAL: "numeric",
     VARIABLE: "numeric",
-    BITS: "bytea",
+    BITS: "bits",
     DURATION: "int8",
     f"{_DATA}Json": "json",
     f"{_DATA}Uuid": "uuid",
@@ -82,7 +82,7 @@ def column_of(name: str, schema: Schema, known: Column | None, key: int | None) 
     What was told counts where the schema leaves it open, and says the same otherwise.
     """
     if known is not None and _agree(schema, known):
-        return known.model_copy(update={"key": key, "optional": key is None})
+        return _as_long(schema, known).model_copy(update={"key": key, "optional": key is None})
     array = is_array(schema)
     element = schema.of_items() if array else schema
     type_ = TYPE_OF_NAME.get(element.name or "") or _TYPE_OF_TYPE.get(element.type, "json")
@@ -100,6 +100,14 @@ def column_of(name: str, schema: Schema, known: Column | None, key: int | None) 
         key=key,
         labels=_labels(element),
     )
+
+
+def _as_long(schema: Schema, known: Column) -> Column:
+    """The column with as many bits as the schema says, which may be others than were told."""
+    length = (schema.parameters or {}).get("length")
+    if schema.name != BITS or length is None or int(length) == known.modifier:
+        return known
+    return known.model_copy(update={"modifier": int(length), "declared": f"bit({length})"})
 
 
 def is_array(schema: Schema) -> bool:
@@ -128,12 +136,14 @@ def form_of(column: Column, modes: ValueModes) -> Schema | None:
 
 
 def agreed(schema: Schema, known: Column | None, modes: ValueModes) -> Schema:
-    """A record's schema, with the name that it lacks where the type that was told has one."""
+    """A schema without names, with the one that the type that is known has."""
     expected = form_of(known, modes) if known is not None else None
     if expected is None or schema.name is not None or expected.type is not schema.type:
         return schema
     if schema.type is not Type.ARRAY:
         return replace(expected, optional=schema.optional)
+    if expected.name is not None:  # a vector is one value, whose elements say nothing
+        return replace(schema, name=expected.name)
     items, told = schema.of_items(), expected.of_items()
     if items.name is not None or items.type is not told.type:
         return schema
@@ -264,6 +274,7 @@ _FORMS: Final[dict[str, Callable[[Column, ValueModes], Schema]]] = {
     "money": _numeric,
     "bytea": _binary,
     "bit": _bits,
+    "bits": _of(Type.BYTES, BITS),
     "varbit": _bits,
     "date": _date,
     "time": _time,

@@ -15,6 +15,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # re-exported
 )
 from confluent_kafka.admin._listoffsets import OffsetSpec
 
+from cdc.errors import LogError
 from cdc.records.schema import TableName
 from sinks.batch import CALL_S, Log, Offsets, committed, has_records
 
@@ -37,6 +38,10 @@ class Found(NamedTuple):
     compacted_after: timedelta | None
 
 
+UNKNOWN: Final = Found("", 0, None)
+"""Of a topic that the brokers tell nothing of."""
+
+
 class TopicLog(Log):
     """A reader of topics that somebody else writes."""
 
@@ -51,34 +56,42 @@ class TopicLog(Log):
         """The cluster's own name, by which another one is told from it."""
         return str(self._metadata().cluster_id)
 
-    def bounds(self, topics: list[str]) -> tuple[Offsets, Offsets]:
-        """The first offset of every partition, and the end of what is committed in it."""
-        found = self._metadata().topics
-        places = [(topic, number) for topic in topics for number in found[topic].partitions]
-        earliest, latest = OffsetSpec.earliest(), OffsetSpec.latest()  # type: ignore[no-untyped-call]
-        starts = self._offsets(places, earliest)
-        return starts, self._offsets(places, latest, IsolationLevel.READ_COMMITTED)
+    def bounds(
+        self, found: Mapping[str, Found], failed: dict[str, LogError]
+    ) -> tuple[Offsets, Offsets]:
+        """The first offset of every partition, and the end of what is committed in it.
 
-    def described(self, topics: list[str]) -> dict[str, Found]:
-        """What the brokers say of some topics; raises LogAccessError where they don't tell us."""
+        Topics that don't tell them have ``failed``.
+        """
+        places = [
+            (topic, number) for topic, one in found.items() for number in range(one.partitions)
+        ]
+        earliest, latest = OffsetSpec.earliest(), OffsetSpec.latest()  # type: ignore[no-untyped-call]
+        starts = self._offsets(places, earliest, failed=failed)
+        ends = self._offsets(places, latest, IsolationLevel.READ_COMMITTED, failed)
+        return starts, ends
+
+    def described(self, topics: list[str], failed: dict[str, LogError]) -> dict[str, Found]:
+        """What the brokers say of some topics; those that they don't tell us of have ``failed``."""
         if not topics:
             return {}
         asked = [ConfigResource(ResourceType.TOPIC, topic) for topic in topics]
         try:
             told = self._admin.describe_topics(TopicCollection(topics), request_timeout=CALL_S)
             settings = self._admin.describe_configs(asked, request_timeout=CALL_S)
-            ids = {topic: future.result(CALL_S + 1) for topic, future in told.items()}
-            kept = {one.name: future.result(CALL_S + 1) for one, future in settings.items()}
         except KafkaException as error:
             raise self._error(error) from None
-        return {
-            topic: Found(
-                str(ids[topic].topic_id),
-                len(ids[topic].partitions),
-                _compacted_after({name: str(one.value) for name, one in kept[topic].items()}),
-            )
-            for topic in topics
-        }
+        kept = {one.name: future for one, future in settings.items()}
+        found: dict[str, Found] = {}
+        for topic in topics:
+            try:
+                one, config = told[topic].result(CALL_S + 1), kept[topic].result(CALL_S + 1)
+            except KafkaException as error:
+                failed[topic] = self._error(error)
+            else:
+                after = _compacted_after({name: str(entry.value) for name, entry in config.items()})
+                found[topic] = Found(str(one.topic_id), len(one.partitions), after)
+        return found
 
     def _metadata(self) -> ClusterMetadata:
         try:

@@ -10,16 +10,22 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from cdc.errors import ConfigError, LogForgottenError, MillraceError, TopicMismatchError
+from cdc.errors import (
+    ConfigError,
+    LogError,
+    LogForgottenError,
+    MillraceError,
+    TopicMismatchError,
+)
 from cdc.records.position import FIRST_EPOCH, Lsn, Position
 from cdc.records.schema import Column, TableName
 from cdc.records.state import Phase, Progress, TableState
 from cdc.records.topics import data_topic
 from cdc.settings import Settings
 from cdc.settings.lakehouse import Writer
-from sinks.batch import LogState, Report
-from sinks.debezium.late import remembered
-from sinks.debezium.log import Found, TopicLog
+from sinks.batch import LogState, Offsets, Report
+from sinks.debezium.late import Topics, remembered
+from sinks.debezium.log import UNKNOWN, Found, TopicLog
 from sinks.debezium.options import reading_of, told_of
 from sinks.debezium.part import part
 from sinks.delta.late import Remembered
@@ -56,6 +62,8 @@ class DebeziumTopics:
         self._reading = reading_of(settings)
         self._told = {table: told_of(types) for table, types in settings.lakehouse.types.items()}
         self._topics: dict[str, Found] = {}
+        self._failed: dict[str, LogError] = {}
+        self._ends: Offsets = {}
         self._seen: dict[str, tuple[Seen, ...]] = {}
         self._log = TopicLog(settings.kafka)
 
@@ -72,29 +80,38 @@ class DebeziumTopics:
         tables = self._log.tables(capture.topic_prefix, capture.captures)
         if not tables:
             return None
-        names = list(tables.values())
-        found = self._log.described(names)
-        self._topics = {str(name): found[topic] for name, topic in tables.items()}
-        starts, ends = self._log.bounds(names)
+        failed: dict[str, LogError] = {}
+        found = self._log.described(list(tables.values()), failed)
+        starts, self._ends = self._log.bounds(found, failed)
+        if len(failed) == len(tables):
+            raise next(iter(failed.values()))
+        names = {topic: str(name) for name, topic in tables.items()}
+        self._failed = {names[topic]: error for topic, error in failed.items()}
+        self._topics = {names[topic]: one for topic, one in found.items() if topic not in failed}
         cluster = self._log.cluster()
-        states = {str(name): _state(name, topic, found[topic]) for name, topic in tables.items()}
-        return LogState(_progress(cluster), states, dict.fromkeys(states, ()), starts, ends)
+        states = {
+            str(name): _state(name, topic, found.get(topic, UNKNOWN))
+            for name, topic in tables.items()
+        }
+        return LogState(_progress(cluster), states, dict.fromkeys(states, ()), starts, self._ends)
 
     def refused(
         self, before: Mapping[str, TablePlan], derived: Mapping[str, Derived], state: LogState
     ) -> dict[str, MillraceError]:
-        """Topics that forget too early, or aren't what they were; and what records can't tell."""
+        """Topics that aren't what they were; and what records can't tell."""
         found: dict[str, MillraceError] = {}
         for name, one in derived.items():
-            error = self._refused(one, state.tables[one.source].topic, before.get(name))
+            error = self._refused(one, state, before.get(name))
             if error is not None:
                 found[name] = error
         return found
 
     def _refused(
-        self, derived: Derived, topic: str, last: TablePlan | None
+        self, derived: Derived, state: LogState, last: TablePlan | None
     ) -> MillraceError | None:
-        found, keep = self._topics[derived.source], self._settings.log.keep
+        if derived.source in self._failed:
+            return self._failed[derived.source]
+        topic, found = state.tables[derived.source].topic, self._topics[derived.source]
         if last is not None and last.base and last.topic_id != found.id:
             return _made_anew(topic)
         if last is not None and last.base and len(last.start) != found.partitions:
@@ -104,14 +121,8 @@ class DebeziumTopics:
                 where=f"topic {topic}",
                 remedy="have Debezium write to a new topic; then remove the Delta table",
             )
-        if found.compacted_after is not None and found.compacted_after < keep:
-            return TopicMismatchError(
-                f"the topic is compacted, and promises every record for {found.compacted_after} "
-                f"only (min.compaction.lag.ms), where log.keep is {keep}: changes could be missed",
-                where=f"topic {topic}",
-                remedy=f"set its min.compaction.lag.ms to {int(keep.total_seconds() * 1000)}, or "
-                "cleanup.policy to delete; or lower log.keep, and merge as often",
-            )
+        if last is not None and _falls_short(self._ends[topic], last.start):
+            return _shortened(topic)
         if derived.wishes.incompatible == "new_column":
             return ConfigError(
                 "incompatible = new_column needs schema versions, which such records don't have",
@@ -139,7 +150,11 @@ class DebeziumTopics:
                     "topic_id": self._topics[table.source].id,
                     "schemas": known,
                     "schema_version": known[-1].version if known else 0,
+                    "key_forms": last.key_forms if last is not None else (),
                     "emptied": last.emptied if last is not None else None,
+                    "rows_of": last.rows_of if last is not None else None,
+                    "behind": last.behind if last is not None else None,
+                    "reached": last.behind if last is not None else None,
                 }
             )
         return {name: table for name, table in tables.items() if table.base or table.pending}
@@ -149,24 +164,27 @@ class DebeziumTopics:
     ) -> LogState:
         """The same part of each topic; tables don't stand at one instant anyway."""
         del last
-        ends = part(tables.values(), records_max)
+        ends = part(tables.values(), _compacted(state), records_max)
         self._report(f"reading about {records_max:,} records only; later runs go on from there")
         return replace(state, ends={**state.ends, **ends})
 
     def remembered(
         self, state: LogState, tables: dict[str, TablePlan], checked: Checked
     ) -> Remembered:
-        """By where topics begin; compacted ones by what was required of them."""
+        """By where topics begin; compacted ones by what they promise."""
+        promised = {source: found.compacted_after for source, found in self._topics.items()}
+        topics = Topics(self._log, replace(state, ends=self._ends), promised)
         keep = self._settings.log.keep
-        return remembered(
-            self._log, state, tables, keep=keep, checked=checked, options=self._options
-        )
+        told = {name: one for name, one in tables.items() if one.source not in self._failed}
+        found = remembered(topics, told, keep=keep, checked=checked, options=self._options)
+        untold = {name: one for name, one in tables.items() if one.source in self._failed}
+        return replace(found, tables={**untold, **found.tables})
 
     def looked_at(
         self, tables: dict[str, TablePlan], derived: Mapping[str, Derived], state: LogState
     ) -> Looked:
         """By the schemas of all new records, and the TRUNCATEs among them."""
-        del derived, state
+        del derived
         from sinks.debezium.planned import Asked, looked_at
 
         pending = {name: table for name, table in tables.items() if table.pending}
@@ -175,7 +193,13 @@ class DebeziumTopics:
         records = to_read(pending)
         spark = self._session(records).newSession()
         tune(spark, records)
-        asked = Asked(self._settings.kafka, self._reading, self._options.schema_of, self._types())
+        asked = Asked(
+            self._settings.kafka,
+            self._reading,
+            self._options.schema_of,
+            self._types(),
+            _compacted(state),
+        )
         found = looked_at(spark, asked, pending)
         self._seen = found.seen
         others = {name: table for name, table in tables.items() if name not in pending}
@@ -200,13 +224,21 @@ class DebeziumTopics:
         from sinks.debezium.apply import Means, apply_topic
 
         table = plan.tables[target.name]
+        if table.source in self._failed:
+            raise self._failed[table.source]
         found = self._topics.get(table.source)
         if found is None or found.id != table.topic_id:  # since a run that was killed has planned
             raise _made_anew(table.topic)
+        if _falls_short(self._ends[table.topic], table.end):
+            raise _shortened(table.topic)
         tune(target.spark, table.events, target.size_bytes())
         seen = self._seen.get(target.name)
         means = Means(self._settings.kafka, self._reading, self._options.schema_of, seen)
         return apply_topic(target, plan, means)
+
+
+def _compacted(state: LogState) -> set[str]:
+    return {table.topic for table in state.tables.values() if table.cleanup == "compact"}
 
 
 def _made_anew(topic: str) -> LogForgottenError:
@@ -214,6 +246,19 @@ def _made_anew(topic: str) -> LogForgottenError:
         "the topic was made anew: it isn't the one that was applied so far",
         where=f"topic {topic}",
         remedy="remove the Delta table: the next run begins with the new topic",
+    )
+
+
+def _falls_short(ends: Mapping[int, int], offsets: Mapping[int, int]) -> bool:
+    return any(ends[number] < offset for number, offset in offsets.items())
+
+
+def _shortened(topic: str) -> LogForgottenError:
+    return LogForgottenError(
+        "the topic ends before what was read of it: the brokers have lost records",
+        where=f"topic {topic}",
+        remedy="have Debezium take a snapshot of the table once more (a signal), and remove the "
+        "Delta table: the next run begins with what the topic has",
     )
 
 

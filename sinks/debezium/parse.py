@@ -16,7 +16,7 @@ from sinks.debezium.fitted import fitted
 from sinks.debezium.members import EXISTS, Which, member, with_members
 from sinks.debezium.placeholders import is_placeholder
 from sinks.debezium.records import KEY_MARK, VALUE_MARK
-from sinks.debezium.values import typed
+from sinks.debezium.values import typed, untold
 from sinks.names import (
     ABSENT,
     COUNT,
@@ -160,7 +160,10 @@ def _value(topic: Described, shape: Shape, one: Field, which: Which) -> SparkCol
         own, carrier = layout.columns[name], carrier_of(layout, topic.reading)
         # What schemas of JSON say alike is read alike, and put into the plan once.
         same = layout.mark if layout.envelope is not None else repr((schema, own))
-        read = typed(own, schema, carrier, value, modes, unfit_is_null=one.unfit_is_null)
+        if one.hashed and not one.unfit_is_null:
+            read = untold(own, schema, carrier, value, modes)
+        else:
+            read = typed(own, schema, carrier, value, modes, unfit_is_null=one.unfit_is_null)
         choices.append(Choice(layout.mark, same, fitted(read, own, one, shape.salt)))
     return by_mark(KEY_MARK if which == "key" else VALUE_MARK, choices, one.type)
 

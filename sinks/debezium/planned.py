@@ -3,17 +3,19 @@
 Derived tables of one captured table share the look where they go on from the same place.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from cdc.errors import MillraceError, SinkError
-from cdc.records.schema import Column, TableName
+from cdc.records.schema import Column, TableName, TableSchema
 from sinks.debezium.described import Reading
 from sinks.debezium.discovery import Seen
 from sinks.debezium.log import read_records
 from sinks.debezium.look import Look, Topic, look
-from sinks.debezium.truncate import last_of
+from sinks.debezium.snapshots import Snapshot
+from sinks.debezium.spliced import Reached
+from sinks.debezium.truncate import Truncation
 from sinks.options import SchemaOf
 from sinks.plan import TablePlan
 
@@ -29,6 +31,7 @@ class Asked:
     reading: Reading
     schema_of: SchemaOf | None
     types: Mapping[str, Mapping[str, Column]]
+    compacted: Collection[str]
 
 
 @dataclass(slots=True)
@@ -55,13 +58,33 @@ def looked_at(spark: "SparkSession", asked: Asked, tables: Mapping[str, TablePla
         }
         found = _look(spark, asked, first)
         for name, table in together.items():
-            _plan(planned, name, table, found[TableName.parse(table.source)])
+            look = found[TableName.parse(table.source)]
+            _plan(planned, name, table, look, is_compacted=table.topic in asked.compacted)
         left = {name: table for name, table in left.items() if name not in together}
     return planned
 
 
 def _is_same(one: TablePlan, other: TablePlan) -> bool:
-    return (one.start, one.end, one.schemas) == (other.start, other.end, other.schemas)
+    return _asked(one) == _asked(other)
+
+
+def _asked(table: TablePlan) -> tuple[object, ...]:
+    return table.start, table.end, table.emptied, _rows_of(table), behind(table), _known(table)
+
+
+def behind(table: TablePlan) -> Reached | None:
+    """The events, of a table without a key, that were read last."""
+    return Reached(*table.behind) if table.base and table.behind is not None else None
+
+
+def _rows_of(table: TablePlan) -> Snapshot | None:
+    """The snapshot that a table without a key has rows of."""
+    return table.rows_of if table.base else None
+
+
+def _known(table: TablePlan) -> tuple[TableSchema, ...]:
+    """The schemas that a table has had; one that begins anew may have other keys."""
+    return table.schemas if table.base else ()
 
 
 def _look(
@@ -77,16 +100,28 @@ def _look(
             TableName.parse(table.source),
             topic,
             len(table.start),
-            asked.types.get(topic, {}),
-            table.schemas[-1] if table.schemas else None,
+            _types(table) | dict(asked.types.get(topic, {})),
+            _known(table)[-1] if _known(table) else None,
+            Truncation(*table.emptied) if table.emptied is not None else None,
+            _rows_of(table),
+            behind(table),
         )
         for topic, table in tables.items()
     ]
     return look(read(*tables), topics, read, asked.reading, asked.schema_of)
 
 
-def _plan(planned: Planned, name: str, table: TablePlan, found: Look) -> None:
-    error = found.error or _unordered(table, found)
+def _types(table: TablePlan) -> dict[str, Column]:
+    """What was told of columns before the Delta table was removed."""
+    gone = table.schemas[-1:] if not table.base else ()
+    return {column.name: column for schema in gone for column in schema.columns}
+
+
+def _plan(
+    planned: Planned, name: str, table: TablePlan, found: Look, *, is_compacted: bool
+) -> None:
+    forms = _key_forms(table, found)
+    error = found.error or _unordered(table, found) or _moved(table, forms, is_compacted)
     if error is not None:
         planned.refused[name] = error
         if table.base:
@@ -96,7 +131,7 @@ def _plan(planned: Planned, name: str, table: TablePlan, found: Look) -> None:
     if found.described is None:
         return
     schema = found.described.schema
-    before = [one for one in table.schemas if one.version != schema.version]
+    before = [one for one in _known(table) if one.version != schema.version]
     planned.seen[name] = found.seen
     planned.tables[name] = table.model_copy(
         update={
@@ -105,15 +140,57 @@ def _plan(planned: Planned, name: str, table: TablePlan, found: Look) -> None:
             "schemas": (*before, schema),
             "schema_version": schema.version,
             "first_version": table.first_version if table.base else schema.version,
-            "emptied": last_of(table.emptied, found.truncated),
+            "key_forms": forms,
+            "emptied": found.truncated,
+            "rows_of": found.reads.snapshot,
+            "reached": found.reached,
             "truncated": max((place for place, _ in found.ends), default=None),
             "ends": found.ends if table.kind == "history" else (),
         }
     )
 
 
+def _key_forms(table: TablePlan, found: Look) -> tuple[str, ...]:
+    """All forms that keys have had, in the order in which they came up."""
+    known = table.key_forms if table.base else ()
+    new = sorted((one.last, one.key_form) for one in found.seen if one.key_kind is not None)
+    return tuple(dict.fromkeys((*known, *(form for _, form in new))))
+
+
+def _moved(table: TablePlan, forms: tuple[str, ...], is_compacted: bool) -> MillraceError | None:
+    """A key of other bytes is another one to Kafka: in its partitions, and to compaction."""
+    if len(forms) < 2 or (len(table.start) == 1 and not is_compacted):
+        return None
+    several = len(table.start) > 1
+    return SinkError(
+        f"keys are written in another way than before ({' → '.join(forms[-2:])}): "
+        + ("a row's events are in several partitions" if several else "compaction keeps both"),
+        where=f"topic {table.topic}",
+        remedy="have Debezium write to a new topic, or take a snapshot of the table once more (a "
+        "signal) when records of the old keys are gone; then remove the Delta table",
+    )
+
+
 def _unordered(table: TablePlan, found: Look) -> MillraceError | None:
-    """A history has to know where in each partition a TRUNCATE stands, which no record says."""
+    """A history has to know where in each partition a TRUNCATE stands, which no record says.
+
+    Rows as they are have to know what was there before it, and, without a key, before a snapshot.
+    """
+    if table.kind == "current" and found.reads.again:
+        return SinkError(
+            "the table has no key, and a snapshot has read rows of it that are there already: "
+            "they can't be told from copies",
+            where=f"topic {table.topic}",
+            remedy="remove the topic and the Delta table, then have Debezium take one snapshot of "
+            "the table (a signal); with message.key.columns its rows have a key",
+        )
+    if table.kind == "current" and found.went_back:
+        return SinkError(
+            f"the source was restored, and the topic has {len(table.start)} partitions and a "
+            "TRUNCATE from before: by the LSNs, which have begun lower, new rows count as older",
+            where=f"topic {table.topic}",
+            remedy="have Debezium write the table to a new topic, and remove the Delta table",
+        )
     if table.kind != "history" or len(table.start) == 1 or not found.ends:
         return None
     return SinkError(

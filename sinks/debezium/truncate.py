@@ -6,7 +6,7 @@ out all others that write to the table (docs/decisions/0012-debezium-topics.md).
 """
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from pyspark.sql import Column as SparkColumn
 from pyspark.sql import DataFrame
@@ -15,16 +15,31 @@ from pyspark.sql import functions as F  # noqa: N812 (as everybody calls it)
 from cdc.errors import SinkError
 from cdc.records.position import FIRST_EPOCH, INDEX_MAX, Lsn, Position
 from sinks.debezium.described import Described
-from sinks.debezium.envelope import LSN, committed_at, enveloped, is_truncate, table_of
+from sinks.debezium.envelope import (
+    LSN,
+    committed_at,
+    enveloped,
+    is_truncate,
+    table_of,
+    told_lsn,
+    told_us,
+)
 from sinks.names import DELETE, OP, POSITION
+
+_CLOCKS_US: Final = 60_000_000
+"""By how much the clocks of a server and of the one that takes over may differ."""
 
 
 class Truncation(NamedTuple):
-    """A topic's last TRUNCATE: its place, and how many partitions the topic has."""
+    """A topic's last TRUNCATE: its place, how many partitions the topic has, and when it was.
+
+    The time is in µs since 1970; 0: it wasn't told.
+    """
 
     offset: int
     lsn: int
     partitions: int
+    time_us: int = 0
 
     @property
     def position(self) -> Position | None:
@@ -48,14 +63,22 @@ class Truncation(NamedTuple):
         return changes.where(kept | (F.col(OP) == DELETE) if OP in changes.columns else kept)
 
 
-def last_of(
-    known: tuple[int, int, int] | None, found: Truncation | None
-) -> tuple[int, int, int] | None:
+def last_of(known: Truncation | None, found: Truncation | None) -> Truncation | None:
     """The later of two TRUNCATEs: of several partitions, an older one may be read after it."""
     if found is None:
         return known
-    late = known is not None and found.partitions > 1 and known[1] > found.lsn
-    return known if late else (found.offset, found.lsn, found.partitions)
+    late = known is not None and found.partitions > 1 and known.lsn > found.lsn
+    return known if late else found
+
+
+def went_back(raw: DataFrame, topic: Described, last: Truncation) -> bool:
+    """Whether records have lower LSNs than a TRUNCATE, and came to be after it.
+
+    So it is in a source that was restored; its LSNs say nothing about what was there before.
+    """
+    later = told_us(topic) > last.time_us + _CLOCKS_US
+    found = enveloped(raw, topic).where((told_lsn(topic) < last.lsn) & later)
+    return not found.isEmpty()
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +96,9 @@ class Truncations:
 
 def truncations(raw: DataFrame, topic: Described, partitions: int) -> Truncations:
     """Look for TRUNCATEs in the records of one topic; raises SinkError if it is another table's."""
-    newest = F.struct(LSN, "offset") if partitions > 1 else F.struct("offset", LSN)
+    told = F.coalesce(told_us(topic), F.lit(0)).alias("told_us")
+    order = (LSN, "offset") if partitions > 1 else ("offset", LSN)
+    newest = F.struct(*order, told)
     of_table = F.lit(topic.schema.topic).endswith(F.concat(F.lit("."), table_of(topic)))
     time_us = F.unix_micros(committed_at(topic)).alias("ts_us")
     row = (
@@ -101,5 +126,5 @@ def truncations(raw: DataFrame, topic: Described, partitions: int) -> Truncation
         (Position(FIRST_EPOCH, Lsn(one["offset"]), one["lsn"] or 0), one["ts_us"])
         for one in row["all"]
     )
-    newest_one = Truncation(last["offset"], last[LSN] or 0, partitions)
+    newest_one = Truncation(last["offset"], last[LSN] or 0, partitions, last["told_us"])
     return Truncations(row["count"], newest_one, tuple(ends))

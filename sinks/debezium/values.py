@@ -45,6 +45,23 @@ def typed(
     return _or_refused(values, column, value, unfit_is_null)
 
 
+def untold(
+    column: Column, schema: Schema, carrier: Carrier, value: SparkColumn, modes: ValueModes
+) -> SparkColumn:
+    """The typed value of a member that is masked, so that no message may have it."""
+    made = typed(column, schema, carrier, value, modes, unfit_is_null=True)
+    lost = value.isNotNull() & made.isNull()
+    if is_array(schema):
+        lost |= _nulls(made) > _nulls(carrier.elements(value))
+    kind = spark_type(column)
+    message = f"column {column.name} ({column.declared}), which is masked, has a value that isn't"
+    return F.coalesce(refuse(lost, F.lit(f"{message} {kind} in the lakehouse"), kind), made)
+
+
+def _nulls(elements: SparkColumn) -> SparkColumn:
+    return F.size(F.filter(elements, lambda one: one.isNull()))
+
+
 def _one(
     column: Column,
     schema: Schema,
@@ -115,7 +132,8 @@ def _text(
 ) -> SparkColumn:
     """What is text in the lakehouse."""
     if schema.name == BITS:
-        return _bits(column, carrier.binary(value))
+        made = _bits(column, carrier.binary(value))
+        return _or_refused(made, column, value, unfit_is_null)
     if schema.type in _STRUCTURED:
         return carrier.json(value, schema)
     if schema.type is Type.BOOLEAN and column.type == "bit":
@@ -131,15 +149,19 @@ def _text(
 
 
 def _bits(column: Column, value: SparkColumn) -> SparkColumn:
-    """Little-endian bytes without leading zeros → as many bits as the column has, as text."""
+    """Little-endian bytes without leading zeros → as many bits as the column has, as text.
+
+    Null where they are more than that.
+    """
     length = max(column.modifier, 1)
     eights = F.transform(
         F.sequence(F.length(value), F.lit(1), F.lit(-1)),
         lambda place: F.lpad(F.conv(F.hex(F.substr(value, place, F.lit(1))), 16, 2), 8, F.lit("0")),
     )
     bits = F.when(F.length(value) > 0, F.concat_ws("", eights)).otherwise(F.lit(""))
-    wide = F.lpad(bits, (length + 7) // 8 * 8, F.lit("0"))
-    return F.when(value.isNotNull(), F.right(wide, F.lit(length)))
+    wide = F.concat(F.lit("0" * length), bits)
+    fits = ~F.substr(wide, F.lit(1), F.length(wide) - length).contains("1")
+    return F.when(value.isNotNull() & fits, F.right(wide, F.lit(length)))
 
 
 def _whole(value: SparkColumn) -> SparkColumn:

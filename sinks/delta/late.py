@@ -9,7 +9,7 @@ import time
 from dataclasses import dataclass, field
 from datetime import timedelta
 
-from cdc.errors import LogForgottenError
+from cdc.errors import LogForgottenError, MillraceError
 from sinks.batch import Log, LogState, require_retained
 from sinks.delta.plans import Checked
 from sinks.derived import Derived
@@ -23,7 +23,7 @@ class Remembered:
 
     tables: dict[str, TablePlan]
     rebuilt: list[str] = field(default_factory=list)
-    refused: dict[str, LogForgottenError] = field(default_factory=dict)
+    refused: dict[str, MillraceError] = field(default_factory=dict)
 
 
 def remembered(

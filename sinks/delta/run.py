@@ -12,7 +12,7 @@ from contextlib import closing
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from cdc.errors import ConfigError, MillraceError
+from cdc.errors import ConfigError, LogForgottenError, MillraceError
 from cdc.settings import LakehouseSettings, Settings
 from sinks.batch import TABLES_AT_ONCE, LogState, Report
 from sinks.delta.files import Files, HadoopFiles, LocalFiles, one_at_a_time
@@ -128,8 +128,9 @@ class _Run:
         outcome = self._plans.outcome(last) if last else None
         if last is not None and outcome is None:
             self._report(f"finishing run {last.run}, which was interrupted")
-            results = self._apply(last, state)
-            outcome = self._finished(last, results)
+            late = self._late(last, state)
+            results = self._apply(last, state, late)
+            outcome = self._finished(last, [*results, *late])
         outcome = self._settled(last, outcome) if last and outcome else None
         before = goes_on(last, outcome) if last and outcome else {}
         before, refused = self._usable(before, state)
@@ -216,7 +217,7 @@ class _Run:
             written_by=self._origin.written_by,
         )
         self._plans.start(plan)
-        applied = self._apply(plan, state)
+        applied = self._apply(plan, state, ())
         self._finished(plan, [*applied, *refused])
         return self._summary(plan, [*results, *applied, *refused])
 
@@ -299,16 +300,37 @@ class _Run:
             for name, table in tables.items()
         }
 
-    def _apply(self, plan: Plan, state: LogState) -> list[TableResult]:
+    def _late(self, plan: Plan, state: LogState) -> list[TableResult]:
+        """Tables of a plan that was interrupted for so long that the log may have forgotten since.
+
+        The next plan says what becomes of them.
+        """
+        planned = {
+            name: table
+            for name, table in plan.tables.items()
+            if table.base and (table.source or name) in state.tables
+        }
+        found = self._origin.remembered(state, planned, self._plans.checked())
+        error = LogForgottenError(f"run {plan.run} was interrupted for longer than log.keep")
+        return [
+            TableResult(name, error=found.refused.get(name, error))
+            for name, table in planned.items()
+            if found.tables[name] != table
+        ]
+
+    def _apply(
+        self, plan: Plan, state: LogState, late: Collection[TableResult]
+    ) -> list[TableResult]:
         """Apply the plan to its tables, some of them side by side, and each in its own session.
 
         A session's configuration carries a table's application transaction; and half of what a
         small table takes is planning, on one core.
         """
+        left_out = {table.name for table in late}
         waiting = [
             name
             for name, table in plan.tables.items()
-            if (table.pending or not table.base) and table.commits
+            if (table.pending or not table.base) and table.commits and name not in left_out
         ]
         if not waiting:
             return []

@@ -121,7 +121,9 @@ def test_a_topic_that_is_compacted_at_once_is_refused(lake: DebeziumLake) -> Non
     assert lake.rows("public.u") == [(5,)], "others go on"
 
 
-def test_a_compacted_topic_that_comes_late_is_rebuilt(lake: DebeziumLake) -> None:
+def test_a_compacted_topic_that_comes_late_is_rebuilt(
+    lake: DebeziumLake, monkeypatch: pytest.MonkeyPatch
+) -> None:
     lake.configure(types=TYPES, log={"keep": "1s"})
     lake.topic(config={"cleanup.policy": "compact,delete", "min.compaction.lag.ms": "1000"})
     written(lake, [1, 2])
@@ -132,6 +134,17 @@ def test_a_compacted_topic_that_comes_late_is_rebuilt(lake: DebeziumLake) -> Non
     summary = lake.merge()
     assert summary.exit_code == ExitCode.REBUILT
     assert lake.rows() == [(2, "a", 2), (3, "a", 3)], "what the topic doesn't have goes"
+    written(lake, [4])
+    lake.configure(types=TYPES, log={"keep": "1s"})
+    with monkeypatch.context() as patched:
+        patched.setattr("sinks.debezium.apply.commit", killed)
+        with pytest.raises(KeyboardInterrupt):
+            lake.merge()
+    forget(lake, 2)
+    time.sleep(1.2)
+    summary = lake.merge()
+    assert summary.exit_code == ExitCode.REBUILT, "also the rest of a run that was killed"
+    assert lake.rows() == [(3, "a", 3), (4, "a", 4)]
     assert lake.merge().exit_code == ExitCode.NOTHING_TO_DO
 
 

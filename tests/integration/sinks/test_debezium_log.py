@@ -9,13 +9,14 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.cimpl import NewTopic
 
+from cdc.errors import LogError
 from cdc.kafka.admin import LogAdmin
 from cdc.records.schema import TableName, TableSchema
 from cdc.settings import LakehouseSettings
 from deploy.local.kafka import Kafka
 from sinks.batch import Offsets
 from sinks.debezium.described import Reading
-from sinks.debezium.log import TopicLog, read_records, tables_of
+from sinks.debezium.log import Found, TopicLog, read_records, tables_of
 from sinks.debezium.look import Look, Topic, look
 from sinks.debezium.parse import parse
 from sinks.derived import derived_tables
@@ -60,21 +61,22 @@ class Topics:
 
         with closing(TopicLog(self.kafka)) as log:
             tables = log.tables(self.prefix, lambda _name: True)
-            starts, ends = log.bounds(list(tables.values()))
+            found = log.described(list(tables.values()), {})
+            starts, ends = log.bounds(found, {})
         start = self.start or starts
         topic = Topic(NAME, tables[NAME], len(ends[self.topic]), {}, self.before)
         raw = read_records(self.spark, self.kafka, start, ends)
         schema_of = registry.text_of if registry is not None else None
-        found = look(raw, [topic], lambda _name: raw, Reading(DEBEZIUM), schema_of)[NAME]
+        looked = look(raw, [topic], lambda _name: raw, Reading(DEBEZIUM), schema_of)[NAME]
         self.start = ends
-        if found.described is None:
-            return found
-        schema = found.described.schema
+        if looked.described is None:
+            return looked
+        schema = looked.described.schema
         lakehouse = LakehouseSettings(path=self.folder)
         derived = derived_tables(lakehouse, [str(NAME)])[str(NAME)]
         target = DeltaTarget(self.spark, self.prefix, derived)
         shape = plain([schema], derived.reserved)
-        changes = latest(parse(raw, found.described), shape)
+        changes = latest(parse(raw, looked.described), shape)
         base, self.run = self.run, self.run + 1
         write = (
             (lambda: merge(target, Newest(changes, None, None, None), shape, None))
@@ -83,7 +85,7 @@ class Topics:
         )
         commit(target, self.run, base, shape, write)
         self.before = schema
-        return found
+        return looked
 
     def rows(self) -> dict[int, dict[str, Any]]:
         path = table_path(self.folder, NAME)
@@ -129,6 +131,16 @@ def test_a_table_that_cannot_be_read_says_why(topics: Topics) -> None:
     topics.write([Raw(b'{"id":1}', b'{"id":1,"name":"flattened"}')])
     found = topics.merge()
     assert "nothing says what type" in str(found.error)
+
+
+def test_a_topic_that_is_gone_meanwhile_holds_up_no_other(topics: Topics) -> None:
+    failed: dict[str, LogError] = {}
+    with closing(TopicLog(topics.kafka)) as log:
+        found = log.described([topics.topic, f"{topics.topic}_gone"], failed)
+        assert ([*found], [*failed]) == ([topics.topic], [f"{topics.topic}_gone"])
+        starts, ends = log.bounds(found | {"gone": Found("", 1, None)}, failed)
+    assert starts == ends == {topics.topic: {0: 0, 1: 0}}
+    assert "gone" in failed
 
 
 def test_tables_among_topics() -> None:

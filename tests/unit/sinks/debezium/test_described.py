@@ -72,6 +72,40 @@ def test_columns_never_go_and_the_newest_type_counts() -> None:
     assert len(found.keys) == 1
 
 
+def test_what_a_column_was_says_nothing_where_schemas_have_names() -> None:
+    time = {"type": "int64", "optional": True, "name": "io.debezium.time.MicroTimestamp"}
+    was = json.loads(envelope(ID, ("at", "int64")))
+    for image in was["fields"][:2]:
+        image["fields"][1] |= time
+    first = made(seen(1, json.dumps(was), key(ID)))
+    assert first is not None
+    altered = seen(2, envelope(ID, ("at", "int64")), key(ID))
+    found = made(altered, before=first.schema)
+    assert found is not None
+    assert [[one.type for one in known.schema.columns] for known in (first, found)] == [
+        ["int4", "timestamp"],
+        ["int4", "int8"],
+    ]
+    assert found.values[0].members["at"].name is None
+    nameless = json.loads(altered.value_text)
+    for image in nameless["fields"][:2]:
+        image["name"] = None
+    again = made(altered._replace(value_text=json.dumps(nameless)), before=first.schema)
+    assert again is not None
+    assert again.schema == first.schema, "as of a registry without Connect's names"
+
+
+def test_a_vector_that_became_an_array_is_one() -> None:
+    before = made(seen(1), told=TOLD | {"v": declared("v", "vector")})
+    assert before is not None
+    now = json.loads(envelope(ID, ("v", "array")))
+    for image in now["fields"][:2]:
+        image["fields"][1] |= {"items": {"type": "double", "optional": True}}
+    found = made(seen(2, json.dumps(now)), before=before.schema)
+    assert found is not None
+    assert [(one.type, one.array) for one in found.schema.columns][1] == ("float8", True)
+
+
 def test_a_version_is_the_same_until_columns_differ() -> None:
     first = made(seen(1, envelope(ID, V), key(ID)))
     assert first is not None
@@ -153,8 +187,14 @@ def test_json_without_schemas_needs_to_be_told() -> None:
 
 @pytest.mark.parametrize("text", ["1", "no JSON", '"text"'])
 def test_a_plain_key_is_an_object(text: str) -> None:
-    with pytest.raises(SinkError, match="isn't a JSON object"):
+    with pytest.raises(SinkError, match="isn't a JSON object") as error:
         made(seen(1, key_text=text), told=TOLD)
+    assert text not in str(error.value)
+
+
+def test_a_schema_that_nobody_writes_is_told() -> None:
+    with pytest.raises(SinkError, match="isn't one of Kafka Connect's"):
+        made(seen(1, envelope(ID, ("v", "array")), key(ID)))
 
 
 def test_avro_needs_a_registry() -> None:

@@ -60,6 +60,19 @@ def test_a_type_is_read_as_it_is_written(text: str, modes: ValueModes) -> None:
     assert shape(ours) == theirs
 
 
+def test_a_type_that_a_run_remembers_is_read_as_the_one_that_was_told() -> None:
+    for text, modes in product(TYPES, MODES):
+        told = declared("c", text)
+        form = form_of(told, modes)
+        if form is None:
+            continue
+        remembered = form_of(column_of("c", form, told, None), modes)
+        assert remembered is not None
+        is_number = form.name == "io.debezium.time.MicroDuration"
+        assert remembered.type == form.type, (text, modes)
+        assert remembered.name == (None if is_number else form.name), (text, modes)
+
+
 @pytest.mark.parametrize("text", [text for text in TYPES if not text.startswith("bit")])
 def test_an_array_is_read_as_it_is_written(text: str) -> None:
     column = declared("c", f"{text}[]")
@@ -126,6 +139,13 @@ def test_a_schema_alone_says_what_column_it_is(name: str | None) -> None:
     assert spark_type(column_of("c", Schema(type_, name=name), None, None)) == kind
 
 
+def test_a_schema_tells_how_many_bits_there_are() -> None:
+    bits = Schema(Type.BYTES, name="io.debezium.data.Bits", parameters={"length": "16"})
+    altered = column_of("c", bits, declared("c", "bit(8)"), None)
+    assert (altered.modifier, altered.declared) == (16, "bit(16)")
+    assert column_of("c", bits, declared("c", "bit(16)"), None).declared == "bit(16)"
+
+
 def test_decimals_say_their_digits_but_for_money() -> None:
     digits = {"scale": "2", "connect.decimal.precision": "10"}
     exact = column_of("c", Schema(Type.BYTES, name=DECIMAL, parameters=digits), None, None)
@@ -175,6 +195,9 @@ def test_a_schema_without_a_name_gets_that_of_the_type() -> None:
     days = agreed(array, declared("c", "date[]"), DEBEZIUM)
     assert days.of_items().name == "io.debezium.time.Date"
     assert agreed(array, None, DEBEZIUM) == array
+    floats = Schema(Type.ARRAY, items=Schema(Type.DOUBLE))
+    vector = agreed(floats, declared("c", "vector"), DEBEZIUM)
+    assert spark_type(column_of("c", vector, declared("c", "vector"), None)) == "string"
 
 
 def test_labels_of_an_enum_are_kept() -> None:

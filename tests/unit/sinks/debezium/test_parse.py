@@ -12,10 +12,11 @@ from cdc.records.schema import TableSchema
 from sinks.debezium.described import Described
 from sinks.debezium.envelope import with_avro
 from sinks.debezium.parse import parse, parse_images
+from sinks.derived import Wishes
 from sinks.latest import latest
 from sinks.names import ABSENT, COUNT, OP, OWN, POSITION, ROW
 from sinks.parse import parse as parse_own
-from sinks.shape import plain
+from sinks.shape import plain, shape
 from sinks.types import spark_type
 from tests.fixtures.debezium_topics import (
     DEBEZIUM,
@@ -349,6 +350,8 @@ VALUES = {
     "ts": ("timestamp", "9223372036825200000"),
     "b": ("bytea", '"%%%"'),
     "f": ("numeric", '{"scale":0,"value":"' + "A" * 2_000 + '"}'),
+    "b8": ("bit(8)", '"sQE="'),
+    "b9": ("bit(9)", '"%%%"'),
 }
 
 
@@ -362,6 +365,21 @@ def test_a_value_that_the_lakehouse_has_no_room_for_ends_the_job(
     topic = described(raw, told={"id": "int", name: type_})
     with pytest.raises(Exception, match=f"millrace: column {name} .* can't hold"):
         parse(raw, topic).collect()
+
+
+@pytest.mark.parametrize("name", ["n", "a"])
+def test_a_message_tells_nothing_of_what_is_masked(spark: "SparkSession", name: str) -> None:
+    told = {"id": "int", "n": "date", "a": "date[]"}
+    values = {"n": "1", "a": "[1,null]"} | {name: "2147483647" if name == "n" else "[2147483647]"}
+    members = ",".join(f'"{member}":{value}' for member, value in values.items())
+    said = f'{{"before":null,"after":{{"id":1,{members}}},"op":"c"}}'
+    raw = frame(spark, [Raw(b'{"id":1}', said.encode())])
+    topic = described(raw, told=told)
+    wishes = Wishes(hashed=["n", "a"], salt="s")
+    masked = shape([topic.schema], topic.schema.version, wishes, OWN)
+    with pytest.raises(Exception, match=f"column {name} .* which is masked") as error:
+        parse(raw, topic, masked).collect()
+    assert "214748" not in str(error.value).partition("JVM stacktrace")[0]
 
 
 def test_the_schema_of_an_earlier_run_reads_tombstones(spark: "SparkSession") -> None:

@@ -161,8 +161,9 @@ def test_truncates_in_avro(spark: "SparkSession") -> None:
 
 
 def test_the_last_truncate_stays_the_last_though_an_older_one_is_read_later() -> None:
-    assert last_of((10, 2000, 2), Truncation(900, 1000, 2)) == (10, 2000, 2)
-    assert last_of((10, 2000, 2), Truncation(11, 3000, 2)) == (11, 3000, 2)
-    assert last_of((10, 2000, 1), Truncation(900, 1000, 1)) == (900, 1000, 1), "by its offset"
-    assert last_of(None, Truncation(1, 2, 2)) == (1, 2, 2)
-    assert last_of((1, 2, 2), None) == (1, 2, 2)
+    known = Truncation(10, 2000, 2)
+    assert last_of(known, Truncation(900, 1000, 2)) == known
+    assert last_of(known, Truncation(11, 3000, 2)) == Truncation(11, 3000, 2)
+    alone = Truncation(900, 1000, 1)
+    assert last_of(Truncation(10, 2000, 1), alone) == alone, "by its offset"
+    assert last_of(None, known) == last_of(known, None) == known

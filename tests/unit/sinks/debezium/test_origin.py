@@ -1,0 +1,90 @@
+"""What topics of several tables say -> which tables can be applied, and why others can't."""
+
+from pathlib import Path
+from typing import Any, NoReturn
+
+import pytest
+
+from cdc.errors import LogAccessError, LogError, LogForgottenError
+from cdc.records.schema import TableName
+from cdc.settings import Settings
+from sinks.batch import Offsets
+from sinks.debezium.log import Found
+from sinks.debezium.origin import DebeziumTopics
+from sinks.derived import derived_tables
+from sinks.options import RunOptions
+from sinks.plan import Wanted
+from tests.unit.sinks.debezium.made_plans import table_plan
+
+T, U = TableName("public", "t"), TableName("public", "u")
+HIDDEN = TableName("public", "v")
+TOPICS = {name: f"p.{name}" for name in (T, U)}
+
+
+class MadeLog:
+    """Topics, the first of which ends at offset 5, and one that nobody may look at."""
+
+    def __init__(self, _kafka: dict[str, str]) -> None: ...
+
+    def tables(self, _prefix: str, _captures: Any) -> dict[TableName, str]:
+        return {**TOPICS, HIDDEN: "p.public.v"}
+
+    def described(self, topics: list[str], failed: dict[str, LogError]) -> dict[str, Found]:
+        failed["p.public.v"] = LogAccessError("hidden")
+        return {topic: Found("id", 1, None) for topic in topics if topic != "p.public.v"}
+
+    def bounds(
+        self, found: dict[str, Found], _failed: dict[str, LogError]
+    ) -> tuple[Offsets, Offsets]:
+        assert set(found) == set(TOPICS.values())
+        return (
+            {topic: {0: 0} for topic in TOPICS.values()},
+            {TOPICS[T]: {0: 5}, TOPICS[U]: {0: 9}},
+        )
+
+    def cluster(self) -> str:
+        return "c"
+
+
+def no_session(_records: int = 0) -> NoReturn:
+    raise AssertionError("nothing here needs Spark")
+
+
+@pytest.fixture
+def origin(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> DebeziumTopics:
+    monkeypatch.setattr("sinks.debezium.origin.TopicLog", MadeLog)
+    settings = Settings.model_validate(
+        {
+            "preset": "debezium",
+            "source": {},
+            "capture": {"topic.prefix": "p"},
+            "kafka": {"bootstrap.servers": "nowhere:1"},
+            "lakehouse": {"path": str(tmp_path), "topics_written_by": "debezium"},
+        }
+    )
+    return DebeziumTopics(settings, no_session, print, RunOptions())
+
+
+def test_a_topic_that_lost_records_or_is_hidden_stops_its_own_table(
+    origin: DebeziumTopics, tmp_path: Path
+) -> None:
+    state = origin.state()
+    assert state is not None
+    before = {
+        str(name): table_plan(
+            topic=topic, source=str(name), base=1, start={0: 7}, end={0: 7}, topic_id="id"
+        )
+        for name, topic in TOPICS.items()
+    }
+    lakehouse = origin._settings.lakehouse
+    assert lakehouse is not None
+    refused = origin.refused(before, derived_tables(lakehouse, state.tables), state)
+    assert {name: type(error) for name, error in refused.items()} == {
+        str(T): LogForgottenError,
+        str(HIDDEN): LogAccessError,
+    }
+    tables = origin.proposed(before, state, {str(U): Wanted(str(U))})
+    assert [(name, one.end, one.waits) for name, one in sorted(tables.items())] == [
+        (str(T), {0: 7}, True),
+        (str(U), {0: 9}, False),
+    ]

@@ -1,0 +1,60 @@
+"""Events without a key that a connector that crashed wrote again -> each is there once."""
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from sinks.debezium.spliced import Reached, reached, spliced
+from tests.fixtures.debezium_topics import Raw, described, frame
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.spark
+
+
+def event(word: str, offset: int) -> Raw:
+    """An event by its letter and LSN; each LSN is that of a commit two seconds after the last."""
+    lsn = int(word[1:])
+    before = "null" if word[0] in "cr" else '{"v":"x"}'
+    after = "null" if word[0] in "dt" else '{"v":"x"}'
+    source = f'"schema":"public","table":"t","lsn":{lsn},"ts_ms":{lsn * 2_000}'
+    value = f'{{"before":{before},"after":{after},"op":"{word[0]}","source":{{{source}}}}}'
+    return Raw(None, value.encode(), offset=offset)
+
+
+CASES = {
+    # What each run reads; what it applies.
+    "in a run": ("c1 d2 c3 d2 c3 u4", "c1 d2 c3 u4"),
+    "in the next run": ("c1 d2 c3 | d2 c3 u4", "c1 d2 c3 | u4"),
+    "behind new ones": ("c1 d2 | c3 c1 d2 c3 u4", "c1 d2 | c3 u4"),
+    "the last one alone": ("c1 d2 | d2 c3", "c1 d2 | c3"),
+    "with a TRUNCATE": ("c1 t2 c3 | t2 c3 c4 t2 c3 c4", "c1 t2 c3 | c4"),
+    "rows of one COPY, in parts": ("c1 c2 c2 | c2 c3 c1 c2 c2 c2 c3", "c1 c2 c2 | c2 c3"),
+    "a COPY that was cut off": ("c1 c2 c1 c2 c2 c3", "c1 c2 c2 c3"),
+    "a snapshot": ("r1 r1 r1 | c2 c2", "r1 r1 r1 | c2 c2"),
+}
+
+
+@pytest.mark.parametrize("what", CASES)
+def test_what_is_repeated_is_there_once(spark: "SparkSession", what: str) -> None:
+    before: Reached | None = None
+    found, written = [], CASES[what][0].split(" | ")
+    for run, words in enumerate(written):
+        events = [event(word, 100 * run + n) for n, word in enumerate(words.split())]
+        raw = frame(spark, events)
+        topic = described(raw, told={"v": "text"})
+        kept = {row["offset"] % 100 for row in spliced(raw, topic, before).collect()}
+        found.append(" ".join(word for n, word in enumerate(words.split()) if n in kept))
+        before = reached(raw, topic, before)
+    assert sorted(" ".join(found).split()) == sorted(CASES[what][1].replace(" | ", " ").split())
+    assert [len(one.split()) for one in found] == [
+        len(one.split()) for one in CASES[what][1].split(" | ")
+    ]
+
+
+def test_a_run_that_ends_among_what_is_repeated_is_put_off(spark: "SparkSession") -> None:
+    raw = frame(spark, [event("c1", 9)])
+    topic = described(raw, told={"v": "text"})
+    with pytest.raises(Exception, match="has begun to repeat events"):
+        spliced(raw, topic, Reached(3, 6_000_000, 1)).collect()
