@@ -73,7 +73,8 @@ def _make_views(
     for name, view in views.items():
         spark.sql(f"CREATE SCHEMA IF NOT EXISTS `{view.namespace}`")
         found = cut.versions.get(name)
-        if found is None or DeltaTarget(spark, "", derived[name]).applied().at.id != found.id:
+        there = DeltaTarget(spark, "", derived[name]).there()
+        if found is None or there is None or there.at.id != found.id:
             spark.sql(f"DROP VIEW IF EXISTS `{view.namespace}`.`{view.name}`")  # of another cut
             continue
         version = f"delta.{quoted(derived[name].path)} VERSION AS OF {found.version}"

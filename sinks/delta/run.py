@@ -133,7 +133,9 @@ class _Run:
         outcome = self._settled(last, outcome) if last and outcome else None
         before = goes_on(last, outcome) if last and outcome else {}
         before, refused = self._usable(before, state)
-        results += self._told(refused)
+        refused |= {name: why for name, why in self._options.held.items() if name in self._derived}
+        waiting = self._told(refused)
+        results += waiting
         versions = outcome.versions if outcome else {}
         tables = self._proposed(before, versions, state, refused)
         if (records_max := self._options.records_max) and to_read(tables) > records_max:
@@ -143,7 +145,7 @@ class _Run:
             asked = [name for name, table in tables.items() if not table.waits]
             self._plans.check(str(state.progress.cut), asked)
             return self._summary(last, results) if results else self._nothing()
-        return self._new_run(state, last, tables, results)
+        return self._new_run(state, last, tables, results, waiting)
 
     def _proposed(
         self,
@@ -188,7 +190,8 @@ class _Run:
         """Tables that nothing is applied to, once said why."""
         results = [TableResult(name, error=error) for name, error in errors.items()]
         for result in results:
-            self._report(str(result))
+            if result.name not in self._options.held:
+                self._report(str(result))
         return results
 
     def _new_run(
@@ -197,6 +200,7 @@ class _Run:
         last: Plan | None,
         tables: dict[str, TablePlan],
         results: list[TableResult],
+        waiting: list[TableResult],
     ) -> RunSummary:
         found = self._origin.remembered(state, tables, self._plans.checked())
         looked = self._origin.looked_at(found.tables, self._derived, state)
@@ -217,7 +221,7 @@ class _Run:
         )
         self._plans.start(plan)
         applied = self._apply(plan, state)
-        self._finished(plan, [*applied, *refused])
+        self._finished(plan, [*applied, *refused, *waiting])
         return self._summary(plan, [*results, *applied, *refused])
 
     def _finished(self, plan: Plan, results: list[TableResult]) -> Outcome:
@@ -251,9 +255,9 @@ class _Run:
             table = plan.tables.get(name)
             if table is None or not table.commits or name not in self._derived:
                 continue
-            target = self._target(name)
-            if target.exists() and (applied := target.applied()).run == plan.run:
-                versions[name] = applied.at
+            there = self._target(name).there()
+            if there is not None and there.run == plan.run:
+                versions[name] = there.at
         failed = {name: why for name, why in outcome.failed.items() if name not in versions}
         if failed == outcome.failed:
             return outcome
