@@ -334,6 +334,7 @@ class _Run:
         self, spark: "SparkSession", name: str, plan: Plan, state: LogState
     ) -> TableResult:
         from sinks.delta.apply import explained
+        from sinks.delta.catalog import register
         from sinks.delta.table import DeltaTarget
 
         table = plan.tables[name]
@@ -343,6 +344,7 @@ class _Run:
                     target = DeltaTarget(spark, self._prefix, self._configured(name))
                     archive = self._configured(table.replay.archive).path if table.replay else None
                     rows = self._origin.apply(target, plan, state, archive)
+                    register(target)
             except KeptLostError as error:
                 if attempt == _ATTEMPTS_MAX:
                     return TableResult(name, table.events, error=error)
