@@ -287,7 +287,9 @@ def merge(
     follow: Annotated[
         bool, typer.Option("--follow/--once", help="Go on, run after run; default: one run.")
     ] = False,
-    interval: Annotated[str, typer.Option(help="With --follow: time between runs.")] = "10s",
+    interval: Annotated[
+        str, typer.Option(help="With --follow: runs begin at least so far apart.")
+    ] = "1s",
     accept_gap: Annotated[
         list[str] | None,
         typer.Option("--accept-gap", help="A history or archive that came later than log.keep."),
@@ -306,17 +308,19 @@ def merge(
     came too late was rebuilt; others: docs/errors.md.
     """
     from deploy.merge import run_options
+    from sinks.follow import follow as run_on
     from sinks.job import Jobs
 
     settings = load(config)
     gaps = frozenset(accept_gap or ())
     options = run_options(settings, max_records, gaps, types_from_source=types_from_source)
-    pause_s = _seconds(interval)
-    with stop_on_signals() as stop, Jobs(settings, sink, options) as jobs:
-        code = jobs.run(print_line)
-        while follow and not stop.wait(pause_s):
-            jobs.run(print_line)
-    raise typer.Exit(ExitCode.OK if follow else code)
+    interval_s = _seconds(interval)
+    with stop_on_signals() as stop, Jobs(settings, sink, options, lasting=follow) as jobs:
+        if follow:
+            code = run_on(jobs, settings, stop, interval_s, print_line)
+        else:
+            code = jobs.run(print_line)
+    raise typer.Exit(code)
 
 
 def print_line(line: str) -> None:

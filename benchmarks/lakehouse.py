@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from benchmarks.scene import Scene, cpu_s, say
 from cdc.records.schema import TableName
 from cdc.settings import Settings
-from cdc.settings.lakehouse import LakehouseSettings
+from cdc.settings.lakehouse import DerivedTable, Kind, LakehouseSettings
 from deploy.local.pipeline import Pipeline
 from deploy.local.processes import Process
 from sinks.batch import Log, LogState, Offsets
@@ -54,16 +55,18 @@ class Lake:
     spark: "SparkSession"
     pipeline: Pipeline
     folder: Path
+    kind: Kind = "current"
 
     @property
     def settings(self) -> Settings:
         """How a run gets at log and lakehouse."""
-        place = LakehouseSettings(path=str(self.folder))
+        place = LakehouseSettings(path=str(self.folder), kinds=(self.kind,))
         return self.pipeline.settings.model_copy(update={"lakehouse": place})
 
     def path(self, table: str) -> str:
-        """Where a table of the schema ``public`` is."""
-        return table_path(str(self.folder), TableName("public", table))
+        """Where the derived one of a table of the schema ``public`` is."""
+        derived = DerivedTable(source=f"public.{table}", kind=self.kind).derived_name
+        return table_path(str(self.folder), TableName.parse(derived))
 
     def merge(self) -> None:
         """Let Millrace apply what the log has, as one run does; raises where a table fails."""
@@ -163,17 +166,23 @@ def in_turns(
 
     Raises where a table that all of them have written differs in the end.
     """
-    found: dict[str, list[Turn]] = {name: [] for name in kinds}
-    names = list(kinds)
-    for number in range(rounds):
-        first = number % len(names)
-        for name in names[first:] + names[:first]:
-            turn = lake.turn(table, kinds[name])
-            found[name].append(turn)
-            say(f"  {name}: {turn.seconds:.1f} s, {turn.cpu_s:.1f} s of CPU")
+    found = rotated(rounds, {name: partial(lake.turn, table, kind) for name, kind in kinds.items()})
     contents = {name: turns[-1].content for name, turns in found.items()}
     if len(set(contents.values())) > 1:
         raise RuntimeError(f"the tables differ: {contents}")
+    return found
+
+
+def rotated(rounds: int, turns: Mapping[str, Callable[[], Turn]]) -> dict[str, list[Turn]]:
+    """So many turns of each; who goes first changes."""
+    found: dict[str, list[Turn]] = {name: [] for name in turns}
+    names = list(turns)
+    for number in range(rounds):
+        first = number % len(names)
+        for name in names[first:] + names[:first]:
+            turn = turns[name]()
+            found[name].append(turn)
+            say(f"  {name}: {turn.seconds:.1f} s, {turn.cpu_s:.1f} s of CPU")
     return found
 
 

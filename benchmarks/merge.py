@@ -9,6 +9,8 @@ import os
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING
@@ -25,11 +27,13 @@ from benchmarks.lakehouse import (
     jvm_pid,
     open_spark,
     ratio,
+    rotated,
     settle,
     wait_until_logged,
 )
 from benchmarks.scene import Scene, load, own_peak_rss_mb, peak_rss_of, say, scene
 from cdc.errors import ExitCode
+from cdc.settings.lakehouse import Kind
 from deploy.local.pipeline import Pipeline
 
 if TYPE_CHECKING:
@@ -37,7 +41,10 @@ if TYPE_CHECKING:
 
 Figures = dict[str, object]
 
-STAGES = ("nothing", "merge", "fifty")
+STAGES = ("nothing", "merge", "kinds", "fifty")
+KINDS: tuple[Kind, ...] = ("current", "history", "changes")
+_KINDS_PART = 4
+"""The part of the other stages' rows and changes: a history takes several times as long."""
 _TABLES = 50
 _TABLE_ROWS = 10_000
 _TABLE_CHANGES = 1_000
@@ -65,6 +72,8 @@ def main(arguments: Sequence[str]) -> int:
             try:
                 if "merge" in stages:
                     figures |= _merge(made, spark, options)
+                if "kinds" in stages:
+                    figures |= _kinds(made, spark, options)
                 if "fifty" in stages:
                     figures |= _fifty(made, spark, options.rounds)
                 figures["jvm_rss_mb"] = peak_rss_of(jvm_pid(spark))
@@ -155,6 +164,35 @@ class _Streamed:
             copy.path(self._table),
             str(self._checkpoints / str(self._turns)),
         )
+
+
+def _kinds(made: Scene, spark: "SparkSession", options: argparse.Namespace) -> Figures:
+    """One table, and each kind of derived table: the same changes into a lakehouse of each."""
+    table = "kinds"
+    rows, changes = options.rows // _KINDS_PART, options.changes // _KINDS_PART
+    say(f"kinds: a table of {rows:,} rows, and its log")
+    made.create(shapes.mixed(table), rows)
+    made.write(shapes.mixed(table), rows, 100_000)
+    lake, daemon = captured(made, spark, "kinds", f"public.{table}")
+    lakes = {kind: replace(lake, folder=lake.folder.with_name(kind), kind=kind) for kind in KINDS}
+    first_s = {kind: round(one.merge_s(), 1) for kind, one in lakes.items()}
+    say(f"  first loads: {first_s}; now {changes:,} changes")
+    with made.connect() as connection:
+        shapes.change(connection, table, rows, changes)
+    wait_until_logged(lake, daemon)
+    daemon.stop()
+    settle(made)
+    took = rotated(
+        options.rounds, {kind: partial(one.turn, table, Lake.merge) for kind, one in lakes.items()}
+    )
+    return {
+        "rows_kinds": {kind: turns[-1].content.rows for kind, turns in took.items()},
+        "changes_kinds": changes,
+        "first_kinds_s": first_s,
+        **figures_of(took, "_kinds"),
+        "ratio_history_to_current": ratio(took, "history", "current"),
+        "ratio_changes_to_current": ratio(took, "changes", "current"),
+    }
 
 
 def _fifty(made: Scene, spark: "SparkSession", rounds: int) -> Figures:

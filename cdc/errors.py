@@ -278,6 +278,10 @@ class SinkUnreachableError(SinkError):
     exit_code = ExitCode.SINK_UNREACHABLE
 
 
+class SparkEndedError(SinkUnreachableError):
+    """The JVM of this process has ended, and there is no other one for it."""
+
+
 class SparkMissingError(SinkError):
     """Spark, Java, or one of the jars that the merge jobs need is not there."""
 

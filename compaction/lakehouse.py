@@ -97,10 +97,11 @@ def compact_lakehouse(
         spark = session().newSession()
         target = DeltaTarget(spark, last.prefix, derived)
         with explained(name, settings.log.keep):
-            if target.exists() and target.applied().run:
+            there = target.there()
+            if there is not None and there.run:
                 yield _compact(target, derived, dry_run=dry_run)
-                if not dry_run:
-                    left = target.applied()
+                left = target.there()
+                if not dry_run and left is not None:
                     plans.compact({name: (left.run, left.at)})
 
 

@@ -19,6 +19,7 @@ from sinks.names import (
     VALID_FROM,
     VALID_TO,
     VERSION,
+    sql_name,
 )
 from sinks.paths import table_path
 
@@ -51,7 +52,10 @@ class Wishes:
 
 @dataclass(frozen=True, slots=True)
 class Derived:
-    """A derived table: its name, the captured table that it is made of, and its path."""
+    """A derived table: its name, the captured table that it is made of, and its path.
+
+    ``catalog`` is its name in Spark's catalog, where it has one.
+    """
 
     name: str
     source: str
@@ -62,6 +66,7 @@ class Derived:
     marks_deletes: bool
     keep: timedelta
     deletion_vectors: bool
+    catalog: str | None
 
     @property
     def reserved(self) -> tuple[str, ...]:
@@ -100,7 +105,29 @@ def derived_tables(lakehouse: LakehouseSettings, captured: Iterable[str]) -> dic
                 remedy="give one of them another name",
             )
         tables[name] = _derived(lakehouse, options)
+    _require_different(tables.values())
     return tables
+
+
+def _require_different(tables: Iterable[Derived]) -> None:
+    """Refuse tables that would have one name in the catalog, as those of two schemas may."""
+    named: dict[str, str] = {}
+    for table in tables:
+        if table.catalog is None:
+            continue
+        name = table.catalog.lower()
+        if name in named:
+            raise ConfigError(
+                f"in the catalog, {named[name]} and {table.name} would both be {table.catalog}",
+                where="[lakehouse] catalog",
+                remedy="give one of them another name by catalog in [[lakehouse.tables]]",
+            )
+        named[name] = table.name
+
+
+def _catalog_name(schema: str | None, table: TableName) -> str | None:
+    """The table in a schema of the catalog; characters that names can't have there are ``_``."""
+    return None if schema is None else f"{schema}.{sql_name(table.name)}"
 
 
 def _derived(lakehouse: LakehouseSettings, options: DerivedTable) -> Derived:
@@ -124,6 +151,7 @@ def _derived(lakehouse: LakehouseSettings, options: DerivedTable) -> Derived:
             incompatible=options.incompatible or lakehouse.incompatible,
         ),
         keep=lakehouse.keep,
+        catalog=options.catalog or _catalog_name(lakehouse.catalog, TableName.parse(name)),
         deletion_vectors=lakehouse.deletion_vectors,
         marks_deletes=options.kind == "current"
         and (options.deletes or lakehouse.deletes) == "mark",

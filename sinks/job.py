@@ -1,28 +1,39 @@
 """Settings and a sink's name → runs, with one Spark session for all of them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
-from functools import partial
-from types import TracebackType
+from dataclasses import replace
+from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Self
 
-from cdc.errors import ConfigError, ExitCode, MillraceError, SinkUnreachableError
+from cdc.errors import (
+    ConfigError,
+    ExitCode,
+    MillraceError,
+    SinkUnreachableError,
+    SparkEndedError,
+)
 from cdc.modes import ValueModes
 from cdc.settings import Settings
 from sinks.batch import Report
 from sinks.delta.run import run_lakehouse
-from sinks.options import RunOptions
+from sinks.options import Held, RunOptions
 from sinks.session import RECORDS_FEW, Session, first_line, jvm_ended, open_session
 from sinks.summary import RunSummary
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+Run = Callable[[Settings, Session, Report, RunOptions], RunSummary]
+Turn = tuple[str, RunSummary | MillraceError]
+"""A sink's name, and what its run did, or why it could do nothing at all."""
+
 
 class Jobs:
     """The merge jobs of a configuration; a context manager that stops Spark at its end.
 
-    Spark is started by the first run that has something for it to do.
+    Spark is started by the first run that has something for it to do. Where it is ``lasting``, many
+    runs come after that.
     """
 
     def __init__(
@@ -30,10 +41,13 @@ class Jobs:
         settings: Settings,
         sink: str,
         options: RunOptions = RunOptions(),  # noqa: B008 (frozen)
+        *,
+        lasting: bool = False,
     ) -> None:
         _require_readable(settings, sink)
         self._settings = settings
         self._options = options
+        self._lasting = lasting
         self._session: SparkSession | None = None
         self._runs = self._chosen(sink)
 
@@ -56,37 +70,42 @@ class Jobs:
         The code is that of the first failure, else OK if there was anything to do.
         """
         codes = []
+        for name, done in self.turns(report):
+            codes.append(done.exit_code)
+            report(done.line() if isinstance(done, RunSummary) else f"{name}: {done}")
+        failures = [code for code in codes if code not in {ExitCode.OK, ExitCode.NOTHING_TO_DO}]
+        return failures[0] if failures else min(codes)
+
+    def turns(self, report: Report, held: Held = MappingProxyType({})) -> Iterator[Turn]:
+        """Run each chosen sink once: its name, and what it did, or why it could do nothing.
+
+        The lakehouse's tables that are ``held`` are left as they are.
+        """
+        options = replace(self._options, held=held)
         for name, run in self._runs.items():
             try:
-                summary = run(self._settings, self.session, report)
-                codes.append(summary.exit_code)
-                report(summary.line())
+                yield name, run(self._settings, self.session, report, options)
             except MillraceError as error:
-                codes.append(error.exit_code)
-                report(f"{name}: {error}")
+                yield name, error
             except Exception as error:
                 told = _of_spark(error)
                 if told is None:
                     raise
-                codes.append(told.exit_code)
-                report(f"{name}: {told}")
-        failures = [code for code in codes if code not in {ExitCode.OK, ExitCode.NOTHING_TO_DO}]
-        return failures[0] if failures else min(codes)
+                yield name, told
 
     def session(self, records: int = RECORDS_FEW) -> "SparkSession":
         """The Spark session, started when it is needed first, and then for so many records."""
         if self._session is None:
+            records = max(records, RECORDS_FEW) if self._lasting else records
             self._session = open_session(self._settings.spark, records=records)
         return self._session
 
-    def _chosen(self, sink: str) -> dict[str, Callable[[Settings, Session, Report], RunSummary]]:
-        runs: dict[str, Callable[[Settings, Session, Report], RunSummary]] = {}
+    def _chosen(self, sink: str) -> dict[str, Run]:
+        runs: dict[str, Run] = {}
         if sink == "lakehouse" or (sink == "all" and self._settings.lakehouse is not None):
-            runs["lakehouse"] = partial(run_lakehouse, options=self._options)
+            runs["lakehouse"] = run_lakehouse
         if sink == "search" or (sink == "all" and self._settings.search is not None):
-            from sinks.search.run import run_search
-
-            runs["search"] = run_search
+            runs["search"] = _search
         if not runs:
             raise ConfigError(
                 "there is nothing to merge into",
@@ -96,13 +115,19 @@ class Jobs:
         return runs
 
 
+def _search(settings: Settings, session: Session, report: Report, _: RunOptions) -> RunSummary:
+    from sinks.search.run import run_search
+
+    return run_search(settings, session, report)
+
+
 def _of_spark(error: Exception) -> SinkUnreachableError | None:
     """Our error for one of Spark's outside of any table: a file system, or Kafka in its hands.
 
     Told by the module's name, since a run that needs no Spark doesn't import it.
     """
     if jvm_ended(error):
-        return SinkUnreachableError(
+        return SparkEndedError(
             "Spark's JVM has ended in the middle of the run",
             remedy="if it ran out of memory, raise spark.driver.memory in [spark]; the next run "
             "goes on where this one was",

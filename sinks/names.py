@@ -1,5 +1,6 @@
 """Columns of a derived table that are Millrace's own, and what an operation is called."""
 
+import re
 from typing import Final
 
 POSITION: Final = "_millrace_position"
@@ -32,6 +33,13 @@ OWN: Final = (POSITION, OP, ABSENT, FILLED, COUNT, ROW, LOST, TIME, CREATED)
 """Names that no column of the source can have in a derived table."""
 COLUMN_ID: Final = "millrace column "
 """Opens the comment by which a derived table's column is known again, whatever its name."""
+
+_OTHER: Final = re.compile(r"[^A-Za-z0-9_]")
+
+
+def sql_name(name: str) -> str:
+    """A table's name as SQL has it without quotes: other characters are ``_``."""
+    return _OTHER.sub("_", name).lower()
 
 
 def quoted(name: str) -> str:

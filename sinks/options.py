@@ -1,14 +1,18 @@
 """What whoever starts a run asks of it, beyond the configuration."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from types import MappingProxyType
 
+from cdc.errors import MillraceError
 from cdc.records.schema import Column
 
 SchemaOf = Callable[[int], str]
 """Id → the schema registry's text of a schema."""
 TypesOf = Callable[[], Mapping[str, Mapping[str, Column]]]
 """Topic and column → what the source's catalog says of it."""
+Held = Mapping[str, MillraceError]
+"""Derived tables that failed a moment ago, and why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,10 +21,12 @@ class RunOptions:
 
     ``records_max`` is about how many records it reads at most; what is left is a later run's. The
     tables of ``accepted_gaps`` go on although the log has forgotten changes of theirs. Topics that
-    a real Debezium wrote are read by ``schema_of`` and ``types_of``.
+    a real Debezium wrote are read by ``schema_of`` and ``types_of``. Tables that are ``held`` are
+    left as they are.
     """
 
     records_max: int | None = None
     accepted_gaps: frozenset[str] = frozenset()
     schema_of: SchemaOf | None = None
     types_of: TypesOf | None = None
+    held: Held = field(default_factory=lambda: MappingProxyType({}))

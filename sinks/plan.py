@@ -112,6 +112,23 @@ class TablePlan(BaseModel):
         news = self.events > 0 or self.truncated is not None
         return self.base == 0 or news or self.rebuilds or self.gap is not None
 
+    def begun_again(self, start: dict[int, int]) -> "TablePlan":
+        """The plan of a table that isn't there any more, from where the log starts."""
+        return self.model_copy(
+            update={
+                "start": start,
+                "after": None,
+                "shown": None,
+                "base": 0,
+                "seen": {},
+                "gapped": True,
+                "rebuilds": False,
+                "gap": None,
+                "first_version": self.schema_version,
+                "fresh_ms": int(time.time() * 1000),
+            }
+        )
+
 
 class Plan(BaseModel):
     """One run of a sink: its number, the log that it reads, its cut, and what it applies.

@@ -39,6 +39,8 @@ SESSION: Final = {
     "spark.redaction.regex": "(?i)secret|password|token|access[.]?key|jaas|keystore|ssl[.]key",
     "spark.sql.redaction.options.regex": "(?i)url|secret|password|token|jaas|keystore|ssl[.]key",
     "spark.sql.shuffle.partitions": "8",
+    # PySpark would ask the JVM twice for each function that is called, to tell its line in errors.
+    "spark.python.sql.dataFrameDebugging.enabled": "false",
     "spark.databricks.delta.snapshotPartitions": "2",
     # VACUUM lists files with this parallelism: 27 s with the default of 32, 3 s so (docs: FACTS).
     "spark.sql.sources.parallelPartitionDiscovery.parallelism": "4",
@@ -53,6 +55,11 @@ OWN_DRIVER: Final = {
     # Never used, since tables go by path; but it would appear in the working directory.
     "spark.sql.warehouse.dir": f"{tempfile.gettempdir()}/millrace-warehouse",
     "spark.ui.showConsoleProgress": "false",
+    # What pages of the UI would show: plans as text, of each of a thousand queries.
+    "spark.sql.ui.explainMode": "simple",
+    "spark.sql.ui.retainedExecutions": "10",
+    "spark.ui.retainedJobs": "10",
+    "spark.ui.retainedStages": "10",
 }
 _FEW: Final = {
     "spark.sql.codegen.wholeStage": "false",

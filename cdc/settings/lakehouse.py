@@ -18,14 +18,16 @@ _TYPE: Final = re.compile(
     r"string|smallint|int|bigint|float|double|decimal\((?:[1-9]|[12]\d|3[0-8]),\s*\d{1,2}\)"
 )
 _TYPES: Final = "types."
+_SCHEMA: Final = r"^[^.`]+(\.[^.`]+)?$"
+_IN_CATALOG: Final = r"^[^.`]+(\.[^.`]+){1,2}$"
 
 
 class DerivedTable(Section):
     """One derived table of a captured one (``source``, as ``schema.table``).
 
     ``current`` has the rows as they are, ``history`` every version of each, ``changes`` every
-    event. ``name`` is its own, ``catalog`` that in a catalog. Columns go by their names in the
-    source, but for ``partition`` and ``cluster``, which go by those that they have here.
+    event. ``name`` is its own, ``catalog`` that in Spark's catalog. Columns go by their names in
+    the source, but for ``partition`` and ``cluster``, which go by those that they have here.
     ``incompatible`` says what becomes of a column whose type changes to one that the old values
     can't be widened to, ``unfit`` what becomes of a value that its column can't hold.
     """
@@ -34,7 +36,7 @@ class DerivedTable(Section):
     kind: Kind = "current"
     name: str | None = Field(None, pattern=r"^[^.]+\..+$")
     path: str | None = Field(None, min_length=1)
-    catalog: str | None = Field(None, min_length=1)
+    catalog: str | None = Field(None, pattern=_IN_CATALOG)
     deletes: Literal["remove", "mark"] | None = None
     include: tuple[str, ...] = ()
     exclude: tuple[str, ...] = ()
@@ -77,13 +79,16 @@ class LakehouseSettings(Section):
     """Where the Delta tables go: a path of any Hadoop file system.
 
     Every captured table has one of each of the ``kinds``; ``tables`` adds some, or says more of
-    one of those. ``salt`` is hashed with whatever a mask hashes. For ``keep`` the tables can be
-    queried as they were. With ``deletion_vectors`` a merge marks rows of a file as gone, where it
-    would rewrite the file otherwise. ``topics_written_by`` a real Debezium, records may not say of
-    what types columns are: ``types`` does, by table and column, as PostgreSQL declares them.
+    one of those. ``catalog`` is the schema of Spark's catalog where they have names, too
+    (``sales``, ``main.sales``). ``salt`` is hashed with whatever a mask hashes. For ``keep`` the
+    tables can be queried as they were. With ``deletion_vectors`` a merge marks rows of a file as
+    gone, where it would rewrite the file otherwise. ``topics_written_by`` a real Debezium, records
+    may not say of what types columns are: ``types`` does, by table and column, as PostgreSQL
+    declares them.
     """
 
     path: str = Field(min_length=1)
+    catalog: str | None = Field(None, pattern=_SCHEMA)
     keep: Duration = Field(timedelta(days=7), ge=timedelta(hours=1))
     kinds: tuple[Kind, ...] = ("current",)
     deletes: Literal["remove", "mark"] = "remove"

@@ -76,6 +76,16 @@ class Pipeline:
             environment={**_OWN, **(environment or {})},
         ).start(keep=keep)
 
+    def follow(self, *options: str) -> Process:
+        """Start merges into the lakehouse, one after the other; their log is ``merge.log``."""
+        words = ("merge", "lakehouse", "--follow", *options, "--config", str(self.config))
+        return self.command(
+            "millrace merge --follow",
+            (*_MILLRACE, *words),
+            self.folder / "merge.log",
+            environment=_OWN,
+        ).start()
+
     def catch_up(self) -> Process:
         """Start the daemon, and wait until the log has all that the source has by now."""
         daemon = self.start()

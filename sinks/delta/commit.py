@@ -75,7 +75,7 @@ def commit(
     that has this run and no later one.
     """
     for attempt in range(1, ATTEMPTS_MAX + 1):
-        there = target.applied() if target.exists() else None
+        there = target.there()
         if there is not None and there.run == run:
             return Rows(version=there.at)
         if (there.run if there else 0) != base or (there is None) != (base == 0):

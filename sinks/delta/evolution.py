@@ -32,6 +32,8 @@ _WITH_STATISTICS: Final = (
 _MARGIN_HOURS: Final = 1
 """A run that meets a compaction still stands at the version from before it."""
 _LOG_HOURS: Final = 30 * 24
+_CHECKPOINT_EVERY: Final = 100
+"""Versions: a checkpoint takes as long as two small commits, and Delta makes one every ten."""
 _BETWEEN: Final = "_millrace_renamed_"
 """Opens the name that a column has while it is renamed to one that another column still has."""
 
@@ -43,6 +45,7 @@ def creation_properties(target: DeltaTarget, shape: Shape) -> dict[str, str]:
         **(_NAME_MAPPING if odd else {}),
         **retention_properties(target.derived.keep),
         **_statistics(target, shape),
+        "delta.checkpointInterval": str(_CHECKPOINT_EVERY),
         "delta.enableDeletionVectors": str(target.derived.deletion_vectors).lower(),
     }
 

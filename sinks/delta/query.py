@@ -4,7 +4,6 @@ Each derived table is a view, named as in the source (``public.orders``; without
 ``public``), of the version at which it has the cut.
 """
 
-import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
@@ -15,13 +14,12 @@ from cdc.records.schema import TableName
 from sinks.delta.cuts import Cut
 from sinks.delta.table import DeltaTarget
 from sinks.derived import Derived
-from sinks.names import quoted
+from sinks.names import quoted, sql_name
 from sinks.session import first_line
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-_OTHER: Final = re.compile(r"[^A-Za-z0-9_]")
 _PLANS: Final = "org.apache.spark.sql.catalyst.plans.logical"
 _DEFAULT_SCHEMA: Final = "public"
 
@@ -53,7 +51,7 @@ def view_names(derived: Mapping[str, Derived]) -> dict[str, TableName]:
     taken: set[TableName] = set()
     views: dict[str, TableName] = {}
     for name in derived:
-        namespace, table = (_OTHER.sub("_", part).lower() for part in TableName.parse(name))
+        namespace, table = map(sql_name, TableName.parse(name))
         view, number = TableName(namespace, table), 2
         while view in taken:
             view, number = TableName(namespace, f"{table}__{number}"), number + 1
@@ -73,7 +71,8 @@ def _make_views(
     for name, view in views.items():
         spark.sql(f"CREATE SCHEMA IF NOT EXISTS `{view.namespace}`")
         found = cut.versions.get(name)
-        if found is None or DeltaTarget(spark, "", derived[name]).applied().at.id != found.id:
+        there = DeltaTarget(spark, "", derived[name]).there()
+        if found is None or there is None or there.at.id != found.id:
             spark.sql(f"DROP VIEW IF EXISTS `{view.namespace}`.`{view.name}`")  # of another cut
             continue
         version = f"delta.{quoted(derived[name].path)} VERSION AS OF {found.version}"

@@ -134,7 +134,9 @@ class _Run:
         outcome = self._settled(last, outcome) if last and outcome else None
         before = goes_on(last, outcome) if last and outcome else {}
         before, refused = self._usable(before, state)
-        results += self._told(refused)
+        refused |= {name: why for name, why in self._options.held.items() if name in self._derived}
+        waiting = self._told(refused)
+        results += waiting
         versions = outcome.versions if outcome else {}
         tables = self._proposed(before, versions, state, refused)
         if (records_max := self._options.records_max) and to_read(tables) > records_max:
@@ -144,7 +146,7 @@ class _Run:
             asked = [name for name, table in tables.items() if not table.waits]
             self._plans.check(str(state.progress.cut), asked)
             return self._summary(last, results) if results else self._nothing()
-        return self._new_run(state, last, tables, results)
+        return self._new_run(state, last, tables, results, waiting)
 
     def _proposed(
         self,
@@ -189,7 +191,8 @@ class _Run:
         """Tables that nothing is applied to, once said why."""
         results = [TableResult(name, error=error) for name, error in errors.items()]
         for result in results:
-            self._report(str(result))
+            if result.name not in self._options.held:
+                self._report(str(result))
         return results
 
     def _new_run(
@@ -198,6 +201,7 @@ class _Run:
         last: Plan | None,
         tables: dict[str, TablePlan],
         results: list[TableResult],
+        waiting: list[TableResult],
     ) -> RunSummary:
         found = self._origin.remembered(state, tables, self._plans.checked())
         looked = self._origin.looked_at(found.tables, self._derived, state)
@@ -218,7 +222,7 @@ class _Run:
         )
         self._plans.start(plan)
         applied = self._apply(plan, state, ())
-        self._finished(plan, [*applied, *refused])
+        self._finished(plan, [*applied, *refused, *waiting])
         return self._summary(plan, [*results, *applied, *refused])
 
     def _finished(self, plan: Plan, results: list[TableResult]) -> Outcome:
@@ -252,9 +256,9 @@ class _Run:
             table = plan.tables.get(name)
             if table is None or not table.commits or name not in self._derived:
                 continue
-            target = self._target(name)
-            if target.exists() and (applied := target.applied()).run == plan.run:
-                versions[name] = applied.at
+            there = self._target(name).there()
+            if there is not None and there.run == plan.run:
+                versions[name] = there.at
         failed = {name: why for name, why in outcome.failed.items() if name not in versions}
         if failed == outcome.failed:
             return outcome
@@ -281,20 +285,7 @@ class _Run:
     def _rebuilt(self, tables: dict[str, TablePlan], state: LogState) -> dict[str, TablePlan]:
         """The tables, those from the log's start again whose Delta table somebody removed."""
         return {
-            name: table.model_copy(
-                update={
-                    "start": state.starts[table.topic],
-                    "after": None,
-                    "shown": None,
-                    "base": 0,
-                    "seen": {},
-                    "gapped": True,
-                    "rebuilds": False,
-                    "gap": None,
-                    "first_version": table.schema_version,
-                    "fresh_ms": int(time.time() * 1000),
-                }
-            )
+            name: table.begun_again(state.starts[table.topic])
             if table.base and self._removed(name, table)
             else table
             for name, table in tables.items()
@@ -352,6 +343,7 @@ class _Run:
         self, spark: "SparkSession", name: str, plan: Plan, state: LogState
     ) -> TableResult:
         from sinks.delta.apply import explained
+        from sinks.delta.catalog import register
         from sinks.delta.table import DeltaTarget
 
         table = plan.tables[name]
@@ -361,6 +353,7 @@ class _Run:
                     target = DeltaTarget(spark, self._prefix, self._configured(name))
                     archive = self._configured(table.replay.archive).path if table.replay else None
                     rows = self._origin.apply(target, plan, state, archive)
+                    register(target)
             except KeptLostError as error:
                 if attempt == _ATTEMPTS_MAX:
                     return TableResult(name, table.events, error=error)

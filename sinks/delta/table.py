@@ -5,6 +5,7 @@ log), which survives checkpoints and clean-up and is committed with the data.
 https://github.com/delta-io/delta/blob/master/PROTOCOL.md#transaction-identifiers
 """
 
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Final, NamedTuple
@@ -45,21 +46,28 @@ class DeltaTarget:
 
     def exists(self) -> bool:
         """Whether there is a Delta table at the path."""
-        return self._log_version() >= 0
+        return int(self._newest().version()) >= 0
+
+    def there(self) -> Applied | None:
+        """What the Delta table at the path has; None: there is none."""
+        snapshot = self._newest()
+        return self._applied(snapshot) if snapshot.version() >= 0 else None
 
     def applied(self) -> Applied:
-        """The run that the table has, and its version.
+        """The run that the table has, and its version, as far as this process knows."""
+        return self._applied(self.known())
+
+    def _applied(self, snapshot: Any) -> Applied:
+        version = TableVersion(id=snapshot.metadata().id(), version=int(snapshot.version()))
+        return Applied(self.run_of(snapshot), version)
+
+    def run_of(self, snapshot: Any) -> int:
+        """The run that a version of the table has.
 
         A version's checksum file lists its application transactions; without one, Delta has to
         put the version's whole state together, which takes three jobs.
         https://github.com/delta-io/delta/blob/master/PROTOCOL.md#version-checksum-file
         """
-        snapshot = self._snapshot()
-        version = TableVersion(id=snapshot.metadata().id(), version=int(snapshot.version()))
-        return Applied(self.run_of(snapshot), version)
-
-    def run_of(self, snapshot: Any) -> int:
-        """The run that a version of the table has."""
         checksum = snapshot.checksumOpt()
         if checksum.isDefined() and checksum.get().setTransactions().isDefined():
             listed = checksum.get().setTransactions().get()
@@ -69,19 +77,19 @@ class DeltaTarget:
         return int(found.get()) if found.isDefined() else 0
 
     def columns(self) -> StructType:
-        """The table's columns, as they are now."""
-        return self.spark.read.format("delta").load(self.path).schema
+        """The table's columns."""
+        return StructType.fromJson(json.loads(self._metadata()["schemaString"]))
 
     def files(self) -> DataFrame:
         """The files that the table has now, as Delta's log describes them (path, size, stats …).
 
         https://github.com/delta-io/delta/blob/master/PROTOCOL.md#add-file-and-remove-file
         """
-        return DataFrame(self._snapshot().allFiles().toDF(), self.spark)
+        return DataFrame(self._newest().allFiles().toDF(), self.spark)
 
     def size_bytes(self) -> int:
-        """How large its files are, those that it has now."""
-        snapshot = self._snapshot()
+        """How large its files are."""
+        snapshot = self.known()
         if snapshot.version() < 0:
             return 0
         checksum = snapshot.checksumOpt()  # without it, Delta puts the whole state together
@@ -108,7 +116,7 @@ class DeltaTarget:
 
     def properties(self) -> dict[str, str]:
         """The table's properties that Delta knows (``delta.…``), those that are set."""
-        return dict(self._snapshot().metadata().getConfiguration())
+        return dict(self._metadata()["configuration"])
 
     def has_marks(self) -> bool:
         """Whether rows of a file may be marked as gone, by deletion vectors."""
@@ -120,7 +128,8 @@ class DeltaTarget:
         session = self.spark._jsparkSession  # noqa: SLF001
         return jvm.org.apache.spark.sql.delta.DeltaLog.forTable(session, self.path)
 
-    def _snapshot(self) -> Any:
+    def _newest(self) -> Any:
+        """The version that the table has now; every look at it lists the folder of Delta's log."""
         jvm: Any = self.spark._jvm  # noqa: SLF001
         # Without a checksum Delta asks for its thread's session, which a new thread lacks.
         session = self.spark._jsparkSession  # noqa: SLF001
@@ -128,5 +137,14 @@ class DeltaTarget:
         nothing = jvm.scala.Option.empty()
         return self.log().update(False, nothing, nothing)
 
-    def _log_version(self) -> int:
-        return int(self._snapshot().version())
+    def known(self) -> Any:
+        """The version that this process has seen or made last, without another look."""
+        return self.log().unsafeVolatileSnapshot()
+
+    def _metadata(self) -> dict[str, Any]:
+        """What Delta's log says of the table itself, in one call.
+
+        https://github.com/delta-io/delta/blob/master/PROTOCOL.md#change-metadata
+        """
+        told: dict[str, Any] = json.loads(self.known().metadata().json())
+        return dict(told["metaData"])

@@ -72,7 +72,8 @@ class Transaction:
         self._log = target.log()
         self._session = target.spark._jsparkSession  # noqa: SLF001
         self._started = time.monotonic()
-        self._transaction = self._log.startTransaction(self._none, self._none)
+        known = self._java.option.apply(target.known())  # if it isn't the newest: a conflict
+        self._transaction = self._log.startTransaction(self._none, known)
         self._actions: list[Any] = []
         told = target.run_of(self._transaction.snapshot())
         if told >= run:

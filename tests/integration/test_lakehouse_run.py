@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
-from cdc.errors import ExitCode, LogForgottenError
+from cdc.errors import ExitCode, LogForgottenError, SinkError
 from cdc.records.state import Phase
 from sinks.delta import apply, commit
 from sinks.delta.run import lakehouse_plans
+from sinks.options import RunOptions
 from sinks.paths import table_path
 from sinks.plan import Outcome
 from tests.fixtures.lakehouse import Lakehouse
@@ -152,6 +153,22 @@ def test_a_bad_value_stops_its_table_only_and_changes_nothing(lakehouse: Lakehou
     assert lakehouse.rows(good.schema)[0]["arr"] == [2]
     assert [lakehouse.rows(log.schema)[0]["arr"] for log in bad.values()] == [[1]] * len(bad)
 
+    good.row("u", at(30), value | {"arr": [3]})
+    good.reached(at(30))
+    why = SinkError("it failed a moment ago")
+    held = lakehouse.merge(RunOptions(held={f"public.{name}": why for name in bad}))
+    assert [table.name for table in held.tables if table.error is None] == ["public.good"]
+    assert lakehouse.rows(good.schema)[0]["arr"] == [3]
+    plans = lakehouse_plans(str(lakehouse.folder), lambda: lakehouse.spark)
+    last = plans.last()
+    assert last is not None
+    outcome = plans.outcome(last)
+    assert outcome is not None
+    assert set(outcome.failed.values()) == {str(why)}
+    assert outcome.failed.keys() == {f"public.{name}" for name in bad}
+    again = lakehouse.merge()
+    assert {table.name for table in again.tables if table.error} == outcome.failed.keys()
+
 
 @pytest.mark.parametrize("fails_after_commit", [True, False])
 def test_an_interrupted_run_is_finished_by_the_next_one(
@@ -237,8 +254,11 @@ def test_a_table_that_was_restored_is_merged_into(lakehouse: Lakehouse) -> None:
     log.reached(at(100, 0))
     lakehouse.merge()
     path = table_path(str(lakehouse.folder), log.schema.name)
+    properties = "'delta.checkpointInterval' = '10', 'n' = "
     for number in range(10):  # as many commits as make a checkpoint
-        lakehouse.spark.sql(f"ALTER TABLE delta.`{path}` SET TBLPROPERTIES ('n' = '{number}')")
+        lakehouse.spark.sql(
+            f"ALTER TABLE delta.`{path}` SET TBLPROPERTIES ({properties} '{number}')"
+        )
     lakehouse.spark.sql(f"RESTORE TABLE delta.`{path}` TO VERSION AS OF 0")
     log.row("u", at(200, 1), {"id": 1, "n": 2})
     log.reached(at(200, 1))

@@ -1,0 +1,183 @@
+"""Runs, one after the other → derived tables that are seconds behind, until told to stop.
+
+Each run is what cron would start, with one Spark session for all of them. A run that had something
+to do is followed by the next one; after one that hadn't, Kafka tells when there is news: every
+transaction of the daemon's ends with a record in the progress topic. Topics of a real Debezium have
+none, and are looked at every time. docs/decisions/0015-follow.md.
+"""
+
+import time
+from collections.abc import Iterable
+from contextlib import closing
+from threading import Event
+from typing import Final, NamedTuple
+
+from confluent_kafka import Consumer, KafkaException, TopicPartition
+
+from cdc.errors import ExitCode, MillraceError, SparkEndedError
+from cdc.records.topics import progress_topic
+from cdc.settings import Settings
+from sinks.batch import Report
+from sinks.job import Jobs
+from sinks.kafka_options import client_options
+from sinks.options import Held
+from sinks.summary import RunSummary, TableResult
+
+IDLE_MAX_S: Final = 60.0
+"""A run at least as often writes down that a table has nothing to do, and so isn't late."""
+_PAUSE_MAX_S: Final = 60.0
+_SLICE_S: Final = 0.5
+_CALL_S: Final = 5.0
+_BACK: Final = 16
+"""Records that are read again at the start: at worst, one run finds nothing."""
+
+
+def follow(
+    jobs: Jobs, settings: Settings, stop: Event, interval_s: float, report: Report
+) -> ExitCode:
+    """Run until told to ``stop``; runs begin at least ``interval_s`` apart.
+
+    Errors are reported, and what failed is tried again, later and later. Only where Spark's JVM has
+    ended, it ends as well, for whoever started it to do so again.
+    """
+    told, broken = _Told(report), _Broken()
+    failures = 0
+    with closing(News(settings)) as news:
+        while not stop.is_set():
+            began = time.monotonic()
+            held = broken.held()
+            done = []
+            for name, turn in jobs.turns(told, held):
+                done.append(turn)
+                _report(told, name, turn, held)
+            if any(isinstance(turn, SparkEndedError) for turn in done):
+                return ExitCode.SINK_UNREACHABLE
+            told.begin()
+            tables = [t for turn in done if isinstance(turn, RunSummary) for t in turn.tables]
+            broken.learn(tables, held)
+            failed = any(isinstance(turn, MillraceError) for turn in done)
+            failures = failures + 1 if failed else 0
+            if failed:
+                stop.wait(_pause_s(failures))
+                continue
+            stop.wait(began + interval_s - time.monotonic())
+            if all(table.error is not None for table in tables):
+                news.wait(stop, min(IDLE_MAX_S, broken.again_s()), interval_s)
+    return ExitCode.OK
+
+
+class News:
+    """The progress topic, where the log has one: it tells of every transaction."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._topic = progress_topic(settings.capture.topic_prefix)
+        self._assigned = False
+        self._consumer = Consumer({
+            **client_options(settings.kafka),
+            "log_level": 0,
+            "group.id": "millrace-sinks",
+            "enable.auto.commit": False,
+            "isolation.level": "read_committed",
+            "auto.offset.reset": "earliest",
+        })  # fmt: skip
+        self._assign()
+
+    def close(self) -> None:
+        """Give the connections back."""
+        self._consumer.close()
+
+    def wait(self, stop: Event, seconds: float, interval_s: float) -> None:
+        """Wait for news, or so many seconds; only for the interval where nothing tells."""
+        if not self._assigned:
+            stop.wait(min(seconds, interval_s))
+            self._assign()
+            return
+        deadline = time.monotonic() + seconds
+        while not stop.is_set() and (left_s := deadline - time.monotonic()) > 0:
+            message = self._consumer.poll(min(left_s, _SLICE_S))
+            if message is not None and message.error() is None:
+                while self._consumer.poll(0) is not None:
+                    pass
+                return
+
+    def _assign(self) -> None:
+        """Read on from about the topic's end, if it is there; who can't be reached, runs tell."""
+        try:
+            found = self._consumer.list_topics(self._topic, timeout=_CALL_S).topics[self._topic]
+            if found.error is not None:
+                return
+            place = TopicPartition(self._topic, 0)
+            low, high = self._consumer.get_watermark_offsets(place, timeout=_CALL_S)
+        except KafkaException:
+            return
+        place.offset = max(low, high - _BACK)
+        self._consumer.assign([place])
+        self._assigned = True
+
+
+class _Failed(NamedTuple):
+    error: MillraceError
+    times: int
+    again: float
+
+
+class _Broken:
+    """Tables that have failed: each is left alone for a while, not to hold up others."""
+
+    def __init__(self) -> None:
+        self._tables: dict[str, _Failed] = {}
+
+    def held(self) -> Held:
+        """Those whose time hasn't come."""
+        now = time.monotonic()
+        return {name: one.error for name, one in self._tables.items() if one.again > now}
+
+    def learn(self, tables: Iterable[TableResult], held: Held) -> None:
+        """Take note of what a run did to the tables that weren't held."""
+        for table in tables:
+            if table.name in held:
+                continue
+            if table.error is None:
+                self._tables.pop(table.name, None)
+                continue
+            last = self._tables.get(table.name)
+            times = last.times + 1 if last is not None else 1
+            again = time.monotonic() + _pause_s(times)
+            self._tables[table.name] = _Failed(table.error, times, again)
+
+    def again_s(self) -> float:
+        """Seconds until the next one is tried."""
+        now = time.monotonic()
+        return min((max(0.0, one.again - now) for one in self._tables.values()), default=IDLE_MAX_S)
+
+
+class _Told:
+    """A report that leaves out what it has told in the turn before, too."""
+
+    def __init__(self, report: Report) -> None:
+        self._report = report
+        self._before: set[str] = set()
+        self._now: set[str] = set()
+
+    def __call__(self, line: str) -> None:
+        self._now.add(line)
+        if line not in self._before:
+            self._report(line)
+
+    def begin(self) -> None:
+        """Begin the next turn."""
+        self._before, self._now = self._now, set()
+
+
+def _report(told: _Told, name: str, turn: RunSummary | MillraceError, held: Held) -> None:
+    """One line for a sink that has done something, or couldn't."""
+    if not isinstance(turn, RunSummary):
+        told(f"{name}: {turn}")
+    elif any(table.name not in held for table in turn.tables):
+        told(turn.line())
+    elif turn.note:
+        told(f"{name}: {turn.note}")
+
+
+def _pause_s(times: int) -> float:
+    return min(2.0**times, _PAUSE_MAX_S)

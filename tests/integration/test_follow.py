@@ -1,0 +1,63 @@
+"""A daemon and `merge --follow` as processes of their own, killed and stopped: tables keep up."""
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import psycopg
+import pytest
+from deltalake import DeltaTable, QueryBuilder
+from deltalake.exceptions import TableNotFoundError
+from psycopg.conninfo import make_conninfo
+
+from cdc.errors import ExitCode
+from deploy.local.processes import Process
+from tests.fixtures.pipeline import RunningPipeline
+
+pytestmark = [
+    pytest.mark.postgres,
+    pytest.mark.kafka,
+    pytest.mark.spark,
+    pytest.mark.timeout(600),  # it starts two JVMs, one after the other
+]
+ROWS = 100
+
+
+def shows(folder: Path, total: int) -> bool:
+    """Whether a reader without Spark sees all rows once, with values that add up to so much."""
+    try:
+        table = DeltaTable(folder)
+    except TableNotFoundError:
+        return False
+    sql = "SELECT count(*) AS rows, sum(v) AS total FROM t"
+    answer = QueryBuilder().register("t", table).execute(sql).read_all()
+    return (answer["rows"][0].as_py(), answer["total"][0].as_py()) == (ROWS, total)
+
+
+def test_tables_keep_up_whatever_becomes_of_the_merge(
+    pipeline: Callable[..., RunningPipeline], database: dict[str, str]
+) -> None:
+    made = pipeline()
+    table = made.folder / "lakehouse" / "public" / "item"
+
+    def follow() -> Process:
+        merge = made.follow()
+        made.daemons.append(merge)
+        return merge
+
+    with psycopg.connect(make_conninfo(**database), autocommit=True) as connection:
+        connection.execute("CREATE TABLE item (id int PRIMARY KEY, v int)")
+        connection.execute("INSERT INTO item SELECT i, 0 FROM generate_series(1, %s) i", [ROWS])
+        made.start()
+        merge = follow()  # before there is a log
+        merge.wait_until(partial(shows, table, 0))
+        total = 0
+        for value in range(1, 4):
+            connection.execute("UPDATE item SET v = v + 1 WHERE id <= %s", [value])
+            total += value
+            merge.wait_until(partial(shows, table, total))
+        connection.execute("UPDATE item SET v = v + 1")
+        merge.kill()
+        merge = follow()
+        merge.wait_until(partial(shows, table, total + ROWS))
+    assert made.stop(merge) == ExitCode.OK

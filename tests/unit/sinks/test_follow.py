@@ -1,0 +1,84 @@
+"""Runs that go well, fail, or find nothing → when the next one begins, and of what."""
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from cdc.errors import ExitCode, LogUnreachableError, SinkError, SparkEndedError
+from cdc.settings import Settings
+from sinks import follow
+from sinks.options import Held
+from sinks.summary import RunSummary, TableResult
+
+SETTINGS = Settings(
+    source={}, capture={"topic.prefix": "shop"}, kafka={"bootstrap.servers": "nowhere"}
+)
+ERROR = SinkError("no")
+APPLIED = RunSummary("lakehouse", 1, "0/1", 0.1, [TableResult("public.good", 1)])
+NOTHING = RunSummary("lakehouse", 0, "", 0.1)
+BAD = TableResult("public.bad", 1, error=ERROR)
+BROKEN = RunSummary("lakehouse", 2, "0/2", 0.1, [TableResult("public.good", 1), BAD])
+
+
+class Followed:
+    """Jobs whose turns are told beforehand, and what was asked of them; the last one stops all."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *turns: Any, pause_s: float = 0.0) -> None:
+        self.events: list[Any] = []
+        self.lines: list[str] = []
+        self._turns = list(turns)
+        self._stop = threading.Event()
+        monkeypatch.setattr(follow, "News", lambda _: self)
+        monkeypatch.setattr(follow, "_pause_s", lambda _: pause_s)
+
+    def turns(self, report: Any, held: Held) -> Iterator[tuple[str, Any]]:
+        report("the same every time")
+        self.events.append(sorted(held))
+        turn = self._turns.pop(0)
+        if not self._turns:
+            self._stop.set()
+        yield "lakehouse", turn
+
+    def wait(self, _stop: threading.Event, seconds: float, _interval_s: float) -> None:
+        assert 0 < seconds <= follow.IDLE_MAX_S
+        self.events.append("waits")
+
+    def close(self) -> None:
+        self.events.append("closed")
+
+    def run(self) -> ExitCode:
+        jobs: Any = self
+        return follow.follow(jobs, SETTINGS, self._stop, 0, self.lines.append)
+
+
+def test_news_are_waited_for_once_a_run_has_found_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    followed = Followed(monkeypatch, APPLIED, NOTHING, APPLIED, NOTHING)
+    assert followed.run() == ExitCode.OK
+    assert followed.events == [[], [], "waits", [], [], "waits", "closed"]
+    assert followed.lines == ["the same every time", APPLIED.line(), APPLIED.line()]
+
+
+def test_a_table_that_fails_is_held_for_a_while_and_no_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    only_bad = RunSummary("lakehouse", 2, "0/2", 0.1, [BAD])
+    followed = Followed(monkeypatch, BROKEN, only_bad, NOTHING, pause_s=5.0)
+    followed.run()
+    assert followed.events == [[], ["public.bad"], "waits", ["public.bad"], "waits", "closed"]
+    assert followed.lines == ["the same every time", BROKEN.line()]
+
+
+def test_what_fails_as_a_whole_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    error = LogUnreachableError("Kafka doesn't answer")
+    followed = Followed(monkeypatch, error, error, APPLIED, NOTHING)
+    assert followed.run() == ExitCode.OK
+    assert followed.events == [[], [], [], [], "waits", "closed"]
+    assert followed.lines[1:] == ["lakehouse: Kafka doesn't answer", APPLIED.line()]
+
+
+def test_it_ends_with_spark(monkeypatch: pytest.MonkeyPatch) -> None:
+    followed = Followed(monkeypatch, SparkEndedError("ended"), APPLIED)
+    assert followed.run() == ExitCode.SINK_UNREACHABLE
+    assert followed.events == [[], "closed"]
