@@ -45,8 +45,9 @@ class Envelope:
         return ", ".join(["op string", *rows, *([_SOURCE] if timed else []), f"{BROKEN} string"])
 
     def key_schema(self, columns: Iterable[Column]) -> str:
-        """The type of what is made of a record's key."""
-        return f"{self._fields(column.name for column in columns)}, {BROKEN} string"
+        """The type of what is made of a record's key; an archive may lack columns of it."""
+        names = [column.name for column in columns if column.name in self.types]
+        return ", ".join([*([self._fields(names)] if names else []), f"{BROKEN} string"])
 
     def value(self, row: SparkColumn, column: Column) -> SparkColumn:
         """The column's value in a row, or in a key."""
