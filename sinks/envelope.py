@@ -40,14 +40,14 @@ class Envelope:
 
     def schema(self, *, timed: bool, before: bool) -> str:
         """The type of what is made of a record's value, in the words of ``json_rows``."""
-        row = f"struct<{self._fields(self.types)}, {_MISSING} array<int>>"
+        row = f"struct<{', '.join([*self._fields(self.types), f'{_MISSING} array<int>'])}>"
         rows = [f"after {row}", *([f"before {row}"] if before else [])]
         return ", ".join(["op string", *rows, *([_SOURCE] if timed else []), f"{BROKEN} string"])
 
     def key_schema(self, columns: Iterable[Column]) -> str:
         """The type of what is made of a record's key; an archive may lack columns of it."""
         names = [column.name for column in columns if column.name in self.types]
-        return ", ".join([*([self._fields(names)] if names else []), f"{BROKEN} string"])
+        return ", ".join([*self._fields(names), f"{BROKEN} string"])
 
     def value(self, row: SparkColumn, column: Column) -> SparkColumn:
         """The column's value in a row, or in a key."""
@@ -66,8 +66,8 @@ class Envelope:
         places = list(self.types)
         return F.coalesce(F.array_contains(row[_MISSING], places.index(column.name)), F.lit(False))
 
-    def _fields(self, names: Iterable[str]) -> str:
-        return ", ".join(f"{quoted(self._field(name))} {self.types[name]}" for name in names)
+    def _fields(self, names: Iterable[str]) -> list[str]:
+        return [f"{quoted(self._field(name))} {self.types[name]}" for name in names]
 
     def _field(self, name: str) -> str:
         """With its place, since Spark takes names that differ by case only for one."""

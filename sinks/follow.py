@@ -7,7 +7,7 @@ none, and are looked at every time. docs/decisions/0015-follow.md.
 """
 
 import time
-from collections.abc import Iterable
+from collections.abc import Sequence
 from contextlib import closing
 from threading import Event
 from typing import Final, NamedTuple
@@ -54,8 +54,8 @@ def follow(
                 return ExitCode.SINK_UNREACHABLE
             told.begin()
             tables = [t for turn in done if isinstance(turn, RunSummary) for t in turn.tables]
-            broken.learn(tables, held)
             failed = any(isinstance(turn, MillraceError) for turn in done)
+            broken.learn(tables, held, whole=not failed)
             failures = failures + 1 if failed else 0
             if failed:
                 stop.wait(_pause_s(failures))
@@ -132,8 +132,14 @@ class _Broken:
         now = time.monotonic()
         return {name: one.error for name, one in self._tables.items() if one.again > now}
 
-    def learn(self, tables: Iterable[TableResult], held: Held) -> None:
-        """Take note of what a run did to the tables that weren't held."""
+    def learn(self, tables: Sequence[TableResult], held: Held, *, whole: bool) -> None:
+        """Take note of what a run did to the tables that weren't held.
+
+        One that a ``whole`` run doesn't speak of has nothing to do, and so isn't broken.
+        """
+        if whole:
+            spoken_of = held.keys() | {table.name for table in tables}
+            self._tables = {name: one for name, one in self._tables.items() if name in spoken_of}
         for table in tables:
             if table.name in held:
                 continue

@@ -3,9 +3,11 @@
 Derived tables of one captured table share the look where they go on from the same place.
 """
 
+import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from itertools import zip_longest
+from typing import TYPE_CHECKING, Final
 
 from cdc.errors import MillraceError, SinkError
 from cdc.records.schema import Column, TableName, TableSchema
@@ -21,6 +23,10 @@ from sinks.plan import TablePlan
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+_PARTS: Final = re.compile(r"\w+|\W+")
+_NULL: Final = "VOID"
+"""How Spark calls the type of a member that is null."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,13 +163,20 @@ def _key_forms(table: TablePlan, found: Look) -> tuple[str, ...]:
     return tuple(dict.fromkeys((*known, *(form for _, form in new))))
 
 
+def _alike(one: str, other: str) -> bool:
+    """Whether two forms of keys differ in nothing but nulls, which are of any type."""
+    parts = zip_longest(*(_PARTS.findall(form) for form in (one, other)))
+    return all(left == right or _NULL in {left, right} for left, right in parts)
+
+
 def _moved(table: TablePlan, forms: tuple[str, ...], is_compacted: bool) -> MillraceError | None:
     """A key of other bytes is another one to Kafka: in its partitions, and to compaction."""
-    if len(forms) < 2 or (len(table.start) == 1 and not is_compacted):
+    others = [form for form in forms[1:] if not _alike(forms[0], form)]
+    if not others or (len(table.start) == 1 and not is_compacted):
         return None
     several = len(table.start) > 1
     return SinkError(
-        f"keys are written in another way than before ({' → '.join(forms[-2:])}): "
+        f"keys are written in another way than before ({forms[0]} → {others[-1]}): "
         + ("a row's events are in several partitions" if several else "compaction keeps both"),
         where=f"topic {table.topic}",
         remedy="have Debezium write to a new topic, or take a snapshot of the table once more (a "

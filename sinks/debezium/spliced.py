@@ -15,6 +15,7 @@ from pyspark.sql import Column as SparkColumn
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812 (as everybody calls it)
 
+from cdc.errors import SinkError
 from sinks.debezium.described import Described
 from sinks.debezium.envelope import LETTER, enveloped, told_lsn, told_us
 from sinks.types import refuse
@@ -24,8 +25,14 @@ _RUN: Final = "_millrace_run"
 _NTH: Final = "_millrace_nth"
 _CHANGES: Final = "_millrace_changes"
 _THERE: Final = "_millrace_there"
-_OUT_OF_ORDER_US: Final = 1_000_000
+_OUT_OF_ORDER_US: Final = 100_000
 """Commits that come together may have times that are out of order, but not by so much."""
+
+
+_MORE_TO_COME: Final = (
+    "the connector has begun to repeat events, and hasn't come to new ones yet: the next run that "
+    "finds such goes on"
+)
 
 
 class Reached(NamedTuple):
@@ -56,21 +63,32 @@ def spliced(raw: DataFrame, topic: Described, before: Reached | None) -> DataFra
 
 
 def reached(raw: DataFrame, topic: Described, before: Reached | None) -> Reached | None:
-    """The last run of the records; the one before them where they have none."""
-    row = (
-        _in_runs(raw, topic)
-        .where(F.col(_PLACE).isNotNull())
-        .groupBy(_RUN, _PLACE)
-        .agg(F.count(F.lit(1)).alias("events"))
-        .orderBy(F.desc(_RUN))
-        .first()
-    )
+    """The last run of the records; the one before them where they have none.
+
+    Raises SinkError where more is to come of what is repeated: it can only be told as a whole.
+    """
+    rows = _in_runs(raw, topic)
+    row = _counted(rows).orderBy(F.desc(_RUN)).first()
     if row is None:
         return before
+    first = Window.partitionBy(_PLACE).orderBy(_RUN)
+    sent = _counted(rows if before is None else _unread(rows, before)).withColumns({
+        "first": F.first(_RUN).over(first),
+        "sent": F.first("events").over(first),
+    })  # fmt: skip
+    newest = sent.orderBy(F.desc("first"), F.desc(_RUN)).first()
+    if newest is not None and (newest[_RUN] != row[_RUN] or newest["events"] < newest["sent"]):
+        raise SinkError(_MORE_TO_COME, where=f"topic {topic.schema.name}")
     lsn, time_us, events = row[_PLACE]["lsn"], row[_PLACE]["us"], row["events"]
     if before is not None and row[_RUN] == 1 and before[:2] == (lsn, time_us):
         events += before.events
     return Reached(lsn, time_us, events)
+
+
+def _counted(rows: DataFrame) -> DataFrame:
+    """The runs, with their places and how many events each has."""
+    runs = rows.where(F.col(_PLACE).isNotNull()).groupBy(_RUN, _PLACE)
+    return runs.agg(F.count(F.lit(1)).alias("events"))
 
 
 def _in_runs(raw: DataFrame, topic: Described) -> DataFrame:
@@ -90,7 +108,7 @@ def _in_runs(raw: DataFrame, topic: Described) -> DataFrame:
     )
 
 
-def _behind(rows: DataFrame, before: Reached) -> DataFrame:
+def _unread(rows: DataFrame, before: Reached) -> DataFrame:
     """What comes after the last run that was read, where that comes again.
 
     Where records begin with that run they go on with it, if its rows were only inserted.
@@ -98,14 +116,15 @@ def _behind(rows: DataFrame, before: Reached) -> DataFrame:
     here = before.is_at(F.col(_PLACE)) & ((F.col(_RUN) > 1) | F.col(_CHANGES))
     end = F.max(F.when(here, F.col(_RUN))).over(Window.partitionBy("partition"))
     read = (F.col(_RUN) < end) | ((F.col(_RUN) == end) & (F.col(_NTH) <= before.events))
+    return _without(rows, read)
+
+
+def _behind(rows: DataFrame, before: Reached) -> DataFrame:
+    """What wasn't read before; the end of the job where that begins with what is older."""
     place = F.col(_PLACE)
     older = (place["lsn"] < before.lsn) & (place["us"] < before.time_us - _OUT_OF_ORDER_US)
-    message = F.lit(
-        "the connector has begun to repeat events, and hasn't come to new ones yet: the next run "
-        "that finds such goes on"
-    )
-    more_to_come = refuse(F.coalesce(older, F.lit(False)), message, "boolean")
-    return _without(rows, read).where(F.coalesce(more_to_come, F.lit(True)))
+    more_to_come = refuse(F.coalesce(older, F.lit(False)), F.lit(_MORE_TO_COME), "boolean")
+    return _unread(rows, before).where(F.coalesce(more_to_come, F.lit(True)))
 
 
 def _without(rows: DataFrame, gone: SparkColumn) -> DataFrame:

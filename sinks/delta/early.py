@@ -56,17 +56,11 @@ def read_early(
     looked = raw.observe(_FACTS, *_facts(raw, table, cut))
     changes = parse(within(looked, table.after, cut, None, keyed=True), columns)
     newest = contenders(changes, columns)
-    rows = newest.localCheckpoint(eager=False)
-    try:
-        rows.count()
-    except (PySparkException, Py4JError) as error:
-        if jvm_ended(error):
-            raise
-        let_go(rows)
+    rows = _kept(newest)
+    if rows is None:
         return None
-    observed: Any = newest._jdf.queryExecution().observedMetrics()  # noqa: SLF001
-    facts = observed.apply(_FACTS)
-    if facts.getAs("truncated") or facts.getAs("claims"):
+    facts = _observed(newest)
+    if facts is None or facts.getAs("truncated") or facts.getAs("claims"):
         let_go(rows)
         return None
     found = {
@@ -74,6 +68,27 @@ def read_early(
         for number in table.start
     }
     return Early(rows, found)
+
+
+def _kept(newest: "DataFrame") -> "DataFrame | None":
+    rows = None
+    try:
+        # With adaptive execution this is no lazy call: all before the last shuffle runs in it.
+        rows = newest.localCheckpoint(eager=False)
+        rows.count()
+    except (PySparkException, Py4JError) as error:
+        if jvm_ended(error):
+            raise
+        if rows is not None:
+            let_go(rows)
+        return None
+    return rows
+
+
+def _observed(newest: "DataFrame") -> Any:
+    """What was observed; None: Spark has found no row to go on with, and taken that step out."""
+    observed: Any = newest._jdf.queryExecution().observedMetrics()  # noqa: SLF001
+    return observed.apply(_FACTS) if observed.contains(_FACTS) else None
 
 
 def _facts(raw: "DataFrame", table: TablePlan, cut: Position) -> list["SparkColumn"]:

@@ -122,9 +122,10 @@ class OwnLog:
     def forget(self) -> None:
         """They are read again, then."""
         self._records.forget()
-        for early in self._early.values():
+        # Taken away first: other tables' threads look for theirs meanwhile.
+        unused, self._early = self._early, {}
+        for early in unused.values():
             early.let_go()
-        self._early = {}
 
     def state(self) -> LogState | None:
         """The log's state once it can be read up to its ends."""

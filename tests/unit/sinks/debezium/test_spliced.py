@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from cdc.errors import SinkError
 from sinks.debezium.spliced import Reached, reached, spliced
 from tests.fixtures.debezium_topics import Raw, described, frame
 
@@ -32,6 +33,7 @@ CASES = {
     "with a TRUNCATE": ("c1 t2 c3 | t2 c3 c4 t2 c3 c4", "c1 t2 c3 | c4"),
     "rows of one COPY, in parts": ("c1 c2 c2 | c2 c3 c1 c2 c2 c2 c3", "c1 c2 c2 | c2 c3"),
     "a COPY that was cut off": ("c1 c2 c1 c2 c2 c3", "c1 c2 c2 c3"),
+    "all of it, and nothing more": ("c1 d2 | c3 u4 d2 c3 u4", "c1 d2 | c3 u4"),
     "a snapshot": ("r1 r1 r1 | c2 c2", "r1 r1 r1 | c2 c2"),
 }
 
@@ -53,7 +55,25 @@ def test_what_is_repeated_is_there_once(spark: "SparkSession", what: str) -> Non
     ]
 
 
-def test_a_run_that_ends_among_what_is_repeated_is_put_off(spark: "SparkSession") -> None:
+@pytest.mark.parametrize(
+    ("words", "before"),
+    [
+        ("c1 d2 c3 c1", None),
+        ("c1 d2 c3 c1 d2", None),
+        ("c3 c4 c3", Reached(2, 4_000_000, 1)),
+        ("c1 c1 d2 c1", None),
+        ("c1 c2 c2 c1 c2", None),
+    ],
+)
+def test_a_run_that_ends_among_what_is_repeated_is_put_off(
+    spark: "SparkSession", words: str, before: Reached | None
+) -> None:
+    raw = frame(spark, [event(word, n) for n, word in enumerate(words.split())])
+    with pytest.raises(SinkError, match="has begun to repeat events"):
+        reached(raw, described(raw, told={"v": "text"}), before)
+
+
+def test_a_run_that_begins_among_what_is_repeated_is_put_off(spark: "SparkSession") -> None:
     raw = frame(spark, [event("c1", 9)])
     topic = described(raw, told={"v": "text"})
     with pytest.raises(Exception, match="has begun to repeat events"):
