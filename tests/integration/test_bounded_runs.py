@@ -11,10 +11,13 @@ from tests.fixtures.spark import at, column, table_schema
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
 
+ROWS = 12
+
+
 def test_a_bounded_run_leaves_later_commits_to_later_runs(lakehouse: Lakehouse) -> None:
     log = lakehouse.log(column("id", "int4", 1), column("n", "int4"))
     other = log.beside(table_schema(lakehouse.prefix, "other", column("id", "int4", 1)))
-    for number in range(20):
+    for number in range(ROWS):
         log.row("r", at(10, 0), {"id": number, "n": 0})
         other.row("r", at(10, 0), {"id": number})
     log.table(10)
@@ -22,24 +25,24 @@ def test_a_bounded_run_leaves_later_commits_to_later_runs(lakehouse: Lakehouse) 
     log.reached(at(10, 0))
     bounded = RunOptions(records_max=10)
     lakehouse.merge(bounded)
-    assert len(lakehouse.rows(other.schema)) == 20, "a snapshot isn't parted"
-    for number in range(20):
+    assert len(lakehouse.rows(other.schema)) == ROWS, "a snapshot isn't parted"
+    for number in range(ROWS):
         log.row("u", at(20 + number, 1), {"id": number, "n": 1})
-        log.row("u", at(20 + number, 2), {"id": (number + 1) % 20, "n": 2})
-        if number % 5 == 0:
+        log.row("u", at(20 + number, 2), {"id": (number + 1) % ROWS, "n": 2})
+        if number % 4 == 0:
             other.row("d", at(20 + number, 3), None, {"id": number})
             other.tombstone(at(20 + number, 3), {"id": number})
-    log.reached(at(40))
+    log.reached(at(20 + ROWS))
     states = []
     while (summary := lakehouse.merge(bounded)).exit_code == ExitCode.OK:
         rows, others = lakehouse.rows(log.schema), lakehouse.rows(other.schema)
         values = {row["id"]: row["n"] for row in rows}
         assert [*values.values()].count(2) == 1, "all of a transaction, or nothing"
         done = [*values.values()].count(1) + (values[0] == 2)
-        gone = {number for number in range(done) if number % 5 == 0}
-        assert {row["id"] for row in others} == set(range(20)) - gone
+        gone = {number for number in range(done) if number % 4 == 0}
+        assert {row["id"] for row in others} == set(range(ROWS)) - gone
         states.append(done)
-    assert states[-1:] == [20], str(summary.line()) + str(summary.tables)
+    assert states[-1:] == [ROWS], str(summary.line()) + str(summary.tables)
     assert len(states) >= 2
     assert states == sorted(states)
 

@@ -51,8 +51,7 @@ def test_each_run_applies_what_is_new(lake: DebeziumLake) -> None:
     assert lake.merge().exit_code == ExitCode.NOTHING_TO_DO
 
 
-@pytest.mark.parametrize("partitions", [1, 2])
-@pytest.mark.parametrize("deletes", ["remove", "mark"])
+@pytest.mark.parametrize(("partitions", "deletes"), [(1, "remove"), (2, "mark")])
 def test_truncate_takes_away_what_was_there_before(
     lake: DebeziumLake, partitions: int, deletes: str
 ) -> None:
