@@ -12,7 +12,7 @@ from pydantic import BaseModel
 
 from cdc.errors import BusyError
 from sinks.delta.files import Files
-from sinks.plan import Outcome, Plan, Stored, TableVersion, stored
+from sinks.plan import Outcome, Plan, Stored, TablePlan, TableVersion, stored
 
 _PLAN: Final = re.compile(r"(\d{20})\.json")
 _CHECKED: Final = "checked.json"
@@ -114,3 +114,12 @@ def _plan_name(run: int) -> str:
 
 def _done_name(run: int) -> str:
     return f"{run:020}.done.json"
+
+
+def as_compacted(
+    inherited: TableVersion, table: TablePlan, compacted: tuple[int, TableVersion] | None
+) -> TableVersion:
+    """The version of a table that nothing came for; where compaction has left it, if it has."""
+    if compacted is None or compacted[0] != table.base or compacted[1].id != inherited.id:
+        return inherited
+    return max(inherited, compacted[1], key=lambda one: one.version)

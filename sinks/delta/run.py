@@ -18,7 +18,7 @@ from sinks.batch import TABLES_AT_ONCE, LogState, Report
 from sinks.delta.files import Files, HadoopFiles, LocalFiles, one_at_a_time
 from sinks.delta.late import replayed
 from sinks.delta.origin import Origin, origin_of
-from sinks.delta.plans import Plans
+from sinks.delta.plans import Plans, as_compacted
 from sinks.derived import Derived, derived_tables
 from sinks.options import RunOptions
 from sinks.paths import local_path, runs_path
@@ -233,7 +233,7 @@ class _Run:
         inherited = before.versions if before else {}
         compacted = self._plans.compacted().tables
         versions = {
-            name: _as_compacted(inherited[name], table, compacted.get(name))
+            name: as_compacted(inherited[name], table, compacted.get(name))
             for name, table in plan.tables.items()
             if name in inherited and name not in failed and not table.waits
         }
@@ -256,15 +256,26 @@ class _Run:
             table = plan.tables.get(name)
             if table is None or not table.commits or name not in self._derived:
                 continue
-            there = self._target(name).there()
+            target = self._target(name)
+            there = target.there()
             if there is not None and there.run == plan.run:
                 versions[name] = there.at
+                self._name_again(target)
         failed = {name: why for name, why in outcome.failed.items() if name not in versions}
         if failed == outcome.failed:
             return outcome
         settled = outcome.model_copy(update={"failed": failed, "versions": versions})
         self._plans.finish(settled)
         return settled
+
+    def _name_again(self, target: "DeltaTarget") -> None:
+        """Register a table in the catalog, where that may be what failed."""
+        from sinks.delta.catalog import register
+
+        try:
+            register(target)
+        except MillraceError as error:
+            self._report(f"{target.name}: {error}")
 
     def _target(self, name: str) -> "DeltaTarget":
         from sinks.delta.table import DeltaTarget
@@ -381,12 +392,3 @@ class _Run:
         seconds = time.monotonic() - self._started
         run, cut = (plan.run, plan.where) if plan is not None else (0, "")
         return RunSummary("lakehouse", run, cut, seconds, results)
-
-
-def _as_compacted(
-    inherited: TableVersion, table: TablePlan, compacted: tuple[int, TableVersion] | None
-) -> TableVersion:
-    """The version of a table that nothing came for; where compaction has left it, if it has."""
-    if compacted is None or compacted[0] != table.base or compacted[1].id != inherited.id:
-        return inherited
-    return max(inherited, compacted[1], key=lambda one: one.version)
