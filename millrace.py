@@ -314,12 +314,9 @@ def merge(
     settings = load(config)
     gaps = frozenset(accept_gap or ())
     options = run_options(settings, max_records, gaps, types_from_source=types_from_source)
-    interval_s = _seconds(interval)
+    apart_s = _seconds(interval)
     with stop_on_signals() as stop, Jobs(settings, sink, options, lasting=follow) as jobs:
-        if follow:
-            code = run_on(jobs, settings, stop, interval_s, print_line)
-        else:
-            code = jobs.run(print_line)
+        code = run_on(jobs, settings, stop, apart_s, print_line) if follow else jobs.run(print_line)
     raise typer.Exit(code)
 
 

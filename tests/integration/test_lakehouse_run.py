@@ -7,11 +7,10 @@ from typing import Any
 
 import pytest
 
-from cdc.errors import ExitCode, LogForgottenError, SinkError
+from cdc.errors import ExitCode, LogForgottenError
 from cdc.records.state import Phase
 from sinks.delta import apply, commit
 from sinks.delta.run import lakehouse_plans
-from sinks.options import RunOptions
 from sinks.paths import table_path
 from sinks.plan import Outcome
 from tests.fixtures.lakehouse import Lakehouse
@@ -152,22 +151,6 @@ def test_a_bad_value_stops_its_table_only_and_changes_nothing(lakehouse: Lakehou
             assert said in errors[f"public.{name}"]
     assert lakehouse.rows(good.schema)[0]["arr"] == [2]
     assert [lakehouse.rows(log.schema)[0]["arr"] for log in bad.values()] == [[1]] * len(bad)
-
-    good.row("u", at(30), value | {"arr": [3]})
-    good.reached(at(30))
-    why = SinkError("it failed a moment ago")
-    held = lakehouse.merge(RunOptions(held={f"public.{name}": why for name in bad}))
-    assert [table.name for table in held.tables if table.error is None] == ["public.good"]
-    assert lakehouse.rows(good.schema)[0]["arr"] == [3]
-    plans = lakehouse_plans(str(lakehouse.folder), lambda: lakehouse.spark)
-    last = plans.last()
-    assert last is not None
-    outcome = plans.outcome(last)
-    assert outcome is not None
-    assert set(outcome.failed.values()) == {str(why)}
-    assert outcome.failed.keys() == {f"public.{name}" for name in bad}
-    again = lakehouse.merge()
-    assert {table.name for table in again.tables if table.error} == outcome.failed.keys()
 
 
 @pytest.mark.parametrize("fails_after_commit", [True, False])

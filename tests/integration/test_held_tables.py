@@ -1,0 +1,39 @@
+"""Tables that failed a moment ago, and that a run leaves alone: others go on, and all is told."""
+
+import pytest
+
+from cdc.errors import ExitCode, SinkError
+from sinks.delta.run import lakehouse_plans
+from sinks.options import RunOptions
+from tests.fixtures.lakehouse import Lakehouse
+from tests.fixtures.spark import at, column, table_schema
+
+pytestmark = [pytest.mark.kafka, pytest.mark.spark]
+
+
+def test_a_table_that_is_held_stays_as_it_is_until_it_is_not(lakehouse: Lakehouse) -> None:
+    good = lakehouse.log(column("id", "int4", 1), column("n", "int4"), table="good")
+    bad = good.beside(table_schema(lakehouse.prefix, "bad", *good.schema.columns))
+    for log in (good, bad):
+        log.row("r", at(10, 0), {"id": 1, "n": 1})
+        log.table(10)
+    good.reached(at(10, 0))
+    lakehouse.merge()
+    for log in (good, bad):
+        log.row("u", at(20), {"id": 1, "n": 2})
+    good.reached(at(20))
+    held = RunOptions(held={"public.bad": SinkError("it failed a moment ago")})
+    run = lakehouse.merge(held)
+    assert {t.name for t in run.tables if t.error is None} == {"public.good"}
+    assert (lakehouse.rows(good.schema)[0]["n"], lakehouse.rows(bad.schema)[0]["n"]) == (2, 1)
+    plans = lakehouse_plans(str(lakehouse.folder), lambda: lakehouse.spark)
+    last = plans.last()
+    assert last is not None
+    outcome = plans.outcome(last)
+    assert outcome is not None
+    assert outcome.failed == {"public.bad": "it failed a moment ago"}
+    assert "public.bad" not in outcome.versions
+    lakehouse.merge(held)
+    assert plans.runs() == [1, 2], "no plan is made for what is held"
+    assert lakehouse.merge().exit_code == ExitCode.OK
+    assert lakehouse.rows(bad.schema) == [{"id": 1, "n": 2}]
