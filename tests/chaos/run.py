@@ -27,7 +27,6 @@ from tests.fixtures.pipeline import LogRecord, read_log
 
 SESSIONS: Final = 4
 RECOVERY_S_MAX: Final = 120.0
-_DRAIN_S: Final = 180.0
 _NO_EXITS: Final = {
     ExitCode.OK,
     ExitCode.BUG,
@@ -50,6 +49,8 @@ class Plan:
     kinds: Mapping[str, int] = field(default_factory=lambda: WEIGHTS)
     module: str = "millrace"
     keep: Path | None = None
+    recovery_s: float = RECOVERY_S_MAX
+    drain_s: float = 180.0
 
 
 @dataclass(slots=True)
@@ -127,7 +128,7 @@ def _live(stand: Stand, plan: Plan, outcome: Outcome) -> None:
         for session in sessions:
             session.join()
         end = Lsn.parse(stand.ask("SELECT pg_current_wal_insert_lsn()::text"))
-        if not stand.reaches(end, _DRAIN_S):
+        if not stand.reaches(end, plan.drain_s):
             outcome.complaints.append(f"the log doesn't reach {end}: {stand.progress()}")
     finally:
         quiet.set()
@@ -159,13 +160,13 @@ def _trouble(stand: Stand, plan: Plan, probe: Probe, outcome: Outcome) -> None:
         if fault.hit:
             outcome.faults[fault.kind] += 1
         if fault.hit and not nemesis.impatient():
-            _await_recovery(fault, probe, outcome)
+            _await_recovery(fault, plan.recovery_s, probe, outcome)
 
 
-def _await_recovery(fault: Fault, probe: Probe, outcome: Outcome) -> None:
-    seconds = probe.recovered(fault.ended, RECOVERY_S_MAX)
+def _await_recovery(fault: Fault, at_most_s: float, probe: Probe, outcome: Outcome) -> None:
+    seconds = probe.recovered(fault.ended, at_most_s)
     if seconds is None:
-        outcome.complaints.append(f"not recovered {RECOVERY_S_MAX:.0f} s after: {fault.kind}")
+        outcome.complaints.append(f"not recovered {at_most_s:.0f} s after: {fault.kind}")
     else:
         outcome.recoveries.append((seconds, fault.kind))
         print(f"{fault.kind}: recovered after {seconds:.1f} s", flush=True)

@@ -6,8 +6,9 @@ import time
 from collections.abc import Iterable
 
 import pytest
-from confluent_kafka import TopicPartition
+from confluent_kafka import KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._listoffsets import OffsetSpec
 from confluent_kafka.cimpl import NewPartitions, NewTopic
 
 from cdc.errors import ConfigError, ExitCode
@@ -53,6 +54,19 @@ def make_anew(lake: DebeziumLake) -> None:
     while name in admin.list_topics(timeout=5).topics and time.monotonic() < deadline:
         time.sleep(0.1)
     admin.create_topics([NewTopic(name, 1, 1)])[name].result(10)
+    # The old partition may still take records, which then go with it.
+    while not is_empty(admin, name) and time.monotonic() < deadline:
+        time.sleep(0.1)
+
+
+def is_empty(admin: AdminClient, topic: str) -> bool:
+    """Whether the only partition of a topic is there, and has no record."""
+    place = TopicPartition(topic, 0)
+    latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+    try:
+        return int(admin.list_offsets({place: latest})[place].result(10).offset) == 0
+    except KafkaException:  # no leader yet
+        return False
 
 
 def killed(*_arguments: object) -> None:
