@@ -47,7 +47,7 @@ SCHEMA = """
     INSERT INTO "Odd Näme" SELECT i, 'k' || i, i FROM generate_series(1, 200) i;
     INSERT INTO loose SELECT i % 7, 'same' FROM generate_series(1, 40) i;
 """
-MERGES = 3
+MERGES = 2
 PLAIN: Sections = {"format": {"key.schemas.enable": False, "value.schemas.enable": False}}
 
 

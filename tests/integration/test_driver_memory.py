@@ -1,4 +1,4 @@
-"""A log several times as large as the driver's memory → a table that has all of it.
+"""A log larger than the driver's memory → a table that has all of it.
 
 Here the driver has to do the executors' work as well: whatever it collected would be too much.
 ``make heap HEAPS=10`` takes more of it, and merges it into a table that is there, too.
@@ -16,7 +16,7 @@ from cdc.errors import ExitCode
 from tests.fixtures.pipeline import RunningPipeline
 from tests.fixtures.readers import query_builder
 
-HEAPS = int(os.environ.get("HEAPS", "3"))
+HEAPS = int(os.environ.get("HEAPS", "2"))
 TABLES = ["new", "there"] if "HEAPS" in os.environ else ["new"]
 pytestmark = [
     pytest.mark.postgres,
@@ -35,7 +35,7 @@ FILL = """
 
 
 @pytest.mark.parametrize("table", TABLES)
-def test_a_merge_of_several_times_the_drivers_memory_needs_no_more_of_it(
+def test_a_merge_of_more_than_the_drivers_memory_needs_no_more_of_it(
     pipeline: Callable[..., RunningPipeline], database: dict[str, str], tmp_path: Path, table: str
 ) -> None:
     made = pipeline(sections={"spark": SMALL})
