@@ -20,7 +20,7 @@ from sinks.debezium.planned import behind
 from sinks.debezium.repeated import unrepeated
 from sinks.debezium.spliced import spliced
 from sinks.debezium.truncate import Truncation
-from sinks.delta.apply import require_fitting
+from sinks.delta.apply import columns_of, require_fitting
 from sinks.delta.bag import merge_bag, write_new_bag
 from sinks.delta.commit import Rows, commit, create
 from sinks.delta.current import merge, stored, write_new
@@ -32,7 +32,7 @@ from sinks.names import ABSENT, DELETE, DELETED, FILLED, OP, POSITION, RAW_VALUE
 from sinks.options import SchemaOf
 from sinks.plan import Plan, TablePlan
 from sinks.records import let_go
-from sinks.shape import Shape, shape
+from sinks.shape import Shape
 
 _NAMES = "array<string>"
 _PLACE_CHARS = 26
@@ -51,15 +51,9 @@ class Means:
 
 def apply_topic(target: DeltaTarget, plan: Plan, means: Means) -> Rows:
     """Commit what the plan says to the table, unless the table has it already."""
-    table, derived = plan.tables[target.name], target.derived
+    table = plan.tables[target.name]
     require_fitting(target, keyed=bool(table.schemas[-1].key))
-    columns = shape(
-        table.schemas,
-        table.first_version,
-        derived.wishes,
-        derived.reserved,
-        by_key=derived.kind != "changes",
-    )
+    columns = columns_of(target.derived, table, table.schemas)
     start, end = {table.topic: table.start}, {table.topic: table.end}
     raw = read_records(target.spark, means.kafka, start, end)
     topic = _described(raw, table, means)

@@ -27,8 +27,6 @@ _CHANGES: Final = "_millrace_changes"
 _THERE: Final = "_millrace_there"
 _OUT_OF_ORDER_US: Final = 100_000
 """Commits that come together may have times that are out of order, but not by so much."""
-
-
 _MORE_TO_COME: Final = (
     "the connector has begun to repeat events, and hasn't come to new ones yet: the next run that "
     "finds such goes on"
@@ -78,7 +76,7 @@ def reached(raw: DataFrame, topic: Described, before: Reached | None) -> Reached
     })  # fmt: skip
     newest = sent.orderBy(F.desc("first"), F.desc(_RUN)).first()
     if newest is not None and (newest[_RUN] != row[_RUN] or newest["events"] < newest["sent"]):
-        raise SinkError(_MORE_TO_COME, where=f"topic {topic.schema.name}")
+        raise SinkError(_MORE_TO_COME, where=f"table {topic.schema.name}")
     lsn, time_us, events = row[_PLACE]["lsn"], row[_PLACE]["us"], row["events"]
     if before is not None and row[_RUN] == 1 and before[:2] == (lsn, time_us):
         events += before.events

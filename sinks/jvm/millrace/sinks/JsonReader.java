@@ -31,8 +31,9 @@ import org.apache.spark.unsafe.types.UTF8String;
  * where it isn't JSON of this type; what doesn't fit is null then.
  *
  * <p>A field's name in JSON is what stands behind the colon in its own ({@code 3:name}), since Spark
- * takes names that differ by case only for one. Types: boolean, smallint, int, bigint, double, string, arrays of string, and structs. A string
- * holds any value: what is no JSON string, as the text that it has.
+ * takes names that differ by case only for one. Types: boolean, smallint, int, bigint, double,
+ * string, arrays of string, and structs. A string holds any value: what is no JSON string, as the
+ * text that it has.
  */
 public final class JsonReader implements Serializable {
   static final String MISSING = "_millrace_missing";
