@@ -5,7 +5,7 @@ it speaks of.
 """
 
 import time
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 import structlog
@@ -170,8 +170,23 @@ class TableStates:
     ) -> bool:
         return any(column.key for column in rekeyed(columns, table, identity, self._rules))
 
-    def ask(self, names: Collection[str], condition: str, signal: str) -> list[Record]:
-        """Note that rows which meet a condition are to be read; returns the states' records."""
+    def read_altered(self, table: TableName, columns: Sequence[str]) -> list[Record]:
+        """Note that a table's rows are to be read again, since DDL has changed their values.
+
+        Not where nothing of the table was read yet. Returns the states' records.
+        """
+        first = self.states[table].initial
+        if first is not None and not first.read:
+            return []
+        told = {"table": str(table), "columns": columns}
+        log.info("columns were altered: the rows are read again while streaming", **told)
+        return self.ask([str(table)], None, "")
+
+    def ask(self, names: Collection[str], condition: str | None, signal: str) -> list[Record]:
+        """Note that rows, or those that meet a condition, are to be read; returns the records.
+
+        ``signal`` is the one that asks; empty: the daemon itself, which doesn't give up.
+        """
         made = []
         last = max((one.order for each in self.states.values() for one in each.requests), default=0)
         now_ms = time.time_ns() // 1_000_000

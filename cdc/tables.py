@@ -8,21 +8,21 @@ import time
 import uuid
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import NamedTuple
 
 import structlog
 
-from cdc.completion import Reread
+from cdc.altered import altered_columns
 from cdc.dead_letters import DeadLetters, GuardedEncoder
 from cdc.errors import UnreadTableError
 from cdc.events import TableEncoder
+from cdc.lookups import Lookups
 from cdc.metadata import MessageEvents, TransactionMetadata
 from cdc.notifications import Notifications
 from cdc.postgres.catalog import relation_signature
 from cdc.postgres.described import TableDescription
 from cdc.postgres.preflight import shared_topic
 from cdc.readable import Encoder, Pipeline, ReadableEncoder
-from cdc.records.position import Lsn, Position
+from cdc.records.position import Position
 from cdc.records.record import Record
 from cdc.records.schema import Column, TableName, TableSchema
 from cdc.records.state import SnapshotRequest, TableState, schema_record
@@ -36,26 +36,6 @@ from cdc.transactions import Transaction
 from cdc.wal.messages import Relation, ReplicaIdentity
 
 log = structlog.get_logger()
-
-
-class Lookups(NamedTuple):
-    """What is asked of PostgreSQL as a relation appears.
-
-    ``describe``: its columns. ``entry``: the OID of its entry in the publication, by its own.
-    ``reread``: rows of it whose unchanged values are wanted. ``late``: the description of a table,
-    by its OID and name, if a start now would find it among those to capture. ``instant``: how far
-    the WAL is, and then a transaction ID (64 bits) that is younger than whatever is open. ``check``
-    raises TableRefusedError for a table whose rows the log would mix up. ``await_visible``: waits
-    until what a transaction (32 bits) has done is seen, or raises UnreadTableError.
-    """
-
-    describe: Callable[[Relation], tuple[Column, ...]]
-    entry: Callable[[int], int]
-    reread: Reread
-    late: Callable[[int, TableName], TableDescription | None]
-    instant: Callable[[], tuple[Lsn, int]]
-    check: Callable[[TableDescription], None]
-    await_visible: Callable[[int], None]
 
 
 class Tables(TableStates):
@@ -355,9 +335,17 @@ class Tables(TableStates):
         schema = self._history.current(table, signature)
         if schema is not None:
             return schema, []
+        before = self._history.newest(table)
         described = rekeyed(columns(), table, replica_identity, self._rules)
         schema = self._history.add(table, oid, described, signature, replica_identity, since)
-        return schema, [schema_record(self.prefix, schema)]
+        return schema, [schema_record(self.prefix, schema), *self._read_altered(before, schema)]
+
+    def _read_altered(self, before: TableSchema | None, schema: TableSchema) -> list[Record]:
+        """Have rows read again whose values DDL has changed; returns what the log gets."""
+        if before is None or self._takes_late or not self._capture.snapshots(str(schema.name)):
+            return []
+        altered = altered_columns(before, schema, self._lookups.filled)
+        return self.read_altered(schema.name, altered) if altered else []
 
     def _readable(self, schema: TableSchema) -> ReadableEncoder:
         state = self.states[schema.name]

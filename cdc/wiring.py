@@ -14,6 +14,7 @@ from cdc.dead_letters import DeadLetters, Oversized, Refusals
 from cdc.errors import UnreadTableError
 from cdc.kafka.state import read_all
 from cdc.kafka.topics import LogTopics
+from cdc.lookups import Lookups
 from cdc.modes import Patterns
 from cdc.postgres import catalog, preflight
 from cdc.postgres.captured import captured_tables, described_tables
@@ -31,7 +32,7 @@ from cdc.records.topics import claim_topic, schema_topic, table_topic
 from cdc.replay import Orders
 from cdc.rules import EventRules
 from cdc.settings import CaptureSettings, Settings
-from cdc.tables import Lookups, Tables
+from cdc.tables import Tables
 from cdc.transforms.chain import chain, routes_events
 from cdc.wal.messages import Relation
 
@@ -108,7 +109,8 @@ def lookups(
             remedy = "it goes on once that has ended"
             raise UnreadTableError(INVISIBLE, where=place(connection.pgconn), remedy=remedy)
 
-    return Lookups(describe, entry, reread, late, instant, check, visible)
+    filled = partial(catalog.filled_columns, connection)
+    return Lookups(describe, entry, reread, late, instant, check, visible, filled)
 
 
 def open_tables(

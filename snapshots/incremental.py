@@ -372,7 +372,9 @@ class IncrementalSnapshots:
         if not isinstance(error, MillraceError):
             raise error  # a bug of ours
         told = {"table": name, "reason": error.what, "remedy": remedy or error.remedy}
-        if work.request.kind == "incremental" and not isinstance(error, SourceUnreachableError):
+        is_asked = work.request.kind == "incremental"
+        is_own = not work.request.signal and error.retry
+        if is_asked and not is_own and not isinstance(error, SourceUnreachableError):
             log.warning("an incremental snapshot is given up", signal=work.request.signal, **told)
             assert self._place is not None  # noqa: S101 (turn sets it)
             reason = ": ".join(filter(None, (error.what, told["remedy"])))

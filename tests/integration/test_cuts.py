@@ -1,14 +1,18 @@
 """Cuts: every table as it was at one instant of the source, found by run, LSN or time."""
 
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+
 import pytest
 
 from cdc.errors import ConfigError, SinkError
 from sinks.delta.cuts import Cut, cut_at, cuts
 from sinks.delta.query import query
-from sinks.delta.run import lakehouse_plans
+from sinks.delta.run import lakehouse_plans, run_lakehouse
 from sinks.derived import derived_tables
 from tests.fixtures.lakehouse import Lakehouse
 from tests.fixtures.spark import at, column, table_schema
+from tests.integration.test_snapshot_while_streaming import wait_for
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
@@ -62,6 +66,37 @@ def test_a_query_sees_all_tables_at_one_cut(lakehouse: Lakehouse) -> None:
     for change in ("DROP TABLE t", "INSERT INTO t SELECT 1, 2"):
         with pytest.raises(ConfigError, match="only queries"):
             answer(lakehouse, third, change)
+
+
+def test_a_partition_whose_marker_comes_late_is_waited_for(lakehouse: Lakehouse) -> None:
+    """As with several brokers, where a transaction is shown partition by partition.
+
+    Here its rest is a transaction of its own, which is open while the cut is to be seen already.
+    """
+    log = lakehouse.log(column("id", "int4", 1))
+    odd = log.beside(table_schema(lakehouse.prefix, "Odd-name", column("id", "int4", 1)))
+    log.table(10)
+    odd.table(10)
+    log.reached(at(10, 0))
+    log.row("c", at(20, 1), {"id": 1})
+    rest = odd.apart()
+    rest.row("c", at(20, 2), {"id": 2})
+    rest.flush()
+    log.reached(at(20, 2))
+
+    told: list[str] = []
+    run = partial(run_lakehouse, lakehouse.settings, lambda _records=0: lakehouse.spark)
+    with ThreadPoolExecutor(1) as threads:
+        merging = threads.submit(run, told.append)
+        wait_for(lambda: merging.done() or any("open Kafka transaction" in one for one in told))
+        assert not merging.done()
+        rest.commit()
+        assert merging.result(120).tables
+    (cut,) = all_cuts(lakehouse)
+    assert cut.position == at(20, 2)
+    assert answer(lakehouse, cut, "SELECT count(*), (SELECT max(id) FROM odd_name) FROM t") == [
+        (1, 2)
+    ]
 
 
 def test_a_table_that_failed_is_not_at_the_cut(lakehouse: Lakehouse) -> None:

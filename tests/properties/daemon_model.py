@@ -16,6 +16,7 @@ from cdc.completion import Asked, Key
 from cdc.errors import SourceUnreachableError
 from cdc.in_progress import InProgress
 from cdc.kafka.follow import Followed, Follower
+from cdc.lookups import Lookups
 from cdc.postgres.described import CapturedTable
 from cdc.readable import NATIVE as PLAIN
 from cdc.records.position import HEADER, Lsn, Position, parse_header
@@ -27,7 +28,7 @@ from cdc.rules import EventRules
 from cdc.settings import Settings
 from cdc.signals import Place as StreamPlace
 from cdc.signals import SignalPlace
-from cdc.tables import Lookups, Tables
+from cdc.tables import Tables
 from cdc.translation import Limits, Translation
 from cdc.wal.frames import copy_data
 from snapshots.arrivals import Arrivals
@@ -243,6 +244,7 @@ class Stay:
             lambda: (Lsn(0), 0),
             lambda _: None,
             lambda _: None,
+            lambda _: (),
         )
         self.tables = Tables(made, "db", *log.states(), lookups, rules, PLAIN)
         progress = log.progress

@@ -1,9 +1,14 @@
-"""A random history of one table, in random batches and cuts → Delta is the model at every cut."""
+"""A random history of one table, in random batches and cuts → Delta is the model at every cut.
+
+Its columns are altered meanwhile, and runs die; each is followed by one that doesn't.
+"""
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 from unittest.mock import patch
 from uuid import uuid4
 
@@ -13,11 +18,11 @@ from hypothesis import Phase as Phases
 from hypothesis import strategies as st
 
 from cdc.records.position import Position
-from cdc.records.schema import TableName
+from cdc.records.schema import TableName, TableSchema
 from cdc.records.state import Phase
 from deploy.local.kafka import Kafka
 from sinks.delta.replace import SMALL_BYTES
-from sinks.delta.run import run_lakehouse
+from sinks.delta.run import _Run, run_lakehouse
 from sinks.names import DELETED, END, OP, POSITION
 from sinks.paths import table_path
 from sinks.session import RECORDS_FEW
@@ -32,71 +37,168 @@ Table = dict[int, dict[str, Any]]
 Step = tuple[str, int, int]
 KEYS = 6
 MARKED = {"source": "public.t", "kind": "current", "name": "public.marked", "deletes": "mark"}
+KINDS = ["put", "put", "put", "patch", "refill", "delete", "move", "refilled move", "truncate"]
+ALTERED = ["add", "rename", "drop", "widen"]
 STEP = st.tuples(
-    st.sampled_from(
-        ["put", "put", "put", "patch", "refill", "delete", "move", "refilled move", "truncate"]
-    ),
-    st.integers(0, KEYS - 1),
-    st.integers(0, KEYS - 1),
+    st.sampled_from([*KINDS, *ALTERED]), st.integers(0, KEYS - 1), st.integers(0, KEYS - 1)
 )
 TRANSACTION = st.lists(STEP, min_size=1, max_size=6)
 HISTORY = st.lists(TRANSACTION, min_size=12, max_size=40)
 # A table's rows are marked as gone, or all written anew; it is read before the plan, or after it.
 WAYS = st.tuples(st.sampled_from([0, SMALL_BYTES]), st.sampled_from([1, RECORDS_FEW]))
-BATCHES = st.lists(st.tuples(st.integers(1, 12), st.integers(0, 2), WAYS), min_size=3, max_size=3)
+# Where a run dies: behind its plan, behind the commits of some tables, or before it says so.
+DEATHS = st.sampled_from(["no", "planned", "half", "applied"])
+BATCHES = st.lists(
+    st.tuples(st.integers(1, 12), st.integers(0, 2), WAYS, DEATHS), min_size=3, max_size=3
+)
+TYPES = {"id": "int4", "a": "text", "n": "int4"}
+
+
+class Killed(Exception):  # noqa: N818 (nobody's error)
+    """A run died."""
 
 
 class Source:
-    """The source as a dictionary, and its changes as they go to the log."""
+    """The source as a dictionary, and its changes as they go to the log.
 
-    def __init__(self) -> None:
+    Rows go by their columns' first names; ``names`` has those by which they are called now.
+    """
+
+    def __init__(self, prefix: str) -> None:
         self.rows: Table = {}
-        self.changes: list[tuple[Any, ...]] = []
+        self.changes: list[Change] = []
+        self.names = {name: name for name in TYPES}
+        self._prefix = prefix
+        self._types = dict(TYPES)
+        self._numbers = {name: number for number, name in enumerate(TYPES, 1)}
         self._value = 0
+        self.schema = self._described(1)
 
     def run(self, lsn: int, steps: list[Step]) -> None:
         """One transaction."""
         for index, (kind, key, other) in enumerate(steps, 1):
             self._value += 1
             position = at(lsn, index)
-            row = self.rows.get(key)
-            if kind == "truncate" and key == 0:  # rarely
-                self.rows.clear()
-                self.changes.append(("t", position, None))
-            elif kind == "put" or row is None:
-                new = {"id": key, "a": f"a{self._value}" if other else None, "n": self._value}
-                self.rows[key] = new
-                self.changes.append(("c" if row is None else "u", position, dict(new)))
-            elif kind == "patch" or (kind == "refill" and row["a"] is None):  # no null is left out
-                row["n"] = self._value
-                self.changes.append(("u", position, {"id": key, "n": self._value}))
-            elif kind == "refill":
-                # Read again at another time: whoever has the row knows better.
-                row["n"] = self._value
-                read = {"id": key, "n": self._value, "a": f"later{self._value}"}
-                self.changes.append(("u", position, read, ["a"]))
+            if kind in ALTERED and key == 0:  # rarely
+                self._alter(kind, other)
             else:
-                del self.rows[key]
-                self.changes.append(("d", position, {"id": key}))
-                if kind in {"move", "refilled move"} and other not in {key, *self.rows}:
-                    self.rows[other] = {**row, "id": other}
-                    filled = ["a"] if kind == "refilled move" and row["a"] is not None else []
-                    self.changes.append(("c", position, self.rows[other].copy(), filled))
+                self._change("put" if kind in ALTERED else kind, key, other, position)
+
+    def _change(self, kind: str, key: int, other: int, position: Position) -> None:
+        row = self.rows.get(key)
+        if kind == "truncate" and key == 0:  # rarely
+            self.rows.clear()
+            self._tell("t", position)
+        elif kind == "put" or row is None:
+            added = {name: self._value * other for name in self.names if name not in TYPES}
+            text = f"a{self._value}" if other else None
+            new = {"id": key, "a": text, "n": self._value, **added}
+            self.rows[key] = new
+            self._tell("c" if row is None else "u", position, new)
+        elif kind == "patch" or (kind == "refill" and row["a"] is None):  # no null is left out
+            row["n"] = self._value
+            self._tell("u", position, {name: row[name] for name in row if name != "a"})
+        elif kind == "refill":
+            # Read again at another time: whoever has the row knows better.
+            row["n"] = self._value
+            self._tell("u", position, row | {"a": f"later{self._value}"}, ["a"])
+        else:
+            del self.rows[key]
+            self._tell("d", position, {"id": key})
+            if kind in {"move", "refilled move"} and other not in {key, *self.rows}:
+                self.rows[other] = {**row, "id": other}
+                filled = ["a"] if kind == "refilled move" and row["a"] is not None else []
+                self._tell("c", position, self.rows[other], filled)
+
+    def _tell(
+        self,
+        operation: str,
+        position: Position,
+        row: dict[str, Any] | None = None,
+        filled: Iterable[str] = (),
+    ) -> None:
+        named = {self.names[name]: value for name, value in (row or {}).items()}
+        told = [self.names[name] for name in filled]
+        self.changes.append(Change(operation, position, named, told, self.schema))
+
+    def _alter(self, kind: str, other: int) -> None:
+        added = sorted(set(self.names) - set(TYPES))
+        if kind == "widen":
+            self._types["n"] = "int8"
+        elif kind == "rename":
+            name = [*added, "a"][other % (len(added) + 1)]
+            self.names[name] = f"{name}_{self._value}"
+        elif kind == "drop" and added:
+            name = added[other % len(added)]
+            del self.names[name]
+            for row in self.rows.values():
+                del row[name]
+        else:
+            name = f"c{self._value}"
+            self.names[name], self._types[name] = name, "int4"
+            self._numbers[name] = len(self._numbers) + 1
+            for row in self.rows.values():
+                row[name] = None
+        self.schema = self._described(self.schema.version + 1)
+
+    def _described(self, version: int) -> TableSchema:
+        columns = [
+            column(
+                called,
+                self._types[name],
+                1 if name == "id" else None,
+                number=self._numbers[name],
+            )
+            for name, called in self.names.items()
+        ]
+        return table_schema(self._prefix, "t", *columns, version=version, oid=7)
 
     def copy(self) -> Table:
         return {key: dict(row) for key, row in self.rows.items()}
 
 
-def write(log: HandLog, changes: list[tuple[Any, ...]]) -> None:
+class Change(NamedTuple):
+    """What the log gets, under which schema version."""
+
+    operation: str
+    position: Position
+    row: dict[str, Any]
+    filled: list[str]
+    schema: TableSchema
+
+
+def write(log: HandLog, changes: list[Change]) -> None:
     """Changes as the daemon writes them."""
-    for operation, position, row, *filled in changes:
+    for operation, position, row, filled, schema in changes:
+        if schema.version != log.schema.version:
+            log.add_schema(schema)
         if operation == "t":
             log.truncate(position)
         elif operation == "d":
             log.row("d", position, None, row)
             log.tombstone(position, row)
         else:
-            log.row(operation, position, row, None, *filled)
+            log.row(operation, position, row, None, filled)
+
+
+@contextmanager
+def dying(where: str) -> Iterator[None]:
+    """Runs within die there, if they come so far."""
+    apply, calls = _Run._applied, count()
+
+    def half(run: _Run, *args: Any) -> Any:
+        if next(calls) > 1:
+            raise Killed
+        return apply(run, *args)
+
+    with suppress(Killed), ExitStack() as stack:
+        if where == "planned":
+            stack.enter_context(patch.object(_Run, "_apply", side_effect=Killed))
+        elif where == "half":
+            stack.enter_context(patch.object(_Run, "_applied", half))
+        elif where == "applied":
+            stack.enter_context(patch.object(_Run, "_finished", side_effect=Killed))
+        yield
 
 
 @settings(
@@ -111,33 +213,37 @@ def test_delta_is_the_model_at_every_cut(
     kafka: Kafka,
     tmp_path_factory: pytest.TempPathFactory,
     history: list[list[Step]],
-    batches: list[tuple[int, int, tuple[int, int]]],
+    batches: list[tuple[int, int, tuple[int, int], str]],
     snapshot_at: int,
 ) -> None:
     folder: Path = tmp_path_factory.mktemp("lake")
     prefix = f"model-{uuid4().hex[:12]}"
-    schema = table_schema(
-        prefix, "t", column("id", "int4", 1), column("a", "text"), column("n", "int4")
-    )
     merge = merge_settings(
         kafka, prefix, folder, kinds=["current", "history", "changes"], tables=[MARKED]
     )
-    log = HandLog(kafka, prefix, schema)
-    source, states = Source(), []
+    source, states = Source(prefix), list[Table]()
+    log = HandLog(kafka, prefix, source.schema)
+    called, schemas = [], []
     for number, steps in enumerate(history):
         source.run(number * 10 + 10, steps)
         states.append(source.copy())
+        called.append(dict(source.names))
+        schemas.append(source.schema)
 
     # A snapshot that begins after the stream's first transactions, whose events follow its rows.
     point = snapshot_at * 10 + 15
+    for schema in dict.fromkeys(schemas[: snapshot_at + 1]):
+        log.add_schema(schema)
     for row in states[snapshot_at].values():
-        log.row("r", at(point, 0), row)
+        named = {called[snapshot_at][name]: value for name, value in row.items()}
+        log.row("r", at(point, 0), named)
     log.table(point, Phase.STREAMING)
     written, cut = 0, snapshot_at + 1
     read = len(states[snapshot_at])
-    for more, held_back, (small, few) in [*batches, (len(history), 0, (0, 1))]:
+    last = len(history), 0, (0, 1), "no"
+    for more, held_back, (small, few), dies in [*batches, last]:
         upto = min(max(written + more, snapshot_at + 2), len(history))
-        between = [c for c in source.changes if written < c[1].commit_lsn // 10 <= upto]
+        between = [c for c in source.changes if written < c.position.commit_lsn // 10 <= upto]
         write(log, between)
         written = upto
         cut = max(upto - held_back, cut)  # a cut never goes back
@@ -146,6 +252,8 @@ def test_delta_is_the_model_at_every_cut(
             patch("sinks.delta.apply.SMALL_BYTES", small),
             patch("sinks.delta.early.RECORDS_FEW", few),
         ):
+            with dying(dies):
+                run_lakehouse(merge, lambda _records=0: spark, lambda _: None)
             summary = run_lakehouse(merge, lambda _records=0: spark, lambda _: None)
         assert [str(table.error) for table in summary.tables if table.error] == []
 
@@ -153,35 +261,52 @@ def test_delta_is_the_model_at_every_cut(
             path = table_path(str(folder), TableName("public", name))
             return [row.asDict() for row in spark.read.format("delta").load(path).collect()]
 
-        assert by_key(table("t")) == states[cut - 1]
+        # Columns are the log's, which may be ahead of the cut; values are those at the cut.
+        names = {name: now for name, now in called[upto - 1].items() if name in called[cut - 1]}
+        state = by_key(states[cut - 1].values(), {name: name for name in names})
+        assert by_key(table("t"), names) == state
         marked = table("marked")
-        assert by_key(row for row in marked if not row[DELETED]) == states[cut - 1]
-        assert {row["id"] for row in marked if row[DELETED]}.isdisjoint(states[cut - 1])
-        assert versions(table("t_history"), point) == expected(states, snapshot_at, cut)
+        assert by_key([row for row in marked if not row[DELETED]], names) == state
+        assert {row["id"] for row in marked if row[DELETED]}.isdisjoint(state)
+        assert versions(table("t_history"), point, names) == expected(
+            states, snapshot_at, cut, names
+        )
         archived = [(row[OP], row[POSITION]) for row in table("t_changes")]
-        told = [(c[0], str(c[1])) for c in source.changes if c[1].commit_lsn <= cut * 10]
+        told = [
+            (c.operation, str(c.position))
+            for c in source.changes
+            if c.position.commit_lsn <= cut * 10
+        ]
         assert sorted(archived) == sorted([*told, *[("r", str(at(point, 0)))] * read])
 
 
-def by_key(rows: Iterable[dict[str, Any]]) -> Table:
+def by_key(rows: Iterable[dict[str, Any]], names: dict[str, str]) -> Table:
     """The rows as the source has them."""
-    return {row["id"]: {name: row[name] for name in ("id", "a", "n")} for row in rows}
+    return {row["id"]: {name: row[now] for name, now in names.items()} for row in rows}
 
 
-def versions(rows: list[dict[str, Any]], point: int) -> list[tuple[Any, ...]]:
-    """What a history has since the snapshot: key, values, begin and end (commit LSNs)."""
+def versions(
+    rows: list[dict[str, Any]], point: int, names: dict[str, str]
+) -> list[tuple[Any, ...]]:
+    """What a history has since the snapshot: values, begin and end (commit LSNs)."""
     found = []
     for row in rows:
         begin = Position.parse(row[POSITION]).commit_lsn
         end = Position.parse(row[END]).commit_lsn if row[END] else None
         assert row["is_current"] == (end is None) == (row["valid_to"] is None)
         if end is None or end > point:
-            found.append((row["id"], row["a"], row["n"], max(begin, point), end))
+            values = (row[now] for now in names.values())
+            found.append((*values, max(begin, point), end))
     return sorted(found, key=str)
 
 
-def expected(states: list[Table], snapshot_at: int, cut: int) -> list[tuple[Any, ...]]:
-    """The same of the source's states, one after each transaction."""
+def expected(
+    states: list[Table], snapshot_at: int, cut: int, names: dict[str, str]
+) -> list[tuple[Any, ...]]:
+    """The same of the source's states, one after each transaction.
+
+    A column that was added since is null in all that was before.
+    """
     open_: dict[int, tuple[dict[str, Any], int]] = {}
     found: list[tuple[Any, ...]] = []
     for number in range(snapshot_at, cut):
@@ -189,12 +314,19 @@ def expected(states: list[Table], snapshot_at: int, cut: int) -> list[tuple[Any,
         for key in open_.keys() | states[number].keys():
             row, begun = open_.get(key, (None, 0))
             now = states[number].get(key)
-            if row == now:
+            if _is_same(row, now):
                 continue
             if row is not None:
-                found.append((key, row["a"], row["n"], begun, lsn))
+                found.append((*map(row.get, names), begun, lsn))
                 del open_[key]
             if now is not None:
                 open_[key] = (dict(now), lsn)
-    found += [(key, row["a"], row["n"], begun, None) for key, (row, begun) in open_.items()]
+    found += [(*map(row.get, names), begun, None) for row, begun in open_.values()]
     return sorted(found, key=str)
+
+
+def _is_same(row: dict[str, Any] | None, now: dict[str, Any] | None) -> bool:
+    """Whether nothing has changed but columns that rows have."""
+    if row is None or now is None:
+        return row is now
+    return all(row.get(name) == value for name, value in now.items())

@@ -9,6 +9,7 @@ import pytest
 from cdc.convert.converters import converters
 from cdc.errors import GapError, TableRefusedError, UnreadTableError
 from cdc.events import TableEncoder
+from cdc.lookups import Lookups
 from cdc.modes import ColumnModes, EventModes, KeyRule
 from cdc.postgres.described import TableDescription
 from cdc.readable import NATIVE as PLAIN
@@ -20,7 +21,7 @@ from cdc.records.state import Phase, SnapshotRequest, parse_state
 from cdc.rules import EventRules
 from cdc.settings import Settings
 from cdc.table_states import check_published
-from cdc.tables import Lookups, Tables
+from cdc.tables import Tables
 from cdc.wal.messages import Relation, RelationColumn
 from tests.unit.cdc.made_changes import NATIVE, TRANSACTION, patterns, row, table
 from tests.unit.cdc.preset import DEBEZIUM
@@ -60,6 +61,7 @@ def tables(rules: EventRules = NATIVE, pipeline: Pipeline = PLAIN, **more: Any) 
             more.get("instant", lambda: (END, 700)),
             lambda _table: None,
             more.get("await_visible", lambda _xid: None),
+            lambda _oid: more.get("filled", ()),
         ),
         rules,
         pipeline,

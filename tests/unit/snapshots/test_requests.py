@@ -7,13 +7,14 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
+from cdc.lookups import Lookups
 from cdc.readable import NATIVE as PLAIN
 from cdc.records.position import Lsn, Position
 from cdc.records.record import Record
 from cdc.records.schema import TableName, TableSchema
 from cdc.records.state import SnapshotRequest, TableState, parse_state
 from cdc.settings import Settings
-from cdc.tables import Lookups, Tables
+from cdc.tables import Tables
 from snapshots.requests import Requests, queued
 from tests.unit.cdc.made_changes import NATIVE, table
 from tests.unit.made_states import table_state
@@ -45,6 +46,7 @@ class Asked:
             lambda: (Lsn(600), 7),
             lambda _: None,
             lambda _: None,
+            lambda _: (),
         )
         states = [table_state(name, partitions=3, snapshot_lsn=Lsn(100)) for name in (A, B, OTHER)]
         self.tables = Tables(settings, "shop", states, schemas, nothing, NATIVE, PLAIN)
