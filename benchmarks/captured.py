@@ -10,6 +10,7 @@ from typing import Final
 from benchmarks.scene import PREFIX, Scene
 from benchmarks.shapes import Shape
 from cdc.in_progress import InProgress
+from cdc.lookups import Lookups
 from cdc.postgres import catalog, publication, slot
 from cdc.postgres.captured import captured_tables
 from cdc.postgres.connection import connect, connect_replication
@@ -19,7 +20,7 @@ from cdc.records.position import Lsn, Position
 from cdc.records.state import Phase, Progress, TableState
 from cdc.records.topics import data_topic
 from cdc.spill import spill_directory
-from cdc.tables import Lookups, Tables
+from cdc.tables import Tables
 from cdc.translation import Limits, Translation
 from cdc.wiring import event_rules, pipeline
 
@@ -78,6 +79,7 @@ class Captured:
             lambda: (Lsn(0), 0),
             lambda _table: None,
             lambda _xid: None,
+            lambda _oid: (),
         )
         rules, form = event_rules(self._settings), pipeline(self._settings, no_topic)
         return Tables(self._settings, PREFIX, states, (), lookups, rules, form)

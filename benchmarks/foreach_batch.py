@@ -36,7 +36,7 @@ _ENVELOPE: Final = f"op string, before struct<{_ROW}>, after struct<{_ROW}>"
 def stream_into(
     spark: "SparkSession", servers: str, start: Offsets, path: str, checkpoint: str
 ) -> None:
-    """Merge what a topic has from these offsets on, and end."""
+    """Merge what a topic has from these offsets on, or from the checkpoint's, and end."""
     (topic,) = start
     records = (
         spark.readStream.format("kafka")

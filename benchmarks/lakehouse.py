@@ -96,18 +96,6 @@ class Lake:
         assert state is not None  # noqa: S101 (the daemon has run)
         return state
 
-    def content(self, table: str) -> Content:
-        """All rows of a table, but for the column of Millrace's own."""
-        from pyspark.sql import functions as F  # noqa: N812 (as everybody calls it)
-
-        from sinks.names import POSITION
-
-        rows = self.spark.read.format("delta").load(self.path(table)).drop(POSITION)
-        found = rows.select(
-            F.count("*").alias("rows"), F.bit_xor(F.xxhash64(*rows.columns)).alias("checksum")
-        ).collect()[0]
-        return Content(found["rows"], found["checksum"])
-
     def turn(self, table: str, apply: Callable[["Lake"], None]) -> Turn:
         """Let something be applied to a copy of its own, and look at a table that it wrote."""
         copy = replace(self, folder=self.folder.with_name("turn"))
@@ -116,9 +104,22 @@ class Lake:
         started, used_s = time.monotonic(), cpu_s(pid)
         apply(copy)
         seconds, used_s = time.monotonic() - started, cpu_s(pid) - used_s
-        content = copy.content(table)
+        content = content_of(self.spark, copy.path(table))
         shutil.rmtree(copy.folder)
         return Turn(seconds, used_s, content)
+
+
+def content_of(spark: "SparkSession", path: str) -> Content:
+    """All rows of a Delta table, but for the column of Millrace's own."""
+    from pyspark.sql import functions as F  # noqa: N812 (as everybody calls it)
+
+    from sinks.names import POSITION
+
+    rows = spark.read.format("delta").load(path).drop(POSITION)
+    found = rows.select(
+        F.count("*").alias("rows"), F.bit_xor(F.xxhash64(*rows.columns)).alias("checksum")
+    ).collect()[0]
+    return Content(found["rows"], found["checksum"])
 
 
 def open_spark(heap: str) -> "SparkSession":
@@ -160,13 +161,19 @@ def settle(made: Scene) -> None:
 
 
 def in_turns(
-    rounds: int, lake: Lake, table: str, kinds: Mapping[str, Callable[[Lake], None]]
+    rounds: int,
+    lake: Lake,
+    table: str,
+    kinds: Mapping[str, Callable[[Lake], None]],
+    **others: Callable[[], Turn],
 ) -> dict[str, list[Turn]]:
     """What each kind takes, each round on a fresh copy; who goes first changes.
 
-    Raises where a table that all of them have written differs in the end.
+    ``others`` have copies of their own. Raises where a table that all of them have written differs
+    in the end.
     """
-    found = rotated(rounds, {name: partial(lake.turn, table, kind) for name, kind in kinds.items()})
+    turns = {name: partial(lake.turn, table, kind) for name, kind in kinds.items()}
+    found = rotated(rounds, {**turns, **others})
     contents = {name: turns[-1].content for name, turns in found.items()}
     if len(set(contents.values())) > 1:
         raise RuntimeError(f"the tables differ: {contents}")

@@ -141,6 +141,12 @@ class Source:
                 row[name] = None
         self.schema = self._described(self.schema.version + 1)
 
+    def names_in(self, schema: TableSchema) -> dict[str, str]:
+        """First names, and what that version calls these columns."""
+        called = {column.number: column.name for column in schema.columns}
+        numbers = self._numbers.items()
+        return {name: called[number] for name, number in numbers if number in called}
+
     def _described(self, version: int) -> TableSchema:
         columns = [
             column(
@@ -223,19 +229,20 @@ def test_delta_is_the_model_at_every_cut(
     )
     source, states = Source(prefix), list[Table]()
     log = HandLog(kafka, prefix, source.schema)
-    called, schemas = [], []
+    live, schemas = [], []
     for number, steps in enumerate(history):
         source.run(number * 10 + 10, steps)
         states.append(source.copy())
-        called.append(dict(source.names))
+        live.append(set(source.names))
         schemas.append(source.schema)
 
     # A snapshot that begins after the stream's first transactions, whose events follow its rows.
     point = snapshot_at * 10 + 15
     for schema in dict.fromkeys(schemas[: snapshot_at + 1]):
         log.add_schema(schema)
+    names = source.names_in(log.schema)
     for row in states[snapshot_at].values():
-        named = {called[snapshot_at][name]: value for name, value in row.items()}
+        named = {names[name]: value for name, value in row.items()}
         log.row("r", at(point, 0), named)
     log.table(point, Phase.STREAMING)
     written, cut = 0, snapshot_at + 1
@@ -261,8 +268,11 @@ def test_delta_is_the_model_at_every_cut(
             path = table_path(str(folder), TableName("public", name))
             return [row.asDict() for row in spark.read.format("delta").load(path).collect()]
 
-        # Columns are the log's, which may be ahead of the cut; values are those at the cut.
-        names = {name: now for name, now in called[upto - 1].items() if name in called[cut - 1]}
+        # Columns are the log's, which may be ahead of the cut, and has DDL with the next change;
+        # values are those at the cut.
+        names = {
+            name: now for name, now in source.names_in(log.schema).items() if name in live[cut - 1]
+        }
         state = by_key(states[cut - 1].values(), {name: name for name in names})
         assert by_key(table("t"), names) == state
         marked = table("marked")
