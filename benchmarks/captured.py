@@ -79,7 +79,7 @@ class Captured:
             lambda: (Lsn(0), 0),
             lambda _table: None,
             lambda _xid: None,
-            lambda _oid: (),
+            lambda _oid, _names: (),
         )
         rules, form = event_rules(self._settings), pipeline(self._settings, no_topic)
         return Tables(self._settings, PREFIX, states, (), lookups, rules, form)

@@ -5,21 +5,23 @@ neither is in the stream: what the log has of these rows is to be read again.
 https://www.postgresql.org/docs/current/sql-altertable.html#SQL-ALTERTABLE-NOTES
 """
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from typing import Final
 
 from cdc.records.schema import Column, TableSchema
 
 _SAME_TEXT: Final = {"text", "varchar"}
-"""From one to the other, of whatever length, a value stays what it is."""
+"""From one to the other a value stays what it is, if there is room."""
 
 
 def altered_columns(
-    before: TableSchema, after: TableSchema, filled: Callable[[int], Collection[str]]
+    before: TableSchema,
+    after: TableSchema,
+    filled: Callable[[int, Sequence[str]], Collection[str]],
 ) -> list[str]:
     """The columns of the later version in which rows may have values that no event has told.
 
-    ``filled`` tells of a table, by its OID, in which columns a row has a value that nothing wrote.
+    ``filled`` tells of a table, by its OID, in which of the new columns rows have such values.
     """
     if before.oid != after.oid:
         return []
@@ -32,15 +34,18 @@ def altered_columns(
             new.append(column.name)
         elif not _keeps_values(was, column):
             altered.append(column.name)
-    there = filled(after.oid) if new else ()
-    return [*altered, *(name for name in new if name in there)]
+    return [*altered, *sorted(filled(after.oid, new))] if new else altered
 
 
 def _keeps_values(before: Column, after: Column) -> bool:
     """Whether the column's type, if it is another one, has left every value as it was."""
-    if before.array == after.array and {before.type, after.type} <= _SAME_TEXT:
+    if (before.type_oid, before.modifier) == (after.type_oid, after.modifier):
         return True
-    if before.precision_scale and after.precision_scale:
-        return before.precision_scale[1] == after.precision_scale[1]
-    kinds = ((one.type_oid, one.array, one.modifier) for one in (before, after))
-    return len(set(kinds)) == 1
+    if before.array != after.array:
+        return False
+    if {before.type, after.type} <= _SAME_TEXT:
+        return after.modifier == -1 or 0 <= before.modifier <= after.modifier
+    if before.type == after.type == "numeric":
+        room, had = after.precision_scale, before.precision_scale
+        return room is None or (had is not None and had[0] <= room[0] and had[1] == room[1])
+    return False

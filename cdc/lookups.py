@@ -1,6 +1,6 @@
 """What a session asks of PostgreSQL as the stream brings relations."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple
 
 from cdc.completion import Reread
@@ -19,7 +19,7 @@ class Lookups(NamedTuple):
     the WAL is, and then a transaction ID (64 bits) that is younger than whatever is open. ``check``
     raises TableRefusedError for a table whose rows the log would mix up. ``await_visible``: waits
     until what a transaction (32 bits) has done is seen, or raises UnreadTableError. ``filled``: in
-    which columns of a table, by its OID, rows have values that nothing wrote.
+    which of these columns of a table, by its OID, rows have values that nothing wrote.
     """
 
     describe: Callable[[Relation], tuple[Column, ...]]
@@ -29,4 +29,4 @@ class Lookups(NamedTuple):
     instant: Callable[[], tuple[Lsn, int]]
     check: Callable[[TableDescription], None]
     await_visible: Callable[[int], None]
-    filled: Callable[[int], Collection[str]]
+    filled: Callable[[int, Sequence[str]], Collection[str]]

@@ -18,13 +18,20 @@ class SchemaHistory:
     def __init__(self, prefix: str, stored: Iterable[TableSchema]) -> None:
         self._prefix = prefix
         self._newest: dict[TableName, TableSchema] = {}
+        self._older: dict[tuple[TableName, str], TableSchema] = {}
         for schema in sorted(stored, key=lambda schema: schema.version):
-            self._newest[schema.name] = schema
+            self._set(schema)
 
-    def current(self, table: TableName, signature: str) -> TableSchema | None:
-        """The newest version, if it still has this signature."""
+    def current(self, table: TableName, signature: str, at: Position) -> TableSchema | None:
+        """The newest version, if it still has this signature.
+
+        Of what is streamed once more, from before that version, an older one that has it.
+        """
         newest = self._newest.get(table)
-        return newest if newest is not None and newest.signature == signature else None
+        if newest is None or newest.signature == signature:
+            return newest
+        is_older = at < Position.parse(newest.since)
+        return self._older.get((table, signature)) if is_older else None
 
     def newest(self, table: TableName) -> TableSchema | None:
         """The newest version, whatever its signature."""
@@ -52,5 +59,8 @@ class SchemaHistory:
             signature=signature,
             oid=oid,
         )
-        self._newest[table] = schema
+        self._set(schema)
         return schema
+
+    def _set(self, schema: TableSchema) -> None:
+        self._newest[schema.name] = self._older[schema.name, schema.signature] = schema

@@ -91,10 +91,9 @@ class TableStates:
 
     def is_all_shown(self, cut: Position) -> bool:
         """Whether no table's first read is under way, and derived tables show all at that cut."""
-        whole = (one for one in self.states.values() if one.phase is Phase.STREAMING)
-        return self.is_all_read and all(
-            Position(one.epoch, one.snapshot_lsn, 0) <= cut for one in whole
-        )
+        whole = [one for one in self.states.values() if one.phase is Phase.STREAMING]
+        is_right = self.is_all_read and not any(one.is_being_completed for one in whole)
+        return is_right and all(Position(one.epoch, one.snapshot_lsn, 0) <= cut for one in whole)
 
     def is_followed(self, table: TableName) -> bool:
         """Whether changes of the table go into the log: its rows are there, or being read."""
@@ -173,14 +172,17 @@ class TableStates:
     def read_altered(self, table: TableName, columns: Sequence[str]) -> list[Record]:
         """Note that a table's rows are to be read again, since DDL has changed their values.
 
-        Not where nothing of the table was read yet. Returns the states' records.
+        Not where all of them are about to be read anyway; a read of the same kind that is under way
+        begins anew. Returns the states' records.
         """
-        first = self.states[table].initial
-        if first is not None and not first.read:
+        asked = self.states[table].requests
+        if any(one.condition is None and not one.read for one in asked):
             return []
         told = {"table": str(table), "columns": columns}
         log.info("columns were altered: the rows are read again while streaming", **told)
-        return self.ask([str(table)], None, "")
+        others = [one for one in asked if not one.is_own]
+        left = [self.set_requests(table, others)] if len(others) < len(asked) else []
+        return [*left, *self.ask([str(table)], None, "")]
 
     def ask(self, names: Collection[str], condition: str | None, signal: str) -> list[Record]:
         """Note that rows, or those that meet a condition, are to be read; returns the records.

@@ -332,7 +332,7 @@ class Tables(TableStates):
     ) -> tuple[TableSchema, list[Record]]:
         """The table's schema now, and the record of its version if that is new."""
         signature = key_signature(signature, table, self._rules)
-        schema = self._history.current(table, signature)
+        schema = self._history.current(table, signature, since)
         if schema is not None:
             return schema, []
         before = self._history.newest(table)
@@ -342,17 +342,30 @@ class Tables(TableStates):
 
     def _read_altered(self, before: TableSchema | None, schema: TableSchema) -> list[Record]:
         """Have rows read again whose values DDL has changed; returns what the log gets."""
-        if before is None or self._takes_late or not self._capture.snapshots(str(schema.name)):
+        name = str(schema.name)
+        if before is None or self._takes_late or not self._capture.snapshots(name):
             return []
-        altered = altered_columns(before, schema, self._lookups.filled)
-        return self.read_altered(schema.name, altered) if altered else []
+        found = altered_columns(before, schema, self._lookups.filled)
+        altered = [column for column in found if self._rules.columns.keeps(name, column)]
+        if not altered:
+            return []
+        if name in self._capture.snapshot_select_statements:
+            log.warning(
+                "columns were altered, and rows from before aren't read again, which a SELECT of"
+                " one's own gives",
+                table=name,
+                columns=altered,
+                remedy=f"stop the daemon, and run millrace snapshot {name}",
+            )
+            return []
+        return self.read_altered(schema.name, altered)
 
     def _readable(self, schema: TableSchema) -> ReadableEncoder:
         state = self.states[schema.name]
         compacted = state.cleanup == "compact"
         log = self._log._replace(partitions=state.partitions, compacted=compacted)
         # A row that an update moves to where all is read is in the log by its event alone.
-        rules = self._rules if state.initial is None else self._rules.with_all_updates
+        rules = self._rules.with_all_updates if state.is_being_completed else self._rules
         rest = schema, rules, log, self.pipeline
         blocks, reselects = self.transactions, self._reselects(state)
         if self.letters is not None and self.letters.covers(schema):

@@ -21,6 +21,7 @@ from cdc.postgres.captured import captured_tables, described_tables
 from cdc.postgres.connection import System, current_insert_lsn, current_snapshot
 from cdc.postgres.described import CapturedTable, TableDescription
 from cdc.postgres.failures import place
+from cdc.postgres.filled import filled_columns
 from cdc.postgres.reselect import INVISIBLE, Rereading, await_visible
 from cdc.postgres.unique_keys import keyed_columns
 from cdc.readable import OpenTopic, Pipeline
@@ -109,7 +110,7 @@ def lookups(
             remedy = "it goes on once that has ended"
             raise UnreadTableError(INVISIBLE, where=place(connection.pgconn), remedy=remedy)
 
-    filled = partial(catalog.filled_columns, connection)
+    filled = partial(filled_columns, connection)
     return Lookups(describe, entry, reread, late, instant, check, visible, filled)
 
 

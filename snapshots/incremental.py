@@ -18,7 +18,7 @@ import structlog
 
 from cdc.changes import Read
 from cdc.copied import Copied
-from cdc.errors import MillraceError, SourceUnreachableError, TableGoneError
+from cdc.errors import MillraceError, TableGoneError
 from cdc.faults import FaultPoint, reach
 from cdc.postgres.described import CapturedTable
 from cdc.records.position import Lsn, Position
@@ -326,7 +326,7 @@ class IncrementalSnapshots:
         before = self._tables.states[name]  # what the table is like may have to be asked anew
         total, done = work.pages if work.known else (before.pages_total, before.pages_done)
         state = self._tables.advance(name, request, total, done)
-        if request.kind == "initial":
+        if request.kind == "initial" or request.is_own:
             return [state]
         left = queued(self._tables)
         tell = self._tables.notifications
@@ -353,6 +353,8 @@ class IncrementalSnapshots:
             if self._tables.is_all_read:
                 records += tell.initial("COMPLETED", at)
             return records
+        if request.is_own:
+            return [self._tables.finish(name, request, at, pages)]
         records = tell.table_done(at, queued(self._tables), name, outcome)
         records.insert(0, self._tables.finish(name, request, at, pages, outcome))
         if not queued(self._tables):
@@ -372,9 +374,7 @@ class IncrementalSnapshots:
         if not isinstance(error, MillraceError):
             raise error  # a bug of ours
         told = {"table": name, "reason": error.what, "remedy": remedy or error.remedy}
-        is_asked = work.request.kind == "incremental"
-        is_own = not work.request.signal and error.retry
-        if is_asked and not is_own and not isinstance(error, SourceUnreachableError):
+        if work.gives_up(error):
             log.warning("an incremental snapshot is given up", signal=work.request.signal, **told)
             assert self._place is not None  # noqa: S101 (turn sets it)
             reason = ": ".join(filter(None, (error.what, told["remedy"])))
@@ -390,11 +390,11 @@ class IncrementalSnapshots:
 
     def _leave(self, work: Work) -> list[Record]:
         """Nothing more is to be read of a table, which never gets whole."""
-        name = work.captured.name
-        del self._works[name]
+        del self._works[name := work.captured.name]
         asked = self._tables.states[name].requests
-        left = [one for one in asked if not one.is_same(work.request)]
+        left = (one for one in asked if not one.is_same(work.request))
         records = [self._tables.set_requests(name, left)]
-        if self._tables.is_all_read and self._place is not None:
+        is_first = work.request.kind == "initial"
+        if is_first and self._tables.is_all_read and self._place is not None:
             records += self._tables.notifications.initial("COMPLETED", self._place.reached)
         return records

@@ -35,12 +35,13 @@ _ALL = (".*",)
 
 
 def queued(tables: Tables, *, paused: bool | None = None) -> list[TableName]:
-    """The tables that are to be read while streaming goes on, in order; or only the paused ones."""
+    """The tables that signals want read while streaming goes on, in order; or the paused ones."""
     asked = sorted(
         (request.order, state.name)
         for state in map(tables.states.__getitem__, tables.requested)
         for request in state.requests
-        if request.kind == "incremental" and paused in {None, request.paused}
+        if request.kind == "incremental" and not request.is_own
+        if paused in {None, request.paused}
     )
     return list(dict.fromkeys(name for _, name in asked))
 
@@ -152,6 +153,13 @@ class Requests:
             asked = self._tables.states[table].requests
             own = [one for one in asked if one.kind == "incremental"]
             others = [one for one in asked if one.kind != "incremental"]
+            if any(one.is_own for one in own):
+                log.warning(
+                    "a signal stops a read of rows that DDL had changed: the log keeps old values",
+                    table=str(table),
+                    signal=signal,
+                    remedy="have the table read again: execute-snapshot",
+                )
             while own:  # a record for each: whoever waits for one of them looks for its outcome
                 ended = own.pop(0)
                 outcome = SnapshotOutcome(
@@ -204,7 +212,12 @@ class Requests:
     def _queued(self, collections: tuple[str, ...]) -> list[TableName]:
         """Those of the tables with an incremental snapshot that match; without names, all."""
         named = self._matching(collections or _ALL)
-        return [table for table in queued(self._tables) if table in named]
+        return [
+            table
+            for table in sorted(self._tables.requested, key=self._order)
+            if table in named
+            if any(one.kind == "incremental" for one in self._tables.states[table].requests)
+        ]
 
     def _matching(self, collections: Sequence[str]) -> list[TableName]:
         """The captured tables whose names match, by the first pattern that does."""

@@ -3,7 +3,12 @@
 from collections.abc import Iterable
 from typing import Any, Final, NamedTuple
 
-from cdc.errors import SourceSettingError
+from cdc.errors import (
+    MillraceError,
+    SourceSettingError,
+    SourceUnreachableError,
+    TableRefusedError,
+)
 from cdc.postgres.described import CapturedTable, TableDescription
 from cdc.readable import Encoder
 from cdc.records.position import Lsn
@@ -121,6 +126,12 @@ class Work:
         if self.looking is not None and (error := self.looking.failure()) is not None:
             self.looking = None
             yield error
+
+    def gives_up(self, error: MillraceError) -> bool:
+        """Whether whoever asked is told why nothing comes of it; else it is tried again."""
+        if self.request.is_own:
+            return isinstance(error, TableRefusedError)
+        return self.request.kind == "incremental" and not isinstance(error, SourceUnreachableError)
 
     def wait(self, now: float) -> bool:
         """Something failed: leave the source alone for a while, longer each time.

@@ -55,17 +55,6 @@ FROM pg_attribute LEFT JOIN pg_attrdef ON adrelid = attrelid AND adnum = attnum
 WHERE attrelid = ANY (%s) AND attnum > 0 AND NOT attisdropped
 ORDER BY attrelid, attnum
 """
-# A constant default is kept for the rows that lack it, also once the column has none any more; any
-# other one, and an identity, has PostgreSQL write the table anew.
-# https://www.postgresql.org/docs/current/catalog-pg-attribute.html (atthasmissing)
-_FILLED: Final = """
-SELECT DISTINCT a.attname::text
-FROM unnest(%s::oid[]) AS root (oid)
-JOIN pg_attribute a ON a.attrelid = root.oid
-    OR a.attrelid IN (SELECT relid FROM pg_partition_tree(root.oid))
-WHERE a.attnum > 0 AND NOT a.attisdropped
-  AND (a.atthasmissing OR a.atthasdef OR a.attnotnull OR a.attidentity <> '')
-"""
 # pg_publication_tables would look into each published table, and wait for whoever has locked one.
 _PUBLISHED_COLUMNS: Final = """
 SELECT c.oid, CASE WHEN r.prattrs IS NOT NULL OR {with_generated} THEN (
@@ -135,11 +124,6 @@ def publication_entries(
     by_schema = _BY_SCHEMA if connection.info.server_version >= 150_000 else "NULL::oid"
     rows = query(connection, _ENTRIES.format(by_schema=by_schema), [list(oids), publication])
     return {oid: entry for oid, entry in rows if entry is not None}
-
-
-def filled_columns(connection: psycopg.Connection, oid: int) -> set[str]:
-    """The columns in which rows of a table, or of its partitions, may have got values by DDL."""
-    return {name for (name,) in query(connection, _FILLED, [[oid]])}
 
 
 def new_xid(connection: psycopg.Connection) -> int:

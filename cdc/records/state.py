@@ -105,10 +105,11 @@ class SnapshotRequest(BaseModel):
     """A read of a table's rows that isn't done.
 
     ``initial`` is what a table that isn't whole yet begins with; ``incremental`` and ``blocking``
-    were asked for by a ``signal``. Requests are served by ``order``. ``condition`` is SQL: of an
-    incremental snapshot the rows' condition, of a blocking one a whole SELECT. With ``reset`` the
-    rows that the log has are to go first. ``read`` says how far it is, ``rows`` how many it had. It
-    waits until all transactions have ended that are older than ``behind_xid`` (64 bits).
+    were asked for by a ``signal`` or, without one, by the daemon. Requests are served by ``order``.
+    ``condition`` is SQL: of an incremental snapshot the rows' condition, of a blocking one a whole
+    SELECT. With ``reset`` the rows that the log has are to go first. ``read`` says how far it is,
+    ``rows`` how many it had. It waits until all transactions have ended that are older than
+    ``behind_xid`` (64 bits).
     """
 
     model_config = ConfigDict(frozen=True)
@@ -123,6 +124,11 @@ class SnapshotRequest(BaseModel):
     rows: int = 0
     begun_ms: int = 0
     behind_xid: int = 0
+
+    @property
+    def is_own(self) -> bool:
+        """Whether the daemon asks, as DDL has changed the values of rows, and not a signal."""
+        return self.kind == "incremental" and not self.signal
 
     def is_same(self, other: "SnapshotRequest") -> bool:
         """Whether it is one request, however far it is, and paused or not."""
@@ -199,6 +205,11 @@ class TableState(BaseModel):
     def initial(self) -> SnapshotRequest | None:
         """The read by which the table becomes whole, if that isn't done."""
         return next((one for one in self.requests if one.kind == "initial"), None)
+
+    @property
+    def is_being_completed(self) -> bool:
+        """Whether a read is under way by which the log gets rows that it lacks, or has wrong."""
+        return any(one.kind == "initial" or one.is_own for one in self.requests)
 
     @property
     def is_left_unread(self) -> bool:

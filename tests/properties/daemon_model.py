@@ -244,7 +244,7 @@ class Stay:
             lambda: (Lsn(0), 0),
             lambda _: None,
             lambda _: None,
-            lambda _: (),
+            lambda _oid, _names: (),
         )
         self.tables = Tables(made, "db", *log.states(), lookups, rules, PLAIN)
         progress = log.progress

@@ -4,7 +4,7 @@ Its columns are altered meanwhile, and runs die; each is followed by one that do
 """
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from itertools import count
 from pathlib import Path
@@ -73,6 +73,10 @@ class Source:
         self._numbers = {name: number for number, name in enumerate(TYPES, 1)}
         self._value = 0
         self.schema = self._described(1)
+        self.states: list[Table] = []
+        """The rows behind each transaction, and which columns there were, in which version."""
+        self.live: list[set[str]] = []
+        self.schemas: list[TableSchema] = []
 
     def run(self, lsn: int, steps: list[Step]) -> None:
         """One transaction."""
@@ -83,6 +87,9 @@ class Source:
                 self._alter(kind, other)
             else:
                 self._change("put" if kind in ALTERED else kind, key, other, position)
+        self.states.append({key: dict(row) for key, row in self.rows.items()})
+        self.live.append(set(self.names))
+        self.schemas.append(self.schema)
 
     def _change(self, kind: str, key: int, other: int, position: Position) -> None:
         row = self.rows.get(key)
@@ -159,9 +166,6 @@ class Source:
         ]
         return table_schema(self._prefix, "t", *columns, version=version, oid=7)
 
-    def copy(self) -> Table:
-        return {key: dict(row) for key, row in self.rows.items()}
-
 
 class Change(NamedTuple):
     """What the log gets, under which schema version."""
@@ -227,26 +231,17 @@ def test_delta_is_the_model_at_every_cut(
     merge = merge_settings(
         kafka, prefix, folder, kinds=["current", "history", "changes"], tables=[MARKED]
     )
-    source, states = Source(prefix), list[Table]()
+    source = Source(prefix)
     log = HandLog(kafka, prefix, source.schema)
-    live, schemas = [], []
     for number, steps in enumerate(history):
         source.run(number * 10 + 10, steps)
-        states.append(source.copy())
-        live.append(set(source.names))
-        schemas.append(source.schema)
-
-    # A snapshot that begins after the stream's first transactions, whose events follow its rows.
-    point = snapshot_at * 10 + 15
-    for schema in dict.fromkeys(schemas[: snapshot_at + 1]):
-        log.add_schema(schema)
-    names = source.names_in(log.schema)
-    for row in states[snapshot_at].values():
-        named = {names[name]: value for name, value in row.items()}
-        log.row("r", at(point, 0), named)
-    log.table(point, Phase.STREAMING)
+    point = write_snapshot(log, source, snapshot_at)
     written, cut = 0, snapshot_at + 1
-    read = len(states[snapshot_at])
+
+    def table(name: str) -> list[dict[str, Any]]:
+        path = table_path(str(folder), TableName("public", name))
+        return [row.asDict() for row in spark.read.format("delta").load(path).collect()]
+
     last = len(history), 0, (0, 1), "no"
     for more, held_back, (small, few), dies in [*batches, last]:
         upto = min(max(written + more, snapshot_at + 2), len(history))
@@ -263,31 +258,50 @@ def test_delta_is_the_model_at_every_cut(
                 run_lakehouse(merge, lambda _records=0: spark, lambda _: None)
             summary = run_lakehouse(merge, lambda _records=0: spark, lambda _: None)
         assert [str(table.error) for table in summary.tables if table.error] == []
-
-        def table(name: str) -> list[dict[str, Any]]:
-            path = table_path(str(folder), TableName("public", name))
-            return [row.asDict() for row in spark.read.format("delta").load(path).collect()]
-
         # Columns are the log's, which may be ahead of the cut, and has DDL with the next change;
         # values are those at the cut.
-        names = {
-            name: now for name, now in source.names_in(log.schema).items() if name in live[cut - 1]
-        }
-        state = by_key(states[cut - 1].values(), {name: name for name in names})
-        assert by_key(table("t"), names) == state
-        marked = table("marked")
-        assert by_key([row for row in marked if not row[DELETED]], names) == state
-        assert {row["id"] for row in marked if row[DELETED]}.isdisjoint(state)
-        assert versions(table("t_history"), point, names) == expected(
-            states, snapshot_at, cut, names
-        )
-        archived = [(row[OP], row[POSITION]) for row in table("t_changes")]
-        told = [
-            (c.operation, str(c.position))
-            for c in source.changes
-            if c.position.commit_lsn <= cut * 10
-        ]
-        assert sorted(archived) == sorted([*told, *[("r", str(at(point, 0)))] * read])
+        called = source.names_in(log.schema)
+        names = {name: now for name, now in called.items() if name in source.live[cut - 1]}
+        require_all_kinds(table, source, names, snapshot_at, cut)
+
+
+def write_snapshot(log: HandLog, source: Source, at_number: int) -> int:
+    """Rows behind the stream's first transactions, whose events follow them; returns their LSN."""
+    point = at_number * 10 + 15
+    for schema in dict.fromkeys(source.schemas[: at_number + 1]):
+        log.add_schema(schema)
+    names = source.names_in(log.schema)
+    for row in source.states[at_number].values():
+        named = {names[name]: value for name, value in row.items()}
+        log.row("r", at(point, 0), named)
+    log.table(point, Phase.STREAMING)
+    return point
+
+
+def require_all_kinds(
+    table: Callable[[str], list[dict[str, Any]]],
+    source: Source,
+    names: dict[str, str],
+    snapshot_at: int,
+    cut: int,
+) -> None:
+    """Compare each kind of derived table with the source at a cut."""
+    point = snapshot_at * 10 + 15
+    state = by_key(source.states[cut - 1].values(), {name: name for name in names})
+    assert by_key(table("t"), names) == state
+    marked = table("marked")
+    assert by_key([row for row in marked if not row[DELETED]], names) == state
+    assert {row["id"] for row in marked if row[DELETED]}.isdisjoint(state)
+    history = versions(table("t_history"), point, names)
+    assert history == expected(source.states, snapshot_at, cut, names)
+    archived = [(row[OP], row[POSITION]) for row in table("t_changes")]
+    told = [
+        (change.operation, str(change.position))
+        for change in source.changes
+        if change.position.commit_lsn <= cut * 10
+    ]
+    read = [("r", str(at(point, 0)))] * len(source.states[snapshot_at])
+    assert sorted(archived) == sorted([*told, *read])
 
 
 def by_key(rows: Iterable[dict[str, Any]], names: dict[str, str]) -> Table:

@@ -61,7 +61,7 @@ def tables(rules: EventRules = NATIVE, pipeline: Pipeline = PLAIN, **more: Any) 
             more.get("instant", lambda: (END, 700)),
             lambda _table: None,
             more.get("await_visible", lambda _xid: None),
-            lambda _oid: more.get("filled", ()),
+            lambda _oid, _names: more.get("filled", ()),
         ),
         rules,
         pipeline,

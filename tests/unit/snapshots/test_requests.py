@@ -46,7 +46,7 @@ class Asked:
             lambda: (Lsn(600), 7),
             lambda _: None,
             lambda _: None,
-            lambda _: (),
+            lambda _oid, _names: (),
         )
         states = [table_state(name, partitions=3, snapshot_lsn=Lsn(100)) for name in (A, B, OTHER)]
         self.tables = Tables(settings, "shop", states, schemas, nothing, NATIVE, PLAIN)

@@ -1,0 +1,83 @@
+"""Two versions of a table's columns → the columns in which rows have other values by DDL."""
+
+from collections.abc import Collection, Sequence
+
+import pytest
+
+from cdc.altered import altered_columns
+from cdc.records.position import Lsn, Position
+from cdc.records.schema import TableSchema
+from cdc.schemas import SchemaHistory
+from tests.fixtures.spark import column, table_schema
+
+
+def version(number: int, **columns: tuple[str, int, int]) -> TableSchema:
+    """Each column has a type, its modifier, and a number."""
+    oids = {"text": 25, "varchar": 1043, "int4": 23, "int8": 20, "numeric": 1700}
+    made = [
+        column(name, kind, number=attnum, modifier=modifier).model_copy(
+            update={"type_oid": oids[kind]}
+        )
+        for name, (kind, modifier, attnum) in columns.items()
+    ]
+    return table_schema("p", "t", *made, version=number, oid=7)
+
+
+def numeric(precision: int, scale: int) -> int:
+    return (precision << 16 | scale) + 4
+
+
+def all_of_them(_oid: int, names: Sequence[str]) -> Collection[str]:
+    return names
+
+
+@pytest.mark.parametrize(
+    ("was", "now", "keeps"),
+    [
+        (("varchar", 14), ("varchar", 24), True),
+        (("varchar", 14), ("text", -1), True),
+        (("text", -1), ("varchar", 14), False),
+        (("varchar", 24), ("varchar", 14), False),
+        (("numeric", numeric(10, 2)), ("numeric", numeric(12, 2)), True),
+        (("numeric", numeric(10, 2)), ("numeric", -1), True),
+        (("numeric", numeric(10, 2)), ("numeric", numeric(6, 2)), False),
+        (("numeric", numeric(10, 2)), ("numeric", numeric(12, 3)), False),
+        (("numeric", -1), ("numeric", numeric(12, 3)), False),
+        (("int4", -1), ("int8", -1), False),
+    ],
+)
+def test_values_stay_where_a_type_only_has_more_room(
+    was: tuple[str, int], now: tuple[str, int], *, keeps: bool
+) -> None:
+    before, after = version(1, c=(*was, 1)), version(2, c=(*now, 1))
+    assert altered_columns(before, after, all_of_them) == ([] if keeps else ["c"])
+
+
+def test_a_column_is_the_one_with_its_number_where_all_have_one() -> None:
+    before = version(1, a=("text", -1, 1), b=("int4", -1, 2))
+    renamed = version(2, z=("text", -1, 1), b=("int4", -1, 2))
+    assert altered_columns(before, renamed, all_of_them) == []
+    made_anew = version(2, a=("text", -1, 3), b=("int4", -1, 2))
+    assert altered_columns(before, made_anew, all_of_them) == ["a"]
+    assert altered_columns(before, made_anew, lambda _oid, _names: ()) == []
+
+
+def test_a_table_of_that_name_made_anew_is_read_by_others() -> None:
+    before, after = version(1, a=("text", -1, 1)), version(2, a=("int4", -1, 1))
+    assert altered_columns(before, after.model_copy(update={"oid": 8}), all_of_them) == []
+
+
+def test_what_is_streamed_once_more_has_the_version_that_it_had() -> None:
+    """A restart sees a table's earlier columns again, which are no new version."""
+    history = SchemaHistory("p", [])
+    name, columns = version(1).name, version(1, a=("text", -1, 1)).columns
+
+    def at(lsn: int) -> Position:
+        return Position(1, Lsn(lsn), 1)
+
+    first = history.add(name, 7, columns, "one", "d", at(10))
+    second = history.add(name, 7, columns, "two", "d", at(20))
+    assert history.current(name, "two", at(30)) == second
+    assert history.current(name, "one", at(15)) == first
+    assert history.current(name, "one", at(30)) is None, "changed back"
+    assert history.current(name, "three", at(15)) is None
