@@ -12,7 +12,7 @@ pytestmark = [
     pytest.mark.kafka,
     pytest.mark.skipif(sys.platform != "linux", reason="faults of disks and clocks need Linux"),
 ]
-DURATION_S = 180
+DURATION_S = 90
 SEED = 3
 
 
