@@ -10,9 +10,11 @@ import json
 import os
 import random
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from statistics import median
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from unittest.mock import patch
 
 from benchmarks import shapes
 from benchmarks.lakehouse import (
@@ -25,6 +27,7 @@ from benchmarks.lakehouse import (
 )
 from benchmarks.scene import Scene, cpu_s, load, peak_rss_of, say, scene
 from deploy.local.processes import Process
+from sinks.delta.transaction import Transaction
 
 if TYPE_CHECKING:
     from delta.tables import DeltaTable
@@ -62,10 +65,15 @@ _METRICS: Final = (
 
 
 class Turn(NamedTuple):
-    """A run's seconds, those of the JVM's processors, and what Delta tells of its MERGE."""
+    """A run's seconds, those of the JVM's processors, and what is told of it.
+
+    ``read`` are the files in which it looked for rows, and their bytes, of which it may have read a
+    few columns only. ``metrics`` are Delta's.
+    """
 
     seconds: float
     cpu_s: float
+    read: tuple[int, int]
     metrics: dict[str, int]
 
 
@@ -136,6 +144,8 @@ def _measure(made: Scene, spark: "SparkSession", options: argparse.Namespace) ->
         "cpu_s": {name: round(median(turn.cpu_s for turn in of), 2) for name, of in turns.items()},
         "ratio_large_to_small": round(seconds["narrow_large"] / seconds["narrow_small"], 2),
         "ratio_random": round(seconds["random_large"] / seconds["random_small"], 2),
+        "files_read": {name: of[-1].read[0] for name, of in turns.items()},
+        "bytes_of_files_read": {name: of[-1].read[1] for name, of in turns.items()},
         "metrics": {name: of[-1].metrics for name, of in turns.items()},
     }
 
@@ -172,14 +182,29 @@ def _turn(made: Scene, lake: Lake, daemon: Process, table: Table, ids: str) -> T
         shapes.put(connection, table.name, ids)
     wait_until_logged(lake, daemon)
     used_s = cpu_s(jvm_pid(lake.spark))
-    seconds = lake.merge_s()
+    with _seen() as seen:
+        seconds = lake.merge_s()
     used_s = cpu_s(jvm_pid(lake.spark)) - used_s
     delta = _delta(lake, table.name)
     entry = delta.history(1).collect()[0]
     told = entry["operationMetrics"]
     metrics = {name: int(told[name]) for name in _METRICS if name in told}
     delta.restoreToVersion(table.version)
-    return Turn(seconds, used_s, metrics)
+    return Turn(seconds, used_s, (len(seen), sum(seen)), metrics)
+
+
+@contextmanager
+def _seen() -> Iterator[list[int]]:
+    """The sizes (bytes) of the files in which runs within look for rows."""
+    look, sizes = Transaction.files, list[int]()
+
+    def files(transaction: Transaction, *condition: Any) -> Any:
+        found = look(transaction, *condition)
+        sizes.extend(int(found.apply(number).size()) for number in range(found.size()))
+        return found
+
+    with patch.object(Transaction, "files", files):
+        yield sizes
 
 
 def _delta(lake: Lake, name: str) -> "DeltaTable":
