@@ -16,7 +16,7 @@ from pyspark.sql import Column as SparkColumn
 from pyspark.sql import functions as F  # noqa: N812 (as everybody calls it)
 
 from cdc.errors import SinkError
-from sinks.delta.table import DeltaTarget
+from sinks.delta.table import CHECKPOINT_EVERY, DeltaTarget
 from sinks.names import COLUMN_ID, DELETED, END, POSITION, quoted
 from sinks.session import first_line
 from sinks.shape import Field, Shape
@@ -32,8 +32,6 @@ _WITH_STATISTICS: Final = (
 _MARGIN_HOURS: Final = 1
 """A run that meets a compaction still stands at the version from before it."""
 _LOG_HOURS: Final = 30 * 24
-_CHECKPOINT_EVERY: Final = 100
-"""Versions: a checkpoint takes as long as two small commits, and Delta makes one every ten."""
 _BETWEEN: Final = "_millrace_renamed_"
 """Opens the name that a column has while it is renamed to one that another column still has."""
 
@@ -45,7 +43,7 @@ def creation_properties(target: DeltaTarget, shape: Shape) -> dict[str, str]:
         **(_NAME_MAPPING if odd else {}),
         **retention_properties(target.derived.keep),
         **_statistics(target, shape),
-        "delta.checkpointInterval": str(_CHECKPOINT_EVERY),
+        "delta.checkpointInterval": str(CHECKPOINT_EVERY),
         "delta.enableDeletionVectors": str(target.derived.deletion_vectors).lower(),
     }
 

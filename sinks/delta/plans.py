@@ -1,7 +1,8 @@
 """Plans and their outcomes ⇄ files: ``<run, 20 digits>.json`` and ``<run>.done.json``.
 
 A plan is created exclusively, so of two runs one gets the number. ``checked.json`` says when a run
-last found that there is nothing to do.
+last found that there is nothing to do; ``last.json`` from which plan on the newest one is to be
+looked for, since there may be a hundred thousand.
 """
 
 import re
@@ -17,6 +18,7 @@ from sinks.plan import Outcome, Plan, Stored, TablePlan, TableVersion, stored
 _PLAN: Final = re.compile(r"(\d{20})\.json")
 _CHECKED: Final = "checked.json"
 _COMPACTED: Final = "compacted.json"
+_LAST: Final = "last.json"
 
 
 class Checked(BaseModel):
@@ -29,6 +31,12 @@ class Checked(BaseModel):
     def fresh_ms(self, table: str) -> int:
         """When nothing was to do for the table, as far as this tells (ms since 1970; 0: never)."""
         return self.ts_ms if table in self.tables else 0
+
+
+class Last(BaseModel):
+    """A plan that there is; later ones follow it without a gap."""
+
+    run: int
 
 
 class Compacted(BaseModel):
@@ -46,8 +54,14 @@ class Plans:
 
     def last(self) -> Plan | None:
         """The newest plan, finished or not."""
-        runs = self.runs()
-        return self.plan_of(runs[-1]) if runs else None
+        known = self._parse(Last, _LAST)
+        newest = self.plan_of(known.run) if known is not None else None
+        if newest is None:
+            runs = self.runs()
+            return self.plan_of(runs[-1]) if runs else None
+        while (later := self.plan_of(newest.run + 1)) is not None:
+            newest = later
+        return newest
 
     def plan_of(self, run: int) -> Plan | None:
         """The plan of that number, if there is one."""
@@ -72,6 +86,7 @@ class Plans:
             self._files.create(_plan_name(plan.run), plan.model_dump_json())
         except FileExistsError:
             raise BusyError(f"another run has made plan {plan.run}", where=self._where) from None
+        self._files.replace(_LAST, Last(run=plan.run).model_dump_json())
 
     def finish(self, outcome: Outcome) -> None:
         """Record that nothing of the plan is under way any more."""

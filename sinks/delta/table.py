@@ -6,6 +6,7 @@ https://github.com/delta-io/delta/blob/master/PROTOCOL.md#transaction-identifier
 """
 
 import json
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Final, NamedTuple
@@ -18,6 +19,9 @@ from sinks.derived import Derived
 from sinks.names import quoted
 from sinks.plan import TableVersion
 
+CHECKPOINT_EVERY: Final = 100
+"""Versions: a checkpoint takes as long as two small commits, and Delta makes one every ten."""
+_COORDINATED: Final = re.compile("coordinatedCommits|catalogManaged|catalogOwned")
 _TXN_ID: Final = "spark.databricks.delta.write.txnAppId"
 _TXN_VERSION: Final = "spark.databricks.delta.write.txnVersion"
 
@@ -129,7 +133,35 @@ class DeltaTarget:
         return jvm.org.apache.spark.sql.delta.DeltaLog.forTable(session, self.path)
 
     def _newest(self) -> Any:
-        """The version that the table has now; every look at it lists the folder of Delta's log."""
+        """The version that the table has now.
+
+        A look lists the whole folder of Delta's log, where files of weeks may lie; whether there is
+        a version behind the one that is known is soon asked.
+        """
+        known = self.known()
+        return known if self._is_newest(known) else self._listed()
+
+    def _is_newest(self, known: Any) -> bool:
+        """Whether nobody has made another version, nor a new table, as two files tell.
+
+        Now and then the folder is to be listed all the same: a checkpoint that was made since
+        shortens what there is to read. Where commits are coordinated, they may be elsewhere.
+        """
+        version, log = int(known.version()), self.log()
+        if version < 0 or version - int(known.checkpointProvider().version()) > CHECKPOINT_EVERY:
+            return False
+        if any(map(_COORDINATED.search, self.properties())):
+            return False
+        jvm: Any = self.spark._jvm  # noqa: SLF001
+        folder = log.logPath()
+        files = folder.getFileSystem(log.newDeltaHadoopConf())
+        this, following = (
+            files.exists(jvm.org.apache.hadoop.fs.Path(folder, f"{number:020d}.json"))
+            for number in (version, version + 1)
+        )
+        return this and not following
+
+    def _listed(self) -> Any:
         jvm: Any = self.spark._jvm  # noqa: SLF001
         # Without a checksum Delta asks for its thread's session, which a new thread lacks.
         session = self.spark._jsparkSession  # noqa: SLF001

@@ -1,6 +1,7 @@
 """Plans → files → plans: one run gets a number, and each table goes on where it was applied."""
 
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 
@@ -45,6 +46,22 @@ def plan(run: int = 4, **tables: TablePlan) -> Plan:
     return Plan(
         run=run, prefix="p", log="one", cut=position(20), cut_ts_us=0, ts_ms=0, tables=tables
     )
+
+
+def test_the_newest_plan_is_found_without_a_look_at_all_of_them(tmp_path: Path) -> None:
+    folder = tmp_path / "runs"
+    plans = Plans(LocalFiles(folder), "here")
+    plans.start(plan(1))
+    before = (folder / "last.json").read_text()
+    for run in (2, 3):
+        plans.start(plan(run))
+    (folder / "last.json").write_text(before)  # as if it had been killed right then
+    assert plans.last() == plan(3)
+    (folder / "last.json").unlink()  # as one left it that didn't know of this
+    assert plans.last() == plan(3)
+    plans.start(plan(4))
+    with patch.object(LocalFiles, "names", side_effect=AssertionError):
+        assert plans.last() == plan(4)
 
 
 def test_a_plan_is_made_once(tmp_path: Path) -> None:
