@@ -4,7 +4,6 @@ import datetime as dt
 from collections.abc import Callable
 from decimal import Decimal
 from typing import Any
-from unittest.mock import patch
 
 import pytest
 
@@ -12,7 +11,6 @@ from cdc.errors import ExitCode, LogForgottenError
 from cdc.records.state import Phase
 from sinks.delta import apply, commit
 from sinks.delta.run import lakehouse_plans
-from sinks.delta.table import DeltaTarget
 from sinks.paths import table_path
 from sinks.plan import Outcome
 from tests.fixtures.lakehouse import Lakehouse
@@ -213,20 +211,6 @@ def test_columns_are_added_dropped_and_widened(lakehouse: Lakehouse) -> None:
         {"id": 1, "a": 5, "b": None, "c": None},
         {"id": 2, "a": 2**40, "b": None, "c": epoch},
     ]
-
-
-def test_runs_go_on_without_a_look_through_all_versions(lakehouse: Lakehouse) -> None:
-    """There may be weeks of them."""
-    log = lakehouse.log(column("id", "int4", 1))
-    log.table(10)
-    log.row("r", at(10, 0), {"id": 1})
-    log.reached(at(10, 0))
-    lakehouse.merge()
-    log.row("c", at(20), {"id": 2})
-    log.reached(at(20))
-    with patch.object(DeltaTarget, "_listed", side_effect=AssertionError):
-        assert lakehouse.merge().exit_code == ExitCode.OK
-    assert sorted(row["id"] for row in lakehouse.rows(log.schema)) == [1, 2]
 
 
 def test_a_removed_table_is_rebuilt_from_the_log(lakehouse: Lakehouse) -> None:

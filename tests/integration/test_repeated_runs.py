@@ -1,9 +1,12 @@
-"""Tables that failed a moment ago, and that a run leaves alone: others go on, and all is told."""
+"""Runs right after one another, as --follow has them: what a run spares that the last one did."""
+
+from unittest.mock import patch
 
 import pytest
 
 from cdc.errors import ExitCode, SinkError
 from sinks.delta.run import lakehouse_plans
+from sinks.delta.table import DeltaTarget
 from sinks.options import RunOptions
 from tests.fixtures.lakehouse import Lakehouse
 from tests.fixtures.spark import at, column, table_schema
@@ -37,3 +40,17 @@ def test_a_table_that_is_held_stays_as_it_is_until_it_is_not(lakehouse: Lakehous
     assert plans.runs() == [1, 2], "no plan is made for what is held"
     assert lakehouse.merge().exit_code == ExitCode.OK
     assert lakehouse.rows(bad.schema) == [{"id": 1, "n": 2}]
+
+
+def test_runs_go_on_without_a_look_through_all_versions(lakehouse: Lakehouse) -> None:
+    """There may be weeks of them."""
+    log = lakehouse.log(column("id", "int4", 1))
+    log.table(10)
+    log.row("r", at(10, 0), {"id": 1})
+    log.reached(at(10, 0))
+    lakehouse.merge()
+    log.row("c", at(20), {"id": 2})
+    log.reached(at(20))
+    with patch.object(DeltaTarget, "_listed", side_effect=AssertionError):
+        assert lakehouse.merge().exit_code == ExitCode.OK
+    assert sorted(row["id"] for row in lakehouse.rows(log.schema)) == [1, 2]
