@@ -36,11 +36,20 @@ def shows(folder: Path, total: int, column: str = "v") -> bool:
     return (answer["rows"][0].as_py(), answer["total"][0].as_py()) == (ROWS, total)
 
 
+def under_way(runs: Path) -> bool:
+    """Whether a run has made its plan, and hasn't finished it."""
+    plans = {path.name for path in runs.iterdir() if path.name[0].isdigit()}
+    return any(
+        name.replace(".json", ".done.json") not in plans for name in plans if len(name) == 25
+    )
+
+
 def test_tables_keep_up_whatever_becomes_of_the_merge(
     pipeline: Callable[..., RunningPipeline], database: dict[str, str]
 ) -> None:
     made = pipeline()
-    table = made.folder / "lakehouse" / "public" / "item"
+    lakehouse = made.folder / "lakehouse"
+    table, runs = lakehouse / "public" / "item", lakehouse / "_millrace" / "runs"
 
     def follow() -> Process:
         merge = made.follow()
@@ -61,4 +70,9 @@ def test_tables_keep_up_whatever_becomes_of_the_merge(
         merge.kill()
         merge = follow()
         merge.wait_until(partial(shows, table, 1 + ROWS))
+        merge.wait_until(lambda: not under_way(runs))
+        connection.execute("UPDATE item SET v = v + 1")
+        merge.wait_until(partial(under_way, runs))
     assert made.stop(merge) == ExitCode.OK
+    assert not under_way(runs)
+    assert shows(table, 1 + 2 * ROWS)
