@@ -20,7 +20,8 @@ from cdc.settings.lakehouse import DerivedTable, Kind, LakehouseSettings
 from deploy.local.pipeline import Pipeline
 from deploy.local.processes import Process
 from sinks.batch import Log, LogState, Offsets
-from sinks.delta.run import lakehouse_plans, run_lakehouse
+from sinks.delta.plans import lakehouse_plans
+from sinks.delta.run import run_lakehouse
 from sinks.paths import table_path
 from sinks.session import open_session
 

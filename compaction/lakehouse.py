@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Final
 from cdc.settings import Settings
 from sinks.delta.apply import explained
 from sinks.delta.evolution import retention_properties, set_properties
-from sinks.delta.plans import Plans
-from sinks.delta.run import lakehouse_plans
+from sinks.delta.plans import Plans, lakehouse_plans
 from sinks.delta.table import DeltaTarget
 from sinks.derived import Derived, derived_tables
 

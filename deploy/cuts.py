@@ -80,8 +80,8 @@ def query(
 
 
 def _answer(settings: Settings, cut: "Cut", sql: str) -> "DataFrame":
+    from sinks.delta.plans import lakehouse_plans
     from sinks.delta.query import query as answer
-    from sinks.delta.run import lakehouse_plans
     from sinks.derived import derived_tables
     from sinks.session import open_session
 
@@ -94,7 +94,7 @@ def _answer(settings: Settings, cut: "Cut", sql: str) -> "DataFrame":
 
 def _cuts(settings: Settings, newest: int | None = None) -> "list[Cut]":
     from sinks.delta.cuts import cuts as listed
-    from sinks.delta.run import lakehouse_plans
+    from sinks.delta.plans import lakehouse_plans
     from sinks.session import open_session
 
     plans = lakehouse_plans(_lakehouse(settings).path, lambda: open_session(settings.spark))

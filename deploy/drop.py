@@ -109,7 +109,7 @@ def _topics(settings: Settings) -> list[Step]:
 def _lakehouse(settings: Settings) -> list[Step]:
     if settings.lakehouse is None:
         raise ConfigError("there is no [lakehouse] to drop")
-    from sinks.delta.run import lakehouse_plans
+    from sinks.delta.plans import lakehouse_plans
     from sinks.paths import local_path, table_path
 
     folder = local_path(settings.lakehouse.path)

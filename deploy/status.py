@@ -257,7 +257,7 @@ def _lakehouse(settings: Settings, progress: Progress | None) -> SinkStatus | No
     if settings.lakehouse is None:
         return None
     from sinks.delta.cuts import cuts
-    from sinks.delta.run import lakehouse_plans
+    from sinks.delta.plans import lakehouse_plans
     from sinks.session import open_session
 
     plans = lakehouse_plans(settings.lakehouse.path, lambda: open_session(settings.spark))

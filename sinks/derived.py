@@ -1,7 +1,7 @@
 """[lakehouse] and the log's tables → the derived tables: which there are, of what, and where."""
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Final
 
@@ -32,7 +32,10 @@ _OWN: Final[dict[Kind, tuple[str, ...]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Wishes:
-    """What a derived table's columns are to be like; by the columns' names in the source."""
+    """What a derived table's columns are to be like; by the columns' names in the source.
+
+    But for ``partition``, by names in the derived table.
+    """
 
     include: Collection[str] = ()
     exclude: Collection[str] = ()
@@ -42,6 +45,7 @@ class Wishes:
     salt: str = field(default="", repr=False)
     types: Mapping[str, str] = field(default_factory=dict)
     unfit_is_null: Collection[str] = ()
+    partition: Collection[str] = ()
     incompatible: Incompatible = "fail_table"
 
     def named(self) -> set[str]:
@@ -85,7 +89,7 @@ def derived_tables(lakehouse: LakehouseSettings, captured: Iterable[str]) -> dic
 
     Raises ConfigError where two have one name, or one is of a table that isn't captured.
     """
-    captured = sorted(captured)
+    captured = sorted(set(captured))
     usual = (
         DerivedTable(source=source, kind=kind) for source in captured for kind in lakehouse.kinds
     )
@@ -109,10 +113,45 @@ def derived_tables(lakehouse: LakehouseSettings, captured: Iterable[str]) -> dic
     return tables
 
 
+def without_unfit(
+    tables: Mapping[str, Derived],
+    lakehouse: LakehouseSettings,
+    keyless: Collection[str],
+    begun: Collection[str],
+) -> tuple[dict[str, Derived], list[str]]:
+    """The tables, without those that nobody has asked for by name, and that can't be.
+
+    A history follows rows by their keys, and so do marks of deletes: of sources that are
+    ``keyless`` there is none, unless it was ``begun``. Also the names of those that were left out.
+    """
+    said = {table.derived_name for table in lakehouse.tables}
+    usual = {
+        name
+        for name, one in tables.items()
+        if name not in said and name not in begun and one.source in keyless
+    }
+    out = sorted(name for name in usual if tables[name].kind == "history")
+    kept = {
+        name: replace(one, marks_deletes=False) if name in usual else one
+        for name, one in tables.items()
+        if name not in out
+    }
+    return kept, out
+
+
 def _require_different(tables: Iterable[Derived]) -> None:
-    """Refuse tables that would have one name in the catalog, as those of two schemas may."""
+    """Refuse tables with one path, or that would have one name in the catalog."""
     named: dict[str, str] = {}
+    places: dict[str, str] = {}
     for table in tables:
+        place = table.path.rstrip("/")
+        if place in places:
+            raise ConfigError(
+                f"{places[place]} and {table.name} would both be in {table.path}",
+                where="[[lakehouse.tables]]",
+                remedy="give one of them another path",
+            )
+        places[place] = table.name
         if table.catalog is None:
             continue
         name = table.catalog.lower()
@@ -148,6 +187,7 @@ def _derived(lakehouse: LakehouseSettings, options: DerivedTable) -> Derived:
             salt=salt,
             types=options.types,
             unfit_is_null=[name for name, what in options.unfit.items() if what == "null"],
+            partition=options.partition,
             incompatible=options.incompatible or lakehouse.incompatible,
         ),
         keep=lakehouse.keep,

@@ -35,7 +35,7 @@ from sinks.names import (
     VERSION,
 )
 from sinks.shape import Field, Shape
-from sinks.types import can_be_absent, from_text, refuse
+from sinks.types import can_be_absent, from_text, in_folders, refuse
 
 _READ: Final = ("_millrace_envelope", "_millrace_key")
 _ROW: Final = "_millrace_image"
@@ -248,13 +248,16 @@ def _value(
         )
 
     newest = (field.column.name, *_form(field.column), field.column.key is None)
-    return reduce(
+    made = reduce(
         lambda rest, item: F.when(F.col("schema_version").isin(item[1]), branch(item[0])).otherwise(
             rest
         ),
         (item for alike, item in branches.items() if alike != newest),
         branch(field.column),
     )
+    if not field.partitions:
+        return made
+    return in_folders(field.column, made, field.type, unfit_is_null=field.unfit_is_null)
 
 
 def _form(column: Column) -> tuple[object, ...]:

@@ -39,6 +39,8 @@ SESSION: Final = {
     "spark.redaction.regex": "(?i)secret|password|token|access[.]?key|jaas|keystore|ssl[.]key",
     "spark.sql.redaction.options.regex": "(?i)url|secret|password|token|jaas|keystore|ssl[.]key",
     "spark.sql.shuffle.partitions": "8",
+    # What Spark infers from each value's own conditions: with 30 columns it never came to an end.
+    "spark.sql.constraintPropagation.enabled": "false",
     # PySpark would ask the JVM twice for each function that is called, to tell its line in errors.
     "spark.python.sql.dataFrameDebugging.enabled": "false",
     "spark.databricks.delta.snapshotPartitions": "2",

@@ -22,7 +22,7 @@ class Field:
 
     ``id`` stays what it is whatever the column is called. ``column`` is the newest version's, and
     ``sources`` has the column that each schema version calls it by, if it has it. ``type`` is in
-    Spark's words.
+    Spark's words. By one that ``partitions`` the table has its folders.
     """
 
     id: str
@@ -33,6 +33,7 @@ class Field:
     hashed: bool = False
     nulled: bool = False
     unfit_is_null: bool = False
+    partitions: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,5 +251,5 @@ def _called(fields: list[Field], wishes: Wishes, reserved: Collection[str]) -> t
         while name.lower() in used or (name != first_choice and name.lower() in taken):
             name, number = f"{first_choice}__{number}", number + 1
         used.add(name.lower())
-        called.append(replace(one, name=name))
+        called.append(replace(one, name=name, partitions=name in wishes.partition))
     return tuple(called)

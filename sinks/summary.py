@@ -66,13 +66,15 @@ class RunSummary:
         """The run in one line."""
         if not self.tables:
             return f"{self.sink}: {self.note or 'nothing to do'} ({self.seconds:.1f} s)"
-        failed = [table.name for table in self.tables if table.error is not None]
+        # One that an interrupted run's plan had, too, comes twice: what became of it last counts.
+        ended = {table.name: table.error is not None for table in self.tables}
+        failed = [name for name, has_failed in ended.items() if has_failed]
         counts = ", ".join(
             f"{sum(getattr(table, what) for table in self.tables):,} {what}"
             for what in ("events", "inserted", "updated", "deleted")
         )
         return (
-            f"{self.sink}: run {self.run} to {self.cut}: {len(self.tables) - len(failed)} of "
-            f"{len(self.tables)} tables, {counts} in {self.seconds:.1f} s"
+            f"{self.sink}: run {self.run} to {self.cut}: {len(ended) - len(failed)} of "
+            f"{len(ended)} tables, {counts} in {self.seconds:.1f} s"
             + (f"; FAILED: {', '.join(failed)}" if failed else "")
         )

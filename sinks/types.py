@@ -101,6 +101,21 @@ def from_text(
     return elements if read or unfit_is_null else F.coalesce(elements, _refuse(column, value, kind))
 
 
+def in_folders(
+    column: Column, value: SparkColumn, kind: str, *, unfit_is_null: bool
+) -> SparkColumn:
+    """A value by which the table is partitioned: Delta reads the empty text back as null.
+
+    https://github.com/delta-io/delta/blob/master/PROTOCOL.md#partition-value-serialization
+    """
+    if kind != "string":
+        return value
+    if unfit_is_null:
+        return F.when(value != "", value)
+    message = f"column {column.name} ({column.declared}) has an empty text, which can't partition"
+    return F.coalesce(refuse(value == "", F.lit(message), kind), value)
+
+
 def can_be_absent(column: Column) -> bool:
     """Whether PostgreSQL may leave an unchanged value of the column out of an update."""
     return column.key is None and (column.array or column.type not in FIXED_SIZE)

@@ -3,9 +3,9 @@
 import re
 from collections.abc import Mapping
 from datetime import timedelta
-from typing import Any, Final, Literal, Self
+from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import Field, SecretStr, field_validator, model_validator
+from pydantic import AfterValidator, Field, SecretStr, field_validator, model_validator
 
 from cdc.settings.kinds import Duration, Section
 
@@ -17,9 +17,19 @@ Writer = Literal["millrace", "debezium"]
 _TYPE: Final = re.compile(
     r"string|smallint|int|bigint|float|double|decimal\((?:[1-9]|[12]\d|3[0-8]),\s*\d{1,2}\)"
 )
+_TABLE: Final = re.compile(r"[^.]+\..+")
 _TYPES: Final = "types."
 _SCHEMA: Final = r"^[^.`]+(\.[^.`]+)?$"
 _IN_CATALOG: Final = r"^[^.`]+(\.[^.`]+){1,2}$"
+
+
+def _table(text: str) -> str:
+    if not _TABLE.fullmatch(text):
+        raise ValueError(f"{text!r} has no schema: a table is named schema.table")
+    return text
+
+
+TableText = Annotated[str, AfterValidator(_table)]
 
 
 class DerivedTable(Section):
@@ -32,9 +42,9 @@ class DerivedTable(Section):
     can't be widened to, ``unfit`` what becomes of a value that its column can't hold.
     """
 
-    source: str = Field(pattern=r"^[^.]+\..+$")
+    source: TableText
     kind: Kind = "current"
-    name: str | None = Field(None, pattern=r"^[^.]+\..+$")
+    name: TableText | None = None
     path: str | None = Field(None, min_length=1)
     catalog: str | None = Field(None, pattern=_IN_CATALOG)
     deletes: Literal["remove", "mark"] | None = None

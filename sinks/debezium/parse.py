@@ -35,6 +35,7 @@ from sinks.names import (
     VERSION,
 )
 from sinks.shape import Field, Shape, plain
+from sinks.types import in_folders
 
 _NAMES: Final = "array<string>"
 
@@ -165,7 +166,10 @@ def _value(topic: Described, shape: Shape, one: Field, which: Which) -> SparkCol
         else:
             read = typed(own, schema, carrier, value, modes, unfit_is_null=one.unfit_is_null)
         choices.append(Choice(layout.mark, same, fitted(read, own, one, shape.salt)))
-    return by_mark(KEY_MARK if which == "key" else VALUE_MARK, choices, one.type)
+    made = by_mark(KEY_MARK if which == "key" else VALUE_MARK, choices, one.type)
+    if not one.partitions:
+        return made
+    return in_folders(one.column, made, one.type, unfit_is_null=one.unfit_is_null)
 
 
 def _place(topic: Described, one: Field) -> int:

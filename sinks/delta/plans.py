@@ -7,13 +7,18 @@ looked for, since there may be a hundred thousand.
 
 import re
 import time
-from typing import Final
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
 
 from pydantic import BaseModel
 
 from cdc.errors import BusyError
-from sinks.delta.files import Files
+from sinks.delta.files import Files, HadoopFiles, LocalFiles
+from sinks.paths import local_path, runs_path
 from sinks.plan import Outcome, Plan, Stored, TablePlan, TableVersion, stored
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 _PLAN: Final = re.compile(r"(\d{20})\.json")
 _CHECKED: Final = "checked.json"
@@ -121,6 +126,17 @@ class Plans:
     def _parse(self, kind: type[Stored], name: str) -> Stored | None:
         text = self._files.read(name)
         return None if text is None else stored(kind, text, f"{self._where}/{name}")
+
+
+def lakehouse_plans(location: str, session: Callable[[], "SparkSession"]) -> Plans:
+    """The plans of a lakehouse; ``session`` is called where its file system needs the JVM."""
+    folder = local_path(location)
+    files: Files = (
+        HadoopFiles(session(), runs_path(location))
+        if folder is None
+        else LocalFiles(folder / "_millrace" / "runs")
+    )
+    return Plans(files, runs_path(location))
 
 
 def _plan_name(run: int) -> str:

@@ -6,7 +6,7 @@ commit, the outcome. A plan that a run left unfinished is finished first.
 """
 
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING
 from cdc.errors import ConfigError, LogForgottenError, MillraceError
 from cdc.settings import LakehouseSettings, Settings
 from sinks.batch import TABLES_AT_ONCE, LogState, Report
-from sinks.delta.files import Files, HadoopFiles, LocalFiles, one_at_a_time
+from sinks.delta.files import one_at_a_time
 from sinks.delta.late import replayed
 from sinks.delta.origin import Origin, origin_of
-from sinks.delta.plans import Plans, as_compacted
-from sinks.derived import Derived, derived_tables
+from sinks.delta.plans import as_compacted, lakehouse_plans
+from sinks.derived import Derived, derived_tables, without_unfit
 from sinks.options import RunOptions
-from sinks.paths import local_path, runs_path
+from sinks.paths import local_path
 from sinks.plan import (
     Outcome,
     Plan,
@@ -71,17 +71,6 @@ def run_lakehouse(
         return _Run(settings, settings.lakehouse, session, report, options, origin).once()
 
 
-def lakehouse_plans(location: str, session: Callable[[], "SparkSession"]) -> Plans:
-    """The plans of a lakehouse; ``session`` is called where its file system needs the JVM."""
-    folder = local_path(location)
-    files: Files = (
-        HadoopFiles(session(), runs_path(location))
-        if folder is None
-        else LocalFiles(folder / "_millrace" / "runs")
-    )
-    return Plans(files, runs_path(location))
-
-
 class _Run:
     def __init__(
         self,
@@ -123,7 +112,7 @@ class _Run:
             return self._nothing(self._origin.empty)
         if last is not None:
             require_same_log(last, state)
-        self._derived = derived_tables(self._lakehouse, state.tables)
+        left_out = self._choose(state, last)
         results: list[TableResult] = []
         outcome = self._plans.outcome(last) if last else None
         if last is not None and outcome is None:
@@ -146,7 +135,17 @@ class _Run:
             asked = [name for name, table in tables.items() if not table.waits]
             self._plans.check(str(state.progress.cut), asked)
             return self._summary(last, results) if results else self._nothing()
+        if left_out:
+            self._report(f"without a key there is no {', '.join(left_out)}")
         return self._new_run(state, last, tables, results, waiting)
+
+    def _choose(self, state: LogState, last: Plan | None) -> list[str]:
+        """Find out which derived tables there are; returns those that can't be."""
+        keyless = {name for name, known in state.schemas.items() if known and not known[-1].key}
+        begun = [name for name, table in last.tables.items() if table.base] if last else []
+        tables = derived_tables(self._lakehouse, state.tables)
+        self._derived, left_out = without_unfit(tables, self._lakehouse, keyless, begun)
+        return left_out
 
     def _proposed(
         self,

@@ -19,8 +19,8 @@ from psycopg.conninfo import make_conninfo
 
 from cdc.errors import ExitCode
 from sinks.delta.cuts import Cut, cuts
+from sinks.delta.plans import lakehouse_plans
 from sinks.delta.query import query
-from sinks.delta.run import lakehouse_plans
 from sinks.derived import Derived, derived_tables
 from sinks.names import END, POSITION
 from tests.fixtures.pipeline import RunningPipeline

@@ -7,8 +7,9 @@ import pytest
 
 from cdc.errors import ConfigError, SinkError
 from sinks.delta.cuts import Cut, cut_at, cuts
+from sinks.delta.plans import lakehouse_plans
 from sinks.delta.query import query
-from sinks.delta.run import lakehouse_plans, run_lakehouse
+from sinks.delta.run import run_lakehouse
 from sinks.derived import derived_tables
 from tests.fixtures.lakehouse import Lakehouse
 from tests.fixtures.spark import at, column, table_schema

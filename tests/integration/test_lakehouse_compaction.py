@@ -6,8 +6,8 @@ import pytest
 
 from compaction.lakehouse import CompactedTable, compact_lakehouse
 from sinks.delta.cuts import cuts
+from sinks.delta.plans import lakehouse_plans
 from sinks.delta.query import query
-from sinks.delta.run import lakehouse_plans
 from sinks.derived import derived_tables
 from tests.fixtures.lakehouse import Lakehouse
 from tests.fixtures.spark import at, column, table_schema

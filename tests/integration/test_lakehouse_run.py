@@ -10,7 +10,7 @@ import pytest
 from cdc.errors import ExitCode, LogForgottenError
 from cdc.records.state import Phase
 from sinks.delta import apply, commit
-from sinks.delta.run import lakehouse_plans
+from sinks.delta.plans import lakehouse_plans
 from sinks.paths import table_path
 from sinks.plan import Outcome
 from tests.fixtures.lakehouse import Lakehouse

@@ -5,7 +5,7 @@ from unittest.mock import patch
 import pytest
 
 from cdc.errors import ExitCode, SinkError
-from sinks.delta.run import lakehouse_plans
+from sinks.delta.plans import lakehouse_plans
 from sinks.delta.table import DeltaTarget
 from sinks.options import RunOptions
 from tests.fixtures.lakehouse import Lakehouse

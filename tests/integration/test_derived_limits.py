@@ -1,0 +1,79 @@
+"""What derived tables can't be, or can't hold, is told; and many columns are soon planned."""
+
+import pytest
+
+from cdc.errors import ExitCode
+from compaction.lakehouse import compact_lakehouse
+from tests.fixtures.lakehouse import Lakehouse
+from tests.fixtures.spark import at, column, table_schema
+
+pytestmark = [pytest.mark.kafka, pytest.mark.spark]
+VALUES = (
+    "sm int2, bi int8, r float4, d float8, n numeric, b bool, dt date, ts timestamp, t time,"
+    " tz timestamptz, bt bytea, j json, jb jsonb, iv interval, u uuid, c1 text, c2 text, c3 text,"
+    " c4 text"
+)
+ARRAYS = "ia int4, ta text, na numeric, ib int4, tb text, nb numeric, da date, db date"
+
+
+@pytest.mark.timeout(120)
+def test_columns_of_many_types_are_soon_planned(lakehouse: Lakehouse) -> None:
+    """Spark used to infer from each value's conditions without an end."""
+    lakehouse.configure(kinds=["history"])
+    columns = [column("id", "int4", 1)]
+    for text, array in (VALUES, False), (ARRAYS, True):
+        named = (one.split() for one in text.split(", "))
+        columns += [column(name, kind, array=array) for name, kind in named]
+    log = lakehouse.log(*columns)
+    log.table(10)
+    nothing = {one.name: None for one in columns}
+    log.row("r", at(10, 0), nothing | {"id": 1, "sm": 1})
+    log.reached(at(10, 0))
+    assert lakehouse.merge().exit_code == ExitCode.OK
+    log.row("u", at(20), nothing | {"id": 1, "sm": 2})
+    log.reached(at(20))
+    assert lakehouse.merge().exit_code == ExitCode.OK
+    found = lakehouse.table("public.t_history").select("sm", "is_current").collect()
+    assert sorted(map(tuple, found)) == [(1, False), (2, True)]
+
+
+def test_an_empty_text_does_not_become_null_by_partitioning(lakehouse: Lakehouse) -> None:
+    table = {"source": "public.t", "partition": ["p"]}
+    lakehouse.configure(tables=[table])
+    log = lakehouse.log(column("id", "int4", 1), column("p", "text"))
+    for number, text in enumerate(["", None, "a"]):
+        log.row("r", at(10, 0), {"id": number, "p": text})
+    log.table(10)
+    log.reached(at(10, 0))
+    (refused,) = lakehouse.merge().tables
+    assert "column p (text) has an empty text, which can't partition" in str(refused.error)
+    lakehouse.configure(tables=[{**table, "unfit": {"p": "null"}}])
+    assert lakehouse.merge().exit_code == ExitCode.OK
+    found = [row["p"] for row in lakehouse.rows(log.schema)]
+    assert found == [None, None, "a"]
+
+
+def test_a_table_without_a_key_has_the_usual_kinds_that_it_can_have(lakehouse: Lakehouse) -> None:
+    usual = {"kinds": ["current", "history", "changes"], "deletes": "mark"}
+    lakehouse.configure(**usual)
+    log = lakehouse.log(column("id", "int4", 1))
+    keyless = log.beside(table_schema(lakehouse.prefix, "loose", column("n", "int4")))
+    log.row("r", at(10, 0), {"id": 1})
+    keyless.row("r", at(10, 0), {"n": 1})
+    log.table(10)
+    keyless.table(10)
+    log.reached(at(10, 0))
+    done = lakehouse.merge()
+    kinds = ["public.loose", "public.loose_changes"]
+    assert [str(table.error) for table in done.tables if table.error] == []
+    assert {table.name for table in done.tables if "loose" in table.name} == set(kinds)
+    assert lakehouse.merge().exit_code == ExitCode.NOTHING_TO_DO
+    compacted = compact_lakehouse(lakehouse.settings, lambda: lakehouse.spark, dry_run=True)
+    ours = ["public.t", "public.t_changes", "public.t_history"]
+    assert sorted(one.name for one in compacted) == sorted([*kinds, *ours])
+
+    lakehouse.configure(**usual, tables=[{"source": "public.loose", "kind": "history"}])
+    log.row("u", at(20), {"id": 1})
+    log.reached(at(20))
+    (refused,) = (table for table in lakehouse.merge().tables if table.error)
+    assert "public.loose has no key" in str(refused.error), "that one was asked for"
