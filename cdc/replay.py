@@ -110,8 +110,6 @@ class Orders:
             raise _InVainError(f"table {letter.table} is gone")
         if not any(column.key for column in described[0].columns):
             return _as_it_was(letter, before, after, (position, transaction), tables)
-        encoder, new = tables.chunk_encoder(described[0], position)
-        encoder.begin(transaction)
         keys = {
             key: None
             for row in (before, after)
@@ -119,25 +117,31 @@ class Orders:
         }
         if not keys:
             raise _InVainError(f"it has no key; read the table again: millrace snapshot {name}")
+        rows = {}
         for key in keys:
-            new += self._current(described[0], key, position, encoder)
+            self._keep_alive()
+            rows[key] = current_row(self._connection, described[0], key)
+        # At the end: a schema version that is new then has to get into the log.
+        encoder, new = tables.chunk_encoder(described[0], position)
+        encoder.begin(transaction)
+        for key, row in rows.items():
+            new += _as_it_is(described[0], key, row, position, encoder)
         return new
 
-    def _current(
-        self,
-        table: TableDescription,
-        key: tuple[bytes, ...],
-        position: Position,
-        encoder: ReadableEncoder,
-    ) -> list[Record]:
-        self._keep_alive()
-        row = current_row(self._connection, table, key)
-        lsn = position.commit_lsn
-        if row is not None:
-            return encoder.snapshot_row(row, position, lsn, time.time_ns() // 1_000)
-        texts = iter(key)
-        old = tuple(None if column.key is None else next(texts) for column in table.columns)
-        return encoder.delete(old, True, lsn, position)
+
+def _as_it_is(
+    table: TableDescription,
+    key: tuple[bytes, ...],
+    row: Row | None,
+    position: Position,
+    encoder: ReadableEncoder,
+) -> list[Record]:
+    lsn = position.commit_lsn
+    if row is not None:
+        return encoder.snapshot_row(row, position, lsn, time.time_ns() // 1_000)
+    texts = iter(key)
+    old = tuple(None if column.key is None else next(texts) for column in table.columns)
+    return encoder.delete(old, True, lsn, position)
 
 
 def _key(letter: DeadLetter, row: Row, table: TableDescription) -> tuple[bytes, ...] | None:

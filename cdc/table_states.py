@@ -172,11 +172,11 @@ class TableStates:
     def read_altered(self, table: TableName, columns: Sequence[str]) -> list[Record]:
         """Note that a table's rows are to be read again, since DDL has changed their values.
 
-        Not where all of them are about to be read anyway; a read of the same kind that is under way
-        begins anew. Returns the states' records.
+        Not where all of them are about to be read anyway, by what nobody can take back; a read of
+        the same kind that is under way begins anew. Returns the states' records.
         """
         asked = self.states[table].requests
-        if any(one.condition is None and not one.read for one in asked):
+        if any((one.kind == "initial" or one.is_own) and not one.read for one in asked):
             return []
         told = {"table": str(table), "columns": columns}
         log.info("columns were altered: the rows are read again while streaming", **told)

@@ -168,7 +168,8 @@ class Requests:
                     rows=ended.rows,
                     reason=f"signal {signal} has stopped it",
                 )
-                records.append(self._tables.set_requests(table, [*own, *others], outcome))
+                told = outcome if ended.signal else None
+                records.append(self._tables.set_requests(table, [*own, *others], told))
             stopped.append(table)
         if stopped:
             named = stopped if collections else ()

@@ -62,7 +62,7 @@ def _sampled(connection: psycopg.Connection, oid: int, names: Sequence[str]) -> 
         for limit in _LIMITS:
             query(connection, limit)
         columns = [sql.Identifier(name) for name in names]
-        has_value = sql.SQL("coalesce(bool_or({} IS NOT NULL), false)")
+        has_value = sql.SQL("coalesce(bool_or(num_nonnulls({}) > 0), false)")
         statement = sql.SQL("SELECT {} FROM (SELECT {} FROM {} LIMIT {}) AS first_rows").format(
             sql.SQL(", ").join(has_value.format(column) for column in columns),
             sql.SQL(", ").join(columns),

@@ -76,6 +76,8 @@ def commit(
     """
     for attempt in range(1, ATTEMPTS_MAX + 1):
         there = target.there()
+        if (there.run if there else 0) not in {base, run}:
+            there = target.there(listed=True)
         if there is not None and there.run == run:
             return Rows(version=there.at)
         if (there.run if there else 0) != base or (there is None) != (base == 0):

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from pydantic import BaseModel
 
-from cdc.errors import BusyError
+from cdc.errors import BusyError, LogFormatError
 from sinks.delta.files import Files, HadoopFiles, LocalFiles
 from sinks.paths import local_path, runs_path
 from sinks.plan import Outcome, Plan, Stored, TablePlan, TableVersion, stored
@@ -59,7 +59,10 @@ class Plans:
 
     def last(self) -> Plan | None:
         """The newest plan, finished or not."""
-        known = self._parse(Last, _LAST)
+        try:
+            known = self._parse(Last, _LAST)
+        except LogFormatError:  # half written, where a file can't be replaced at once
+            known = None
         newest = self.plan_of(known.run) if known is not None else None
         if newest is None:
             runs = self.runs()

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from typing import Any, Final, NamedTuple
 
 from delta.tables import DeltaTable
+from py4j.protocol import Py4JJavaError
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
@@ -52,9 +53,12 @@ class DeltaTarget:
         """Whether there is a Delta table at the path."""
         return int(self._newest().version()) >= 0
 
-    def there(self) -> Applied | None:
-        """What the Delta table at the path has; None: there is none."""
-        snapshot = self._newest()
+    def there(self, *, listed: bool = False) -> Applied | None:
+        """What the Delta table at the path has; None: there is none.
+
+        By a listing of Delta's log, or by what is known of it.
+        """
+        snapshot = self._listed() if listed else self._newest()
         return self._applied(snapshot) if snapshot.version() >= 0 else None
 
     def applied(self) -> Applied:
@@ -130,6 +134,8 @@ class DeltaTarget:
         """Delta's own log of the table."""
         jvm: Any = self.spark._jvm  # noqa: SLF001 (PySpark has no other way to its JVM)
         session = self.spark._jsparkSession  # noqa: SLF001
+        # Without a checksum Delta asks for its thread's session, which a new thread lacks.
+        jvm.org.apache.spark.sql.classic.SparkSession.setActiveSession(session)
         return jvm.org.apache.spark.sql.delta.DeltaLog.forTable(session, self.path)
 
     def _newest(self) -> Any:
@@ -147,8 +153,8 @@ class DeltaTarget:
         Now and then the folder is to be listed all the same: a checkpoint that was made since
         shortens what there is to read. Where commits are coordinated, they may be elsewhere.
         """
-        version, log = int(known.version()), self.log()
-        if version < 0 or version - int(known.checkpointProvider().version()) > CHECKPOINT_EVERY:
+        version, log, segment = int(known.version()), self.log(), known.logSegment()
+        if version < 0 or version - int(segment.checkpointProvider().version()) > CHECKPOINT_EVERY:
             return False
         if any(map(_COORDINATED.search, self.properties())):
             return False
@@ -156,16 +162,18 @@ class DeltaTarget:
         folder = log.logPath()
         files = folder.getFileSystem(log.newDeltaHadoopConf())
         this, following = (
-            files.exists(jvm.org.apache.hadoop.fs.Path(folder, f"{number:020d}.json"))
+            jvm.org.apache.hadoop.fs.Path(folder, f"{number:020d}.json")
             for number in (version, version + 1)
         )
-        return this and not following
+        try:
+            made_ms = files.getFileStatus(this).getModificationTime()
+        except Py4JJavaError:  # there is none: whatever it is, a listing tells
+            return False
+        is_same = made_ms == segment.lastCommitFileModificationTimestamp()
+        return is_same and not files.exists(following)
 
     def _listed(self) -> Any:
         jvm: Any = self.spark._jvm  # noqa: SLF001
-        # Without a checksum Delta asks for its thread's session, which a new thread lacks.
-        session = self.spark._jsparkSession  # noqa: SLF001
-        jvm.org.apache.spark.sql.classic.SparkSession.setActiveSession(session)
         nothing = jvm.scala.Option.empty()
         return self.log().update(False, nothing, nothing)
 

@@ -57,6 +57,8 @@ def test_the_newest_plan_is_found_without_a_look_at_all_of_them(tmp_path: Path) 
         plans.start(plan(run))
     (folder / "last.json").write_text(before)  # as if it had been killed right then
     assert plans.last() == plan(3)
+    (folder / "last.json").write_text("")
+    assert plans.last() == plan(3)
     (folder / "last.json").unlink()  # as one left it that didn't know of this
     assert plans.last() == plan(3)
     plans.start(plan(4))
