@@ -27,7 +27,8 @@ WHERE attrelid = ANY (ARRAY(SELECT oid FROM member)) AND attnum > 0 AND NOT atti
 GROUP BY attname
 """
 _NAME: Final = """
-SELECT nspname::text, relname::text
+SELECT nspname::text, relname::text, (
+    SELECT min(age(xmin)) FROM pg_attribute WHERE attrelid = pg_class.oid AND attname = ANY (%s))
 FROM pg_class JOIN pg_namespace ON pg_namespace.oid = relnamespace WHERE pg_class.oid = %s
 """
 # The stream waits for this: nobody's lock, nor a table whose first pages are empty, may hold it up.
@@ -54,19 +55,23 @@ def filled_columns(connection: psycopg.Connection, oid: int, names: Sequence[str
 
 
 def _sampled(connection: psycopg.Connection, oid: int, names: Sequence[str]) -> set[str]:
-    """The columns that have a value in one of the first rows."""
+    """The columns that have a value in one of the first rows that are no younger than they are."""
     with at_one_instant(connection):
-        table = query(connection, _NAME, [oid])
-        if not table:
+        found = query(connection, _NAME, [list(names), oid])
+        if not found:
             return set()
+        *table, age = found[0]
         for limit in _LIMITS:
             query(connection, limit)
         columns = [sql.Identifier(name) for name in names]
         has_value = sql.SQL("coalesce(bool_or(num_nonnulls({}) > 0), false)")
-        statement = sql.SQL("SELECT {} FROM (SELECT {} FROM {} LIMIT {}) AS first_rows").format(
+        statement = sql.SQL(
+            "SELECT {} FROM (SELECT {} FROM {} WHERE age(xmin) >= {} LIMIT {}) AS first_rows"
+        ).format(
             sql.SQL(", ").join(has_value.format(column) for column in columns),
             sql.SQL(", ").join(columns),
-            sql.Identifier(*table[0]),
+            sql.Identifier(*table),
+            sql.Literal(age),
             sql.Literal(_SAMPLE_ROWS),
         )
         (told,) = query(connection, statement)

@@ -20,9 +20,10 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # re-exported
 from psycopg.conninfo import make_conninfo
 from typer.testing import CliRunner
 
-from cdc.kafka.state import read_letters
-from cdc.records.dead_letters import DeadLetter
-from cdc.records.topics import dead_letter_topic
+from cdc.kafka.state import read_all, read_letters
+from cdc.records.dead_letters import ORDERS, DeadLetter, Order
+from cdc.records.schema import TableSchema
+from cdc.records.topics import dead_letter_topic, schema_topic
 from deploy.local.kafka import Kafka
 from millrace import app
 from tests.fixtures.pipeline import RunningPipeline, state_of
@@ -159,3 +160,27 @@ def test_a_topics_limit_is_lowered_under_load_and_raised_again(
     assert sorted(event["after"]["v"] for event in loose) == [v for (v,) in texts]
     outcomes = {number: one.outcome for number, one in letters(made).items()}
     assert outcomes == dict.fromkeys(aside, "replayed") | {unsendable: "discarded"}
+
+
+def test_columns_that_an_order_in_vain_was_the_first_to_see_get_into_the_log(
+    configured: Configured, database: dict[str, str]
+) -> None:
+    """Rows that follow are under their schema version."""
+    made = configured(None, {"message.max.bytes": str(SENT_MAX)}, **SETTINGS)
+    with psycopg.connect(make_conninfo(**database), autocommit=True) as connection:
+        connection.execute(TABLES)
+        connection.execute("INSERT INTO doc VALUES (1, %s)", [text(2 * SENT_MAX)])
+        daemon = made.start()
+        made.wait_until_logged(made.wal_end(), daemon)
+        ((number, letter),) = letters(made).items()
+        connection.execute("ALTER TABLE doc RENAME COLUMN id TO key")
+        order = Order(number=number, id=letter.id, outcome="replayed").model_dump_json()
+        connection.execute("SELECT pg_logical_emit_message(true, %s, %s)", [ORDERS, order])
+        made.wait_until_logged(made.wal_end(), daemon)
+        connection.execute("INSERT INTO doc VALUES (2, 'small')")
+        made.wait_until_logged(made.wal_end(), daemon)
+    assert made.stop(daemon) == 0
+    topic = schema_topic(made.settings.capture.topic_prefix)
+    found = [one for one in read_all(made.settings.kafka, topic, TableSchema) if one.table == "doc"]
+    names = [[column.name for column in one.columns] for one in found]
+    assert names == [["id", "v"], ["key", "v"]]

@@ -104,6 +104,7 @@ def test_rows_that_were_altered_are_read_again(
     [
         ({}, ["ALTER TABLE item ADD COLUMN added text"]),
         ({}, ["ALTER TABLE item ADD COLUMN added text", LATER]),
+        ({}, ["ALTER TABLE item ADD COLUMN added text", "UPDATE item SET added = 'new'"]),
         ({}, ["ALTER TABLE item RENAME COLUMN n TO m"]),
         ({}, ["ALTER TABLE item ALTER COLUMN v TYPE text"]),
         ({}, ["ALTER TABLE item ALTER COLUMN d TYPE numeric(12, 2)"]),
@@ -111,7 +112,17 @@ def test_rows_that_were_altered_are_read_again(
         ({"column.exclude.list": "public.item.added"}, [CONSTANT]),
         (SELECT, [CONSTANT]),
     ],
-    ids=["null", "later", "renamed", "longer", "larger", "no data", "left out", "SELECT"],
+    ids=[
+        "null",
+        "later",
+        "written",
+        "renamed",
+        "longer",
+        "larger",
+        "no data",
+        "left out",
+        "SELECT",
+    ],
 )
 def test_rows_that_are_as_they_were_are_not(
     pipeline: MakePipeline, database: Conninfo, more: dict[str, str], ddl: list[str]

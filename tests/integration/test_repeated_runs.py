@@ -1,5 +1,6 @@
 """Runs right after one another, as --follow has them: what a run spares that the last one did."""
 
+import os
 from unittest.mock import patch
 
 import pytest
@@ -54,3 +55,22 @@ def test_runs_go_on_without_a_look_through_all_versions(lakehouse: Lakehouse) ->
     with patch.object(DeltaTarget, "_listed", side_effect=AssertionError):
         assert lakehouse.merge().exit_code == ExitCode.OK
     assert sorted(row["id"] for row in lakehouse.rows(log.schema)) == [1, 2]
+
+
+def test_a_version_file_that_another_has_written_is_seen(lakehouse: Lakehouse) -> None:
+    """A table that was made anew meanwhile may have come to the same version."""
+    log = lakehouse.log(column("id", "int4", 1))
+    log.table(10)
+    log.row("r", at(10, 0), {"id": 1})
+    log.reached(at(10, 0))
+    lakehouse.merge()
+    versions = lakehouse.folder / "public" / "t" / "_delta_log"
+    newest = max(versions.glob("*.json"))
+    os.utime(newest, (1, 1))
+    log.row("c", at(20), {"id": 2})
+    log.reached(at(20))
+    with patch.object(
+        DeltaTarget, "_listed", autospec=True, side_effect=DeltaTarget._listed
+    ) as look:
+        assert lakehouse.merge().exit_code == ExitCode.OK
+    assert look.call_count > 0
