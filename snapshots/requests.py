@@ -151,17 +151,17 @@ class Requests:
         records = []
         for table in self._queued(collections):
             asked = self._tables.states[table].requests
-            own = [one for one in asked if one.kind == "incremental"]
+            left = [one for one in asked if one.kind == "incremental"]
             others = [one for one in asked if one.kind != "incremental"]
-            if any(one.is_own for one in own):
+            if any(one.is_own for one in left):
                 log.warning(
                     "a signal stops a read of rows that DDL had changed: the log keeps old values",
                     table=str(table),
                     signal=signal,
                     remedy="have the table read again: execute-snapshot",
                 )
-            while own:  # a record for each: whoever waits for one of them looks for its outcome
-                ended = own.pop(0)
+            while left:  # a record for each: whoever waits for one of them looks for its outcome
+                ended = left.pop(0)
                 outcome = SnapshotOutcome(
                     signal=ended.signal,
                     status="ABORTED",
@@ -169,7 +169,7 @@ class Requests:
                     reason=f"signal {signal} has stopped it",
                 )
                 told = outcome if ended.signal else None
-                records.append(self._tables.set_requests(table, [*own, *others], told))
+                records.append(self._tables.set_requests(table, [*left, *others], told))
             stopped.append(table)
         if stopped:
             named = stopped if collections else ()

@@ -10,9 +10,19 @@ from sinks.delta.plans import lakehouse_plans
 from sinks.delta.table import DeltaTarget
 from sinks.options import RunOptions
 from tests.fixtures.lakehouse import Lakehouse
-from tests.fixtures.spark import at, column, table_schema
+from tests.fixtures.spark import HandLog, at, column, table_schema
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
+
+
+def merged(lakehouse: Lakehouse) -> HandLog:
+    """A table with one row, which a run of this process has made."""
+    log = lakehouse.log(column("id", "int4", 1))
+    log.table(10)
+    log.row("r", at(10, 0), {"id": 1})
+    log.reached(at(10, 0))
+    lakehouse.merge()
+    return log
 
 
 def test_a_table_that_is_held_stays_as_it_is_until_it_is_not(lakehouse: Lakehouse) -> None:
@@ -45,11 +55,7 @@ def test_a_table_that_is_held_stays_as_it_is_until_it_is_not(lakehouse: Lakehous
 
 def test_runs_go_on_without_a_look_through_all_versions(lakehouse: Lakehouse) -> None:
     """There may be weeks of them."""
-    log = lakehouse.log(column("id", "int4", 1))
-    log.table(10)
-    log.row("r", at(10, 0), {"id": 1})
-    log.reached(at(10, 0))
-    lakehouse.merge()
+    log = merged(lakehouse)
     log.row("c", at(20), {"id": 2})
     log.reached(at(20))
     with patch.object(DeltaTarget, "_listed", side_effect=AssertionError):
@@ -59,11 +65,7 @@ def test_runs_go_on_without_a_look_through_all_versions(lakehouse: Lakehouse) ->
 
 def test_a_version_file_that_another_has_written_is_seen(lakehouse: Lakehouse) -> None:
     """A table that was made anew meanwhile may have come to the same version."""
-    log = lakehouse.log(column("id", "int4", 1))
-    log.table(10)
-    log.row("r", at(10, 0), {"id": 1})
-    log.reached(at(10, 0))
-    lakehouse.merge()
+    log = merged(lakehouse)
     versions = lakehouse.folder / "public" / "t" / "_delta_log"
     newest = max(versions.glob("*.json"))
     os.utime(newest, (1, 1))
