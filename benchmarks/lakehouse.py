@@ -100,14 +100,21 @@ class Lake:
     def turn(self, table: str, apply: Callable[["Lake"], None]) -> Turn:
         """Let something be applied to a copy of its own, and look at a table that it wrote."""
         copy = replace(self, folder=self.folder.with_name("turn"))
-        shutil.copytree(self.folder, copy.folder)
-        pid = jvm_pid(self.spark)
-        started, used_s = time.monotonic(), cpu_s(pid)
-        apply(copy)
-        seconds, used_s = time.monotonic() - started, cpu_s(pid) - used_s
-        content = content_of(self.spark, copy.path(table))
-        shutil.rmtree(copy.folder)
-        return Turn(seconds, used_s, content)
+        return turn_of(self.spark, self.folder, copy.folder, lambda: apply(copy), copy.path(table))
+
+
+def turn_of(
+    spark: "SparkSession", folder: Path, copy: Path, apply: Callable[[], None], path: str
+) -> Turn:
+    """Copy a folder, let something be applied to the copy, and look at the Delta table there."""
+    shutil.copytree(folder, copy)
+    pid = jvm_pid(spark)
+    started, used_s = time.monotonic(), cpu_s(pid)
+    apply()
+    seconds, used_s = time.monotonic() - started, cpu_s(pid) - used_s
+    content = content_of(spark, path)
+    shutil.rmtree(copy)
+    return Turn(seconds, used_s, content)
 
 
 def content_of(spark: "SparkSession", path: str) -> Content:

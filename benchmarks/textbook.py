@@ -5,18 +5,16 @@ filled it from the topic, and goes on from its checkpoint.
 """
 
 import json
-import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from benchmarks.foreach_batch import COLUMNS, stream_into
-from benchmarks.lakehouse import Content, Turn, content_of, jvm_pid
-from benchmarks.scene import cpu_s
+from benchmarks.lakehouse import Content, Turn, turn_of
 from sinks.batch import Offsets
 
 if TYPE_CHECKING:
@@ -103,14 +101,10 @@ def main(arguments: Sequence[str]) -> int:
     made.execute()
     stream_into(spark, servers, start, str(table / "table"), str(table / "checkpoint"))
     _say([0, 0, []])
-    pid = jvm_pid(spark)
+    path, checkpoint = str(turn / "table"), str(turn / "checkpoint")
+    go_on = partial(stream_into, spark, servers, start, path, checkpoint)
     for _ in sys.stdin:
-        shutil.copytree(table, turn)
-        started, used_s = time.monotonic(), cpu_s(pid)
-        stream_into(spark, servers, start, str(turn / "table"), str(turn / "checkpoint"))
-        seconds, used_s = time.monotonic() - started, cpu_s(pid) - used_s
-        _say([seconds, used_s, content_of(spark, str(turn / "table"))])
-        shutil.rmtree(turn)
+        _say(turn_of(spark, table, turn, go_on, path))
     spark.stop()
     return 0
 
