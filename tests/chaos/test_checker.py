@@ -8,6 +8,7 @@ import pytest
 from cdc.records.position import Lsn, Position
 from cdc.records.topics import TRUNCATE_KEY
 from tests.chaos.checker import check
+from tests.chaos.state import check_state
 from tests.chaos.verdict import KEYS, Verdict
 from tests.chaos.witness import Row, Value, change, transactions
 from tests.fixtures.pipeline import LogRecord
@@ -139,6 +140,22 @@ def test_a_row_that_is_read_again_is_what_the_log_has_by_then() -> None:
     assert checked([*LOG, older, renewed]).different == 2  # nor was there such a row in between
     gone = record(0, 3, 0, "pair", "r", key=OLD, after={**OLD, "v": 5})
     assert checked([*LOG, gone]).different == 2
+
+
+def test_a_value_that_was_filled_in_may_be_newer_than_a_row_that_is_read_behind_it() -> None:
+    key = {"id": 1}
+    records = [
+        record(0, 1, 0, "item", "r", key=key, after={"id": 1, "name": "a", "big": "old"}),
+        record(700, 2, 1, "item", "u", key=key, after={"id": 1, "name": "b", "big": "new"}),
+        record(0, 3, 0, "item", "r", key=key, after={"id": 1, "name": "b", "big": "old"}),
+        record(702, 4, 1, "item", "u", key=key, after={"id": 1, "name": "b", "big": "new"}),
+    ]
+    row = {"id": Value("bigint", "1"), "name": Value("text", "b"), "big": Value("text", "new")}
+    for filled, different in (((), 1), ((3,), 0)):
+        verdict = Verdict()
+        records[1] = replace(records[1], filled=filled)
+        check_state("item", records, [row], verdict)
+        assert verdict.different == different
 
 
 def test_a_change_is_read_as_test_decoding_prints_it() -> None:
