@@ -25,6 +25,7 @@ from cdc.errors import ConfigError, ExitCode, MillraceError
 from cdc.settings import DEFAULT_PATH, Duration, load
 from deploy.cuts import cuts, query
 from deploy.dead_letters import app as dead_letters
+from deploy.search import search
 
 DEBUG_VARIABLE = "MILLRACE_DEBUG"
 GC_THRESHOLD = 50_000
@@ -392,6 +393,7 @@ def compact(
 
 app.command()(cuts)
 app.command()(query)
+app.command()(search)
 app.add_typer(dead_letters, name="dead-letters")
 
 if __name__ == "__main__":

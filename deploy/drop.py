@@ -153,7 +153,7 @@ def _indexes(settings: Settings) -> list[Step]:
     steps = [
         Step(f"index {index}", partial(client.indices.delete, index=index))
         for name, alias in index_names(settings.search.index_prefix, names).items()
-        for index in TableIndex(client, alias, prefix, name).generations()
+        for index in TableIndex(client, alias, prefix, str(name)).generations()
     ]
     ledger = Ledger(client, settings.search.index_prefix, prefix)
     if ledger.run().run:

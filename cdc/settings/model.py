@@ -2,10 +2,9 @@
 
 import re
 from datetime import timedelta
-from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import BeforeValidator, Field, SecretStr, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from cdc.settings.capture import CaptureSettings
@@ -13,6 +12,7 @@ from cdc.settings.kinds import Address, Duration, LibraryOptions, Section
 from cdc.settings.lakehouse import LakehouseSettings
 from cdc.settings.named import Named, in_order
 from cdc.settings.presets import switched
+from cdc.settings.search import SearchSettings
 from cdc.settings.sources import Environment
 
 _CONNECTION_STRING: Final = re.compile(r"://|\bpassword\s*=")
@@ -28,17 +28,6 @@ class LogSettings(Section):
     )
     delivery: Literal["exactly_once", "at_least_once"] = "exactly_once"
     keep: Duration = Field(timedelta(days=7), gt=timedelta(0))
-
-
-class SearchSettings(Section):
-    """The OpenSearch or Elasticsearch server, and how its indexes are named."""
-
-    url: str = Field(pattern=r"^https?://")
-    index_prefix: str = Field("", alias="index.prefix", pattern=r"^[a-z0-9._-]*$")
-    username: str | None = None
-    password: SecretStr | None = None
-    ca_certs: Path | None = None
-    bulk_bytes: int = Field(1 << 20, alias="bulk.bytes", ge=1 << 16)
 
 
 class HealthSettings(Section):

@@ -20,6 +20,7 @@ from sinks.names import OWN
 from sinks.parse import parse
 from sinks.plan import Plan, TablePlan
 from sinks.search.bulk import Counts
+from sinks.search.documents import mapping
 from sinks.search.executors import write_documents
 from sinks.search.indexes import TableIndex, write_alias
 from sinks.search.progress import Ledger, TableRecord
@@ -82,11 +83,11 @@ def _opened(
 ) -> str:
     """The index to write to: a new one for a table's first load, else the one it has."""
     if not table.base:
-        return target.make(newest, before.generation + 1 if before else 1)
+        return target.make(mapping(newest), before.generation + 1 if before else 1)
     if before is None or target.uuid(before.index) != before.uuid:
         raise _lost(newest, before.index if before else target.alias)
     if before.schema_version != newest.version:
-        target.extend(before.index, newest)
+        target.extend(before.index, mapping(newest))
     return before.index
 
 

@@ -89,6 +89,11 @@ def index_name(prefix: str, table: TableName) -> str:
     return name
 
 
+def document_index(prefix: str, name: str) -> str:
+    """The alias that joined documents are found under."""
+    return f"{prefix}{name}"
+
+
 def index_names(prefix: str, tables: Iterable[TableName]) -> dict[TableName, str]:
     """Each table's alias; raises SinkError where two tables would share one.
 
@@ -119,9 +124,7 @@ def field_names(schema: TableSchema) -> dict[str, str]:
     """Each column's field; raises SinkError where two columns would share one."""
     fields: dict[str, str] = {}
     for column in schema.columns:
-        field = column.name.replace(".", "_")
-        if field.startswith("_") or not field.strip():
-            field = f"x{field}"
+        field = field_name(column.name)
         if field in fields.values():
             raise SinkError(
                 f"two columns would share the field {field!r}",
@@ -132,16 +135,32 @@ def field_names(schema: TableSchema) -> dict[str, str]:
     return fields
 
 
+def field_name(column: str) -> str:
+    """A column's field."""
+    field = column.replace(".", "_")
+    return f"x{field}" if field.startswith("_") or not field.strip() else field
+
+
 def mapping(schema: TableSchema) -> dict[str, Any]:
     """The mapping of a table's index."""
     fields = field_names(schema)
-    properties = {fields[column.name]: _field(column) for column in schema.columns}
+    return mapping_of({fields[column.name]: field_mapping(column) for column in schema.columns})
+
+
+def mapping_of(properties: dict[str, Any]) -> dict[str, Any]:
+    """The mapping of an index with these fields, and our own."""
     own = {POSITION_FIELD: {"type": "keyword"}, ABSENT_FIELD: {"type": "keyword"}}
     return {"dynamic": False, "properties": properties | own}
 
 
-def _field(column: Column) -> dict[str, Any]:
-    return _TYPES.get(column.type, _KEYWORD)
+def field_mapping(column: Column) -> dict[str, Any]:
+    """How a column's values are searched."""
+    return type_mapping(column.type)
+
+
+def type_mapping(kind: str) -> dict[str, Any]:
+    """How values of one of PostgreSQL's types are searched."""
+    return _TYPES.get(kind, _KEYWORD)
 
 
 def document_id(key: Sequence[str]) -> str:

@@ -1,4 +1,4 @@
-"""TableSchema → an index behind its alias: made, loaded, extended, published, emptied.
+"""A mapping → an index behind its alias: made, loaded, extended, published, emptied.
 
 A table's documents are in ``<alias>-<generation>``, behind ``<alias>`` once they are complete. A
 new generation is loaded beside the old one and takes over the alias in one step. We write through
@@ -12,26 +12,34 @@ than the table's cut are never sent.
 
 import re
 import time
-from collections.abc import Callable
-from typing import Any, Final, TypeVar
+from collections.abc import Callable, Mapping
+from typing import Any, Final, Literal, TypeVar
 
 from opensearchpy import NotFoundError, OpenSearch, RequestError
 
 from cdc.errors import SinkError
 from cdc.records.position import Position
-from cdc.records.schema import TableName, TableSchema
-from sinks.search.documents import POSITION_FIELD, mapping
+from sinks.search.documents import POSITION_FIELD
 from sinks.search.retries import insist
 
 Answer = TypeVar("Answer")
 
 _GC_DELETES: Final = "1h"
-_FIELDS_PER_COLUMN: Final = 2  # with its subfield
 _FIELDS_SPARE: Final = 1_000  # the server's own default limit
 _LOADING: Final = {"refresh_interval": "-1", "number_of_replicas": 0}
 _SERVING: Final = {"refresh_interval": None, "auto_expand_replicas": "0-1"}
 _TASK_POLL_S: Final = 0.2
 _TASK_POLL_S_MAX: Final = 5.0
+
+
+def _fields_max(mapping: Mapping[str, Any]) -> int:
+    """How many fields, with those inside of others, the index has to take."""
+
+    def count(inside: Mapping[str, Any]) -> int:
+        named = [*inside.get("properties", {}).values(), *inside.get("fields", {}).values()]
+        return len(named) + sum(map(count, named))
+
+    return count(mapping) + _FIELDS_SPARE
 
 
 def write_alias(index: str) -> str:
@@ -40,14 +48,25 @@ def write_alias(index: str) -> str:
 
 
 class TableIndex:
-    """The indexes of one table: ``log`` (the topic prefix) and table say whose they are."""
+    """The indexes of one table: ``log`` (the topic prefix) and its name say whose they are.
 
-    def __init__(self, client: OpenSearch, alias: str, log: str, table: TableName) -> None:
+    Or those of joined documents, where that is the ``kind``.
+    """
+
+    def __init__(
+        self,
+        client: OpenSearch,
+        alias: str,
+        log: str,
+        name: str,
+        kind: Literal["table", "document"] = "table",
+    ) -> None:
         self.alias = alias
         self._client = client
-        self._owner = {"log": log, "table": str(table)}
+        self._owner = {"log": log, kind: name}
+        self._where = f"{kind} {name}"
 
-    def make(self, schema: TableSchema, generation: int) -> str:
+    def make(self, mapping: Mapping[str, Any], generation: int) -> str:
         """Create an empty index of at least this generation, set up for a fast load."""
         self._refuse_strangers()
         before, serving = self.generations(), self._aliased()
@@ -55,16 +74,15 @@ class TableIndex:
         generation = max([generation, *(number + 1 for number in taken)])
         self._delete([name for name in before if name not in serving])  # loads that failed
         index = f"{self.alias}-{generation}"
-        limit = len(schema.columns) * _FIELDS_PER_COLUMN + _FIELDS_SPARE
         body = {
             "settings": {
                 "index": {
                     "gc_deletes": _GC_DELETES,
-                    "mapping.total_fields.limit": limit,
+                    "mapping.total_fields.limit": _fields_max(mapping),
                     **_LOADING,
                 }
             },
-            "mappings": {**mapping(schema), "_meta": {"millrace": self._owner}},
+            "mappings": {**mapping, "_meta": {"millrace": self._owner}},
             "aliases": {write_alias(index): {}},
         }
 
@@ -91,17 +109,16 @@ class TableIndex:
 
         return self._ask(ask)
 
-    def extend(self, index: str, schema: TableSchema) -> None:
+    def extend(self, index: str, mapping: Mapping[str, Any]) -> None:
         """Add the fields of new columns; raises SinkError where a column's type has changed."""
-        limit = len(schema.columns) * _FIELDS_PER_COLUMN + _FIELDS_SPARE
-        settings = {"index.mapping.total_fields.limit": limit}
+        settings = {"index.mapping.total_fields.limit": _fields_max(mapping)}
         self._ask(lambda: self._client.indices.put_settings(index=index, body=settings))
         try:
-            self._ask(lambda: self._client.indices.put_mapping(index=index, body=mapping(schema)))
+            self._ask(lambda: self._client.indices.put_mapping(index=index, body=mapping))
         except SinkError as failure:
             raise SinkError(
                 f"the table's columns no longer fit its index: {failure.what}",
-                where=f"table {schema.name}",
+                where=self._where,
                 remedy=f"delete the index {index}: the next run loads a new one from the log",
             ) from None
 
@@ -204,7 +221,7 @@ class TableIndex:
         if strangers:
             raise SinkError(
                 f"the name {self.alias} belongs to an index that isn't ours: {strangers[0]}",
-                where=f"table {self._owner['table']}",
+                where=self._where,
                 remedy="set another index.prefix in [search], or remove that index or alias",
             )
 

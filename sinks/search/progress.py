@@ -1,9 +1,9 @@
 """The progress index → who runs, the plan that is under way, and how far each table is applied.
 
-Two kinds of documents in ``<index.prefix>millrace-progress``, each written with ``if_seq_no``, so
-that of two writers one wins and the other learns it: ``run/<topic.prefix>`` holds the plan of the
-last run, started or done, and its owner; ``table/<topic.prefix>/<schema>.<table>`` holds what a
-table's index has been given.
+Three kinds of documents in ``<index.prefix>millrace-progress``, each written with ``if_seq_no``,
+so that of two writers one wins and the other learns it: ``run/<topic.prefix>`` holds the plan of
+the last run, started or done, and its owner; ``table/<topic.prefix>/<schema>.<table>`` holds what a
+table's index has been given, ``document/<topic.prefix>/<name>`` what one of joined documents has.
 
 The owner's heartbeat only keeps two runs from doing the same work twice. Correctness doesn't hang
 on it: a run that lost its claim repeats what the winner's plan, which is the same plan, says, and
@@ -101,10 +101,10 @@ class TableRecord(BaseModel):
     ts_ms: int = 0
 
 
-Stored = TypeVar("Stored", RunRecord, TableRecord)
+Stored = TypeVar("Stored", bound=BaseModel)
 
 
-class _Version(NamedTuple):
+class StoredVersion(NamedTuple):
     """What if_seq_no and if_primary_term compare with; None: the document isn't there."""
 
     seq_no: int
@@ -138,10 +138,15 @@ class Ledger:
         """The last run's record; an empty one where there was none."""
         return self.read_run()[0]
 
-    def read_run(self) -> tuple[RunRecord, _Version | None]:
+    def read_run(self) -> tuple[RunRecord, StoredVersion | None]:
         """The last run's record, and what to compare with when writing it."""
-        source, version = self._get(f"run/{self._topic_prefix}")
-        return (self._parse(RunRecord, source) if source else RunRecord()), version
+        record, version = self.read(self._run_id, RunRecord)
+        return record or RunRecord(), version
+
+    def read(self, document: str, kind: type[Stored]) -> tuple[Stored | None, StoredVersion | None]:
+        """A record of ours, if there is one, and what to compare with when writing it."""
+        source, version = self._get(document)
+        return (self._parse(kind, source) if source else None), version
 
     def tables(self, names: Iterable[TableName]) -> dict[TableName, TableRecord]:
         """The records of those tables that have one."""
@@ -171,8 +176,7 @@ class Ledger:
             body = {"query": {"ids": {"values": ids}}}
             insist(lambda: self._client.indices.refresh(index=self.index), self._where)
             insist(lambda: self._client.delete_by_query(index=self.index, body=body), self._where)
-        document = f"run/{self._topic_prefix}"
-        insist(lambda: self._client.delete(index=self.index, id=document), self._where)
+        insist(lambda: self._client.delete(index=self.index, id=self._run_id), self._where)
 
     def claim(self) -> "Claim":
         """The right to run, until it is released; raises BusyError while another run has it."""
@@ -188,50 +192,61 @@ class Ledger:
         return Claim(self, record, version)
 
     def write_run(
-        self, record: RunRecord, expected: _Version | None, patience: Patience = PATIENT
-    ) -> _Version:
+        self, record: RunRecord, expected: StoredVersion | None, patience: Patience = PATIENT
+    ) -> StoredVersion:
         """Replace the record that was read; raises BusyError if another run did so before."""
-        document = f"run/{self._topic_prefix}"
-        return self._put(document, record.model_dump_json(), expected, patience)
+        return self.write(self._run_id, record, expected, patience)
 
     def write_table(self, name: TableName, record: TableRecord) -> None:
         """Replace a table's record; raises BusyError if a later run has written it."""
         document = self._table_id(name)
-        source, version = self._get(document)
-        if source and self._parse(TableRecord, source).run > record.run:
+        known, version = self.read(document, TableRecord)
+        if known is not None and known.run > record.run:
             raise _overtaken(self._where)
-        self._put(document, record.model_dump_json(), version)
+        self.write(document, record, version)
 
     @property
     def _where(self) -> str:
         return f"index {self.index}"
 
+    @property
+    def _run_id(self) -> str:
+        return f"run/{self._topic_prefix}"
+
+    def document_id(self, name: str) -> str:
+        """The record of a joined document's index."""
+        return f"document/{self._topic_prefix}/{name}"
+
     def _table_id(self, name: TableName) -> str:
         return f"table/{self._topic_prefix}/{name}"
 
-    def _get(self, document: str) -> tuple[dict[str, Any], _Version | None]:
-        def send() -> tuple[dict[str, Any], _Version | None]:
+    def _get(self, document: str) -> tuple[dict[str, Any], StoredVersion | None]:
+        def send() -> tuple[dict[str, Any], StoredVersion | None]:
             try:
                 found = self._client.get(index=self.index, id=document)
             except NotFoundError:
                 return {}, None
-            return found["_source"], _Version(found["_seq_no"], found["_primary_term"])
+            return found["_source"], StoredVersion(found["_seq_no"], found["_primary_term"])
 
         return insist(send, self._where)
 
-    def _put(
+    def write(
         self,
         document: str,
-        text: str,
-        expected: _Version | None,
+        record: BaseModel,
+        expected: StoredVersion | None,
         patience: Patience = PATIENT,
-    ) -> _Version:
-        """Write against the expected version; a conflict with our own lost answer is none."""
+    ) -> StoredVersion:
+        """Write against the expected version; a conflict with our own lost answer is none.
+
+        Raises BusyError if somebody else has written it since.
+        """
         condition: dict[str, Any] = (
             {"op_type": "create"}
             if expected is None
             else {"if_seq_no": expected.seq_no, "if_primary_term": expected.primary_term}
         )
+        text = record.model_dump_json()
 
         def send() -> dict[str, Any] | None:
             try:
@@ -244,10 +259,9 @@ class Ledger:
 
         written = insist(send, self._where, patience)
         if written is not None:
-            return _Version(written["_seq_no"], written["_primary_term"])
+            return StoredVersion(written["_seq_no"], written["_primary_term"])
         source, version = self._get(document)
-        kind: type[BaseModel] = RunRecord if document.startswith("run/") else TableRecord
-        if version is None or kind.model_validate(source).model_dump_json() != text:
+        if version is None or type(record).model_validate(source).model_dump_json() != text:
             raise _overtaken(self._where)
         return version
 
@@ -269,7 +283,7 @@ class Claim:
     left without finish() leaves the plan started: the next run repeats it.
     """
 
-    def __init__(self, ledger: Ledger, record: RunRecord, version: _Version | None) -> None:
+    def __init__(self, ledger: Ledger, record: RunRecord, version: StoredVersion | None) -> None:
         self.record = record
         self._ledger = ledger
         self._version = version

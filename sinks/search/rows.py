@@ -15,11 +15,12 @@ from sinks.names import ABSENT, FILLED, OP, POSITION, UPSERT, quoted
 from sinks.search.documents import POSITION_FIELD, field_names
 from sinks.shape import Shape
 
-_JSON: Final = {
+JSON: Final = {
     "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
     "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
     "timeZone": "UTC",
 }
+"""How Spark writes a document."""
 _HOUR_US: Final = 3_600_000_000
 _MINUTE_US: Final = 60_000_000
 _SECOND_US: Final = 1_000_000
@@ -34,7 +35,7 @@ def documents(rows: DataFrame, shape: Shape) -> DataFrame:
     fields = field_names(schema)
     targets = {field.column.name: field.name for field in shape.fields}
     values = {
-        column.name: _value(column, F.col(quoted(targets[column.name])))
+        column.name: value_in_json(column, F.col(quoted(targets[column.name])))
         for column in schema.columns
     }
     source = F.struct(
@@ -43,15 +44,15 @@ def documents(rows: DataFrame, shape: Shape) -> DataFrame:
     )
     renamed = {targets[name]: field for name, field in fields.items()}
     return rows.select(
-        F.array(*(_text(column, values[column.name]) for column in schema.key)).alias("key"),
+        F.array(*(key_text(column, values[column.name]) for column in schema.key)).alias("key"),
         F.conv(F.substring(POSITION, 10, 16), 16, 10).cast("bigint").alias("version"),
-        F.when(F.col(OP) == UPSERT, F.to_json(source, _JSON)).alias("source"),
+        F.when(F.col(OP) == UPSERT, F.to_json(source, JSON)).alias("source"),
         _renamed(F.col(ABSENT), renamed).alias("absent"),
         _renamed(F.col(FILLED), renamed).alias("filled"),
     )
 
 
-def _value(column: Column, value: SparkColumn) -> SparkColumn:
+def value_in_json(column: Column, value: SparkColumn) -> SparkColumn:
     """What Spark's JSON of a value would change or not tell: decimals, and times of day."""
     kind = "array<string>" if column.array else "string"
     if column.type == "numeric":
@@ -75,15 +76,15 @@ def _time_of_day(value: SparkColumn) -> SparkColumn:
     )
 
 
-def _text(column: Column, value: SparkColumn) -> SparkColumn:
+def key_text(column: Column, value: SparkColumn) -> SparkColumn:
     """A key value as its document has it."""
     if column.array:
-        return F.to_json(value, _JSON)
+        return F.to_json(value, JSON)
     if column.type == "bytea":
         return F.base64(value)
     if column.type in {"timestamp", "timestamptz"}:
         zone = "timestampFormat" if column.type == "timestamptz" else "timestampNTZFormat"
-        return F.date_format(value, _JSON[zone])
+        return F.date_format(value, JSON[zone])
     return value.cast("string")
 
 

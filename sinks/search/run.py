@@ -43,6 +43,7 @@ from sinks.records import Records
 from sinks.search.client import check, connect
 from sinks.search.documents import index_names
 from sinks.search.indexes import TableIndex
+from sinks.search.joined.run import Place, run_documents
 from sinks.search.progress import PLACE, Claim, Ledger
 from sinks.session import Session
 from sinks.summary import RunSummary, TableResult
@@ -73,6 +74,9 @@ def run_search(settings: Settings, session: Session, report: Report = print) -> 
             return RunSummary("search", 0, "", time.monotonic() - started, note=note)
         run = _Run(settings, settings.search, client, ledger, state, session, report)
         plan, results = run.once(log, claim)
+        if settings.search.documents:
+            place = Place(settings, settings.search, client, ledger, session, report)
+            results += run_documents(place, state)
     seconds = time.monotonic() - started
     if plan is None:
         return RunSummary("search", 0, "", seconds, results)
@@ -92,15 +96,19 @@ class _Run:
         session: Session,
         report: Report,
     ) -> None:
-        keyed = {name: versions for name, versions in state.schemas.items() if versions[-1].key}
-        for name in sorted(state.tables.keys() - keyed.keys()):
+        keyed = {name for name, versions in state.schemas.items() if versions[-1].key}
+        wanted = state.tables.keys() if search.tables is None else set(search.tables)
+        for name in sorted(wanted & state.tables.keys() - keyed):
             report(f"{name}: not indexed, since it has no key")
+        for name in sorted(wanted - state.tables.keys()):
+            report(f"[search] tables: {name} isn't captured (yet)")
+        indexed = keyed & wanted
         self._settings = settings
         self._search = search
         self._client = client
         self._ledger = ledger
         self._state = replace(
-            state, tables={name: table for name, table in state.tables.items() if name in keyed}
+            state, tables={name: table for name, table in state.tables.items() if name in indexed}
         )
         self._aliases = index_names(
             search.index_prefix, (table.name for table in self._state.tables.values())
@@ -275,4 +283,4 @@ class _Run:
 
     def _index(self, table: TableName) -> TableIndex:
         log = self._settings.capture.topic_prefix
-        return TableIndex(self._client, self._aliases[table], log, table)
+        return TableIndex(self._client, self._aliases[table], log, str(table))

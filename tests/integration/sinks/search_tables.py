@@ -10,7 +10,7 @@ from cdc.records.schema import Column, TableName, TableSchema
 from cdc.settings import SearchSettings
 from sinks.search.bulk import Action
 from sinks.search.client import connect
-from sinks.search.documents import POSITION_FIELD, document_id, index_name
+from sinks.search.documents import POSITION_FIELD, document_id, index_name, mapping
 from sinks.search.indexes import TableIndex, write_alias
 
 TABLE = TableName("public", "things")
@@ -65,8 +65,10 @@ class Target:
         self.settings = settings(url, prefix)
         self.client: Client = connect(self.settings)
         self.alias = index_name(prefix, TABLE)
-        self.table_index = TableIndex(self.client, self.alias, "test", TABLE)
-        self.index = self.table_index.make(schema({"id": "text", "n": "int4", "big": "text"}), 1)
+        self.table_index = TableIndex(self.client, self.alias, "test", str(TABLE))
+        self.index = self.table_index.make(
+            mapping(schema({"id": "text", "n": "int4", "big": "text"})), 1
+        )
         self.write_alias = write_alias(self.index)
         self.table_index.publish(self.index)
 

@@ -13,6 +13,7 @@ from deploy.local.opensearch import OpenSearch
 from deploy.local.ports import reserve_port
 from sinks.search.bulk import write
 from sinks.search.client import check, connect, explained
+from sinks.search.documents import mapping
 from sinks.search.indexes import TableIndex
 from sinks.search.query import search
 from tests.integration.sinks.search_tables import (
@@ -112,8 +113,10 @@ def test_library_failures_have_a_place_and_no_traceback(target: Target) -> None:
 def test_any_value_gets_a_document_in(opensearch: OpenSearch, index_prefix: str) -> None:
     client = connect(settings(opensearch.url))
     columns = {"id": "int4", "f": "float8", "n": "numeric", "d": "date", "ts": "timestamptz"}
-    table_index = TableIndex(client, f"{index_prefix}odd", "test", TABLE)
-    index = table_index.make(schema({**columns, "j": "jsonb", "t": "text", "u": "uuid"}), 1)
+    table_index = TableIndex(client, f"{index_prefix}odd", "test", str(TABLE))
+    index = table_index.make(
+        mapping(schema({**columns, "j": "jsonb", "t": "text", "u": "uuid"})), 1
+    )
     odd = [
         '"f":"NaN","n":"NaN"',
         '"f":"-Infinity","n":"Infinity"',
@@ -134,7 +137,7 @@ def test_any_value_gets_a_document_in(opensearch: OpenSearch, index_prefix: str)
 def test_generation_takes_over_the_alias_and_the_old_one_goes(target: Target) -> None:
     write(target.client, target.write_alias, [upsert("old", 1)], bulk_bytes=1 << 20)
     assert set(target.documents()) == {"old"}
-    fresh = target.table_index.make(schema({"id": "text"}), 2)
+    fresh = target.table_index.make(mapping(schema({"id": "text"})), 2)
     assert fresh == f"{target.alias}-2"
     write(target.client, f"{fresh}-write", [upsert("new", 1)], bulk_bytes=1 << 20)
     assert set(target.documents()) == {"old"}
@@ -147,32 +150,34 @@ def test_generation_takes_over_the_alias_and_the_old_one_goes(target: Target) ->
 
 
 def test_generation_in_use_is_never_taken(target: Target) -> None:
-    assert target.table_index.make(schema({"id": "text"}), 1) == f"{target.alias}-2"
+    assert target.table_index.make(mapping(schema({"id": "text"})), 1) == f"{target.alias}-2"
 
 
 def test_name_of_somebody_elses_index_is_refused(opensearch: OpenSearch, index_prefix: str) -> None:
     client: Client = connect(settings(opensearch.url))
     client.indices.create(index=f"{index_prefix}taken")
-    table_index = TableIndex(client, f"{index_prefix}taken", "test", TABLE)
+    table_index = TableIndex(client, f"{index_prefix}taken", "test", str(TABLE))
     with pytest.raises(SinkError, match="isn't ours"):
-        table_index.make(schema({"id": "text"}), 1)
+        table_index.make(mapping(schema({"id": "text"})), 1)
     assert client.indices.exists(index=f"{index_prefix}taken")
 
 
 def test_index_of_another_log_is_refused(target: Target) -> None:
-    other = TableIndex(target.client, target.alias, "other", TABLE)
+    other = TableIndex(target.client, target.alias, "other", str(TABLE))
     with pytest.raises(SinkError, match="isn't ours"):
-        other.make(schema({"id": "text"}), 1)
+        other.make(mapping(schema({"id": "text"})), 1)
     assert target.client.indices.exists(index=target.index)
 
 
 def test_new_column_is_searchable_and_a_changed_type_is_refused(target: Target) -> None:
-    target.table_index.extend(target.index, schema({"id": "text", "n": "int4", "added": "int4"}))
+    target.table_index.extend(
+        target.index, mapping(schema({"id": "text", "n": "int4", "added": "int4"}))
+    )
     write(target.client, target.write_alias, [upsert("a", 1, '"added":7')], bulk_bytes=1 << 20)
     target.table_index.refresh(target.index)
     assert search(target.settings, "public.things", "added:7").total == 1
     with pytest.raises(SinkError, match="no longer fit") as raised:
-        target.table_index.extend(target.index, schema({"id": "text", "n": "bool"}))
+        target.table_index.extend(target.index, mapping(schema({"id": "text", "n": "bool"})))
     assert target.index in raised.value.remedy
 
 

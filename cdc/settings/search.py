@@ -1,0 +1,112 @@
+"""[search] → the server, how its indexes are named, and which joined documents there are."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any, Final, Self
+
+from pydantic import AfterValidator, Field, SecretStr, model_validator
+
+from cdc.settings.kinds import Section
+from cdc.settings.lakehouse import TableText
+
+_FIELD: Final = re.compile(r"[^_.\s][^.]*")
+_INDEX: Final = r"^[a-z0-9][a-z0-9._-]*$"
+
+
+def _field(text: str) -> str:
+    if not _FIELD.fullmatch(text):
+        raise ValueError(f"{text!r} can't be a field: no dot, no _ at its beginning, nor blank")
+    return text
+
+
+FieldText = Annotated[str, AfterValidator(_field)]
+Columns = Annotated[dict[str, str], Field(min_length=1)]
+
+
+class Through(Section):
+    """The table between two that are joined many to many; ``on``: its column = the outer one's."""
+
+    table: TableText
+    on: Columns
+
+
+class JoinedRows(Section):
+    """Rows of a lakehouse table in a document, with what is embedded in each.
+
+    Columns go by their names in the lakehouse. ``computed`` are fields by Spark SQL over the row's
+    columns and what is embedded in it, ``where`` is Spark SQL over its columns.
+    """
+
+    table: TableText
+    include: tuple[str, ...] = ()
+    exclude: tuple[str, ...] = ()
+    rename: dict[str, FieldText] = Field({})
+    computed: dict[FieldText, str] = Field({})
+    where: str | None = Field(None, min_length=1)
+    embed: tuple["Embedded", ...] = ()
+
+    @model_validator(mode="after")
+    def _fitting(self) -> Self:
+        if self.include and self.exclude:
+            raise ValueError(f"{self.table}: either include or exclude, not both")
+        fields = [*self.rename.values(), *self.computed, *(one.field for one in self.embed)]
+        if twice := sorted({name for name in fields if fields.count(name) > 1}):
+            raise ValueError(f"{self.table}: two fields would be called {', '.join(twice)}")
+        return self
+
+    def tables(self) -> Iterator[str]:
+        """All tables that are joined."""
+        yield self.table
+        for one in self.embed:
+            if one.through is not None:
+                yield one.through.table
+            yield from one.tables()
+
+
+class Embedded(JoinedRows):
+    """Rows that are embedded in an outer one as ``field``: one, or as ``many`` as there are.
+
+    ``on`` says which of the table's columns are which of the outer table's; of the table's that it
+    goes ``through``, where there is one.
+    """
+
+    field: FieldText
+    on: Columns
+    many: bool = False
+    through: Through | None = None
+
+
+class Document(JoinedRows):
+    """A joined document for each row of ``table``, in the index ``<index.prefix><name>``.
+
+    ``mapping`` says how fields are searched, by their paths (``airline.name``), in the server's
+    words.
+    """
+
+    name: str = Field(pattern=_INDEX)
+    mapping: dict[str, dict[str, Any]] = Field({})
+
+
+class SearchSettings(Section):
+    """The OpenSearch or Elasticsearch server, and how its indexes are named.
+
+    Each of the ``tables`` (default: every captured one) has an index of its own, ``documents`` are
+    made of several.
+    """
+
+    url: str = Field(pattern=r"^https?://")
+    index_prefix: str = Field("", alias="index.prefix", pattern=r"^[a-z0-9._-]*$")
+    username: str | None = None
+    password: SecretStr | None = None
+    ca_certs: Path | None = None
+    bulk_bytes: int = Field(1 << 20, alias="bulk.bytes", ge=1 << 16)
+    tables: tuple[TableText, ...] | None = None
+    documents: tuple[Document, ...] = ()
+
+    @model_validator(mode="after")
+    def _complete(self) -> Self:
+        names = [one.name for one in self.documents]
+        if twice := sorted({name for name in names if names.count(name) > 1}):
+            raise ValueError(f"documents: {', '.join(twice)}: give each index another name")
+        return self

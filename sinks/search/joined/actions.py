@@ -1,0 +1,59 @@
+"""Documents → what is to be written of them; and which rows a part of a load has."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from py4j.protocol import Py4JError
+from pyspark.errors import AnalysisException, ParseException, PySparkException
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812 (as everybody calls it)
+
+from cdc.errors import ConfigError, SinkError
+from cdc.records.position import Position
+from sinks.names import quoted
+from sinks.search.joined.assemble import SOURCE, key_texts
+from sinks.search.joined.tree import Node
+from sinks.session import first_line, jvm_ended
+
+
+def actions(root: Node, documents: DataFrame, cut: Position) -> DataFrame:
+    """As ``sinks/search/executors.py`` takes them; a key without a document is to be deleted."""
+    nothing = F.array().cast("array<string>")
+    return documents.select(
+        key_texts(root).alias("key"),
+        F.lit(int(cut.commit_lsn)).cast("bigint").alias("version"),
+        F.col(SOURCE).alias("source"),
+        nothing.alias("absent"),
+        nothing.alias("filled"),
+    )
+
+
+def part(root: Node, rows: DataFrame, number: int, parts: int) -> DataFrame:
+    """The root's rows of one of so many parts, each with about as many."""
+    if parts == 1:
+        return rows
+    return rows.where(F.pmod(F.xxhash64(*map(quoted, root.keys)), F.lit(parts)) == number)
+
+
+@contextmanager
+def explained(name: str) -> Iterator[None]:
+    """Turn what Spark raises into an error with a remedy."""
+    where = f"[[search.documents]] {name}"
+    try:
+        yield
+    except (AnalysisException, ParseException) as error:
+        raise ConfigError(
+            f"Spark can't make the documents: {first_line(error)}",
+            where=where,
+            remedy="check computed, where and on: Spark SQL over columns of the lakehouse's table,"
+            " and computed over what is embedded in its rows, too",
+        ) from None
+    except (PySparkException, Py4JError) as error:
+        if jvm_ended(error):
+            raise  # for all
+        raise SinkError(
+            f"the documents can't be made: {first_line(error)}",
+            where=where,
+            remedy="a value that an expression doesn't take: try_cast, try_divide and the like"
+            " make null of it",
+        ) from None

@@ -1,0 +1,63 @@
+"""What changed in a tree's tables between two cuts → the keys of the documents that it changes.
+
+A document is another one only if a row in it is: one that has gone from it, and then the older cut
+tells which document had it, or one that has come, and then the newer one does. So each changed row
+is followed to its roots at its own cut; what joins it there, and has changed as well, is followed
+for itself.
+"""
+
+from collections.abc import Callable, Iterator
+from functools import reduce
+from itertools import pairwise
+from operator import and_
+from typing import Final, NamedTuple
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812 (as everybody calls it)
+
+from sinks.names import quoted
+from sinks.search.joined.assemble import Read
+from sinks.search.joined.tree import Node
+
+_LINK: Final = "_millrace_link_"
+
+
+class Change(NamedTuple):
+    """A table's rows that an older cut has and a newer one hasn't, as they were, and vice versa."""
+
+    gone: DataFrame
+    come: DataFrame
+
+
+def affected(
+    root: Node, changed: Callable[[str], Change | None], older: Read, newer: Read
+) -> DataFrame | None:
+    """The keys of the documents to be written anew; None: nothing has changed."""
+    found = list(_found(root, changed, older, newer))
+    if not found:
+        return None
+    return reduce(DataFrame.unionByName, found).distinct()
+
+
+def _found(
+    root: Node, changed: Callable[[str], Change | None], older: Read, newer: Read
+) -> Iterator[DataFrame]:
+    changes = {table: changed(table) for table in root.linking()}
+    for path in root.paths():
+        change = changes[path[-1].table]
+        if change is not None:
+            yield _roots(path, change.gone, older)
+            yield _roots(path, change.come, newer)
+
+
+def _roots(path: tuple[Node, ...], rows: DataFrame, read: Read) -> DataFrame:
+    """The keys of the roots that rows of a path's last node are embedded in."""
+    for outer, node in reversed(list(pairwise(path))):
+        links = rows.select(
+            *(F.col(quoted(own)).alias(f"{_LINK}{own}") for own, _ in node.on)
+        ).distinct()
+        same = reduce(
+            and_, (F.col(quoted(name)) == F.col(quoted(f"{_LINK}{own}")) for own, name in node.on)
+        )
+        rows = read(outer.table).join(links, same, "left_semi")
+    return rows.select(*map(quoted, path[0].keys))

@@ -1,0 +1,135 @@
+"""A tree of tables at one cut, and some of its root's rows → documents.
+
+A row's embedded rows are gathered by the columns that join them, from the leaves of the tree up.
+Where only some documents are wanted, each table is first cut down to the rows that may join. All
+values keep Spark's types until a document is written as JSON, so that an expression of the user's
+works on what the columns are.
+"""
+
+from collections.abc import Callable
+from functools import reduce
+from operator import and_
+from typing import Final
+
+from pyspark.sql import Column as SparkColumn
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812 (as everybody calls it)
+from pyspark.sql.types import StructType
+
+from sinks.names import quoted
+from sinks.search.documents import POSITION_FIELD
+from sinks.search.joined.tree import Node
+from sinks.search.rows import JSON, key_text, value_in_json
+
+Read = Callable[[str], DataFrame]
+"""The rows of a table, at a cut."""
+
+SOURCE: Final = "_millrace_source"
+_KEY: Final = "_millrace_key"
+_SHOWN: Final = "_millrace_shown"
+_ON: Final = "_millrace_on_"
+
+
+def documents(root: Node, rows: DataFrame, read: Read, position: str, *, some: bool) -> DataFrame:
+    """The root's rows as documents: the columns of its key, and ``SOURCE`` (JSON).
+
+    ``some``: the rows are few of all, so that not all of the other tables need to be joined.
+    """
+    if root.where is not None:
+        rows = rows.where(F.expr(root.where))
+    joined = _joined(root, rows, read, some=some)
+    shown = joined.select(*map(quoted, root.keys), _typed(root).alias(_SHOWN))
+    members = [*_members(root, lambda name: F.col(_SHOWN).getField(name))]
+    source = F.struct(*members, F.lit(position).alias(POSITION_FIELD))
+    return shown.select(*map(quoted, root.keys), F.to_json(source, JSON).alias(SOURCE))
+
+
+def types(root: Node, read: Read) -> StructType:
+    """The types of a document's fields, in Spark."""
+    joined = _joined(root, read(root.table), read, some=False)
+    kind = joined.select(_typed(root).alias(_SHOWN)).schema[_SHOWN].dataType
+    assert isinstance(kind, StructType)  # noqa: S101 (_typed makes one)
+    return kind
+
+
+def key_texts(root: Node) -> SparkColumn:
+    """The root's key as its document's id is made of it."""
+    return F.array(
+        *(
+            key_text(field.column, value_in_json(field.column, F.col(quoted(field.name))))
+            for field in root.key_fields
+        )
+    )
+
+
+def _joined(node: Node, rows: DataFrame, read: Read, *, some: bool) -> DataFrame:
+    """The rows, with a column for each that is embedded in them."""
+    for one in node.embeds:
+        inner = read(one.table)
+        if some:
+            outer = rows.select(
+                *(F.col(quoted(outer)).alias(f"{_ON}{own}") for own, outer in one.on)
+            ).distinct()
+            inner = inner.join(outer, _same(one), "left_semi")
+        if one.where is not None:
+            inner = inner.where(F.expr(one.where))
+        inner = _gathered(one, _joined(one, inner, read, some=some))
+        condition = reduce(
+            and_, (F.col(quoted(outer)) == F.col(quoted(f"{_ON}{own}")) for own, outer in one.on)
+        )
+        own_columns = [f"{_ON}{own}" for own, _ in one.on]
+        rows = rows.join(inner, condition, "left").drop(*own_columns)
+    return rows
+
+
+def _gathered(node: Node, rows: DataFrame) -> DataFrame:
+    """What is embedded under the values of the columns that join: one row, or all in a list."""
+    on = [F.col(quoted(own)).alias(f"{_ON}{own}") for own, _ in node.on]
+    names = [f"{_ON}{own}" for own, _ in node.on]
+    key = F.struct(*map(quoted, node.keys))
+    shown = F.col(quoted(node.embeds[0].field)) if node.is_between else _typed(node)
+    rows = rows.select(*on, key.alias(_KEY), shown.alias(_SHOWN))
+    if node.is_between:
+        rows = rows.where(F.col(_SHOWN).isNotNull())
+    if node.is_one_at_most:
+        return rows.select(*map(quoted, names), F.col(_SHOWN).alias(node.field))
+    groups = rows.groupBy(*map(quoted, names))
+    if not node.many:
+        return groups.agg(F.min_by(_SHOWN, _KEY).alias(node.field))
+    ordered = F.array_sort(F.collect_list(F.struct(_KEY, _SHOWN)))
+    return groups.agg(F.transform(ordered, lambda one: one.getField(_SHOWN)).alias(node.field))
+
+
+def _same(node: Node) -> SparkColumn:
+    return reduce(and_, (F.col(quoted(own)) == F.col(quoted(f"{_ON}{own}")) for own, _ in node.on))
+
+
+def _typed(node: Node) -> SparkColumn:
+    """A row as it shows, in Spark's types."""
+    return F.struct(
+        *(F.col(quoted(field.name)).alias(name) for name, field in node.fields.items()),
+        *(F.expr(sql).alias(name) for name, sql in node.computed),
+        *(F.col(quoted(one.field)).alias(one.field) for one in node.embeds),
+    )
+
+
+def _members(node: Node, value: Callable[[str], SparkColumn]) -> list[SparkColumn]:
+    """A row's members as JSON has them."""
+    members = [
+        value_in_json(field.column, value(name)).alias(name) for name, field in node.fields.items()
+    ]
+    members += [value(name).alias(name) for name, _ in node.computed]
+    for one in node.embeds:
+        members.append(_embedded(one, value(one.field)).alias(one.field))
+    return members
+
+
+def _embedded(node: Node, value: SparkColumn) -> SparkColumn:
+    shown = node.shown
+
+    def written(row: SparkColumn) -> SparkColumn:
+        return F.struct(*_members(shown, row.getField))
+
+    if node.many:
+        return F.transform(value, written)
+    return F.when(value.isNotNull(), written(value))

@@ -1,0 +1,81 @@
+"""A tree, and the types of what is computed in it → its index's mapping.
+
+What the user says of a field comes last. Rows that are embedded as many are ``nested``, so that a
+query's conditions hold for one of them, and not for one each.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from pyspark.sql.types import ArrayType, DataType, StructType
+
+from cdc.errors import ConfigError
+from cdc.settings.search import Document
+from sinks.search.documents import field_mapping, mapping_of, type_mapping
+from sinks.search.joined.tree import Node
+
+_POSTGRES: Final = {
+    "boolean": "bool",
+    "tinyint": "int2",
+    "smallint": "int2",
+    "int": "int4",
+    "bigint": "int8",
+    "float": "float4",
+    "double": "float8",
+    "date": "date",
+    "timestamp": "timestamptz",
+    "timestamp_ntz": "timestamp",
+    "binary": "bytea",
+    "string": "text",
+}
+"""Types of Spark → types of PostgreSQL that are searched in the same way."""
+
+
+def mapping(root: Node, types: StructType, document: Document) -> dict[str, Any]:
+    """The mapping of a document's index; ``types`` are those of its fields, in Spark.
+
+    Raises ConfigError where the user speaks of a field that isn't there.
+    """
+    properties = _properties(root, types)
+    for path, said in document.mapping.items():
+        _override(properties, path, said, f"[[search.documents]] {document.name}")
+    return mapping_of(properties)
+
+
+def _properties(node: Node, types: StructType) -> dict[str, Any]:
+    properties = {name: field_mapping(field.column) for name, field in node.fields.items()}
+    for name, _ in node.computed:
+        properties[name] = _computed(types[name].dataType)
+    for one in node.embeds:
+        kind = types[one.field].dataType
+        inner = kind.elementType if isinstance(kind, ArrayType) else kind
+        assert isinstance(inner, StructType)  # noqa: S101 (assemble makes it so)
+        found = {"properties": _properties(one.shown, inner)}
+        properties[one.field] = {"type": "nested", **found} if one.many else found
+    return properties
+
+
+def _computed(kind: DataType) -> dict[str, Any]:
+    if isinstance(kind, ArrayType):
+        return _computed(kind.elementType)
+    if isinstance(kind, StructType):
+        return {"properties": {one.name: _computed(one.dataType) for one in kind.fields}}
+    name = kind.simpleString()
+    return type_mapping("numeric" if name.startswith("decimal") else _POSTGRES.get(name, "text"))
+
+
+def _override(properties: dict[str, Any], path: str, said: Mapping[str, Any], where: str) -> None:
+    *outer, last = path.split(".")
+    for name in outer:
+        properties = properties.get(name, {}).get("properties", {})
+    known = properties.get(last)
+    if known is None:
+        raise ConfigError(
+            f"mapping: the document has no field {path}",
+            where=where,
+            remedy="fields go by their paths in the document, such as airline.name",
+        )
+    inner = {"properties": known["properties"]} if "properties" in known else {}
+    properties[last] = {**inner, **said}
+    if said.get("type") == "geo_point":
+        properties[last].pop("properties", None)

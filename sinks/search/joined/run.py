@@ -1,0 +1,337 @@
+"""Joined documents → their indexes, brought to the lakehouse's newest cut.
+
+What is started is recorded first, and finished or repeated: between two cuts a row may have come
+and gone again, which the second one alone wouldn't tell. Documents carry their cut's commit LSN as
+version, so that repeating changes nothing.
+
+An index that can't go on as it is (another definition, a type that doesn't fit, a new history) is
+loaded anew beside the one that serves, part by part, each part as of the cut that is reached by
+then. Between two parts both are brought to the newest cut; with the last one the alias moves on.
+"""
+
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from opensearchpy import OpenSearch
+
+from cdc.errors import BusyError, ConfigError, MillraceError, SinkError, SinkUnreachableError
+from cdc.settings import SearchSettings, Settings
+from cdc.settings.search import Document
+from sinks.batch import LogState, Report
+from sinks.search.bulk import Counts
+from sinks.search.documents import document_index
+from sinks.search.indexes import TableIndex, write_alias
+from sinks.search.joined.record import DocumentRecord, Instant, Loading, Target
+from sinks.search.joined.source import Lakehouse
+from sinks.search.joined.tree import Node, tree
+from sinks.search.progress import Ledger
+from sinks.session import Session
+from sinks.summary import TableResult
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+PART_ROWS: Final = 500_000
+_PARTS_MAX: Final = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where joined documents come from and go to."""
+
+    settings: Settings
+    search: SearchSettings
+    client: OpenSearch
+    ledger: Ledger
+    session: Session
+    report: Report
+
+
+def run_documents(place: Place, state: LogState) -> list[TableResult]:
+    """Bring each index to the newest cut; those that nothing has changed for aren't told of."""
+    lakehouse = Lakehouse(place.settings, state, place.session)
+    results: list[TableResult] = []
+    for document in place.search.documents:
+        started = time.monotonic()
+        try:
+            counts = _Documents(place, lakehouse, document).bring()
+        except (BusyError, SinkUnreachableError):
+            raise
+        except MillraceError as error:
+            results.append(TableResult(document.name, error=error))
+            place.report(str(results[-1]))
+            continue
+        if counts is not None:
+            seconds = time.monotonic() - started
+            written = counts.indexed + counts.deleted + counts.stale
+            done = (counts.inserted, counts.updated, counts.deleted)
+            results.append(TableResult(document.name, written, *done, seconds=seconds))
+            place.report(str(results[-1]))
+    return results
+
+
+class _Documents:
+    """One document's indexes."""
+
+    def __init__(self, place: Place, lakehouse: Lakehouse, document: Document) -> None:
+        self._place = place
+        self._lakehouse = lakehouse
+        self._document = document
+        alias = document_index(place.search.index_prefix, document.name)
+        log = place.settings.capture.topic_prefix
+        self._index = TableIndex(place.client, alias, log, document.name, "document")
+        self._id = place.ledger.document_id(document.name)
+        found, self._version = place.ledger.read(self._id, DocumentRecord)
+        self._record = found or DocumentRecord()
+
+    def bring(self) -> Counts | None:
+        """Do all that is to be done; None: nothing was."""
+        newest = self._newest()
+        before = self._record
+        counts = Counts()
+        if self._must_begin(newest):
+            self._begin(newest)
+        counts += self._advance(newest)
+        while (loading := self._record.loading) is not None:
+            counts += self._load(loading)
+            counts += self._advance(self._newest())
+        was, now = before.at, self._record.at
+        quiet = was is not None and now is not None and was.versions == now.versions
+        return None if quiet and before.serves == self._record.serves else counts
+
+    def _newest(self) -> Instant:
+        """The newest cut that all tables have, those of the index that serves among them."""
+        tables = set(self._document.tables())
+        serves = self._record.serves
+        if serves is not None and not self._record.frozen:
+            both = self._lakehouse.newest(tables | set(serves.definition.tables()))
+            if both is not None and self._is_possible(serves.definition, both):
+                return both
+        newest = self._lakehouse.newest(tables)
+        if newest is None:
+            raise ConfigError(
+                f"no cut of the lakehouse has all of {', '.join(sorted(tables))}",
+                where=f"[[search.documents]] {self._document.name}",
+                remedy="run `millrace merge lakehouse`; `millrace status` tells which tables fail",
+            )
+        if serves is not None and not self._record.frozen:
+            self._write(frozen=True)
+        return newest
+
+    def _is_possible(self, definition: Document, at: Instant) -> bool:
+        """Whether a definition still fits the tables."""
+        try:
+            tree(definition, self._lakehouse.shapes(at))
+        except ConfigError:
+            return definition == self._document  # which is told
+        return True
+
+    def _must_begin(self, newest: Instant) -> bool:
+        """Whether an index is to be loaded from the beginning, and none is on its way."""
+        record = self._record
+        for target in record.targets:
+            if self._index.uuid(target.index) != target.uuid:
+                self._say(f"its index {target.index} is gone: loading a new one")
+                return True
+        reason = self._unfit(record.at, newest)
+        if reason is None and record.to is not None:
+            reason = self._unfit(record.to, newest)
+        if reason is not None:
+            self._say(reason)
+            self._write(frozen=True, to=None, loading=None)
+            return True
+        wanted = record.loading.target if record.loading is not None else record.serves
+        if wanted is None:
+            return True
+        if wanted.definition != self._document:
+            self._say("its definition is another one: loading a new index")
+            return True
+        return self._is_outgrown(wanted, newest)
+
+    def _unfit(self, at: Instant | None, newest: Instant) -> str | None:
+        """Why no changes lead from one cut to the other, if so."""
+        if at is None:
+            return None
+        if at.cut.epoch != newest.cut.epoch or at.cut > newest.cut:
+            return "a new history begins: loading a new index"
+        if any(
+            at.versions[name].id != one.id
+            for name, one in newest.versions.items()
+            if name in at.versions
+        ):
+            return "a lakehouse table was made anew: loading a new index"
+        if not self._lakehouse.has(at):
+            return "it comes too late for the lakehouse's cuts: loading a new index"
+        return None
+
+    def _is_outgrown(self, wanted: Target, newest: Instant) -> bool:
+        """Extend the mapping where the tables have more columns; whether that isn't enough."""
+        root = tree(self._document, self._lakehouse.shapes(newest))
+        columns = dict(root.columns())
+        if columns == wanted.columns:
+            return False
+        mapping = self._mapping(root, newest)
+        if not _extends(mapping, wanted.mapping):
+            self._say("its fields are others: loading a new index")
+            return True
+        self._index.extend(wanted.index, mapping)
+        grown = wanted.model_copy(update={"columns": columns, "mapping": mapping})
+        if self._record.loading is not None:
+            loading = self._record.loading.model_copy(update={"target": grown})
+            self._write(loading=loading)
+        else:
+            self._write(serves=grown)
+        return False
+
+    def _begin(self, newest: Instant) -> None:
+        """Make a new index, empty, and note that it is to be loaded as of this cut."""
+        serves = self._record.serves
+        if serves is not None and self._index.uuid(serves.index) != serves.uuid:
+            serves = None
+        self._write(serves=serves, loading=None)
+        if self._record.targets:
+            self._advance(newest)
+        root = tree(self._document, self._lakehouse.shapes(newest))
+        mapping = self._mapping(root, newest)
+        index = self._index.make(mapping, self._record.generation + 1)
+        uuid = self._index.uuid(index)
+        if uuid is None:
+            raise self._lost(index)
+        target = Target(
+            index=index,
+            uuid=uuid,
+            definition=self._document,
+            columns=dict(root.columns()),
+            mapping=mapping,
+        )
+        rows = self._lakehouse.reader(newest)(root.table).count()
+        parts = max(1, min(_PARTS_MAX, -(-rows // PART_ROWS)))
+        self._write(
+            generation=int(index.rpartition("-")[2]),
+            loading=Loading(target=target, parts=parts),
+            at=newest,
+            to=None,
+        )
+
+    def _advance(self, newest: Instant) -> Counts:
+        """Write the documents that have changed since the cut that is reached."""
+        counts = Counts()
+        if self._record.to is not None:
+            counts += self._apply(self._record.to)
+        at = self._record.at
+        if at is None or at.run == newest.run:
+            return counts
+        if all(at.versions.get(name) == one for name, one in newest.versions.items()):
+            self._write(at=newest)
+            return counts
+        self._write(to=newest)
+        return counts + self._apply(newest)
+
+    def _apply(self, to: Instant) -> Counts:
+        at = self._record.at
+        assert at is not None  # noqa: S101 (who goes on has begun)
+        counts = Counts()
+        for target in self._record.targets:
+            changed = self._changed(target.definition, at, to)
+            if changed is not None:
+                done = self._written(changed, target)
+                serves = self._record.serves or target
+                counts += done if target.index == serves.index else Counts()
+        for target in self._record.targets:
+            self._index.refresh(target.index)
+        self._write(at=to, to=None)
+        return counts
+
+    def _changed(self, definition: Document, at: Instant, to: Instant) -> "DataFrame | None":
+        """The documents that are others now, as actions."""
+        from sinks.search.joined.actions import actions
+        from sinks.search.joined.affected import affected
+        from sinks.search.joined.assemble import documents
+
+        root = tree(definition, self._lakehouse.shapes(to))
+        changes = self._lakehouse.changes(at, to, root.linking())
+        older, newer = self._lakehouse.reader(at), self._lakehouse.reader(to)
+        with self._explained():
+            keys = affected(root, changes, older, newer)
+            if keys is None:
+                return None
+            keys = keys.localCheckpoint(eager=False)
+            rows = newer(root.table).join(keys, list(root.keys), "left_semi")
+            found = documents(root, rows, newer, str(to.cut), some=True)
+            return actions(root, keys.join(found, list(root.keys), "left"), to.cut)
+
+    def _load(self, loading: Loading) -> Counts:
+        """Load the next part, as of the cut that is reached; with the last one, publish."""
+        from sinks.search.joined.actions import actions, part
+        from sinks.search.joined.assemble import documents
+
+        at, target = self._record.at, loading.target
+        assert at is not None  # noqa: S101 (a load begins at a cut)
+        counts = Counts()
+        if loading.done < loading.parts:
+            if loading.parts > 1:
+                self._say(f"loading {target.index}, part {loading.done + 1} of {loading.parts}")
+            root, read = (
+                tree(target.definition, self._lakehouse.shapes(at)),
+                self._lakehouse.reader(at),
+            )
+            with self._explained():
+                rows = part(root, read(root.table), loading.done, loading.parts)
+                found = documents(root, rows, read, str(at.cut), some=loading.parts > 1)
+                counts = self._written(actions(root, found, at.cut), target)
+            loading = loading.model_copy(update={"done": loading.done + 1})
+            self._write(loading=loading)
+        if loading.done == loading.parts:
+            if self._index.uuid(target.index) != target.uuid:
+                raise self._lost(target.index)
+            self._index.publish(target.index)
+            self._write(serves=target, loading=None, frozen=False)
+        return counts
+
+    def _written(self, documents: "DataFrame", target: Target) -> Counts:
+        from sinks.search.executors import write_documents
+
+        with self._explained():
+            return write_documents(documents, self._place.search, write_alias(target.index))
+
+    def _mapping(self, root: Node, at: Instant) -> dict[str, Any]:
+        from sinks.search.joined.assemble import types
+        from sinks.search.joined.mapping import mapping
+
+        with self._explained():
+            found = types(root, self._lakehouse.reader(at))
+        return mapping(root, found, self._document)
+
+    def _explained(self) -> Any:
+        from sinks.search.joined.actions import explained
+
+        return explained(self._document.name)
+
+    def _write(self, **changes: Any) -> None:
+        changes["ts_ms"] = int(time.time() * 1000)
+        self._record = self._record.model_copy(update=changes)
+        self._version = self._place.ledger.write(self._id, self._record, self._version)
+
+    def _say(self, text: str) -> None:
+        self._place.report(f"{self._document.name}: {text}")
+
+    def _lost(self, index: str) -> SinkError:
+        return SinkError(
+            "the index was deleted while a run wrote to it",
+            where=f"document {self._document.name}, index {index}",
+            remedy="nothing to do: the next run loads a new one",
+        )
+
+
+def _extends(mapping: dict[str, Any], before: dict[str, Any]) -> bool:
+    """Whether a mapping has all that another one has, and as it is there."""
+    return all(
+        name in mapping
+        and (
+            _extends(mapping[name], one)
+            if isinstance(one, dict) and isinstance(mapping[name], dict)
+            else mapping[name] == one
+        )
+        for name, one in before.items()
+    )

@@ -1,0 +1,187 @@
+"""A document's definition and the lakehouse's columns → the tree of what is joined to what.
+
+Every table of it is a node. One that two others are joined through is a node as well, whose rows
+show nothing but what is embedded in them.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from cdc.errors import ConfigError
+from cdc.settings.search import Document, Embedded, JoinedRows
+from sinks.search.documents import field_name
+from sinks.shape import Field, Shape
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """Rows of a table, and how they are embedded in those of the outer node.
+
+    ``fields`` are the columns that show, by their fields; ``on`` are pairs of its columns and the
+    outer node's.
+    """
+
+    field: str
+    table: str
+    fields: Mapping[str, Field]
+    key_fields: tuple[Field, ...]
+    on: tuple[tuple[str, str], ...] = ()
+    many: bool = False
+    where: str | None = None
+    computed: tuple[tuple[str, str], ...] = ()
+    embeds: tuple["Node", ...] = ()
+    is_between: bool = False
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The columns that tell its rows apart."""
+        return tuple(one.name for one in self.key_fields)
+
+    @property
+    def shown(self) -> "Node":
+        """The node whose rows show: of one between two others, that which it leads to."""
+        return self.embeds[0] if self.is_between else self
+
+    @property
+    def is_one_at_most(self) -> bool:
+        """Whether no outer row has several of these."""
+        return not self.many and {own for own, _ in self.on} >= set(self.keys)
+
+    def paths(self) -> Iterator[tuple["Node", ...]]:
+        """Each node below this one, and itself, with all that lead to it, outermost first."""
+        yield (self,)
+        for one in self.embeds:
+            for path in one.paths():
+                yield (self, *path)
+
+    def columns(self, path: str = "") -> Iterator[tuple[str, str]]:
+        """Each field that is a column, by its path in the document, and the column's type."""
+        for name, field in self.fields.items():
+            array = "[]" if field.column.array else ""
+            yield f"{path}{name}", f"{field.column.type}{array} {field.type}"
+        for one in self.embeds:
+            yield from one.shown.columns(f"{path}{one.field}.")
+
+    def linking(self) -> dict[str, set[str]]:
+        """The columns of each table by which rows are told apart, or joined."""
+        found: dict[str, set[str]] = {}
+        for *_, node in self.paths():
+            found.setdefault(node.table, set()).update(node.keys, (own for own, _ in node.on))
+            for one in node.embeds:
+                found[node.table].update(outer for _, outer in one.on)
+        return found
+
+
+def tree(document: Document, tables: Mapping[str, Shape]) -> Node:
+    """The document's root; raises ConfigError where it speaks of what isn't there."""
+    where = f"[[search.documents]] {document.name}"
+    return _node(document, "", tables, where)
+
+
+def _node(
+    rows: JoinedRows,
+    field: str,
+    tables: Mapping[str, Shape],
+    where: str,
+) -> Node:
+    shape = _shape(rows.table, tables, where)
+    spoken_of = {*rows.include, *rows.exclude, *rows.rename}
+    if strange := sorted(spoken_of - set(shape.names)):
+        raise _no_columns(rows.table, strange, where)
+    fields = _fields(rows, shape, where)
+    embeds = tuple(_embedded(one, shape, tables, where) for one in rows.embed)
+    made = Node(
+        field=field,
+        table=rows.table,
+        fields=fields,
+        key_fields=_key(shape),
+        where=rows.where,
+        computed=tuple(rows.computed.items()),
+        embeds=embeds,
+    )
+    taken = [*fields, *rows.computed, *(one.field for one in embeds)]
+    columns = set(shape.names) & {one.field for one in embeds}
+    if twice := sorted({name for name in taken if taken.count(name) > 1} | columns):
+        raise ConfigError(
+            f"{', '.join(twice)}: {rows.table} has a column of that name",
+            where=where,
+            remedy="give what is embedded or computed another name",
+        )
+    return made
+
+
+def _fields(rows: JoinedRows, shape: Shape, where: str) -> dict[str, Field]:
+    fields: dict[str, Field] = {}
+    for one in shape.fields:
+        if (rows.include and one.name not in rows.include) or one.name in rows.exclude:
+            continue
+        name = rows.rename.get(one.name, field_name(one.name))
+        if name in fields:
+            raise ConfigError(
+                f"two columns of {rows.table} would be the field {name}",
+                where=where,
+                remedy="rename one of them",
+            )
+        fields[name] = one
+    return fields
+
+
+def _embedded(one: Embedded, outer: Shape, tables: Mapping[str, Shape], where: str) -> Node:
+    node = _node(one, one.field, tables, where)
+    own = _shape(one.table, tables, where)
+    if one.through is None:
+        on = _on(one.on, own, outer, where)
+        return _with(node, on=on, many=one.many)
+    between = _shape(one.through.table, tables, where)
+    return Node(
+        field=one.field,
+        table=one.through.table,
+        fields={},
+        key_fields=_key(between),
+        on=_on(one.through.on, between, outer, where),
+        many=True,
+        embeds=(_with(node, on=_on(one.on, own, between, where), many=False),),
+        is_between=True,
+    )
+
+
+def _with(node: Node, *, on: tuple[tuple[str, str], ...], many: bool) -> Node:
+    return replace(node, on=on, many=many)
+
+
+def _on(on: Mapping[str, str], own: Shape, outer: Shape, where: str) -> tuple[tuple[str, str], ...]:
+    for shape, named in ((own, on.keys()), (outer, on.values())):
+        if strange := sorted(set(named) - set(shape.names)):
+            raise _no_columns(str(shape.table), strange, where)
+    return tuple(on.items())
+
+
+def _key(shape: Shape) -> tuple[Field, ...]:
+    fields = {one.name: one for one in shape.fields}
+    return tuple(fields[name] for name in shape.keys)
+
+
+def _shape(table: str, tables: Mapping[str, Shape], where: str) -> Shape:
+    shape = tables.get(table)
+    if shape is None:
+        raise ConfigError(
+            f"the lakehouse has no table {table} of kind current (yet)",
+            where=where,
+            remedy="joined documents are made of the lakehouse's tables: capture it, and run"
+            " `millrace merge lakehouse`",
+        )
+    if not shape.keys:
+        raise ConfigError(
+            f"{table} has no key, by which its rows could be followed",
+            where=where,
+            remedy="add a primary key; or a unique index, as replica identity",
+        )
+    return shape
+
+
+def _no_columns(table: str, names: list[str], where: str) -> ConfigError:
+    return ConfigError(
+        f"{table} has no column {', '.join(names)}",
+        where=where,
+        remedy="columns go by their names in the lakehouse",
+    )
