@@ -1,4 +1,4 @@
-"""``millrace search`` and ``millrace rebuild``: a look into an index, and a new one in its place."""
+"""``millrace search``: a look into an index; ``millrace rebuild``: a new one in its place."""
 
 import json as json_text
 from pathlib import Path

@@ -10,23 +10,17 @@ from collections.abc import Callable, Iterator
 from functools import reduce
 from itertools import pairwise
 from operator import and_
-from typing import Final, NamedTuple
+from typing import Final
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 (as everybody calls it)
 
 from sinks.names import quoted
 from sinks.search.joined.assemble import Read
+from sinks.search.joined.reading import Change
 from sinks.search.joined.tree import Node
 
 _LINK: Final = "_millrace_link_"
-
-
-class Change(NamedTuple):
-    """A table's rows that an older cut has and a newer one hasn't, as they were, and vice versa."""
-
-    gone: DataFrame
-    come: DataFrame
 
 
 def affected(
@@ -36,7 +30,7 @@ def affected(
     found = list(_found(root, changed, older, newer))
     if not found:
         return None
-    return reduce(DataFrame.unionByName, found).distinct()
+    return reduce(DataFrame.unionByName, found).distinct().localCheckpoint()
 
 
 def _found(
@@ -52,7 +46,12 @@ def _found(
 
 def _roots(path: tuple[Node, ...], rows: DataFrame, read: Read) -> DataFrame:
     """The keys of the roots that rows of a path's last node are embedded in."""
+    root = path[0]
     for outer, node in reversed(list(pairwise(path))):
+        own_names = {name: own for own, name in node.on}
+        if outer is root and own_names.keys() == set(root.keys):  # they tell the key themselves
+            keys = (F.col(quoted(own_names[key])).alias(key) for key in root.keys)
+            return rows.select(*keys).dropna()
         links = rows.select(
             *(F.col(quoted(own)).alias(f"{_LINK}{own}") for own, _ in node.on)
         ).distinct()
@@ -60,4 +59,4 @@ def _roots(path: tuple[Node, ...], rows: DataFrame, read: Read) -> DataFrame:
             and_, (F.col(quoted(name)) == F.col(quoted(f"{_LINK}{own}")) for own, name in node.on)
         )
         rows = read(outer.table).join(links, same, "left_semi")
-    return rows.select(*map(quoted, path[0].keys))
+    return rows.select(*map(quoted, root.keys))

@@ -37,6 +37,8 @@ def documents(root: Node, rows: DataFrame, read: Read, position: str, *, some: b
     """
     if root.where is not None:
         rows = rows.where(F.expr(root.where))
+    if some and root.embeds:
+        rows = rows.localCheckpoint()
     joined = _joined(root, rows, read, some=some)
     shown = joined.select(*map(quoted, root.keys), _typed(root).alias(_SHOWN))
     members = [*_members(root, lambda name: F.col(_SHOWN).getField(name))]
@@ -73,6 +75,8 @@ def _joined(node: Node, rows: DataFrame, read: Read, *, some: bool) -> DataFrame
             inner = inner.join(outer, _same(one), "left_semi")
         if one.where is not None:
             inner = inner.where(F.expr(one.where))
+        if some and one.embeds:
+            inner = inner.localCheckpoint()
         inner = _gathered(one, _joined(one, inner, read, some=some))
         condition = reduce(
             and_, (F.col(quoted(outer)) == F.col(quoted(f"{_ON}{own}")) for own, outer in one.on)

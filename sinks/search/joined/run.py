@@ -11,6 +11,7 @@ then. Between two parts both are brought to the newest cut; with the last one th
 
 import time
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from opensearchpy import OpenSearch
@@ -205,7 +206,7 @@ class _Documents:
             columns=dict(root.columns()),
             mapping=mapping,
         )
-        rows = self._lakehouse.reader(newest)(root.table).count()
+        rows = self._lakehouse.reading(newest).rows(root.table, newest).count()
         parts = max(1, min(_PARTS_MAX, -(-rows // PART_ROWS)))
         self._write(
             generation=int(index.rpartition("-")[2]),
@@ -249,14 +250,20 @@ class _Documents:
         from sinks.search.joined.affected import affected
         from sinks.search.joined.assemble import documents
 
-        root = tree(definition, self._lakehouse.shapes(to))
-        changes = self._lakehouse.changes(at, to, root.linking())
-        older, newer = self._lakehouse.reader(at), self._lakehouse.reader(to)
+        shapes = self._lakehouse.shapes(to)
+        root = tree(definition, shapes)
+        linking = root.linking()
         with self._explained():
-            keys = affected(root, changes, older, newer)
+            reading = self._lakehouse.reading(at, to)
+            newer = partial(reading.rows, at=to)
+            keys = affected(
+                root,
+                lambda name: reading.change(name, at, to, shapes[name], linking[name]),
+                partial(reading.rows, at=at),
+                newer,
+            )
             if keys is None:
                 return None
-            keys = keys.localCheckpoint(eager=False)
             rows = newer(root.table).join(keys, list(root.keys), "left_semi")
             found = documents(root, rows, newer, str(to.cut), some=True)
             return actions(root, keys.join(found, list(root.keys), "left"), to.cut)
@@ -272,11 +279,9 @@ class _Documents:
         if loading.done < loading.parts:
             if loading.parts > 1:
                 self._say(f"loading {target.index}, part {loading.done + 1} of {loading.parts}")
-            root, read = (
-                tree(target.definition, self._lakehouse.shapes(at)),
-                self._lakehouse.reader(at),
-            )
+            root = tree(target.definition, self._lakehouse.shapes(at))
             with self._explained():
+                read = partial(self._lakehouse.reading(at).rows, at=at)
                 rows = part(root, read(root.table), loading.done, loading.parts)
                 found = documents(root, rows, read, str(at.cut), some=loading.parts > 1)
                 counts = self._written(actions(root, found, at.cut), target)
@@ -300,7 +305,7 @@ class _Documents:
         from sinks.search.joined.mapping import mapping
 
         with self._explained():
-            found = types(root, self._lakehouse.reader(at))
+            found = types(root, partial(self._lakehouse.reading(at).rows, at=at))
         return mapping(root, found, self._document)
 
     def _explained(self) -> Any:

@@ -1,6 +1,6 @@
-"""The lakehouse → its newest cut for some tables, their columns there, and rows and changes."""
+"""The lakehouse → its newest cut for some tables, and their columns there."""
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection
 from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
@@ -9,16 +9,12 @@ from cdc.settings import Settings
 from sinks.batch import LogState
 from sinks.delta.plans import Plans, lakehouse_plans
 from sinks.derived import Derived, derived_tables
-from sinks.names import DELETED
 from sinks.search.joined.record import Instant
 from sinks.session import Session
 from sinks.shape import Shape, shape
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
-
-    from sinks.delta.table import DeltaTarget
-    from sinks.search.joined.affected import Change
+    from sinks.search.joined.reading import Reading
 
 _RUNS_MAX: Final = 1_000
 """So many runs back a cut is looked for that all tables have."""
@@ -80,42 +76,8 @@ class Lakehouse:
             found[name] = shape(versions, table.first_version, derived.wishes, derived.reserved)
         return found
 
-    def reader(self, instant: Instant) -> "Callable[[str], DataFrame]":
-        """What gives the rows of a table at a cut."""
+    def reading(self, *instants: Instant) -> "Reading":
+        """The tables at some cuts, to be read."""
+        from sinks.search.joined.reading import Reading
 
-        def read(name: str) -> "DataFrame":
-            from pyspark.sql import functions as F  # noqa: N812 (as everybody calls it)
-
-            version = str(instant.versions[name].version)
-            options = self._session().read.format("delta").option("versionAsOf", version)
-            rows = options.load(self._derived[name].path)
-            return rows.where(~F.col(DELETED)) if DELETED in rows.columns else rows
-
-        return read
-
-    def changes(
-        self, older: Instant, newer: Instant, linking: Mapping[str, Collection[str]]
-    ) -> "Callable[[str], Change | None]":
-        """What gives the rows of a table that changed between two cuts, by the ``linking`` columns.
-
-        None: nothing did.
-        """
-        shapes = self.shapes(newer)
-
-        def changed(name: str) -> "Change | None":
-            from sinks.delta.difference import difference
-            from sinks.search.joined.affected import Change
-
-            before, after = older.versions[name], newer.versions[name]
-            if before == after:
-                return None
-            keys, columns = shapes[name].keys, sorted(linking[name])
-            target = self._target(name)
-            return Change(*difference(target, before.version, after.version, keys, columns))
-
-        return changed
-
-    def _target(self, name: str) -> "DeltaTarget":
-        from sinks.delta.table import DeltaTarget
-
-        return DeltaTarget(self._session(), self._prefix, self._derived[name])
+        return Reading(self._session().newSession(), self._prefix, self._derived, instants)

@@ -1,0 +1,118 @@
+"""One version of a Delta table → its rows, and those by which it differs from another version.
+
+It is looked up once, and read as often as needed: what Delta does for every table that a query
+names, it would do for each of the many that joining asks for.
+"""
+
+from collections.abc import Sequence
+from functools import reduce
+from operator import and_
+from typing import Any, Final
+
+from pyspark.sql import Column as SparkColumn
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812 (as everybody calls it)
+
+from sinks.delta.table import DeltaTarget
+from sinks.names import POSITION, quoted
+
+SMALL_BYTES: Final = 32 << 20
+"""A table of so few is read as a whole sooner than its files are compared."""
+_FILES_MAX: Final = 1_000
+"""Of more files than that, all of a table are read: a list of them would be longer to look at."""
+
+
+class Version:
+    """A table as of one of its versions."""
+
+    def __init__(self, target: DeltaTarget, number: int) -> None:
+        jvm: Any = target.spark._jvm  # noqa: SLF001 (PySpark has no other way to its JVM)
+        self._target = target
+        self._none = jvm.scala.Option.empty()
+        self._sequence = jvm.scala.collection.immutable.ArraySeq
+        log = target.log()
+        known = target.known()
+        self._snapshot = (
+            known
+            if int(known.version()) == number
+            else log.getSnapshotAt(number, self._none, self._none, False)
+        )
+
+    @property
+    def size_bytes(self) -> int:
+        """How large its files are."""
+        checksum = self._snapshot.checksumOpt()
+        if checksum.isDefined():  # without it, Delta puts the whole state together
+            return int(checksum.get().tableSizeBytes())
+        return int(self._snapshot.sizeInBytes())
+
+    def rows(self) -> DataFrame:
+        """All rows."""
+        return self._of(self._all_files())
+
+    def marks(self) -> DataFrame:
+        """The path of each file, and what tells which of its rows are gone."""
+        mark = F.col("deletionVector")
+        described = F.concat_ws(" ", mark.storageType, mark.pathOrInlineDv, mark.offset)
+        files = DataFrame(self._snapshot.allFiles().toDF(), self._target.spark)
+        return files.select("path", described.alias("mark"))
+
+    def rows_of(self, paths: Sequence[str]) -> DataFrame:
+        """The rows of some files."""
+        chosen = F.col("path").isin(list(paths))._jc  # noqa: SLF001
+        files = self._snapshot.allFiles().filter(chosen).collect()
+        return self._of(self._sequence.unsafeWrapArray(files))
+
+    def _all_files(self) -> Any:
+        """All of them; of a small table its checksum has them without any job.
+
+        https://github.com/delta-io/delta/blob/master/PROTOCOL.md#version-checksum-file
+        """
+        checksum = self._snapshot.checksumOpt()
+        if checksum.isDefined() and checksum.get().allFiles().isDefined():
+            return checksum.get().allFiles().get()
+        return self._sequence.unsafeWrapArray(self._snapshot.allFiles().collect())
+
+    def _of(self, files: Any) -> DataFrame:
+        log = self._target.log()  # its thread's session is ours by that
+        rows = log.createDataFrame(self._snapshot, files, False, self._none)
+        return DataFrame(rows, self._target.spark)
+
+
+def difference(
+    older: Version,
+    newer: Version,
+    keys: Sequence[str],
+    columns: Sequence[str],
+) -> DataFrame:
+    """The rows that only one of two versions has: structs ``gone`` and ``come``, one may be null.
+
+    Of some ``columns``. Rows are the same where their keys and positions are. Files that both
+    versions have aren't read, so that it costs what has changed, and not the table.
+    """
+    if max(older.size_bytes, newer.size_bytes) < SMALL_BYTES:
+        old, new = older.rows(), newer.rows()
+    else:
+        old, new = _in_other_files(older, newer)
+    chosen = [*map(quoted, dict.fromkeys([*keys, *columns])), POSITION]
+    gone = old.select(F.struct(*chosen).alias("gone"))
+    come = new.select(F.struct(*chosen).alias("come"))
+
+    def of(side: str, name: str) -> SparkColumn:
+        return F.col(side).getField(name)
+
+    same = reduce(and_, (of("gone", key) == of("come", key) for key in keys))
+    other = ~of("gone", POSITION).eqNullSafe(of("come", POSITION))
+    return gone.join(come, same, "full_outer").where(other)
+
+
+def _in_other_files(older: Version, newer: Version) -> tuple[DataFrame, DataFrame]:
+    """The rows of files that the other version hasn't, or of which it has other rows."""
+    found = []
+    for version, other in ((older, newer), (newer, older)):
+        files = version.marks().join(other.marks(), ["path", "mark"], "left_anti")
+        paths = [row["path"] for row in files.limit(_FILES_MAX + 1).collect()]
+        is_much = len(paths) > _FILES_MAX
+        found.append(version.rows() if is_much else version.rows_of(paths))
+    old, new = found
+    return old, new
