@@ -2,6 +2,7 @@
 
 import json
 import random
+import shutil
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
@@ -15,6 +16,9 @@ from cdc.settings.search import SearchSettings
 from deploy.local.processes import Process
 from sinks.delta.run import run_lakehouse
 from sinks.search.client import connect
+from sinks.search.joined.record import Loading
+from sinks.search.joined.run import _Documents
+from sinks.search.progress import Ledger
 from sinks.search.run import run_search
 from sinks.summary import RunSummary
 from tests.fixtures.pipeline import RunningPipeline
@@ -185,8 +189,11 @@ class Library:
             one.pop("_millrace_position")
         return hits
 
-    def expected(self) -> dict[str, dict[str, Any]]:
-        rows = self.source.execute(SQL).fetchall()
+    def indexes(self, name: str = "books") -> list[str]:
+        return list(self.client.indices.get_alias(name=f"{self.search.index_prefix}{name}"))
+
+    def expected(self, sql: str = SQL) -> dict[str, dict[str, Any]]:
+        rows = self.source.execute(sql.encode()).fetchall()
         return {key: json.loads(text) for key, text in rows}
 
     def live(self, choose: random.Random, transactions: int) -> None:
@@ -227,3 +234,138 @@ def test_documents_are_what_the_sources_sql_says_whatever_changes(library: Libra
     library.index()
     assert library.documents() == library.expected()
     assert library.index().exit_code == ExitCode.NOTHING_TO_DO
+
+
+def test_a_run_that_died_is_finished_before_the_next_cut(
+    library: Library, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What came by the first cut and is gone by the second one is told by neither alone."""
+    library.merge()
+    library.index()
+    insert = "INSERT INTO review VALUES (%s, %s, 5, 'for a moment', 1)"
+    places = [
+        "sinks.search.executors.write_documents",
+        "sinks.search.indexes.TableIndex.refresh",
+        "sinks.search.progress.Ledger.write",
+    ]
+    for number, place in enumerate(places, 1):
+        library.source.execute(insert, [number, 9_000 + number])
+        library.merge()
+        with monkeypatch.context() as patch:
+            _dies(patch, place)
+            with pytest.raises(ZeroDivisionError):
+                library.index()
+        library.source.execute("DELETE FROM review WHERE number = %s", [9_000 + number])
+        library.merge()
+        library.index()
+        assert library.documents() == library.expected()
+
+
+def _dies(patch: pytest.MonkeyPatch, place: str) -> None:
+    """Let a run die where it is about to do something; of the progress, when it is done."""
+    if place != "sinks.search.progress.Ledger.write":
+        patch.setattr(place, lambda *_, **__: 1 / 0)
+        return
+    write = Ledger.write
+
+    def last(self: Ledger, document: str, record: Any, *rest: Any) -> Any:
+        if document.startswith("document/") and record.to is None:
+            raise ZeroDivisionError
+        return write(self, document, record, *rest)
+
+    patch.setattr(place, last)
+
+
+def test_a_new_definition_is_a_new_index_beside_the_one_that_serves(
+    library: Library, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    library.merge()
+    library.index()
+    (before,) = library.indexes()
+    assert library.documents() == library.expected()
+    monkeypatch.setattr("sinks.search.joined.run.PART_ROWS", 20)
+    load, parts = _Documents._load, 0
+
+    def loaded(self: _Documents, loading: Loading) -> Any:
+        """A part, before which the source has changed, and the lakehouse, too."""
+        nonlocal parts
+        parts += 1
+        assert library.indexes() == [before], "it serves until the new one is complete"
+        assert library.documents() == library.expected(), "and keeps up"
+        if parts == 2:
+            raise ZeroDivisionError
+        library.source.execute("UPDATE author SET name = name || '+'")
+        library.source.execute("UPDATE book SET id = id + 10000 WHERE id %% 7 = %s", [parts])
+        library.source.execute("DELETE FROM book WHERE id %% 10 = %s", [parts])
+        library.merge()
+        return load(self, loading)
+
+    monkeypatch.setattr(_Documents, "_load", loaded)
+    library.define(BOOKS | {"mapping": {"called": {"type": "keyword"}}})
+    with pytest.raises(ZeroDivisionError):
+        library.index()
+    library.index()
+    assert parts == 4
+    (after,) = library.indexes()
+    assert after != before
+    assert library.documents() == library.expected()
+    found = library.client.indices.get_mapping(index=after)[after]["mappings"]["properties"]
+    assert found["called"] == {"type": "keyword"}
+    assert found["reviews"]["type"] == "nested"
+    assert found["writer"]["properties"]["born"]["type"] == "date"
+    assert library.client.indices.exists(index=before) is False
+
+
+def test_columns_that_come_change_and_go(library: Library) -> None:
+    """A new one joins the index; where one doesn't fit any more, another index takes its place."""
+    library.merge()
+    library.index()
+    (first,) = library.indexes()
+    for statement, is_same in (
+        ("ALTER TABLE author ADD COLUMN mail text DEFAULT 'a@b'; UPDATE author SET born = NULL", 1),
+        ("ALTER TABLE review ALTER stars TYPE bigint; UPDATE review SET stars = 7000000000", 0),
+        ("ALTER TABLE book DROP COLUMN summary; DELETE FROM book WHERE id = 1", 0),
+    ):
+        library.source.execute(statement.encode())
+        library.merge()
+        library.merge()  # rows that the change of a column has changed are read again
+        assert library.index().exit_code == ExitCode.OK
+        (index,) = library.indexes()
+        assert (index == first) is bool(is_same), library.said
+        first = index
+    expected = library.expected(SQL.replace("'summary', b.summary,", ""))
+    for one in expected.values():
+        if "writer" in one:
+            one["writer"]["mail"] = "a@b"
+    assert library.documents() == expected
+
+    # A lakehouse that was made anew has other versions of everything.
+    shutil.rmtree(library.made.folder / "lakehouse")
+    library.source.execute("DELETE FROM book WHERE id < 10")
+    library.merge()
+    assert library.index().exit_code == ExitCode.OK
+    assert any("made anew" in line for line in library.said)
+    assert len(library.documents()) == len(library.expected(SQL.replace("b.summary", "NULL")))
+
+
+def test_what_a_definition_asks_for_in_vain_is_said(library: Library) -> None:
+    writer = BOOKS["embed"][0]
+    for change, said in (
+        ({"table": "public.nothing"}, "no cut of the lakehouse has all of"),
+        ({"include": ["colour"], "exclude": []}, "public.book has no column colour"),
+        ({"embed": [writer | {"on": {"id": "writer"}}]}, "public.book has no column writer"),
+        ({"embed": [writer | {"field": "title"}]}, "title: public.book has a column of that name"),
+        ({"computed": {"x": "price +"}}, "Spark can't make the documents"),
+        ({"where": "colour = 1"}, "Spark can't make the documents"),
+        ({"mapping": {"writer.colour": {"type": "keyword"}}}, "no field writer.colour"),
+        ({"mapping": {"called": {"type": "colour"}}}, "No handler for type [colour]"),
+        ({"computed": {"x": "1 / (id - 5)"}}, "a value that an expression doesn't take"),
+    ):
+        library.define(BOOKS | {"computed": {}, "where": None} | change)
+        library.merge()
+        summary = library.index()
+        assert summary.exit_code not in {ExitCode.OK, ExitCode.NOTHING_TO_DO}
+        assert said in str(summary.tables[0].error), str(summary.tables[0].error)
+    library.define(BOOKS)
+    assert library.index().exit_code == ExitCode.OK
+    assert library.documents() == library.expected()
