@@ -25,7 +25,7 @@ from cdc.errors import ConfigError, ExitCode, MillraceError
 from cdc.settings import DEFAULT_PATH, Duration, load
 from deploy.cuts import cuts, query
 from deploy.dead_letters import app as dead_letters
-from deploy.search import search
+from deploy.search import rebuild, search
 
 DEBUG_VARIABLE = "MILLRACE_DEBUG"
 GC_THRESHOLD = 50_000
@@ -391,9 +391,8 @@ def compact(
         print_line(line)
 
 
-app.command()(cuts)
-app.command()(query)
-app.command()(search)
+for command in (cuts, query, search, rebuild):
+    app.command()(command)
 app.add_typer(dead_letters, name="dead-letters")
 
 if __name__ == "__main__":

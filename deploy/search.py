@@ -1,6 +1,8 @@
 """``millrace search``: a look into an index; ``millrace rebuild``: a new one in its place."""
 
 import json as json_text
+from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,14 +15,19 @@ from cdc.errors import ConfigError
 from cdc.settings import DEFAULT_PATH, SearchSettings, Settings, load
 
 _SHOWN_MAX = 400
+ConfigOption = Annotated[Path, typer.Option("--config", "-c", help="The configuration file.")]
+
+
+class Rebuilt(StrEnum):
+    """What can be made anew."""
+
+    SEARCH = "search"
 
 
 def search(
     index: Annotated[str, typer.Argument(help="schema.table, or the name of joined documents.")],
     query: Annotated[str, typer.Argument(help='Words, or Lucene\'s syntax: "name:blue AND n:>3".')],
-    config: Annotated[
-        Path, typer.Option("--config", "-c", help="The configuration file.")
-    ] = DEFAULT_PATH,
+    config: ConfigOption = DEFAULT_PATH,
     *,
     limit: Annotated[int, typer.Option("--limit", "-n", min=0, max=10_000, help="Hits.")] = 10,
     json: Annotated[bool, typer.Option("--json", help="Print JSON, a document a line.")] = False,
@@ -54,3 +61,37 @@ def _settings(settings: Settings) -> SearchSettings:
             remedy='add a section [search] with url = "…"',
         )
     return settings.search
+
+
+def rebuild(
+    what: Annotated[Rebuilt, typer.Argument(help="What to make anew.")],
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(help="schema.table, or names of joined documents. Default: all."),
+    ] = None,
+    config: ConfigOption = DEFAULT_PATH,
+) -> None:
+    """Load a new index from the log, or of joined documents from the lakehouse, in place of one.
+
+    The old one serves, and keeps up, until the new one is complete. What is interrupted goes on
+    where it was, with the next rebuild or merge.
+    """
+    from sinks.job import Jobs
+    from sinks.options import RunOptions
+
+    settings = load(config)
+    wanted = frozenset(names or _all_names(settings))
+    with Jobs(settings, what, RunOptions(rebuilt=wanted), lasting=True) as jobs:
+        raise typer.Exit(jobs.run(partial(print, flush=True)))
+
+
+def _all_names(settings: Settings) -> list[str]:
+    from cdc.kafka.state import read_all
+    from cdc.records.state import TableState
+    from cdc.records.topics import table_topic
+
+    search = _settings(settings)
+    states = read_all(settings.kafka, table_topic(settings.capture.topic_prefix), TableState)
+    tables = {str(state.name) for state in states if state.cleanup == "compact"}
+    indexed = tables if search.tables is None else tables & set(search.tables)
+    return sorted(indexed | {one.name for one in search.documents})

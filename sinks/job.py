@@ -115,10 +115,12 @@ class Jobs:
         return runs
 
 
-def _search(settings: Settings, session: Session, report: Report, _: RunOptions) -> RunSummary:
+def _search(
+    settings: Settings, session: Session, report: Report, options: RunOptions
+) -> RunSummary:
     from sinks.search.run import run_search
 
-    return run_search(settings, session, report)
+    return run_search(settings, session, report, options.rebuilt)
 
 
 def _of_spark(error: Exception) -> SinkUnreachableError | None:

@@ -16,6 +16,7 @@ pytest_plugins = [
     "tests.fixtures.proxy",
     "tests.fixtures.spark",
     "tests.fixtures.lakehouse",
+    "tests.fixtures.indexes",
     "tests.fixtures.debezium_topics",
     "tests.fixtures.debezium_lake",
     "tests.fixtures.pipeline",

@@ -5,10 +5,11 @@ index, or into a new one where the index wasn't published yet.
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
-from cdc.errors import SinkError
+from pyspark.sql import functions as F  # noqa: N812 (as everybody calls it)
+
 from cdc.records.position import Lsn, Position
 from cdc.records.schema import TableSchema
 from cdc.settings import SearchSettings, Settings
@@ -22,8 +23,8 @@ from sinks.plan import Plan, TablePlan
 from sinks.search.bulk import Counts
 from sinks.search.documents import mapping
 from sinks.search.executors import write_documents
-from sinks.search.indexes import TableIndex, write_alias
-from sinks.search.progress import Ledger, TableRecord
+from sinks.search.indexes import MisfitError, TableIndex, write_alias
+from sinks.search.progress import Ledger, TableLoading, TableRecord
 from sinks.search.rows import documents
 from sinks.shape import Shape, plain
 
@@ -48,17 +49,24 @@ def apply_table(
     before = ledger.tables([newest.name]).get(newest.name)
     if before is not None and before.run == plan.run and target.uuid(before.index) == before.uuid:
         return Counts()
-    index = _opened(target, before, table, newest)
+    if table.base:
+        before = _fitting(target, ledger, before, newest)
+    index = before.index if table.base and before else _made(target, before, newest)
     uuid = target.uuid(index)
     counts = Counts()
     if table.events:
         with explained(str(newest.name), settings.log.keep):
             counts += _written(spark, settings, settings.search, index, table, plan, shape)
+            if before is not None and before.loading is not None and before.loading.done:
+                new, done = before.loading.index, before.loading.done
+                _written(spark, settings, settings.search, new, table, plan, shape, done)
     # What a TRUNCATE leaves is written first, so that the index is never empty in between.
     if table.base and table.truncated is not None:
         counts += Counts(deleted=target.truncate(index, table.truncated))
+        if before is not None and before.loading is not None:
+            target.truncate(before.loading.index, table.truncated)
     if uuid is None or target.uuid(index) != uuid:
-        raise _lost(newest, index)
+        raise target.lost(index)
     if table.base:
         target.refresh(index)
     else:
@@ -67,28 +75,78 @@ def apply_table(
         run=plan.run,
         index=index,
         uuid=uuid,
-        generation=int(index.rpartition("-")[2]),
+        generation=generation_of(index),
         epoch=table.snapshot.epoch,
         cut=str(plan.cut),
         offsets=table.next,
         schema_version=newest.version,
         ts_ms=time.time_ns() // 1_000_000,
+        loading=before.loading if table.base and before else None,
     )
     ledger.write_table(newest.name, record)
     return counts
 
 
-def _opened(
-    target: TableIndex, before: TableRecord | None, table: TablePlan, newest: TableSchema
-) -> str:
-    """The index to write to: a new one for a table's first load, else the one it has."""
-    if not table.base:
-        return target.make(mapping(newest), before.generation + 1 if before else 1)
+def load_part(
+    spark: "SparkSession",
+    settings: Settings,
+    table: TablePlan,
+    plan: Plan,
+    versions: Sequence[TableSchema],
+    index: str,
+) -> Counts:
+    """Load what a part of the log says, as of a cut that is applied, into another index."""
+    if settings.search is None:
+        raise AssertionError("run_search needs [search]")
+    shape = plain(versions, OWN)
+    with explained(str(versions[-1].name), settings.log.keep):
+        return _written(spark, settings, settings.search, index, table, plan, shape)
+
+
+def _fitting(
+    target: TableIndex, ledger: Ledger, before: TableRecord | None, newest: TableSchema
+) -> TableRecord:
+    """The record of an index that the table's columns fit, or beside which one is loaded."""
     if before is None or target.uuid(before.index) != before.uuid:
-        raise _lost(newest, before.index if before else target.alias)
-    if before.schema_version != newest.version:
-        target.extend(before.index, mapping(newest))
-    return before.index
+        raise target.lost(before.index if before else target.alias)
+    if before.loading is not None and target.uuid(before.loading.index) != before.loading.uuid:
+        before = before.model_copy(update={"loading": None})
+    if before.schema_version == newest.version:
+        return before
+    wanted = mapping(newest)
+    if before.loading is not None:
+        try:
+            target.extend(before.loading.index, wanted)
+        except MisfitError:
+            before = before.model_copy(update={"loading": None})
+    try:
+        target.extend(before.index, wanted)
+    except MisfitError:
+        return before if before.loading is not None else begin_load(target, ledger, before, newest)
+    return before
+
+
+def begin_load(
+    target: TableIndex, ledger: Ledger, before: TableRecord, newest: TableSchema
+) -> TableRecord:
+    """Make another index, to be loaded beside the one that serves; returns the record of both."""
+    index = _made(target, before, newest)
+    uuid = target.uuid(index)
+    if uuid is None:
+        raise target.lost(index)
+    loading = TableLoading(index=index, uuid=uuid)
+    record = before.model_copy(update={"loading": loading})
+    ledger.write_table(newest.name, record)
+    return record
+
+
+def generation_of(index: str) -> int:
+    """The number of an index of ours."""
+    return int(index.rpartition("-")[2])
+
+
+def _made(target: TableIndex, before: TableRecord | None, newest: TableSchema) -> str:
+    return target.make(mapping(newest), before.generation + 1 if before else 1)
 
 
 def _written(
@@ -99,11 +157,15 @@ def _written(
     table: TablePlan,
     plan: Plan,
     shape: Shape,
+    partitions: Collection[int] | None = None,
 ) -> Counts:
+    """Write to an index; only what these ``partitions`` of the topic have, where they are named."""
     # A first load must not see what the log still has of an older history of the source.
     history = Position(table.snapshot.epoch, Lsn(0), 0)
     floor = max(table.truncated or history, history)
     raw = read_raw(spark, settings.kafka, {table.topic: table.start}, {table.topic: table.end})
+    if partitions is not None:
+        raw = raw.where(F.col("partition").isin(list(partitions)))
     rows = (
         raw.transform(lambda records: within(records, table.after, plan.cut, floor, keyed=True))
         .transform(lambda records: with_values(records, settings.kafka, table, plan))
@@ -112,11 +174,3 @@ def _written(
         .transform(lambda newest_rows: documents(newest_rows, shape))
     )
     return write_documents(rows, search, write_alias(index))
-
-
-def _lost(schema: TableSchema, index: str) -> SinkError:
-    return SinkError(
-        "the index was deleted while a run wrote to it",
-        where=f"table {schema.name}, index {index}",
-        remedy="nothing to do: the next run loads a new one from the log",
-    )

@@ -17,7 +17,7 @@ from typing import Any, Final, Literal, TypeVar
 
 from opensearchpy import NotFoundError, OpenSearch, RequestError
 
-from cdc.errors import SinkError
+from cdc.errors import SinkError, SinkUnreachableError
 from cdc.records.position import Position
 from sinks.search.documents import POSITION_FIELD
 from sinks.search.retries import insist
@@ -47,6 +47,10 @@ def write_alias(index: str) -> str:
     return f"{index}-write"
 
 
+class MisfitError(SinkError):
+    """The columns no longer fit the index."""
+
+
 class TableIndex:
     """The indexes of one table: ``log`` (the topic prefix) and its name say whose they are.
 
@@ -64,7 +68,7 @@ class TableIndex:
         self.alias = alias
         self._client = client
         self._owner = {"log": log, kind: name}
-        self._where = f"{kind} {name}"
+        self.what = f"{kind} {name}"
 
     def make(self, mapping: Mapping[str, Any], generation: int) -> str:
         """Create an empty index of at least this generation, set up for a fast load."""
@@ -110,17 +114,15 @@ class TableIndex:
         return self._ask(ask)
 
     def extend(self, index: str, mapping: Mapping[str, Any]) -> None:
-        """Add the fields of new columns; raises SinkError where a column's type has changed."""
+        """Add the fields of new columns; raises MisfitError where one has another type now."""
         settings = {"index.mapping.total_fields.limit": _fields_max(mapping)}
         self._ask(lambda: self._client.indices.put_settings(index=index, body=settings))
         try:
             self._ask(lambda: self._client.indices.put_mapping(index=index, body=mapping))
+        except SinkUnreachableError:
+            raise
         except SinkError as failure:
-            raise SinkError(
-                f"the table's columns no longer fit its index: {failure.what}",
-                where=self._where,
-                remedy=f"delete the index {index}: the next run loads a new one from the log",
-            ) from None
+            raise MisfitError(failure.what, where=self.what) from None
 
     def publish(self, index: str) -> None:
         """Make a loaded index the one behind the alias, and delete the ones before it."""
@@ -185,6 +187,14 @@ class TableIndex:
                 index=index, params={"ignore_unavailable": "true"}
             ))  # fmt: skip
 
+    def lost(self, index: str) -> SinkError:
+        """An index that isn't there any more, while it is needed."""
+        return SinkError(
+            "the index was deleted while a run wrote to it",
+            where=f"{self.what}, index {index}",
+            remedy="nothing to do: the next run loads a new one",
+        )
+
     def generations(self) -> list[str]:
         """Our indexes of this table, whatever alias they are behind."""
         pattern = re.compile(re.escape(self.alias) + r"-\d+")
@@ -221,7 +231,7 @@ class TableIndex:
         if strangers:
             raise SinkError(
                 f"the name {self.alias} belongs to an index that isn't ours: {strangers[0]}",
-                where=self._where,
+                where=self.what,
                 remedy="set another index.prefix in [search], or remove that index or alias",
             )
 

@@ -79,6 +79,19 @@ PLACE: Final = "the progress index"
 """Where messages say that a run's record is."""
 
 
+class TableLoading(BaseModel):
+    """An index that is loaded beside the one that serves: ``done`` partitions of the topic are in.
+
+    Changes of those are written to both.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    index: str
+    uuid: str
+    done: tuple[int, ...] = ()
+
+
 class TableRecord(BaseModel):
     """What a table's index has been given: everything before ``offsets``, up to ``cut`` (text).
 
@@ -99,6 +112,7 @@ class TableRecord(BaseModel):
     offsets: dict[int, int]
     schema_version: int
     ts_ms: int = 0
+    loading: TableLoading | None = None
 
 
 Stored = TypeVar("Stored", bound=BaseModel)

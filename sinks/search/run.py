@@ -8,6 +8,7 @@ it is complete. A table without a key has nothing to name its documents by, and 
 """
 
 import time
+from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
@@ -44,16 +45,23 @@ from sinks.search.client import check, connect
 from sinks.search.documents import index_names
 from sinks.search.indexes import TableIndex
 from sinks.search.joined.run import Place, run_documents
+from sinks.search.loads import Loads, never_whole, versions_of
 from sinks.search.progress import PLACE, Claim, Ledger
 from sinks.session import Session
 from sinks.summary import RunSummary, TableResult
 
 
-def run_search(settings: Settings, session: Session, report: Report = print) -> RunSummary:
+def run_search(
+    settings: Settings,
+    session: Session,
+    report: Report = print,
+    rebuilt: Collection[str] = (),
+) -> RunSummary:
     """Apply what the log has to the search indexes; tables that fail are in the summary.
 
-    ``session`` is called once there is something for Spark to do. Raises MillraceError where no
-    table could be applied at all (the log or the server can't be reached, another run).
+    ``session`` is called once there is something for Spark to do. Those ``rebuilt``, by the names
+    of tables and of joined documents, get a new index in the place of theirs. Raises MillraceError
+    where no table could be applied at all (the log or the server can't be reached, another run).
     """
     if settings.search is None:
         raise ConfigError(
@@ -73,10 +81,18 @@ def run_search(settings: Settings, session: Session, report: Report = print) -> 
             note = "the log is empty: has `millrace run` been started?"
             return RunSummary("search", 0, "", time.monotonic() - started, note=note)
         run = _Run(settings, settings.search, client, ledger, state, session, report)
+        run.require_known(rebuilt)
         plan, results = run.once(log, claim)
+        results += run.loads.begin(rebuilt)
         if settings.search.documents:
             place = Place(settings, settings.search, client, ledger, session, report)
-            results += run_documents(place, state)
+            results += run_documents(place, state, rebuilt)
+        # What changes meanwhile is written to the index that serves, and to the one that is loaded.
+        while run.loads.next():
+            state = log.state(prefix, slot, report) or state
+            run = _Run(settings, settings.search, client, ledger, state, session, report)
+            later, more = run.once(log, claim)
+            plan, results = later or plan, results + more
     seconds = time.monotonic() - started
     if plan is None:
         return RunSummary("search", 0, "", seconds, results)
@@ -115,6 +131,7 @@ class _Run:
         )
         self._session = session
         self._report = report
+        self.loads = Loads(settings, ledger, self._state, self._index, session, report)
 
     def once(self, log: Log, claim: Claim) -> tuple[Plan | None, list[TableResult]]:
         """Finish the plan that is under way, then plan and apply what is new."""
@@ -132,7 +149,7 @@ class _Run:
         before, forgotten = self._remembered(log, before, claim.record.checked_ms)
         wanted = {name: Wanted(name) for name in self._state.tables}
         tables = proposed(before, self._state, wanted)
-        forgotten |= self._never_whole(tables)
+        forgotten |= never_whole(tables, self._state, self._settings.log.keep)
         # A table that may lack changes stays as it is, and the run says so each time.
         for name in forgotten:
             tables.pop(name)
@@ -153,6 +170,16 @@ class _Run:
         )
         claim.start(plan.model_dump_json())
         return plan, results + self._finish(plan, claim)
+
+    def require_known(self, names: Collection[str]) -> None:
+        """Raise ConfigError for an index that there is none of."""
+        known = self._state.tables.keys() | {one.name for one in self._search.documents}
+        if strange := sorted(set(names) - known):
+            raise ConfigError(
+                f"there is no index {', '.join(strange)}",
+                where="rebuild",
+                remedy=f"there are: {', '.join(sorted(known))}",
+            )
 
     def _finish(self, plan: Plan, claim: Claim) -> list[TableResult]:
         results = self._apply(plan)
@@ -203,19 +230,6 @@ class _Run:
             kept[name] = table
         return kept, forgotten
 
-    def _never_whole(self, tables: dict[str, TablePlan]) -> dict[str, LogForgottenError]:
-        """Tables to be loaded from a log that keeps no table whole, and has forgotten its start."""
-        found = {}
-        for name, table in tables.items():
-            if table.base or self._state.tables[name].cleanup == "compact":
-                continue
-            first = {table.topic: dict.fromkeys(table.start, 0)}
-            try:
-                require_retained(first, self._state.starts, name, self._settings.log.keep)
-            except LogForgottenError as error:
-                found[name] = error
-        return found
-
     def _looked_at(self, tables: dict[str, TablePlan]) -> dict[str, TablePlan]:
         from sinks.census import census
 
@@ -258,8 +272,7 @@ class _Run:
         if name not in self._state.tables:
             error = SinkError("the log doesn't have the table any more", where=f"table {name}")
             return TableResult(name, table.events, error=error)
-        known = self._state.schemas[name]
-        versions = [schema for schema in known if schema.version <= table.schema_version]
+        versions = versions_of(self._state, name, table.schema_version)
         try:
             counts = apply_table(
                 self._session(),

@@ -10,13 +10,14 @@ then. Between two parts both are brought to the newest cut; with the last one th
 """
 
 import time
+from collections.abc import Collection
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from opensearchpy import OpenSearch
 
-from cdc.errors import BusyError, ConfigError, MillraceError, SinkError, SinkUnreachableError
+from cdc.errors import BusyError, ConfigError, MillraceError, SinkUnreachableError
 from cdc.settings import SearchSettings, Settings
 from cdc.settings.search import Document
 from sinks.batch import LogState, Report
@@ -49,14 +50,20 @@ class Place:
     report: Report
 
 
-def run_documents(place: Place, state: LogState) -> list[TableResult]:
-    """Bring each index to the newest cut; those that nothing has changed for aren't told of."""
+def run_documents(
+    place: Place, state: LogState, rebuilt: Collection[str] = ()
+) -> list[TableResult]:
+    """Bring each index to the newest cut; those that nothing has changed for aren't told of.
+
+    Those to be ``rebuilt`` are loaded anew, or go on being so.
+    """
     lakehouse = Lakehouse(place.settings, state, place.session)
     results: list[TableResult] = []
     for document in place.search.documents:
         started = time.monotonic()
         try:
-            counts = _Documents(place, lakehouse, document).bring()
+            is_rebuilt = document.name in rebuilt
+            counts = _Documents(place, lakehouse, document).bring(is_rebuilt=is_rebuilt)
         except (BusyError, SinkUnreachableError):
             raise
         except MillraceError as error:
@@ -86,12 +93,12 @@ class _Documents:
         found, self._version = place.ledger.read(self._id, DocumentRecord)
         self._record = found or DocumentRecord()
 
-    def bring(self) -> Counts | None:
+    def bring(self, *, is_rebuilt: bool) -> Counts | None:
         """Do all that is to be done; None: nothing was."""
         newest = self._newest()
         before = self._record
         counts = Counts()
-        if self._must_begin(newest):
+        if self._must_begin(newest) or (is_rebuilt and self._record.loading is None):
             self._begin(newest)
         counts += self._advance(newest)
         while (loading := self._record.loading) is not None:
@@ -198,7 +205,7 @@ class _Documents:
         index = self._index.make(mapping, self._record.generation + 1)
         uuid = self._index.uuid(index)
         if uuid is None:
-            raise self._lost(index)
+            raise self._index.lost(index)
         target = Target(
             index=index,
             uuid=uuid,
@@ -289,7 +296,7 @@ class _Documents:
             self._write(loading=loading)
         if loading.done == loading.parts:
             if self._index.uuid(target.index) != target.uuid:
-                raise self._lost(target.index)
+                raise self._index.lost(target.index)
             self._index.publish(target.index)
             self._write(serves=target, loading=None, frozen=False)
         return counts
@@ -320,13 +327,6 @@ class _Documents:
 
     def _say(self, text: str) -> None:
         self._place.report(f"{self._document.name}: {text}")
-
-    def _lost(self, index: str) -> SinkError:
-        return SinkError(
-            "the index was deleted while a run wrote to it",
-            where=f"document {self._document.name}, index {index}",
-            remedy="nothing to do: the next run loads a new one",
-        )
 
 
 def _extends(mapping: dict[str, Any], before: dict[str, Any]) -> bool:

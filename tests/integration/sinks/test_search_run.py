@@ -1,7 +1,5 @@
 """A log written by hand → search indexes, run after run: promises, and what breaks them."""
 
-from typing import TYPE_CHECKING, Any
-
 import pytest
 
 from cdc.errors import (
@@ -13,83 +11,12 @@ from cdc.errors import (
 )
 from cdc.records.schema import TableName
 from cdc.records.state import Phase
-from cdc.settings import Settings
-from deploy.local.kafka import Kafka
-from deploy.local.opensearch import OpenSearch
 from deploy.local.ports import reserve_port
-from sinks.search.client import connect
-from sinks.search.progress import Ledger
 from sinks.search.run import run_search
-from sinks.summary import RunSummary
-from tests.fixtures.spark import SPARK, HandLog, at, column, table_schema
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+from tests.fixtures.indexes import ALIAS, Indexes, loaded
+from tests.fixtures.spark import at, column, table_schema
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.opensearch]
-
-ALIAS = "public.t"
-
-
-class Indexes:
-    """The indexes of a log, and the runs that fill them."""
-
-    def __init__(self, spark: "SparkSession", kafka: Kafka, prefix: str, url: str) -> None:
-        self.spark = spark
-        self.kafka = kafka
-        self.prefix = prefix
-        self.said: list[str] = []
-        self.settings = self._settings(url)
-        assert self.settings.search is not None
-        self.client = connect(self.settings.search)
-        self.ledger = Ledger(self.client, f"{prefix}-", prefix)
-
-    def _settings(self, url: str) -> Settings:
-        return Settings.model_validate(
-            {
-                "source": {},
-                "capture": {"topic.prefix": self.prefix},
-                "kafka": self.kafka.client_options(),
-                "search": {"url": url, "index.prefix": f"{self.prefix}-"},
-                "spark": SPARK,
-            }
-        )
-
-    def log(self, *columns: Any, table: str = "t") -> HandLog:
-        return HandLog(self.kafka, self.prefix, table_schema(self.prefix, table, *columns))
-
-    def merge(self, url: str = "") -> RunSummary:
-        settings = self._settings(url) if url else self.settings
-        return run_search(settings, lambda _records=0: self.spark, self.said.append)
-
-    def documents(self) -> dict[str, dict[str, Any]]:
-        answer = self.client.search(index=f"{self.prefix}-{ALIAS}", body={"size": 1_000})
-        hits = {hit["_id"]: dict(hit["_source"]) for hit in answer["hits"]["hits"]}
-        for source in hits.values():
-            source.pop("_millrace_position")
-        return hits
-
-    def index(self) -> str:
-        (name,) = self.client.indices.get_alias(name=f"{self.prefix}-{ALIAS}")
-        return str(name)
-
-
-@pytest.fixture
-def indexes(
-    spark: "SparkSession", kafka: Kafka, topic_prefix: str, opensearch: OpenSearch
-) -> Indexes:
-    return Indexes(spark, kafka, topic_prefix, opensearch.url)
-
-
-def loaded(indexes: Indexes, rows: int = 5) -> HandLog:
-    """A table whose snapshot is applied."""
-    log = indexes.log(column("id", "int4", 1), column("a", "text"), column("n", "int8"))
-    for number in range(rows):
-        log.row("r", at(100, 0), {"id": number, "a": f"a{number}", "n": number})
-    log.table(100)
-    log.reached(at(100, 0))
-    assert indexes.merge().tables[0].inserted == rows
-    return log
 
 
 def test_changes_reach_the_index_once_and_in_order(indexes: Indexes) -> None:
