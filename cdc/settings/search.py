@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any, Final, Self
+from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import AfterValidator, Field, SecretStr, model_validator
 
@@ -101,11 +101,17 @@ class SearchSettings(Section):
     password: SecretStr | None = None
     ca_certs: Path | None = None
     bulk_bytes: int = Field(1 << 20, alias="bulk.bytes", ge=1 << 16)
+    refused_documents: Literal["dead_letter", "fail"] = Field(
+        "dead_letter", alias="refused.documents"
+    )
+    api_key: SecretStr | None = Field(None, alias="api.key")
     tables: tuple[TableText, ...] | None = None
     documents: tuple[Document, ...] = ()
 
     @model_validator(mode="after")
     def _complete(self) -> Self:
+        if self.api_key is not None and self.username is not None:
+            raise ValueError("either api.key or username and password, not both")
         names = [one.name for one in self.documents]
         if twice := sorted({name for name in names if names.count(name) > 1}):
             raise ValueError(f"documents: {', '.join(twice)}: give each index another name")

@@ -23,7 +23,7 @@ from sinks.plan import Plan, TablePlan
 from sinks.search.bulk import Counts
 from sinks.search.documents import mapping
 from sinks.search.executors import write_documents
-from sinks.search.indexes import MisfitError, TableIndex, write_alias
+from sinks.search.indexes import MisfitError, TableIndex
 from sinks.search.progress import Ledger, TableLoading, TableRecord
 from sinks.search.rows import documents
 from sinks.shape import Shape, plain
@@ -173,4 +173,4 @@ def _written(
         .transform(lambda changes: latest(changes, shape))
         .transform(lambda newest_rows: documents(newest_rows, shape))
     )
-    return write_documents(rows, search, write_alias(index))
+    return write_documents(rows, search, index)

@@ -3,12 +3,12 @@
 The version is the commit LSN of the change, of type ``external_gte``: the server refuses whatever
 is older than what it has, deletions included, and takes the same again. So its 409 is a success.
 What is refused because the server is busy is sent again, alone; what is refused for its content
-stops the run, since a document left out in silence would be a lie.
+becomes a dead letter, or stops the run: a document left out in silence would be a lie.
 """
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import astuple, dataclass
 from http import HTTPStatus
 from typing import Any, Final, NamedTuple
@@ -17,6 +17,7 @@ from opensearchpy import OpenSearch, OpenSearchException
 
 from cdc.errors import SinkError, SinkUnreachableError
 from sinks.search.client import blocked, explain, is_blocked, is_busy
+from sinks.search.letters import MADE_MAX, Letters, Refused
 from sinks.search.retries import PATIENT, Backoff, Patience, is_too_large, passes
 
 ACTIONS_MAX: Final = 10_000
@@ -51,6 +52,7 @@ class Counts:
     deleted: int = 0
     stale: int = 0
     incomplete: int = 0
+    refused: int = 0
 
     @property
     def indexed(self) -> int:
@@ -70,15 +72,55 @@ def write(
     *,
     bulk_bytes: int,
     patience: Patience = PATIENT,
+    judge: "Judge | None" = None,
 ) -> Counts:
-    """Send the actions in requests of about bulk_bytes; raises SinkError at the first refusal.
+    """Send the actions in requests of about bulk_bytes.
 
-    An index is written by an alias, never by its own name.
+    An index is written by an alias, never by its own name. What is refused goes to the ``judge``;
+    raises SinkError where there is none.
     """
     counts = Counts()
+    bulk = _Bulk(client, alias, patience, judge or Judge(None))
     for lines in _batches(actions, bulk_bytes):
-        counts += _send(client, alias, lines, patience)
+        counts += bulk.send(lines)
     return counts
+
+
+class Judge:
+    """What becomes of documents that are refused: letters, or an error where there are none.
+
+    ``known`` are the ids of documents that there are letters about: once they are written after
+    all, their letters go.
+    """
+
+    def __init__(self, letters: Letters | None, known: Collection[str] = ()) -> None:
+        self._letters = letters
+        self._known = frozenset(known)
+        self._made = 0
+
+    def judge(self, refused: Sequence[tuple[bytes, dict[str, Any]]], where: str) -> int:
+        """Make letters of lines and what the server answered; returns how many."""
+        if not refused:
+            return 0
+        self._made += len(refused)
+        if self._letters is None or self._made > MADE_MAX:
+            raise _refusal([result for _, result in refused], where)
+        self._letters.write(
+            Refused(
+                result["_id"],
+                int(json.loads(head)["index"]["version"]),
+                source.decode().rstrip("\n"),
+                _error(result)[1] or str(result["status"]),
+            )
+            for line, result in refused
+            for head, _, source in [line.partition(b"\n")]
+        )
+        return len(refused)
+
+    def settle(self, written: Iterable[str]) -> None:
+        """Take notice of documents that are written."""
+        if self._letters is not None and self._known:
+            self._letters.remove(self._known & set(written))
 
 
 def _batches(actions: Iterable[Action], bulk_bytes: int) -> Iterator[list[bytes]]:
@@ -105,61 +147,82 @@ def _line(action: Action) -> bytes:
     return text.encode()
 
 
-def _send(client: OpenSearch, alias: str, lines: Sequence[bytes], patience: Patience) -> Counts:
-    """One request, and again with what the server was too busy for."""
-    counts = Counts()
-    backoff = Backoff(patience)
-    where = f"index {alias}"
-    while True:
-        try:
-            answer = client.bulk(
-                index=alias,
-                body=b"".join(lines),
-                # A server left to itself would make an index that was deleted meanwhile anew.
-                params={"filter_path": _ANSWER_PARTS, "require_alias": "true"},
-            )
-        except OpenSearchException as failure:
-            if is_too_large(failure) and len(lines) > 1:
-                half = len(lines) // 2
-                first = _send(client, alias, lines[:half], patience)
-                return counts + first + _send(client, alias, lines[half:], patience)
-            if not passes(failure) or not backoff.wait():
-                raise explain(failure, where) from None
-            continue
-        done, lines = _settle(lines, answer["items"], where)
-        counts += done
-        if not lines:
-            return counts
-        if not backoff.wait():
-            raise SinkUnreachableError(
-                f"the search server stayed too busy to take {len(lines)} documents",
-                where=where,
-                remedy="look at its load and its disk; the next run goes on here",
-            )
+class _Bulk:
+    """Requests to one index."""
 
+    def __init__(self, client: OpenSearch, alias: str, patience: Patience, judge: Judge) -> None:
+        self._client = client
+        self._alias = alias
+        self._patience = patience
+        self._judge = judge
+        self._where = f"index {alias}"
 
-def _settle(
-    lines: Sequence[bytes], items: Sequence[dict[str, Any]], where: str
-) -> tuple[Counts, list[bytes]]:
-    """What the server did, and the lines that it was too busy for."""
-    results = Counter[str]()
-    busy: list[bytes] = []
-    refused: list[dict[str, Any]] = []
-    for line, item in zip(lines, items, strict=True):
-        (result,) = item.values()
-        status = result["status"]
-        if status == HTTPStatus.CONFLICT:
-            results["stale"] += 1
-        elif "error" not in result:  # to delete what isn't there is a 404 without an error
-            results[result["result"]] += 1
-        elif is_busy(status) and not is_blocked(*_error(result)):
-            busy.append(line)
-        else:
-            refused.append(result)
-    if refused:
-        raise _refusal(refused, where)
-    done = Counts(results["created"], results["updated"], results["deleted"], results["stale"])
-    return done, busy
+    def send(self, lines: Sequence[bytes]) -> Counts:
+        """One request, and again with what the server was too busy for."""
+        counts = Counts()
+        backoff = Backoff(self._patience)
+        while True:
+            try:
+                answer = self._client.bulk(
+                    index=self._alias,
+                    body=b"".join(lines),
+                    # A server left to itself would make an index that was deleted meanwhile anew.
+                    params={"filter_path": _ANSWER_PARTS, "require_alias": "true"},
+                )
+            except OpenSearchException as failure:
+                if is_too_large(failure) and len(lines) > 1:
+                    half = len(lines) // 2
+                    return counts + self.send(lines[:half]) + self.send(lines[half:])
+                if not passes(failure) or not backoff.wait():
+                    raise explain(failure, self._where) from None
+                continue
+            done, lines = self._settle(lines, answer["items"])
+            counts += done
+            if not lines:
+                return counts
+            if not backoff.wait():
+                raise SinkUnreachableError(
+                    f"the search server stayed too busy to take {len(lines)} documents",
+                    where=self._where,
+                    remedy="look at its load and its disk; the next run goes on here",
+                )
+
+    def _settle(
+        self, lines: Sequence[bytes], items: Sequence[dict[str, Any]]
+    ) -> tuple[Counts, list[bytes]]:
+        """What the server did, and the lines that it was too busy for."""
+        results = Counter[str]()
+        busy: list[bytes] = []
+        refused: list[tuple[bytes, dict[str, Any]]] = []
+        written: list[str] = []
+        for line, item in zip(lines, items, strict=True):
+            (result,) = item.values()
+            status = result["status"]
+            if status == HTTPStatus.CONFLICT:
+                results["stale"] += 1
+                written.append(result["_id"])
+            elif "error" not in result:  # to delete what isn't there is a 404 without an error
+                results[result["result"]] += 1
+                written.append(result["_id"])
+            elif is_busy(status) and not is_blocked(*_error(result)):
+                busy.append(line)
+            else:
+                refused.append((line, result))
+        others = [result for _, result in refused if result["status"] != HTTPStatus.BAD_REQUEST]
+        if others:
+            raise _refusal(others, self._where)
+        letters = self._judge.judge(refused, self._where)
+        self._judge.settle(written)
+        return (
+            Counts(
+                inserted=results["created"],
+                updated=results["updated"],
+                deleted=results["deleted"],
+                stale=results["stale"],
+                refused=letters,
+            ),
+            busy,
+        )
 
 
 def _error(result: dict[str, Any]) -> tuple[str, str]:

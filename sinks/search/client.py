@@ -39,6 +39,8 @@ def connect(settings: SearchSettings) -> OpenSearch:
     if settings.username is not None:
         password = settings.password.get_secret_value() if settings.password else ""
         options["http_auth"] = (settings.username, password)
+    if settings.api_key is not None:
+        options["headers"] = {"Authorization": f"ApiKey {settings.api_key.get_secret_value()}"}
     if settings.ca_certs is not None:
         options["ca_certs"] = str(settings.ca_certs)
     return OpenSearch(
@@ -101,8 +103,9 @@ def _explain_status(failure: TransportError, where: str) -> SinkError:
         return SinkError(
             f"the search server refuses the user ({status})",
             where=where,
-            remedy="check username and password in [search]; the user needs to create indexes and"
-            " aliases under index.prefix, and to read, write and delete documents in them",
+            remedy="check username and password, or api.key, in [search]; the user needs to create"
+            " indexes and aliases under index.prefix, and to read, write and delete documents in"
+            " them",
         )
     if is_busy(status):
         return SinkUnreachableError(

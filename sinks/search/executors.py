@@ -9,14 +9,17 @@ from dataclasses import dataclass, field
 from functools import reduce
 from operator import add
 
+from opensearchpy import OpenSearch
 from pyspark.sql import DataFrame, Row
 
 from cdc.errors import SinkError
 from cdc.settings import SearchSettings
 from sinks.search.absent import Completion
-from sinks.search.bulk import Action, Counts, write
+from sinks.search.bulk import Action, Counts, Judge, write
 from sinks.search.client import connect
 from sinks.search.documents import document_id
+from sinks.search.indexes import alias_of, write_alias
+from sinks.search.letters import Letters
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,16 +27,23 @@ class Writer:
     """What an executor needs to know; its settings hold the password, and are never printed."""
 
     settings: SearchSettings = field(repr=False)
-    alias: str
+    index: str
+    known: frozenset[str]
+    only: frozenset[str] | None
 
     def __call__(self, rows: Iterable[Row]) -> Iterator[Counts | SinkError]:
         """Write one partition's rows."""
         client = connect(self.settings)
-        size = self.settings.bulk_bytes
-        completion = Completion(client, self.alias, size)
+        size, alias = self.settings.bulk_bytes, write_alias(self.index)
+        completion = Completion(client, alias, size)
+        letters = _letters(client, self.settings, self.index)
+        actions: Iterable[Action] = map(_action, rows)
+        if (only := self.only) is not None:
+            actions = (action for action in actions if action.id in only)
         try:
-            filled = completion.fill(map(_action, rows))
-            counts = write(client, self.alias, filled, bulk_bytes=size)
+            filled = completion.fill(actions)
+            judge = Judge(letters, self.known)
+            counts = write(client, alias, filled, bulk_bytes=size, judge=judge)
         except SinkError as failure:
             yield failure
             return
@@ -42,13 +52,31 @@ class Writer:
         yield counts + Counts(incomplete=completion.incomplete)
 
 
-def write_documents(documents: DataFrame, settings: SearchSettings, alias: str) -> Counts:
-    """Write documents; raises the first SinkError of any executor."""
-    results = documents.rdd.mapPartitions(Writer(settings, alias)).collect()
+def write_documents(
+    documents: DataFrame,
+    settings: SearchSettings,
+    index: str,
+    only: frozenset[str] | None = None,
+) -> Counts:
+    """Write documents (``only`` those with such an id); raises the first SinkError of any executor.
+
+    What the server refuses becomes a dead letter, if the user wants that.
+    """
+    client = connect(settings)
+    letters = _letters(client, settings, index)
+    known = letters.documents() if letters is not None else frozenset[str]()
+    results = documents.rdd.mapPartitions(Writer(settings, index, known, only)).collect()
     for result in results:
         if isinstance(result, SinkError):
             raise result
     return reduce(add, results, Counts())
+
+
+def _letters(client: OpenSearch, settings: SearchSettings, index: str) -> Letters | None:
+    """The letters about an index's documents: by its alias, whichever generation it is."""
+    if settings.refused_documents == "fail":
+        return None
+    return Letters(client, settings.index_prefix, alias_of(index))
 
 
 def _action(row: Row) -> Action:

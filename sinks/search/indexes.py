@@ -47,6 +47,11 @@ def write_alias(index: str) -> str:
     return f"{index}-write"
 
 
+def alias_of(index: str) -> str:
+    """The alias that an index of ours is, or will be, behind."""
+    return index.rpartition("-")[0]
+
+
 class MisfitError(SinkError):
     """The columns no longer fit the index."""
 

@@ -45,6 +45,7 @@ from sinks.search.client import check, connect
 from sinks.search.documents import index_names
 from sinks.search.indexes import TableIndex
 from sinks.search.joined.run import Place, run_documents
+from sinks.search.letters import Letters
 from sinks.search.loads import Loads, never_whole, versions_of
 from sinks.search.progress import PLACE, Claim, Ledger
 from sinks.session import Session
@@ -74,6 +75,8 @@ def run_search(
     check(client, settings.search)
     ledger = Ledger(client, settings.search.index_prefix, settings.capture.topic_prefix)
     ledger.create()
+    letters = Letters(client, settings.search.index_prefix, None)
+    letters.create()
     with ledger.claim() as claim, closing(Log(settings.kafka)) as log:
         prefix, slot = settings.capture.topic_prefix, settings.capture.slot_name
         state = log.state(prefix, slot, report)
@@ -93,6 +96,8 @@ def run_search(
             run = _Run(settings, settings.search, client, ledger, state, session, report)
             later, more = run.once(log, claim)
             plan, results = later or plan, results + more
+    for alias, count in letters.counts().items() if results else ():
+        report(f"{alias}: {count:,} documents are refused: see index {letters.index}")
     seconds = time.monotonic() - started
     if plan is None:
         return RunSummary("search", 0, "", seconds, results)

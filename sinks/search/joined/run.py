@@ -23,7 +23,7 @@ from cdc.settings.search import Document
 from sinks.batch import LogState, Report
 from sinks.search.bulk import Counts
 from sinks.search.documents import document_index
-from sinks.search.indexes import TableIndex, write_alias
+from sinks.search.indexes import TableIndex
 from sinks.search.joined.record import DocumentRecord, Instant, Loading, Target
 from sinks.search.joined.source import Lakehouse
 from sinks.search.joined.tree import Node, tree
@@ -305,7 +305,7 @@ class _Documents:
         from sinks.search.executors import write_documents
 
         with self._explained():
-            return write_documents(documents, self._place.search, write_alias(target.index))
+            return write_documents(documents, self._place.search, target.index)
 
     def _mapping(self, root: Node, at: Instant) -> dict[str, Any]:
         from sinks.search.joined.assemble import types

@@ -13,8 +13,9 @@ import pytest
 from cdc.errors import SinkError, SinkUnreachableError
 from deploy.local.opensearch import OpenSearch
 from sinks.search.absent import Completion
-from sinks.search.bulk import Action, Counts, write
+from sinks.search.bulk import Action, Counts, Judge, write
 from sinks.search.client import connect
+from sinks.search.letters import MADE_MAX, Letters
 from sinks.search.retries import Patience
 from tests.fixtures.proxy import Proxy
 from tests.integration.sinks.search_tables import Target, delete, position, settings, upsert
@@ -165,6 +166,34 @@ def test_refused_document_stops_the_run_and_says_why(target: Target) -> None:
     assert "1 document" in message
     assert "bad: " in message
     assert target.write_alias in message
+
+
+def test_refused_document_becomes_a_letter_until_it_is_written_after_all(target: Target) -> None:
+    letters = Letters(target.client, target.settings.index_prefix, target.alias)
+    letters.create()
+    bad = upsert("bad", 10)._replace(source='{"n":{"not":"a number"}}')
+
+    def judged(*actions: Action) -> Counts:
+        judge = Judge(letters, letters.documents())
+        alias, size = target.write_alias, BULK_BYTES
+        return write(target.client, alias, actions, bulk_bytes=size, judge=judge)
+
+    for _ in range(2):  # a repeat makes no second one
+        assert judged(upsert("good", 10), bad).refused == 1
+        assert list(target.documents()) == ["good"]
+        (letter,) = letters.all()
+        assert (letter["document"], letter["version"], letter["source"]) == ("bad", 10, bad.source)
+        assert "failed to parse field [n]" in letter["reason"]
+        assert letters.counts() == {target.alias: 1}
+    judged(upsert("bad", 20, '"n":2'))
+    assert letters.all() == []
+    assert target.documents()["bad"]["n"] == 2
+    judged(bad._replace(version=30))
+    assert judged(delete("bad", 40)).deleted == 1
+    assert letters.all() == []
+    many = (bad._replace(id=f"bad {number}", version=50) for number in range(MADE_MAX + 1))
+    with pytest.raises(SinkError, match="refused"):
+        judged(*many)
 
 
 def test_index_that_is_gone_is_not_invented(target: Target) -> None:
