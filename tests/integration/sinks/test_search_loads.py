@@ -70,3 +70,27 @@ def test_a_rebuild_goes_on_where_it_was_while_changes_reach_both_indexes(
     assert indexes.index() != old
     assert indexes.documents() == expected
     assert len(indexes.client.indices.get(index=f"{indexes.prefix}-{ALIAS}-*")) == 1
+
+
+def test_a_new_history_takes_the_place_of_what_is_being_loaded(
+    indexes: Indexes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = loaded(indexes)
+    load = Loads._load
+
+    def dying(self: Loads, name: str, record: Any, loading: Any, partition: int) -> None:
+        if loading.done:
+            raise ZeroDivisionError
+        load(self, name, record, loading, partition)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Loads, "_load", dying)
+        with pytest.raises(ZeroDivisionError):
+            indexes.merge(rebuilt=("public.t",))
+    log.truncate(at(50, 0, epoch=2).just_before())
+    log.row("r", at(50, 0, epoch=2), {"id": 1, "a": "other history", "n": 1})
+    log.table(50, epoch=2)
+    log.reached(at(50, 0, epoch=2))
+    assert indexes.merge().exit_code == ExitCode.OK
+    assert indexes.documents() == {"1": {"id": 1, "a": "other history", "n": 1}}
+    assert indexes.merge().exit_code == ExitCode.NOTHING_TO_DO
