@@ -14,7 +14,7 @@ RUN := .venv/bin/python
 PIP := $(RUN) -m pip --quiet --disable-pip-version-check --no-input
 SETS := kafka spark opensearch
 
-.PHONY: help setup prerequisites environment jars registry demo stop test golden fuzz chaos heap lint bench bench-peers lock clean
+.PHONY: help setup prerequisites environment jars registry opensearch3 demo stop test golden fuzz chaos heap lint bench bench-peers lock clean
 
 ## help                 list these commands
 help:
@@ -29,7 +29,7 @@ prerequisites:
 
 environment: .venv/.project
 
-jars: $(SETS:%=$(JARS)/%/.complete) $(JARS)/spark/millrace-sinks.jar
+jars: $(SETS:%=$(JARS)/%/.complete) $(JARS)/spark/millrace-sinks.jar $(JARS)/opensearch/OsNode.class
 
 .venv/.requirements: requirements.txt
 	@echo "setup: Python packages into .venv (a minute or two, the first time)"
@@ -57,6 +57,16 @@ $(JARS)/spark/millrace-sinks.jar: sinks/jvm/build.sh $(wildcard sinks/jvm/millra
 	@echo "setup: Spark expressions of our own"
 	@$< $(RUN) $@
 
+# Java 17 can compile it for both releases, but can't read the classes of the newer one.
+$(JARS)/%/OsNode.class: deploy/local/jars/opensearch/OsNode.java $(JARS)/%/.complete \
+		$(JARS)/opensearch/.complete
+	@"$${JAVA_HOME:+$$JAVA_HOME/bin/}javac" --release 17 -d $(@D) -cp '$(JARS)/opensearch/*' $<
+
+## opensearch3          fetch OpenSearch 3 (70 MB), which the tests run against beside 2.19
+opensearch3: $(JARS)/opensearch3/OsNode.class
+
+$(JARS)/opensearch3/.complete: | $(JARS)/opensearch/.complete
+
 ## registry             fetch the schema registry (140 MB) that the tests of Avro need
 registry: $(JARS)/registry/.complete
 
@@ -76,9 +86,9 @@ demo: setup
 stop:
 	@$(RUN) -m deploy.local.stack stop
 
-## test [TESTS=path]    lint, then the tests
-test: setup registry lint
-	$(RUN) -m pytest $(or $(TESTS),-n 3 --dist loadgroup)
+## test [TESTS=path]    lint, then the tests; OPENSEARCH="2 3": all of search on both releases
+test: setup registry opensearch3 lint
+	OPENSEARCH="$(OPENSEARCH)" $(RUN) -m pytest $(or $(TESTS),-n 3 --dist loadgroup)
 
 ## golden [CASES=dir]   recorded cases of a real Debezium against the daemon; NAMES="a b": only these
 golden: setup

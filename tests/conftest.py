@@ -34,13 +34,13 @@ def here(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.hookimpl(tryfirst=True)  # xdist looks at the groups in a hook of its own
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Let one worker have all tests that share a search server, and one the others of Spark.
+    """Let one worker have all tests that share a search server, and others those of Spark.
 
     But those that name a group of their own.
     """
     for item in items:
         if isinstance(item, pytest.Function) and "opensearch" in item.fixturenames:
-            item.add_marker(pytest.mark.xdist_group("search"))
+            item.add_marker(pytest.mark.xdist_group(f"search{item.callspec.params['opensearch']}"))
         elif item.get_closest_marker("spark") and not item.get_closest_marker("xdist_group"):
             group = "debezium" if "debezium" in item.nodeid else "lakehouse"
             item.add_marker(pytest.mark.xdist_group(group))

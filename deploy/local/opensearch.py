@@ -1,15 +1,19 @@
-"""A folder -> a running OpenSearch 2.19 node on a loopback port, without TLS and users."""
+"""A folder -> a running OpenSearch node on a loopback port, without TLS and users.
+
+Of release 2.19, or of 3, which the tests run against, too.
+"""
 
 import http.client
 import signal
 from pathlib import Path
-from typing import Final, Self
+from typing import Final, Literal, Self
 
-from deploy.local.jars import classpath, java
+from deploy.local.jars import classpath, java, java_21
 from deploy.local.ports import reserve_port
 from deploy.local.processes import Command, Process
 
-_NODE_SOURCE: Final = Path(__file__).parent / "jars" / "opensearch" / "OsNode.java"
+Release = Literal["2", "3"]
+RELEASES: Final[tuple[Release, ...]] = ("2", "3")
 
 
 class OpenSearch:
@@ -18,11 +22,12 @@ class OpenSearch:
     name = "OpenSearch"
     stop_signal = signal.SIGTERM
 
-    def __init__(self, base_dir: Path, *, keep: bool = False) -> None:
+    def __init__(self, base_dir: Path, *, release: Release = "2", keep: bool = False) -> None:
         self.port = reserve_port()
+        self.release: Release = release
         self.process: Process | None = None
         self._transport_port = reserve_port()
-        self._folder = base_dir / "opensearch"
+        self._folder = base_dir / ("opensearch3" if release == "3" else "opensearch")
         self._keep = keep
 
     @property
@@ -33,11 +38,13 @@ class OpenSearch:
     def start(self) -> Self:
         """Start the node and wait until its cluster is usable."""
         self._folder.mkdir(parents=True, exist_ok=True)
+        is_3 = self.release == "3"
         words = (
-            *(java(), "-Xms256m", "-Xmx512m", "-XX:+UseSerialGC"),
+            *(java_21() if is_3 else java(), "-Xms256m", "-Xmx512m", "-XX:+UseSerialGC"),
+            "-Djava.locale.providers=SPI,CLDR",  # the small runtime's own lack Thai
             "-XX:TieredStopAtLevel=1",  # half the start-up time; indexing by us isn't bound by it
-            *("-cp", classpath("opensearch"), str(_NODE_SOURCE), str(self._folder / "node")),
-            *(str(self.port), str(self._transport_port)),
+            *("-cp", classpath("opensearch3" if is_3 else "opensearch"), "OsNode"),
+            *(str(self._folder / "node"), str(self.port), str(self._transport_port)),
         )
         command = Command(self.name, words, self._folder / "opensearch.log")
         self.process = command.start(keep=self._keep)

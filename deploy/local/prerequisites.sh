@@ -11,7 +11,7 @@ lacks() { # what, Debian package, Homebrew formula
     "$1" "$2" "$3" >&2
 }
 
-# A source file is run as it is, by the compiler inside the JDK: `java` alone isn't enough.
+# Sources of ours are compiled: `java` alone isn't enough.
 java_version() {
   local javac=javac answer
   if [[ -n ${JAVA_HOME:-} ]]; then javac=$JAVA_HOME/bin/javac; fi

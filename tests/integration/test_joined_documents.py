@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 pytestmark = [
     pytest.mark.postgres,
     pytest.mark.kafka,
-    pytest.mark.opensearch,
+    pytest.mark.opensearch("3"),
     pytest.mark.usefixtures("opensearch"),
     pytest.mark.spark,
     pytest.mark.timeout(600),

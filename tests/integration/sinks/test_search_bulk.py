@@ -20,7 +20,7 @@ from sinks.search.retries import Patience
 from tests.fixtures.proxy import Proxy
 from tests.integration.sinks.search_tables import Target, delete, position, settings, upsert
 
-pytestmark = pytest.mark.opensearch
+pytestmark = pytest.mark.opensearch("2", "3")
 
 BULK_BYTES = 1 << 16
 QUICK = Patience(total_s=1.0, first_pause_s=0.01, pause_s_max=0.05)
@@ -159,7 +159,7 @@ def test_many_absent_values_are_fetched_in_pieces(target: Target) -> None:
 
 
 def test_refused_document_stops_the_run_and_says_why(target: Target) -> None:
-    bad = upsert("bad", 10)._replace(source='{"n":{"not":"a number"}}')
+    bad = upsert("bad", 10)._replace(source='{"big":{"not":"text"}}')
     with pytest.raises(SinkError) as raised:
         apply(target, upsert("good", 10), bad)
     message = str(raised.value)
@@ -171,7 +171,7 @@ def test_refused_document_stops_the_run_and_says_why(target: Target) -> None:
 def test_refused_document_becomes_a_letter_until_it_is_written_after_all(target: Target) -> None:
     letters = Letters(target.client, target.settings.index_prefix, target.alias)
     letters.create()
-    bad = upsert("bad", 10)._replace(source='{"n":{"not":"a number"}}')
+    bad = upsert("bad", 10)._replace(source='{"big":{"not":"text"}}')
 
     def judged(*actions: Action) -> Counts:
         judge = Judge(letters, letters.documents())

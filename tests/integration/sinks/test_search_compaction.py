@@ -9,17 +9,14 @@ from deploy.local.opensearch import OpenSearch
 from sinks.search.bulk import write
 from tests.integration.sinks.search_tables import TABLE, Target, upsert
 
-pytestmark = pytest.mark.opensearch
+pytestmark = pytest.mark.opensearch("2", "3")
 
 
 @pytest.fixture
 def target(opensearch: OpenSearch, index_prefix: str) -> Target:
     target = Target(opensearch.url, index_prefix)
     # Leftovers stay until we merge: the server's own merges would make this a race.
-    # What was deleted is kept for replicas until this many seconds later, 30 by default.
-    policy = {
-        "index.merge.policy.deletes_pct_allowed": 50,
-    }
+    policy = {"index.merge.policy.deletes_pct_allowed": 50}
     target.client.indices.put_settings(index=target.index, body=policy)
     return target
 
@@ -30,6 +27,7 @@ def fill(target: Target, version: int, keys: range) -> None:
     target.table_index.refresh(target.index)
 
 
+@pytest.mark.opensearch("3")  # half a minute of waiting: once is enough
 def test_index_with_many_deleted_documents_is_merged(target: Target) -> None:
     fill(target, 1, range(2_000))
     fill(target, 2, range(900))

@@ -17,7 +17,7 @@ from sinks.search.client import connect
 from sinks.search.progress import Ledger, Owner, RunRecord, TableRecord
 from tests.integration.sinks.search_tables import TABLE, settings
 
-pytestmark = pytest.mark.opensearch
+pytestmark = pytest.mark.opensearch("2", "3")
 
 
 @pytest.fixture
