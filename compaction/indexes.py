@@ -7,7 +7,7 @@ the share of deleted documents is worth it, and only to expunge those: one large
 ``max_num_segments=1`` makes it, would never be merged again while its table goes on changing.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -15,7 +15,7 @@ from cdc.errors import SinkError
 from cdc.records.schema import TableName
 from cdc.settings import SearchSettings
 from sinks.search.client import check, connect
-from sinks.search.documents import index_names
+from sinks.search.documents import aliases
 from sinks.search.retries import insist
 
 DELETED_SHARE_MIN: Final = 0.1
@@ -47,11 +47,21 @@ class Merge:
     index: str
     before: IndexSize
     after: IndexSize
+    pays: bool
 
     @property
     def merged(self) -> bool:
         """Whether the index was merged at all."""
         return self.before != self.after
+
+    def __str__(self) -> str:
+        held = f"{self.before.documents:,} documents, {self.before.deleted:,} deleted ones"
+        if not self.pays:
+            return f"{self.index}: {held}: left alone"
+        if not self.merged:
+            return f"{self.index}: {held}: merging pays"
+        freed = (self.before.size_bytes - self.after.size_bytes) / (1 << 20)
+        return f"{self.index}: {held} before, {self.after.deleted:,} after, {freed:,.1f} MiB freed"
 
 
 def compact(
@@ -60,24 +70,27 @@ def compact(
     *,
     deleted_share_min: float = DELETED_SHARE_MIN,
     deleted_min: int = DELETED_MIN,
-) -> list[Merge]:
-    """Expunge deleted documents from the tables' indexes where they are many."""
+    dry_run: bool = False,
+) -> Iterator[Merge]:
+    """Expunge deleted documents from the indexes where they are many.
+
+    Of these tables, and of joined documents; in a dry run only look.
+    """
     client = connect(settings)
     check(client, settings)
-    merges = []
-    for alias in index_names(settings.index_prefix, tables).values():
+    for alias in aliases(settings, tables).values():
         where = f"index {alias}"
         before = _size(client, alias)
         if before is None:
             continue
         after: IndexSize | None = before
-        if before.deleted >= deleted_min and before.deleted_share >= deleted_share_min:
+        pays = before.deleted >= deleted_min and before.deleted_share >= deleted_share_min
+        if pays and not dry_run:
             insist(lambda alias=alias: _merge(client, alias), where)  # type: ignore[misc]
             after = _size(client, alias)
         if after is None:
             raise SinkError("the index was deleted while it was merged", where=where)
-        merges.append(Merge(alias, before, after))
-    return merges
+        yield Merge(alias, before, after, pays)
 
 
 def _merge(client: Any, alias: str) -> None:

@@ -22,8 +22,8 @@ def compact_all(settings: Settings, part: str, *, dry_run: bool) -> Iterator[str
         yield from _topics(settings)
     if part in {"lakehouse", "all"} and settings.lakehouse is not None:
         yield from _lakehouse(settings, dry_run=dry_run)
-    if part in {"search", "all"} and settings.search is not None and not dry_run:
-        yield from _search(settings, settings.search)
+    if part in {"search", "all"} and settings.search is not None:
+        yield from _search(settings, settings.search, dry_run=dry_run)
 
 
 def _topics(settings: Settings) -> Iterator[str]:
@@ -36,15 +36,12 @@ def _states(settings: Settings) -> list[TableState]:
     return read_all(settings.kafka, table_topic(settings.capture.topic_prefix), TableState)
 
 
-def _search(settings: Settings, search: SearchSettings) -> Iterator[str]:
+def _search(settings: Settings, search: SearchSettings, *, dry_run: bool) -> Iterator[str]:
     from compaction.indexes import compact
 
     names = [state.name for state in _states(settings) if state.cleanup == "compact"]
-    for merge in compact(search, names):
-        yield (
-            f"index {merge.index}: {merge.after.documents:,} documents, "
-            f"{merge.before.deleted:,} deleted ones before, {merge.after.deleted:,} after"
-        )
+    for one in compact(search, names, dry_run=dry_run):
+        yield f"index {one}"
 
 
 def _lakehouse(settings: Settings, *, dry_run: bool) -> Iterator[str]:

@@ -20,6 +20,7 @@ from cdc.errors import ConfigError, NotDoneError
 from cdc.records.dead_letters import ORDERS, DeadLetter, Order, Outcome
 from cdc.records.topics import dead_letter_topic
 from cdc.settings import DEFAULT_PATH, Settings, load
+from deploy.search import refused
 
 _POLL_S: Final = 0.2
 _WAIT_S: Final = 30.0
@@ -29,6 +30,7 @@ app = typer.Typer(
     help="Records that couldn't be written: look at them, send them again, or let them go.",
     no_args_is_help=True,
 )
+app.command("search")(refused)
 ConfigOption = Annotated[Path, typer.Option("--config", "-c", help="The configuration file.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 Numbers = Annotated[list[int] | None, typer.Argument(help="Their numbers.")]

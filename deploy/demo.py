@@ -28,7 +28,12 @@ from deploy.local import flights, workload
 from deploy.local.pipeline import Pipeline
 from deploy.local.processes import Process, ServerError
 from deploy.local.stack import Stack
-from deploy.proof import connect, index_differences, lakehouse_differences
+from deploy.proof import (
+    connect,
+    document_differences,
+    index_differences,
+    lakehouse_differences,
+)
 
 DATABASE: Final = "flights"
 PREFIX: Final = "demo"
@@ -37,11 +42,15 @@ SLICE: Final = 500
 RATE: Final = 25.0
 """Transactions a second: life goes on during the snapshot and the first merge."""
 TABLES: Final = tuple(TableName("public", table.name) for table in flights.TABLES)
+INDEXED: Final = tuple(table for table in TABLES if table.name != "flights")
+SEARCH: Final = {"tables": [str(table) for table in INDEXED], "documents": [flights.DOCUMENT]}
+"""An index for each small table; a flight's has all that belongs to it."""
 EXAMPLE_QUERY: Final = (
     "SELECT a.name, count(*) AS flights, round(avg(f.dep_delay), 1) AS delay_min\n"
     "FROM flights f JOIN airlines a ON f.carrier = a.carrier\n"
     "GROUP BY a.name ORDER BY flights DESC LIMIT 3"
 )
+EXAMPLE_SEARCH: Final = "airline.name:delta AND to_airport.name:orlando AND weather.visib:<2"
 
 
 Comparison = tuple[int, int, list[str]]
@@ -131,6 +140,7 @@ class Demo:
             stack.kafka.client_options(),
             prefix=PREFIX,
             search_url=stack.opensearch.url,
+            sections={"search": SEARCH},
         )
         daemon = pipeline.start(keep=self._keep)
         if self._keep:
@@ -247,16 +257,21 @@ class Demo:
         settings = pipeline.settings.search
         assert settings is not None  # noqa: S101 (we wrote the settings)
         client = connect_search(settings)
-        names = {table: index_name(settings.index_prefix, table) for table in TABLES}
         found = []
         with connect(source) as connection:
-            for table, index in names.items():
-                found.append(index_differences(client, connection, table, index, pipeline.folder))
-                self._console.print(f"  index {table}: {found[-1][1]} differ")
-        airports = names[TableName("public", "airports")]
-        self._console.print('\n[bold]An example search[/] for airports named "international":')
-        for hit in search(settings, airports, "international", limit=3).hits:
-            self._console.print(f"  {hit['name']}", markup=False)
+            for table in TABLES:
+                if table in INDEXED:
+                    index = index_name(settings.index_prefix, table)
+                    one = index_differences(client, connection, table, index, pipeline.folder)
+                else:
+                    index = f"{settings.index_prefix}{flights.DOCUMENT['name']}"
+                    one = document_differences(client, connection, flights.DOCUMENTS_SQL, index)
+                found.append(one)
+                self._console.print(f"  index {index}: {one[1]} differ")
+        self._console.print(f"\n[bold]An example search[/] in joined documents: {EXAMPLE_SEARCH}")
+        for hit in search(settings, str(flights.DOCUMENT["name"]), EXAMPLE_SEARCH, limit=3).hits:
+            about = (hit["airline"]["name"], hit["route"], f"{hit['dep_delay']} min late")
+            self._console.print("  " + " | ".join(about), markup=False)
         return found
 
     def _report(self, proofs: list[Proof], rows: int, events: int, life: Life) -> None:

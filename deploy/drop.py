@@ -142,21 +142,28 @@ def _indexes(settings: Settings) -> list[Step]:
         raise ConfigError("there is no [search] to drop")
     from sinks.search.client import check
     from sinks.search.client import connect as connect_search
-    from sinks.search.documents import index_names
+    from sinks.search.documents import aliases
     from sinks.search.indexes import TableIndex
+    from sinks.search.letters import Letters
     from sinks.search.progress import Ledger
 
     client = connect_search(settings.search)
     check(client, settings.search)
     prefix = settings.capture.topic_prefix
     names = [state.name for state in _states(settings) if state.cleanup == "compact"]
+    documents = [one.name for one in settings.search.documents]
     steps = [
         Step(f"index {index}", partial(client.indices.delete, index=index))
-        for name, alias in index_names(settings.search.index_prefix, names).items()
-        for index in TableIndex(client, alias, prefix, str(name)).generations()
+        for name, alias in aliases(settings.search, names).items()
+        for kind in ("document" if name in documents else "table",)
+        for index in TableIndex(client, alias, prefix, name, kind).generations()
     ]
     ledger = Ledger(client, settings.search.index_prefix, prefix)
-    if ledger.run().run:
+    if ledger.is_begun(documents):
         what = f"the progress of {prefix} in index {ledger.index}"
-        steps.append(Step(what, partial(ledger.forget, names)))
+        steps.append(Step(what, partial(ledger.forget, names, documents)))
+    for alias in sorted(set(aliases(settings.search, names).values())):
+        letters = Letters(client, settings.search.index_prefix, alias)
+        if letters.documents():
+            steps.append(Step(f"dead letters about index {alias}", letters.forget))
     return steps

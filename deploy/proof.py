@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import Context, Decimal
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, LiteralString
 
 import psycopg
 from psycopg import sql
@@ -198,6 +198,39 @@ def index_differences(
         key for key in expected.keys() | found.keys() if expected.get(key) != found.get(key)
     ]
     return len(found) + repeated, len(different) + repeated, [str(key) for key in different[:3]]
+
+
+def document_differences(
+    client: "OpenSearch", connection: psycopg.Connection, query: LiteralString, index: str
+) -> tuple[int, int, list[str]]:
+    """The same for joined documents: the query tells their ids' parts and them, as JSON."""
+    from opensearchpy.helpers import scan
+
+    with connection.transaction(), connection.cursor("documents") as rows:
+        rows.execute(query)
+        expected = {_canonical_text(key): _digest(text) for key, text in rows}
+    client.indices.refresh(index=index)
+    hits = scan(client, index=index, size=_SCAN_SIZE, query={"query": {"match_all": {}}})
+    found = {_canonical_text(hit["_id"]): _digest(_own(hit["_source"])) for hit in hits}
+    different = [
+        key for key in expected.keys() | found.keys() if expected.get(key) != found.get(key)
+    ]
+    return len(found), len(different), different[:3]
+
+
+def _canonical_text(text: str) -> str:
+    return json.dumps(json.loads(text))
+
+
+def _own(source: dict[str, Any]) -> str:
+    own = {name: value for name, value in source.items() if not name.startswith("_millrace")}
+    return json.dumps(own)
+
+
+def _digest(document: str) -> bytes:
+    """Of what a document says, whether a number is written as 1 or as 1.0."""
+    same = json.dumps(json.loads(document, parse_int=float), sort_keys=True)
+    return hashlib.blake2b(same.encode(), digest_size=16).digest()
 
 
 def connect(conninfo: Mapping[str, str]) -> closing[psycopg.Connection]:

@@ -1,6 +1,11 @@
-"""``millrace search``: a look into an index; ``millrace rebuild``: a new one in its place."""
+"""``millrace search``: a look into an index; ``millrace rebuild``: a new one in its place.
+
+And ``millrace dead-letters search``: the documents that the server refused.
+"""
 
 import json as json_text
+from collections.abc import Collection
+from datetime import UTC, datetime
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
@@ -80,18 +85,76 @@ def rebuild(
     from sinks.options import RunOptions
 
     settings = load(config)
-    wanted = frozenset(names or _all_names(settings))
+    wanted = frozenset(names or _aliases(settings))
     with Jobs(settings, what, RunOptions(rebuilt=wanted), lasting=True) as jobs:
         raise typer.Exit(jobs.run(partial(print, flush=True)))
 
 
-def _all_names(settings: Settings) -> list[str]:
+def refused(
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(help="schema.table, or names of joined documents. Default: all."),
+    ] = None,
+    config: ConfigOption = DEFAULT_PATH,
+    *,
+    replay: Annotated[
+        bool, typer.Option("--replay", help="Make these documents again, from the rows as of now.")
+    ] = False,
+    discard: Annotated[
+        bool, typer.Option("--discard", help="Forget that they are missing.")
+    ] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON, a letter a line.")] = False,
+) -> None:
+    """List documents that the search server refused, with its reasons."""
+    from sinks.search.client import connect
+    from sinks.search.letters import Letters
+
+    settings = load(config)
+    chosen = _chosen(settings, names or [])
+    if replay and discard:
+        raise ConfigError("--replay and --discard exclude each other")
+    if replay:
+        from sinks.job import Jobs
+        from sinks.options import RunOptions
+
+        with Jobs(settings, "search", RunOptions(replayed=frozenset(chosen))) as jobs:
+            raise typer.Exit(jobs.run(partial(print, flush=True)))
+    search = _settings(settings)
+    client = connect(search)
+    letters = {name: Letters(client, search.index_prefix, alias) for name, alias in chosen.items()}
+    if discard:
+        for one in letters.values():
+            one.forget()
+        return
+    found = [(name, letter) for name, one in letters.items() for letter in one.all()]
+    if json:
+        for name, letter in found:
+            print(json_text.dumps({"name": name, **letter}, ensure_ascii=False))
+        return
+    shown = Table("index of", "document", "time", "reason", caption=f"{len(found):,} documents")
+    for name, letter in found:
+        at = datetime.fromtimestamp(letter["ts_ms"] / 1_000, UTC).isoformat(" ", "seconds")
+        shown.add_row(*map(Text, (name, letter["document"], at, letter["reason"])))
+    Console().print(shown)
+
+
+def _chosen(settings: Settings, names: Collection[str]) -> dict[str, str]:
+    """The aliases of these indexes, by their names; none named: of all."""
+    known = _aliases(settings)
+    if strange := sorted(set(names) - known.keys()):
+        raise ConfigError(
+            f"there is no index {', '.join(strange)}",
+            remedy=f"there are: {', '.join(sorted(known))}",
+        )
+    return {name: alias for name, alias in known.items() if not names or name in names}
+
+
+def _aliases(settings: Settings) -> dict[str, str]:
     from cdc.kafka.state import read_all
     from cdc.records.state import TableState
     from cdc.records.topics import table_topic
+    from sinks.search.documents import aliases
 
-    search = _settings(settings)
     states = read_all(settings.kafka, table_topic(settings.capture.topic_prefix), TableState)
-    tables = {str(state.name) for state in states if state.cleanup == "compact"}
-    indexed = tables if search.tables is None else tables & set(search.tables)
-    return sorted(indexed | {one.name for one in search.documents})
+    names = [state.name for state in states if state.cleanup == "compact"]
+    return aliases(_settings(settings), names)

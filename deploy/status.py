@@ -6,7 +6,7 @@ Looks only; what can't be reached is told in its place, so that the rest still s
 import time
 from collections import Counter
 from collections.abc import Callable
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from pydantic import BaseModel
 
@@ -15,17 +15,13 @@ from cdc.kafka.state import last_progress, read_all, read_letters
 from cdc.postgres import slot
 from cdc.postgres.connection import connect
 from cdc.postgres.slot_limits import concerns
-from cdc.records.position import Position
 from cdc.records.state import Phase, Progress, SnapshotRequest, TableState
 from cdc.records.topics import dead_letter_topic, progress_topic, table_topic
 from cdc.settings import Settings
 from cdc.wal.compiled import IMPLEMENTATION
-
-if TYPE_CHECKING:
-    from sinks.delta.cuts import Cut
+from deploy.sink_status import SinkStatus, lakehouse_status, search_status
 
 Found = TypeVar("Found")
-RUNS_SHOWN = 5
 
 
 class SlotStatus(BaseModel):
@@ -78,35 +74,6 @@ class TableStatus(BaseModel):
     requests: list[RequestStatus] = []
 
 
-class RunStatus(BaseModel):
-    """One of a sink's last runs: its cut (an LSN), and what it did to how many tables."""
-
-    run: int
-    cut: str
-    ended_ms: int
-    seconds: float
-    tables: int
-    failed: int
-    events: int
-    inserted: int
-    updated: int
-    deleted: int
-
-
-class SinkStatus(BaseModel):
-    """How far a sink is; ``keep_left_s``: time until the log may forget what it hasn't applied."""
-
-    sink: str
-    run: int
-    cut: str | None
-    lag_s: float | None
-    tables: int
-    failed: dict[str, str]
-    finished: bool
-    keep_left_s: float | None
-    runs: list[RunStatus] = []
-
-
 class Status(BaseModel):
     """Everything that ``millrace status`` shows. ``lag_s`` of the daemon: see ``log_lag_s``."""
 
@@ -151,7 +118,11 @@ def collect(settings: Settings) -> Status:
     progress = ask_log(lambda: last_progress(kafka, progress_topic(prefix), capture.slot_name))
     states = ask_log(lambda: read_all(kafka, table_topic(prefix), TableState)) or []
     letters = ask_log(lambda: read_letters(kafka, dead_letter_topic(prefix))) or {}
-    sinks = [ask(lambda: _lakehouse(settings, progress)), ask(lambda: _search(settings, progress))]
+    names = [state.name for state in states if state.cleanup == "compact"]
+    sinks = [
+        ask(lambda: lakehouse_status(settings, progress)),
+        ask(lambda: search_status(settings, progress, names)),
+    ]
     return Status(
         slot=found,
         position=str(progress.position) if progress else None,
@@ -244,94 +215,3 @@ def log_lag_s(progress: Progress, lag_bytes: int) -> float | None:
         return 0.0
     read_all_until_ms = progress.ts_ms if progress.position.index == 0 else 0
     return max(0.0, time.time() - max(progress.cut_ts_us / 1e6, read_all_until_ms / 1e3))
-
-
-def _cut_lag_s(cut: Position, cut_ts_us: int, progress: Progress | None) -> float | None:
-    """How much older the sink's cut is than the log's, in seconds of commit time."""
-    if progress is None or not cut_ts_us:
-        return None
-    return max(0.0, (progress.cut_ts_us - cut_ts_us) / 1e6) if cut < progress.cut else 0.0
-
-
-def _lakehouse(settings: Settings, progress: Progress | None) -> SinkStatus | None:
-    if settings.lakehouse is None:
-        return None
-    from sinks.delta.cuts import cuts
-    from sinks.delta.plans import lakehouse_plans
-    from sinks.session import open_session
-
-    plans = lakehouse_plans(settings.lakehouse.path, lambda: open_session(settings.spark))
-    last = plans.last()
-    if last is None:
-        return _never("lakehouse")
-    outcome = plans.outcome(last)
-    fresh_ms = max(plans.checked().ts_ms, last.ts_ms)
-    return SinkStatus(
-        sink="lakehouse",
-        run=last.run,
-        cut=str(last.cut) if last.written_by == "millrace" else last.where,
-        lag_s=_cut_lag_s(last.cut, last.cut_ts_us, progress),
-        tables=len(last.tables),
-        failed=outcome.failed if outcome else {},
-        finished=outcome is not None,
-        keep_left_s=settings.log.keep.total_seconds() - (time.time() - fresh_ms / 1e3),
-        runs=[_run(cut) for cut in cuts(plans, RUNS_SHOWN)],
-    )
-
-
-def _run(cut: "Cut") -> RunStatus:
-    counts = cut.tables.values()
-    return RunStatus(
-        run=cut.run,
-        cut=cut.where,
-        ended_ms=cut.applied_ms,
-        seconds=cut.seconds,
-        tables=len(counts),
-        failed=len(cut.missing),
-        events=sum(table.events for table in counts),
-        inserted=sum(table.inserted for table in counts),
-        updated=sum(table.updated for table in counts),
-        deleted=sum(table.deleted for table in counts),
-    )
-
-
-def _search(settings: Settings, progress: Progress | None) -> SinkStatus | None:
-    if settings.search is None:
-        return None
-    from sinks.plan import Outcome, Plan, stored
-    from sinks.search.client import check
-    from sinks.search.client import connect as connect_search
-    from sinks.search.progress import PLACE, Ledger
-
-    client = connect_search(settings.search)
-    check(client, settings.search)  # one that is away is not waited for, as a merge would
-    ledger = Ledger(client, settings.search.index_prefix, settings.capture.topic_prefix)
-    record = ledger.run()
-    if record.run == 0:
-        return _never("search")
-    plan = stored(Plan, record.plan, PLACE)
-    outcome = stored(Outcome, record.outcome, PLACE) if record.outcome else None
-    fresh_ms = max(plan.ts_ms, record.checked_ms)
-    return SinkStatus(
-        sink="search",
-        run=record.run,
-        cut=str(plan.cut),
-        lag_s=_cut_lag_s(plan.cut, plan.cut_ts_us, progress),
-        tables=len(plan.tables),
-        failed=outcome.failed if outcome else {},
-        finished=record.state == "done",
-        keep_left_s=settings.log.keep.total_seconds() - (time.time() - fresh_ms / 1e3),
-    )
-
-
-def _never(sink: str) -> SinkStatus:
-    return SinkStatus(
-        sink=sink,
-        run=0,
-        cut=None,
-        lag_s=None,
-        tables=0,
-        failed={},
-        finished=True,
-        keep_left_s=None,
-    )

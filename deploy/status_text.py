@@ -61,7 +61,25 @@ def render(status: Status) -> Group:
         for table, reason in sink.failed.items()
     ]
     problems = [Text(f"problem: {problem}", style="red") for problem in status.problems]
-    return Group(*parts, tables, *letters, sinks, *_runs(status), *failures, *problems)
+    shown = [*parts, tables, *letters, sinks, *_runs(status), *_indexes(status)]
+    return Group(*shown, *failures, *problems)
+
+
+def _indexes(status: Status) -> list[Table]:
+    """The search indexes; nothing where there is none."""
+    shown = Table("index of", "serves", "cut", "being loaded", "documents refused")
+    for sink in status.sinks:
+        for one in sink.indexes:
+            percent = one.loaded_percent
+            share = f" ({percent:.0f} %)" if percent is not None else ""
+            shown.add_row(
+                Text(one.name),
+                Text(one.index or "none yet"),
+                one.cut or "",
+                Text(f"{one.loading}{share}" if one.loading else ""),
+                f"{one.refused:,} (millrace dead-letters search)" if one.refused else "",
+            )
+    return [shown] if shown.row_count else []
 
 
 def _runs(status: Status) -> list[Table]:

@@ -5,12 +5,13 @@ transaction, and one snapshot's rows, can't be parted: where such a thing is lar
 """
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from pyspark.sql import functions as F  # noqa: N812 (as everybody calls it)
 
 from cdc.records.position import Position
-from sinks.batch import Offsets, read_raw
+from sinks.batch import LogState, Offsets, Report, read_raw
 from sinks.plan import TablePlan
 
 if TYPE_CHECKING:
@@ -22,6 +23,33 @@ class Bound(NamedTuple):
 
     cut: Position
     ends: Offsets
+
+
+def bounded(
+    spark: "SparkSession",
+    kafka: Mapping[str, str],
+    state: LogState,
+    tables: Mapping[str, TablePlan],
+    records_max: int,
+    last: Position | None,
+    report: Report,
+) -> LogState:
+    """The log as if it ended at an earlier commit; as it is, where that wouldn't be less.
+
+    ``last`` is the cut of the run before.
+    """
+    from sinks.census import last_commit_us
+
+    before_all = min(table.snapshot for table in tables.values()).just_before()
+    found = bound(spark, kafka, tables.values(), records_max, last or before_all)
+    if found is None:
+        return state
+    ends = {**state.ends, **found.ends}
+    ended = [table.model_copy(update={"end": ends[table.topic]}) for table in tables.values()]
+    committed_us = last_commit_us(spark, kafka, ended, found.cut)
+    report(f"reading up to {found.cut.commit_lsn} only; later runs go on from there")
+    cut = {"cut": found.cut, "cut_ts_us": committed_us or state.progress.cut_ts_us}
+    return replace(state, ends=ends, progress=state.progress.model_copy(update=cut))
 
 
 def bound(

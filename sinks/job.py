@@ -120,7 +120,7 @@ def _search(
 ) -> RunSummary:
     from sinks.search.run import run_search
 
-    return run_search(settings, session, report, options.rebuilt)
+    return run_search(settings, session, report, options)
 
 
 def _of_spark(error: Exception) -> SinkUnreachableError | None:

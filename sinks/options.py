@@ -22,7 +22,8 @@ class RunOptions:
     ``records_max`` is about how many records it reads at most; what is left is a later run's. The
     tables of ``accepted_gaps`` go on although the log has forgotten changes of theirs. Topics that
     a real Debezium wrote are read by ``schema_of`` and ``types_of``. Indexes that are to be
-    ``rebuilt`` get a new one in their place. Tables that are ``held`` are left as they are.
+    ``rebuilt`` get a new one in their place, of those ``replayed`` the documents that were refused
+    are made again. Tables that are ``held`` are left as they are.
     """
 
     records_max: int | None = None
@@ -30,4 +31,5 @@ class RunOptions:
     schema_of: SchemaOf | None = None
     types_of: TypesOf | None = None
     rebuilt: frozenset[str] = frozenset()
+    replayed: frozenset[str] = frozenset()
     held: Held = field(default_factory=lambda: MappingProxyType({}))

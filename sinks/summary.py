@@ -73,8 +73,9 @@ class RunSummary:
             f"{sum(getattr(table, what) for table in self.tables):,} {what}"
             for what in ("events", "inserted", "updated", "deleted")
         )
+        run = f"run {self.run} to {self.cut}: " if self.run else ""
+        what = "indexes" if self.sink == "search" else "tables"
         return (
-            f"{self.sink}: run {self.run} to {self.cut}: {len(ended) - len(failed)} of "
-            f"{len(ended)} tables, {counts} in {self.seconds:.1f} s"
-            + (f"; FAILED: {', '.join(failed)}" if failed else "")
+            f"{self.sink}: {run}{len(ended) - len(failed)} of {len(ended)} {what}, {counts} in "
+            f"{self.seconds:.1f} s" + (f"; FAILED: {', '.join(failed)}" if failed else "")
         )

@@ -12,6 +12,7 @@ pytest_plugins = [
     "tests.fixtures.postgres",
     "tests.fixtures.kafka",
     "tests.fixtures.opensearch",
+    "tests.fixtures.front",
     "tests.fixtures.registry",
     "tests.fixtures.proxy",
     "tests.fixtures.spark",

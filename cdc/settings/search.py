@@ -1,7 +1,8 @@
 """[search] → the server, how its indexes are named, and which joined documents there are."""
 
+import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self
 
@@ -22,6 +23,10 @@ def _field(text: str) -> str:
 
 FieldText = Annotated[str, AfterValidator(_field)]
 Columns = Annotated[dict[str, str], Field(min_length=1)]
+
+
+def _repeated(names: Sequence[str]) -> list[str]:
+    return sorted({name for name in names if names.count(name) > 1})
 
 
 class Through(Section):
@@ -51,7 +56,7 @@ class JoinedRows(Section):
         if self.include and self.exclude:
             raise ValueError(f"{self.table}: either include or exclude, not both")
         fields = [*self.rename.values(), *self.computed, *(one.field for one in self.embed)]
-        if twice := sorted({name for name in fields if fields.count(name) > 1}):
+        if twice := _repeated(fields):
             raise ValueError(f"{self.table}: two fields would be called {', '.join(twice)}")
         return self
 
@@ -77,22 +82,40 @@ class Embedded(JoinedRows):
     through: Through | None = None
 
 
-class Document(JoinedRows):
-    """A joined document for each row of ``table``, in the index ``<index.prefix><name>``.
+class Indexed(Section):
+    """What of an index isn't derived from PostgreSQL's types, in the server's own words.
 
-    ``mapping`` says how fields are searched, by their paths (``airline.name``), in the server's
-    words.
+    ``mapping`` says how fields are searched, by their paths (``airline.name``), ``settings`` are
+    the index's, such as analyzers and the number of shards.
     """
 
-    name: str = Field(pattern=_INDEX)
     mapping: dict[str, dict[str, Any]] = Field({})
+    settings: dict[str, Any] = Field({})
+
+    @property
+    def wishes(self) -> str:
+        """Both, to be compared with what an index was made with; empty: none."""
+        said = self.model_dump(include={"mapping", "settings"}, exclude_defaults=True)
+        return json.dumps(said, sort_keys=True) if said else ""
+
+
+class Document(JoinedRows, Indexed):
+    """A joined document for each row of ``table``, in the index ``<index.prefix><name>``."""
+
+    name: str = Field(pattern=_INDEX)
+
+
+class IndexOfTable(Indexed):
+    """How the index of a captured table differs from what would be derived."""
+
+    table: TableText
 
 
 class SearchSettings(Section):
     """The OpenSearch or Elasticsearch server, and how its indexes are named.
 
-    Each of the ``tables`` (default: every captured one) has an index of its own, ``documents`` are
-    made of several.
+    Each of the ``tables`` (default: every captured one) has an index of its own, of which
+    ``indexes`` may say more; ``documents`` are made of several.
     """
 
     url: str = Field(pattern=r"^https?://")
@@ -106,13 +129,20 @@ class SearchSettings(Section):
     )
     api_key: SecretStr | None = Field(None, alias="api.key")
     tables: tuple[TableText, ...] | None = None
+    indexes: tuple[IndexOfTable, ...] = ()
     documents: tuple[Document, ...] = ()
+
+    def index_of(self, table: str) -> Indexed:
+        """What is said of a captured table's index."""
+        return next((one for one in self.indexes if one.table == table), Indexed())
 
     @model_validator(mode="after")
     def _complete(self) -> Self:
         if self.api_key is not None and self.username is not None:
             raise ValueError("either api.key or username and password, not both")
         names = [one.name for one in self.documents]
-        if twice := sorted({name for name in names if names.count(name) > 1}):
+        if twice := _repeated(names):
             raise ValueError(f"documents: {', '.join(twice)}: give each index another name")
+        if twice := _repeated([one.table for one in self.indexes]):
+            raise ValueError(f"indexes: {', '.join(twice)}: say all of a table's in one place")
         return self

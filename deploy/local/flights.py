@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Final, LiteralString
+from typing import Any, Final, LiteralString
 
 import psycopg
 from psycopg import sql
@@ -84,6 +84,77 @@ TABLES: Final = (
         ),
     ),
 )
+DOCUMENT: Final[Mapping[str, Any]] = {
+    "name": "flights",
+    "table": "public.flights",
+    "exclude": ["year", "month", "day", "hour", "minute", "origin", "dest"],
+    "computed": {
+        "late": "dep_delay > 15",
+        "route": "concat(from_airport.name, ' to ', to_airport.name)",
+    },
+    "mapping": {
+        "airline.name": {"type": "text", "fields": {"keyword": {"type": "keyword"}}},
+        "from_airport.place": {"type": "geo_point"},
+        "to_airport.place": {"type": "geo_point"},
+    },
+    "embed": [
+        {"field": "airline", "table": "public.airlines", "on": {"carrier": "carrier"}},
+        *(
+            {
+                "field": field,
+                "table": "public.airports",
+                "on": {"faa": column},
+                "include": ["faa", "name", "former_names"],
+                "computed": {"place": "named_struct('lat', lat, 'lon', lon)"},
+            }
+            for field, column in (("from_airport", "origin"), ("to_airport", "dest"))
+        ),
+        {
+            "field": "plane",
+            "table": "public.planes",
+            "on": {"tailnum": "tailnum"},
+            "include": ["manufacturer", "model", "seats", "year"],
+        },
+        {
+            "field": "weather",
+            "table": "public.weather",
+            "on": {"origin": "origin", "time_hour": "time_hour"},
+            "include": ["temp", "wind_speed", "precip", "visib"],
+        },
+    ],
+}
+"""All that the tables have to tell of a flight, as one document."""
+DOCUMENTS_SQL: Final = """
+    WITH airport AS (
+        SELECT faa, name, jsonb_build_object(
+            'faa', faa, 'name', name, 'former_names', former_names,
+            'place', jsonb_build_object('lat', lat, 'lon', lon)) AS shown
+        FROM airports
+    ), flight AS (
+        SELECT *, to_char(time_hour AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"') AS moment
+        FROM flights
+    )
+    SELECT jsonb_build_array(f.carrier, f.flight::text, f.moment)::text,
+        jsonb_strip_nulls(jsonb_build_object(
+            'dep_time', dep_time, 'sched_dep_time', sched_dep_time, 'dep_delay', dep_delay,
+            'arr_time', arr_time, 'sched_arr_time', sched_arr_time, 'arr_delay', arr_delay,
+            'carrier', f.carrier, 'flight', flight, 'tailnum', f.tailnum, 'air_time', air_time,
+            'distance', distance::text, 'time_hour', f.moment, 'flight_date', flight_date,
+            'cancelled', cancelled, 'late', dep_delay > 15, 'route', o.name || ' to ' || d.name,
+            'airline', jsonb_build_object('carrier', l.carrier, 'name', l.name),
+            'from_airport', o.shown, 'to_airport', d.shown,
+            'plane', CASE WHEN p.tailnum IS NOT NULL THEN jsonb_build_object(
+                'manufacturer', p.manufacturer, 'model', p.model, 'seats', p.seats,
+                'year', p.year) END,
+            'weather', CASE WHEN w.origin IS NOT NULL THEN jsonb_build_object(
+                'temp', w.temp::text, 'wind_speed', w.wind_speed, 'precip', w.precip::text,
+                'visib', w.visib::text) END
+        ))::text
+    FROM flight f JOIN airlines l ON l.carrier = f.carrier JOIN airport o ON o.faa = f.origin
+    LEFT JOIN airport d ON d.faa = f.dest LEFT JOIN planes p ON p.tailnum = f.tailnum
+    LEFT JOIN weather w ON w.origin = f.origin AND w.time_hour = f.time_hour
+"""
+"""The same, by PostgreSQL itself: the id's parts, and the document."""
 # Without it, each change of an airport's code reads all flights to see which ones refer to it.
 _INDEX: Final = "CREATE INDEX flights_origin ON flights (origin)"
 

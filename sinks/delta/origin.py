@@ -5,7 +5,6 @@ Millrace's own log has positions, schemas and a cut; topics of a real Debezium h
 """
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from cdc.errors import MillraceError
@@ -149,21 +148,11 @@ class OwnLog:
         self, state: LogState, tables: dict[str, TablePlan], records_max: int, last: Plan | None
     ) -> LogState:
         """The log as if it ended at an earlier commit."""
-        from sinks.bounded import bound
-        from sinks.census import last_commit_us
+        from sinks.bounded import bounded
 
-        before_all = min(table.snapshot for table in tables.values()).just_before()
-        reached = last.cut if last is not None else before_all
         spark, kafka = self._session(records_max), self._settings.kafka
-        found = bound(spark, kafka, tables.values(), records_max, reached)
-        if found is None:
-            return state
-        ends = {**state.ends, **found.ends}
-        ended = [table.model_copy(update={"end": ends[table.topic]}) for table in tables.values()]
-        committed_us = last_commit_us(spark, kafka, ended, found.cut)
-        self._report(f"reading up to {found.cut.commit_lsn} only; later runs go on from there")
-        cut = {"cut": found.cut, "cut_ts_us": committed_us or state.progress.cut_ts_us}
-        return replace(state, ends=ends, progress=state.progress.model_copy(update=cut))
+        cut = last.cut if last is not None else None
+        return bounded(spark, kafka, state, tables, records_max, cut, self._report)
 
     def remembered(
         self, state: LogState, tables: dict[str, TablePlan], checked: Checked

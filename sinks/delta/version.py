@@ -4,7 +4,8 @@ It is looked up once, and read as often as needed: what Delta does for every tab
 names, it would do for each of the many that joining asks for.
 """
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from functools import reduce
 from operator import and_
 from typing import Any, Final
@@ -20,6 +21,17 @@ SMALL_BYTES: Final = 32 << 20
 """A table of so few is read as a whole sooner than its files are compared."""
 _FILES_MAX: Final = 1_000
 """Of more files than that, all of a table are read: a list of them would be longer to look at."""
+_VALUES_MAX: Final = 10_000
+"""So many values are looked for in the statistics of files; more are in nearly all of them."""
+_KINDS: Final = {
+    "byte": "tinyint",
+    "short": "smallint",
+    "integer": "int",
+    "long": "bigint",
+    "date": "date",
+    "string": "string",
+}
+"""Types whose values files' statistics tell exactly enough: in JSON, and in SQL."""
 
 
 class Version:
@@ -49,6 +61,45 @@ class Version:
     def rows(self) -> DataFrame:
         """All rows."""
         return self._of(self._all_files())
+
+    def rows_with(self, values: DataFrame, columns: Mapping[str, str]) -> DataFrame:
+        """All rows that may have any of the ``values``; ``columns``: of which column each is.
+
+        Of a large table only files are read whose statistics don't exclude it.
+        https://github.com/delta-io/delta/blob/master/PROTOCOL.md#per-file-statistics
+        """
+        bounds = self._bounds()
+        known = {name: value for name, value in columns.items() if name in bounds}
+        if self.size_bytes < SMALL_BYTES or not known:
+            return self.rows()
+        few = values.select(*map(quoted, known.values())).limit(_VALUES_MAX + 1).localCheckpoint()
+        if few.count() > _VALUES_MAX:
+            return self.rows()
+        stats = F.from_json("stats", "minValues map<string, string>, maxValues map<string, string>")
+        files = DataFrame(self._snapshot.allFiles().toDF(), self._target.spark)
+        told = files.select("path", stats.alias("told"))
+        possible = []
+        for name, value in known.items():
+            physical, kind = bounds[name]
+            low, high = (
+                F.col(f"told.{side}").getItem(physical).cast(kind)
+                for side in ("minValues", "maxValues")
+            )
+            is_outside = (F.col(quoted(value)) < low) | (F.col(quoted(value)) > high)
+            possible.append(~F.coalesce(is_outside, F.lit(False)))
+        near = told.join(F.broadcast(few), reduce(and_, possible), "left_semi")
+        paths = [row["path"] for row in near.select("path").limit(_FILES_MAX + 1).collect()]
+        return self.rows() if len(paths) > _FILES_MAX else self.rows_of(paths)
+
+    def _bounds(self) -> dict[str, tuple[str, str]]:
+        """Columns that files have bounds of: by what name, and of which type."""
+        fields = json.loads(self._snapshot.schema().json())["fields"]
+        physical = "delta.columnMapping.physicalName"
+        return {
+            field["name"]: (field["metadata"].get(physical, field["name"]), _KINDS[field["type"]])
+            for field in fields
+            if isinstance(field["type"], str) and field["type"] in _KINDS
+        }
 
     def marks(self) -> DataFrame:
         """The path of each file, and what tells which of its rows are gone."""

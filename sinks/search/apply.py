@@ -1,19 +1,17 @@
 """One table's part of a plan → its documents at the server, then its progress record.
 
 A crash between the two repeats the part: the same documents at the same versions, into the same
-index, or into a new one where the index wasn't published yet.
+index. A first load goes on behind the last of its steps that was recorded.
 """
 
 import time
-from collections.abc import Collection, Sequence
-from typing import TYPE_CHECKING
-
-from pyspark.sql import functions as F  # noqa: N812 (as everybody calls it)
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Final
 
 from cdc.records.position import Lsn, Position
 from cdc.records.schema import TableSchema
 from cdc.settings import SearchSettings, Settings
-from sinks.batch import read_raw
+from sinks.batch import Report, read_raw
 from sinks.claims import with_values
 from sinks.delta.apply import explained
 from sinks.latest import latest, within
@@ -24,153 +22,198 @@ from sinks.search.bulk import Counts
 from sinks.search.documents import mapping
 from sinks.search.executors import write_documents
 from sinks.search.indexes import MisfitError, TableIndex
-from sinks.search.progress import Ledger, TableLoading, TableRecord
+from sinks.search.progress import Ledger
+from sinks.search.records import FirstLoad, TableLoading, TableRecord
 from sinks.search.rows import documents
-from sinks.shape import Shape, plain
+from sinks.shape import plain
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-
-def apply_table(
-    spark: "SparkSession",
-    settings: Settings,
-    target: TableIndex,
-    ledger: Ledger,
-    table: TablePlan,
-    plan: Plan,
-    versions: Sequence[TableSchema],
-) -> Counts:
-    """Write what the plan says to the table's index, unless this run has recorded it already."""
-    if settings.search is None:
-        raise AssertionError("run_search needs [search]")
-    shape = plain(versions, OWN)
-    newest = versions[-1]
-    before = ledger.tables([newest.name]).get(newest.name)
-    if before is not None and before.run == plan.run and target.uuid(before.index) == before.uuid:
-        return Counts()
-    if table.base:
-        before = _fitting(target, ledger, before, newest)
-    index = before.index if table.base and before else _made(target, before, newest)
-    uuid = target.uuid(index)
-    counts = Counts()
-    if table.events:
-        with explained(str(newest.name), settings.log.keep):
-            counts += _written(spark, settings, settings.search, index, table, plan, shape)
-            if before is not None and before.loading is not None and before.loading.done:
-                new, done = before.loading.index, before.loading.done
-                _written(spark, settings, settings.search, new, table, plan, shape, done)
-    # What a TRUNCATE leaves is written first, so that the index is never empty in between.
-    if table.base and table.truncated is not None:
-        counts += Counts(deleted=target.truncate(index, table.truncated))
-        if before is not None and before.loading is not None:
-            target.truncate(before.loading.index, table.truncated)
-    if uuid is None or target.uuid(index) != uuid:
-        raise target.lost(index)
-    if table.base:
-        target.refresh(index)
-    else:
-        target.publish(index)
-    record = TableRecord(
-        run=plan.run,
-        index=index,
-        uuid=uuid,
-        generation=generation_of(index),
-        epoch=table.snapshot.epoch,
-        cut=str(plan.cut),
-        offsets=table.next,
-        schema_version=newest.version,
-        ts_ms=time.time_ns() // 1_000_000,
-        loading=before.loading if table.base and before else None,
-    )
-    ledger.write_table(newest.name, record)
-    return counts
+STEP_RECORDS: Final = 500_000
+"""So many of the log's records are loaded between two notes of how far it is."""
 
 
-def load_part(
-    spark: "SparkSession",
-    settings: Settings,
-    table: TablePlan,
-    plan: Plan,
-    versions: Sequence[TableSchema],
-    index: str,
-) -> Counts:
-    """Load what a part of the log says, as of a cut that is applied, into another index."""
-    if settings.search is None:
-        raise AssertionError("run_search needs [search]")
-    shape = plain(versions, OWN)
-    with explained(str(versions[-1].name), settings.log.keep):
-        return _written(spark, settings, settings.search, index, table, plan, shape)
+class Tables:
+    """Applies plans to the indexes of tables."""
 
+    def __init__(
+        self,
+        spark: "SparkSession",
+        settings: Settings,
+        search: SearchSettings,
+        ledger: Ledger,
+        report: Report,
+    ) -> None:
+        self._spark = spark
+        self._settings = settings
+        self._search = search
+        self._ledger = ledger
+        self._report = report
 
-def _fitting(
-    target: TableIndex, ledger: Ledger, before: TableRecord | None, newest: TableSchema
-) -> TableRecord:
-    """The record of an index that the table's columns fit, or beside which one is loaded."""
-    if before is None or target.uuid(before.index) != before.uuid:
-        raise target.lost(before.index if before else target.alias)
-    if before.loading is not None and target.uuid(before.loading.index) != before.loading.uuid:
-        before = before.model_copy(update={"loading": None})
-    if before.schema_version == newest.version:
-        return before
-    wanted = mapping(newest)
-    if before.loading is not None:
-        try:
-            target.extend(before.loading.index, wanted)
-        except MisfitError:
+    def apply(
+        self, target: TableIndex, table: TablePlan, plan: Plan, versions: Sequence[TableSchema]
+    ) -> Counts:
+        """Write what the plan says to the table's index, unless this run has recorded it."""
+        newest = versions[-1]
+        before = self._ledger.tables([newest.name]).get(newest.name)
+        is_there = before is not None and target.uuid(before.index) == before.uuid
+        if before is not None and is_there and before.run == plan.run:
+            return Counts()
+        if not table.base:
+            return self._load_first(target, before, table, plan, versions)
+        if before is None or not is_there:
+            raise target.lost(before.index if before else target.alias)
+        before = self._fitting(target, before, newest)
+        counts = Counts()
+        if table.events:
+            counts = self.write(before.index, table, plan, versions)
+        # What a TRUNCATE leaves is written first, so that the index is never empty in between.
+        if table.truncated is not None:
+            counts += Counts(deleted=target.truncate(before.index, table.truncated))
+        if target.uuid(before.index) != before.uuid:
+            raise target.lost(before.index)
+        target.refresh(before.index)
+        self._record(plan, table, newest, before)
+        return counts
+
+    def write(
+        self,
+        index: str,
+        table: TablePlan,
+        plan: Plan,
+        versions: Sequence[TableSchema],
+        only: frozenset[str] | None = None,
+    ) -> Counts:
+        """Write to an index what the plan's records leave; ``only`` documents with such an id."""
+        shape = plain(versions, OWN)
+        # A first load must not see what the log still has of an older history of the source.
+        history = Position(table.snapshot.epoch, Lsn(0), 0)
+        floor = max(table.truncated or history, history)
+        kafka = self._settings.kafka
+        with explained(str(versions[-1].name), self._settings.log.keep):
+            rows = (
+                read_raw(self._spark, kafka, {table.topic: table.start}, {table.topic: table.end})
+                .transform(lambda raw: within(raw, table.after, plan.cut, floor, keyed=True))
+                .transform(lambda raw: with_values(raw, kafka, table, plan))
+                .transform(lambda raw: parse(raw, shape))
+                .transform(lambda changes: latest(changes, shape))
+                .transform(lambda newest_rows: documents(newest_rows, shape))
+            )
+            return write_documents(rows, self._search, index, only)
+
+    def begin_load(
+        self, target: TableIndex, before: TableRecord, newest: TableSchema
+    ) -> TableRecord:
+        """Make another index, to be loaded beside the one that serves; the record of both."""
+        loading = self._made(target, newest, before.generation + 1)
+        record = before.model_copy(update={"loading": loading})
+        self._ledger.write_table(newest.name, record)
+        return record
+
+    def _load_first(
+        self,
+        target: TableIndex,
+        before: TableRecord | None,
+        table: TablePlan,
+        plan: Plan,
+        versions: Sequence[TableSchema],
+    ) -> Counts:
+        """Load an index that nobody sees before it is complete."""
+        name = versions[-1].name
+        first = self._ledger.first_load(name)
+        if first is None or first.run != plan.run or target.uuid(first.index) != first.uuid:
+            made = self._made(target, versions[-1], before.generation + 1 if before else 1)
+            first = FirstLoad(run=plan.run, **made.model_dump())
+            self._ledger.write_first_load(name, first)
+        counts = Counts()
+        for step in steps(table, first.loaded) if table.events else ():
+            counts += self.write(first.index, step, plan, versions)
+            first = first.model_copy(update={"loaded": step.end})
+            self._ledger.write_first_load(name, first)
+            if step.end != table.end:
+                self._report(f"{name}: {loaded_text(table.start, first.loaded, table.end)}")
+        if target.uuid(first.index) != first.uuid:
+            raise target.lost(first.index)
+        target.publish(first.index, self._search.index_of(str(name)).settings)
+        self._record(plan, table, versions[-1], served_by(first))
+        return counts
+
+    def _record(
+        self, plan: Plan, table: TablePlan, newest: TableSchema, served: TableRecord
+    ) -> None:
+        changes: dict[str, object] = {
+            "run": plan.run,
+            "epoch": table.snapshot.epoch,
+            "cut": str(plan.cut),
+            "offsets": table.next,
+            "schema_version": newest.version,
+            "ts_ms": time.time_ns() // 1_000_000,
+        }
+        self._ledger.write_table(newest.name, served.model_copy(update=changes))
+
+    def _fitting(self, target: TableIndex, before: TableRecord, newest: TableSchema) -> TableRecord:
+        """The record of an index that the table's columns fit, or beside which one is loaded."""
+        loading = before.loading
+        if loading is not None and target.uuid(loading.index) != loading.uuid:
             before = before.model_copy(update={"loading": None})
-    try:
-        target.extend(before.index, wanted)
-    except MisfitError:
-        return before if before.loading is not None else begin_load(target, ledger, before, newest)
-    return before
+        if before.schema_version == newest.version:
+            return before
+        wanted = mapping(newest, self._search.index_of(str(newest.name)).mapping)
+        if before.loading is not None:
+            try:
+                target.extend(before.loading.index, wanted)
+            except MisfitError:
+                before = before.model_copy(update={"loading": None})
+        try:
+            target.extend(before.index, wanted)
+        except MisfitError:
+            has_other = before.loading is not None
+            return before if has_other else self.begin_load(target, before, newest)
+        return before
+
+    def _made(self, target: TableIndex, newest: TableSchema, generation: int) -> TableLoading:
+        said = self._search.index_of(str(newest.name))
+        index = target.make(mapping(newest, said.mapping), generation, said.settings)
+        uuid = target.uuid(index)
+        if uuid is None:
+            raise target.lost(index)
+        return TableLoading(index=index, uuid=uuid, wishes=said.wishes)
 
 
-def begin_load(
-    target: TableIndex, ledger: Ledger, before: TableRecord, newest: TableSchema
-) -> TableRecord:
-    """Make another index, to be loaded beside the one that serves; returns the record of both."""
-    index = _made(target, before, newest)
-    uuid = target.uuid(index)
-    if uuid is None:
-        raise target.lost(index)
-    loading = TableLoading(index=index, uuid=uuid)
-    record = before.model_copy(update={"loading": loading})
-    ledger.write_table(newest.name, record)
-    return record
-
-
-def generation_of(index: str) -> int:
-    """The number of an index of ours."""
-    return int(index.rpartition("-")[2])
-
-
-def _made(target: TableIndex, before: TableRecord | None, newest: TableSchema) -> str:
-    return target.make(mapping(newest), before.generation + 1 if before else 1)
-
-
-def _written(
-    spark: "SparkSession",
-    settings: Settings,
-    search: SearchSettings,
-    index: str,
-    table: TablePlan,
-    plan: Plan,
-    shape: Shape,
-    partitions: Collection[int] | None = None,
-) -> Counts:
-    """Write to an index; only what these ``partitions`` of the topic have, where they are named."""
-    # A first load must not see what the log still has of an older history of the source.
-    history = Position(table.snapshot.epoch, Lsn(0), 0)
-    floor = max(table.truncated or history, history)
-    raw = read_raw(spark, settings.kafka, {table.topic: table.start}, {table.topic: table.end})
-    if partitions is not None:
-        raw = raw.where(F.col("partition").isin(list(partitions)))
-    rows = (
-        raw.transform(lambda records: within(records, table.after, plan.cut, floor, keyed=True))
-        .transform(lambda records: with_values(records, settings.kafka, table, plan))
-        .transform(lambda records: parse(records, shape))
-        .transform(lambda changes: latest(changes, shape))
-        .transform(lambda newest_rows: documents(newest_rows, shape))
+def served_by(loading: TableLoading) -> TableRecord:
+    """The record of a table whose index is loaded, short of what it was loaded with."""
+    return TableRecord(
+        run=0,
+        index=loading.index,
+        uuid=loading.uuid,
+        generation=int(loading.index.rpartition("-")[2]),
+        wishes=loading.wishes,
+        epoch=0,
+        cut="",
+        offsets={},
+        schema_version=0,
     )
-    return write_documents(rows, search, index)
+
+
+def steps(table: TablePlan, loaded: Mapping[int, int]) -> Iterator[TablePlan]:
+    """A plan's records behind those that are ``loaded``, step by step, in all partitions at once.
+
+    A key has its partition, so that what is older comes first.
+    """
+    at = {partition: loaded.get(partition, start) for partition, start in table.start.items()}
+    while (left := sum(table.end[partition] - offset for partition, offset in at.items())) > 0:
+        records = min(left, STEP_RECORDS)
+        upto = {
+            partition: offset + -(-(table.end[partition] - offset) * records // left)
+            for partition, offset in at.items()
+        }
+        yield table.model_copy(update={"start": at, "end": upto})
+        at = upto
+
+
+def loaded_text(start: Mapping[int, int], at: Mapping[int, int], end: Mapping[int, int]) -> str:
+    """How far a load is, for people."""
+    total = sum(end[partition] - offset for partition, offset in start.items())
+    done = sum(at.get(partition, offset) - offset for partition, offset in start.items())
+    return f"{done:,} of {total:,} records are loaded ({100 * done // max(total, 1)} %)"

@@ -11,7 +11,10 @@ are kept and listed in ``_ignored``, and terms longer than Lucene takes are left
   one odd document would claim a field's type for all the others
 - date, timestamp, timestamptz: ISO 8601 text with all its digits, searched by the millisecond; a
   timestamp without time zone is searched as if it were UTC
+- point: a place by longitude (x) and latitude (y), where it can be one
 - an array is a field with several values; bytea is base64 and not searched; all else is a keyword
+
+What the user says of a field comes last, and may well have documents refused.
 
 A field has its column's name, but a dot (which would make it an object) becomes ``_``, and a name
 that is blank or starts with ``_`` (the server's own fields) gets an ``x`` in front.
@@ -21,10 +24,12 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Final
 
-from cdc.errors import SinkError
+from cdc.errors import ConfigError, SinkError
 from cdc.records.schema import Column, TableName, TableSchema
+from cdc.settings import SearchSettings
 
 POSITION_FIELD: Final = "_millrace_position"
 """Position of the change that a document is the result of, as fixed-width text."""
@@ -71,6 +76,7 @@ _TYPES: Final[Mapping[str, dict[str, Any]]] = {
     "timestamp": _DATE,
     "timestamptz": _DATE,
     "bytea": {"type": "binary"},
+    "point": {"type": "geo_point", "ignore_malformed": True},
 }
 
 
@@ -92,6 +98,23 @@ def index_name(prefix: str, table: TableName) -> str:
 def document_index(prefix: str, name: str) -> str:
     """The alias that joined documents are found under."""
     return f"{prefix}{name}"
+
+
+def aliases(settings: SearchSettings, tables: Iterable[TableName]) -> dict[str, str]:
+    """All aliases, by the names of those of the tables that are indexed, and of documents."""
+    chosen = [name for name in tables if settings.tables is None or str(name) in settings.tables]
+    of_tables = index_names(settings.index_prefix, chosen)
+    found = {str(name): alias for name, alias in of_tables.items()}
+    for one in settings.documents:
+        alias = document_index(settings.index_prefix, one.name)
+        if alias in found.values():
+            raise ConfigError(
+                f"a table has the index {alias} already",
+                where=f"[[search.documents]] {one.name}",
+                remedy="give the documents another name",
+            )
+        found[one.name] = alias
+    return found
 
 
 def index_names(prefix: str, tables: Iterable[TableName]) -> dict[TableName, str]:
@@ -141,10 +164,36 @@ def field_name(column: str) -> str:
     return f"x{field}" if field.startswith("_") or not field.strip() else field
 
 
-def mapping(schema: TableSchema) -> dict[str, Any]:
-    """The mapping of a table's index."""
+def mapping(
+    schema: TableSchema, said: Mapping[str, Mapping[str, Any]] = MappingProxyType({})
+) -> dict[str, Any]:
+    """The mapping of a table's index; what is ``said`` of its fields comes last."""
     fields = field_names(schema)
-    return mapping_of({fields[column.name]: field_mapping(column) for column in schema.columns})
+    properties = {fields[column.name]: field_mapping(column) for column in schema.columns}
+    override(properties, said, f"[[search.indexes]] {schema.name}")
+    return mapping_of(properties)
+
+
+def override(properties: dict[str, Any], said: Mapping[str, Mapping[str, Any]], where: str) -> None:
+    """Let fields be searched as the user says, by their paths.
+
+    Raises ConfigError where there is no such field.
+    """
+    for path, about in said.items():
+        *outer, last = path.split(".")
+        inside = properties
+        for name in outer:
+            inside = inside.get(name, {}).get("properties", {})
+        known = inside.get(last)
+        if known is None:
+            raise ConfigError(
+                f"mapping: the document has no field {path}",
+                where=where,
+                remedy="fields go by their paths in the document, such as airline.name",
+            )
+        # A point is an object that isn't looked into.
+        is_object = "properties" in known and about.get("type") != "geo_point"
+        inside[last] = {**({"properties": known["properties"]} if is_object else {}), **about}
 
 
 def mapping_of(properties: dict[str, Any]) -> dict[str, Any]:
@@ -155,7 +204,7 @@ def mapping_of(properties: dict[str, Any]) -> dict[str, Any]:
 
 def field_mapping(column: Column) -> dict[str, Any]:
     """How a column's values are searched."""
-    return type_mapping(column.type)
+    return _KEYWORD if column.type == "point" and column.array else type_mapping(column.type)
 
 
 def type_mapping(kind: str) -> dict[str, Any]:

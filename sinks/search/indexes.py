@@ -13,6 +13,7 @@ than the table's cut are never sent.
 import re
 import time
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any, Final, Literal, TypeVar
 
 from opensearchpy import NotFoundError, OpenSearch, RequestError
@@ -28,6 +29,8 @@ _GC_DELETES: Final = "1h"
 _FIELDS_SPARE: Final = 1_000  # the server's own default limit
 _LOADING: Final = {"refresh_interval": "-1", "number_of_replicas": 0}
 _SERVING: Final = {"refresh_interval": None, "auto_expand_replicas": "0-1"}
+_AT_WORK: Final = ("refresh_interval", "number_of_replicas", "auto_expand_replicas")
+"""Settings that are others while an index is loaded."""
 _TASK_POLL_S: Final = 0.2
 _TASK_POLL_S_MAX: Final = 5.0
 
@@ -40,6 +43,18 @@ def _fields_max(mapping: Mapping[str, Any]) -> int:
         return len(named) + sum(map(count, named))
 
     return count(mapping) + _FIELDS_SPARE
+
+
+def flat(settings: Mapping[str, Any], path: str = "") -> dict[str, Any]:
+    """Settings of an index by their whole names, without ``index.`` in front."""
+    found: dict[str, Any] = {}
+    for name, value in settings.items():
+        whole = f"{path}{name}"
+        if isinstance(value, Mapping):
+            found |= flat(value, f"{whole}.")
+        else:
+            found[whole.removeprefix("index.")] = value
+    return found
 
 
 def write_alias(index: str) -> str:
@@ -75,7 +90,12 @@ class TableIndex:
         self._owner = {"log": log, kind: name}
         self.what = f"{kind} {name}"
 
-    def make(self, mapping: Mapping[str, Any], generation: int) -> str:
+    def make(
+        self,
+        mapping: Mapping[str, Any],
+        generation: int,
+        settings: Mapping[str, Any] = MappingProxyType({}),
+    ) -> str:
         """Create an empty index of at least this generation, set up for a fast load."""
         self._refuse_strangers()
         before, serving = self.generations(), self._aliased()
@@ -88,6 +108,7 @@ class TableIndex:
                 "index": {
                     "gc_deletes": _GC_DELETES,
                     "mapping.total_fields.limit": _fields_max(mapping),
+                    **{n: one for n, one in flat(settings).items() if n not in _AT_WORK},
                     **_LOADING,
                 }
             },
@@ -120,8 +141,15 @@ class TableIndex:
 
     def extend(self, index: str, mapping: Mapping[str, Any]) -> None:
         """Add the fields of new columns; raises MisfitError where one has another type now."""
-        settings = {"index.mapping.total_fields.limit": _fields_max(mapping)}
-        self._ask(lambda: self._client.indices.put_settings(index=index, body=settings))
+        limit = "index.mapping.total_fields.limit"
+        before = self._ask(
+            lambda: self._client.indices.get_settings(
+                index=index, name=limit, params={"flat_settings": "true"}
+            )
+        )
+        known = int(before.get(index, {}).get("settings", {}).get(limit, 0))
+        if (needed := _fields_max(mapping)) > known:
+            self._ask(lambda: self._client.indices.put_settings(index=index, body={limit: needed}))
         try:
             self._ask(lambda: self._client.indices.put_mapping(index=index, body=mapping))
         except SinkUnreachableError:
@@ -129,10 +157,14 @@ class TableIndex:
         except SinkError as failure:
             raise MisfitError(failure.what, where=self.what) from None
 
-    def publish(self, index: str) -> None:
+    def publish(self, index: str, settings: Mapping[str, Any] = MappingProxyType({})) -> None:
         """Make a loaded index the one behind the alias, and delete the ones before it."""
         self._refuse_strangers()
-        self._ask(lambda: self._client.indices.put_settings(index=index, body={"index": _SERVING}))
+        chosen = {name: one for name, one in flat(settings).items() if name in _AT_WORK}
+        if "number_of_replicas" in chosen:
+            chosen.setdefault("auto_expand_replicas", "false")
+        body = {"index": {**_SERVING, **chosen}}
+        self._ask(lambda: self._client.indices.put_settings(index=index, body=body))
         self.refresh(index)
         before = [name for name in self.generations() if name != index]
         remove = [{"remove": {"index": name, "alias": self.alias}} for name in self._aliased()]

@@ -7,12 +7,14 @@ rebuild. It is never sent again itself, since the row may be gone by then.
 import hashlib
 import json
 import time
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
 from opensearchpy import NotFoundError, OpenSearch, RequestError
 
+from cdc.settings import SearchSettings
 from sinks.search.retries import insist
+from sinks.summary import TableResult
 
 MADE_MAX: Final = 1_000
 """Of one executor: more than so many refusals are no matter of single documents."""
@@ -83,6 +85,10 @@ class Letters:
             for document in documents
         ])  # fmt: skip
 
+    def forget(self) -> None:
+        """Remove all of them."""
+        self.remove(self.documents())
+
     def documents(self) -> frozenset[str]:
         """The ids of documents that there are letters about."""
         return frozenset(letter["document"] for letter in self.all())
@@ -135,3 +141,26 @@ class Letters:
 def letters_index(prefix: str) -> str:
     """Where letters are."""
     return f"{prefix}millrace-dead-letters"
+
+
+def replayed(
+    client: OpenSearch,
+    settings: SearchSettings,
+    index: tuple[str, str],
+    again: Callable[[Collection[str]], None],
+) -> TableResult:
+    """Make the refused documents of an index (its name and alias) ``again``.
+
+    What comes of it: accepted ones are updated; of rows that are gone by now the letters go, too.
+    """
+    name, alias = index
+    letters = Letters(client, settings.index_prefix, alias)
+    before, began, started = letters.documents(), int(time.time() * 1000), time.monotonic()
+    if before:
+        again(before)
+    left = {letter["document"]: letter["ts_ms"] for letter in letters.all()}
+    gone = [document for document, ts_ms in left.items() if document in before and ts_ms < began]
+    letters.remove(gone)
+    accepted = len(before - left.keys())
+    seconds = time.monotonic() - started
+    return TableResult(name, len(before), 0, accepted, len(gone), seconds=seconds)

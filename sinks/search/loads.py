@@ -1,118 +1,150 @@
-"""A table's new index, loaded beside the one that serves: its topic's partitions, one by one.
+"""A table's new index, loaded beside the one that serves: the log's records, step by step.
 
-Each is loaded as of what the index that serves has been given by then, and from there on what
-changes in it is written to both. So whoever dies in between leaves the rest to the next run.
+It follows the log like any other reader. Once it has come to where the one that serves is, it takes
+that one's place. So whoever dies in between leaves the rest to the next run.
 """
 
 import time
 from collections.abc import Callable, Collection, Mapping
 from datetime import timedelta
+from typing import TYPE_CHECKING
 
-from cdc.errors import LogForgottenError
+from cdc.errors import BusyError, LogForgottenError, MillraceError, SinkUnreachableError
 from cdc.records.position import Lsn, Position
 from cdc.records.schema import TableName, TableSchema
-from cdc.settings import Settings
-from sinks.batch import LogState, Report, require_retained
+from sinks.batch import LogState, require_retained
 from sinks.counted import counted
 from sinks.plan import Plan, TablePlan
 from sinks.records import Records
 from sinks.search.indexes import TableIndex
-from sinks.search.progress import Ledger, TableLoading, TableRecord
-from sinks.session import Session
+from sinks.search.place import Place
+from sinks.search.records import TableLoading, TableRecord
 from sinks.summary import TableResult
+
+if TYPE_CHECKING:
+    from sinks.search.apply import Tables
 
 
 class Loads:
     """The loads of all tables' indexes, against one state of the log."""
 
     def __init__(
-        self,
-        settings: Settings,
-        ledger: Ledger,
-        state: LogState,
-        index: Callable[[TableName], TableIndex],
-        session: Session,
-        report: Report,
+        self, place: Place, state: LogState, index: Callable[[TableName], TableIndex]
     ) -> None:
-        self._settings = settings
-        self._ledger = ledger
+        self._settings = place.settings
+        self._search = place.search
+        self._ledger = place.ledger
         self._state = state
         self._names = [table.name for table in state.tables.values()]
         self._index = index
-        self._session = session
-        self._report = report
+        self._session = place.session
+        self._report = place.report
 
     def begin(self, names: Collection[str]) -> list[TableResult]:
         """Make new indexes for tables, unless they are being loaded; and say where that can't be.
 
-        What has no index yet has been loaded just now.
+        Also for those that the user now wants otherwise. What has no index yet has been loaded just
+        now.
         """
-        from sinks.search.apply import begin_load
-
-        records = self._ledger.tables(self._names)
-        wanted = {name: table for name, table in self._state.tables.items() if name in names}
-        begun = {name: records[one.name] for name, one in wanted.items() if one.name in records}
-        parts = {name: self._part(name, record) for name, record in begun.items()}
-        refused = never_whole(
-            {name: plan.tables[name] for name, plan in parts.items()},
-            self._state,
-            self._settings.log.keep,
-        )
-        for name, record in begun.items():
-            if name not in refused and record.loading is None:
-                table = wanted[name].name
-                schema = versions_of(self._state, name, record.schema_version)[-1]
-                begin_load(self._index(table), self._ledger, record, schema)
-        return [TableResult(name, error=error) for name, error in refused.items()]
+        records = {str(name): one for name, one in self._ledger.tables(self._names).items()}
+        begun: list[str] = []
+        for name, record in records.items():
+            made = record.loading or record
+            if made.wishes != self._search.index_of(name).wishes:
+                self._report(f"{name}: [[search.indexes]] says something else: a new index")
+                begun.append(name)
+            elif name in names and record.loading is None:
+                begun.append(name)
+        parts = {name: self._plan(name, records[name]).tables[name] for name in begun}
+        errors: dict[str, MillraceError] = {}
+        errors |= never_whole(parts, self._state, self._settings.log.keep)
+        for name in begun:
+            if name not in errors:
+                schema = versions_of(self._state, name, records[name].schema_version)[-1]
+                try:
+                    self._tables().begin_load(self._index(schema.name), records[name], schema)
+                except (BusyError, SinkUnreachableError):
+                    raise
+                except MillraceError as error:
+                    errors[name] = error
+        return [TableResult(name, error=error) for name, error in errors.items()]
 
     def next(self) -> bool:
-        """Load the next partition of a table that is being loaded, if there is one.
+        """Load the next step of a table that is being loaded, if there is one.
 
-        With the last one, the new index takes the place of the one that serves.
+        Behind the last one, the new index takes the place of the one that serves.
         """
-        from sinks.search.apply import generation_of
-
         for table, record in self._ledger.tables(self._names).items():
             loading, index = record.loading, self._index(table)
             if loading is None or index.uuid(loading.index) != loading.uuid:
                 continue
-            left = sorted(record.offsets.keys() - set(loading.done))
-            if left:
-                self._load(str(table), record, loading, left[0])
-                loading = loading.model_copy(update={"done": (*loading.done, left[0])})
-            changes: dict[str, object] = {"loading": loading}
-            if len(left) <= 1:
-                index.publish(loading.index)
-                generation = generation_of(loading.index)
-                served = {"index": loading.index, "uuid": loading.uuid, "generation": generation}
-                changes = {**served, "loading": None}
+            loading, is_whole = self._stepped(str(table), index, record, loading)
+            changes = self._published(table, index, loading) if is_whole else {"loading": loading}
             self._ledger.write_table(table, record.model_copy(update=changes))
             return True
         return False
 
-    def _load(self, name: str, record: TableRecord, loading: TableLoading, partition: int) -> None:
+    def again(self, name: str, record: TableRecord, documents: Collection[str]) -> None:
+        """Write some documents of the index that serves anew."""
+        plan = self._plan(name, record)
+        versions = versions_of(self._state, name, record.schema_version)
+        self._tables().write(record.index, plan.tables[name], plan, versions, frozenset(documents))
+
+    def _published(
+        self, table: TableName, index: TableIndex, loading: TableLoading
+    ) -> dict[str, object]:
+        """Let it serve; returns what of the table's record is another one by that."""
+        from sinks.search.apply import served_by
+
+        index.publish(loading.index, self._search.index_of(str(table)).settings)
+        served = served_by(loading)
+        return {
+            "index": served.index,
+            "uuid": served.uuid,
+            "generation": served.generation,
+            "wishes": served.wishes,
+            "loading": None,
+        }
+
+    def _stepped(
+        self, name: str, index: TableIndex, record: TableRecord, loading: TableLoading
+    ) -> tuple[TableLoading, bool]:
+        """What is loaded then, and whether that is all that the index that serves has."""
+        from sinks.search.apply import loaded_text, steps
+
+        whole = self._plan(name, record)
+        table = whole.tables[name]
+        step = next(steps(table, loading.loaded), None)
+        if step is None:
+            return loading, True
+        self._load(name, index, loading.index, whole, step)
+        self._report(f"{name}: {loading.index}: {loaded_text(table.start, step.end, table.end)}")
+        return loading.model_copy(update={"loaded": step.end}), step.end == table.end
+
+    def _load(
+        self, name: str, target: TableIndex, index: str, whole: Plan, step: TablePlan
+    ) -> None:
         from sinks.census import census
-        from sinks.search.apply import load_part
 
-        count = len(record.offsets)
-        self._report(f"{name}: loading {loading.index}, part {len(loading.done) + 1} of {count}")
-        plan = self._part(name, record, partition)
+        plan = whole.model_copy(update={"tables": {name: step}})
         found = census(self._session(), Records(self._settings.kafka), plan.tables, plan.cut)
-        table = counted(plan.tables[name], found.get(name, {}), plan.cut, keyed=True)
+        table = counted(step, found.get(name, {}), plan.cut, keyed=True)
         if table.events:
-            versions = versions_of(self._state, name, record.schema_version)
-            load_part(self._session(), self._settings, table, plan, versions, loading.index)
+            versions = versions_of(self._state, name, table.schema_version)
+            self._tables().write(index, table, plan, versions)
+        if table.truncated is not None:
+            target.truncate(index, table.truncated)
 
-    def _part(self, name: str, record: TableRecord, partition: int | None = None) -> Plan:
-        """What a table's index has been given, or one partition of that, as a plan."""
+    def _plan(self, name: str, record: TableRecord) -> Plan:
+        """What a table's index has been given, as a plan."""
         topic = self._state.tables[name].topic
         starts = self._state.starts[topic]
-        chosen = [partition] if partition is not None else sorted(record.offsets)
+        offsets = {number: max(starts[number], end) for number, end in record.offsets.items()}
         table = TablePlan(
             topic=topic,
-            start={number: starts[number] for number in chosen},
-            end={number: max(starts[number], record.offsets[number]) for number in chosen},
-            next={number: record.offsets[number] for number in chosen},
+            start={number: starts[number] for number in offsets},
+            end=offsets,
+            next=record.offsets,
             after=None,
             truncated=None,
             snapshot=Position(record.epoch, Lsn(0), 0),
@@ -131,6 +163,11 @@ class Loads:
             ts_ms=int(time.time() * 1000),
             tables={name: table},
         )
+
+    def _tables(self) -> "Tables":
+        from sinks.search.apply import Tables
+
+        return Tables(self._session(), self._settings, self._search, self._ledger, self._report)
 
 
 def versions_of(state: LogState, name: str, newest: int) -> list[TableSchema]:

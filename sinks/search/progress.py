@@ -1,9 +1,10 @@
 """The progress index → who runs, the plan that is under way, and how far each table is applied.
 
-Three kinds of documents in ``<index.prefix>millrace-progress``, each written with ``if_seq_no``,
-so that of two writers one wins and the other learns it: ``run/<topic.prefix>`` holds the plan of
-the last run, started or done, and its owner; ``table/<topic.prefix>/<schema>.<table>`` holds what a
-table's index has been given, ``document/<topic.prefix>/<name>`` what one of joined documents has.
+Documents of ours in ``<index.prefix>millrace-progress``, each written with ``if_seq_no``, so that
+of two writers one wins and the other learns it: ``run/<topic.prefix>`` holds the plan of the last
+run, started or done, and its owner; ``table/<topic.prefix>/<schema>.<table>`` holds what a table's
+index has been given, ``first/…`` how far its first load is, ``document/<topic.prefix>/<name>`` what
+an index of joined documents has.
 
 The owner's heartbeat only keeps two runs from doing the same work twice. Correctness doesn't hang
 on it: a run that lost its claim repeats what the winner's plan, which is the same plan, says, and
@@ -15,105 +16,24 @@ import socket
 import threading
 import time
 from collections.abc import Iterable
-from typing import Any, Final, Literal, NamedTuple, Self, TypeVar
+from typing import Any, Final, NamedTuple, Self, TypeVar
 from uuid import uuid4
 
 from opensearchpy import ConflictError, NotFoundError, OpenSearch, RequestError
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ValidationError
 
 from cdc.errors import BusyError, LogFormatError, MillraceError
 from cdc.records.schema import TableName
+from sinks.search.records import SILENCE_S_MAX, FirstLoad, Owner, RunRecord, TableRecord
 from sinks.search.retries import PATIENT, Patience, insist
 
-FORMAT: Final = 1
 BEAT_S: Final = 5.0
 BRIEF: Final = Patience(total_s=1.0)
 """For what is tried again anyway, and for what mustn't delay the news of a failure."""
-SILENCE_S_MAX: Final = 30.0
-"""After this long without a heartbeat a run counts as dead; a clock may be off by half of it."""
-
-
-class Owner(BaseModel):
-    """The process that runs; ``token`` tells two runs of one process apart."""
-
-    model_config = ConfigDict(frozen=True)
-
-    host: str
-    pid: int
-    token: str
-    beat_ms: int
-
-    def alive(self, now_ms: int) -> bool:
-        """Whether the process may still run: its heart beats, and if it is ours, it exists."""
-        if now_ms - self.beat_ms > SILENCE_S_MAX * 1000:
-            return False
-        if self.host != socket.gethostname() or self.pid == os.getpid():
-            return True
-        try:
-            os.kill(self.pid, 0)
-        except ProcessLookupError:
-            return False
-        except PermissionError:
-            return True
-        return True
-
-
-class RunRecord(BaseModel):
-    """The last run: its plan and outcome, as the JSON texts that the job makes of them.
-
-    ``checked_ms`` is when a run last found nothing to do.
-    """
-
-    model_config = ConfigDict(frozen=True)
-
-    format: Literal[1] = FORMAT
-    run: int = 0
-    state: Literal["started", "done"] = "done"
-    plan: str = ""
-    outcome: str = ""
-    checked_ms: int = 0
-    owner: Owner | None = None
 
 
 PLACE: Final = "the progress index"
 """Where messages say that a run's record is."""
-
-
-class TableLoading(BaseModel):
-    """An index that is loaded beside the one that serves: ``done`` partitions of the topic are in.
-
-    Changes of those are written to both.
-    """
-
-    model_config = ConfigDict(frozen=True)
-
-    index: str
-    uuid: str
-    done: tuple[int, ...] = ()
-
-
-class TableRecord(BaseModel):
-    """What a table's index has been given: everything before ``offsets``, up to ``cut`` (text).
-
-    ``uuid`` is the index's own: an index that was deleted, or made anew by somebody else, isn't the
-    one that this record speaks of, and the table is loaded again. ``generation`` numbers the
-    indexes that stood behind the alias.
-    """
-
-    model_config = ConfigDict(frozen=True)
-
-    format: Literal[1] = FORMAT
-    run: int
-    index: str
-    uuid: str
-    generation: int
-    epoch: int
-    cut: str
-    offsets: dict[int, int]
-    schema_version: int
-    ts_ms: int = 0
-    loading: TableLoading | None = None
-
 
 Stored = TypeVar("Stored", bound=BaseModel)
 
@@ -180,12 +100,31 @@ class Ledger:
             if found.get("found")
         }
 
-    def forget(self, names: Iterable[TableName]) -> None:
-        """Delete what is known of these tables and of the runs, as if there had been none.
+    def first_load(self, name: TableName) -> FirstLoad | None:
+        """How far a table's first load is, or was."""
+        return self.read(self._first_id(name), FirstLoad)[0]
+
+    def write_first_load(self, name: TableName, record: FirstLoad) -> None:
+        """Replace it; raises BusyError if a later run has written it."""
+        document = self._first_id(name)
+        known, version = self.read(document, FirstLoad)
+        if known is not None and known.run > record.run:
+            raise _overtaken(self._where)
+        self.write(document, record, version)
+
+    def is_begun(self, documents: Iterable[str]) -> bool:
+        """Whether anything was ever written to an index of a table, or of these documents."""
+        ids = (self.document_id(name) for name in documents)
+        return self.run().run > 0 or any(self._get(one)[0] for one in ids)
+
+    def forget(self, names: Iterable[TableName], documents: Iterable[str]) -> None:
+        """Delete what is known of tables, documents and the runs, as if there had been none.
 
         Raises BusyError while a run is under way.
         """
-        ids = [self._table_id(name) for name in names]
+        ids = [self.document_id(name) for name in documents]
+        for name in names:
+            ids += [self._table_id(name), self._first_id(name)]
         with self.claim():
             body = {"query": {"ids": {"values": ids}}}
             insist(lambda: self._client.indices.refresh(index=self.index), self._where)
@@ -230,6 +169,9 @@ class Ledger:
     def document_id(self, name: str) -> str:
         """The record of a joined document's index."""
         return f"document/{self._topic_prefix}/{name}"
+
+    def _first_id(self, name: TableName) -> str:
+        return f"first/{self._topic_prefix}/{name}"
 
     def _table_id(self, name: TableName) -> str:
         return f"table/{self._topic_prefix}/{name}"

@@ -53,10 +53,15 @@ def documents(rows: DataFrame, shape: Shape) -> DataFrame:
 
 
 def value_in_json(column: Column, value: SparkColumn) -> SparkColumn:
-    """What Spark's JSON of a value would change or not tell: decimals, and times of day."""
+    """What Spark's JSON of a value would change or not tell: decimals, and times of day.
+
+    And points, which a search server knows as such in well-known text.
+    """
     kind = "array<string>" if column.array else "string"
     if column.type == "numeric":
         return value.cast(kind)
+    if column.type == "point" and not column.array:
+        return F.concat(F.lit("POINT "), F.translate(value, ",", " "))
     if column.type == "time":
         return F.transform(value, _time_of_day) if column.array else _time_of_day(value)
     return value

@@ -12,8 +12,7 @@ from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
-
-from opensearchpy import OpenSearch
+from functools import partial
 
 from cdc.errors import (
     BusyError,
@@ -24,9 +23,10 @@ from cdc.errors import (
     SinkUnreachableError,
 )
 from cdc.records.schema import TableName
-from cdc.settings import SearchSettings, Settings
+from cdc.settings import Settings
 from sinks.batch import TABLES_AT_ONCE, Log, LogState, Report, require_retained
 from sinks.counted import counted
+from sinks.options import RunOptions
 from sinks.plan import (
     Outcome,
     Plan,
@@ -42,11 +42,12 @@ from sinks.plan import (
 )
 from sinks.records import Records
 from sinks.search.client import check, connect
-from sinks.search.documents import index_names
+from sinks.search.documents import aliases
 from sinks.search.indexes import TableIndex
-from sinks.search.joined.run import Place, run_documents
-from sinks.search.letters import Letters
+from sinks.search.joined.run import run_documents
+from sinks.search.letters import Letters, replayed
 from sinks.search.loads import Loads, never_whole, versions_of
+from sinks.search.place import Place
 from sinks.search.progress import PLACE, Claim, Ledger
 from sinks.session import Session
 from sinks.summary import RunSummary, TableResult
@@ -56,13 +57,13 @@ def run_search(
     settings: Settings,
     session: Session,
     report: Report = print,
-    rebuilt: Collection[str] = (),
+    options: RunOptions = RunOptions(),  # noqa: B008 (frozen)
 ) -> RunSummary:
     """Apply what the log has to the search indexes; tables that fail are in the summary.
 
-    ``session`` is called once there is something for Spark to do. Those ``rebuilt``, by the names
-    of tables and of joined documents, get a new index in the place of theirs. Raises MillraceError
-    where no table could be applied at all (the log or the server can't be reached, another run).
+    ``session`` is called once there is something for Spark to do. Indexes go by the names of tables
+    and of joined documents. Raises MillraceError where no table could be applied at all (the log or
+    the server can't be reached, another run).
     """
     if settings.search is None:
         raise ConfigError(
@@ -83,17 +84,18 @@ def run_search(
         if state is None:
             note = "the log is empty: has `millrace run` been started?"
             return RunSummary("search", 0, "", time.monotonic() - started, note=note)
-        run = _Run(settings, settings.search, client, ledger, state, session, report)
-        run.require_known(rebuilt)
+        place = Place(settings, settings.search, client, ledger, session, report, options)
+        run = _Run(place, state)
+        run.require_known(options.rebuilt | options.replayed)
         plan, results = run.once(log, claim)
-        results += run.loads.begin(rebuilt)
+        results += run.loads.begin(options.rebuilt)
+        results += run.replayed()
         if settings.search.documents:
-            place = Place(settings, settings.search, client, ledger, session, report)
-            results += run_documents(place, state, rebuilt)
-        # What changes meanwhile is written to the index that serves, and to the one that is loaded.
+            results += run_documents(place, state)
+        # The index that serves keeps up meanwhile, and the one that is loaded follows.
         while run.loads.next():
             state = log.state(prefix, slot, report) or state
-            run = _Run(settings, settings.search, client, ledger, state, session, report)
+            run = _Run(place, state)
             later, more = run.once(log, claim)
             plan, results = later or plan, results + more
     for alias, count in letters.counts().items() if results else ():
@@ -107,16 +109,8 @@ def run_search(
 class _Run:
     """One run against one state of the log."""
 
-    def __init__(
-        self,
-        settings: Settings,
-        search: SearchSettings,
-        client: OpenSearch,
-        ledger: Ledger,
-        state: LogState,
-        session: Session,
-        report: Report,
-    ) -> None:
+    def __init__(self, place: Place, state: LogState) -> None:
+        search, report = place.search, place.report
         keyed = {name for name, versions in state.schemas.items() if versions[-1].key}
         wanted = state.tables.keys() if search.tables is None else set(search.tables)
         for name in sorted(wanted & state.tables.keys() - keyed):
@@ -124,19 +118,18 @@ class _Run:
         for name in sorted(wanted - state.tables.keys()):
             report(f"[search] tables: {name} isn't captured (yet)")
         indexed = keyed & wanted
-        self._settings = settings
+        self._settings = place.settings
         self._search = search
-        self._client = client
-        self._ledger = ledger
+        self._client = place.client
+        self._ledger = place.ledger
         self._state = replace(
             state, tables={name: table for name, table in state.tables.items() if name in indexed}
         )
-        self._aliases = index_names(
-            search.index_prefix, (table.name for table in self._state.tables.values())
-        )
-        self._session = session
+        self._aliases = aliases(search, (table.name for table in self._state.tables.values()))
+        self._session = place.session
         self._report = report
-        self.loads = Loads(settings, ledger, self._state, self._index, session, report)
+        self._options = place.options
+        self.loads = Loads(place, self._state, self._index)
 
     def once(self, log: Log, claim: Claim) -> tuple[Plan | None, list[TableResult]]:
         """Finish the plan that is under way, then plan and apply what is new."""
@@ -152,8 +145,7 @@ class _Run:
             outcome = stored(Outcome, claim.record.outcome, PLACE)
             before = self._standing(goes_on(last, outcome))
         before, forgotten = self._remembered(log, before, claim.record.checked_ms)
-        wanted = {name: Wanted(name) for name in self._state.tables}
-        tables = proposed(before, self._state, wanted)
+        tables = self._proposed(before)
         forgotten |= never_whole(tables, self._state, self._settings.log.keep)
         # A table that may lack changes stays as it is, and the run says so each time.
         for name in forgotten:
@@ -176,6 +168,34 @@ class _Run:
         claim.start(plan.model_dump_json())
         return plan, results + self._finish(plan, claim)
 
+    def _proposed(self, before: dict[str, TablePlan]) -> dict[str, TablePlan]:
+        wanted = {name: Wanted(name) for name in self._state.tables}
+        tables = proposed(before, self._state, wanted)
+        records_max = self._options.records_max
+        if records_max is None or to_read(tables) <= records_max:
+            return tables
+        from sinks.bounded import bounded
+
+        reached = [table.after for table in before.values() if table.after is not None]
+        spark, kafka = self._session(records_max), self._settings.kafka
+        cut = max(reached, default=None)
+        self._state = bounded(spark, kafka, self._state, tables, records_max, cut, self._report)
+        return proposed(before, self._state, wanted)
+
+    def replayed(self) -> list[TableResult]:
+        """Make documents of tables again that were refused, where that is asked for."""
+        records = self._ledger.tables(table.name for table in self._state.tables.values())
+        return [
+            replayed(
+                self._client,
+                self._search,
+                (str(name), self._aliases[str(name)]),
+                partial(self.loads.again, str(name), record),
+            )
+            for name, record in records.items()
+            if str(name) in self._options.replayed
+        ]
+
     def require_known(self, names: Collection[str]) -> None:
         """Raise ConfigError for an index that there is none of."""
         known = self._state.tables.keys() | {one.name for one in self._search.documents}
@@ -195,7 +215,7 @@ class _Run:
 
     def _standing(self, tables: dict[str, TablePlan]) -> dict[str, TablePlan]:
         """The tables that have an index to go on with; the others are loaded anew."""
-        records = self._ledger.tables(self._aliases)
+        records = self._ledger.tables(table.name for table in self._state.tables.values())
         standing: dict[str, TablePlan] = {}
         for name, table in tables.items():
             known = self._state.tables.get(name)
@@ -272,22 +292,17 @@ class _Run:
 
     def _applied(self, name: str, table: TablePlan, plan: Plan) -> TableResult:
         """One table's part; a server that is away ends the run, which is then repeated."""
-        from sinks.search.apply import apply_table
+        from sinks.search.apply import Tables
 
         if name not in self._state.tables:
             error = SinkError("the log doesn't have the table any more", where=f"table {name}")
             return TableResult(name, table.events, error=error)
         versions = versions_of(self._state, name, table.schema_version)
         try:
-            counts = apply_table(
-                self._session(),
-                self._settings,
-                self._index(versions[-1].name),
-                self._ledger,
-                table,
-                plan,
-                versions,
+            tables = Tables(
+                self._session(), self._settings, self._search, self._ledger, self._report
             )
+            counts = tables.apply(self._index(versions[-1].name), table, plan, versions)
         except (BusyError, SinkUnreachableError):
             raise
         except MillraceError as error:
@@ -301,4 +316,4 @@ class _Run:
 
     def _index(self, table: TableName) -> TableIndex:
         log = self._settings.capture.topic_prefix
-        return TableIndex(self._client, self._aliases[table], log, str(table))
+        return TableIndex(self._client, self._aliases[str(table)], log, str(table))

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Final
 
 from py4j.protocol import Py4JError
 from pyspark.errors import AnalysisException, ParseException, PySparkException
@@ -11,9 +12,12 @@ from pyspark.sql import functions as F  # noqa: N812 (as everybody calls it)
 from cdc.errors import ConfigError, SinkError
 from cdc.records.position import Position
 from sinks.names import quoted
+from sinks.search.documents import document_id
 from sinks.search.joined.assemble import SOURCE, key_texts
 from sinks.search.joined.tree import Node
 from sinks.session import first_line, jvm_ended
+
+_ID: Final = "_millrace_id"
 
 
 def actions(root: Node, documents: DataFrame, cut: Position) -> DataFrame:
@@ -33,6 +37,15 @@ def part(root: Node, rows: DataFrame, number: int, parts: int) -> DataFrame:
     if parts == 1:
         return rows
     return rows.where(F.pmod(F.xxhash64(*map(quoted, root.keys)), F.lit(parts)) == number)
+
+
+def chosen(root: Node, rows: DataFrame, documents: frozenset[str]) -> DataFrame:
+    """The root's rows whose documents have one of these ids."""
+    keys = rows.select(*map(quoted, root.keys))
+    told = rows.select(*map(quoted, root.keys), key_texts(root).alias(_ID)).rdd
+    found = told.filter(lambda row: document_id(row[_ID]) in documents).map(lambda row: row[:-1])
+    few = rows.sparkSession.createDataFrame(found, keys.schema)
+    return rows.join(few, list(root.keys), "left_semi")
 
 
 @contextmanager

@@ -9,22 +9,18 @@ for itself.
 from collections.abc import Callable, Iterator
 from functools import reduce
 from itertools import pairwise
-from operator import and_
-from typing import Final
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 (as everybody calls it)
 
 from sinks.names import quoted
-from sinks.search.joined.assemble import Read
-from sinks.search.joined.reading import Change
+from sinks.search.joined.links import joining
+from sinks.search.joined.reading import Change, Tables
 from sinks.search.joined.tree import Node
-
-_LINK: Final = "_millrace_link_"
 
 
 def affected(
-    root: Node, changed: Callable[[str], Change | None], older: Read, newer: Read
+    root: Node, changed: Callable[[str], Change | None], older: Tables, newer: Tables
 ) -> DataFrame | None:
     """The keys of the documents to be written anew; None: nothing has changed."""
     found = list(_found(root, changed, older, newer))
@@ -34,7 +30,7 @@ def affected(
 
 
 def _found(
-    root: Node, changed: Callable[[str], Change | None], older: Read, newer: Read
+    root: Node, changed: Callable[[str], Change | None], older: Tables, newer: Tables
 ) -> Iterator[DataFrame]:
     changes = {table: changed(table) for table in root.linking()}
     for path in root.paths():
@@ -44,7 +40,7 @@ def _found(
             yield _roots(path, change.come, newer)
 
 
-def _roots(path: tuple[Node, ...], rows: DataFrame, read: Read) -> DataFrame:
+def _roots(path: tuple[Node, ...], rows: DataFrame, tables: Tables) -> DataFrame:
     """The keys of the roots that rows of a path's last node are embedded in."""
     root = path[0]
     for outer, node in reversed(list(pairwise(path))):
@@ -52,11 +48,5 @@ def _roots(path: tuple[Node, ...], rows: DataFrame, read: Read) -> DataFrame:
         if outer is root and own_names.keys() == set(root.keys):  # they tell the key themselves
             keys = (F.col(quoted(own_names[key])).alias(key) for key in root.keys)
             return rows.select(*keys).dropna()
-        links = rows.select(
-            *(F.col(quoted(own)).alias(f"{_LINK}{own}") for own, _ in node.on)
-        ).distinct()
-        same = reduce(
-            and_, (F.col(quoted(name)) == F.col(quoted(f"{_LINK}{own}")) for own, name in node.on)
-        )
-        rows = read(outer.table).join(links, same, "left_semi")
+        rows = joining(node, tables, outer.table, "outer", rows)
     return rows.select(*map(quoted, root.keys))

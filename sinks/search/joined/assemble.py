@@ -7,8 +7,6 @@ works on what the columns are.
 """
 
 from collections.abc import Callable
-from functools import reduce
-from operator import and_
 from typing import Final
 
 from pyspark.sql import Column as SparkColumn
@@ -18,19 +16,19 @@ from pyspark.sql.types import StructType
 
 from sinks.names import quoted
 from sinks.search.documents import POSITION_FIELD
+from sinks.search.joined.links import joining, names, renamed, same
+from sinks.search.joined.reading import Tables
 from sinks.search.joined.tree import Node
 from sinks.search.rows import JSON, key_text, value_in_json
-
-Read = Callable[[str], DataFrame]
-"""The rows of a table, at a cut."""
 
 SOURCE: Final = "_millrace_source"
 _KEY: Final = "_millrace_key"
 _SHOWN: Final = "_millrace_shown"
-_ON: Final = "_millrace_on_"
 
 
-def documents(root: Node, rows: DataFrame, read: Read, position: str, *, some: bool) -> DataFrame:
+def documents(
+    root: Node, rows: DataFrame, tables: Tables, position: str, *, some: bool
+) -> DataFrame:
     """The root's rows as documents: the columns of its key, and ``SOURCE`` (JSON).
 
     ``some``: the rows are few of all, so that not all of the other tables need to be joined.
@@ -39,16 +37,16 @@ def documents(root: Node, rows: DataFrame, read: Read, position: str, *, some: b
         rows = rows.where(F.expr(root.where))
     if some and root.embeds:
         rows = rows.localCheckpoint()
-    joined = _joined(root, rows, read, some=some)
+    joined = _joined(root, rows, tables, some=some)
     shown = joined.select(*map(quoted, root.keys), _typed(root).alias(_SHOWN))
     members = [*_members(root, lambda name: F.col(_SHOWN).getField(name))]
     source = F.struct(*members, F.lit(position).alias(POSITION_FIELD))
     return shown.select(*map(quoted, root.keys), F.to_json(source, JSON).alias(SOURCE))
 
 
-def types(root: Node, read: Read) -> StructType:
+def types(root: Node, tables: Tables) -> StructType:
     """The types of a document's fields, in Spark."""
-    joined = _joined(root, read(root.table), read, some=False)
+    joined = _joined(root, tables.rows(root.table), tables, some=False)
     kind = joined.select(_typed(root).alias(_SHOWN)).schema[_SHOWN].dataType
     assert isinstance(kind, StructType)  # noqa: S101 (_typed makes one)
     return kind
@@ -64,48 +62,34 @@ def key_texts(root: Node) -> SparkColumn:
     )
 
 
-def _joined(node: Node, rows: DataFrame, read: Read, *, some: bool) -> DataFrame:
+def _joined(node: Node, rows: DataFrame, tables: Tables, *, some: bool) -> DataFrame:
     """The rows, with a column for each that is embedded in them."""
     for one in node.embeds:
-        inner = read(one.table)
-        if some:
-            outer = rows.select(
-                *(F.col(quoted(outer)).alias(f"{_ON}{own}") for own, outer in one.on)
-            ).distinct()
-            inner = inner.join(outer, _same(one), "left_semi")
+        near = joining(one, tables, one.table, "own", rows) if some else None
+        inner = tables.rows(one.table) if near is None else near
         if one.where is not None:
             inner = inner.where(F.expr(one.where))
         if some and one.embeds:
             inner = inner.localCheckpoint()
-        inner = _gathered(one, _joined(one, inner, read, some=some))
-        condition = reduce(
-            and_, (F.col(quoted(outer)) == F.col(quoted(f"{_ON}{own}")) for own, outer in one.on)
-        )
-        own_columns = [f"{_ON}{own}" for own, _ in one.on]
-        rows = rows.join(inner, condition, "left").drop(*own_columns)
+        inner = _gathered(one, _joined(one, inner, tables, some=some))
+        rows = rows.join(inner, same(one, "outer"), "left").drop(*names(one))
     return rows
 
 
 def _gathered(node: Node, rows: DataFrame) -> DataFrame:
     """What is embedded under the values of the columns that join: one row, or all in a list."""
-    on = [F.col(quoted(own)).alias(f"{_ON}{own}") for own, _ in node.on]
-    names = [f"{_ON}{own}" for own, _ in node.on]
     key = F.struct(*map(quoted, node.keys))
     shown = F.col(quoted(node.embeds[0].field)) if node.is_between else _typed(node)
-    rows = rows.select(*on, key.alias(_KEY), shown.alias(_SHOWN))
+    rows = rows.select(*renamed(node, "own"), key.alias(_KEY), shown.alias(_SHOWN))
     if node.is_between:
         rows = rows.where(F.col(_SHOWN).isNotNull())
     if node.is_one_at_most:
-        return rows.select(*map(quoted, names), F.col(_SHOWN).alias(node.field))
-    groups = rows.groupBy(*map(quoted, names))
+        return rows.select(*map(quoted, names(node)), F.col(_SHOWN).alias(node.field))
+    groups = rows.groupBy(*map(quoted, names(node)))
     if not node.many:
         return groups.agg(F.min_by(_SHOWN, _KEY).alias(node.field))
     ordered = F.array_sort(F.collect_list(F.struct(_KEY, _SHOWN)))
     return groups.agg(F.transform(ordered, lambda one: one.getField(_SHOWN)).alias(node.field))
-
-
-def _same(node: Node) -> SparkColumn:
-    return reduce(and_, (F.col(quoted(own)) == F.col(quoted(f"{_ON}{own}")) for own, _ in node.on))
 
 
 def _typed(node: Node) -> SparkColumn:

@@ -4,14 +4,12 @@ What the user says of a field comes last. Rows that are embedded as many are ``n
 query's conditions hold for one of them, and not for one each.
 """
 
-from collections.abc import Mapping
 from typing import Any, Final
 
 from pyspark.sql.types import ArrayType, DataType, StructType
 
-from cdc.errors import ConfigError
 from cdc.settings.search import Document
-from sinks.search.documents import field_mapping, mapping_of, type_mapping
+from sinks.search.documents import field_mapping, mapping_of, override, type_mapping
 from sinks.search.joined.tree import Node
 
 _POSTGRES: Final = {
@@ -37,8 +35,7 @@ def mapping(root: Node, types: StructType, document: Document) -> dict[str, Any]
     Raises ConfigError where the user speaks of a field that isn't there.
     """
     properties = _properties(root, types)
-    for path, said in document.mapping.items():
-        _override(properties, path, said, f"[[search.documents]] {document.name}")
+    override(properties, document.mapping, f"[[search.documents]] {document.name}")
     return mapping_of(properties)
 
 
@@ -62,20 +59,3 @@ def _computed(kind: DataType) -> dict[str, Any]:
         return {"properties": {one.name: _computed(one.dataType) for one in kind.fields}}
     name = kind.simpleString()
     return type_mapping("numeric" if name.startswith("decimal") else _POSTGRES.get(name, "text"))
-
-
-def _override(properties: dict[str, Any], path: str, said: Mapping[str, Any], where: str) -> None:
-    *outer, last = path.split(".")
-    for name in outer:
-        properties = properties.get(name, {}).get("properties", {})
-    known = properties.get(last)
-    if known is None:
-        raise ConfigError(
-            f"mapping: the document has no field {path}",
-            where=where,
-            remedy="fields go by their paths in the document, such as airline.name",
-        )
-    inner = {"properties": known["properties"]} if "properties" in known else {}
-    properties[last] = {**inner, **said}
-    if said.get("type") == "geo_point":
-        properties[last].pop("properties", None)

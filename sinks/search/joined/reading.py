@@ -23,6 +23,21 @@ class Change(NamedTuple):
     come: DataFrame
 
 
+class Tables:
+    """The tables of one cut."""
+
+    def __init__(self, versions: Mapping[str, Version]) -> None:
+        self._versions = versions
+
+    def rows(self, name: str) -> DataFrame:
+        """All rows of a table."""
+        return _there(self._versions[name].rows())
+
+    def near(self, name: str, values: DataFrame, columns: Mapping[str, str]) -> DataFrame:
+        """Rows among which are all that have any of these values; see ``Version.rows_with``."""
+        return _there(self._versions[name].rows_with(values, columns))
+
+
 class Reading:
     """The tables of some cuts, in a session that fits their size."""
 
@@ -41,10 +56,11 @@ class Reading:
                     self._versions[name, version] = Version(target, version.version)
         tune(spark, 0, sum(version.size_bytes for version in self._versions.values()))
 
-    def rows(self, name: str, at: Instant) -> DataFrame:
-        """The rows of a table at a cut."""
-        rows = self._versions[name, at.versions[name]].rows()
-        return rows.where(~F.col(DELETED)) if DELETED in rows.columns else rows
+    def at(self, instant: Instant) -> "Tables":
+        """The tables at one of the cuts."""
+        return Tables(
+            {name: self._versions[name, version] for name, version in instant.versions.items()}
+        )
 
     def change(
         self, name: str, older: Instant, newer: Instant, shape: Shape, linking: Collection[str]
@@ -59,3 +75,8 @@ class Reading:
             rows.select(f"{side}.*").where(F.col(side).isNotNull()) for side in ("gone", "come")
         )
         return None if rows.isEmpty() else Change(*found)
+
+
+def _there(rows: DataFrame) -> DataFrame:
+    """Those that aren't marked as deleted."""
+    return rows.where(~F.col(DELETED)) if DELETED in rows.columns else rows

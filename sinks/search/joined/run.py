@@ -11,24 +11,19 @@ then. Between two parts both are brought to the newest cut; with the last one th
 
 import time
 from collections.abc import Collection
-from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from opensearchpy import OpenSearch
-
 from cdc.errors import BusyError, ConfigError, MillraceError, SinkUnreachableError
-from cdc.settings import SearchSettings, Settings
 from cdc.settings.search import Document
-from sinks.batch import LogState, Report
+from sinks.batch import LogState
 from sinks.search.bulk import Counts
 from sinks.search.documents import document_index
 from sinks.search.indexes import TableIndex
 from sinks.search.joined.record import DocumentRecord, Instant, Loading, Target
 from sinks.search.joined.source import Lakehouse
 from sinks.search.joined.tree import Node, tree
-from sinks.search.progress import Ledger
-from sinks.session import Session
+from sinks.search.letters import replayed
+from sinks.search.place import Place
 from sinks.summary import TableResult
 
 if TYPE_CHECKING:
@@ -38,38 +33,24 @@ PART_ROWS: Final = 500_000
 _PARTS_MAX: Final = 64
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Where joined documents come from and go to."""
-
-    settings: Settings
-    search: SearchSettings
-    client: OpenSearch
-    ledger: Ledger
-    session: Session
-    report: Report
-
-
-def run_documents(
-    place: Place, state: LogState, rebuilt: Collection[str] = ()
-) -> list[TableResult]:
-    """Bring each index to the newest cut; those that nothing has changed for aren't told of.
-
-    Those to be ``rebuilt`` are loaded anew, or go on being so.
-    """
+def run_documents(place: Place, state: LogState) -> list[TableResult]:
+    """Bring each index to the newest cut; those that nothing has changed for aren't told of."""
     lakehouse = Lakehouse(place.settings, state, place.session)
     results: list[TableResult] = []
     for document in place.search.documents:
         started = time.monotonic()
         try:
-            is_rebuilt = document.name in rebuilt
-            counts = _Documents(place, lakehouse, document).bring(is_rebuilt=is_rebuilt)
+            one = _Documents(place, lakehouse, document)
+            counts = one.bring(is_rebuilt=document.name in place.options.rebuilt)
+            again = one.replayed() if document.name in place.options.replayed else None
         except (BusyError, SinkUnreachableError):
             raise
         except MillraceError as error:
             results.append(TableResult(document.name, error=error))
             place.report(str(results[-1]))
             continue
+        if again is not None:
+            results.append(again)
         if counts is not None:
             seconds = time.monotonic() - started
             written = counts.indexed + counts.deleted + counts.stale
@@ -107,6 +88,29 @@ class _Documents:
         was, now = before.at, self._record.at
         quiet = was is not None and now is not None and was.versions == now.versions
         return None if quiet and before.serves == self._record.serves else counts
+
+    def replayed(self) -> TableResult:
+        """Make those documents again that were refused."""
+        return replayed(
+            self._place.client,
+            self._place.search,
+            (self._document.name, self._index.alias),
+            self._again,
+        )
+
+    def _again(self, documents_chosen: Collection[str]) -> None:
+        from sinks.search.joined.actions import actions, chosen
+        from sinks.search.joined.assemble import documents
+
+        at, target = self._record.at, self._record.serves
+        if at is None or target is None:
+            return
+        root = tree(target.definition, self._lakehouse.shapes(at))
+        with self._explained():
+            tables = self._lakehouse.reading(at).at(at)
+            rows = chosen(root, tables.rows(root.table), frozenset(documents_chosen))
+            found = documents(root, rows, tables, str(at.cut), some=True)
+            self._written(actions(root, found, at.cut), target)
 
     def _newest(self) -> Instant:
         """The newest cut that all tables have, those of the index that serves among them."""
@@ -202,7 +206,8 @@ class _Documents:
             self._advance(newest)
         root = tree(self._document, self._lakehouse.shapes(newest))
         mapping = self._mapping(root, newest)
-        index = self._index.make(mapping, self._record.generation + 1)
+        settings = self._document.settings
+        index = self._index.make(mapping, self._record.generation + 1, settings)
         uuid = self._index.uuid(index)
         if uuid is None:
             raise self._index.lost(index)
@@ -213,7 +218,7 @@ class _Documents:
             columns=dict(root.columns()),
             mapping=mapping,
         )
-        rows = self._lakehouse.reading(newest).rows(root.table, newest).count()
+        rows = self._lakehouse.reading(newest).at(newest).rows(root.table).count()
         parts = max(1, min(_PARTS_MAX, -(-rows // PART_ROWS)))
         self._write(
             generation=int(index.rpartition("-")[2]),
@@ -262,16 +267,17 @@ class _Documents:
         linking = root.linking()
         with self._explained():
             reading = self._lakehouse.reading(at, to)
-            newer = partial(reading.rows, at=to)
+            newer = reading.at(to)
             keys = affected(
                 root,
                 lambda name: reading.change(name, at, to, shapes[name], linking[name]),
-                partial(reading.rows, at=at),
+                reading.at(at),
                 newer,
             )
             if keys is None:
                 return None
-            rows = newer(root.table).join(keys, list(root.keys), "left_semi")
+            own = {key: key for key in root.keys}
+            rows = newer.near(root.table, keys, own).join(keys, list(own), "left_semi")
             found = documents(root, rows, newer, str(to.cut), some=True)
             return actions(root, keys.join(found, list(root.keys), "left"), to.cut)
 
@@ -285,19 +291,21 @@ class _Documents:
         counts = Counts()
         if loading.done < loading.parts:
             if loading.parts > 1:
-                self._say(f"loading {target.index}, part {loading.done + 1} of {loading.parts}")
+                percent = 100 * loading.done // loading.parts
+                part_of = f"part {loading.done + 1} of {loading.parts} ({percent} %)"
+                self._say(f"loading {target.index}, {part_of}")
             root = tree(target.definition, self._lakehouse.shapes(at))
             with self._explained():
-                read = partial(self._lakehouse.reading(at).rows, at=at)
-                rows = part(root, read(root.table), loading.done, loading.parts)
-                found = documents(root, rows, read, str(at.cut), some=loading.parts > 1)
+                tables = self._lakehouse.reading(at).at(at)
+                rows = part(root, tables.rows(root.table), loading.done, loading.parts)
+                found = documents(root, rows, tables, str(at.cut), some=loading.parts > 1)
                 counts = self._written(actions(root, found, at.cut), target)
             loading = loading.model_copy(update={"done": loading.done + 1})
             self._write(loading=loading)
         if loading.done == loading.parts:
             if self._index.uuid(target.index) != target.uuid:
                 raise self._index.lost(target.index)
-            self._index.publish(target.index)
+            self._index.publish(target.index, target.definition.settings)
             self._write(serves=target, loading=None, frozen=False)
         return counts
 
@@ -312,7 +320,7 @@ class _Documents:
         from sinks.search.joined.mapping import mapping
 
         with self._explained():
-            found = types(root, partial(self._lakehouse.reading(at).rows, at=at))
+            found = types(root, self._lakehouse.reading(at).at(at))
         return mapping(root, found, self._document)
 
     def _explained(self) -> Any:

@@ -183,7 +183,7 @@ def test_refused_document_becomes_a_letter_until_it_is_written_after_all(target:
         assert list(target.documents()) == ["good"]
         (letter,) = letters.all()
         assert (letter["document"], letter["version"], letter["source"]) == ("bad", 10, bad.source)
-        assert "failed to parse field [n]" in letter["reason"]
+        assert "failed to parse field [big]" in letter["reason"]
         assert letters.counts() == {target.alias: 1}
     judged(upsert("bad", 20, '"n":2'))
     assert letters.all() == []

@@ -5,6 +5,10 @@ from typing import Any
 import pytest
 
 from cdc.errors import ConfigError, ExitCode
+from sinks.plan import TablePlan
+from sinks.search.apply import Tables
+from sinks.search.bulk import Counts
+from sinks.search.letters import Letters
 from sinks.search.loads import Loads
 from tests.fixtures.indexes import ALIAS, Indexes, loaded
 from tests.fixtures.spark import at, column, table_schema
@@ -40,17 +44,20 @@ def test_a_rebuild_goes_on_where_it_was_while_changes_reach_both_indexes(
     log.reached(at(150, 1))
     indexes.merge()
     old, expected = indexes.index(), indexes.documents()
-    load, parts = Loads._load, 0
+    monkeypatch.setattr("sinks.search.apply.STEP_RECORDS", 15)
+    load, begun = Loads._load, list[int]()
 
-    def loaded_part(self: Loads, *arguments: Any) -> None:
-        """A part, behind which the log goes on: of its rows, and of others' rows."""
-        nonlocal parts
-        parts += 1
+    def loaded_step(self: Loads, *arguments: Any) -> None:
+        """A step, behind which the log goes on: of its rows, and of others' rows."""
+        begun.append(sum(arguments[-1].start.values()))
+        parts = len(begun)
         assert indexes.index() == old, "it serves until the new one is complete"
         assert indexes.documents() == expected, "and keeps up"
         if parts == 2:
             raise ZeroDivisionError
         load(self, *arguments)
+        if parts > 3:
+            return
         for number in range(parts, 19, 4):
             log.row("u", at(200 + parts, number), {"id": number, "n": -parts})  # a is absent
             expected[str(number)]["n"] = -parts
@@ -60,13 +67,15 @@ def test_a_rebuild_goes_on_where_it_was_while_changes_reach_both_indexes(
         log.tombstone(at(200 + parts, 99), {"id": int(gone)})
         log.reached(at(200 + parts, 99))
 
-    monkeypatch.setattr(Loads, "_load", loaded_part)
+    monkeypatch.setattr(Loads, "_load", loaded_step)
     with pytest.raises(ConfigError, match=r"there is no index public\.x"):
-        indexes.merge(rebuilt=("public.x",))
+        indexes.merge(rebuilt=frozenset({"public.x"}))
     with pytest.raises(ZeroDivisionError):
-        indexes.merge(rebuilt=("public.t",))
+        indexes.merge(rebuilt=frozenset({"public.t"}))
     indexes.merge()
-    assert parts == 3, "what was loaded isn't loaded again"
+    assert begun[2] == begun[1] > begun[0], "what was loaded isn't loaded again"
+    assert begun[3] > begun[2]
+    assert any("records are loaded" in line for line in indexes.said)
     assert indexes.index() != old
     assert indexes.documents() == expected
     assert len(indexes.client.indices.get(index=f"{indexes.prefix}-{ALIAS}-*")) == 1
@@ -76,17 +85,19 @@ def test_a_new_history_takes_the_place_of_what_is_being_loaded(
     indexes: Indexes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log = loaded(indexes)
-    load = Loads._load
+    load, steps = Loads._load, list[TablePlan]()
 
-    def dying(self: Loads, name: str, record: Any, loading: Any, partition: int) -> None:
-        if loading.done:
+    def dying(self: Loads, *arguments: Any) -> None:
+        steps.append(arguments[-1])
+        if len(steps) == 2:
             raise ZeroDivisionError
-        load(self, name, record, loading, partition)
+        load(self, *arguments)
 
     with monkeypatch.context() as patch:
+        patch.setattr("sinks.search.apply.STEP_RECORDS", 3)
         patch.setattr(Loads, "_load", dying)
         with pytest.raises(ZeroDivisionError):
-            indexes.merge(rebuilt=("public.t",))
+            indexes.merge(rebuilt=frozenset({"public.t"}))
     log.truncate(at(50, 0, epoch=2).just_before())
     log.row("r", at(50, 0, epoch=2), {"id": 1, "a": "other history", "n": 1})
     log.table(50, epoch=2)
@@ -94,3 +105,104 @@ def test_a_new_history_takes_the_place_of_what_is_being_loaded(
     assert indexes.merge().exit_code == ExitCode.OK
     assert indexes.documents() == {"1": {"id": 1, "a": "other history", "n": 1}}
     assert indexes.merge().exit_code == ExitCode.NOTHING_TO_DO
+
+
+def test_a_first_load_goes_on_where_it_was(
+    indexes: Indexes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = indexes.log(column("id", "int4", 1), column("a", "text"), column("n", "int8"))
+    for number in range(20):
+        log.row("r", at(100, 0), {"id": number, "a": f"a{number}", "n": number})
+    log.table(100)
+    log.reached(at(100, 0))
+    monkeypatch.setattr("sinks.search.apply.STEP_RECORDS", 8)
+    write, written = Tables.write, list[TablePlan]()
+
+    def dying(self: Tables, index: str, table: TablePlan, *rest: Any) -> Counts:
+        written.append(table)
+        if len(written) == 2:
+            raise ZeroDivisionError
+        return write(self, index, table, *rest)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Tables, "write", dying)
+        with pytest.raises(ZeroDivisionError):
+            indexes.merge()
+        assert not indexes.client.indices.exists_alias(name=f"{indexes.prefix}-{ALIAS}")
+        log.row("u", at(200, 1), {"id": 3, "n": -3})
+        log.reached(at(200, 1))
+        assert indexes.merge().exit_code == ExitCode.OK
+    assert written[2].start == written[1].start != written[0].start
+    assert any("records are loaded" in line for line in indexes.said)
+    assert indexes.documents() == {
+        str(n): {"id": n, "a": f"a{n}", "n": -3 if n == 3 else n} for n in range(20)
+    }
+
+
+def test_what_the_user_says_of_an_index_is_a_new_index(indexes: Indexes) -> None:
+    log = loaded(indexes)
+    old = indexes.index()
+    analysis = {"analyzer": {"own": {"type": "custom", "tokenizer": "keyword"}}}
+    said = {
+        "table": "public.t",
+        "mapping": {"a": {"type": "text", "analyzer": "own"}},
+        "settings": {"index": {"analysis": analysis, "number_of_shards": 2}},
+    }
+    indexes.define(indexes=[{"table": "public.t", "mapping": {"x": {"type": "keyword"}}}])
+    assert "the document has no field x" in str(indexes.merge().tables[0].error)
+    assert indexes.index() == old
+    indexes.define(indexes=[said])
+    assert indexes.merge().exit_code in {ExitCode.OK, ExitCode.NOTHING_TO_DO}
+    new = indexes.index()
+    assert new != old
+    log.row("u", at(200, 1), {"id": 3, "a": "two words", "n": 3})
+    log.reached(at(200, 1))
+    assert indexes.merge().exit_code == ExitCode.OK
+    assert indexes.index() == new
+    query = {"query": {"match": {"a": "two words"}}}
+    answer = indexes.client.search(index=f"{indexes.prefix}-{ALIAS}", body=query)
+    assert [hit["_id"] for hit in answer["hits"]["hits"]] == ["3"]
+    settings = indexes.client.indices.get_settings(index=new)[new]["settings"]["index"]
+    assert settings["number_of_shards"] == "2"
+    assert settings["auto_expand_replicas"] == "0-1"
+
+
+def test_documents_that_were_refused_are_made_again(indexes: Indexes) -> None:
+    """As the rows are by now, and not as they were refused."""
+    strict = {"table": "public.t", "mapping": {"a": {"type": "integer"}}}
+    indexes.define(indexes=[strict])
+    log = indexes.log(column("id", "int4", 1), column("a", "text"), column("n", "int8"))
+    for number, text in enumerate(["1", "two", "three", "four"]):
+        log.row("r", at(100, 0), {"id": number, "a": text, "n": number})
+    log.table(100)
+    log.reached(at(100, 0))
+    assert indexes.merge().exit_code == ExitCode.OK
+    assert set(indexes.documents()) == {"0"}
+    for number, (_, text) in enumerate([("two", "2"), ("three", "also no number")], 1):
+        log.row("u", at(200, number), {"id": number, "a": text, "n": number})
+    log.reached(at(200, 2))
+    indexes.merge()
+    letters = Letters(indexes.client, f"{indexes.prefix}-", None)
+    assert {letter["document"] for letter in letters.all()} == {"2", "3"}
+    # The field takes text now, by somebody's hand: another field, which is searched instead.
+    index = indexes.index()
+    indexes.client.indices.put_mapping(
+        index=index, body={"properties": {"a": {"type": "integer", "ignore_malformed": True}}}
+    )
+    (result,) = indexes.merge(replayed=frozenset({"public.t"})).tables
+    assert (result.events, result.updated) == (2, 2)
+    assert letters.all() == []
+    assert indexes.documents()["2"]["a"] == "also no number"
+    assert set(indexes.documents()) == {"0", "1", "2", "3"}
+
+
+def test_a_bounded_run_leaves_the_rest_to_the_next(indexes: Indexes) -> None:
+    log = loaded(indexes)
+    for number in range(40):
+        log.row("u", at(200 + number, 1), {"id": number % 5, "n": -number})
+        log.reached(at(200 + number, 1))
+    runs = 0
+    while indexes.merge(records_max=15).exit_code == ExitCode.OK:
+        runs += 1
+    assert runs > 1
+    assert {one["n"] for one in indexes.documents().values()} == {-35, -36, -37, -38, -39}

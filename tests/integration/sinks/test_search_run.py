@@ -1,5 +1,7 @@
 """A log written by hand → search indexes, run after run: promises, and what breaks them."""
 
+from pathlib import Path
+
 import pytest
 
 from cdc.errors import (
@@ -7,12 +9,16 @@ from cdc.errors import (
     ConfigError,
     ExitCode,
     LogForgottenError,
+    SinkError,
     SinkUnreachableError,
 )
 from cdc.records.schema import TableName
 from cdc.records.state import Phase
+from deploy.local.certificates import Certificates
+from deploy.local.opensearch import OpenSearch
 from deploy.local.ports import reserve_port
 from sinks.search.run import run_search
+from tests.fixtures.front import Front
 from tests.fixtures.indexes import ALIAS, Indexes, loaded
 from tests.fixtures.spark import at, column, table_schema
 
@@ -282,3 +288,37 @@ def test_applied_tables_are_recorded(indexes: Indexes) -> None:
     loaded(indexes, 1)
     record = indexes.ledger.tables([TableName("public", "t")])[TableName("public", "t")]
     assert (record.run, record.cut, record.index) == (1, str(at(100, 0)), indexes.index())
+
+
+@pytest.mark.parametrize(
+    ("given", "authorization"),
+    [
+        ({"username": "u", "password": "s3cret"}, "Basic dTpzM2NyZXQ="),
+        ({"api.key": "a2V5OnMzY3JldA=="}, "ApiKey a2V5OnMzY3JldA=="),
+    ],
+)
+def test_a_server_that_asks_for_tls_and_a_user_is_written_to_from_executors(
+    indexes: Indexes,
+    opensearch: OpenSearch,
+    front: Front,
+    tmp_path: Path,
+    given: dict[str, str],
+    authorization: str,
+) -> None:
+    certificates = Certificates.create(tmp_path)
+    url = front(opensearch.port, authorization, certificates)
+    indexes.define(url=url, **given)
+    log = indexes.log(column("id", "int4", 1), column("a", "text"))
+    log.row("r", at(100, 0), {"id": 1, "a": "safe"})
+    log.table(100)
+    log.reached(at(100, 0))
+    with pytest.raises(SinkUnreachableError, match="no TLS connection"):
+        indexes.merge()
+    indexes.define(url=url, ca_certs=str(certificates.authority))
+    with pytest.raises(SinkError, match="refuses the user"):
+        indexes.merge()
+    indexes.define(url=url, ca_certs=str(certificates.authority), **given)
+    assert indexes.merge().exit_code == ExitCode.OK
+    assert indexes.documents() == {"1": {"id": 1, "a": "safe"}}
+    assert "s3cret" not in repr(indexes.settings) + "".join(indexes.said)
+    assert authorization.split()[1] not in repr(indexes.settings)

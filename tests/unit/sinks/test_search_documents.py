@@ -88,6 +88,7 @@ def test_every_type_has_a_field_that_no_value_can_break() -> None:
         "jsonb": "text",
         "text": "text",
         "bytea": "binary",
+        "point": "geo_point",
         "uuid": "keyword",
         "interval": "keyword",
         "enum": "keyword",

@@ -1,0 +1,97 @@
+"""What the progress index keeps: the last run and its owner, and what each index has been given."""
+
+import os
+import socket
+from typing import Final, Literal
+
+from pydantic import BaseModel, ConfigDict
+
+FORMAT: Final = 1
+SILENCE_S_MAX: Final = 30.0
+"""After this long without a heartbeat a run counts as dead; a clock may be off by half of it."""
+
+
+class Owner(BaseModel):
+    """The process that runs; ``token`` tells two runs of one process apart."""
+
+    model_config = ConfigDict(frozen=True)
+
+    host: str
+    pid: int
+    token: str
+    beat_ms: int
+
+    def alive(self, now_ms: int) -> bool:
+        """Whether the process may still run: its heart beats, and if it is ours, it exists."""
+        if now_ms - self.beat_ms > SILENCE_S_MAX * 1000:
+            return False
+        if self.host != socket.gethostname() or self.pid == os.getpid():
+            return True
+        try:
+            os.kill(self.pid, 0)
+        except ProcessLookupError:
+            return False
+        except PermissionError:
+            return True
+        return True
+
+
+class RunRecord(BaseModel):
+    """The last run: its plan and outcome, as the JSON texts that the job makes of them.
+
+    ``checked_ms`` is when a run last found nothing to do.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    format: Literal[1] = FORMAT
+    run: int = 0
+    state: Literal["started", "done"] = "done"
+    plan: str = ""
+    outcome: str = ""
+    checked_ms: int = 0
+    owner: Owner | None = None
+
+
+class TableLoading(BaseModel):
+    """An index that is loaded beside the one that serves: it has what is before ``loaded``.
+
+    ``wishes`` is what the user said of it (``Indexed.wishes``).
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    index: str
+    uuid: str
+    wishes: str = ""
+    loaded: dict[int, int] = {}
+
+
+class FirstLoad(TableLoading):
+    """An index that is loaded while none serves, by a ``run`` that may have been interrupted."""
+
+    run: int
+
+
+class TableRecord(BaseModel):
+    """What a table's index has been given: everything before ``offsets``, up to ``cut`` (text).
+
+    ``uuid`` is the index's own: an index that was deleted, or made anew by somebody else, isn't the
+    one that this record speaks of, and the table is loaded again. ``generation`` numbers the
+    indexes that stood behind the alias.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    format: Literal[1] = FORMAT
+    run: int
+    index: str
+    uuid: str
+    generation: int
+    wishes: str = ""
+    epoch: int
+    cut: str
+    offsets: dict[int, int]
+    schema_version: int
+    ts_ms: int = 0
+    loading: TableLoading | None = None
