@@ -14,7 +14,7 @@ RUN := .venv/bin/python
 PIP := $(RUN) -m pip --quiet --disable-pip-version-check --no-input
 SETS := kafka spark opensearch
 
-.PHONY: help setup prerequisites environment jars registry opensearch3 demo stop test golden fuzz chaos heap lint bench bench-peers lock clean
+.PHONY: help setup prerequisites environment jars registry opensearch3 demo psql stop test golden fuzz chaos heap lint bench bench-peers lock clean
 
 ## help                 list these commands
 help:
@@ -81,6 +81,10 @@ $(JARS)/registry/.complete: deploy/local/jars/registry/pom.xml | $(JARS)/opensea
 ## demo [KEEP=1]        the whole way, from PostgreSQL to derived tables; KEEP=1 leaves it running
 demo: setup
 	@KEEP="$(KEEP)" $(RUN) -m deploy.demo
+
+## psql                 psql in the database of the demo that KEEP=1 left running
+psql:
+	@$(RUN) -m deploy.local.stack psql flights
 
 ## stop                 end what KEEP=1 left running
 stop:

@@ -9,6 +9,7 @@ block that ends well leaves the servers running and says in a file how `make sto
 """
 
 import shutil
+import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
@@ -22,9 +23,9 @@ from deploy.local.kafka import Kafka
 from deploy.local.kept import STATE_FILE, KeptProcess, KeptStack
 from deploy.local.opensearch import OpenSearch
 from deploy.local.postgres import Postgres
-from deploy.local.processes import Process, ServerError
+from deploy.local.processes import Process, ServerError, environment_with
 
-_USAGE: Final = "usage: python -m deploy.local.stack start | stop"
+_USAGE: Final = "usage: python -m deploy.local.stack start | stop | psql [DATABASE]"
 
 
 class Server(Protocol):
@@ -131,13 +132,14 @@ class Stack:
             "postgres": self.postgres.conninfo(),
             "kafka": self.kafka.client_options(),
             "opensearch": {"url": self.opensearch.url},
+            "psql": {"program": str(self.postgres.bin("psql"))},
         }
         folder = str(self.folder)
         return KeptStack(folder, self._folder_is_ours, processes + self._beside, connections)
 
 
 def main(arguments: Sequence[str], state_file: Path = STATE_FILE) -> int:
-    """Start a stack to keep, or stop the one that is kept."""
+    """Start a stack to keep, or stop the one that is kept, or open psql there."""
     if list(arguments) == ["stop"]:
         kept = KeptStack.read(state_file)
         if kept is None:
@@ -150,8 +152,23 @@ def main(arguments: Sequence[str], state_file: Path = STATE_FILE) -> int:
         Stack(keep=True, state_file=state_file).start()
         print(f"started; how to connect is in {state_file}, make stop ends it")
         return 0
+    if arguments[:1] == ["psql"]:
+        return _psql(*arguments[1:2], state_file=state_file)
     print(_USAGE, file=sys.stderr)
     return 2
+
+
+def _psql(database: str = "postgres", *, state_file: Path) -> int:
+    """Run psql in the kept stack; the password doesn't show in the list of processes."""
+    kept = KeptStack.read(state_file)
+    if kept is None or not kept.running:
+        print("no stack is kept: make demo KEEP=1 leaves one", file=sys.stderr)
+        return 2
+    about = {**kept.connections["postgres"], "dbname": database}
+    own = {f"PG{name.upper()}": about[name] for name in ("host", "port", "user", "password")}
+    own["PGDATABASE"] = about["dbname"]
+    program = kept.connections["psql"]["program"]
+    return subprocess.run([program, "-X"], env=environment_with(own), check=False).returncode
 
 
 def _refuse_second(state_file: Path) -> None:

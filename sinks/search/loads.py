@@ -88,7 +88,9 @@ class Loads:
         """Write some documents of the index that serves anew."""
         plan = self._plan(name, record)
         versions = versions_of(self._state, name, record.schema_version)
-        self._tables().write(record.index, plan.tables[name], plan, versions, frozenset(documents))
+        chosen = frozenset(documents)
+        self._tables().write(record.index, plan.tables[name], plan, versions, chosen)
+        self._index(versions[-1].name).refresh(record.index)
 
     def _published(
         self, table: TableName, index: TableIndex, loading: TableLoading

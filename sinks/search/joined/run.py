@@ -111,6 +111,7 @@ class _Documents:
             rows = chosen(root, tables.rows(root.table), frozenset(documents_chosen))
             found = documents(root, rows, tables, str(at.cut), some=True)
             self._written(actions(root, found, at.cut), target)
+        self._index.refresh(target.index)
 
     def _newest(self) -> Instant:
         """The newest cut that all tables have, those of the index that serves among them."""

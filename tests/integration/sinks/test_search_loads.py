@@ -184,7 +184,7 @@ def test_documents_that_were_refused_are_made_again(indexes: Indexes) -> None:
     indexes.merge()
     letters = Letters(indexes.client, f"{indexes.prefix}-", None)
     assert {letter["document"] for letter in letters.all()} == {"2", "3"}
-    # The field takes text now, by somebody's hand: another field, which is searched instead.
+    # Somebody has the field take what isn't a number.
     index = indexes.index()
     indexes.client.indices.put_mapping(
         index=index, body={"properties": {"a": {"type": "integer", "ignore_malformed": True}}}
