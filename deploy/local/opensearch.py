@@ -10,6 +10,10 @@ from deploy.local.ports import reserve_port
 from deploy.local.processes import Command, Process
 
 _NODE_SOURCE: Final = Path(__file__).parent / "jars" / "opensearch" / "OsNode.java"
+# Half the start-up time, for who indexes little.
+_BRIEF: Final = ("-Xms256m", "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
+_LASTING: Final = ("-Xms1g", "-Xmx1g", "-XX:+UseG1GC")
+"""As OpenSearch's own scripts give it."""
 
 
 class OpenSearch:
@@ -18,12 +22,13 @@ class OpenSearch:
     name = "OpenSearch"
     stop_signal = signal.SIGTERM
 
-    def __init__(self, base_dir: Path, *, keep: bool = False) -> None:
+    def __init__(self, base_dir: Path, *, keep: bool = False, lasting: bool = False) -> None:
         self.port = reserve_port()
         self.process: Process | None = None
         self._transport_port = reserve_port()
         self._folder = base_dir / "opensearch"
         self._keep = keep
+        self._jvm = _LASTING if lasting else _BRIEF
 
     @property
     def url(self) -> str:
@@ -34,8 +39,7 @@ class OpenSearch:
         """Start the node and wait until its cluster is usable."""
         self._folder.mkdir(parents=True, exist_ok=True)
         words = (
-            *(java(), "-Xms256m", "-Xmx512m", "-XX:+UseSerialGC"),
-            "-XX:TieredStopAtLevel=1",  # half the start-up time; indexing by us isn't bound by it
+            *(java(), *self._jvm),
             *("-cp", classpath("opensearch"), str(_NODE_SOURCE), str(self._folder / "node")),
             *(str(self.port), str(self._transport_port)),
         )
