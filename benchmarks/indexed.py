@@ -4,8 +4,9 @@ What loads an index without Millrace gets the same mapping and the same settings
 """
 
 import json
+import os
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
@@ -23,7 +24,6 @@ from sinks.search.client import connect
 from sinks.search.run import run_search
 from sinks.summary import RunSummary
 
-_SAMPLE: Final = 1_000
 _SCAN_SIZE: Final = 5_000
 
 
@@ -70,8 +70,8 @@ class Indexed:
             client.indices.delete(index=index)
 
 
-def turn_of(load: Indexed, name: str, apply: Callable[[], None]) -> Turn:
-    """Let an index be loaded, look at what it has, and delete it again."""
+def turn_of(load: Indexed, name: str, ids: Collection[str], apply: Callable[[], object]) -> Turn:
+    """Let an index be loaded, look at some of its documents, and delete it again."""
     pids = {
         "server": load.server.process.pid if load.server.process else 0,
         "jvm": jvm_pid(load.lake.spark),
@@ -82,7 +82,7 @@ def turn_of(load: Indexed, name: str, apply: Callable[[], None]) -> Turn:
     seconds = time.monotonic() - started
     used = {part: now - before[part] for part, now in _processors(pids).items()}
     say(f"  {', '.join(f'{part} {spent:.1f} s' for part, spent in used.items())} of CPU")
-    content = content_of(load.client(), f"{load.prefix}{name}")
+    content = content_of(load.client(), f"{load.prefix}{name}", ids)
     load.forget()
     return Turn(seconds, sum(used.values()), content)
 
@@ -107,19 +107,18 @@ def _descendants(pid: int) -> Collection[int]:
 def _with_ended(pid: int) -> float:
     """Processor time of a process, and of its children that have ended."""
     fields = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
-    return sum(map(int, fields[11:15])) / 100
+    return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
 
 
-def content_of(client: Client, index: str) -> Content:
-    """How many documents there are, and a checksum of some, the same ones each time."""
+def content_of(client: Client, index: str, ids: Collection[str]) -> Content:
+    """How many documents there are, and a checksum of some."""
     client.indices.refresh(index=index)
     rows = client.count(index=index)["count"]
-    body = {"size": _SAMPLE, "sort": [{"_millrace_position": "asc"}, {"_id": "asc"}]}
-    hits = client.search(index=index, body=body, request_timeout=60)["hits"]["hits"]
-    return Content(rows, checksum((hit["_id"], hit["_source"]) for hit in hits))
+    docs = client.mget(index=index, body={"ids": list(ids)})["docs"]
+    return Content(rows, checksum((one["_id"], one["_source"]) for one in docs))
 
 
-def checksum(documents: Any) -> int:
+def checksum(documents: Iterable[tuple[str, Any]]) -> int:
     """A number that tells the same documents from others, whatever their order."""
     found = 0
     for document in documents:

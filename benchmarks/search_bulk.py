@@ -6,8 +6,9 @@ index has in the end, as dictionaries in memory: it reads no log, and makes noth
 
 import argparse
 import gc
-from collections.abc import Iterable
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from statistics import median
 from typing import TYPE_CHECKING, Any, Final
 
 from opensearchpy import OpenSearch as Client
@@ -26,37 +27,59 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 Figures = dict[str, object]
-_THREADS: Final = 4
+_SAMPLE: Final = 1_000
 
 
-def bulk(
+def table_bulk(
     made: Scene, spark: "SparkSession", server: OpenSearch, options: argparse.Namespace
 ) -> Figures:
-    """One table of ten columns."""
-    table = shapes.NAME
+    """One table of ten columns, from the log."""
+    table = TableName("public", shapes.NAME)
     say(f"bulk: a table of {options.rows:,} rows, and its log")
     made.create(shapes.MIXED, options.rows)
     made.write(shapes.MIXED, options.rows, 100_000)
-    lake, daemon = captured(made, spark, "bulk", f"public.{table}")
+    lake, daemon = captured(made, spark, "bulk", str(table))
     daemon.stop()
     settle(made)
     load = Indexed(lake, server)
-    peer = first_load(load, f"public.{table}")
+    ready = first_load(load, str(table))
     with connect(made.source) as connection:
-        name = TableName("public", table)
-        index = f"{load.prefix}public.{table}"
+        index, folder = f"{load.prefix}{table}", made.pipeline.folder
         found, differing, examples = index_differences(
-            load.client(), connection, name, index, lake.folder.parent
+            load.client(), connection, table, index, folder
         )
     if found != options.rows or differing:
         raise RuntimeError(f"{differing} of {found} documents differ from their rows: {examples}")
     load.forget()
-    took = in_turns(options.rounds, load, peer)
+    took = in_turns(options.rounds, load, ready)
     return {
-        "rows": options.rows,
-        "documents_per_s": round(options.rows / took["millrace"][-1].seconds),
+        "rows_bulk": options.rows,
         **figures_of(took, "_bulk"),
+        **rates(took, options.rows, "_bulk"),
         "ratio_to_parallel_bulk": ratio(took, "parallel_bulk", "millrace"),
+    }
+
+
+def joined_bulk(load: Indexed, options: argparse.Namespace) -> Figures:
+    """Joined documents, from the lakehouse."""
+    ready = first_load(load, "flights")
+    if len(ready.documents) != options.flights:
+        raise RuntimeError(f"{len(ready.documents)} documents of {options.flights} flights")
+    load.forget()
+    took = in_turns(options.rounds, load, ready)
+    return {
+        "flights_joined": options.flights,
+        **figures_of(took, "_joined"),
+        **rates(took, options.flights, "_joined"),
+        "ratio_joined_to_parallel_bulk": ratio(took, "parallel_bulk", "millrace"),
+    }
+
+
+def rates(took: Mapping[str, Sequence[Turn]], documents: int, suffix: str) -> Figures:
+    """Documents a second of each, by the median turn."""
+    return {
+        f"{name}{suffix}_documents_per_s": round(documents / median(turn.seconds for turn in turns))
+        for name, turns in took.items()
     }
 
 
@@ -73,7 +96,7 @@ class Ready:
         target = TableIndex(client, f"{prefix}{self.name}", log, self.name)
         index = target.make(self.mapping, 1)
         done = 0
-        for ok, _ in parallel_bulk(client, self.documents, index=index, thread_count=_THREADS):
+        for ok, _ in parallel_bulk(client, self.documents, index=index):
             done += ok
         target.publish(index)
 
@@ -93,15 +116,14 @@ def first_load(load: Indexed, name: str) -> Ready:
 def in_turns(rounds: int, load: Indexed, ready: Ready) -> dict[str, list[Turn]]:
     """Loads of both, in turns; raises where they end with other documents."""
     peer = replace(load, prefix="peer.")
+    ids = [one["_id"] for one in ready.documents[:: len(ready.documents) // _SAMPLE]]
     log = load.lake.settings.capture.topic_prefix
 
     def ours() -> Turn:
-        return turn_of(load, ready.name, lambda: load.merge() and None)
+        return turn_of(load, ready.name, ids, load.merge)
 
     def theirs() -> Turn:
-        return turn_of(
-            peer, ready.name, lambda: ready.load(peer.client(), peer.prefix, log)
-        )
+        return turn_of(peer, ready.name, ids, lambda: ready.load(peer.client(), peer.prefix, log))
 
     took = rotated(rounds, {"millrace": ours, "parallel_bulk": theirs})
     contents = {turn.content for turns in took.values() for turn in turns}

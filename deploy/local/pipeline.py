@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import ClassVar, Final
+from typing import Any, ClassVar, Final
 
 import psycopg
 from psycopg.conninfo import make_conninfo
@@ -21,7 +21,7 @@ from cdc.records.topics import progress_topic, table_topic
 from cdc.settings import Settings, load
 from deploy.local.processes import Command, Process, ServerError, environment_with
 
-Value = str | int | list[str]
+Value = str | int | list[Any] | dict[str, Any]
 _POLL_S: Final = 0.1
 _MILLRACE: Final = (sys.executable, "-m", "millrace")
 _ROOT: Final = Path(__file__).resolve().parents[2]
@@ -76,9 +76,9 @@ class Pipeline:
             environment={**_OWN, **(environment or {})},
         ).start(keep=keep)
 
-    def follow(self, *options: str) -> Process:
-        """Start merges into the lakehouse, one after the other; their log is ``merge.log``."""
-        words = ("merge", "lakehouse", "--follow", *options, "--config", str(self.config))
+    def follow(self, *options: str, sink: str = "lakehouse") -> Process:
+        """Start merges, one after the other; their log is ``merge.log``."""
+        words = ("merge", sink, "--follow", *options, "--config", str(self.config))
         return self.command(
             "millrace merge --follow",
             (*_MILLRACE, *words),
@@ -158,4 +158,9 @@ def _toml(sections: Mapping[str, Mapping[str, Value]], preset: str) -> str:
 
 
 def _toml_text(value: Value) -> str:
+    if isinstance(value, dict):
+        pairs = (f"{_toml_text(key)} = {_toml_text(one)}" for key, one in value.items())
+        return f"{{{', '.join(pairs)}}}"
+    if isinstance(value, list):
+        return f"[{', '.join(map(_toml_text, value))}]"
     return json.dumps(value, ensure_ascii=False)
