@@ -4,19 +4,17 @@ What loads an index without Millrace gets the same mapping and the same settings
 """
 
 import json
-import os
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
-from pathlib import Path
 from typing import Any, Final
 
 from opensearchpy import OpenSearch as Client
 from opensearchpy.helpers import scan
 
-from benchmarks.lakehouse import Content, Lake, Turn, jvm_pid
-from benchmarks.scene import cpu_s, say
+from benchmarks.lakehouse import Content, Lake, Turn
+from benchmarks.scene import cpu_of_all_s
 from cdc.settings import Settings
 from cdc.settings.search import SearchSettings
 from deploy.local.opensearch import OpenSearch
@@ -72,42 +70,12 @@ class Indexed:
 
 def turn_of(load: Indexed, name: str, ids: Collection[str], apply: Callable[[], object]) -> Turn:
     """Let an index be loaded, look at some of its documents, and delete it again."""
-    pids = {
-        "server": load.server.process.pid if load.server.process else 0,
-        "jvm": jvm_pid(load.lake.spark),
-    }
-    before = _processors(pids)
-    started = time.monotonic()
+    started, used_s = time.monotonic(), cpu_of_all_s()
     apply()
-    seconds = time.monotonic() - started
-    used = {part: now - before[part] for part, now in _processors(pids).items()}
-    say(f"  {', '.join(f'{part} {spent:.1f} s' for part, spent in used.items())} of CPU")
+    seconds, used_s = time.monotonic() - started, cpu_of_all_s() - used_s
     content = content_of(load.client(), f"{load.prefix}{name}", ids)
     load.forget()
-    return Turn(seconds, sum(used.values()), content)
-
-
-def _processors(pids: Mapping[str, int]) -> dict[str, float]:
-    """Processor time of the server, of Spark's JVM, of its Python workers, and our own."""
-    return {
-        **{part: cpu_s(pid) for part, pid in pids.items()},
-        "workers": sum(map(_with_ended, _descendants(pids["jvm"]))),
-        "driver": time.process_time(),
-    }
-
-
-def _descendants(pid: int) -> Collection[int]:
-    found: list[int] = []
-    for tasks in Path(f"/proc/{pid}/task").glob("*/children"):
-        for child in map(int, tasks.read_text(encoding="ascii").split()):
-            found += [child, *_descendants(child)]
-    return found
-
-
-def _with_ended(pid: int) -> float:
-    """Processor time of a process, and of its children that have ended."""
-    fields = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
-    return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
+    return Turn(seconds, used_s, content)
 
 
 def content_of(client: Client, index: str, ids: Collection[str]) -> Content:

@@ -15,7 +15,7 @@ from opensearchpy import OpenSearch as Client
 
 from benchmarks import joined
 from benchmarks.pgsync import Pgsync
-from benchmarks.scene import Scene, say
+from benchmarks.scene import Scene, cpu_of_all_s, say
 from deploy.local.opensearch import OpenSearch
 from deploy.local.pipeline import Pipeline
 from deploy.local.processes import Process
@@ -72,19 +72,24 @@ def pgsync(made: Scene, server: OpenSearch, options: Namespace) -> Figures:
     for source in (ours, theirs):
         joined.load(source, rows, numbered=True)
     seconds: dict[str, float] = {}
+    cpu: dict[str, float] = {}
     found: dict[str, dict[str, dict[str, Any]]] = {}
-    started = time.monotonic()
+    started, used_s = time.monotonic(), cpu_of_all_s()
     with followed(made, server, "joined", ours) as (client, index):
         seconds["load"] = _until(lambda: _count(client, index) == rows, started)
+        cpu["load"], used_s = cpu_of_all_s() - used_s, cpu_of_all_s()
         seconds["changes"] = _change(ours, client, index)
+        cpu["changes"] = cpu_of_all_s() - used_s
         found["millrace"] = _sample(client, index)
     peer = Pgsync(made.pipeline.folder / "pgsync", theirs, server, "pgsync", joined.NODES)
     peer.start_queue()
     try:
-        started = time.monotonic()
+        started, used_s = time.monotonic(), cpu_of_all_s()
         peer.start()
         seconds["pgsync_load"] = _until(lambda: _count(client, "pgsync") == rows, started)
+        cpu["pgsync_load"], used_s = cpu_of_all_s() - used_s, cpu_of_all_s()
         seconds["pgsync_changes"] = _change(theirs, client, "pgsync")
+        cpu["pgsync_changes"] = cpu_of_all_s() - used_s
         found["pgsync"] = _sample(client, "pgsync")
     finally:
         peer.stop()
@@ -94,6 +99,7 @@ def pgsync(made: Scene, server: OpenSearch, options: Namespace) -> Figures:
     return {
         "flights": rows,
         **{f"{part}_pgsync_stage_s": round(took, 1) for part, took in seconds.items()},
+        "cpu_pgsync_stage_s": {part: round(used, 1) for part, used in cpu.items()},
         "documents_per_s_load": round(rows / seconds["load"]),
         "ratio_to_pgsync_load": round(load, 2),
         "ratio_to_pgsync_changes": round(changes, 2),
