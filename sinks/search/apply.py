@@ -16,6 +16,7 @@ from cdc.settings import SearchSettings, Settings
 from sinks.batch import read_raw
 from sinks.claims import with_values
 from sinks.delta.apply import explained
+from sinks.delta.newest import newest_of
 from sinks.latest import latest, within
 from sinks.names import OWN
 from sinks.parse import parse
@@ -29,7 +30,7 @@ from sinks.search.rows import documents
 from sinks.shape import Shape, plain
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 
 def apply_table(
@@ -40,8 +41,12 @@ def apply_table(
     table: TablePlan,
     plan: Plan,
     versions: Sequence[TableSchema],
+    early: "DataFrame | None" = None,
 ) -> Counts:
-    """Write what the plan says to the table's index, unless this run has recorded it already."""
+    """Write what the plan says to the table's index, unless this run has recorded it already.
+
+    ``early`` are the table's contenders, if they were read already.
+    """
     if settings.search is None:
         raise AssertionError("run_search needs [search]")
     shape = plain(versions, OWN)
@@ -56,7 +61,11 @@ def apply_table(
     counts = Counts()
     if table.events:
         with explained(str(newest.name), settings.log.keep):
-            counts += _written(spark, settings, settings.search, index, table, plan, shape)
+            counts += (
+                _written(spark, settings, settings.search, index, table, plan, shape)
+                if early is None
+                else _written_early(early, settings.search, index, shape)
+            )
             if before is not None and before.loading is not None and before.loading.done:
                 new, done = before.loading.index, before.loading.done
                 _written(spark, settings, settings.search, new, table, plan, shape, done)
@@ -140,6 +149,11 @@ def begin_load(
     return record
 
 
+def history_of(table: TablePlan) -> Position:
+    """Where it begins: a load must not see what the log still has of an older one of the source."""
+    return Position(table.snapshot.epoch, Lsn(0), 0)
+
+
 def generation_of(index: str) -> int:
     """The number of an index of ours."""
     return int(index.rpartition("-")[2])
@@ -147,6 +161,11 @@ def generation_of(index: str) -> int:
 
 def _made(target: TableIndex, before: TableRecord | None, newest: TableSchema) -> str:
     return target.make(mapping(newest), before.generation + 1 if before else 1)
+
+
+def _written_early(early: "DataFrame", search: SearchSettings, index: str, shape: Shape) -> Counts:
+    with newest_of(early, shape) as newest:
+        return write_documents(documents(newest.all(), shape), search, index)
 
 
 def _written(
@@ -160,8 +179,7 @@ def _written(
     partitions: Collection[int] | None = None,
 ) -> Counts:
     """Write to an index; only what these ``partitions`` of the topic have, where they are named."""
-    # A first load must not see what the log still has of an older history of the source.
-    history = Position(table.snapshot.epoch, Lsn(0), 0)
+    history = history_of(table)
     floor = max(table.truncated or history, history)
     raw = read_raw(spark, settings.kafka, {table.topic: table.start}, {table.topic: table.end})
     if partitions is not None:
