@@ -21,6 +21,7 @@ from cdc.errors import BusyError, ConfigError, MillraceError, SinkUnreachableErr
 from cdc.settings import SearchSettings, Settings
 from cdc.settings.search import Document
 from sinks.batch import LogState, Report
+from sinks.records import in_session
 from sinks.search.bulk import Counts
 from sinks.search.documents import document_index
 from sinks.search.indexes import TableIndex
@@ -28,7 +29,7 @@ from sinks.search.joined.record import DocumentRecord, Instant, Loading, Target
 from sinks.search.joined.source import Lakehouse
 from sinks.search.joined.tree import Node, tree
 from sinks.search.progress import Ledger
-from sinks.session import Session
+from sinks.session import RECORDS_FEW, Session
 from sinks.summary import TableResult
 
 if TYPE_CHECKING:
@@ -217,7 +218,7 @@ class _Documents:
         parts = max(1, min(_PARTS_MAX, -(-rows // PART_ROWS)))
         self._write(
             generation=int(index.rpartition("-")[2]),
-            loading=Loading(target=target, parts=parts),
+            loading=Loading(target=target, parts=parts, rows=rows // parts),
             at=newest,
             to=None,
         )
@@ -271,6 +272,10 @@ class _Documents:
             )
             if keys is None:
                 return None
+            # What changed may be little, and the documents that have it many.
+            if (count := keys.count()) >= RECORDS_FEW:
+                reading = self._lakehouse.reading(to, documents=count)
+                keys, newer = in_session(reading.spark, keys), partial(reading.rows, at=to)
             rows = newer(root.table).join(keys, list(root.keys), "left_semi")
             found = documents(root, rows, newer, str(to.cut), some=True)
             return actions(root, keys.join(found, list(root.keys), "left"), to.cut)
@@ -288,7 +293,8 @@ class _Documents:
                 self._say(f"loading {target.index}, part {loading.done + 1} of {loading.parts}")
             root = tree(target.definition, self._lakehouse.shapes(at))
             with self._explained():
-                read = partial(self._lakehouse.reading(at).rows, at=at)
+                reading = self._lakehouse.reading(at, documents=loading.rows)
+                read = partial(reading.rows, at=at)
                 rows = part(root, read(root.table), loading.done, loading.parts)
                 found = documents(root, rows, read, str(at.cut), some=loading.parts > 1)
                 counts = self._written(actions(root, found, at.cut), target)
