@@ -14,7 +14,7 @@ RUN := .venv/bin/python
 PIP := $(RUN) -m pip --quiet --disable-pip-version-check --no-input
 SETS := kafka spark opensearch
 
-.PHONY: help setup prerequisites environment jars registry opensearch3 demo psql stop test golden fuzz chaos heap lint bench bench-peers lock clean
+.PHONY: help setup prerequisites environment jars registry opensearch3 demo psql stop test golden fuzz chaos heap lint bench bench-peers bench-pgsync lock clean
 
 ## help                 list these commands
 help:
@@ -149,6 +149,15 @@ $(JARS)/debezium/.complete: deploy/local/jars/debezium/pom.xml | $(JARS)/opensea
 	@mvn -q -B -ntp -Dmaven.repo.local=$(@D)/.m2 -f $< dependency:unpack-dependencies \
 		-DoutputDirectory=$(@D) -DmarkersDirectory=$(@D)/.markers </dev/null
 	@rm -rf $(@D)/.m2
+	@touch $@
+
+## bench-pgsync         fetch pgsync: bench NAME=search compares with it
+bench-pgsync: setup .cache/pgsync/.complete
+
+.cache/pgsync/.complete: benchmarks/pgsync.txt
+	@echo "bench-pgsync: pgsync, and the server of its queue"
+	@rm -rf $(@D) && $(PYTHON) -m venv $(@D)
+	@$(@D)/bin/python -m pip --quiet --disable-pip-version-check --no-input install -r $<
 	@touch $@
 
 ## lock                 write requirements.txt anew from pyproject.toml (needs uv)

@@ -39,6 +39,8 @@ Report = Callable[[str], None]
 
 TABLES_AT_ONCE: Final = 2
 """How many tables a run applies side by side."""
+TASK_RECORDS_MAX: Final = 50_000
+"""Of a partition with more records several tasks read, so that all cores have some to the end."""
 CALL_S: Final = 15.0
 """How long one call to Kafka may take before the log counts as unreachable."""
 MARKERS_S: Final = 150.0
@@ -350,6 +352,7 @@ def committed(
         .option("includeHeaders", str(headers).lower())
         .option("failOnDataLoss", "true")
         .option("minPartitions", str(spark.sparkContext.defaultParallelism))
+        .option("maxRecordsPerPartition", str(TASK_RECORDS_MAX))
         .load()
     )
 

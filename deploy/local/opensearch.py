@@ -14,6 +14,10 @@ from deploy.local.processes import Command, Process
 
 Release = Literal["2", "3"]
 RELEASES: Final[tuple[Release, ...]] = ("2", "3")
+# Half the start-up time, for who indexes little.
+_BRIEF: Final = ("-Xms256m", "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
+_LASTING: Final = ("-Xms1g", "-Xmx1g", "-XX:+UseG1GC")
+"""As OpenSearch's own scripts give it."""
 
 
 class OpenSearch:
@@ -22,13 +26,16 @@ class OpenSearch:
     name = "OpenSearch"
     stop_signal = signal.SIGTERM
 
-    def __init__(self, base_dir: Path, *, release: Release = "2", keep: bool = False) -> None:
+    def __init__(
+        self, base_dir: Path, *, release: Release = "2", keep: bool = False, lasting: bool = False
+    ) -> None:
         self.port = reserve_port()
         self.release: Release = release
         self.process: Process | None = None
         self._transport_port = reserve_port()
         self._folder = base_dir / ("opensearch3" if release == "3" else "opensearch")
         self._keep = keep
+        self._jvm = _LASTING if lasting else _BRIEF
 
     @property
     def url(self) -> str:
@@ -40,9 +47,8 @@ class OpenSearch:
         self._folder.mkdir(parents=True, exist_ok=True)
         is_3 = self.release == "3"
         words = (
-            *(java_21() if is_3 else java(), "-Xms256m", "-Xmx512m", "-XX:+UseSerialGC"),
+            *(java_21() if is_3 else java(), *self._jvm),
             "-Djava.locale.providers=SPI,CLDR",  # the small runtime's own lack Thai
-            "-XX:TieredStopAtLevel=1",  # half the start-up time; indexing by us isn't bound by it
             *("-cp", classpath("opensearch3" if is_3 else "opensearch"), "OsNode"),
             *(str(self._folder / "node"), str(self.port), str(self._transport_port)),
         )

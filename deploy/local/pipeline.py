@@ -77,9 +77,9 @@ class Pipeline:
             environment={**_OWN, **(environment or {})},
         ).start(keep=keep)
 
-    def follow(self, *options: str) -> Process:
-        """Start merges into the lakehouse, one after the other; their log is ``merge.log``."""
-        words = ("merge", "lakehouse", "--follow", *options, "--config", str(self.config))
+    def follow(self, *options: str, sink: str = "lakehouse") -> Process:
+        """Start merges, one after the other; their log is ``merge.log``."""
+        words = ("merge", sink, "--follow", *options, "--config", str(self.config))
         return self.command(
             "millrace merge --follow",
             (*_MILLRACE, *words),

@@ -49,12 +49,20 @@ def can_be_early(table: TablePlan) -> bool:
 
 
 def read_early(
-    spark: "SparkSession", records: Records, table: TablePlan, cut: Position, columns: Shape
+    spark: "SparkSession",
+    records: Records,
+    table: TablePlan,
+    cut: Position,
+    columns: Shape,
+    floor: Position | None = None,
 ) -> Early | None:
-    """Read a table's records, parsed by these ``columns``; None: it takes the ordinary way."""
+    """Read a table's records above the ``floor``, parsed by these ``columns``.
+
+    None: it takes the ordinary way.
+    """
     raw = records.of(spark, {table.topic: table})
     looked = raw.observe(_FACTS, *_facts(raw, table, cut))
-    changes = parse(within(looked, table.after, cut, None, keyed=True), columns)
+    changes = parse(within(looked, table.after, cut, floor, keyed=True), columns)
     newest = contenders(changes, columns)
     rows = _kept(newest)
     if rows is None:

@@ -14,6 +14,7 @@ from cdc.settings import SearchSettings, Settings
 from sinks.batch import Report, read_raw
 from sinks.claims import with_values
 from sinks.delta.apply import explained
+from sinks.delta.newest import newest_of
 from sinks.latest import latest, within
 from sinks.names import OWN
 from sinks.parse import parse
@@ -28,7 +29,7 @@ from sinks.search.rows import documents
 from sinks.shape import plain
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 STEP_RECORDS: Final = 500_000
 """So many of the log's records are loaded between two notes of how far it is."""
@@ -52,22 +53,30 @@ class Tables:
         self._report = report
 
     def apply(
-        self, target: TableIndex, table: TablePlan, plan: Plan, versions: Sequence[TableSchema]
+        self,
+        target: TableIndex,
+        table: TablePlan,
+        plan: Plan,
+        versions: Sequence[TableSchema],
+        early: "DataFrame | None" = None,
     ) -> Counts:
-        """Write what the plan says to the table's index, unless this run has recorded it."""
+        """Write what the plan says to the table's index, unless this run has recorded it.
+
+        ``early`` are the table's contenders, if they were read already.
+        """
         newest = versions[-1]
         before = self._ledger.tables([newest.name]).get(newest.name)
         is_there = before is not None and target.uuid(before.index) == before.uuid
         if before is not None and is_there and before.run == plan.run:
             return Counts()
         if not table.base:
-            return self._load_first(target, before, table, plan, versions)
+            return self._load_first(target, before, table, plan, versions, early)
         if before is None or not is_there:
             raise target.lost(before.index if before else target.alias)
         before = self._fitting(target, before, newest)
         counts = Counts()
         if table.events:
-            counts = self.write(before.index, table, plan, versions)
+            counts = self._write(before.index, table, plan, versions, early)
         # What a TRUNCATE leaves is written first, so that the index is never empty in between.
         if table.truncated is not None:
             counts += Counts(deleted=target.truncate(before.index, table.truncated))
@@ -87,8 +96,7 @@ class Tables:
     ) -> Counts:
         """Write to an index what the plan's records leave; ``only`` documents with such an id."""
         shape = plain(versions, OWN)
-        # A first load must not see what the log still has of an older history of the source.
-        history = Position(table.snapshot.epoch, Lsn(0), 0)
+        history = history_of(table)
         floor = max(table.truncated or history, history)
         kafka = self._settings.kafka
         with explained(str(versions[-1].name), self._settings.log.keep):
@@ -101,6 +109,23 @@ class Tables:
                 .transform(lambda newest_rows: documents(newest_rows, shape))
             )
             return write_documents(rows, self._search, index, only)
+
+    def _write(
+        self,
+        index: str,
+        table: TablePlan,
+        plan: Plan,
+        versions: Sequence[TableSchema],
+        early: "DataFrame | None",
+    ) -> Counts:
+        if early is None:
+            return self.write(index, table, plan, versions)
+        shape = plain(versions, OWN)
+        with (
+            explained(str(versions[-1].name), self._settings.log.keep),
+            newest_of(early, shape) as newest,
+        ):
+            return write_documents(documents(newest.all(), shape), self._search, index)
 
     def begin_load(
         self, target: TableIndex, before: TableRecord, newest: TableSchema
@@ -118,6 +143,7 @@ class Tables:
         table: TablePlan,
         plan: Plan,
         versions: Sequence[TableSchema],
+        early: "DataFrame | None",
     ) -> Counts:
         """Load an index that nobody sees before it is complete."""
         name = versions[-1].name
@@ -128,7 +154,8 @@ class Tables:
             self._ledger.write_first_load(name, first)
         counts = Counts()
         for step in steps(table, first.loaded) if table.events else ():
-            counts += self.write(first.index, step, plan, versions)
+            is_whole = (step.start, step.end) == (table.start, table.end)
+            counts += self._write(first.index, step, plan, versions, early if is_whole else None)
             first = first.model_copy(update={"loaded": step.end})
             self._ledger.write_first_load(name, first)
             if step.end != table.end:
@@ -179,6 +206,11 @@ class Tables:
         if uuid is None:
             raise target.lost(index)
         return TableLoading(index=index, uuid=uuid, wishes=said.wishes)
+
+
+def history_of(table: TablePlan) -> Position:
+    """Where it begins: a load must not see what the log still has of an older one of the source."""
+    return Position(table.snapshot.epoch, Lsn(0), 0)
 
 
 def served_by(loading: TableLoading) -> TableRecord:

@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
+from typing import TYPE_CHECKING
 
 from cdc.errors import (
     BusyError,
@@ -26,6 +27,7 @@ from cdc.records.schema import TableName
 from cdc.settings import Settings
 from sinks.batch import TABLES_AT_ONCE, Log, LogState, Report, require_retained
 from sinks.counted import counted
+from sinks.names import OWN
 from sinks.options import RunOptions
 from sinks.plan import (
     Outcome,
@@ -50,7 +52,13 @@ from sinks.search.loads import Loads, never_whole, versions_of
 from sinks.search.place import Place
 from sinks.search.progress import PLACE, Claim, Ledger
 from sinks.session import Session
+from sinks.shape import plain
 from sinks.summary import RunSummary, TableResult
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from sinks.delta.early import Early
 
 
 def run_search(
@@ -129,6 +137,7 @@ class _Run:
         self._session = place.session
         self._report = report
         self._options = place.options
+        self._early: dict[str, Early] = {}
         self.loads = Loads(place, self._state, self._index)
 
     def once(self, log: Log, claim: Claim) -> tuple[Plan | None, list[TableResult]]:
@@ -261,13 +270,34 @@ class _Run:
         pending = {name: table for name, table in tables.items() if table.pending}
         cut = self._state.progress.cut
         records = Records(self._settings.kafka)
-        found = census(self._session(to_read(pending)), records, pending, cut)
+        spark = self._session(to_read(pending))
+        self._early = self._read_early(spark, records, pending)
+        left = {name: table for name, table in pending.items() if name not in self._early}
+        found = census(spark, records, left, cut)
+        found |= {name: dict(early.found) for name, early in self._early.items()}
         return {
             name: counted(table, found.get(name, {}), cut, keyed=True)
             if table.pending or not table.base
             else table
             for name, table in tables.items()
         }
+
+    def _read_early(
+        self, spark: "SparkSession", records: Records, tables: dict[str, TablePlan]
+    ) -> dict[str, "Early"]:
+        """The table with most records, if it may be, and can be: by one read instead of two."""
+        from sinks.delta.early import can_be_early, read_early
+        from sinks.search.apply import STEP_RECORDS, history_of
+
+        name, table = max(tables.items(), key=lambda one: one[1].unread, default=("", None))
+        if table is None or not can_be_early(table):
+            return {}
+        if not table.base and table.unread > STEP_RECORDS:  # to be loaded step by step
+            return {}
+        columns = plain(versions_of(self._state, name, table.schema_version), OWN)
+        cut, floor = self._state.progress.cut, history_of(table)
+        early = read_early(spark, records, table, cut, columns, floor)
+        return {} if early is None else {name: early}
 
     def _apply(self, plan: Plan) -> list[TableResult]:
         """Apply the plan to its tables, some of them side by side."""
@@ -298,15 +328,20 @@ class _Run:
             error = SinkError("the log doesn't have the table any more", where=f"table {name}")
             return TableResult(name, table.events, error=error)
         versions = versions_of(self._state, name, table.schema_version)
+        early = self._early.pop(name, None)
         try:
             tables = Tables(
                 self._session(), self._settings, self._search, self._ledger, self._report
             )
-            counts = tables.apply(self._index(versions[-1].name), table, plan, versions)
+            rows = early.rows if early is not None and table.truncated is None else None
+            counts = tables.apply(self._index(versions[-1].name), table, plan, versions, rows)
         except (BusyError, SinkUnreachableError):
             raise
         except MillraceError as error:
             return TableResult(name, table.events, error=error)
+        finally:
+            if early is not None:
+                early.let_go()
         if counts.incomplete:
             self._report(
                 f"{name}: {counts.incomplete:,} documents lack values that the log doesn't have"

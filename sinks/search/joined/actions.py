@@ -33,10 +33,15 @@ def actions(root: Node, documents: DataFrame, cut: Position) -> DataFrame:
 
 
 def part(root: Node, rows: DataFrame, number: int, parts: int) -> DataFrame:
-    """The root's rows of one of so many parts, each with about as many."""
-    if parts == 1:
-        return rows
-    return rows.where(F.pmod(F.xxhash64(*map(quoted, root.keys)), F.lit(parts)) == number)
+    """The root's rows of one of so many parts, each with about as many.
+
+    Spread over tasks of one size, which files aren't: so that all cores have some to the end.
+    """
+    keys = [F.col(quoted(name)) for name in root.keys]
+    if parts > 1:
+        rows = rows.where(F.pmod(F.xxhash64(*keys), F.lit(parts)) == number)
+    tasks = rows.sparkSession.conf.get("spark.sql.shuffle.partitions")
+    return rows.repartition(int(tasks or 1), *keys)
 
 
 def chosen(root: Node, rows: DataFrame, documents: frozenset[str]) -> DataFrame:

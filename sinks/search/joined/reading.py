@@ -39,7 +39,7 @@ class Tables:
 
 
 class Reading:
-    """The tables of some cuts, in a session that fits their size."""
+    """The tables of some cuts, in a session that fits their size, and so many ``documents``."""
 
     def __init__(
         self,
@@ -47,14 +47,16 @@ class Reading:
         prefix: str,
         derived: Mapping[str, Derived],
         instants: Collection[Instant],
+        documents: int,
     ) -> None:
+        self.spark = spark
         self._versions: dict[tuple[str, TableVersion], Version] = {}
         for instant in instants:
             for name, version in instant.versions.items():
                 if (name, version) not in self._versions:
                     target = DeltaTarget(spark, prefix, derived[name])
                     self._versions[name, version] = Version(target, version.version)
-        tune(spark, 0, sum(version.size_bytes for version in self._versions.values()))
+        tune(spark, documents, sum(version.size_bytes for version in self._versions.values()))
 
     def at(self, instant: Instant) -> "Tables":
         """The tables at one of the cuts."""

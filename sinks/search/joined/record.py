@@ -35,13 +35,17 @@ class Target(BaseModel):
 
 
 class Loading(BaseModel):
-    """An index that is being loaded, part by part; ``done`` of its ``parts`` are in it."""
+    """An index that is being loaded, part by part; ``done`` of its ``parts`` are in it.
+
+    ``rows`` is about how many a part has (0: not known).
+    """
 
     model_config = ConfigDict(frozen=True)
 
     target: Target
     parts: int
     done: int = 0
+    rows: int = 0
 
 
 class DocumentRecord(BaseModel):

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from cdc.errors import BusyError, ConfigError, MillraceError, SinkUnreachableError
 from cdc.settings.search import Document
 from sinks.batch import LogState
+from sinks.records import in_session
 from sinks.search.bulk import Counts
 from sinks.search.documents import document_index
 from sinks.search.indexes import TableIndex
@@ -24,6 +25,7 @@ from sinks.search.joined.source import Lakehouse
 from sinks.search.joined.tree import Node, tree
 from sinks.search.letters import replayed
 from sinks.search.place import Place
+from sinks.session import RECORDS_FEW
 from sinks.summary import TableResult
 
 if TYPE_CHECKING:
@@ -223,7 +225,7 @@ class _Documents:
         parts = max(1, min(_PARTS_MAX, -(-rows // PART_ROWS)))
         self._write(
             generation=int(index.rpartition("-")[2]),
-            loading=Loading(target=target, parts=parts),
+            loading=Loading(target=target, parts=parts, rows=rows // parts),
             at=newest,
             to=None,
         )
@@ -277,6 +279,10 @@ class _Documents:
             )
             if keys is None:
                 return None
+            # What changed may be little, and the documents that have it many.
+            if (count := keys.count()) >= RECORDS_FEW:
+                reading = self._lakehouse.reading(to, documents=count)
+                keys, newer = in_session(reading.spark, keys), reading.at(to)
             own = {key: key for key in root.keys}
             rows = newer.near(root.table, keys, own).join(keys, list(own), "left_semi")
             found = documents(root, rows, newer, str(to.cut), some=True)
@@ -297,7 +303,7 @@ class _Documents:
                 self._say(f"loading {target.index}, {part_of}")
             root = tree(target.definition, self._lakehouse.shapes(at))
             with self._explained():
-                tables = self._lakehouse.reading(at).at(at)
+                tables = self._lakehouse.reading(at, documents=loading.rows).at(at)
                 rows = part(root, tables.rows(root.table), loading.done, loading.parts)
                 found = documents(root, rows, tables, str(at.cut), some=loading.parts > 1)
                 counts = self._written(actions(root, found, at.cut), target)

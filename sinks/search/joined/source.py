@@ -76,8 +76,10 @@ class Lakehouse:
             found[name] = shape(versions, table.first_version, derived.wishes, derived.reserved)
         return found
 
-    def reading(self, *instants: Instant) -> "Reading":
-        """The tables at some cuts, to be read."""
+    def reading(self, *instants: Instant, documents: int = 0) -> "Reading":
+        """The tables at some cuts, to be read for about so many documents."""
         from sinks.search.joined.reading import Reading
 
-        return Reading(self._session().newSession(), self._prefix, self._derived, instants)
+        return Reading(
+            self._session().newSession(), self._prefix, self._derived, instants, documents
+        )

@@ -1,0 +1,160 @@
+"""The same tables in two databases -> the same joined documents, by Millrace and by pgsync.
+
+Both run as a user runs them: Millrace's daemon and `merge all --follow`, pgsync's bootstrap and
+daemon; each alone on the machine. Both first load what is there, and then get the same changes.
+"""
+
+import time
+from argparse import Namespace
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Final
+
+from opensearchpy import NotFoundError
+from opensearchpy import OpenSearch as Client
+
+from benchmarks import joined
+from benchmarks.pgsync import Pgsync
+from benchmarks.scene import Scene, cpu_of_all_s, say
+from deploy.local.opensearch import OpenSearch
+from deploy.local.pipeline import Pipeline
+from deploy.local.processes import Process
+from deploy.proof import connect
+
+Figures = dict[str, object]
+
+_WITHIN_S: Final = 1_800.0
+_LOOK_S: Final = 0.2
+_MARK: Final = 9_999
+_EVERY: Final = 17
+_CARRIER: Final = "UA"
+_RENAMED: Final = "Renamed Airlines"
+_CHANGES: Final = (
+    ("UPDATE flights SET dep_delay = %s WHERE id %% %s = 0", (_MARK, _EVERY)),
+    ("UPDATE airlines SET name = %s WHERE carrier = %s", (_RENAMED, _CARRIER)),
+)
+_SAMPLE: Final = 500
+
+
+@contextmanager
+def followed(
+    made: Scene, server: OpenSearch, name: str, source: Mapping[str, str]
+) -> Iterator[tuple[Client, str]]:
+    """Millrace on a database, with the joined documents' index alone; and that one's name."""
+    folder = made.pipeline.folder / name
+    folder.mkdir()
+    search = {"tables": [], "documents": [joined.PLAIN]}
+    pipeline = Pipeline(
+        folder,
+        source,
+        made.kafka,
+        prefix=name,
+        search_url=server.url,
+        capture={"table.include.list": joined.TABLES},
+        sections={"search": search},
+    )
+    running: list[Process] = [pipeline.start()]
+    try:
+        pipeline.wait_until_logged(pipeline.wal_end(), running[0], timeout_s=_WITHIN_S)
+        running.append(pipeline.follow(sink="all"))
+        yield Client(hosts=[server.url], timeout=60), f"{name}.flights"
+    finally:
+        for process in reversed(running):
+            process.stop()
+
+
+def pgsync(made: Scene, server: OpenSearch, options: Namespace) -> Figures:
+    """Both ways, one after the other; raises where they end with other documents."""
+    rows = options.flights
+    ours = made.postgres.create_database("millrace")
+    theirs = made.postgres.create_database("pgsync")
+    say(f"pgsync: {rows:,} flights, airlines, airports and planes")
+    for source in (ours, theirs):
+        joined.load(source, rows, numbered=True)
+    seconds: dict[str, float] = {}
+    cpu: dict[str, float] = {}
+    found: dict[str, dict[str, dict[str, Any]]] = {}
+    started, used_s = time.monotonic(), cpu_of_all_s()
+    with followed(made, server, "joined", ours) as (client, index):
+        seconds["load"] = _until(lambda: _count(client, index) == rows, started)
+        cpu["load"], used_s = cpu_of_all_s() - used_s, cpu_of_all_s()
+        seconds["changes"] = _change(ours, client, index)
+        cpu["changes"] = cpu_of_all_s() - used_s
+        found["millrace"] = _sample(client, index)
+    peer = Pgsync(made.pipeline.folder / "pgsync", theirs, server, "pgsync", joined.NODES)
+    peer.start_queue()
+    try:
+        started, used_s = time.monotonic(), cpu_of_all_s()
+        peer.start()
+        seconds["pgsync_load"] = _until(lambda: _count(client, "pgsync") == rows, started)
+        cpu["pgsync_load"], used_s = cpu_of_all_s() - used_s, cpu_of_all_s()
+        seconds["pgsync_changes"] = _change(theirs, client, "pgsync")
+        cpu["pgsync_changes"] = cpu_of_all_s() - used_s
+        found["pgsync"] = _sample(client, "pgsync")
+    finally:
+        peer.stop()
+    if found["millrace"] != found["pgsync"]:
+        raise RuntimeError(_difference(found["millrace"], found["pgsync"]))
+    load, changes = (seconds[f"pgsync_{part}"] / seconds[part] for part in ("load", "changes"))
+    return {
+        "flights": rows,
+        **{f"{part}_pgsync_stage_s": round(took, 1) for part, took in seconds.items()},
+        "cpu_pgsync_stage_s": {part: round(used, 1) for part, used in cpu.items()},
+        "documents_per_s_load": round(rows / seconds["load"]),
+        "ratio_to_pgsync_load": round(load, 2),
+        "ratio_to_pgsync_changes": round(changes, 2),
+        "ratio_to_pgsync": round(min(load, changes), 2),
+    }
+
+
+def _change(source: Mapping[str, str], client: Client, index: str) -> float:
+    """Change flights, and an airline that many have; seconds from the COMMIT on."""
+    with connect(source) as connection:
+        with connection.transaction():
+            for statement, values in _CHANGES:
+                connection.execute(statement, values)
+        committed = time.monotonic()
+        expected = connection.execute(
+            "SELECT count(*) FILTER (WHERE dep_delay = %s), count(*) FILTER (WHERE carrier = %s)"
+            " FROM flights",
+            (_MARK, _CARRIER),
+        ).fetchone()
+    marked = {"term": {"dep_delay": _MARK}}
+    renamed = {"term": {"airline.name.keyword": _RENAMED}}
+    say(f"  {expected} documents are to be others")
+    return _until(
+        lambda: tuple(_count(client, index, query) for query in (marked, renamed)) == expected,
+        committed,
+    )
+
+
+def _until(is_so: Callable[[], bool], since: float) -> float:
+    """Seconds from then until it is so."""
+    while not is_so():
+        if time.monotonic() - since > _WITHIN_S:
+            raise TimeoutError(f"not all documents can be searched within {_WITHIN_S:.0f} s")
+        time.sleep(_LOOK_S)
+    seconds = time.monotonic() - since
+    say(f"  all can be searched after {seconds:.1f} s")
+    return seconds
+
+
+def _count(client: Client, index: str, query: Mapping[str, Any] | None = None) -> int:
+    """How many documents a search finds now."""
+    body = {"query": query} if query is not None else None
+    try:
+        found: int = client.count(index=index, body=body)["count"]
+    except NotFoundError:
+        return 0
+    return found
+
+
+def _sample(client: Client, index: str) -> dict[str, dict[str, Any]]:
+    ids = [str(number * _EVERY // 2) for number in range(1, _SAMPLE)]
+    answer = client.mget(index=index, body={"ids": ids})
+    return {one["_id"]: joined.plain(one["_source"]) for one in answer["docs"]}
+
+
+def _difference(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> str:
+    key = next(key for key, document in ours.items() if document != theirs[key])
+    return f"the document {key} is {ours[key]}, and pgsync's {theirs[key]}"
