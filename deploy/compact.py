@@ -8,6 +8,7 @@ from cdc.records.state import TableState
 from cdc.records.topics import table_topic
 from cdc.settings import SearchSettings, Settings
 from compaction.topics import examine
+from deploy.indexes import keyed_tables
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -39,8 +40,7 @@ def _states(settings: Settings) -> list[TableState]:
 def _search(settings: Settings, search: SearchSettings, *, dry_run: bool) -> Iterator[str]:
     from compaction.indexes import compact
 
-    names = [state.name for state in _states(settings) if state.cleanup == "compact"]
-    for one in compact(search, names, dry_run=dry_run):
+    for one in compact(search, keyed_tables(settings), dry_run=dry_run):
         yield f"index {one}"
 
 

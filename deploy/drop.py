@@ -142,28 +142,21 @@ def _indexes(settings: Settings) -> list[Step]:
         raise ConfigError("there is no [search] to drop")
     from sinks.search.client import check
     from sinks.search.client import connect as connect_search
-    from sinks.search.documents import aliases
-    from sinks.search.indexes import TableIndex
+    from sinks.search.indexes import alias_of, indexes_of
     from sinks.search.letters import Letters
     from sinks.search.progress import Ledger
 
     client = connect_search(settings.search)
     check(client, settings.search)
-    prefix = settings.capture.topic_prefix
-    names = [state.name for state in _states(settings) if state.cleanup == "compact"]
-    documents = [one.name for one in settings.search.documents]
-    steps = [
-        Step(f"index {index}", partial(client.indices.delete, index=index))
-        for name, alias in aliases(settings.search, names).items()
-        for kind in ("document" if name in documents else "table",)
-        for index in TableIndex(client, alias, prefix, name, kind).generations()
-    ]
-    ledger = Ledger(client, settings.search.index_prefix, prefix)
-    if ledger.is_begun(documents):
+    prefix, index_prefix = settings.capture.topic_prefix, settings.search.index_prefix
+    indexes = indexes_of(client, index_prefix, prefix)
+    steps = [Step(f"index {one}", partial(client.indices.delete, index=one)) for one in indexes]
+    ledger = Ledger(client, index_prefix, prefix)
+    if ledger.is_begun():
         what = f"the progress of {prefix} in index {ledger.index}"
-        steps.append(Step(what, partial(ledger.forget, names, documents)))
-    for alias in sorted(set(aliases(settings.search, names).values())):
-        letters = Letters(client, settings.search.index_prefix, alias)
-        if letters.documents():
+        steps.append(Step(what, ledger.forget))
+    for alias in sorted({alias_of(index) for index in indexes}):
+        letters = Letters(client, index_prefix, alias)
+        if letters.known():
             steps.append(Step(f"dead letters about index {alias}", letters.forget))
     return steps

@@ -18,6 +18,7 @@ from rich.text import Text
 
 from cdc.errors import ConfigError
 from cdc.settings import DEFAULT_PATH, SearchSettings, Settings, load
+from deploy.indexes import all_aliases
 
 _SHOWN_MAX = 400
 ConfigOption = Annotated[Path, typer.Option("--config", "-c", help="The configuration file.")]
@@ -85,7 +86,7 @@ def rebuild(
     from sinks.options import RunOptions
 
     settings = load(config)
-    wanted = frozenset(names or _aliases(settings))
+    wanted = frozenset(names or all_aliases(settings))
     with Jobs(settings, what, RunOptions(rebuilt=wanted), lasting=True) as jobs:
         raise typer.Exit(jobs.run(partial(print, flush=True)))
 
@@ -126,12 +127,12 @@ def refused(
         for one in letters.values():
             one.forget()
         return
-    found = [(name, letter) for name, one in letters.items() for letter in one.all()]
+    found = ((name, letter) for name, one in letters.items() for letter in one.all())
     if json:
         for name, letter in found:
             print(json_text.dumps({"name": name, **letter}, ensure_ascii=False))
         return
-    shown = Table("index of", "document", "time", "reason", caption=f"{len(found):,} documents")
+    shown = Table("index of", "document", "time", "reason")
     for name, letter in found:
         at = datetime.fromtimestamp(letter["ts_ms"] / 1_000, UTC).isoformat(" ", "seconds")
         shown.add_row(*map(Text, (name, letter["document"], at, letter["reason"])))
@@ -140,21 +141,11 @@ def refused(
 
 def _chosen(settings: Settings, names: Collection[str]) -> dict[str, str]:
     """The aliases of these indexes, by their names; none named: of all."""
-    known = _aliases(settings)
+    _settings(settings)
+    known = all_aliases(settings)
     if strange := sorted(set(names) - known.keys()):
         raise ConfigError(
             f"there is no index {', '.join(strange)}",
             remedy=f"there are: {', '.join(sorted(known))}",
         )
     return {name: alias for name, alias in known.items() if not names or name in names}
-
-
-def _aliases(settings: Settings) -> dict[str, str]:
-    from cdc.kafka.state import read_all
-    from cdc.records.state import TableState
-    from cdc.records.topics import table_topic
-    from sinks.search.documents import aliases
-
-    states = read_all(settings.kafka, table_topic(settings.capture.topic_prefix), TableState)
-    names = [state.name for state in states if state.cleanup == "compact"]
-    return aliases(_settings(settings), names)

@@ -19,6 +19,7 @@ from cdc.records.state import Phase, Progress, SnapshotRequest, TableState
 from cdc.records.topics import dead_letter_topic, progress_topic, table_topic
 from cdc.settings import Settings
 from cdc.wal.compiled import IMPLEMENTATION
+from deploy.indexes import keyed_tables
 from deploy.sink_status import SinkStatus, lakehouse_status, search_status
 
 Found = TypeVar("Found")
@@ -118,7 +119,7 @@ def collect(settings: Settings) -> Status:
     progress = ask_log(lambda: last_progress(kafka, progress_topic(prefix), capture.slot_name))
     states = ask_log(lambda: read_all(kafka, table_topic(prefix), TableState)) or []
     letters = ask_log(lambda: read_letters(kafka, dead_letter_topic(prefix))) or {}
-    names = [state.name for state in states if state.cleanup == "compact"]
+    names = ask_log(lambda: keyed_tables(settings)) or []
     sinks = [
         ask(lambda: lakehouse_status(settings, progress)),
         ask(lambda: search_status(settings, progress, names)),

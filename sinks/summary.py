@@ -1,8 +1,9 @@
 """What a run did to each table → its exit code, and the one line that cron's mail carries."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from cdc.errors import ExitCode, MillraceError
+from cdc.errors import BusyError, ExitCode, MillraceError, SinkUnreachableError
 from sinks.plan import TableCounts, TableVersion
 
 
@@ -39,6 +40,16 @@ class TableResult:
             f"{self.updated:,} updated, {self.deleted:,} deleted in {self.seconds:.1f} s"
             f"{rebuilt}"
         )
+
+
+def attempted(name: str, act: Callable[[], TableResult]) -> TableResult:
+    """What came of it; an error that is this table's alone, and holds up no other, among it."""
+    try:
+        return act()
+    except (BusyError, SinkUnreachableError):
+        raise
+    except MillraceError as error:
+        return TableResult(name, error=error)
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,6 +34,14 @@ _KINDS: Final = {
 """Types whose values files' statistics tell exactly enough: in JSON, and in SQL."""
 
 
+_INTEGERS: Final = frozenset({"tinyint", "smallint", "int", "bigint"})
+
+
+def _alike(kind: str, other: str) -> bool:
+    """Whether values of two types are in one order: as text, 10 comes before 9."""
+    return kind == other or {kind, other} <= _INTEGERS
+
+
 class Version:
     """A table as of one of its versions."""
 
@@ -69,10 +77,16 @@ class Version:
         https://github.com/delta-io/delta/blob/master/PROTOCOL.md#per-file-statistics
         """
         bounds = self._bounds()
-        known = {name: value for name, value in columns.items() if name in bounds}
+        kinds = {one.name: one.dataType.simpleString() for one in values.schema.fields}
+        known = {
+            name: value
+            for name, value in columns.items()
+            if name in bounds and _alike(kinds[value], bounds[name][1])
+        }
         if self.size_bytes < SMALL_BYTES or not known:
             return self.rows()
-        few = values.select(*map(quoted, known.values())).limit(_VALUES_MAX + 1).localCheckpoint()
+        few = values.select(*map(quoted, known.values())).dropna().distinct()
+        few = few.limit(_VALUES_MAX + 1).localCheckpoint()
         if few.count() > _VALUES_MAX:
             return self.rows()
         stats = F.from_json("stats", "minValues map<string, string>, maxValues map<string, string>")
@@ -162,8 +176,8 @@ def _in_other_files(older: Version, newer: Version) -> tuple[DataFrame, DataFram
     found = []
     for version, other in ((older, newer), (newer, older)):
         files = version.marks().join(other.marks(), ["path", "mark"], "left_anti")
-        paths = [row["path"] for row in files.limit(_FILES_MAX + 1).collect()]
-        is_much = len(paths) > _FILES_MAX
-        found.append(version.rows() if is_much else version.rows_of(paths))
+        found.append([row["path"] for row in files.limit(_FILES_MAX + 1).collect()])
+    if max(map(len, found)) > _FILES_MAX:
+        return older.rows(), newer.rows()
     old, new = found
-    return old, new
+    return older.rows_of(old), newer.rows_of(new)

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from cdc.records.position import Lsn, Position
 from cdc.records.schema import TableSchema
-from cdc.settings import SearchSettings, Settings
-from sinks.batch import Report, read_raw
+from sinks.batch import read_raw
 from sinks.claims import with_values
 from sinks.delta.apply import explained
 from sinks.delta.newest import newest_of
@@ -22,8 +21,9 @@ from sinks.plan import Plan, TablePlan
 from sinks.search.bulk import Counts
 from sinks.search.documents import mapping
 from sinks.search.executors import write_documents
-from sinks.search.indexes import MisfitError, TableIndex
-from sinks.search.progress import Ledger
+from sinks.search.indexes import MisfitError, TableIndex, generation_of
+from sinks.search.letters import Letters
+from sinks.search.place import Place
 from sinks.search.records import FirstLoad, TableLoading, TableRecord
 from sinks.search.rows import documents
 from sinks.shape import plain
@@ -38,19 +38,13 @@ STEP_RECORDS: Final = 500_000
 class Tables:
     """Applies plans to the indexes of tables."""
 
-    def __init__(
-        self,
-        spark: "SparkSession",
-        settings: Settings,
-        search: SearchSettings,
-        ledger: Ledger,
-        report: Report,
-    ) -> None:
+    def __init__(self, spark: "SparkSession", place: Place) -> None:
         self._spark = spark
-        self._settings = settings
-        self._search = search
-        self._ledger = ledger
-        self._report = report
+        self._settings = place.settings
+        self._search = place.search
+        self._client = place.client
+        self._ledger = place.ledger
+        self._report = place.report
 
     def apply(
         self,
@@ -67,7 +61,7 @@ class Tables:
         newest = versions[-1]
         before = self._ledger.tables([newest.name]).get(newest.name)
         is_there = before is not None and target.uuid(before.index) == before.uuid
-        if before is not None and is_there and before.run == plan.run:
+        if before is not None and is_there and _is_recorded(before, table, plan):
             return Counts()
         if not table.base:
             return self._load_first(target, before, table, plan, versions, early)
@@ -93,6 +87,8 @@ class Tables:
         plan: Plan,
         versions: Sequence[TableSchema],
         only: frozenset[str] | None = None,
+        *,
+        is_load: bool = False,
     ) -> Counts:
         """Write to an index what the plan's records leave; ``only`` documents with such an id."""
         shape = plain(versions, OWN)
@@ -108,7 +104,7 @@ class Tables:
                 .transform(lambda changes: latest(changes, shape))
                 .transform(lambda newest_rows: documents(newest_rows, shape))
             )
-            return write_documents(rows, self._search, index, only)
+            return write_documents(rows, self._search, index, only, is_load=is_load)
 
     def _write(
         self,
@@ -117,9 +113,11 @@ class Tables:
         plan: Plan,
         versions: Sequence[TableSchema],
         early: "DataFrame | None",
+        *,
+        is_load: bool = False,
     ) -> Counts:
         if early is None:
-            return self.write(index, table, plan, versions)
+            return self.write(index, table, plan, versions, is_load=is_load)
         shape = plain(versions, OWN)
         with (
             explained(str(versions[-1].name), self._settings.log.keep),
@@ -148,23 +146,36 @@ class Tables:
         """Load an index that nobody sees before it is complete."""
         name = versions[-1].name
         first = self._ledger.first_load(name)
-        if first is None or first.run != plan.run or target.uuid(first.index) != first.uuid:
+        kept_ms = self._settings.log.keep.total_seconds() * 1_000
+        if (
+            first is None
+            or first.run != plan.run
+            or target.uuid(first.index) != first.uuid
+            or _now_ms() - first.ts_ms > kept_ms  # the log may have forgotten changes
+        ):
             made = self._made(target, versions[-1], before.generation + 1 if before else 1)
             first = FirstLoad(run=plan.run, **made.model_dump())
             self._ledger.write_first_load(name, first)
         counts = Counts()
         for step in steps(table, first.loaded) if table.events else ():
             is_whole = (step.start, step.end) == (table.start, table.end)
-            counts += self._write(first.index, step, plan, versions, early if is_whole else None)
-            first = first.model_copy(update={"loaded": step.end})
+            rows = early if is_whole else None
+            counts += self._write(first.index, step, plan, versions, rows, is_load=True)
+            first = first.model_copy(update={"loaded": step.end, "ts_ms": _now_ms()})
             self._ledger.write_first_load(name, first)
             if step.end != table.end:
                 self._report(f"{name}: {loaded_text(table.start, first.loaded, table.end)}")
         if target.uuid(first.index) != first.uuid:
             raise target.lost(first.index)
         target.publish(first.index, self._search.index_of(str(name)).settings)
+        self._forget_letters(target, first.index)
         self._record(plan, table, versions[-1], served_by(first))
         return counts
+
+    def _forget_letters(self, target: TableIndex, index: str) -> None:
+        """About indexes that were before this one."""
+        letters = Letters(self._client, self._search.index_prefix, target.alias)
+        letters.forget(but_of=index)
 
     def _record(
         self, plan: Plan, table: TablePlan, newest: TableSchema, served: TableRecord
@@ -175,7 +186,7 @@ class Tables:
             "cut": str(plan.cut),
             "offsets": table.next,
             "schema_version": newest.version,
-            "ts_ms": time.time_ns() // 1_000_000,
+            "ts_ms": _now_ms(),
         }
         self._ledger.write_table(newest.name, served.model_copy(update=changes))
 
@@ -205,7 +216,17 @@ class Tables:
         uuid = target.uuid(index)
         if uuid is None:
             raise target.lost(index)
-        return TableLoading(index=index, uuid=uuid, wishes=said.wishes)
+        return TableLoading(index=index, uuid=uuid, wishes=said.wishes, ts_ms=_now_ms())
+
+
+def _is_recorded(record: TableRecord, table: TablePlan, plan: Plan) -> bool:
+    """Whether the plan is applied; run numbers alone begin anew where a capture does."""
+    reached = (record.run, record.cut, record.offsets)
+    return reached == (plan.run, str(plan.cut), table.next)
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
 
 
 def history_of(table: TablePlan) -> Position:
@@ -219,7 +240,7 @@ def served_by(loading: TableLoading) -> TableRecord:
         run=0,
         index=loading.index,
         uuid=loading.uuid,
-        generation=int(loading.index.rpartition("-")[2]),
+        generation=generation_of(loading.index),
         wishes=loading.wishes,
         epoch=0,
         cut="",

@@ -8,9 +8,10 @@ becomes a dead letter, or stops the run: a document left out in silence would be
 
 import json
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass
 from http import HTTPStatus
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from opensearchpy import OpenSearch, OpenSearchException
@@ -89,13 +90,15 @@ def write(
 class Judge:
     """What becomes of documents that are refused: letters, or an error where there are none.
 
-    ``known`` are the ids of documents that there are letters about: once they are written after
-    all, their letters go.
+    ``known`` are the documents that there are letters about, with the versions that were refused:
+    once such a one, or a newer one, is written after all, the letter goes.
     """
 
-    def __init__(self, letters: Letters | None, known: Collection[str] = ()) -> None:
+    def __init__(
+        self, letters: Letters | None, known: Mapping[str, int] = MappingProxyType({})
+    ) -> None:
         self._letters = letters
-        self._known = frozenset(known)
+        self._known = known
         self._made = 0
 
     def judge(self, refused: Sequence[tuple[bytes, dict[str, Any]]], where: str) -> int:
@@ -117,10 +120,15 @@ class Judge:
         )
         return len(refused)
 
-    def settle(self, written: Iterable[str]) -> None:
-        """Take notice of documents that are written."""
-        if self._letters is not None and self._known:
-            self._letters.remove(self._known & set(written))
+    def settle(self, written: Sequence[bytes]) -> None:
+        """Take notice of documents that are written, by their lines."""
+        if self._letters is None or not self._known:
+            return
+        heads = (next(iter(json.loads(line.partition(b"\n")[0]).values())) for line in written)
+        never = 1 << 63
+        self._letters.remove([
+            head["_id"] for head in heads if head["version"] >= self._known.get(head["_id"], never)
+        ])  # fmt: skip
 
 
 def _batches(actions: Iterable[Action], bulk_bytes: int) -> Iterator[list[bytes]]:
@@ -194,16 +202,16 @@ class _Bulk:
         results = Counter[str]()
         busy: list[bytes] = []
         refused: list[tuple[bytes, dict[str, Any]]] = []
-        written: list[str] = []
+        written: list[bytes] = []
         for line, item in zip(lines, items, strict=True):
             (result,) = item.values()
             status = result["status"]
             if status == HTTPStatus.CONFLICT:
                 results["stale"] += 1
-                written.append(result["_id"])
+                written.append(line)
             elif "error" not in result:  # to delete what isn't there is a 404 without an error
                 results[result["result"]] += 1
-                written.append(result["_id"])
+                written.append(line)
             elif is_busy(status) and not is_blocked(*_error(result)):
                 busy.append(line)
             else:

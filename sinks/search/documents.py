@@ -80,6 +80,23 @@ _TYPES: Final[Mapping[str, dict[str, Any]]] = {
 }
 
 
+_POSTGRES: Final = {
+    "boolean": "bool",
+    "tinyint": "int2",
+    "smallint": "int2",
+    "int": "int4",
+    "bigint": "int8",
+    "float": "float4",
+    "double": "float8",
+    "date": "date",
+    "timestamp": "timestamptz",
+    "timestamp_ntz": "timestamp",
+    "binary": "bytea",
+    "string": "text",
+}
+"""Types of Spark → types of PostgreSQL that are searched in the same way."""
+
+
 def index_name(prefix: str, table: TableName) -> str:
     """The alias that a table's documents are found under: ``<index.prefix><schema>.<table>``.
 
@@ -210,6 +227,11 @@ def field_mapping(column: Column) -> dict[str, Any]:
 def type_mapping(kind: str) -> dict[str, Any]:
     """How values of one of PostgreSQL's types are searched."""
     return _TYPES.get(kind, _KEYWORD)
+
+
+def type_of(kind: str) -> str:
+    """The type of PostgreSQL that is searched as one of Spark's is."""
+    return "numeric" if kind.startswith("decimal") else _POSTGRES.get(kind, "text")
 
 
 def document_id(key: Sequence[str]) -> str:

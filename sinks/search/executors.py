@@ -4,7 +4,7 @@ An executor needs this package and opensearch-py. It doesn't raise what a user c
 returns it as a value: Spark would wrap it into a traceback, and try again what was retried enough.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import reduce
 from operator import add
@@ -28,15 +28,17 @@ class Writer:
 
     settings: SearchSettings = field(repr=False)
     index: str
-    known: frozenset[str]
+    known: Mapping[str, int]
     only: frozenset[str] | None
+    is_load: bool
 
     def __call__(self, rows: Iterable[Row]) -> Iterator[Counts | SinkError]:
         """Write one partition's rows."""
         client = connect(self.settings)
         size, alias = self.settings.bulk_bytes, write_alias(self.index)
-        completion = Completion(client, alias, size)
         letters = _letters(client, self.settings, self.index)
+        refused = letters.sources if letters is not None and self.known else None
+        completion = Completion(client, alias, size, refused=refused, is_load=self.is_load)
         actions: Iterable[Action] = map(_action, rows)
         if (only := self.only) is not None:
             actions = (action for action in actions if action.id in only)
@@ -57,15 +59,19 @@ def write_documents(
     settings: SearchSettings,
     index: str,
     only: frozenset[str] | None = None,
+    *,
+    is_load: bool = False,
 ) -> Counts:
     """Write documents (``only`` those with such an id); raises the first SinkError of any executor.
 
-    What the server refuses becomes a dead letter, if the user wants that.
+    What the server refuses becomes a dead letter, if the user wants that. ``is_load``: the log is
+    read from its start on, in several steps.
     """
-    client = connect(settings)
-    letters = _letters(client, settings, index)
-    known = letters.documents() if letters is not None else frozenset[str]()
-    results = documents.rdd.mapPartitions(Writer(settings, index, known, only)).collect()
+    letters = _letters(connect(settings), settings, index)
+    known = letters.known() if letters is not None else {}
+    versions = {document: letter.version for document, letter in known.items()}
+    writer = Writer(settings, index, versions, only, is_load)
+    results = documents.rdd.mapPartitions(writer).collect()
     for result in results:
         if isinstance(result, SinkError):
             raise result
@@ -73,10 +79,10 @@ def write_documents(
 
 
 def _letters(client: OpenSearch, settings: SearchSettings, index: str) -> Letters | None:
-    """The letters about an index's documents: by its alias, whichever generation it is."""
+    """The letters about an index's documents."""
     if settings.refused_documents == "fail":
         return None
-    return Letters(client, settings.index_prefix, alias_of(index))
+    return Letters(client, settings.index_prefix, alias_of(index), index)
 
 
 def _action(row: Row) -> Action:

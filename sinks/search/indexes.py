@@ -67,6 +67,24 @@ def alias_of(index: str) -> str:
     return index.rpartition("-")[0]
 
 
+def generation_of(index: str) -> int:
+    """The number of an index of ours."""
+    return int(index.rpartition("-")[2])
+
+
+def indexes_of(client: OpenSearch, prefix: str, log: str) -> list[str]:
+    """All indexes of ours that were made of a log (its topic prefix), whatever is indexed now."""
+    mappings = insist(
+        lambda: client.indices.get_mapping(index=f"{prefix}*", params={"allow_no_indices": "true"}),
+        f"indexes {prefix}*",
+    )
+    return sorted(
+        name
+        for name, about in mappings.items()
+        if about["mappings"].get("_meta", {}).get("millrace", {}).get("log") == log
+    )
+
+
 class MisfitError(SinkError):
     """The columns no longer fit the index."""
 
@@ -99,7 +117,7 @@ class TableIndex:
         """Create an empty index of at least this generation, set up for a fast load."""
         self._refuse_strangers()
         before, serving = self.generations(), self._aliased()
-        taken = [int(name.rpartition("-")[2]) for name in before]
+        taken = [generation_of(name) for name in before]
         generation = max([generation, *(number + 1 for number in taken)])
         self._delete([name for name in before if name not in serving])  # loads that failed
         index = f"{self.alias}-{generation}"
@@ -171,6 +189,10 @@ class TableIndex:
         actions = [*remove, {"add": {"index": index, "alias": self.alias}}]
         self._ask(lambda: self._client.indices.update_aliases(body={"actions": actions}))
         self._delete(before)
+
+    def serves(self, index: str) -> bool:
+        """Whether an index is the one behind the alias."""
+        return self._aliased() == [index]
 
     def refresh(self, index: str) -> None:
         """Make everything written so far visible to searches."""

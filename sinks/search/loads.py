@@ -6,20 +6,24 @@ that one's place. So whoever dies in between leaves the rest to the next run.
 
 import time
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING
 
-from cdc.errors import BusyError, LogForgottenError, MillraceError, SinkUnreachableError
+from cdc.errors import LogForgottenError
 from cdc.records.position import Lsn, Position
 from cdc.records.schema import TableName, TableSchema
 from sinks.batch import LogState, require_retained
 from sinks.counted import counted
 from sinks.plan import Plan, TablePlan
 from sinks.records import Records
-from sinks.search.indexes import TableIndex
+from sinks.search.bulk import Counts
+from sinks.search.indexes import TableIndex, generation_of
+from sinks.search.letters import Letters
 from sinks.search.place import Place
 from sinks.search.records import TableLoading, TableRecord
-from sinks.summary import TableResult
+from sinks.summary import TableResult, attempted
 
 if TYPE_CHECKING:
     from sinks.search.apply import Tables
@@ -31,9 +35,11 @@ class Loads:
     def __init__(
         self, place: Place, state: LogState, index: Callable[[TableName], TableIndex]
     ) -> None:
+        self._place = place
         self._settings = place.settings
         self._search = place.search
         self._ledger = place.ledger
+        self._client = place.client
         self._state = state
         self._names = [table.name for table in state.tables.values()]
         self._index = index
@@ -43,99 +49,130 @@ class Loads:
     def begin(self, names: Collection[str]) -> list[TableResult]:
         """Make new indexes for tables, unless they are being loaded; and say where that can't be.
 
-        Also for those that the user now wants otherwise. What has no index yet has been loaded just
-        now.
+        Also for those that the user now wants otherwise, and whose load can't go on. What has no
+        index yet has been loaded just now.
         """
         records = {str(name): one for name, one in self._ledger.tables(self._names).items()}
-        begun: list[str] = []
+        begun = {}
         for name, record in records.items():
-            made = record.loading or record
-            if made.wishes != self._search.index_of(name).wishes:
-                self._report(f"{name}: [[search.indexes]] says something else: a new index")
-                begun.append(name)
-            elif name in names and record.loading is None:
-                begun.append(name)
-        parts = {name: self._plan(name, records[name]).tables[name] for name in begun}
-        errors: dict[str, MillraceError] = {}
-        errors |= never_whole(parts, self._state, self._settings.log.keep)
-        for name in begun:
-            if name not in errors:
-                schema = versions_of(self._state, name, records[name].schema_version)[-1]
-                try:
-                    self._tables().begin_load(self._index(schema.name), records[name], schema)
-                except (BusyError, SinkUnreachableError):
-                    raise
-                except MillraceError as error:
-                    errors[name] = error
-        return [TableResult(name, error=error) for name, error in errors.items()]
+            reason = self._why_anew(name, record)
+            if reason is not None:
+                self._report(f"{name}: {reason}: a new index")
+            if reason is not None or (name in names and record.loading is None):
+                begun[name] = record
+        parts = {name: self._plan(name, record).tables[name] for name, record in begun.items()}
+        refused = never_whole(parts, self._state, self._settings.log.keep)
+        results = [TableResult(name, error=error) for name, error in refused.items()]
+        for name, record in begun.items():
+            if name not in refused:
+                schema = versions_of(self._state, name, record.schema_version)[-1]
+                result = attempted(name, partial(self._begun, record, schema))
+                results += [result] if result.error is not None else []
+        return results
 
-    def next(self) -> bool:
-        """Load the next step of a table that is being loaded, if there is one.
+    def next(self, failed: Collection[str]) -> TableResult | None:
+        """Load the next step of a table that is being loaded, but of those that have ``failed``.
 
-        Behind the last one, the new index takes the place of the one that serves.
+        Behind the last one, the new index takes the place of the one that serves. None: there is
+        nothing to load.
         """
         for table, record in self._ledger.tables(self._names).items():
-            loading, index = record.loading, self._index(table)
-            if loading is None or index.uuid(loading.index) != loading.uuid:
+            loading = record.loading
+            if loading is None or str(table) in failed:
                 continue
-            loading, is_whole = self._stepped(str(table), index, record, loading)
-            changes = self._published(table, index, loading) if is_whole else {"loading": loading}
-            self._ledger.write_table(table, record.model_copy(update=changes))
-            return True
-        return False
+            started = time.monotonic()
+            result = attempted(str(table), partial(self._stepped, table, record, loading))
+            result = replace(result, seconds=time.monotonic() - started)
+            if result.error is not None:
+                self._report(str(result))
+            return result
+        return None
 
     def again(self, name: str, record: TableRecord, documents: Collection[str]) -> None:
         """Write some documents of the index that serves anew."""
-        plan = self._plan(name, record)
+        whole = self._plan(name, record)
+        table = self._looked_at(name, whole, whole.tables[name])
         versions = versions_of(self._state, name, record.schema_version)
         chosen = frozenset(documents)
-        self._tables().write(record.index, plan.tables[name], plan, versions, chosen)
+        counts = self._tables().write(record.index, table, whole, versions, chosen)
+        if counts.incomplete:
+            self._report(f"{name}: {counts.incomplete:,} documents lack values")
         self._index(versions[-1].name).refresh(record.index)
 
-    def _published(
-        self, table: TableName, index: TableIndex, loading: TableLoading
-    ) -> dict[str, object]:
-        """Let it serve; returns what of the table's record is another one by that."""
-        from sinks.search.apply import served_by
+    def adopted(self, record: TableRecord, table: TableName) -> TableRecord:
+        """The record of a table whose new index serves already: who let it died before the note."""
+        loading, index = record.loading, self._index(table)
+        if loading is None or index.uuid(record.index) == record.uuid:
+            return record
+        if index.uuid(loading.index) != loading.uuid or not index.serves(loading.index):
+            return record
+        record = record.model_copy(update=_serving(loading))
+        self._ledger.write_table(table, record)
+        return record
 
-        index.publish(loading.index, self._search.index_of(str(table)).settings)
-        served = served_by(loading)
-        return {
-            "index": served.index,
-            "uuid": served.uuid,
-            "generation": served.generation,
-            "wishes": served.wishes,
-            "loading": None,
-        }
+    def _why_anew(self, name: str, record: TableRecord) -> str | None:
+        """Why the index of a table, or the one that is being loaded, isn't the one to have."""
+        loading = record.loading
+        made = loading or record
+        if made.wishes != self._search.index_of(name).wishes:
+            return "[[search.indexes]] says something else"
+        if loading is None:
+            return None
+        table = self._state.tables[name].name
+        if self._index(table).uuid(loading.index) != loading.uuid:
+            return f"{loading.index}, which was being loaded, is gone"
+        kept_s = self._settings.log.keep.total_seconds()
+        if time.time() - loading.ts_ms / 1_000 > kept_s:
+            return f"{loading.index} was loaded so long ago that the log may have forgotten changes"
+        return None
 
-    def _stepped(
-        self, name: str, index: TableIndex, record: TableRecord, loading: TableLoading
-    ) -> tuple[TableLoading, bool]:
-        """What is loaded then, and whether that is all that the index that serves has."""
+    def _begun(self, record: TableRecord, schema: TableSchema) -> TableResult:
+        self._tables().begin_load(self._index(schema.name), record, schema)
+        return TableResult(str(schema.name))
+
+    def _stepped(self, table: TableName, record: TableRecord, loading: TableLoading) -> TableResult:
         from sinks.search.apply import loaded_text, steps
 
+        name, index = str(table), self._index(table)
+        if index.uuid(loading.index) != loading.uuid:
+            raise index.lost(loading.index)
         whole = self._plan(name, record)
-        table = whole.tables[name]
-        step = next(steps(table, loading.loaded), None)
-        if step is None:
-            return loading, True
-        self._load(name, index, loading.index, whole, step)
-        self._report(f"{name}: {loading.index}: {loaded_text(table.start, step.end, table.end)}")
-        return loading.model_copy(update={"loaded": step.end}), step.end == table.end
+        planned = whole.tables[name]
+        step, events, counts = next(steps(planned, loading.loaded), None), 0, Counts()
+        if step is not None:
+            step = self._looked_at(name, whole, step)
+            events, counts = step.events, self._load(name, index, loading.index, whole, step)
+            told = loaded_text(planned.start, step.end, planned.end)
+            self._report(f"{name}: {loading.index}: {told}")
+            now_ms = int(time.time() * 1000)
+            loading = loading.model_copy(update={"loaded": step.end, "ts_ms": now_ms})
+        changes: dict[str, object] = {"loading": loading}
+        if step is None or step.end == planned.end:
+            index.publish(loading.index, self._search.index_of(name).settings)
+            Letters(self._client, self._search.index_prefix, index.alias).forget(
+                but_of=loading.index
+            )
+            changes = _serving(loading)
+        self._ledger.write_table(table, record.model_copy(update=changes))
+        return TableResult(name, events, counts.inserted, counts.updated, counts.deleted)
 
     def _load(
         self, name: str, target: TableIndex, index: str, whole: Plan, step: TablePlan
-    ) -> None:
+    ) -> Counts:
+        counts = Counts()
+        if step.events:
+            versions = versions_of(self._state, name, step.schema_version)
+            counts += self._tables().write(index, step, whole, versions, is_load=True)
+        if step.truncated is not None:
+            counts += Counts(deleted=target.truncate(index, step.truncated))
+        return counts
+
+    def _looked_at(self, name: str, whole: Plan, step: TablePlan) -> TablePlan:
+        """A step with what a look at its records tells: TRUNCATEs, and claims."""
         from sinks.census import census
 
-        plan = whole.model_copy(update={"tables": {name: step}})
-        found = census(self._session(), Records(self._settings.kafka), plan.tables, plan.cut)
-        table = counted(step, found.get(name, {}), plan.cut, keyed=True)
-        if table.events:
-            versions = versions_of(self._state, name, table.schema_version)
-            self._tables().write(index, table, plan, versions)
-        if table.truncated is not None:
-            target.truncate(index, table.truncated)
+        found = census(self._session(), Records(self._settings.kafka), {name: step}, whole.cut)
+        return counted(step, found.get(name, {}), whole.cut, keyed=True)
 
     def _plan(self, name: str, record: TableRecord) -> Plan:
         """What a table's index has been given, as a plan."""
@@ -169,7 +206,18 @@ class Loads:
     def _tables(self) -> "Tables":
         from sinks.search.apply import Tables
 
-        return Tables(self._session(), self._settings, self._search, self._ledger, self._report)
+        return Tables(self._session(), self._place)
+
+
+def _serving(loading: TableLoading) -> dict[str, object]:
+    """What of a table's record is another one once its new index serves."""
+    return {
+        "index": loading.index,
+        "uuid": loading.uuid,
+        "generation": generation_of(loading.index),
+        "wishes": loading.wishes,
+        "loading": None,
+    }
 
 
 def versions_of(state: LogState, name: str, newest: int) -> list[TableSchema]:

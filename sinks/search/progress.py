@@ -22,11 +22,12 @@ from uuid import uuid4
 from opensearchpy import ConflictError, NotFoundError, OpenSearch, RequestError
 from pydantic import BaseModel, ValidationError
 
-from cdc.errors import BusyError, LogFormatError, MillraceError
+from cdc.errors import BusyError, LogFormatError, MillraceError, SinkUnreachableError
 from cdc.records.schema import TableName
 from sinks.search.records import SILENCE_S_MAX, FirstLoad, Owner, RunRecord, TableRecord
 from sinks.search.retries import PATIENT, Patience, insist
 
+_RECORDS_MAX: Final = 10_000
 BEAT_S: Final = 5.0
 BRIEF: Final = Patience(total_s=1.0)
 """For what is tried again anyway, and for what mustn't delay the news of a failure."""
@@ -87,13 +88,18 @@ class Ledger:
         wanted = {self._table_id(name): name for name in names}
         if not wanted:
             return {}
-        try:
-            answer = insist(
-                lambda: self._client.mget(index=self.index, body={"ids": list(wanted)}),
-                self._where,
-            )
-        except NotFoundError:
+        answer = insist(
+            lambda: self._client.mget(index=self.index, body={"ids": list(wanted)}), self._where
+        )
+        failed = [found["error"] for found in answer["docs"] if "error" in found]
+        if failed and failed[0].get("type") == "index_not_found_exception":
             return {}
+        if failed:
+            raise SinkUnreachableError(
+                f"progress can't be read: {failed[0].get('reason')}",
+                where=self._where,
+                remedy="look at the search server's health; the next run goes on here",
+            )
         return {
             wanted[found["_id"]]: self._parse(TableRecord, found["_source"])
             for found in answer["docs"]
@@ -112,24 +118,36 @@ class Ledger:
             raise _overtaken(self._where)
         self.write(document, record, version)
 
-    def is_begun(self, documents: Iterable[str]) -> bool:
-        """Whether anything was ever written to an index of a table, or of these documents."""
-        ids = (self.document_id(name) for name in documents)
-        return self.run().run > 0 or any(self._get(one)[0] for one in ids)
+    def is_begun(self) -> bool:
+        """Whether anything was ever written to an index."""
+        return self.run().run > 0 or len(self._ids()) > 1
 
-    def forget(self, names: Iterable[TableName], documents: Iterable[str]) -> None:
-        """Delete what is known of tables, documents and the runs, as if there had been none.
+    def forget(self) -> None:
+        """Delete all that is known of the log's runs, tables and documents.
 
         Raises BusyError while a run is under way.
         """
-        ids = [self.document_id(name) for name in documents]
-        for name in names:
-            ids += [self._table_id(name), self._first_id(name)]
         with self.claim():
-            body = {"query": {"ids": {"values": ids}}}
-            insist(lambda: self._client.indices.refresh(index=self.index), self._where)
+            body = {
+                "query": {"ids": {"values": [one for one in self._ids() if one != self._run_id]}}
+            }
             insist(lambda: self._client.delete_by_query(index=self.index, body=body), self._where)
         insist(lambda: self._client.delete(index=self.index, id=self._run_id), self._where)
+
+    def _ids(self) -> list[str]:
+        """Of all records of this log."""
+        body = {"query": {"match_all": {}}, "size": _RECORDS_MAX, "_source": False}
+
+        def ask() -> list[str]:
+            try:
+                self._client.indices.refresh(index=self.index)
+                answer = self._client.search(index=self.index, body=body)
+            except NotFoundError:
+                return []
+            return [hit["_id"] for hit in answer["hits"]["hits"]]
+
+        # <kind>/<topic prefix>, and of some kinds a name behind that
+        return [one for one in insist(ask, self._where) if one.split("/")[1] == self._topic_prefix]
 
     def claim(self) -> "Claim":
         """The right to run, until it is released; raises BusyError while another run has it."""

@@ -56,7 +56,7 @@ class RunRecord(BaseModel):
 class TableLoading(BaseModel):
     """An index that is loaded beside the one that serves: it has what is before ``loaded``.
 
-    ``wishes`` is what the user said of it (``Indexed.wishes``).
+    ``wishes`` is what the user said of it (``Indexed.wishes``), ``ts_ms`` when it got that far.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -65,6 +65,7 @@ class TableLoading(BaseModel):
     uuid: str
     wishes: str = ""
     loaded: dict[int, int] = {}
+    ts_ms: int = 0
 
 
 class FirstLoad(TableLoading):

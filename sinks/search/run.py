@@ -53,7 +53,7 @@ from sinks.search.place import Place
 from sinks.search.progress import PLACE, Claim, Ledger
 from sinks.session import Session
 from sinks.shape import plain
-from sinks.summary import RunSummary, TableResult
+from sinks.summary import RunSummary, TableResult, attempted
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -99,15 +99,21 @@ def run_search(
         results += run.loads.begin(options.rebuilt)
         results += run.replayed()
         if settings.search.documents:
-            results += run_documents(place, state)
+            first = state
+            results += run_documents(place, first, lambda: log.state(prefix, slot, report) or first)
         # The index that serves keeps up meanwhile, and the one that is loaded follows.
-        while run.loads.next():
+        failed: set[str] = set()
+        while (step := run.loads.next(failed)) is not None:
+            results.append(step)
+            failed |= {step.name} if step.error is not None else set()
+            if options.records_max is not None:
+                break  # the rest is later runs'
             state = log.state(prefix, slot, report) or state
             run = _Run(place, state)
             later, more = run.once(log, claim)
             plan, results = later or plan, results + more
     for alias, count in letters.counts().items() if results else ():
-        report(f"{alias}: {count:,} documents are refused: see index {letters.index}")
+        report(f"{alias}: {count:,} documents are refused: `millrace dead-letters search`")
     seconds = time.monotonic() - started
     if plan is None:
         return RunSummary("search", 0, "", seconds, results)
@@ -126,6 +132,7 @@ class _Run:
         for name in sorted(wanted - state.tables.keys()):
             report(f"[search] tables: {name} isn't captured (yet)")
         indexed = keyed & wanted
+        self._place = place
         self._settings = place.settings
         self._search = search
         self._client = place.client
@@ -194,16 +201,15 @@ class _Run:
     def replayed(self) -> list[TableResult]:
         """Make documents of tables again that were refused, where that is asked for."""
         records = self._ledger.tables(table.name for table in self._state.tables.values())
-        return [
-            replayed(
-                self._client,
-                self._search,
-                (str(name), self._aliases[str(name)]),
-                partial(self.loads.again, str(name), record),
-            )
-            for name, record in records.items()
-            if str(name) in self._options.replayed
-        ]
+        results: list[TableResult] = []
+        for table, record in records.items():
+            if (name := str(table)) not in self._options.replayed:
+                continue
+            alias = self._aliases[name]
+            letters = Letters(self._client, self._search.index_prefix, alias, record.index)
+            again = partial(self.loads.again, name, record)
+            results.append(attempted(name, partial(replayed, name, letters, again)))
+        return results
 
     def require_known(self, names: Collection[str]) -> None:
         """Raise ConfigError for an index that there is none of."""
@@ -231,6 +237,7 @@ class _Run:
             if known is None or not table.base:
                 continue
             record = records.get(known.name)
+            record = self.loads.adopted(record, known.name) if record is not None else None
             if record is None or record.uuid != self._index(known.name).uuid(record.index):
                 self._report(f"{name}: its index is gone: loading it again from the log")
             elif record.epoch != known.epoch and ready(known, self._state.progress.cut):
@@ -330,9 +337,7 @@ class _Run:
         versions = versions_of(self._state, name, table.schema_version)
         early = self._early.pop(name, None)
         try:
-            tables = Tables(
-                self._session(), self._settings, self._search, self._ledger, self._report
-            )
+            tables = Tables(self._session(), self._place)
             rows = early.rows if early is not None and table.truncated is None else None
             counts = tables.apply(self._index(versions[-1].name), table, plan, versions, rows)
         except (BusyError, SinkUnreachableError):

@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from cdc.errors import ExitCode
+from sinks.delta import version
 from sinks.search.joined.record import Loading
 from sinks.search.joined.run import _Documents
 from sinks.search.letters import Letters
@@ -28,7 +29,7 @@ pytestmark = [
     pytest.mark.spark,
     pytest.mark.timeout(600),
 ]
-EXAMPLES: Final = int(os.environ.get("SEARCH_EXAMPLES", "2"))
+EXAMPLES: Final = int(os.environ.get("SEARCH_EXAMPLES", "1"))
 NUMBERS: Final = st.fixed_dictionaries(
     {
         "one": st.integers(1, 60),
@@ -55,7 +56,12 @@ def library(
     return Library(pipeline(search=True), spark, database)
 
 
-def test_documents_are_what_the_sources_sql_says_whatever_changes(library: Library) -> None:
+@pytest.mark.parametrize("small_bytes", [0, version.SMALL_BYTES])
+def test_documents_are_what_the_sources_sql_says_whatever_changes(
+    library: Library, monkeypatch: pytest.MonkeyPatch, small_bytes: int
+) -> None:
+    """Also where tables are so large that only some of their files are read."""
+    monkeypatch.setattr(version, "SMALL_BYTES", small_bytes)
     library.merge()
     first = library.index()
     assert first.exit_code == ExitCode.OK, library.said
@@ -225,16 +231,16 @@ def test_documents_that_are_refused_are_made_again_as_they_are_by_then(library: 
     assert library.index().exit_code == ExitCode.OK
     refused = {"1", "2", "3"}
     assert library.documents().keys() == library.expected().keys() - refused
-    letters = Letters(library.client, library.search.index_prefix, None)
-    assert letters.documents() == refused
+    (index,) = library.indexes()
+    letters = Letters(library.client, library.search.index_prefix, None, index)
+    assert letters.known().keys() == refused
     library.source.execute("DELETE FROM book WHERE id = 1; UPDATE book SET title = 5 WHERE id = 2")
     library.merge()
     library.index()
-    assert letters.documents() == {"3"}
-    (index,) = library.indexes()
+    assert letters.known().keys() == {"3"}
     mended = {"called": {"type": "integer", "ignore_malformed": True}}
     library.client.indices.put_mapping(index=index, body={"properties": mended})
     again = library.index(replayed=frozenset({"books"}))
     assert [(one.events, one.updated) for one in again.tables] == [(1, 1)]
-    assert letters.documents() == set()
+    assert letters.known() == {}
     assert library.documents() == library.expected()

@@ -46,7 +46,10 @@ def _roots(path: tuple[Node, ...], rows: DataFrame, tables: Tables) -> DataFrame
     for outer, node in reversed(list(pairwise(path))):
         own_names = {name: own for own, name in node.on}
         if outer is root and own_names.keys() == set(root.keys):  # they tell the key themselves
-            keys = (F.col(quoted(own_names[key])).alias(key) for key in root.keys)
+            keys = (
+                F.col(quoted(own_names[one.name])).try_cast(one.type).alias(one.name)
+                for one in root.key_fields
+            )
             return rows.select(*keys).dropna()
         rows = joining(node, tables, outer.table, "outer", rows)
     return rows.select(*map(quoted, root.keys))

@@ -7,6 +7,8 @@ works on what the columns are.
 """
 
 from collections.abc import Callable
+from functools import reduce
+from operator import and_
 from typing import Final
 
 from pyspark.sql import Column as SparkColumn
@@ -81,6 +83,8 @@ def _gathered(node: Node, rows: DataFrame) -> DataFrame:
     key = F.struct(*map(quoted, node.keys))
     shown = F.col(quoted(node.embeds[0].field)) if node.is_between else _typed(node)
     rows = rows.select(*renamed(node, "own"), key.alias(_KEY), shown.alias(_SHOWN))
+    joins = reduce(and_, (F.col(quoted(name)).isNotNull() for name in names(node)))
+    rows = rows.where(joins)  # rows that join nothing would be one large group
     if node.is_between:
         rows = rows.where(F.col(_SHOWN).isNotNull())
     if node.is_one_at_most:

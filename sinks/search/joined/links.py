@@ -40,6 +40,6 @@ def same(node: Node, side: Side) -> Column:
 def joining(node: Node, tables: Tables, table: str, side: Side, others: DataFrame) -> DataFrame:
     """The rows of one side (a ``table``) that join any of the ``others``."""
     of_others: Side = "outer" if side == "own" else "own"
-    links = others.select(*renamed(node, of_others)).distinct()
+    links = others.select(*renamed(node, of_others)).dropna().distinct()
     columns = {pair[_PLACE[side]]: _LINK + pair[0] for pair in node.on}
     return tables.near(table, links, columns).join(links, same(node, side), "left_semi")

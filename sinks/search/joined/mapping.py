@@ -4,29 +4,13 @@ What the user says of a field comes last. Rows that are embedded as many are ``n
 query's conditions hold for one of them, and not for one each.
 """
 
-from typing import Any, Final
+from typing import Any
 
 from pyspark.sql.types import ArrayType, DataType, StructType
 
 from cdc.settings.search import Document
-from sinks.search.documents import field_mapping, mapping_of, override, type_mapping
+from sinks.search.documents import field_mapping, mapping_of, override, type_mapping, type_of
 from sinks.search.joined.tree import Node
-
-_POSTGRES: Final = {
-    "boolean": "bool",
-    "tinyint": "int2",
-    "smallint": "int2",
-    "int": "int4",
-    "bigint": "int8",
-    "float": "float4",
-    "double": "float8",
-    "date": "date",
-    "timestamp": "timestamptz",
-    "timestamp_ntz": "timestamp",
-    "binary": "bytea",
-    "string": "text",
-}
-"""Types of Spark → types of PostgreSQL that are searched in the same way."""
 
 
 def mapping(root: Node, types: StructType, document: Document) -> dict[str, Any]:
@@ -57,5 +41,4 @@ def _computed(kind: DataType) -> dict[str, Any]:
         return _computed(kind.elementType)
     if isinstance(kind, StructType):
         return {"properties": {one.name: _computed(one.dataType) for one in kind.fields}}
-    name = kind.simpleString()
-    return type_mapping("numeric" if name.startswith("decimal") else _POSTGRES.get(name, "text"))
+    return type_mapping(type_of(kind.simpleString()))

@@ -53,7 +53,7 @@ class Reading:
         self._versions: dict[tuple[str, TableVersion], Version] = {}
         for instant in instants:
             for name, version in instant.versions.items():
-                if (name, version) not in self._versions:
+                if name in derived and (name, version) not in self._versions:
                     target = DeltaTarget(spark, prefix, derived[name])
                     self._versions[name, version] = Version(target, version.version)
         tune(spark, documents, sum(version.size_bytes for version in self._versions.values()))

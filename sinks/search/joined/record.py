@@ -22,7 +22,8 @@ class Instant(BaseModel):
 class Target(BaseModel):
     """An index, by its name and its own identity, and what its documents are like.
 
-    ``columns`` are the types of their columns by path, ``mapping`` is the server's.
+    ``columns`` are the types of their columns by path, ``mapping`` is the server's. ``identities``
+    are what each column of the joined tables is, which another one of its name isn't.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -31,6 +32,7 @@ class Target(BaseModel):
     uuid: str
     definition: Document
     columns: dict[str, str]
+    identities: dict[str, str] = {}
     mapping: dict[str, Any]
 
 

@@ -10,7 +10,7 @@ then. Between two parts both are brought to the newest cut; with the last one th
 """
 
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any, Final
 
 from cdc.errors import BusyError, ConfigError, MillraceError, SinkUnreachableError
@@ -19,11 +19,12 @@ from sinks.batch import LogState
 from sinks.records import in_session
 from sinks.search.bulk import Counts
 from sinks.search.documents import document_index
-from sinks.search.indexes import TableIndex
+from sinks.search.indexes import TableIndex, generation_of
+from sinks.search.joined.fit import identities, outgrown, unfit
 from sinks.search.joined.record import DocumentRecord, Instant, Loading, Target
 from sinks.search.joined.source import Lakehouse
-from sinks.search.joined.tree import Node, tree
-from sinks.search.letters import replayed
+from sinks.search.joined.tree import tree
+from sinks.search.letters import Letters, replayed
 from sinks.search.place import Place
 from sinks.session import RECORDS_FEW
 from sinks.summary import TableResult
@@ -35,9 +36,12 @@ PART_ROWS: Final = 500_000
 _PARTS_MAX: Final = 64
 
 
-def run_documents(place: Place, state: LogState) -> list[TableResult]:
-    """Bring each index to the newest cut; those that nothing has changed for aren't told of."""
-    lakehouse = Lakehouse(place.settings, state, place.session)
+def run_documents(place: Place, state: LogState, log: Callable[[], LogState]) -> list[TableResult]:
+    """Bring each index to the newest cut; those that nothing has changed for aren't told of.
+
+    ``log`` tells what the log has by now.
+    """
+    lakehouse = Lakehouse(place.settings, state, log, place.session)
     results: list[TableResult] = []
     for document in place.search.documents:
         started = time.monotonic()
@@ -78,27 +82,41 @@ class _Documents:
 
     def bring(self, *, is_rebuilt: bool) -> Counts | None:
         """Do all that is to be done; None: nothing was."""
-        newest = self._newest()
         before = self._record
-        counts = Counts()
-        if self._must_begin(newest) or (is_rebuilt and self._record.loading is None):
-            self._begin(newest)
-        counts += self._advance(newest)
+        counts = self._follow(is_rebuilt=is_rebuilt)
         while (loading := self._record.loading) is not None:
             counts += self._load(loading)
-            counts += self._advance(self._newest())
+            counts += self._follow()
         was, now = before.at, self._record.at
         quiet = was is not None and now is not None and was.versions == now.versions
         return None if quiet and before.serves == self._record.serves else counts
 
+    def _follow(self, *, is_rebuilt: bool = False) -> Counts:
+        """Bring what there is to the newest cut, or begin a new index there."""
+        self._adopt()
+        newest = self._newest()
+        if self._must_begin(newest) or (is_rebuilt and self._record.loading is None):
+            self._begin(newest)
+        return self._advance(newest)
+
+    def _adopt(self) -> None:
+        """Take note of an index that serves already: who let it died before that."""
+        loading = self._record.loading
+        if loading is None or loading.done < loading.parts:
+            return
+        target = loading.target
+        if self._index.uuid(target.index) == target.uuid and self._index.serves(target.index):
+            self._write(serves=target, loading=None, frozen=False)
+
     def replayed(self) -> TableResult:
         """Make those documents again that were refused."""
-        return replayed(
-            self._place.client,
-            self._place.search,
-            (self._document.name, self._index.alias),
-            self._again,
-        )
+        serves = self._record.serves
+        letters = self._letters(serves.index if serves is not None else "none")
+        return replayed(self._document.name, letters, self._again)
+
+    def _letters(self, index: str | None = None) -> Letters:
+        prefix = self._place.search.index_prefix
+        return Letters(self._place.client, prefix, self._index.alias, index)
 
     def _again(self, documents_chosen: Collection[str]) -> None:
         from sinks.search.joined.actions import actions, chosen
@@ -124,6 +142,18 @@ class _Documents:
             if both is not None and self._is_possible(serves.definition, both):
                 return both
         newest = self._lakehouse.newest(tables)
+        at = self._record.at
+        if (
+            newest is not None
+            and at is not None
+            and at.cut > newest.cut
+            and self._lakehouse.has(at)
+        ):
+            raise ConfigError(
+                f"not all of {', '.join(sorted(tables))} have the cut that the index has",
+                where=f"[[search.documents]] {self._document.name}",
+                remedy="`millrace status` tells which tables fail; the index stays as it is",
+            )
         if newest is None:
             raise ConfigError(
                 f"no cut of the lakehouse has all of {', '.join(sorted(tables))}",
@@ -144,17 +174,17 @@ class _Documents:
 
     def _must_begin(self, newest: Instant) -> bool:
         """Whether an index is to be loaded from the beginning, and none is on its way."""
+        reason = unfit(self._lakehouse, self._record, newest)
+        if reason is not None:
+            self._say(reason)
+            self._write(frozen=True, to=None, loading=None)
+            return True
         record = self._record
         for target in record.targets:
             if self._index.uuid(target.index) != target.uuid:
                 self._say(f"its index {target.index} is gone: loading a new one")
                 return True
-        reason = self._unfit(record.at, newest)
-        if reason is None and record.to is not None:
-            reason = self._unfit(record.to, newest)
-        if reason is not None:
-            self._say(reason)
-            self._write(frozen=True, to=None, loading=None)
+        if record.frozen and record.loading is None:
             return True
         wanted = record.loading.target if record.loading is not None else record.serves
         if wanted is None:
@@ -164,37 +194,20 @@ class _Documents:
             return True
         return self._is_outgrown(wanted, newest)
 
-    def _unfit(self, at: Instant | None, newest: Instant) -> str | None:
-        """Why no changes lead from one cut to the other, if so."""
-        if at is None:
-            return None
-        if at.cut.epoch != newest.cut.epoch or at.cut > newest.cut:
-            return "a new history begins: loading a new index"
-        if any(
-            at.versions[name].id != one.id
-            for name, one in newest.versions.items()
-            if name in at.versions
-        ):
-            return "a lakehouse table was made anew: loading a new index"
-        if not self._lakehouse.has(at):
-            return "it comes too late for the lakehouse's cuts: loading a new index"
-        return None
-
     def _is_outgrown(self, wanted: Target, newest: Instant) -> bool:
         """Extend the mapping where the tables have more columns; whether that isn't enough."""
-        root = tree(self._document, self._lakehouse.shapes(newest))
-        columns = dict(root.columns())
-        if columns == wanted.columns:
+        shapes = self._lakehouse.shapes(newest)
+        columns = dict(tree(self._document, shapes).columns())
+        now = {"columns": columns, "identities": identities(self._document, shapes)}
+        if (columns, now["identities"]) == (wanted.columns, wanted.identities):
             return False
-        mapping = self._mapping(root, newest)
-        if not _extends(mapping, wanted.mapping):
-            self._say("its fields are others: loading a new index")
+        grown = wanted.model_copy(update={**now, "mapping": self._mapping(newest)})
+        if (reason := outgrown(wanted, grown)) is not None:
+            self._say(reason)
             return True
-        self._index.extend(wanted.index, mapping)
-        grown = wanted.model_copy(update={"columns": columns, "mapping": mapping})
+        self._index.extend(wanted.index, grown.mapping)
         if self._record.loading is not None:
-            loading = self._record.loading.model_copy(update={"target": grown})
-            self._write(loading=loading)
+            self._write(loading=self._record.loading.model_copy(update={"target": grown}))
         else:
             self._write(serves=grown)
         return False
@@ -206,9 +219,10 @@ class _Documents:
             serves = None
         self._write(serves=serves, loading=None)
         if self._record.targets:
-            self._advance(newest)
-        root = tree(self._document, self._lakehouse.shapes(newest))
-        mapping = self._mapping(root, newest)
+            self._bring_on(newest)
+        shapes = self._lakehouse.shapes(newest)
+        mapping = self._mapping(newest)
+        root = tree(self._document, shapes)
         settings = self._document.settings
         index = self._index.make(mapping, self._record.generation + 1, settings)
         uuid = self._index.uuid(index)
@@ -219,16 +233,30 @@ class _Documents:
             uuid=uuid,
             definition=self._document,
             columns=dict(root.columns()),
+            identities=identities(self._document, shapes),
             mapping=mapping,
         )
         rows = self._lakehouse.reading(newest).at(newest).rows(root.table).count()
         parts = max(1, min(_PARTS_MAX, -(-rows // PART_ROWS)))
         self._write(
-            generation=int(index.rpartition("-")[2]),
+            generation=generation_of(index),
             loading=Loading(target=target, parts=parts, rows=rows // parts),
             at=newest,
             to=None,
         )
+
+    def _bring_on(self, newest: Instant) -> None:
+        """Bring the index that serves to a cut; one that can't be stays as it is from now on.
+
+        The one that is to take its place may well be the mend.
+        """
+        try:
+            self._advance(newest)
+        except (BusyError, SinkUnreachableError):
+            raise
+        except MillraceError as error:
+            self._say(f"what serves stays as it is until the new index is loaded: {error}")
+            self._write(frozen=True, to=None)
 
     def _advance(self, newest: Instant) -> Counts:
         """Write the documents that have changed since the cut that is reached."""
@@ -313,6 +341,7 @@ class _Documents:
             if self._index.uuid(target.index) != target.uuid:
                 raise self._index.lost(target.index)
             self._index.publish(target.index, target.definition.settings)
+            self._letters().forget(but_of=target.index)
             self._write(serves=target, loading=None, frozen=False)
         return counts
 
@@ -322,10 +351,11 @@ class _Documents:
         with self._explained():
             return write_documents(documents, self._place.search, target.index)
 
-    def _mapping(self, root: Node, at: Instant) -> dict[str, Any]:
+    def _mapping(self, at: Instant) -> dict[str, Any]:
         from sinks.search.joined.assemble import types
         from sinks.search.joined.mapping import mapping
 
+        root = tree(self._document, self._lakehouse.shapes(at))
         with self._explained():
             found = types(root, self._lakehouse.reading(at).at(at))
         return mapping(root, found, self._document)
@@ -342,16 +372,3 @@ class _Documents:
 
     def _say(self, text: str) -> None:
         self._place.report(f"{self._document.name}: {text}")
-
-
-def _extends(mapping: dict[str, Any], before: dict[str, Any]) -> bool:
-    """Whether a mapping has all that another one has, and as it is there."""
-    return all(
-        name in mapping
-        and (
-            _extends(mapping[name], one)
-            if isinstance(one, dict) and isinstance(mapping[name], dict)
-            else mapping[name] == one
-        )
-        for name, one in before.items()
-    )

@@ -1,6 +1,7 @@
 """The lakehouse → its newest cut for some tables, and their columns there."""
 
-from collections.abc import Collection
+import time
+from collections.abc import Callable, Collection
 from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
@@ -9,6 +10,7 @@ from cdc.settings import Settings
 from sinks.batch import LogState
 from sinks.delta.plans import Plans, lakehouse_plans
 from sinks.derived import Derived, derived_tables
+from sinks.plan import Plan
 from sinks.search.joined.record import Instant
 from sinks.session import Session
 from sinks.shape import Shape, shape
@@ -23,7 +25,9 @@ _RUNS_MAX: Final = 1_000
 class Lakehouse:
     """What joined documents are made of."""
 
-    def __init__(self, settings: Settings, state: LogState, session: Session) -> None:
+    def __init__(
+        self, settings: Settings, state: LogState, log: Callable[[], LogState], session: Session
+    ) -> None:
         if settings.lakehouse is None:
             raise ConfigError(
                 "joined documents are made of the lakehouse's tables, and there is no lakehouse",
@@ -32,6 +36,7 @@ class Lakehouse:
             )
         self._settings = settings.lakehouse
         self._prefix = settings.capture.topic_prefix
+        self._log = log
         self._state = state
         self._session = session
         self._derived: dict[str, Derived] = {
@@ -53,14 +58,34 @@ class Lakehouse:
             if outcome is None or plan is None:
                 continue
             there = outcome.versions.keys() - outcome.failed.keys()
+            there -= {name for name in there if not self._knows(name, plan)}
             if there >= set(tables) and not any(plan.tables[name].waits for name in tables):
                 versions = {name: outcome.versions[name] for name in sorted(set(tables))}
                 return Instant(run=number, cut=plan.cut, versions=versions)
         return None
 
     def has(self, instant: Instant) -> bool:
-        """Whether a cut is still kept."""
-        return self._plans.outcome_of(instant.run) is not None
+        """Whether a cut is still that, and its versions of the tables are kept."""
+        plan, outcome = self._plans.plan_of(instant.run), self._plans.outcome_of(instant.run)
+        if plan is None or outcome is None or plan.cut != instant.cut:
+            return False
+        kept_ms = self._settings.keep.total_seconds() * 1_000
+        is_kept = time.time() * 1_000 - outcome.ts_ms < kept_ms
+        versions = instant.versions.items()
+        return is_kept and all(outcome.versions.get(name) == one for name, one in versions)
+
+    def _knows(self, name: str, plan: Plan) -> bool:
+        """Whether the log told a table's columns already when it was looked at."""
+        derived, table = self._derived.get(name), plan.tables.get(name)
+        if derived is None or table is None:
+            return False
+        if self._known(derived) < table.schema_version:
+            self._state = self._log()  # a merge has seen more of it since then
+        return self._known(derived) >= table.schema_version
+
+    def _known(self, derived: Derived) -> int:
+        versions = self._state.schemas.get(derived.source, ())
+        return versions[-1].version if versions else -1
 
     def shapes(self, instant: Instant) -> dict[str, Shape]:
         """The columns of the tables at a cut."""

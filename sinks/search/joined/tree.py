@@ -6,11 +6,16 @@ show nothing but what is embedded in them.
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import Final
 
 from cdc.errors import ConfigError
 from cdc.settings.search import Document, Embedded, JoinedRows
-from sinks.search.documents import field_name
+from sinks.search.documents import field_name, type_of
 from sinks.shape import Field, Shape
+from sinks.types import spark_type
+
+_INNER: Final = "_millrace_inner"
+"""What a row between two others leads to: a name that none of its own columns has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,8 +127,18 @@ def _fields(rows: JoinedRows, shape: Shape, where: str) -> dict[str, Field]:
                 where=where,
                 remedy="rename one of them",
             )
-        fields[name] = one
+        fields[name] = _as_it_is(one)
     return fields
+
+
+def _as_it_is(field: Field) -> Field:
+    """A field whose column has the type of its values: a mask, or the user's wish, changes that."""
+    column = field.column
+    if not field.hashed and field.type == spark_type(column):
+        return field
+    element = field.type.removeprefix("array<").removesuffix(">")
+    kind = {"type": type_of(element), "array": field.type != element}
+    return replace(field, column=column.model_copy(update=kind))
 
 
 def _embedded(one: Embedded, outer: Shape, tables: Mapping[str, Shape], where: str) -> Node:
@@ -131,7 +146,7 @@ def _embedded(one: Embedded, outer: Shape, tables: Mapping[str, Shape], where: s
     own = _shape(one.table, tables, where)
     if one.through is None:
         on = _on(one.on, own, outer, where)
-        return _with(node, on=on, many=one.many)
+        return replace(node, on=on, many=one.many)
     between = _shape(one.through.table, tables, where)
     return Node(
         field=one.field,
@@ -140,13 +155,9 @@ def _embedded(one: Embedded, outer: Shape, tables: Mapping[str, Shape], where: s
         key_fields=_key(between),
         on=_on(one.through.on, between, outer, where),
         many=True,
-        embeds=(_with(node, on=_on(one.on, own, between, where), many=False),),
+        embeds=(replace(node, field=_INNER, on=_on(one.on, own, between, where), many=False),),
         is_between=True,
     )
-
-
-def _with(node: Node, *, on: tuple[tuple[str, str], ...], many: bool) -> Node:
-    return replace(node, on=on, many=many)
 
 
 def _on(on: Mapping[str, str], own: Shape, outer: Shape, where: str) -> tuple[tuple[str, str], ...]:
@@ -157,7 +168,7 @@ def _on(on: Mapping[str, str], own: Shape, outer: Shape, where: str) -> tuple[tu
 
 
 def _key(shape: Shape) -> tuple[Field, ...]:
-    fields = {one.name: one for one in shape.fields}
+    fields = {one.name: _as_it_is(one) for one in shape.fields}
     return tuple(fields[name] for name in shape.keys)
 
 

@@ -130,7 +130,7 @@ def test_filled_values_give_way_to_the_stored_ones(target: Target) -> None:
     apply(target, *actions)
     assert target.documents() == {
         "a": {"id": "a", "n": 2, "big": "exact"},
-        "null": {"id": "null", "n": 2},
+        "null": {"id": "null", "n": 2, "big": "read"},  # what isn't sent is no null
         "unknown": {"id": "unknown", "n": 2, "big": "read"},
         "new": {"id": "new", "n": 2, "big": "read"},
     }
@@ -169,14 +169,15 @@ def test_refused_document_stops_the_run_and_says_why(target: Target) -> None:
 
 
 def test_refused_document_becomes_a_letter_until_it_is_written_after_all(target: Target) -> None:
-    letters = Letters(target.client, target.settings.index_prefix, target.alias)
+    prefix, alias = target.settings.index_prefix, target.alias
+    letters = Letters(target.client, prefix, alias, target.index)
     letters.create()
     bad = upsert("bad", 10)._replace(source='{"big":{"not":"text"}}')
 
     def judged(*actions: Action) -> Counts:
-        judge = Judge(letters, letters.documents())
-        alias, size = target.write_alias, BULK_BYTES
-        return write(target.client, alias, actions, bulk_bytes=size, judge=judge)
+        known = {document: letter.version for document, letter in letters.known().items()}
+        judge = Judge(letters, known)
+        return write(target.client, target.write_alias, actions, bulk_bytes=BULK_BYTES, judge=judge)
 
     for _ in range(2):  # a repeat makes no second one
         assert judged(upsert("good", 10), bad).refused == 1
@@ -185,15 +186,54 @@ def test_refused_document_becomes_a_letter_until_it_is_written_after_all(target:
         assert (letter["document"], letter["version"], letter["source"]) == ("bad", 10, bad.source)
         assert "failed to parse field [big]" in letter["reason"]
         assert letters.counts() == {target.alias: 1}
+    judged(upsert("bad", 9, '"n":1'))
+    assert letters.known().keys() == {"bad"}, "an older one doesn't settle it"
     judged(upsert("bad", 20, '"n":2'))
-    assert letters.all() == []
+    assert letters.known() == {}
     assert target.documents()["bad"]["n"] == 2
     judged(bad._replace(version=30))
     assert judged(delete("bad", 40)).deleted == 1
-    assert letters.all() == []
+    assert letters.known() == {}
+    judged(bad._replace(version=50), bad._replace(id="worse", version=50))
+    others = Letters(target.client, prefix, alias, f"{target.index}0")
+    assert others.known() == {}, "another index has its own"
+    Letters(target.client, prefix, alias).forget(but_of=target.index)
+    assert letters.known().keys() == {"bad", "worse"}
+    Letters(target.client, prefix, alias).forget()
+    assert letters.known() == {}
     many = (bad._replace(id=f"bad {number}", version=50) for number in range(MADE_MAX + 1))
     with pytest.raises(SinkError, match="refused"):
         judged(*many)
+
+
+def test_letters_that_cannot_be_kept_stop_the_run(target: Target) -> None:
+    letters = Letters(target.client, target.settings.index_prefix, target.alias, target.index)
+    letters.create()
+    block = {"index.blocks.write": True}
+    target.client.indices.put_settings(index=letters.index, body=block)
+    bad = upsert("bad", 10)._replace(source='{"big":{"not":"text"}}')
+    with pytest.raises(SinkError, match="dead letters can't be kept"):
+        write(
+            target.client,
+            target.write_alias,
+            [bad],
+            bulk_bytes=BULK_BYTES,
+            judge=Judge(letters),
+        )
+    target.client.indices.put_settings(index=letters.index, body={"index.blocks.write": None})
+
+
+def test_unchanged_values_are_those_of_the_document_that_was_refused(target: Target) -> None:
+    """What is in the index is older than that."""
+    letters = Letters(target.client, target.settings.index_prefix, target.alias, target.index)
+    letters.create()
+    apply(target, upsert("a", 10, '"n":1,"big":"old"'))
+    bad = upsert("a", 20, '"id":{"x":1},"big":"newer"')
+    write(target.client, target.write_alias, [bad], bulk_bytes=BULK_BYTES, judge=Judge(letters))
+    assert letters.known()["a"].version == 20
+    completion = Completion(target.client, target.write_alias, BULK_BYTES, refused=letters.sources)
+    apply(target, *completion.fill([upsert("a", 30, '"n":3', ("big",))]))
+    assert target.documents()["a"] == {"id": "a", "n": 3, "big": "newer"}
 
 
 def test_index_that_is_gone_is_not_invented(target: Target) -> None:

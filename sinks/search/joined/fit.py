@@ -1,0 +1,79 @@
+"""What an index was made for, and what the lakehouse is now → why it can't go on as it is."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from cdc.errors import ConfigError
+from cdc.settings.search import Document
+from sinks.search.joined.record import DocumentRecord, Instant, Target
+from sinks.search.joined.source import Lakehouse
+from sinks.search.joined.tree import tree
+from sinks.shape import Shape
+
+
+def unfit(lakehouse: Lakehouse, record: DocumentRecord, newest: Instant) -> str | None:
+    """Why no changes lead from where the indexes are to the newest cut."""
+    for at in (record.at, record.to):
+        if at is not None and (reason := _parted(lakehouse, at, newest)) is not None:
+            return f"{reason}: loading a new index"
+    at = record.at
+    for target in record.targets:
+        if at is not None and not _linked_alike(lakehouse, target.definition, at, newest):
+            return "columns that join have other names: loading a new index"
+    return None
+
+
+def outgrown(wanted: Target, grown: Target) -> str | None:
+    """Why an index needs another one in its place, whose fields would be these."""
+    known = wanted.identities
+    others = [name for name, one in grown.identities.items() if known.get(name, one) != one]
+    if others:
+        return f"{', '.join(sorted(others))}: another column has that name: loading a new index"
+    if not extends(grown.mapping, wanted.mapping):
+        return "its fields are others: loading a new index"
+    return None
+
+
+def identities(definition: Document, shapes: Mapping[str, Shape]) -> dict[str, str]:
+    """What each column of the tables is, whatever it is called."""
+    return {
+        f"{name}.{field.name}": field.id
+        for name in sorted(set(definition.tables()))
+        for field in shapes[name].fields
+    }
+
+
+def extends(mapping: Mapping[str, Any], before: Mapping[str, Any]) -> bool:
+    """Whether a mapping has all that another one has, and as it is there."""
+    return all(
+        name in mapping
+        and (
+            extends(mapping[name], one)
+            if isinstance(one, dict) and isinstance(mapping[name], dict)
+            else mapping[name] == one
+        )
+        for name, one in before.items()
+    )
+
+
+def _parted(lakehouse: Lakehouse, at: Instant, newest: Instant) -> str | None:
+    if at.cut.epoch != newest.cut.epoch or at.cut > newest.cut:
+        return "a new history begins"
+    shared = newest.versions.keys() & at.versions.keys()
+    if any(at.versions[name].id != newest.versions[name].id for name in shared):
+        return "a lakehouse table was made anew"
+    is_same = all(at.versions[name] == newest.versions[name] for name in shared)
+    if not is_same and not lakehouse.has(at):
+        return "the lakehouse doesn't have its cut any more"
+    return None
+
+
+def _linked_alike(lakehouse: Lakehouse, definition: Document, at: Instant, newest: Instant) -> bool:
+    """Whether rows are told apart, and joined, by columns of the same names at both cuts."""
+    if at.run == newest.run:
+        return True
+    try:
+        before = tree(definition, lakehouse.shapes(at)).linking()
+        return before == tree(definition, lakehouse.shapes(newest)).linking()
+    except ConfigError:
+        return True  # which is told, or has the one that serves frozen

@@ -1,0 +1,63 @@
+"""Versions of Delta tables: what may have some values is found by the files' statistics."""
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
+
+import pytest
+
+from sinks.delta.table import DeltaTarget
+from sinks.delta.version import Version
+from sinks.derived import Derived
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.spark
+ROWS = 400
+
+
+@pytest.fixture
+def version(spark: "SparkSession", tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Version:
+    """A table of eight files by key, one of whose columns has another name than in its files."""
+    path = str(tmp_path / "t")
+    rows = spark.range(ROWS).selectExpr(
+        "id", "cast(id AS string) AS text", "id % 7 AS other", "nullif(id, 3) AS fine"
+    )
+    rows.repartitionByRange(8, "id").write.format("delta").option(
+        "delta.columnMapping.mode", "name"
+    ).save(path)
+    spark.sql(f"ALTER TABLE delta.`{path}` RENAME COLUMN fine TO hole")
+    monkeypatch.setattr("sinks.delta.version.SMALL_BYTES", 0)
+    derived = cast("Derived", SimpleNamespace(name="t", path=path))
+    return Version(DeltaTarget(spark, "p", derived), 1)
+
+
+@pytest.mark.parametrize(
+    ("values", "columns", "files"),
+    [
+        ("(5L)", {"id": "v"}, 1),
+        ("(5L), (6L), (null)", {"id": "v"}, 1),
+        ("(5), (399)", {"hole": "v"}, 2),  # integers of another size, by the name in the files
+        ("(3L)", {"hole": "v"}, 1),
+        ("(5L), (1000L)", {"id": "v"}, 1),
+        ("('5')", {"id": "v"}, 8),  # text isn't in the order of numbers
+        ("(5L)", {"text": "v"}, 8),
+        ("(1L)", {"other": "v"}, 8),  # in every file
+        ("(5L), (null)", {"id": "v", "hole": "v"}, 1),
+    ],
+)
+def test_rows_with_some_values_are_read_from_files_that_may_have_them(
+    spark: "SparkSession", version: Version, values: str, columns: dict[str, str], files: int
+) -> None:
+    wanted = spark.sql(f"SELECT * FROM VALUES {values} AS t(v)")
+    found = version.rows_with(wanted, columns)
+    read = found.selectExpr("_metadata.file_path AS file").distinct().count()
+    assert read == files
+    column = next(iter(columns))
+
+    def matching(rows: Any) -> set[int]:
+        same = rows[column].cast("string") == wanted["v"].cast("string")
+        return {row["id"] for row in rows.join(wanted, same, "left_semi").collect()}
+
+    assert matching(found) == matching(version.rows())
