@@ -47,7 +47,7 @@ def test_a_rebuild_goes_on_where_it_was_while_changes_reach_both_indexes(
     monkeypatch.setattr("sinks.search.apply.STEP_RECORDS", 15)
     load, begun = Loads._load, list[int]()
 
-    def loaded_step(self: Loads, *arguments: Any) -> None:
+    def loaded_step(self: Loads, *arguments: Any) -> Counts:
         """A step, behind which the log goes on: of its rows, and of others' rows."""
         begun.append(sum(arguments[-1].start.values()))
         parts = len(begun)
@@ -55,9 +55,9 @@ def test_a_rebuild_goes_on_where_it_was_while_changes_reach_both_indexes(
         assert indexes.documents() == expected, "and keeps up"
         if parts == 2:
             raise ZeroDivisionError
-        load(self, *arguments)
+        counts = load(self, *arguments)
         if parts > 3:
-            return
+            return counts
         for number in range(parts, 19, 4):
             log.row("u", at(200 + parts, number), {"id": number, "n": -parts})  # a is absent
             expected[str(number)]["n"] = -parts
@@ -66,6 +66,7 @@ def test_a_rebuild_goes_on_where_it_was_while_changes_reach_both_indexes(
         log.row("d", at(200 + parts, 99), None, {"id": int(gone)})
         log.tombstone(at(200 + parts, 99), {"id": int(gone)})
         log.reached(at(200 + parts, 99))
+        return counts
 
     monkeypatch.setattr(Loads, "_load", loaded_step)
     with pytest.raises(ConfigError, match=r"there is no index public\.x"):
@@ -87,11 +88,11 @@ def test_a_new_history_takes_the_place_of_what_is_being_loaded(
     log = loaded(indexes)
     load, steps = Loads._load, list[TablePlan]()
 
-    def dying(self: Loads, *arguments: Any) -> None:
+    def dying(self: Loads, *arguments: Any) -> Counts:
         steps.append(arguments[-1])
         if len(steps) == 2:
             raise ZeroDivisionError
-        load(self, *arguments)
+        return load(self, *arguments)
 
     with monkeypatch.context() as patch:
         patch.setattr("sinks.search.apply.STEP_RECORDS", 3)
@@ -118,11 +119,11 @@ def test_a_first_load_goes_on_where_it_was(
     monkeypatch.setattr("sinks.search.apply.STEP_RECORDS", 8)
     write, written = Tables.write, list[TablePlan]()
 
-    def dying(self: Tables, index: str, table: TablePlan, *rest: Any) -> Counts:
+    def dying(self: Tables, index: str, table: TablePlan, *rest: Any, **more: Any) -> Counts:
         written.append(table)
         if len(written) == 2:
             raise ZeroDivisionError
-        return write(self, index, table, *rest)
+        return write(self, index, table, *rest, **more)
 
     with monkeypatch.context() as patch:
         patch.setattr(Tables, "write", dying)
