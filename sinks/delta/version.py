@@ -66,6 +66,11 @@ class Version:
             return int(checksum.get().tableSizeBytes())
         return int(self._snapshot.sizeInBytes())
 
+    @property
+    def is_small(self) -> bool:
+        """Whether it is read as a whole sooner than some of its files are looked for."""
+        return self.size_bytes < SMALL_BYTES
+
     def rows(self) -> DataFrame:
         """All rows."""
         return self._of(self._all_files())
@@ -83,7 +88,7 @@ class Version:
             for name, value in columns.items()
             if name in bounds and _alike(kinds[value], bounds[name][1])
         }
-        if self.size_bytes < SMALL_BYTES or not known:
+        if self.is_small or not known:
             return self.rows()
         few = values.select(*map(quoted, known.values())).dropna().distinct()
         few = few.limit(_VALUES_MAX + 1).localCheckpoint()
@@ -155,7 +160,7 @@ def difference(
     Of some ``columns``. Rows are the same where their keys and positions are. Files that both
     versions have aren't read, so that it costs what has changed, and not the table.
     """
-    if max(older.size_bytes, newer.size_bytes) < SMALL_BYTES:
+    if older.is_small and newer.is_small:
         old, new = older.rows(), newer.rows()
     else:
         old, new = _in_other_files(older, newer)

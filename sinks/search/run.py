@@ -131,6 +131,9 @@ class _Run:
             report(f"{name}: not indexed, since it has no key")
         for name in sorted(wanted - state.tables.keys()):
             report(f"[search] tables: {name} isn't captured (yet)")
+        for one in search.indexes:
+            if one.table not in state.tables:
+                report(f"[[search.indexes]]: {one.table} isn't captured (yet)")
         indexed = keyed & wanted
         self._place = place
         self._settings = place.settings

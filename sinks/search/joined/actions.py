@@ -21,7 +21,7 @@ _ID: Final = "_millrace_id"
 
 
 def actions(root: Node, documents: DataFrame, cut: Position) -> DataFrame:
-    """As ``sinks/search/executors.py`` takes them; a key without a document is to be deleted."""
+    """As ``sinks/search/executors.py`` takes them."""
     nothing = F.array().cast("array<string>")
     return documents.select(
         key_texts(root).alias("key"),
@@ -30,6 +30,11 @@ def actions(root: Node, documents: DataFrame, cut: Position) -> DataFrame:
         nothing.alias("absent"),
         nothing.alias("filled"),
     )
+
+
+def deletions(keys: DataFrame) -> DataFrame:
+    """Keys of rows that have no document any more, as ``actions`` takes them."""
+    return keys.withColumn(SOURCE, F.lit(None).cast("string"))
 
 
 def part(root: Node, rows: DataFrame, number: int, parts: int) -> DataFrame:
@@ -44,7 +49,7 @@ def part(root: Node, rows: DataFrame, number: int, parts: int) -> DataFrame:
     return rows.repartition(int(tasks or 1), *keys)
 
 
-def chosen(root: Node, rows: DataFrame, documents: frozenset[str]) -> DataFrame:
+def with_ids(root: Node, rows: DataFrame, documents: frozenset[str]) -> DataFrame:
     """The root's rows whose documents have one of these ids."""
     keys = rows.select(*map(quoted, root.keys))
     told = rows.select(*map(quoted, root.keys), key_texts(root).alias(_ID)).rdd

@@ -28,17 +28,19 @@ _KEY: Final = "_millrace_key"
 _SHOWN: Final = "_millrace_shown"
 
 
+def chosen(root: Node, rows: DataFrame, *, some: bool) -> DataFrame:
+    """Those of the root's rows that are documents; kept where they are ``some`` of many."""
+    rows = rows if root.where is None else rows.where(F.expr(root.where))
+    return rows.localCheckpoint() if some else rows
+
+
 def documents(
     root: Node, rows: DataFrame, tables: Tables, position: str, *, some: bool
 ) -> DataFrame:
-    """The root's rows as documents: the columns of its key, and ``SOURCE`` (JSON).
+    """The ``chosen`` rows as documents: the columns of the root's key, and ``SOURCE`` (JSON).
 
-    ``some``: the rows are few of all, so that not all of the other tables need to be joined.
+    ``some``: the rows are few of all, so that not all of large tables need to be joined.
     """
-    if root.where is not None:
-        rows = rows.where(F.expr(root.where))
-    if some and root.embeds:
-        rows = rows.localCheckpoint()
     joined = _joined(root, rows, tables, some=some)
     shown = joined.select(*map(quoted, root.keys), _typed(root).alias(_SHOWN))
     members = [*_members(root, lambda name: F.col(_SHOWN).getField(name))]
@@ -67,11 +69,12 @@ def key_texts(root: Node) -> SparkColumn:
 def _joined(node: Node, rows: DataFrame, tables: Tables, *, some: bool) -> DataFrame:
     """The rows, with a column for each that is embedded in them."""
     for one in node.embeds:
-        near = joining(one, tables, one.table, "own", rows) if some else None
+        few = some and not tables.is_small(one.table)
+        near = joining(one, tables, one.table, "own", rows) if few else None
         inner = tables.rows(one.table) if near is None else near
         if one.where is not None:
             inner = inner.where(F.expr(one.where))
-        if some and one.embeds:
+        if few and one.embeds:
             inner = inner.localCheckpoint()
         inner = _gathered(one, _joined(one, inner, tables, some=some))
         rows = rows.join(inner, same(one, "outer"), "left").drop(*names(one))

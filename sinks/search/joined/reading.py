@@ -1,7 +1,7 @@
 """Tables at some cuts → their rows, and what changed between two of them."""
 
 from collections.abc import Collection, Mapping
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 (as everybody calls it)
@@ -12,8 +12,16 @@ from sinks.derived import Derived
 from sinks.names import DELETED
 from sinks.plan import TableVersion
 from sinks.search.joined.record import Instant
-from sinks.session import tune
+from sinks.session import RECORDS_FEW, tune
 from sinks.shape import Shape
+
+_RECORDS_OF_A_DOCUMENT: Final = 5
+"""To join one takes about as much as so many records."""
+
+
+def are_many(documents: int) -> bool:
+    """Whether so many documents take a session that isn't made for few records."""
+    return documents * _RECORDS_OF_A_DOCUMENT >= RECORDS_FEW
 
 
 class Change(NamedTuple):
@@ -32,6 +40,10 @@ class Tables:
     def rows(self, name: str) -> DataFrame:
         """All rows of a table."""
         return _there(self._versions[name].rows())
+
+    def is_small(self, name: str) -> bool:
+        """Whether a table is read as a whole sooner than it is looked through."""
+        return self._versions[name].is_small
 
     def near(self, name: str, values: DataFrame, columns: Mapping[str, str]) -> DataFrame:
         """Rows among which are all that have any of these values; see ``Version.rows_with``."""
@@ -56,7 +68,11 @@ class Reading:
                 if name in derived and (name, version) not in self._versions:
                     target = DeltaTarget(spark, prefix, derived[name])
                     self._versions[name, version] = Version(target, version.version)
-        tune(spark, documents, sum(version.size_bytes for version in self._versions.values()))
+        tune(
+            spark,
+            documents * _RECORDS_OF_A_DOCUMENT,
+            sum(version.size_bytes for version in self._versions.values()),
+        )
 
     def at(self, instant: Instant) -> "Tables":
         """The tables at one of the cuts."""

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from cdc.errors import BusyError, ConfigError, MillraceError, SinkUnreachableError
 from cdc.settings.search import Document
 from sinks.batch import LogState
+from sinks.names import quoted
 from sinks.records import in_session
 from sinks.search.bulk import Counts
 from sinks.search.documents import document_index
@@ -26,7 +27,6 @@ from sinks.search.joined.source import Lakehouse
 from sinks.search.joined.tree import tree
 from sinks.search.letters import Letters, replayed
 from sinks.search.place import Place
-from sinks.session import RECORDS_FEW
 from sinks.summary import TableResult
 
 if TYPE_CHECKING:
@@ -118,9 +118,9 @@ class _Documents:
         prefix = self._place.search.index_prefix
         return Letters(self._place.client, prefix, self._index.alias, index)
 
-    def _again(self, documents_chosen: Collection[str]) -> None:
-        from sinks.search.joined.actions import actions, chosen
-        from sinks.search.joined.assemble import documents
+    def _again(self, ids: Collection[str]) -> None:
+        from sinks.search.joined.actions import actions, with_ids
+        from sinks.search.joined.assemble import chosen, documents
 
         at, target = self._record.at, self._record.serves
         if at is None or target is None:
@@ -128,7 +128,8 @@ class _Documents:
         root = tree(target.definition, self._lakehouse.shapes(at))
         with self._explained():
             tables = self._lakehouse.reading(at).at(at)
-            rows = chosen(root, tables.rows(root.table), frozenset(documents_chosen))
+            refused = with_ids(root, tables.rows(root.table), frozenset(ids))
+            rows = chosen(root, refused, some=True)
             found = documents(root, rows, tables, str(at.cut), some=True)
             self._written(actions(root, found, at.cut), target)
         self._index.refresh(target.index)
@@ -289,9 +290,10 @@ class _Documents:
 
     def _changed(self, definition: Document, at: Instant, to: Instant) -> "DataFrame | None":
         """The documents that are others now, as actions."""
-        from sinks.search.joined.actions import actions
+        from sinks.search.joined.actions import actions, deletions
         from sinks.search.joined.affected import affected
-        from sinks.search.joined.assemble import documents
+        from sinks.search.joined.assemble import chosen, documents
+        from sinks.search.joined.reading import are_many
 
         shapes = self._lakehouse.shapes(to)
         root = tree(definition, shapes)
@@ -308,18 +310,20 @@ class _Documents:
             if keys is None:
                 return None
             # What changed may be little, and the documents that have it many.
-            if (count := keys.count()) >= RECORDS_FEW:
+            if are_many(count := keys.count()):
                 reading = self._lakehouse.reading(to, documents=count)
                 keys, newer = in_session(reading.spark, keys), reading.at(to)
             own = {key: key for key in root.keys}
-            rows = newer.near(root.table, keys, own).join(keys, list(own), "left_semi")
+            near = newer.near(root.table, keys, own).join(keys, list(own), "left_semi")
+            rows = chosen(root, near, some=True)
+            gone = keys.join(rows.select(*map(quoted, own)), list(own), "left_anti")
             found = documents(root, rows, newer, str(to.cut), some=True)
-            return actions(root, keys.join(found, list(root.keys), "left"), to.cut)
+            return actions(root, found.unionByName(deletions(gone)), to.cut)
 
     def _load(self, loading: Loading) -> Counts:
         """Load the next part, as of the cut that is reached; with the last one, publish."""
         from sinks.search.joined.actions import actions, part
-        from sinks.search.joined.assemble import documents
+        from sinks.search.joined.assemble import chosen, documents
 
         at, target = self._record.at, loading.target
         assert at is not None  # noqa: S101 (a load begins at a cut)
@@ -332,8 +336,10 @@ class _Documents:
             root = tree(target.definition, self._lakehouse.shapes(at))
             with self._explained():
                 tables = self._lakehouse.reading(at, documents=loading.rows).at(at)
-                rows = part(root, tables.rows(root.table), loading.done, loading.parts)
-                found = documents(root, rows, tables, str(at.cut), some=loading.parts > 1)
+                of_part = part(root, tables.rows(root.table), loading.done, loading.parts)
+                some = loading.parts > 1
+                rows = chosen(root, of_part, some=some)
+                found = documents(root, rows, tables, str(at.cut), some=some)
                 counts = self._written(actions(root, found, at.cut), target)
             loading = loading.model_copy(update={"done": loading.done + 1})
             self._write(loading=loading)
