@@ -35,7 +35,7 @@ pytestmark = [
     pytest.mark.xdist_group("search3"),
 ]
 SEED: Final = 5
-KILLS: Final = 2
+KILLS: Final = 1
 AUTHORS: Final = "SELECT id::text, jsonb_strip_nulls(to_jsonb(a))::text FROM author a"
 
 
