@@ -152,13 +152,18 @@ def test_a_new_definition_is_a_new_index_beside_the_one_that_serves(
         library.merge()
         return load(self, loading)
 
-    monkeypatch.setattr(_Documents, "_load", loaded)
     library.define(BOOKS | {"mapping": {"called": {"type": "keyword"}}})
-    with pytest.raises(ZeroDivisionError):
-        library.index()
-    library.index()
+    with monkeypatch.context() as patch:
+        patch.setattr(_Documents, "_load", loaded)
+        with pytest.raises(ZeroDivisionError):
+            library.index()
+        _dies(patch, "sinks.search.letters.Letters.forget")
+        with pytest.raises(ZeroDivisionError):
+            library.index()
     assert parts == 3
     (after,) = library.indexes()
+    library.index()
+    assert library.indexes() == [after], "what serves already isn't loaded again"
     assert after != before
     assert library.documents() == library.expected()
     found = library.client.indices.get_mapping(index=after)[after]["mappings"]["properties"]
@@ -168,7 +173,7 @@ def test_a_new_definition_is_a_new_index_beside_the_one_that_serves(
     assert library.client.indices.exists(index=before) is False
 
 
-def test_columns_that_come_change_and_go(library: Library) -> None:
+def test_columns_that_come_change_and_go(library: Library, monkeypatch: pytest.MonkeyPatch) -> None:
     """A new one joins the index; where one doesn't fit any more, another index takes its place."""
     library.merge()
     library.index()
@@ -177,6 +182,7 @@ def test_columns_that_come_change_and_go(library: Library) -> None:
         ("ALTER TABLE author ADD COLUMN mail text DEFAULT 'a@b'; UPDATE author SET born = NULL", 1),
         ("ALTER TABLE review ALTER stars TYPE bigint; UPDATE review SET stars = 7000000000", 0),
         ("ALTER TABLE book DROP COLUMN summary; DELETE FROM book WHERE id = 1", 0),
+        ("ALTER TABLE author RENAME name TO alias; ALTER TABLE author ADD name text", 0),
     ):
         library.source.execute(statement.encode())
         library.merge()
@@ -185,7 +191,8 @@ def test_columns_that_come_change_and_go(library: Library) -> None:
         (index,) = library.indexes()
         assert (index == first) is bool(is_same), library.said
         first = index
-    expected = library.expected(SQL.replace("'summary', b.summary,", ""))
+    sql = SQL.replace("'summary', b.summary,", "").replace("a.name,", "a.name, 'alias', a.alias,")
+    expected = library.expected(sql)
     for one in expected.values():
         if "writer" in one:
             one["writer"]["mail"] = "a@b"
@@ -195,9 +202,25 @@ def test_columns_that_come_change_and_go(library: Library) -> None:
     shutil.rmtree(library.made.folder / "lakehouse")
     library.source.execute("DELETE FROM book WHERE id < 10")
     library.merge()
+    with monkeypatch.context() as patch:
+        _dies(patch, "sinks.search.indexes.TableIndex.make")
+        with pytest.raises(ZeroDivisionError):
+            library.index()
     assert library.index().exit_code == ExitCode.OK
     assert any("made anew" in line for line in library.said)
     assert len(library.documents()) == len(library.expected(SQL.replace("b.summary", "NULL")))
+
+
+def test_a_definition_that_fails_some_day_is_mended_by_another_one(library: Library) -> None:
+    library.define(BOOKS | {"computed": {"x": "1 / (price - 1000)"}})
+    library.merge()
+    assert library.index().exit_code == ExitCode.OK
+    library.source.execute("UPDATE book SET price = 1000 WHERE id = 5")
+    library.merge()
+    assert "a value that an expression doesn't take" in str(library.index().tables[0].error)
+    library.define(BOOKS)
+    assert library.index().exit_code == ExitCode.OK
+    assert library.documents() == library.expected()
 
 
 def test_what_a_definition_asks_for_in_vain_is_said(library: Library) -> None:

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from cdc.errors import ConfigError, ExitCode
+from cdc.records.schema import TableName
 from sinks.plan import TablePlan
 from sinks.search.apply import Tables
 from sinks.search.bulk import Counts
@@ -196,6 +197,22 @@ def test_documents_that_were_refused_are_made_again(indexes: Indexes) -> None:
     assert indexes.documents()["2"]["a"] == "also no number"
     assert set(indexes.documents()) == {"0", "1", "2", "3"}
 
+    # What was refused before a TRUNCATE doesn't come back.
+    indexes.client.indices.put_mapping(
+        index=index, body={"properties": {"a": {"type": "integer", "ignore_malformed": False}}}
+    )
+    log.row("c", at(300, 1), {"id": 7, "a": "seven", "n": 7})
+    log.reached(at(300, 1))
+    indexes.merge()
+    assert letters.known().keys() == {"7"}
+    log.truncate(at(400, 1))
+    log.row("c", at(400, 2), {"id": 8, "a": "8", "n": 8})
+    log.reached(at(400, 2))
+    indexes.merge()
+    indexes.merge(replayed=frozenset({"public.t"}))
+    assert set(indexes.documents()) == {"8"}
+    assert letters.known() == {}
+
 
 def test_a_bounded_run_leaves_the_rest_to_the_next(indexes: Indexes) -> None:
     log = loaded(indexes)
@@ -207,3 +224,39 @@ def test_a_bounded_run_leaves_the_rest_to_the_next(indexes: Indexes) -> None:
         runs += 1
     assert runs > 1
     assert {one["n"] for one in indexes.documents().values()} == {-35, -36, -37, -38, -39}
+
+
+def test_an_index_that_serves_before_it_is_noted_is_not_loaded_again(
+    indexes: Indexes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = loaded(indexes)
+    with monkeypatch.context() as patch:
+        patch.setattr(Letters, "forget", lambda *_, **__: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            indexes.merge(rebuilt=frozenset({"public.t"}))
+    new = indexes.index()
+    log.row("d", at(200), None, {"id": 0})
+    log.reached(at(200))
+    assert indexes.merge().exit_code == ExitCode.OK
+    assert indexes.index() == new
+    assert set(indexes.documents()) == {"1", "2", "3", "4"}
+    indexes.client.indices.delete(index=new)
+    assert indexes.merge().tables[0].inserted == 4
+
+
+def test_an_index_that_is_gone_while_it_is_loaded_is_begun_again(
+    indexes: Indexes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loaded(indexes)
+    before = indexes.documents()
+    with monkeypatch.context() as patch:
+        patch.setattr(Loads, "_load", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            indexes.merge(rebuilt=frozenset({"public.t"}))
+    (record,) = indexes.ledger.tables([TableName("public", "t")]).values()
+    assert record.loading is not None
+    indexes.client.indices.delete(index=record.loading.index)
+    assert indexes.merge().exit_code == ExitCode.OK
+    assert any("is gone: a new index" in line for line in indexes.said)
+    assert indexes.index() != record.index
+    assert indexes.documents() == before
