@@ -16,13 +16,14 @@ from cdc.errors import ExitCode
 from tests.fixtures.pipeline import RunningPipeline
 from tests.fixtures.readers import query_builder
 
-HEAPS = int(os.environ.get("HEAPS", "2"))
+HEAPS = float(os.environ.get("HEAPS", "1.25"))
+TIMEOUT_S = 300 * max(2, HEAPS)
 TABLES = ["new", "there"] if "HEAPS" in os.environ else ["new"]
 pytestmark = [
     pytest.mark.postgres,
     pytest.mark.kafka,
     pytest.mark.spark,
-    pytest.mark.timeout(300 * HEAPS),
+    pytest.mark.timeout(TIMEOUT_S),
     pytest.mark.xdist_group("heap"),
 ]
 HEAP_MIB = 512  # Spark wants 450 MiB at least
@@ -30,7 +31,7 @@ SMALL = {"spark.master": "local[2]", "spark.driver.memory": f"{HEAP_MIB}m"}
 ROW_BYTES = 100 * 1024
 FILL = """
     INSERT INTO item SELECT i, repeat(md5(i::text), %(row_bytes)s / 32)
-    FROM generate_series(1, %(heaps)s * (%(heap_mib)s * 1024 * 1024 / %(row_bytes)s)) i
+    FROM generate_series(1, (%(heaps)s * %(heap_mib)s * 1024 * 1024 / %(row_bytes)s)::int) i
 """
 
 
@@ -52,7 +53,7 @@ def test_a_merge_of_more_than_the_drivers_memory_needs_no_more_of_it(
         source = connection.execute("SELECT id, md5(large) FROM item").fetchall()
     assert made.stop(daemon) == ExitCode.OK
 
-    merged = made.millrace("merge", "lakehouse", timeout_s=250 * HEAPS)
+    merged = made.millrace("merge", "lakehouse", timeout_s=TIMEOUT_S - 100)
     assert merged.returncode == ExitCode.OK, merged.stdout + merged.stderr
     path = str(tmp_path / "lakehouse" / "public" / "item")
     found = query_builder(path, "SELECT id, md5(large) AS large FROM t")

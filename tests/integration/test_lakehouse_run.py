@@ -3,6 +3,7 @@
 import datetime as dt
 from collections.abc import Callable
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -153,36 +154,37 @@ def test_a_bad_value_stops_its_table_only_and_changes_nothing(lakehouse: Lakehou
     assert [lakehouse.rows(log.schema)[0]["arr"] for log in bad.values()] == [[1]] * len(bad)
 
 
-@pytest.mark.parametrize("fails_after_commit", [True, False])
-def test_an_interrupted_run_is_finished_by_the_next_one(
-    lakehouse: Lakehouse, monkeypatch: pytest.MonkeyPatch, *, fails_after_commit: bool
+def test_interrupted_runs_are_finished_by_the_next_ones(
+    lakehouse: Lakehouse, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log = lakehouse.log(column("id", "int4", 1), column("n", "int4"))
     log.row("r", at(10, 0), {"id": 1, "n": 1})
     log.table(10)
     log.reached(at(10, 0))
     lakehouse.merge()
-    log.row("u", at(20), {"id": 1, "n": 2})
-    log.reached(at(20))
-
     real: Callable[..., Any] = commit.commit
 
-    def dies(*arguments: Any) -> Any:
-        if fails_after_commit:
-            real(*arguments)
+    def dies_before(*_arguments: Any) -> Any:
         raise KeyboardInterrupt
 
-    with monkeypatch.context() as patched:
-        patched.setattr(apply, "commit", dies)
-        with pytest.raises(KeyboardInterrupt):
-            lakehouse.merge()
-    log.row("u", at(30), {"id": 1, "n": 3})
-    log.row("c", at(30, 2), {"id": 2, "n": 3})
-    log.reached(at(30, 2))
-    version = lakehouse.version(log.schema)
-    lakehouse.merge()
-    assert lakehouse.rows(log.schema) == [{"id": 1, "n": 3}, {"id": 2, "n": 3}]
-    assert lakehouse.version(log.schema) == version + (1 if fails_after_commit else 2)
+    def dies_behind(*arguments: Any) -> Any:
+        real(*arguments)
+        raise KeyboardInterrupt
+
+    for lsn, dies, commits in (20, dies_before, 2), (40, dies_behind, 1):
+        log.row("u", at(lsn), {"id": 1, "n": lsn})
+        log.reached(at(lsn))
+        with monkeypatch.context() as patched:
+            patched.setattr(apply, "commit", dies)
+            with pytest.raises(KeyboardInterrupt):
+                lakehouse.merge()
+        log.row("u", at(lsn + 10), {"id": 1, "n": lsn + 10})
+        log.row("u", at(lsn + 10, 2), {"id": 2, "n": lsn + 10})
+        log.reached(at(lsn + 10, 2))
+        version = lakehouse.version(log.schema)
+        lakehouse.merge()
+        assert lakehouse.rows(log.schema) == [{"id": id_, "n": lsn + 10} for id_ in (1, 2)]
+        assert lakehouse.version(log.schema) == version + commits
 
 
 def test_columns_are_added_dropped_and_widened(lakehouse: Lakehouse) -> None:
@@ -237,11 +239,12 @@ def test_a_table_that_was_restored_is_merged_into(lakehouse: Lakehouse) -> None:
     log.reached(at(100, 0))
     lakehouse.merge()
     path = table_path(str(lakehouse.folder), log.schema.name)
-    properties = "'delta.checkpointInterval' = '10', 'n' = "
-    for number in range(10):  # as many commits as make a checkpoint
+    properties = "'delta.checkpointInterval' = '2', 'n' = "
+    for number in range(2):  # as many commits as make a checkpoint
         lakehouse.spark.sql(
             f"ALTER TABLE delta.`{path}` SET TBLPROPERTIES ({properties} '{number}')"
         )
+    assert list(Path(path).glob("_delta_log/*.checkpoint.parquet"))
     lakehouse.spark.sql(f"RESTORE TABLE delta.`{path}` TO VERSION AS OF 0")
     log.row("u", at(200, 1), {"id": 1, "n": 2})
     log.reached(at(200, 1))

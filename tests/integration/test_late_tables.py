@@ -11,11 +11,11 @@ from confluent_kafka.admin._config import AlterConfigOpType as Operation
 from confluent_kafka.admin._config import ConfigEntry, ConfigResource
 
 from cdc.errors import ExitCode
-from sinks.batch import read_raw
 from sinks.names import END, OP, POSITION
 from sinks.options import RunOptions
 from tests.fixtures.lakehouse import Lakehouse
 from tests.fixtures.spark import HandLog, at, column
+from tests.integration.test_claims import consumed
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 COMPACTING = {
@@ -49,25 +49,12 @@ def compact(lakehouse: Lakehouse, log: HandLog, lsn: int) -> int:
         for key in range(FILLER, FILLER + 8):
             log.row("u", at(number), {"id": key, "a": "filler", "n": 0})
         log.reached(at(number))
-        kept, ends = {topic: {0: 0, 1: 0}}, {topic: end_offsets(lakehouse, topic)}
-        raw = read_raw(lakehouse.spark, lakehouse.settings.kafka, kept, ends)
-        keys = [row["key"] for row in raw.select("key").collect()]
-        if '{"id":2}' not in keys and keys.count('{"id":1}') == 1:
+        keys = [message.key() for message in consumed(lakehouse.kafka, topic, (0, 1))]
+        if b'{"id":2}' not in keys and keys.count(b'{"id":1}') == 1:
             return number
         assert time.monotonic() < deadline, keys
-        time.sleep(0.5)
+        time.sleep(0.3)
     raise AssertionError("unreachable")
-
-
-def end_offsets(lakehouse: Lakehouse, topic: str) -> dict[int, int]:
-    from confluent_kafka import Consumer, TopicPartition
-
-    consumer = Consumer({**lakehouse.kafka.client_options(), "group.id": "ends"})
-    try:
-        bounds = {n: consumer.get_watermark_offsets(TopicPartition(topic, n)) for n in (0, 1)}
-        return {number: bound[1] for number, bound in bounds.items() if bound is not None}
-    finally:
-        consumer.close()
 
 
 def begun(lakehouse: Lakehouse, **more: Any) -> HandLog:

@@ -1,6 +1,7 @@
 """A random history of one table, in random batches and cuts → Delta is the model at every cut.
 
 Its columns are altered meanwhile, and runs die; each is followed by one that doesn't.
+``LAKEHOUSE_EXAMPLES`` makes it more histories, and longer ones.
 """
 
 import os
@@ -35,6 +36,8 @@ pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
 Table = dict[int, dict[str, Any]]
 Step = tuple[str, int, int]
+EXAMPLES = int(os.environ.get("LAKEHOUSE_EXAMPLES", "1"))
+ROUNDS = 3 if EXAMPLES > 1 else 2
 KEYS = 6
 MARKED = {"source": "public.t", "kind": "current", "name": "public.marked", "deletes": "mark"}
 KINDS = ["put", "put", "put", "patch", "refill", "delete", "move", "refilled move", "truncate"]
@@ -49,7 +52,7 @@ WAYS = st.tuples(st.sampled_from([0, SMALL_BYTES]), st.sampled_from([1, RECORDS_
 # Where a run dies: behind its plan, behind the commits of some tables, or before it says so.
 DEATHS = st.sampled_from(["no", "planned", "half", "applied"])
 BATCHES = st.lists(
-    st.tuples(st.integers(1, 12), st.integers(0, 2), WAYS, DEATHS), min_size=3, max_size=3
+    st.tuples(st.integers(1, 12), st.integers(0, 2), WAYS, DEATHS), min_size=ROUNDS, max_size=ROUNDS
 )
 TYPES = {"id": "int4", "a": "text", "n": "int4"}
 
@@ -212,7 +215,7 @@ def dying(where: str) -> Iterator[None]:
 
 
 @settings(
-    max_examples=int(os.environ.get("LAKEHOUSE_EXAMPLES", "1")),
+    max_examples=EXAMPLES,
     phases=[Phases.explicit, Phases.reuse, Phases.generate],  # shrinking takes too long
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],

@@ -11,7 +11,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._listoffsets import OffsetSpec
 from confluent_kafka.cimpl import NewPartitions, NewTopic
 
-from cdc.errors import ConfigError, ExitCode
+from cdc.errors import ConfigError, ExitCode, MillraceError
 from cdc.records.schema import TableName
 from sinks.options import RunOptions
 from sinks.paths import table_path
@@ -21,14 +21,15 @@ from tests.fixtures.debezium_lake import DebeziumLake, event
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
 TYPES = {"public.t": {"id": "int", "v": "text", "n": "int"}}
+COMPACTED = {"cleanup.policy": "compact"}
 
 
 def row(number: int, text: str = "a") -> dict[str, object]:
     return {"id": number, "v": text, "n": number}
 
 
-def written(lake: DebeziumLake, numbers: Iterable[int], text: str = "a") -> None:
-    lake.write(event("u", row(number, text), lsn=number) for number in numbers)
+def written(lake: DebeziumLake, numbers: Iterable[int], table: str = "public.t") -> None:
+    lake.write((event("u", row(number), lsn=number) for number in numbers), table)
 
 
 def refused(summary: RunSummary) -> str:
@@ -46,9 +47,9 @@ def forget(lake: DebeziumLake, offset: int) -> None:
         future.result(10)
 
 
-def make_anew(lake: DebeziumLake) -> None:
+def make_anew(lake: DebeziumLake, table: str = "public.t") -> None:
     """Another topic of the same name."""
-    admin, name = AdminClient({**lake.kafka}), f"{lake.prefix}.public.t"
+    admin, name = AdminClient({**lake.kafka}), f"{lake.prefix}.{table}"
     admin.delete_topics([name])[name].result(10)
     deadline = time.monotonic() + 20
     while name in admin.list_topics(timeout=5).topics and time.monotonic() < deadline:
@@ -56,6 +57,16 @@ def make_anew(lake: DebeziumLake) -> None:
     admin.create_topics([NewTopic(name, 1, 1)])[name].result(10)
     # The old partition may still take records, which then go with it.
     while not is_empty(admin, name) and time.monotonic() < deadline:
+        time.sleep(0.1)
+
+
+def add_partitions(lake: DebeziumLake, table: str, count: int) -> None:
+    """Have a topic's keys go to so many partitions."""
+    admin, name = AdminClient({**lake.kafka}), f"{lake.prefix}.{table}"
+    admin.create_partitions([NewPartitions(name, count)])[name].result(10)
+    deadline = time.monotonic() + 20
+    while len(admin.list_topics(name, 5).topics[name].partitions) < count:
+        assert time.monotonic() < deadline
         time.sleep(0.1)
 
 
@@ -74,20 +85,50 @@ def killed(*_arguments: object) -> None:
     raise KeyboardInterrupt
 
 
-def test_a_topic_that_was_made_anew_is_another_one(lake: DebeziumLake) -> None:
-    lake.configure(types=TYPES)
-    lake.topic()
-    written(lake, [1])
-    assert lake.merge().exit_code == ExitCode.OK
-    make_anew(lake)
-    written(lake, [2, 3, 4])
-    summary = lake.merge()
-    assert "made anew" in refused(summary)
-    assert summary.exit_code == ExitCode.LOG_FORGOTTEN
-    assert lake.rows() == [(1, "a", 1)]
-    shutil.rmtree(table_path(str(lake.folder), TableName("public", "t")))
-    assert lake.merge().exit_code == ExitCode.OK
-    assert lake.rows() == [(2, "a", 2), (3, "a", 3), (4, "a", 4)]
+def test_what_topics_must_not_become_is_told_and_others_go_on(lake: DebeziumLake) -> None:
+    names = [f"public.{name}" for name in ("anew", "moved", "ended", "compacted", "t")]
+    history = {"source": "public.ended", "kind": "history"}
+    lake.configure(types=dict.fromkeys(names, TYPES["public.t"]), tables=[history])
+    for name in names:
+        partitions = 2 if name == "public.ended" else 1
+        lake.topic(name, partitions, COMPACTED if name == "public.compacted" else {})
+        written(lake, [1], name)
+
+    def merged() -> tuple[RunSummary, dict[str, MillraceError]]:
+        summary = lake.merge()
+        return summary, {table.name: table.error for table in summary.tables if table.error}
+
+    first, errors = merged()
+    assert first.exit_code == ExitCode.TOPIC_MISMATCH
+    assert errors.keys() == {"public.compacted"}
+    assert "min.compaction.lag.ms" in str(errors["public.compacted"])
+
+    make_anew(lake, "public.anew")
+    written(lake, [2, 3, 4], "public.anew")
+    add_partitions(lake, "public.moved", 3)
+    lake.write([event("t", None, lsn=5, table="ended")], "public.ended")
+    written(lake, [2], "public.t")
+    _, errors = merged()
+    says = {
+        "public.anew": "made anew",
+        "public.compacted": "min.compaction.lag.ms",
+        "public.ended_history": "in which order a history can't tell",
+        "public.moved": "the topic had 1 partitions and has 3",
+    }
+    assert errors.keys() == says.keys()
+    for name, said in says.items():
+        assert said in str(errors[name])
+    assert errors["public.anew"].exit_code == ExitCode.LOG_FORGOTTEN
+    assert lake.rows("public.anew") == [(1, "a", 1)]
+    assert lake.rows("public.t") == [(1, "a", 1), (2, "a", 2)]
+
+    shutil.rmtree(table_path(str(lake.folder), TableName("public", "anew")))
+    _, errors = merged()
+    assert errors.keys() == says.keys() - {"public.anew"}
+    assert lake.rows("public.anew") == [(2, "a", 2), (3, "a", 3), (4, "a", 4)]
+    lake.configure(topics_written_by="millrace")
+    with pytest.raises(ConfigError, match="was begun with topics written by debezium"):
+        lake.merge()
 
 
 def test_a_plan_is_not_finished_with_another_topics_records(
@@ -105,34 +146,6 @@ def test_a_plan_is_not_finished_with_another_topics_records(
     summary = lake.merge()
     assert "made anew" in str(summary.tables[0].error)
     assert lake.rows() == [(2, "a", 2)], "the same run goes on with the new one"
-
-
-def test_keys_that_have_moved_have_no_order(lake: DebeziumLake) -> None:
-    lake.configure(types=TYPES)
-    lake.topic()
-    written(lake, [1])
-    assert lake.merge().exit_code == ExitCode.OK
-    name = f"{lake.prefix}.public.t"
-    admin = AdminClient({**lake.kafka})
-    admin.create_partitions([NewPartitions(name, 3)])[name].result(10)
-    deadline = time.monotonic() + 20
-    while "and has 3" not in (said := refused(lake.merge())) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    assert "the topic had 1 partitions and has 3" in said
-
-
-def test_a_topic_that_is_compacted_at_once_is_refused(lake: DebeziumLake) -> None:
-    lake.configure(types=TYPES)
-    lake.topic(config={"cleanup.policy": "compact"})
-    written(lake, [1])
-    summary = lake.merge()
-    assert "min.compaction.lag.ms" in refused(summary)
-    assert summary.exit_code == ExitCode.TOPIC_MISMATCH
-    lake.configure(types={**TYPES, "public.u": {"id": "int"}})
-    lake.topic("public.u")
-    lake.write([event("c", {"id": 5}, table="u")], "public.u")
-    lake.merge()
-    assert lake.rows("public.u") == [(5,)], "others go on"
 
 
 def test_a_compacted_topic_that_comes_late_is_rebuilt(
@@ -184,33 +197,12 @@ def test_a_table_begins_with_the_first_record_or_with_what_somebody_accepts(
 def test_a_run_may_read_a_part_only(lake: DebeziumLake) -> None:
     lake.configure(types=TYPES)
     lake.topic(partitions=2)
-    written(lake, range(30))
-    for done in (10, 20):
-        summary = lake.merge(RunOptions(records_max=10))
-        assert summary.exit_code == ExitCode.OK
-        assert abs(lake.table().count() - done) <= 2
+    written(lake, range(20))
+    assert lake.merge(RunOptions(records_max=10)).exit_code == ExitCode.OK
+    assert abs(lake.table().count() - 10) <= 2
     while lake.merge(RunOptions(records_max=10)).exit_code == ExitCode.OK:
         pass
-    assert lake.table().count() == 30
-
-
-def test_a_lakehouse_stays_with_whom_it_was_begun(lake: DebeziumLake) -> None:
-    lake.configure(types=TYPES)
-    lake.topic()
-    written(lake, [1])
-    assert lake.merge().exit_code == ExitCode.OK
-    lake.configure(topics_written_by="millrace")
-    with pytest.raises(ConfigError, match="was begun with topics written by debezium"):
-        lake.merge()
-
-
-def test_a_history_can_not_order_a_truncate_among_partitions(lake: DebeziumLake) -> None:
-    lake.configure(types=TYPES, kinds=["history"])
-    lake.topic(partitions=2)
-    written(lake, [1])
-    assert lake.merge().exit_code == ExitCode.OK
-    lake.write([event("t", None, lsn=5)])
-    assert "in which order a history can't tell" in refused(lake.merge())
+    assert lake.table().count() == 20
 
 
 def test_columns_are_as_the_derived_table_wants_them(lake: DebeziumLake) -> None:
