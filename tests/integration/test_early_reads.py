@@ -52,3 +52,13 @@ def test_what_the_largest_table_has_does_not_hold_up_others(
 def days(lakehouse: Lakehouse, table: TableSchema) -> set[int]:
     """The dates that a derived table has, as days since 1970."""
     return {row["d"].toordinal() - _EPOCH for row in lakehouse.rows(table)}
+
+
+def test_a_table_that_begins_with_filled_values_has_them(lakehouse: Lakehouse) -> None:
+    log = lakehouse.log(column("id", "int4", 1), column("a", "text"), column("b", "text"))
+    log.row("u", at(200, 1), {"id": 1, "a": "read", "b": "changed"}, filled=["a"])
+    log.row("u", at(200, 2), {"id": 1, "a": "changed", "b": "read"}, filled=["b"])
+    log.table(100)
+    log.reached(at(200, 2))
+    assert [table.error for table in lakehouse.merge().tables] == [None]
+    assert lakehouse.rows(log.schema) == [{"id": 1, "a": "changed", "b": "changed"}]

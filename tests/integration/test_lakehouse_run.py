@@ -390,13 +390,3 @@ def test_a_filled_value_counts_where_nothing_exact_is_known(lakehouse: Lakehouse
         {"id": 3, "n": 8, "a": read},  # what an update leaves out is no null
         {"id": 55, "n": 1, "a": read},
     ]
-
-
-def test_a_table_that_begins_with_filled_values_has_them(lakehouse: Lakehouse) -> None:
-    log = lakehouse.log(column("id", "int4", 1), column("a", "text"), column("b", "text"))
-    log.row("u", at(200, 1), {"id": 1, "a": "read", "b": "changed"}, filled=["a"])
-    log.row("u", at(200, 2), {"id": 1, "a": "changed", "b": "read"}, filled=["b"])
-    log.table(100)
-    log.reached(at(200, 2))
-    assert [table.error for table in lakehouse.merge().tables] == [None]
-    assert lakehouse.rows(log.schema) == [{"id": 1, "a": "changed", "b": "changed"}]
