@@ -183,8 +183,9 @@ def test_columns_that_come_change_and_go(library: Library, monkeypatch: pytest.M
         ("ALTER TABLE review ALTER stars TYPE bigint; UPDATE review SET stars = 7000000000", 0),
         ("ALTER TABLE book DROP COLUMN summary; DELETE FROM book WHERE id = 1", 0),
         (
+            # The log tells it with the next change.
             "ALTER TABLE author RENAME name TO alias; ALTER TABLE author ADD name text;"
-            "UPDATE author SET born = '1960-01-01' WHERE id = 3",  # by that the log tells
+            + "UPDATE author SET born = '1960-01-01' WHERE id = 3",
             0,
         ),
     ):
