@@ -270,7 +270,7 @@ class Demo:
                 self._console.print(f"  index {index}: {one[1]} differ")
         self._console.print(f"\n[bold]An example search[/] in joined documents: {EXAMPLE_SEARCH}")
         for hit in search(settings, str(flights.DOCUMENT["name"]), EXAMPLE_SEARCH, limit=3).hits:
-            about = (hit["airline"]["name"], hit["route"], f"{hit['dep_delay']} min late")
+            about = (hit["airline"]["name"], hit["route"], f"left {hit['dep_delay']} min late")
             self._console.print("  " + " | ".join(about), markup=False)
         return found
 
