@@ -14,7 +14,7 @@ RUN := .venv/bin/python
 PIP := $(RUN) -m pip --quiet --disable-pip-version-check --no-input
 SETS := kafka spark opensearch
 
-.PHONY: help setup prerequisites environment jars registry opensearch3 demo psql stop test golden fuzz chaos heap lint bench bench-peers bench-pgsync lock clean
+.PHONY: help setup prerequisites environment jars registry opensearch3 demo psql stop test golden fuzz chaos fire heap lint bench bench-peers bench-pgsync lock clean
 
 ## help                 list these commands
 help:
@@ -120,6 +120,10 @@ sanitized: environment
 	@cp -r cdc snapshots tests setup.py pyproject.toml README.md $(SANITIZED)
 	@cd $(SANITIZED) && rm -f cdc/wal/*.so && CFLAGS="-g -O1 -fsanitize=address,undefined \
 		-fno-sanitize-recover" $(CURDIR)/$(RUN) setup.py -q build_ext --inplace --force
+
+## fire                 the search server and merges are killed, and more, while documents are made
+fire: setup opensearch3
+	@$(RUN) -m pytest -m fire tests/faults
 
 ## heap [HEAPS=n]       merges of a log n times as large as the driver's memory (10)
 heap: setup

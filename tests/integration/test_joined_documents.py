@@ -5,12 +5,13 @@ import shutil
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
+import psycopg
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
+from psycopg.conninfo import make_conninfo
 
 from cdc.errors import ExitCode
-from sinks.delta import version
 from sinks.search.joined.record import Loading
 from sinks.search.joined.run import _Documents
 from sinks.search.letters import Letters
@@ -60,12 +61,11 @@ def library(
     return Library(pipeline(search=True), spark, database)
 
 
-@pytest.mark.parametrize("small_bytes", [0, version.SMALL_BYTES])
 def test_documents_are_what_the_sources_sql_says_whatever_changes(
-    library: Library, monkeypatch: pytest.MonkeyPatch, small_bytes: int
+    library: Library, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also where tables are so large that only some of their files are read."""
-    monkeypatch.setattr(version, "SMALL_BYTES", small_bytes)
+    """As where tables are so large that only some of their files are read."""
+    monkeypatch.setattr("sinks.delta.version.SMALL_BYTES", 0)
     library.merge()
     first = library.index()
     assert first.exit_code == ExitCode.OK, library.said
@@ -91,6 +91,25 @@ def test_documents_are_what_the_sources_sql_says_whatever_changes(
     library.index()
     assert library.documents() == library.expected()
     assert library.index().exit_code == ExitCode.NOTHING_TO_DO
+
+
+def test_what_is_written_before_a_snapshot_and_committed_behind_it_is_shown(
+    library: Library, database: dict[str, str]
+) -> None:
+    """The row's LSN is lower than that of the rows that didn't show it."""
+    library.index_also("public.author")
+    with psycopg.connect(make_conninfo(**database)) as late:
+        late.execute("UPDATE author SET name = 'written first, committed last' WHERE id = 1")
+        again = library.made.millrace("snapshot", "public.author")
+        assert again.returncode == ExitCode.OK, again.stderr
+        library.merge()
+        assert library.index().exit_code == ExitCode.OK, library.said
+        assert library.documents() == library.expected()
+        late.commit()
+    library.merge()
+    library.index()
+    assert library.documents() == library.expected()
+    assert library.documents("public.author")["1"]["name"] == "written first, committed last"
 
 
 def test_a_run_that_died_is_finished_before_the_next_cut(
