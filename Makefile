@@ -92,7 +92,7 @@ stop:
 
 ## test [TESTS=path]    lint, then the tests; OPENSEARCH="2 3": all of search on both releases
 test: setup registry opensearch3 lint
-	OPENSEARCH="$(OPENSEARCH)" $(RUN) -m pytest $(or $(TESTS),-n 4 --dist loadgroup)
+	OPENSEARCH="$(OPENSEARCH)" $(RUN) -m pytest $(or $(TESTS),-n 3 --dist loadgroup)
 
 ## golden [CASES=dir]   recorded cases of a real Debezium against the daemon; NAMES="a b": only these
 golden: setup
