@@ -121,7 +121,7 @@ sanitized: environment
 	@cd $(SANITIZED) && rm -f cdc/wal/*.so && CFLAGS="-g -O1 -fsanitize=address,undefined \
 		-fno-sanitize-recover" $(CURDIR)/$(RUN) setup.py -q build_ext --inplace --force
 
-## fire                 the search server and merges are killed, and more, while documents are made
+## fire                 merges and the search server are killed, and more, while tables change
 fire: setup opensearch3
 	@$(RUN) -m pytest -m fire tests/faults
 
