@@ -251,12 +251,13 @@ class Demo:
 
     def _prove_search(self, pipeline: Pipeline, source: dict[str, str]) -> list[Comparison]:
         from sinks.search.client import connect as connect_search
-        from sinks.search.documents import index_name
+        from sinks.search.documents import document_index, index_name
         from sinks.search.query import search
 
         settings = pipeline.settings.search
         assert settings is not None  # noqa: S101 (we wrote the settings)
         client = connect_search(settings)
+        name = str(flights.DOCUMENT["name"])
         found = []
         with connect(source) as connection:
             for table in TABLES:
@@ -264,12 +265,12 @@ class Demo:
                     index = index_name(settings.index_prefix, table)
                     one = index_differences(client, connection, table, index, pipeline.folder)
                 else:
-                    index = f"{settings.index_prefix}{flights.DOCUMENT['name']}"
+                    index = document_index(settings.index_prefix, name)
                     one = document_differences(client, connection, flights.DOCUMENTS_SQL, index)
                 found.append(one)
                 self._console.print(f"  index {index}: {one[1]} differ")
         self._console.print(f"\n[bold]An example search[/] in joined documents: {EXAMPLE_SEARCH}")
-        for hit in search(settings, str(flights.DOCUMENT["name"]), EXAMPLE_SEARCH, limit=3).hits:
+        for hit in search(settings, name, EXAMPLE_SEARCH, limit=3).hits:
             about = (hit["airline"]["name"], hit["route"], f"left {hit['dep_delay']} min late")
             self._console.print("  " + " | ".join(about), markup=False)
         return found

@@ -17,10 +17,9 @@ from typing import Any, Final
 
 from opensearchpy import OpenSearch
 
-from cdc.errors import SinkUnreachableError
 from sinks.search.bulk import Action
 from sinks.search.documents import ABSENT_FIELD
-from sinks.search.retries import PATIENT, Backoff, Patience, insist
+from sinks.search.retries import PATIENT, Patience, fetch
 
 Refused = Callable[[Sequence[str]], dict[str, tuple[int, dict[str, Any]]]]
 """Ids → version and fields of documents that were refused."""
@@ -71,7 +70,7 @@ class Completion:
             {"_id": action.id, "_source": [*action.absent, *action.filled, ABSENT_FIELD]}
             for action in lacking
         ]
-        answer = self._stored(docs)
+        answer = fetch(self._client, self._index, {"docs": docs}, self._patience)
         letters = self._refused([action.id for action in lacking]) if self._refused else {}
         size = 0
         for action, found in zip(lacking, answer, strict=True):
@@ -96,23 +95,3 @@ class Completion:
             document[ABSENT_FIELD] = list(missing)
         text = json.dumps(document, ensure_ascii=False, separators=(",", ":"))
         return Action(action.id, action.version, text)
-
-    def _stored(self, docs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-        """The documents as they are; one whose shard isn't there yet is asked for again."""
-        backoff = Backoff(self._patience)
-        while True:
-            answer = insist(
-                lambda: self._client.mget(index=self._index, body={"docs": docs}),
-                f"index {self._index}",
-                self._patience,
-            )
-            found: list[dict[str, Any]] = answer["docs"]
-            failed = [one["error"] for one in found if "error" in one]
-            if not failed:
-                return found
-            if not backoff.wait():
-                raise SinkUnreachableError(
-                    f"documents can't be read: {failed[0].get('reason')}",
-                    where=f"index {self._index}",
-                    remedy="look at the search server's health; the next run goes on here",
-                )

@@ -4,7 +4,6 @@ A crash between the two repeats the part: the same documents at the same version
 index. A first load goes on behind the last of its steps that was recorded.
 """
 
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
@@ -21,10 +20,9 @@ from sinks.plan import Plan, TablePlan
 from sinks.search.bulk import Counts
 from sinks.search.documents import mapping
 from sinks.search.executors import write_documents
-from sinks.search.indexes import MisfitError, TableIndex, generation_of
-from sinks.search.letters import Letters
+from sinks.search.indexes import MisfitError, TableIndex
 from sinks.search.place import Place
-from sinks.search.records import FirstLoad, TableLoading, TableRecord
+from sinks.search.records import FirstLoad, TableLoading, TableRecord, now_ms, serving
 from sinks.search.rows import documents
 from sinks.shape import plain
 
@@ -42,7 +40,7 @@ class Tables:
         self._spark = spark
         self._settings = place.settings
         self._search = place.search
-        self._client = place.client
+        self._place = place
         self._ledger = place.ledger
         self._report = place.report
 
@@ -151,7 +149,7 @@ class Tables:
             first is None
             or first.run != plan.run
             or target.uuid(first.index) != first.uuid
-            or _now_ms() - first.ts_ms > kept_ms  # the log may have forgotten changes
+            or now_ms() - first.ts_ms > kept_ms  # the log may have forgotten changes
         ):
             made = self._made(target, versions[-1], before.generation + 1 if before else 1)
             first = FirstLoad(run=plan.run, **made.model_dump())
@@ -161,21 +159,15 @@ class Tables:
             is_whole = (step.start, step.end) == (table.start, table.end)
             rows = early if is_whole else None
             counts += self._write(first.index, step, plan, versions, rows, is_load=True)
-            first = first.model_copy(update={"loaded": step.end, "ts_ms": _now_ms()})
+            first = first.model_copy(update={"loaded": step.end, "ts_ms": now_ms()})
             self._ledger.write_first_load(name, first)
             if step.end != table.end:
                 self._report(f"{name}: {loaded_text(table.start, first.loaded, table.end)}")
         if target.uuid(first.index) != first.uuid:
             raise target.lost(first.index)
-        target.publish(first.index, self._search.index_of(str(name)).settings)
-        self._forget_letters(target, first.index)
+        self._place.publish(target, first.index, self._search.index_of(str(name)).settings)
         self._record(plan, table, versions[-1], served_by(first))
         return counts
-
-    def _forget_letters(self, target: TableIndex, index: str) -> None:
-        """About indexes that were before this one."""
-        letters = Letters(self._client, self._search.index_prefix, target.alias)
-        letters.forget(but_of=index)
 
     def _record(
         self, plan: Plan, table: TablePlan, newest: TableSchema, served: TableRecord
@@ -186,7 +178,7 @@ class Tables:
             "cut": str(plan.cut),
             "offsets": table.next,
             "schema_version": newest.version,
-            "ts_ms": _now_ms(),
+            "ts_ms": now_ms(),
         }
         self._ledger.write_table(newest.name, served.model_copy(update=changes))
 
@@ -216,17 +208,13 @@ class Tables:
         uuid = target.uuid(index)
         if uuid is None:
             raise target.lost(index)
-        return TableLoading(index=index, uuid=uuid, wishes=said.wishes, ts_ms=_now_ms())
+        return TableLoading(index=index, uuid=uuid, wishes=said.wishes, ts_ms=now_ms())
 
 
 def _is_recorded(record: TableRecord, table: TablePlan, plan: Plan) -> bool:
     """Whether the plan is applied; run numbers alone begin anew where a capture does."""
     reached = (record.run, record.cut, record.offsets)
     return reached == (plan.run, str(plan.cut), table.next)
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000
 
 
 def history_of(table: TablePlan) -> Position:
@@ -236,17 +224,7 @@ def history_of(table: TablePlan) -> Position:
 
 def served_by(loading: TableLoading) -> TableRecord:
     """The record of a table whose index is loaded, short of what it was loaded with."""
-    return TableRecord(
-        run=0,
-        index=loading.index,
-        uuid=loading.uuid,
-        generation=generation_of(loading.index),
-        wishes=loading.wishes,
-        epoch=0,
-        cut="",
-        offsets={},
-        schema_version=0,
-    )
+    return TableRecord(run=0, epoch=0, cut="", offsets={}, schema_version=0, **serving(loading))
 
 
 def steps(table: TablePlan, loaded: Mapping[int, int]) -> Iterator[TablePlan]:

@@ -14,7 +14,7 @@ from opensearchpy import NotFoundError, OpenSearch, RequestError
 
 from cdc.errors import SinkError, SinkUnreachableError
 from sinks.search.client import is_busy
-from sinks.search.retries import PATIENT, Backoff, insist
+from sinks.search.retries import PATIENT, Backoff, fetch, insist
 from sinks.summary import TableResult
 
 MADE_MAX: Final = 1_000
@@ -75,6 +75,7 @@ class Letters:
 
         if not insist(lambda: self._client.indices.exists(index=self.index), self._where):
             insist(send, self._where)
+            return
         insist(
             lambda: self._client.indices.put_mapping(index=self.index, body=_MAPPING), self._where
         )
@@ -124,11 +125,9 @@ class Letters:
         ids = {self._id(document): document for document in documents}
         if not ids:
             return {}
-        body = {"ids": list(ids)}
-        found = insist(lambda: self._client.mget(index=self.index, body=body), self._where)
         return {
             ids[one["_id"]]: (one["_source"]["version"], json.loads(one["_source"]["source"]))
-            for one in found["docs"]
+            for one in fetch(self._client, self.index, {"ids": list(ids)})
             if one.get("found")
         }
 

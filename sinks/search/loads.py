@@ -19,10 +19,9 @@ from sinks.counted import counted
 from sinks.plan import Plan, TablePlan
 from sinks.records import Records
 from sinks.search.bulk import Counts
-from sinks.search.indexes import TableIndex, generation_of
-from sinks.search.letters import Letters
+from sinks.search.indexes import TableIndex
 from sinks.search.place import Place
-from sinks.search.records import TableLoading, TableRecord
+from sinks.search.records import TableLoading, TableRecord, now_ms, serving
 from sinks.summary import TableResult, attempted
 
 if TYPE_CHECKING:
@@ -39,7 +38,6 @@ class Loads:
         self._settings = place.settings
         self._search = place.search
         self._ledger = place.ledger
-        self._client = place.client
         self._state = state
         self._names = [table.name for table in state.tables.values()]
         self._index = index
@@ -106,7 +104,7 @@ class Loads:
             return record
         if index.uuid(loading.index) != loading.uuid or not index.serves(loading.index):
             return record
-        record = record.model_copy(update=_serving(loading))
+        record = record.model_copy(update=serving(loading))
         self._ledger.write_table(table, record)
         return record
 
@@ -121,8 +119,7 @@ class Loads:
         table = self._state.tables[name].name
         if self._index(table).uuid(loading.index) != loading.uuid:
             return f"{loading.index}, which was being loaded, is gone"
-        kept_s = self._settings.log.keep.total_seconds()
-        if time.time() - loading.ts_ms / 1_000 > kept_s:
+        if now_ms() - loading.ts_ms > self._settings.log.keep.total_seconds() * 1_000:
             return f"{loading.index} was loaded so long ago that the log may have forgotten changes"
         return None
 
@@ -144,15 +141,11 @@ class Loads:
             events, counts = step.events, self._load(name, index, loading.index, whole, step)
             told = loaded_text(planned.start, step.end, planned.end)
             self._report(f"{name}: {loading.index}: {told}")
-            now_ms = int(time.time() * 1000)
-            loading = loading.model_copy(update={"loaded": step.end, "ts_ms": now_ms})
+            loading = loading.model_copy(update={"loaded": step.end, "ts_ms": now_ms()})
         changes: dict[str, object] = {"loading": loading}
         if step is None or step.end == planned.end:
-            index.publish(loading.index, self._search.index_of(name).settings)
-            Letters(self._client, self._search.index_prefix, index.alias).forget(
-                but_of=loading.index
-            )
-            changes = _serving(loading)
+            self._place.publish(index, loading.index, self._search.index_of(name).settings)
+            changes = serving(loading)
         self._ledger.write_table(table, record.model_copy(update=changes))
         return TableResult(name, events, counts.inserted, counts.updated, counts.deleted)
 
@@ -199,7 +192,7 @@ class Loads:
             log=self._state.progress.log,
             cut=Position.parse(record.cut),
             cut_ts_us=0,
-            ts_ms=int(time.time() * 1000),
+            ts_ms=now_ms(),
             tables={name: table},
         )
 
@@ -207,17 +200,6 @@ class Loads:
         from sinks.search.apply import Tables
 
         return Tables(self._session(), self._place)
-
-
-def _serving(loading: TableLoading) -> dict[str, object]:
-    """What of a table's record is another one once its new index serves."""
-    return {
-        "index": loading.index,
-        "uuid": loading.uuid,
-        "generation": generation_of(loading.index),
-        "wishes": loading.wishes,
-        "loading": None,
-    }
 
 
 def versions_of(state: LogState, name: str, newest: int) -> list[TableSchema]:

@@ -1,12 +1,16 @@
 """What a run of the search sink has at hand: where documents come from, and where they go to."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from opensearchpy import OpenSearch
 
 from cdc.settings import SearchSettings, Settings
 from sinks.batch import Report
 from sinks.options import RunOptions
+from sinks.search.indexes import TableIndex
+from sinks.search.letters import Letters
 from sinks.search.progress import Ledger
 from sinks.session import Session
 
@@ -22,3 +26,8 @@ class Place:
     session: Session
     report: Report
     options: RunOptions
+
+    def publish(self, target: TableIndex, index: str, settings: Mapping[str, Any]) -> None:
+        """Let a loaded index serve; letters about the ones before it go with them."""
+        target.publish(index, settings)
+        Letters(self.client, self.search.index_prefix, target.alias).forget(but_of=index)

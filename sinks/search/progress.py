@@ -14,7 +14,6 @@ can't record anything (docs/decisions/0004-sinks-and-cuts.md).
 import os
 import socket
 import threading
-import time
 from collections.abc import Iterable
 from typing import Any, Final, NamedTuple, Self, TypeVar
 from uuid import uuid4
@@ -22,10 +21,10 @@ from uuid import uuid4
 from opensearchpy import ConflictError, NotFoundError, OpenSearch, RequestError
 from pydantic import BaseModel, ValidationError
 
-from cdc.errors import BusyError, LogFormatError, MillraceError, SinkUnreachableError
+from cdc.errors import BusyError, LogFormatError, MillraceError
 from cdc.records.schema import TableName
-from sinks.search.records import SILENCE_S_MAX, FirstLoad, Owner, RunRecord, TableRecord
-from sinks.search.retries import PATIENT, Patience, insist
+from sinks.search.records import SILENCE_S_MAX, FirstLoad, Owner, RunRecord, TableRecord, now_ms
+from sinks.search.retries import PATIENT, Patience, fetch, insist
 
 _RECORDS_MAX: Final = 10_000
 BEAT_S: Final = 5.0
@@ -88,21 +87,9 @@ class Ledger:
         wanted = {self._table_id(name): name for name in names}
         if not wanted:
             return {}
-        answer = insist(
-            lambda: self._client.mget(index=self.index, body={"ids": list(wanted)}), self._where
-        )
-        failed = [found["error"] for found in answer["docs"] if "error" in found]
-        if failed and failed[0].get("type") == "index_not_found_exception":
-            return {}
-        if failed:
-            raise SinkUnreachableError(
-                f"progress can't be read: {failed[0].get('reason')}",
-                where=self._where,
-                remedy="look at the search server's health; the next run goes on here",
-            )
         return {
             wanted[found["_id"]]: self._parse(TableRecord, found["_source"])
-            for found in answer["docs"]
+            for found in fetch(self._client, self.index, {"ids": list(wanted)})
             if found.get("found")
         }
 
@@ -152,7 +139,7 @@ class Ledger:
     def claim(self) -> "Claim":
         """The right to run, until it is released; raises BusyError while another run has it."""
         record, version = self.read_run()
-        if record.owner is not None and record.owner.alive(_now_ms()):
+        if record.owner is not None and record.owner.alive(now_ms()):
             raise BusyError(
                 f"another run applies the log to the search indexes (process {record.owner.pid}"
                 f" on {record.owner.host})",
@@ -303,11 +290,11 @@ class Claim:
 
     def check(self) -> None:
         """Record that there is nothing to do now."""
-        self._write(self.record.model_copy(update={"checked_ms": _now_ms()}))
+        self._write(self.record.model_copy(update={"checked_ms": now_ms()}))
 
     def _owner(self) -> Owner:
         host, pid = socket.gethostname(), os.getpid()
-        return Owner(host=host, pid=pid, token=self._token, beat_ms=_now_ms())
+        return Owner(host=host, pid=pid, token=self._token, beat_ms=now_ms())
 
     def _write(self, record: RunRecord, patience: Patience = PATIENT) -> None:
         with self._lock:
@@ -334,7 +321,3 @@ def _overtaken(where: str) -> BusyError:
         where=where,
         remedy="nothing is lost: the other run applies the same plan",
     )
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000

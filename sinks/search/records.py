@@ -2,9 +2,12 @@
 
 import os
 import socket
-from typing import Final, Literal
+import time
+from typing import Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict
+
+from sinks.search.indexes import generation_of
 
 FORMAT: Final = 1
 SILENCE_S_MAX: Final = 30.0
@@ -96,3 +99,19 @@ class TableRecord(BaseModel):
     schema_version: int
     ts_ms: int = 0
     loading: TableLoading | None = None
+
+
+def now_ms() -> int:
+    """Milliseconds since 1970, as records have them."""
+    return time.time_ns() // 1_000_000
+
+
+def serving(loading: TableLoading) -> dict[str, Any]:
+    """What of a table's record is another one once its new index serves."""
+    return {
+        "index": loading.index,
+        "uuid": loading.uuid,
+        "generation": generation_of(loading.index),
+        "wishes": loading.wishes,
+        "loading": None,
+    }

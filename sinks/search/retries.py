@@ -2,14 +2,15 @@
 
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from opensearchpy import ConnectionError as NoConnectionError
-from opensearchpy import OpenSearchException, SSLError, TransportError
+from opensearchpy import OpenSearch, OpenSearchException, SSLError, TransportError
 
+from cdc.errors import SinkUnreachableError
 from sinks.search.client import explain, is_blocked, is_busy, reason_of
 
 Answer = TypeVar("Answer")
@@ -84,3 +85,30 @@ def insist(send: Callable[[], Answer], where: str, patience: Patience = PATIENT)
         except OpenSearchException as failure:
             if not passes(failure) or not backoff.wait():
                 raise explain(failure, where) from None
+
+
+def fetch(
+    client: OpenSearch,
+    index: str,
+    body: Mapping[str, Any],
+    patience: Patience = PATIENT,
+) -> list[dict[str, Any]]:
+    """The documents that an mget asks for; one whose shard isn't there yet is asked for again.
+
+    The server's answer has such a one as an error of its own, in which it is easily taken for one
+    that doesn't exist. Where there is no such index, there are no documents.
+    """
+    where, backoff = f"index {index}", Backoff(patience)
+    while True:
+        answer = insist(lambda: client.mget(index=index, body=body), where, patience)
+        found: list[dict[str, Any]] = answer["docs"]
+        errors = [one["error"] for one in found if "error" in one]
+        failed = [one for one in errors if one.get("type") != "index_not_found_exception"]
+        if not failed:
+            return found
+        if not backoff.wait():
+            raise SinkUnreachableError(
+                f"documents can't be read: {failed[0].get('reason')}",
+                where=where,
+                remedy="look at the search server's health; the next run goes on here",
+            )

@@ -18,6 +18,7 @@ import pytest
 from cdc.errors import ExitCode
 from deploy.local.kafka import Kafka
 from deploy.local.opensearch import OpenSearch
+from tests.fixtures.front import answering, handed_on
 from tests.fixtures.library import BOOKS, Library, chosen
 from tests.fixtures.pipeline import RunningPipeline
 
@@ -44,48 +45,24 @@ class Way:
         self.bulks = 0
         self.refused = 0
         self.on_bulk: Callable[[], None] = lambda: None
-        self._chance = random.Random(SEED)  # noqa: S311
-        way = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def answer(self) -> None:
-                body = self.rfile.read(int(self.headers["Content-Length"] or 0))
-                is_bulk = self.path.partition("?")[0].endswith("_bulk")
-                status, answer = way.ask(self.command, self.path, body, is_bulk=is_bulk)
-                self.send_response(status)
-                self.send_header("Content-Type", "application/json")
-                self.send_header("Content-Length", str(len(answer)))
-                self.end_headers()
-                if self.command != "HEAD":
-                    self.wfile.write(answer)
-
-            do_GET = do_HEAD = do_POST = do_PUT = do_DELETE = answer  # noqa: N815
-
-            def log_message(self, *arguments: object) -> None:
-                pass
-
+        self._chance = random.Random(SEED)  # noqa: S311 (repeatable is what it has to be)
         self._port = port
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), answering(self.ask))
         self.url = f"http://127.0.0.1:{self.server.server_port}"
         threading.Thread(target=self.server.serve_forever, daemon=True).start()
 
-    def ask(self, verb: str, path: str, body: bytes, *, is_bulk: bool) -> tuple[int, bytes]:
+    def ask(self, request: BaseHTTPRequestHandler, body: bytes) -> tuple[int, bytes]:
         """The server's answer, or that it is busy."""
-        if is_bulk:
+        if request.path.partition("?")[0].endswith("_bulk"):
             self.bulks += 1
             self.on_bulk()
         if self._chance.random() < self.busy:
             self.refused += 1
             return 429, b'{"error": {"type": "rejected_execution_exception", "reason": "full"}}'
-        server = http.client.HTTPConnection("127.0.0.1", self._port, timeout=60)
         try:
-            server.request(verb, path, body, {"Content-Type": "application/json"})
-            response = server.getresponse()
-            return response.status, response.read()
+            return handed_on(self._port, request, body, {"Content-Type": "application/json"})
         except (OSError, http.client.HTTPException):
             return 503, b'{"error": {"type": "away", "reason": "nobody answers"}}'
-        finally:
-            server.close()
 
 
 @pytest.fixture

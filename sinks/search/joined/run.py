@@ -27,6 +27,7 @@ from sinks.search.joined.source import Lakehouse
 from sinks.search.joined.tree import tree
 from sinks.search.letters import Letters, replayed
 from sinks.search.place import Place
+from sinks.search.records import now_ms
 from sinks.summary import TableResult
 
 if TYPE_CHECKING:
@@ -110,13 +111,10 @@ class _Documents:
 
     def replayed(self) -> TableResult:
         """Make those documents again that were refused."""
-        serves = self._record.serves
-        letters = self._letters(serves.index if serves is not None else "none")
+        serves, prefix = self._record.serves, self._place.search.index_prefix
+        index = serves.index if serves is not None else "none"
+        letters = Letters(self._place.client, prefix, self._index.alias, index)
         return replayed(self._document.name, letters, self._again)
-
-    def _letters(self, index: str | None = None) -> Letters:
-        prefix = self._place.search.index_prefix
-        return Letters(self._place.client, prefix, self._index.alias, index)
 
     def _again(self, ids: Collection[str]) -> None:
         from sinks.search.joined.actions import actions, with_ids
@@ -346,8 +344,7 @@ class _Documents:
         if loading.done == loading.parts:
             if self._index.uuid(target.index) != target.uuid:
                 raise self._index.lost(target.index)
-            self._index.publish(target.index, target.definition.settings)
-            self._letters().forget(but_of=target.index)
+            self._place.publish(self._index, target.index, target.definition.settings)
             self._write(serves=target, loading=None, frozen=False)
         return counts
 
@@ -372,7 +369,7 @@ class _Documents:
         return explained(self._document.name)
 
     def _write(self, **changes: Any) -> None:
-        changes["ts_ms"] = int(time.time() * 1000)
+        changes["ts_ms"] = now_ms()
         self._record = self._record.model_copy(update=changes)
         self._version = self._place.ledger.write(self._id, self._record, self._version)
 
