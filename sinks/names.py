@@ -15,6 +15,8 @@ TIME: Final = "_millrace_time"
 """When a change was committed; a snapshot's row: when it was read."""
 CREATED: Final = "_millrace_created"
 """Whether a change has made the row; where a history asks for it."""
+SNAPSHOT: Final = "_millrace_snapshot"
+"""Whether it is a row as a snapshot has read it (op r), and no change."""
 UPSERT: Final = "upsert"
 DELETE: Final = "delete"
 
@@ -29,7 +31,7 @@ VERSION: Final = "_millrace_schema_version"
 PLACE: Final = ("_millrace_partition", "_millrace_offset")
 RAW_KEY: Final = "_millrace_key"
 RAW_VALUE: Final = "_millrace_value"
-OWN: Final = (POSITION, OP, ABSENT, FILLED, COUNT, ROW, LOST, TIME, CREATED)
+OWN: Final = (POSITION, OP, ABSENT, FILLED, COUNT, ROW, LOST, TIME, CREATED, SNAPSHOT)
 """Names that no column of the source can have in a derived table."""
 COLUMN_ID: Final = "millrace column "
 """Opens the comment by which a derived table's column is known again, whatever its name."""

@@ -30,6 +30,7 @@ from sinks.names import (
     RAW_KEY,
     RAW_VALUE,
     ROW,
+    SNAPSHOT,
     TIME,
     UPSERT,
     VERSION,
@@ -41,19 +42,22 @@ _READ: Final = ("_millrace_envelope", "_millrace_key")
 _ROW: Final = "_millrace_image"
 
 
-def parse(raw: DataFrame, shape: Shape, *, timed: bool = False) -> DataFrame:
+def parse(
+    raw: DataFrame, shape: Shape, *, timed: bool = False, snapshot: bool = False
+) -> DataFrame:
     """One row per change of a table with a key, with the columns of a derived table.
 
     Adds ``_millrace_position`` (text), ``_millrace_op`` (upsert or delete) and
     ``_millrace_absent`` (columns that the record has no value for), ``_millrace_filled`` (columns
-    that the change left as they were: their values were read at another time); if ``timed``,
-    ``_millrace_time`` and ``_millrace_created`` (op c), too. A delete and its tombstone both come,
-    with nothing but the key. TRUNCATE records don't.
+    that the change left as they were: their values were read at another time). If ``timed``,
+    ``_millrace_time`` and ``_millrace_created`` (op c), too; if ``snapshot``,
+    ``_millrace_snapshot`` (op r). A delete and its tombstone both come, with nothing but the key.
+    TRUNCATE records don't.
     """
     envelope, key = F.col(_READ[0]), F.col(_READ[1])
     form, row = Envelope.of(shape), envelope["after"]
     deleted = row.isNull()
-    created = F.coalesce(envelope["op"] == "c", F.lit(False))
+    created, read = (F.coalesce(envelope["op"] == op, F.lit(False)) for op in ("c", "r"))
     return raw.transform(lambda records: _read(records, shape, form, timed=timed)).select(
         *(
             _value(field, _found_in(row, key, form), shape, form).alias(field.name)
@@ -64,6 +68,7 @@ def parse(raw: DataFrame, shape: Shape, *, timed: bool = False) -> DataFrame:
         _absent(row, shape, form).alias(ABSENT),
         _filled(envelope["op"], shape).alias(FILLED),
         *([committed_at(envelope).alias(TIME), created.alias(CREATED)] if timed else []),
+        *([read.alias(SNAPSHOT)] if snapshot else []),
         *([F.when(~deleted, F.col(LOST)).alias(LOST)] if LOST in raw.columns else []),
     )
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Final, Protocol
 
 from cdc.errors import SparkMissingError
+from sinks.java_names import ask_names_once
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -133,6 +134,7 @@ def open_session(
     else:
         builder = SparkSession.builder.appName(name)
         session = builder.config(map={**SESSION, **options}).getOrCreate()
+    ask_names_once()
     session.sparkContext.setLogLevel("OFF")
     logging.getLogger(_QUERY_ERRORS).disabled = True
     # Py4J logs what it raises, by the root logger.

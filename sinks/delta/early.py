@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 _PARTITIONS_MAX: Final = 16
 """Of a topic; what each has is told by columns of its own."""
-_FACTS: Final = "millrace"
+FACTS: Final = "millrace"
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,21 +61,35 @@ def read_early(
     None: it takes the ordinary way.
     """
     raw = records.of(spark, {table.topic: table})
-    looked = raw.observe(_FACTS, *_facts(raw, table, cut))
+    looked = looked_at(raw, table, cut)
     changes = parse(within(looked, table.after, cut, floor, keyed=True), columns)
     newest = contenders(changes, columns)
     rows = _kept(newest)
     if rows is None:
         return None
-    facts = _observed(newest)
-    if facts is None or facts.getAs("truncated") or facts.getAs("claims"):
+    found = found_in(_observed(newest), table)
+    if found is None:
         let_go(rows)
         return None
-    found = {
+    return Early(rows, found)
+
+
+def looked_at(raw: "DataFrame", table: TablePlan, cut: Position) -> "DataFrame":
+    """The same records, observed on their way: what ``FACTS`` then tells is for ``found_in``."""
+    return raw.observe(FACTS, *_facts(raw, table, cut))
+
+
+def found_in(facts: Any, table: TablePlan) -> dict[int, Found] | None:
+    """What a look at a table's records has found, if it is what nearly all find.
+
+    ``facts``: a row of Java's; None: Spark has found no row to go on with, and taken that step out.
+    """
+    if facts is None or facts.getAs("truncated") or facts.getAs("claims"):
+        return None
+    return {
         number: Found(facts.getAs(f"above_{number}"), facts.getAs(f"events_{number}"))
         for number in table.start
     }
-    return Early(rows, found)
 
 
 def _kept(newest: "DataFrame") -> "DataFrame | None":
@@ -94,9 +108,9 @@ def _kept(newest: "DataFrame") -> "DataFrame | None":
 
 
 def _observed(newest: "DataFrame") -> Any:
-    """What was observed; None: Spark has found no row to go on with, and taken that step out."""
+    """What was observed, or None."""
     observed: Any = newest._jdf.queryExecution().observedMetrics()  # noqa: SLF001
-    return observed.apply(_FACTS) if observed.contains(_FACTS) else None
+    return observed.apply(FACTS) if observed.contains(FACTS) else None
 
 
 def _facts(raw: "DataFrame", table: TablePlan, cut: Position) -> list["SparkColumn"]:

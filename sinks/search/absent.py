@@ -78,14 +78,14 @@ class Completion:
             version, refused = letters.get(action.id, (0, None))
             is_newer = refused is not None and version <= action.version
             filled = self._merge(action, refused if is_newer else stored)
-            size += len(filled.source or "")
+            size += len(filled.source or b"")
             yield filled
         self._fetch = max(1, min(_FETCH_MAX, self._bytes_max * len(lacking) // max(size, 1)))
 
     def _merge(self, action: Action, stored: dict[str, Any] | None) -> Action:
         unknown = action.absent if stored is None else tuple(stored.get(ABSENT_FIELD, ()))
         missing = tuple(field for field in action.absent if field in unknown)
-        document = json.loads(action.source or "{}")
+        document = json.loads(action.source or b"{}")
         kept = action.absent if self._is_load else (*action.absent, *action.filled)
         for field in kept:
             if stored is not None and field not in unknown and stored.get(field) is not None:
@@ -94,4 +94,4 @@ class Completion:
             self.incomplete += 1
             document[ABSENT_FIELD] = list(missing)
         text = json.dumps(document, ensure_ascii=False, separators=(",", ":"))
-        return Action(action.id, action.version, text)
+        return Action(action.id, action.version, text.encode())

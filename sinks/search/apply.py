@@ -5,18 +5,20 @@ index. A first load goes on behind the last of its steps that was recorded.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
+from cdc.errors import MillraceError, SinkUnreachableError
 from cdc.records.position import Lsn, Position
 from cdc.records.schema import TableSchema
 from sinks.batch import read_raw
 from sinks.claims import with_values
 from sinks.delta.apply import explained
+from sinks.delta.early import FACTS, found_in, looked_at
 from sinks.delta.newest import newest_of
 from sinks.latest import latest, within
 from sinks.names import OWN
 from sinks.parse import parse
-from sinks.plan import Plan, TablePlan
+from sinks.plan import Found, Plan, TablePlan
 from sinks.search.bulk import Counts
 from sinks.search.documents import mapping
 from sinks.search.executors import write_documents
@@ -24,13 +26,25 @@ from sinks.search.indexes import MisfitError, TableIndex
 from sinks.search.place import Place
 from sinks.search.records import FirstLoad, TableLoading, TableRecord, now_ms, serving
 from sinks.search.rows import documents
-from sinks.shape import plain
+from sinks.search.snapshot import Written, two_kinds, write_left, write_rows
+from sinks.shape import Shape, plain
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 STEP_RECORDS: Final = 500_000
 """So many of the log's records are loaded between two notes of how far it is."""
+
+
+class Loaded(NamedTuple):
+    """A first load that was begun before there is a plan: ``into`` has the rows of snapshots.
+
+    ``found`` is what the plan has to know of the records.
+    """
+
+    into: TableLoading
+    rows: Written
+    found: Mapping[int, Found]
 
 
 class Tables:
@@ -51,10 +65,12 @@ class Tables:
         plan: Plan,
         versions: Sequence[TableSchema],
         early: "DataFrame | None" = None,
+        loaded: Loaded | None = None,
     ) -> Counts:
         """Write what the plan says to the table's index, unless this run has recorded it.
 
-        ``early`` are the table's contenders, if they were read already.
+        ``early`` are the table's contenders, if they were read already; ``loaded`` is what there
+        already is of its first load.
         """
         newest = versions[-1]
         before = self._ledger.tables([newest.name]).get(newest.name)
@@ -62,7 +78,7 @@ class Tables:
         if before is not None and is_there and _is_recorded(before, table, plan):
             return Counts()
         if not table.base:
-            return self._load_first(target, before, table, plan, versions, early)
+            return self._load_first(target, before, table, plan, versions, loaded)
         if before is None or not is_there:
             raise target.lost(before.index if before else target.alias)
         before = self._fitting(target, before, newest)
@@ -85,24 +101,63 @@ class Tables:
         plan: Plan,
         versions: Sequence[TableSchema],
         only: frozenset[str] | None = None,
-        *,
-        is_load: bool = False,
     ) -> Counts:
         """Write to an index what the plan's records leave; ``only`` documents with such an id."""
         shape = plain(versions, OWN)
+        with explained(str(versions[-1].name), self._settings.log.keep):
+            rows = latest(self._changes(table, plan, shape), shape)
+            return write_documents(documents(rows, shape), self._search, index, only)
+
+    def load(
+        self,
+        index: str,
+        table: TablePlan,
+        plan: Plan,
+        versions: Sequence[TableSchema],
+        rows: Written | None = None,
+    ) -> Counts:
+        """Write the same to an index that is being loaded, which may have the ``rows`` already."""
+        shape = plain(versions, OWN)
+        with explained(str(versions[-1].name), self._settings.log.keep):
+            changes = two_kinds(self._changes(table, plan, shape, snapshot=True))
+            if rows is None:
+                rows = write_rows(changes, shape, self._search, index)
+            return rows.counts + write_left(changes, rows.left, shape, self._search, index)
+
+    def load_early(
+        self, target: TableIndex, table: TablePlan, cut: Position, versions: Sequence[TableSchema]
+    ) -> Loaded | None:
+        """Begin a first load before there is a plan: one read of the log instead of two.
+
+        None: it takes the ordinary way, which also tells why.
+        """
+        name = versions[-1].name
+        before = self._ledger.tables([name]).get(name)
+        shape, history, kafka = plain(versions, OWN), history_of(table), self._settings.kafka
+        raw = read_raw(self._spark, kafka, {table.topic: table.start}, {table.topic: table.end})
+        known = within(looked_at(raw, table, cut), table.after, cut, history, keyed=True)
+        try:
+            into = self._made(target, versions[-1], before.generation + 1 if before else 1)
+            with explained(str(name), self._settings.log.keep):
+                changes = two_kinds(parse(known, shape, snapshot=True))
+                rows = write_rows(changes, shape, self._search, into.index)
+        except SinkUnreachableError:
+            raise
+        except MillraceError:
+            return None
+        found = found_in(rows.observed(FACTS), table)
+        return None if found is None else Loaded(into, rows, found)
+
+    def _changes(
+        self, table: TablePlan, plan: Plan, shape: Shape, *, snapshot: bool = False
+    ) -> "DataFrame":
+        """What a plan's records say, with all of their values."""
         history = history_of(table)
         floor = max(table.truncated or history, history)
         kafka = self._settings.kafka
-        with explained(str(versions[-1].name), self._settings.log.keep):
-            rows = (
-                read_raw(self._spark, kafka, {table.topic: table.start}, {table.topic: table.end})
-                .transform(lambda raw: within(raw, table.after, plan.cut, floor, keyed=True))
-                .transform(lambda raw: with_values(raw, kafka, table, plan))
-                .transform(lambda raw: parse(raw, shape))
-                .transform(lambda changes: latest(changes, shape))
-                .transform(lambda newest_rows: documents(newest_rows, shape))
-            )
-            return write_documents(rows, self._search, index, only, is_load=is_load)
+        raw = read_raw(self._spark, kafka, {table.topic: table.start}, {table.topic: table.end})
+        known = within(raw, table.after, plan.cut, floor, keyed=True)
+        return parse(with_values(known, kafka, table, plan), shape, snapshot=snapshot)
 
     def _write(
         self,
@@ -111,11 +166,9 @@ class Tables:
         plan: Plan,
         versions: Sequence[TableSchema],
         early: "DataFrame | None",
-        *,
-        is_load: bool = False,
     ) -> Counts:
         if early is None:
-            return self.write(index, table, plan, versions, is_load=is_load)
+            return self.write(index, table, plan, versions)
         shape = plain(versions, OWN)
         with (
             explained(str(versions[-1].name), self._settings.log.keep),
@@ -139,9 +192,30 @@ class Tables:
         table: TablePlan,
         plan: Plan,
         versions: Sequence[TableSchema],
-        early: "DataFrame | None",
+        loaded: Loaded | None,
     ) -> Counts:
         """Load an index that nobody sees before it is complete."""
+        if loaded is not None:
+            made = loaded.into
+            counts = self.load(made.index, table, plan, versions, loaded.rows)
+        else:
+            made, counts = self._load_in_steps(target, before, table, plan, versions)
+        if target.uuid(made.index) != made.uuid:
+            raise target.lost(made.index)
+        settings = self._search.index_of(str(versions[-1].name)).settings
+        self._place.publish(target, made.index, settings)
+        self._record(plan, table, versions[-1], served_by(made))
+        return counts
+
+    def _load_in_steps(
+        self,
+        target: TableIndex,
+        before: TableRecord | None,
+        table: TablePlan,
+        plan: Plan,
+        versions: Sequence[TableSchema],
+    ) -> tuple[FirstLoad, Counts]:
+        """Load the records step by step, behind those that this plan's run has loaded before."""
         name = versions[-1].name
         first = self._ledger.first_load(name)
         kept_ms = self._settings.log.keep.total_seconds() * 1_000
@@ -156,18 +230,12 @@ class Tables:
             self._ledger.write_first_load(name, first)
         counts = Counts()
         for step in steps(table, first.loaded) if table.events else ():
-            is_whole = (step.start, step.end) == (table.start, table.end)
-            rows = early if is_whole else None
-            counts += self._write(first.index, step, plan, versions, rows, is_load=True)
+            counts += self.load(first.index, step, plan, versions)
             first = first.model_copy(update={"loaded": step.end, "ts_ms": now_ms()})
             self._ledger.write_first_load(name, first)
             if step.end != table.end:
                 self._report(f"{name}: {loaded_text(table.start, first.loaded, table.end)}")
-        if target.uuid(first.index) != first.uuid:
-            raise target.lost(first.index)
-        self._place.publish(target, first.index, self._search.index_of(str(name)).settings)
-        self._record(plan, table, versions[-1], served_by(first))
-        return counts
+        return first, counts
 
     def _record(
         self, plan: Plan, table: TablePlan, newest: TableSchema, served: TableRecord

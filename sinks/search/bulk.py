@@ -28,7 +28,7 @@ _ANSWER_PARTS: Final = "items.*._id,items.*.status,items.*.result,items.*.error"
 
 
 class Action(NamedTuple):
-    """One document's new state: ``source`` is a JSON object's text, None deletes.
+    """One document's new state: ``source`` is a JSON object, None deletes.
 
     ``absent`` names the fields that the log has no value for: those that the index has are kept.
     So are those of ``filled``, whose values in ``source`` are for an index without the document.
@@ -36,7 +36,7 @@ class Action(NamedTuple):
 
     id: str
     version: int
-    source: str | None
+    source: bytes | None
     absent: tuple[str, ...] = ()
     filled: tuple[str, ...] = ()
 
@@ -151,8 +151,7 @@ def _line(action: Action) -> bytes:
         f'{{"{verb}":{{"_id":{json.dumps(action.id)},"version":{action.version},'
         '"version_type":"external_gte"}}\n'
     )
-    text = head if action.source is None else f"{head}{action.source}\n"
-    return text.encode()
+    return head.encode() + (b"" if action.source is None else action.source + b"\n")
 
 
 class _Bulk:

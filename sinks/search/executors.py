@@ -7,7 +7,7 @@ enough.
 """
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import reduce
 from operator import add
@@ -15,8 +15,8 @@ from typing import Any
 
 from opensearchpy import OpenSearch
 from pyspark import RDD
-from pyspark.serializers import UTF8Deserializer
-from pyspark.sql import DataFrame
+from pyspark.serializers import NoOpSerializer
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 (as everybody calls it)
 
 from cdc.errors import SinkError
@@ -27,6 +27,9 @@ from sinks.search.client import connect
 from sinks.search.documents import document_id
 from sinks.search.indexes import alias_of, write_alias
 from sinks.search.letters import Letters
+
+Observed = Callable[[str], Any]
+"""An observation's name → a row of Java's; None where Spark has taken that step out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +42,7 @@ class Writer:
     only: frozenset[str] | None
     is_load: bool
 
-    def __call__(self, lines: Iterable[str]) -> Iterator[Counts | SinkError]:
+    def __call__(self, lines: Iterable[bytes]) -> Iterator[Counts | SinkError]:
         """Write one partition's documents."""
         client = connect(self.settings)
         size, alias = self.settings.bulk_bytes, write_alias(self.index)
@@ -74,15 +77,33 @@ def write_documents(
     What the server refuses becomes a dead letter, if the user wants that. ``is_load``: the log is
     read from its start on, in several steps.
     """
+    return write_observed(documents, settings, index, only, is_load=is_load)[0]
+
+
+def write_observed(
+    documents: DataFrame,
+    settings: SearchSettings,
+    index: str,
+    only: frozenset[str] | None = None,
+    *,
+    is_load: bool = False,
+) -> tuple[Counts, Observed]:
+    """The same, and what was observed of the documents' rows."""
     letters = _letters(connect(settings), settings, index)
     known = letters.known() if letters is not None else {}
     versions = {document: letter.version for document, letter in known.items()}
     writer = Writer(settings, index, versions, only, is_load)
-    results = _lines(documents).mapPartitions(writer).collect()
+    texts = documents.select(_line().alias("line"))
+    results = _lines(texts).mapPartitions(writer).collect()
     for result in results:
         if isinstance(result, SinkError):
             raise result
-    return reduce(add, results, Counts())
+    metrics: Any = texts._jdf.queryExecution().observedMetrics()  # noqa: SLF001
+
+    def observed(name: str) -> Any:
+        return metrics.apply(name) if metrics.contains(name) else None
+
+    return reduce(add, results, Counts()), observed
 
 
 def _letters(client: OpenSearch, settings: SearchSettings, index: str) -> Letters | None:
@@ -92,20 +113,22 @@ def _letters(client: OpenSearch, settings: SearchSettings, index: str) -> Letter
     return Letters(client, settings.index_prefix, alias_of(index), index)
 
 
-def _lines(documents: DataFrame) -> "RDD[str]":
+def _line() -> Column:
     """What ``_action`` reads: nothing but a source's own text may have a tab in it."""
     lists = (F.when(F.size(name) > 0, F.to_json(name)) for name in ("absent", "filled"))
     parts = (F.col("version").cast("string"), F.to_json("key"), *lists, F.col("source"))
-    line = F.concat_ws("\t", *(F.coalesce(part, F.lit("")) for part in parts))
-    spark = documents.sparkSession
+    return F.concat_ws("\t", *(F.coalesce(part, F.lit("")) for part in parts))
+
+
+def _lines(texts: DataFrame) -> "RDD[bytes]":
+    spark = texts.sparkSession
     jvm: Any = spark._jvm  # noqa: SLF001 (PySpark has no other way to its JVM)
-    texts: Any = documents.select(line.alias("line"))._jdf  # noqa: SLF001
-    texts = getattr(texts, "as")(jvm.org.apache.spark.sql.Encoders.STRING())
-    return RDD(texts.toJavaRDD(), spark.sparkContext, UTF8Deserializer())  # type: ignore[no-untyped-call]
+    lines = jvm.millrace.sinks.Texts.of(texts._jdf)  # noqa: SLF001
+    return RDD(lines, spark.sparkContext, NoOpSerializer())
 
 
-def _action(line: str) -> Action:
-    version, key, absent, filled, source = line.split("\t", 4)
+def _action(line: bytes) -> Action:
+    version, key, absent, filled, source = line.split(b"\t", 4)
     return Action(
         document_id(json.loads(key)),
         int(version),

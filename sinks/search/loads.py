@@ -155,7 +155,7 @@ class Loads:
         counts = Counts()
         if step.events:
             versions = versions_of(self._state, name, step.schema_version)
-            counts += self._tables().write(index, step, whole, versions, is_load=True)
+            counts += self._tables().load(index, step, whole, versions)
         if step.truncated is not None:
             counts += Counts(deleted=target.truncate(index, step.truncated))
         return counts

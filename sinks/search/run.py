@@ -59,6 +59,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from sinks.delta.early import Early
+    from sinks.search.apply import Loaded
 
 
 def run_search(
@@ -148,6 +149,7 @@ class _Run:
         self._report = report
         self._options = place.options
         self._early: dict[str, Early] = {}
+        self._loaded: dict[str, Loaded] = {}
         self.loads = Loads(place, self._state, self._index)
 
     def once(self, log: Log, claim: Claim) -> tuple[Plan | None, list[TableResult]]:
@@ -281,10 +283,13 @@ class _Run:
         cut = self._state.progress.cut
         records = Records(self._settings.kafka)
         spark = self._session(to_read(pending))
-        self._early = self._read_early(spark, records, pending)
-        left = {name: table for name, table in pending.items() if name not in self._early}
+        self._loaded = self._load_early(pending)
+        left = {name: table for name, table in pending.items() if name not in self._loaded}
+        self._early = self._read_early(spark, records, left)
+        left = {name: table for name, table in left.items() if name not in self._early}
         found = census(spark, records, left, cut)
         found |= {name: dict(early.found) for name, early in self._early.items()}
+        found |= {name: dict(loaded.found) for name, loaded in self._loaded.items()}
         return {
             name: counted(table, found.get(name, {}), cut, keyed=True)
             if table.pending or not table.base
@@ -292,17 +297,31 @@ class _Run:
             for name, table in tables.items()
         }
 
+    def _load_early(self, tables: dict[str, TablePlan]) -> dict[str, "Loaded"]:
+        """Begin first loads of a single step: by one read of the log instead of two."""
+        from sinks.delta.early import can_be_early
+        from sinks.search.apply import STEP_RECORDS, Tables
+
+        found = {}
+        for name, table in tables.items():
+            if table.base or table.unread > STEP_RECORDS or not can_be_early(table):
+                continue
+            versions = versions_of(self._state, name, table.schema_version)
+            target, cut = self._index(versions[-1].name), self._state.progress.cut
+            one = Tables(self._session(), self._place).load_early(target, table, cut, versions)
+            if one is not None:
+                found[name] = one
+        return found
+
     def _read_early(
         self, spark: "SparkSession", records: Records, tables: dict[str, TablePlan]
     ) -> dict[str, "Early"]:
         """The table with most records, if it may be, and can be: by one read instead of two."""
         from sinks.delta.early import can_be_early, read_early
-        from sinks.search.apply import STEP_RECORDS, history_of
+        from sinks.search.apply import history_of
 
         name, table = max(tables.items(), key=lambda one: one[1].unread, default=("", None))
-        if table is None or not can_be_early(table):
-            return {}
-        if not table.base and table.unread > STEP_RECORDS:  # to be loaded step by step
+        if table is None or not table.base or not can_be_early(table):
             return {}
         columns = plain(versions_of(self._state, name, table.schema_version), OWN)
         cut, floor = self._state.progress.cut, history_of(table)
@@ -338,11 +357,12 @@ class _Run:
             error = SinkError("the log doesn't have the table any more", where=f"table {name}")
             return TableResult(name, table.events, error=error)
         versions = versions_of(self._state, name, table.schema_version)
-        early = self._early.pop(name, None)
+        early, loaded = self._early.pop(name, None), self._loaded.pop(name, None)
         try:
             tables = Tables(self._session(), self._place)
             rows = early.rows if early is not None and table.truncated is None else None
-            counts = tables.apply(self._index(versions[-1].name), table, plan, versions, rows)
+            target = self._index(versions[-1].name)
+            counts = tables.apply(target, table, plan, versions, rows, loaded)
         except (BusyError, SinkUnreachableError):
             raise
         except MillraceError as error:

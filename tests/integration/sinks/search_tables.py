@@ -51,7 +51,7 @@ def upsert(
     filled: tuple[str, ...] = (),
 ) -> Action:
     text = f'"id":"{key}",{fields + "," if fields else ""}"{POSITION_FIELD}":"{position(lsn)}"'
-    return Action(document_id([key]), lsn, "{" + text + "}", absent, filled)
+    return Action(document_id([key]), lsn, f"{{{text}}}".encode(), absent, filled)
 
 
 def delete(key: str, lsn: int) -> Action:

@@ -94,7 +94,7 @@ def test_document_larger_than_a_bulk_goes_alone(target: Target) -> None:
 def test_any_key_finds_its_document_again(target: Target, key: str) -> None:
     action = Action(upsert("", 1).id, 1, None)
     fields = {"id": key, "_millrace_position": str(position(1))}
-    action = upsert(key, 1)._replace(source=json.dumps(fields))
+    action = upsert(key, 1)._replace(source=json.dumps(fields).encode())
     apply(target, action, action._replace(version=2))
     assert [source["id"] for source in target.documents().values()] == [key]
     assert apply(target, action._replace(version=3, source=None)).deleted == 1
@@ -159,7 +159,7 @@ def test_many_absent_values_are_fetched_in_pieces(target: Target) -> None:
 
 
 def test_refused_document_stops_the_run_and_says_why(target: Target) -> None:
-    bad = upsert("bad", 10)._replace(source='{"big":{"not":"text"}}')
+    bad = upsert("bad", 10)._replace(source=b'{"big":{"not":"text"}}')
     with pytest.raises(SinkError) as raised:
         apply(target, upsert("good", 10), bad)
     message = str(raised.value)
@@ -172,7 +172,7 @@ def test_refused_document_becomes_a_letter_until_it_is_written_after_all(target:
     prefix, alias = target.settings.index_prefix, target.alias
     letters = Letters(target.client, prefix, alias, target.index)
     letters.create()
-    bad = upsert("bad", 10)._replace(source='{"big":{"not":"text"}}')
+    bad = upsert("bad", 10)._replace(source=b'{"big":{"not":"text"}}')
 
     def judged(*actions: Action) -> Counts:
         known = {document: letter.version for document, letter in letters.known().items()}
@@ -183,7 +183,11 @@ def test_refused_document_becomes_a_letter_until_it_is_written_after_all(target:
         assert judged(upsert("good", 10), bad).refused == 1
         assert list(target.documents()) == ["good"]
         (letter,) = letters.all()
-        assert (letter["document"], letter["version"], letter["source"]) == ("bad", 10, bad.source)
+        assert (letter["document"], letter["version"], letter["source"]) == (
+            "bad",
+            10,
+            '{"big":{"not":"text"}}',
+        )
         assert "failed to parse field [big]" in letter["reason"]
         assert letters.counts() == {target.alias: 1}
     judged(upsert("bad", 9, '"n":1'))
@@ -211,7 +215,7 @@ def test_letters_that_cannot_be_kept_stop_the_run(target: Target) -> None:
     letters.create()
     block = {"index.blocks.write": True}
     target.client.indices.put_settings(index=letters.index, body=block)
-    bad = upsert("bad", 10)._replace(source='{"big":{"not":"text"}}')
+    bad = upsert("bad", 10)._replace(source=b'{"big":{"not":"text"}}')
     with pytest.raises(SinkError, match="dead letters can't be kept"):
         write(
             target.client,

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from cdc.errors import ConfigError, ExitCode
+from cdc.errors import ConfigError, ExitCode, SinkError
 from cdc.records.schema import TableName
 from sinks.plan import TablePlan
 from sinks.search.apply import Tables
@@ -118,16 +118,16 @@ def test_a_first_load_goes_on_where_it_was(
     log.table(100)
     log.reached(at(100, 0))
     monkeypatch.setattr("sinks.search.apply.STEP_RECORDS", 8)
-    write, written = Tables.write, list[TablePlan]()
+    load, written = Tables.load, list[TablePlan]()
 
     def dying(self: Tables, index: str, table: TablePlan, *rest: Any, **more: Any) -> Counts:
         written.append(table)
         if len(written) == 2:
             raise ZeroDivisionError
-        return write(self, index, table, *rest, **more)
+        return load(self, index, table, *rest, **more)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Tables, "write", dying)
+        patch.setattr(Tables, "load", dying)
         with pytest.raises(ZeroDivisionError):
             indexes.merge()
         assert not indexes.client.indices.exists_alias(name=f"{indexes.prefix}-{ALIAS}")
@@ -241,7 +241,8 @@ def test_an_index_that_serves_before_it_is_noted_is_not_loaded_again(
     assert indexes.index() == new
     assert set(indexes.documents()) == {"1", "2", "3", "4"}
     indexes.client.indices.delete(index=new)
-    assert indexes.merge().tables[0].inserted == 4
+    again = indexes.merge().tables[0]
+    assert again.inserted - again.deleted == 4
 
 
 def test_an_index_that_is_gone_while_it_is_loaded_is_begun_again(
@@ -260,3 +261,78 @@ def test_an_index_that_is_gone_while_it_is_loaded_is_begun_again(
     assert any("is gone: a new index" in line for line in indexes.said)
     assert indexes.index() != record.index
     assert indexes.documents() == before
+
+
+@pytest.mark.parametrize("steps", ["before there is a plan", "behind a look", "one by one"])
+def test_rows_of_a_snapshot_are_what_became_of_them(
+    indexes: Indexes, monkeypatch: pytest.MonkeyPatch, steps: str
+) -> None:
+    if steps == "before there is a plan":
+        monkeypatch.setattr("sinks.delta.early.RECORDS_FEW", 1)
+    if steps == "one by one":
+        monkeypatch.setattr("sinks.search.apply.STEP_RECORDS", 3)
+    log = indexes.log(column("id", "int4", 1), column("a", "text"), column("n", "int8"))
+    for number in range(8):
+        log.row("r", at(100, 0), {"id": number, "a": f"a{number}", "n": number})
+    log.row("d", at(110), None, {"id": 0})
+    log.tombstone(at(110), {"id": 0})
+    log.row("c", at(120), {"id": 0, "a": "another", "n": 0})
+    log.row("d", at(130, 1), None, {"id": 1})
+    log.tombstone(at(130, 1), {"id": 1})
+    log.row("u", at(130, 2), {"id": 2, "a": "first", "n": 2})
+    log.row("u", at(130, 3), {"id": 2, "a": "second", "n": 2})
+    log.row("u", at(130, 4), {"id": 3, "n": 33})  # a is absent
+    log.row("u", at(130, 5), {"id": 4, "a": "read too late", "n": 44}, filled=["a"])
+    log.row("c", at(130, 6), {"id": 9, "a": "new", "n": 9})
+    log.row("r", at(140, 0), {"id": 5, "a": "read again", "n": 5})
+    log.row("u", at(300), {"id": 6, "a": "above the cut", "n": 6})
+    log.table(100)
+    log.reached(at(140, 0))
+    assert indexes.merge().exit_code == ExitCode.OK
+    expected = {
+        "0": {"id": 0, "a": "another", "n": 0},
+        "2": {"id": 2, "a": "second", "n": 2},
+        "3": {"id": 3, "a": "a3", "n": 33},
+        "4": {"id": 4, "a": "a4", "n": 44},
+        "5": {"id": 5, "a": "read again", "n": 5},
+        "6": {"id": 6, "a": "a6", "n": 6},
+        "7": {"id": 7, "a": "a7", "n": 7},
+        "9": {"id": 9, "a": "new", "n": 9},
+    }
+    found = indexes.documents()
+    if steps == "one by one":  # what an earlier step stored may be older than a filled value
+        expected["4"]["a"] = found["4"]["a"]
+    assert found == expected
+
+    log.reached(at(300))
+    assert indexes.merge().tables[0].updated == 1
+    assert indexes.documents() == {**expected, "6": {"id": 6, "a": "above the cut", "n": 6}}
+
+
+def test_what_a_load_cant_begin_with_takes_the_ordinary_way(
+    indexes: Indexes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sinks.delta.early.RECORDS_FEW", 1)
+    emptied = indexes.log(column("id", "int4", 1), table="emptied")
+    broken = emptied.beside(table_schema(indexes.prefix, "broken", *emptied.schema.columns))
+    whole = emptied.beside(table_schema(indexes.prefix, "whole", *emptied.schema.columns))
+    for number in range(3):
+        for log in (emptied, broken, whole):
+            log.row("r", at(100, 0), {"id": number})
+    emptied.truncate(at(110))
+    emptied.row("c", at(120), {"id": 7})
+    broken.row("r", at(100, 0), {"id": "no number"})
+    for log in (emptied, broken, whole):
+        log.table(100)
+    emptied.reached(at(120))
+    tables = {table.name: table for table in indexes.merge().tables}
+    assert isinstance(tables["public.broken"].error, SinkError)
+    assert {name for name, table in tables.items() if table.error is None} == {
+        "public.emptied",
+        "public.whole",
+    }
+    counts = {
+        name: indexes.client.count(index=f"{indexes.prefix}-public.{name}")["count"]
+        for name in ("emptied", "whole")
+    }
+    assert counts == {"emptied": 1, "whole": 3}

@@ -1,0 +1,80 @@
+"""Changes of a table that is loaded → the rows of its snapshots first, as they come.
+
+Those are most of what a load reads, and have no order to be brought into: each carries its version,
+and no delete is among them. What is written behind them is what has changed since: as the newest of
+each key, so that no delete comes too early, either.
+"""
+
+from typing import Final, NamedTuple
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812 (as everybody calls it)
+
+from cdc.settings import SearchSettings
+from sinks.latest import PATCHY, latest
+from sinks.names import ABSENT, FILLED, LOST, SNAPSHOT, quoted
+from sinks.search.bulk import Counts
+from sinks.search.executors import Observed, write_documents, write_observed
+from sinks.search.rows import documents
+from sinks.shape import Shape
+
+_LEFT: Final = "millrace_left"
+
+
+class Left(NamedTuple):
+    """Changes that aren't such rows: how many, and how many of them lack values of their own."""
+
+    changes: int
+    patchy: int
+
+
+class Written(NamedTuple):
+    """What became of the rows, what is left, and what else was observed."""
+
+    counts: Counts
+    left: Left
+    observed: Observed
+
+
+def two_kinds(changes: DataFrame) -> DataFrame:
+    """Changes (parsed with ``snapshot``), with what tells the two kinds apart.
+
+    Spark doesn't look beyond what is observed: it would read each record once more to choose it.
+    """
+    patchy = (F.size(ABSENT) > 0) | (F.size(FILLED) > 0)
+    if LOST in changes.columns:
+        patchy |= F.col(LOST).isNotNull()
+    marked = changes.withColumns({PATCHY: patchy, SNAPSHOT: F.col(SNAPSHOT) & ~patchy})
+    return marked.observe(
+        _LEFT,
+        F.count_if(~F.col(SNAPSHOT)).alias("changes"),
+        F.count_if(~F.col(SNAPSHOT) & F.col(PATCHY)).alias("patchy"),
+    )
+
+
+def write_rows(changes: DataFrame, shape: Shape, settings: SearchSettings, index: str) -> Written:
+    """Write the rows of snapshots that changes (of ``two_kinds``) have among them."""
+    rows = documents(changes.where(SNAPSHOT), shape)
+    counts, observed = write_observed(rows, settings, index, is_load=True)
+    told = observed(_LEFT)
+    left = Left(1, 1) if told is None else Left(told.getAs("changes"), told.getAs("patchy"))
+    return Written(counts, left, observed)
+
+
+def write_left(
+    changes: DataFrame, left: Left, shape: Shape, settings: SearchSettings, index: str
+) -> Counts:
+    """Write what is newest of each key of what was ``left`` of the same changes."""
+    if not left.changes:
+        return Counts()
+    others = changes.where(~F.col(SNAPSHOT))
+    if left.patchy:
+        # A row's values are exact, and count before those that were read at another time.
+        keys = others.where(PATCHY).select(*map(quoted, shape.keys)).distinct()
+        others = others.unionByName(
+            changes.where(SNAPSHOT)
+            .join(keys, shape.keys, "left_semi")
+            .select(*map(quoted, others.columns))
+        )
+    newest = documents(latest(others, shape), shape)
+    return write_documents(newest, settings, index, is_load=True)
