@@ -71,7 +71,8 @@ _FEW: Final = {
     "spark.sql.shuffle.partitions": "1",
     "spark.databricks.delta.merge.deletionVectors.persistent": "false",
 }
-_BYTES_FEW: Final = 32 << 20
+_BYTES_FEW: Final = 1 << 20
+"""What is written anew: some 30,000 rows."""
 RECORDS_FEW: Final = 100_000
 """A run of fewer records is over before the JVM's best compiler has paid off."""
 # Its own room for code is a fifth without the best compiler: it would compile again and again.

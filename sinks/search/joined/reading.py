@@ -7,7 +7,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 (as everybody calls it)
 
 from sinks.delta.table import DeltaTarget
-from sinks.delta.version import Version, difference
+from sinks.delta.version import SMALL_BYTES, Version, difference
 from sinks.derived import Derived
 from sinks.names import DELETED
 from sinks.plan import TableVersion
@@ -68,11 +68,9 @@ class Reading:
                 if name in derived and (name, version) not in self._versions:
                     target = DeltaTarget(spark, prefix, derived[name])
                     self._versions[name, version] = Version(target, version.version)
-        tune(
-            spark,
-            documents * _RECORDS_OF_A_DOCUMENT,
-            sum(version.size_bytes for version in self._versions.values()),
-        )
+        read_bytes = sum(version.size_bytes for version in self._versions.values())
+        if not are_many(documents) and read_bytes < SMALL_BYTES:
+            tune(spark, 0)
 
     def at(self, instant: Instant) -> "Tables":
         """The tables at one of the cuts."""
