@@ -23,6 +23,7 @@ help:
 ## setup                check what has to be installed, make .venv, fetch the jars of the servers
 setup: prerequisites
 	@$(MAKE) -s -j2 environment jars
+	@$(MAKE) -s .cache/classes.jsa
 
 prerequisites:
 	@PYTHON="$(PYTHON)" deploy/local/prerequisites.sh
@@ -56,6 +57,12 @@ $(JARS)/spark/millrace-sinks.jar: sinks/jvm/build.sh $(wildcard sinks/jvm/millra
 		$(JARS)/spark/.complete .venv/.requirements
 	@echo "setup: Spark expressions of our own"
 	@$< $(RUN) $@
+
+# It speaks of jars by their places and times.
+.cache/classes.jsa: deploy/local/classes.py .venv/.requirements $(JARS)/spark/millrace-sinks.jar
+	@echo "setup: Spark's classes into an archive, with which a merge starts faster"
+	@mkdir -p $(@D) && rm -f $@
+	@$(RUN) -m deploy.local.classes $@
 
 # Java 17 can compile it for both releases, but can't read the classes of the newer one.
 $(JARS)/%/OsNode.class: deploy/local/jars/opensearch/OsNode.java $(JARS)/%/.complete \

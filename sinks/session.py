@@ -91,6 +91,8 @@ _JAR_SETTINGS: Final = ("spark.jars", "spark.jars.packages", "spark.driver.extra
 _QUERY_ERRORS: Final = "DataFrameQueryContextLogger"
 """PySpark's logger of every failed query, as a page of JSON on stderr."""
 _REPOSITORY: Final = Path(__file__).resolve().parents[1]
+_CLASSES: Final = _REPOSITORY / ".cache" / "classes.jsa"
+"""What a JVM of our jars loads, as `make setup` has archived it; Java sees whether it fits."""
 
 
 def tune(session: "SparkSession", records: int, table_bytes: int = 0) -> None:
@@ -165,6 +167,9 @@ def _start(options: dict[str, str]) -> "SparkSession":
     _require_java()
     if not any(setting in options for setting in _JAR_SETTINGS):
         options |= _jars(local=options["spark.master"].startswith("local"))
+        if _CLASSES.exists() and _CLASSES.stat().st_size:
+            archive = f'"-XX:SharedArchiveFile={_CLASSES}"'
+            options.setdefault("spark.driver.defaultJavaOptions", archive)
     if options["spark.master"].startswith("local"):
         os.environ.setdefault("SPARK_LOCAL_IP", options["spark.driver.host"])
     conf = SparkConf(loadDefaults=False).setAll(list(options.items()))
