@@ -11,7 +11,7 @@ from hashlib import blake2b
 from typing import Any, Final
 
 from opensearchpy import OpenSearch as Client
-from opensearchpy.helpers import scan
+from opensearchpy.helpers import parallel_bulk, scan
 
 from benchmarks.lakehouse import Content, Lake, Turn
 from benchmarks.scene import cpu_of_all_s
@@ -23,6 +23,7 @@ from sinks.search.run import run_search
 from sinks.summary import RunSummary
 
 _SCAN_SIZE: Final = 5_000
+_WARM_DOCUMENTS: Final = 100_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +67,20 @@ class Indexed:
         client = self.client()
         for index in client.indices.get(index=f"{self.prefix}*"):
             client.indices.delete(index=index)
+
+
+def warm_up(server: OpenSearch) -> None:
+    """Have a server index what nobody needs: its JVM then has compiled what everybody runs."""
+    client = Client(hosts=[server.url], timeout=60)
+    for number in range(2):
+        documents = (
+            {"_index": "warm", "_id": str(id_), "text": f"{number} of {id_}", "number": id_}
+            for id_ in range(_WARM_DOCUMENTS)
+        )
+        for ok, answer in parallel_bulk(client, documents):
+            if not ok:
+                raise RuntimeError(str(answer))
+    client.indices.delete(index="warm")
 
 
 def turn_of(load: Indexed, name: str, ids: Collection[str], apply: Callable[[], object]) -> Turn:

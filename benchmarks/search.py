@@ -11,7 +11,7 @@ from collections.abc import Collection, Sequence
 from typing import Final
 
 from benchmarks import joined
-from benchmarks.indexed import Indexed
+from benchmarks.indexed import Indexed, warm_up
 from benchmarks.lakehouse import HEAP, captured, jvm_pid, open_spark, settle
 from benchmarks.scene import Scene, load, own_peak_rss_mb, peak_rss_of, say, scene
 from benchmarks.search_bulk import joined_bulk, table_bulk
@@ -48,6 +48,7 @@ def main(arguments: Sequence[str]) -> int:
         server = OpenSearch(made.pipeline.folder, lasting=True)
         try:
             server.start()
+            warm_up(server)
             if {"bulk", *_OF_FLIGHTS} & set(stages):
                 figures |= _in_one_jvm(made, server, stages, options)
             if "pgsync" in stages:

@@ -28,10 +28,11 @@ _WITHIN_S: Final = 1_800.0
 _LOOK_S: Final = 0.2
 _MARK: Final = 9_999
 _EVERY: Final = 17
-_CARRIER: Final = "UA"
-_RENAMED: Final = "Renamed Airlines"
+_AIRPORT: Final = "EWR"
+"""More than a third of all flights start there."""
+_RENAMED: Final = "Renamed Field"
 _DELAY: Final = "UPDATE flights SET dep_delay = %s WHERE id %% %s = 0"
-_RENAME: Final = "UPDATE airlines SET name = %s WHERE carrier = %s"
+_RENAME: Final = "UPDATE airports SET name = %s WHERE faa = %s"
 _SAMPLE: Final = 500
 
 
@@ -114,20 +115,20 @@ def _changes(source: Mapping[str, str], client: Client, index: str, rounds: int)
 
 
 def _change(source: Mapping[str, str], client: Client, index: str, number: int) -> float:
-    """Change flights, and an airline that many have; seconds from the COMMIT on."""
+    """Change flights, and an airport that many have; seconds from the COMMIT on."""
     mark, name = _MARK + number, f"{_RENAMED} {number}"
     with connect(source) as connection:
         with connection.transaction():
             connection.execute(_DELAY, (mark, _EVERY))
-            connection.execute(_RENAME, (name, _CARRIER))
+            connection.execute(_RENAME, (name, _AIRPORT))
         committed = time.monotonic()
         expected = connection.execute(
-            "SELECT count(*) FILTER (WHERE dep_delay = %s), count(*) FILTER (WHERE carrier = %s)"
+            "SELECT count(*) FILTER (WHERE dep_delay = %s), count(*) FILTER (WHERE origin = %s)"
             " FROM flights",
-            (mark, _CARRIER),
+            (mark, _AIRPORT),
         ).fetchone()
     marked = {"term": {"dep_delay": mark}}
-    renamed = {"term": {"airline.name.keyword": name}}
+    renamed = {"term": {"airport.name.keyword": name}}
     say(f"  {expected} documents are to be others")
     return _until(
         lambda: tuple(_count(client, index, query) for query in (marked, renamed)) == expected,

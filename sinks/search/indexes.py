@@ -28,7 +28,8 @@ Answer = TypeVar("Answer")
 _GC_DELETES: Final = "1h"
 _FIELDS_SPARE: Final = 1_000  # the server's own default limit
 _LOADING: Final = {"refresh_interval": "-1", "number_of_replicas": 0}
-_SERVING: Final = {"refresh_interval": None, "auto_expand_replicas": "0-1"}
+_SERVING: Final = {"refresh_interval": "-1", "auto_expand_replicas": "0-1"}
+"""Whoever writes refreshes in the end: searches see a run's documents together."""
 _AT_WORK: Final = ("refresh_interval", "number_of_replicas", "auto_expand_replicas")
 """Settings that are others while an index is loaded."""
 _TASK_POLL_S: Final = 0.2

@@ -11,7 +11,7 @@ from tests.fixtures.spark import at, column, table_schema
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
 
-ROWS = 12
+ROWS = 8
 
 
 def test_a_bounded_run_leaves_later_commits_to_later_runs(lakehouse: Lakehouse) -> None:
