@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 REQUIRED: Final = {
     "Delta Lake": "org.apache.spark.sql.delta.DeltaLog",
     "Spark's Kafka source": "org.apache.spark.sql.kafka010.KafkaSourceProvider",
-    "Millrace's own jar": "millrace.sinks.Expressions",
+    "Millrace's own jar": "millrace.sinks.Texts",
 }
 
 SESSION: Final = {
@@ -132,7 +132,10 @@ def open_session(
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     submitted = "PYSPARK_GATEWAY_PORT" in os.environ
     if SparkSession.getActiveSession() is None and not submitted:
-        own = {"spark.app.name": name, "spark.driver.extraJavaOptions": _java(options, records)}
+        own = {
+            "spark.app.name": name,
+            "spark.driver.extraJavaOptions": java_options(options, records),
+        }
         session = _start(own | SESSION | OWN_DRIVER | dict(options))
     else:
         builder = SparkSession.builder.appName(name)
@@ -150,7 +153,7 @@ def _not_of_py4j(record: logging.LogRecord) -> bool:
     return Path(record.pathname).parent.name != "py4j"
 
 
-def _java(options: Mapping[str, str], records: int) -> str:
+def java_options(options: Mapping[str, str], records: int) -> str:
     """The JVM's options; two collectors would keep it from starting, so one of the user's wins."""
     words = [os.environ.get(name, "") for name in _JAVA_VARIABLES]
     words.append(options.get("spark.driver.defaultJavaOptions", ""))

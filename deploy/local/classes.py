@@ -10,7 +10,8 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sinks.session import RECORDS_FEW, open_session, tune
+from cdc.errors import SparkMissingError
+from sinks.session import RECORDS_FEW, java_options, open_session, tune
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -20,8 +21,13 @@ def main(file: Path) -> int:
     """Write the archive; it is there once it is whole."""
     made = file.with_suffix(".new")
     made.unlink(missing_ok=True)
-    java = f'-XX:+UseParallelGC "-XX:ArchiveClassesAtExit={made.absolute()}"'
-    spark = open_session({"spark.driver.extraJavaOptions": java}, "classes")
+    java = f'{java_options({}, 0)} "-XX:ArchiveClassesAtExit={made.absolute()}"'
+    try:
+        spark = open_session({"spark.driver.extraJavaOptions": java}, "classes")
+    except SparkMissingError as error:
+        print(f"setup: no archive of classes, merges start without: {error}")
+        file.touch()
+        return 0
     gateway: Any = spark.sparkContext._gateway  # noqa: SLF001 (PySpark has no other way to its JVM)
     for records in (0, RECORDS_FEW):
         session = spark.newSession()

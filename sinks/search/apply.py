@@ -5,6 +5,7 @@ index. A first load goes on behind the last of its steps that was recorded.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cdc.errors import MillraceError, SinkUnreachableError
@@ -39,12 +40,12 @@ STEP_RECORDS: Final = 500_000
 class Loaded(NamedTuple):
     """A first load that was begun before there is a plan: ``into`` has the rows of snapshots.
 
-    ``found`` is what the plan has to know of the records.
+    ``found`` is what the plan has to know of the records; None: they are to be looked at.
     """
 
     into: TableLoading
     rows: Written
-    found: Mapping[int, Found]
+    found: Mapping[int, Found] | None
 
 
 class Tables:
@@ -131,12 +132,12 @@ class Tables:
 
         None: it takes the ordinary way, which also tells why.
         """
-        name = versions[-1].name
+        name, history, kafka = versions[-1].name, history_of(table), self._settings.kafka
         before = self._ledger.tables([name]).get(name)
-        shape, history, kafka = plain(versions, OWN), history_of(table), self._settings.kafka
         raw = read_raw(self._spark, kafka, {table.topic: table.start}, {table.topic: table.end})
         known = within(looked_at(raw, table, cut), table.after, cut, history, keyed=True)
         try:
+            shape = plain(versions, OWN)
             into = self._made(target, versions[-1], before.generation + 1 if before else 1)
             with explained(str(name), self._settings.log.keep):
                 changes = two_kinds(parse(known, shape, snapshot=True))
@@ -145,8 +146,10 @@ class Tables:
             raise
         except MillraceError:
             return None
-        found = found_in(rows.observed(FACTS), table)
-        return None if found is None else Loaded(into, rows, found)
+        facts = rows.observed(FACTS)
+        if facts is None or facts.getAs("claims"):  # whose rows have other values
+            return None
+        return Loaded(into, rows, found_in(facts, table))
 
     def _changes(
         self, table: TablePlan, plan: Plan, shape: Shape, *, snapshot: bool = False
@@ -195,17 +198,23 @@ class Tables:
         loaded: Loaded | None,
     ) -> Counts:
         """Load an index that nobody sees before it is complete."""
+        name = versions[-1].name
         if loaded is not None:
-            made = loaded.into
+            made = FirstLoad(run=plan.run, **loaded.into.model_dump())
+            self._ledger.write_first_load(name, made)
             counts = self.load(made.index, table, plan, versions, loaded.rows)
+            made = made.model_copy(update={"loaded": table.end, "ts_ms": now_ms()})
+            self._ledger.write_first_load(name, made)
         else:
             made, counts = self._load_in_steps(target, before, table, plan, versions)
+        if table.truncated is not None:
+            counts += Counts(deleted=target.truncate(made.index, table.truncated))
         if target.uuid(made.index) != made.uuid:
             raise target.lost(made.index)
-        settings = self._search.index_of(str(versions[-1].name)).settings
-        self._place.publish(target, made.index, settings)
+        self._place.publish(target, made.index, self._search.index_of(str(name)).settings)
         self._record(plan, table, versions[-1], served_by(made))
-        return counts
+        # What was written on the way, and is another one or gone by now, counts for nothing.
+        return replace(counts, inserted=counts.inserted - counts.deleted, updated=0, deleted=0)
 
     def _load_in_steps(
         self,

@@ -91,20 +91,26 @@ class Judge:
     """What becomes of documents that are refused: letters, or an error where there are none.
 
     ``known`` are the documents that there are letters about, with the versions that were refused:
-    once such a one, or a newer one, is written after all, the letter goes.
+    once such a one, or a newer one, is written after all, the letter goes. Where it isn't
+    ``is_final``, refused documents are counted, and nothing else: newer ones follow.
     """
 
     def __init__(
-        self, letters: Letters | None, known: Mapping[str, int] = MappingProxyType({})
+        self,
+        letters: Letters | None,
+        known: Mapping[str, int] = MappingProxyType({}),
+        *,
+        is_final: bool = True,
     ) -> None:
+        self.is_final = is_final
         self._letters = letters
         self._known = known
         self._made = 0
 
     def judge(self, refused: Sequence[tuple[bytes, dict[str, Any]]], where: str) -> int:
         """Make letters of lines and what the server answered; returns how many."""
-        if not refused:
-            return 0
+        if not refused or not self.is_final:
+            return len(refused)
         self._made += len(refused)
         if self._letters is None or self._made > MADE_MAX:
             raise _refusal([result for _, result in refused], where)
@@ -180,6 +186,8 @@ class _Bulk:
                 if is_too_large(failure) and len(lines) > 1:
                     half = len(lines) // 2
                     return counts + self.send(lines[:half]) + self.send(lines[half:])
+                if is_too_large(failure) and not self._judge.is_final:
+                    return counts + Counts(refused=1)
                 if not passes(failure) or not backoff.wait():
                     raise explain(failure, self._where) from None
                 continue

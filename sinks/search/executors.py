@@ -41,6 +41,7 @@ class Writer:
     known: Mapping[str, int]
     only: frozenset[str] | None
     is_load: bool
+    is_final: bool
 
     def __call__(self, lines: Iterable[bytes]) -> Iterator[Counts | SinkError]:
         """Write one partition's documents."""
@@ -54,7 +55,7 @@ class Writer:
             actions = (action for action in actions if action.id in only)
         try:
             filled = completion.fill(actions)
-            judge = Judge(letters, self.known)
+            judge = Judge(letters, self.known, is_final=self.is_final)
             counts = write(client, alias, filled, bulk_bytes=size, judge=judge)
         except SinkError as failure:
             yield failure
@@ -87,12 +88,16 @@ def write_observed(
     only: frozenset[str] | None = None,
     *,
     is_load: bool = False,
+    is_final: bool = True,
 ) -> tuple[Counts, Observed]:
-    """The same, and what was observed of the documents' rows."""
+    """The same, and what was observed of the documents' rows.
+
+    Where it isn't ``is_final``, what the server refuses is only counted.
+    """
     letters = _letters(connect(settings), settings, index)
     known = letters.known() if letters is not None else {}
     versions = {document: letter.version for document, letter in known.items()}
-    writer = Writer(settings, index, versions, only, is_load)
+    writer = Writer(settings, index, versions, only, is_load, is_final)
     texts = documents.select(_line().alias("line"))
     results = _lines(texts).mapPartitions(writer).collect()
     for result in results:

@@ -254,7 +254,7 @@ class Claim:
         self._heart = threading.Thread(target=self._beat, name="search claim", daemon=True)
 
     def __enter__(self) -> Self:
-        self._write(self.record.model_copy(update={"owner": self._owner()}))
+        self.hold()
         self._heart.start()
         return self
 
@@ -287,6 +287,10 @@ class Claim:
         """Record that nothing of the plan is under way any more, and how it ended."""
         changes = {"state": "done", "outcome": outcome, "owner": self._owner()}
         self._write(self.record.model_copy(update=changes))
+
+    def hold(self) -> None:
+        """Raise BusyError if another run has taken over."""
+        self._write(self.record.model_copy(update={"owner": self._owner()}))
 
     def check(self) -> None:
         """Record that there is nothing to do now."""

@@ -184,7 +184,7 @@ class _Run:
             cut=self._state.progress.cut,
             cut_ts_us=self._state.progress.cut_ts_us,
             ts_ms=int(time.time() * 1000),
-            tables=self._looked_at(tables),
+            tables=self._looked_at(tables, claim),
         )
         claim.start(plan.model_dump_json())
         return plan, results + self._finish(plan, claim)
@@ -276,20 +276,19 @@ class _Run:
             kept[name] = table
         return kept, forgotten
 
-    def _looked_at(self, tables: dict[str, TablePlan]) -> dict[str, TablePlan]:
+    def _looked_at(self, tables: dict[str, TablePlan], claim: Claim) -> dict[str, TablePlan]:
         from sinks.census import census
 
         pending = {name: table for name, table in tables.items() if table.pending}
         cut = self._state.progress.cut
         records = Records(self._settings.kafka)
         spark = self._session(to_read(pending))
-        self._loaded = self._load_early(pending)
-        left = {name: table for name, table in pending.items() if name not in self._loaded}
-        self._early = self._read_early(spark, records, left)
-        left = {name: table for name, table in left.items() if name not in self._early}
-        found = census(spark, records, left, cut)
-        found |= {name: dict(early.found) for name, early in self._early.items()}
-        found |= {name: dict(loaded.found) for name, loaded in self._loaded.items()}
+        self._loaded = self._load_early(pending, claim)
+        self._early = self._read_early(spark, records, pending)
+        known = {name: dict(early.found) for name, early in self._early.items()}
+        known |= {name: dict(one.found) for name, one in self._loaded.items() if one.found}
+        left = {name: table for name, table in pending.items() if name not in known}
+        found = known | census(spark, records, left, cut)
         return {
             name: counted(table, found.get(name, {}), cut, keyed=True)
             if table.pending or not table.base
@@ -297,7 +296,7 @@ class _Run:
             for name, table in tables.items()
         }
 
-    def _load_early(self, tables: dict[str, TablePlan]) -> dict[str, "Loaded"]:
+    def _load_early(self, tables: dict[str, TablePlan], claim: Claim) -> dict[str, "Loaded"]:
         """Begin first loads of a single step: by one read of the log instead of two."""
         from sinks.delta.early import can_be_early
         from sinks.search.apply import STEP_RECORDS, Tables
@@ -308,6 +307,8 @@ class _Run:
                 continue
             versions = versions_of(self._state, name, table.schema_version)
             target, cut = self._index(versions[-1].name), self._state.progress.cut
+            claim.hold()  # what another run is loading would be taken for left behind
+            self._report(f"{name}: about {table.unread:,} records to load")
             one = Tables(self._session(), self._place).load_early(target, table, cut, versions)
             if one is not None:
                 found[name] = one
@@ -323,7 +324,10 @@ class _Run:
         name, table = max(tables.items(), key=lambda one: one[1].unread, default=("", None))
         if table is None or not table.base or not can_be_early(table):
             return {}
-        columns = plain(versions_of(self._state, name, table.schema_version), OWN)
+        try:
+            columns = plain(versions_of(self._state, name, table.schema_version), OWN)
+        except SinkError:
+            return {}  # told where the table is applied
         cut, floor = self._state.progress.cut, history_of(table)
         early = read_early(spark, records, table, cut, columns, floor)
         return {} if early is None else {name: early}

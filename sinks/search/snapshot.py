@@ -5,14 +5,15 @@ and no delete is among them. What is written behind them is what has changed sin
 each key, so that no delete comes too early, either.
 """
 
+from dataclasses import replace
 from typing import Final, NamedTuple
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 (as everybody calls it)
 
 from cdc.settings import SearchSettings
-from sinks.latest import PATCHY, latest
-from sinks.names import ABSENT, FILLED, LOST, SNAPSHOT, quoted
+from sinks.latest import PATCHY, contenders, latest
+from sinks.names import ABSENT, FILLED, LOST, SNAPSHOT
 from sinks.search.bulk import Counts
 from sinks.search.executors import Observed, write_documents, write_observed
 from sinks.search.rows import documents
@@ -22,10 +23,14 @@ _LEFT: Final = "millrace_left"
 
 
 class Left(NamedTuple):
-    """Changes that aren't such rows: how many, and how many of them lack values of their own."""
+    """Changes that aren't such rows: how many, and how many of them lack values of their own.
+
+    And how many of the rows the server has refused.
+    """
 
     changes: int
     patchy: int
+    refused: int = 0
 
 
 class Written(NamedTuple):
@@ -53,28 +58,29 @@ def two_kinds(changes: DataFrame) -> DataFrame:
 
 
 def write_rows(changes: DataFrame, shape: Shape, settings: SearchSettings, index: str) -> Written:
-    """Write the rows of snapshots that changes (of ``two_kinds``) have among them."""
+    """Write the rows of snapshots that changes (of ``two_kinds``) have among them.
+
+    Those that are refused may well be others by now: they are left.
+    """
     rows = documents(changes.where(SNAPSHOT), shape)
-    counts, observed = write_observed(rows, settings, index, is_load=True)
+    counts, observed = write_observed(rows, settings, index, is_load=True, is_final=False)
     told = observed(_LEFT)
-    left = Left(1, 1) if told is None else Left(told.getAs("changes"), told.getAs("patchy"))
-    return Written(counts, left, observed)
+    changed, patchy = (told.getAs(kind) if told else 1 for kind in ("changes", "patchy"))
+    return Written(replace(counts, refused=0), Left(changed, patchy, counts.refused), observed)
 
 
 def write_left(
     changes: DataFrame, left: Left, shape: Shape, settings: SearchSettings, index: str
 ) -> Counts:
     """Write what is newest of each key of what was ``left`` of the same changes."""
-    if not left.changes:
+    if left.refused:
+        others = changes
+    elif left.patchy:
+        # Of those, a row's values are exact, and count before what was read at another time.
+        others = contenders(changes, shape).where(~F.col(SNAPSHOT) | F.col(PATCHY))
+    elif left.changes:
+        others = changes.where(~F.col(SNAPSHOT))
+    else:
         return Counts()
-    others = changes.where(~F.col(SNAPSHOT))
-    if left.patchy:
-        # A row's values are exact, and count before those that were read at another time.
-        keys = others.where(PATCHY).select(*map(quoted, shape.keys)).distinct()
-        others = others.unionByName(
-            changes.where(SNAPSHOT)
-            .join(keys, shape.keys, "left_semi")
-            .select(*map(quoted, others.columns))
-        )
     newest = documents(latest(others, shape), shape)
     return write_documents(newest, settings, index, is_load=True)

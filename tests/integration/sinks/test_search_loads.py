@@ -241,8 +241,7 @@ def test_an_index_that_serves_before_it_is_noted_is_not_loaded_again(
     assert indexes.index() == new
     assert set(indexes.documents()) == {"1", "2", "3", "4"}
     indexes.client.indices.delete(index=new)
-    again = indexes.merge().tables[0]
-    assert again.inserted - again.deleted == 4
+    assert indexes.merge().tables[0].inserted == 4
 
 
 def test_an_index_that_is_gone_while_it_is_loaded_is_begun_again(
@@ -336,3 +335,41 @@ def test_what_a_load_cant_begin_with_takes_the_ordinary_way(
         for name in ("emptied", "whole")
     }
     assert counts == {"emptied": 1, "whole": 3}
+
+
+@pytest.mark.parametrize("records_few", [1, 100])
+def test_rows_that_were_mended_or_are_gone_by_now_are_not_refused(
+    indexes: Indexes, monkeypatch: pytest.MonkeyPatch, records_few: int
+) -> None:
+    monkeypatch.setattr("sinks.delta.early.RECORDS_FEW", records_few)
+    strict = {"table": "public.t", "mapping": {"a": {"type": "integer"}}}
+    indexes.define(indexes=[strict], **{"refused.documents": "fail"})
+    log = indexes.log(column("id", "int4", 1), column("a", "text"))
+    for number in range(6):
+        log.row("r", at(100, 0), {"id": number, "a": "none" if number < 2 else f"{number}"})
+    log.row("u", at(200, 1), {"id": 0, "a": "0"})
+    log.row("d", at(200, 2), None, {"id": 1})
+    log.table(100)
+    log.reached(at(200, 2))
+    done = indexes.merge()
+    assert (done.exit_code, done.tables[0].inserted) == (ExitCode.OK, 5)
+    assert indexes.documents() == {str(n): {"id": n, "a": str(n)} for n in (0, 2, 3, 4, 5)}
+
+
+def test_a_table_whose_key_has_changed_stops_no_other(
+    indexes: Indexes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sinks.delta.early.RECORDS_FEW", 1)
+    log = indexes.log(column("id", "int4", 1), column("a", "int4"))
+    other = log.beside(table_schema(indexes.prefix, "other", column("id", "int4", 1)))
+    log.row("r", at(100, 0), {"id": 1, "a": 1})
+    other.row("r", at(100, 0), {"id": 1})
+    columns = (column("id", "int4", 1), column("a", "int4", 2))
+    log.add_schema(table_schema(indexes.prefix, "t", *columns, version=2))
+    log.row("u", at(200), {"id": 1, "a": 2})
+    for one in (log, other):
+        one.table(100)
+    log.reached(at(200))
+    tables = {table.name: table.error for table in indexes.merge().tables}
+    assert isinstance(tables["public.t"], SinkError)
+    assert tables["public.other"] is None

@@ -137,18 +137,20 @@ def test_new_column_arrives_in_the_same_index(indexes: Indexes) -> None:
 
 
 @pytest.mark.parametrize(
-    ("owner", "name"),
+    ("owner", "name", "records_few"),
     [
-        ("sinks.search.executors", "_lines"),
-        ("sinks.search.apply", "write_left"),
-        ("sinks.search.indexes.TableIndex", "publish"),
-        ("sinks.search.progress.Ledger", "write_table"),
-        ("sinks.search.progress.Claim", "finish"),
+        ("sinks.search.executors", "_lines", 100),
+        ("sinks.search.apply", "write_left", 100),
+        ("sinks.search.apply", "write_left", 1),
+        ("sinks.search.indexes.TableIndex", "publish", 100),
+        ("sinks.search.progress.Ledger", "write_table", 1),
+        ("sinks.search.progress.Claim", "finish", 100),
     ],
 )
 def test_crash_anywhere_is_repeated_to_the_same_index(
-    indexes: Indexes, monkeypatch: pytest.MonkeyPatch, owner: str, name: str
+    indexes: Indexes, monkeypatch: pytest.MonkeyPatch, owner: str, name: str, records_few: int
 ) -> None:
+    monkeypatch.setattr("sinks.delta.early.RECORDS_FEW", records_few)
     log = indexes.log(column("id", "int4", 1), column("a", "text"))
     for number in range(5):
         log.row("r", at(100, 0), {"id": number, "a": "old"})

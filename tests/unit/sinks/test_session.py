@@ -31,7 +31,7 @@ def test_missing_jars_are_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
 def test_a_collector_that_the_user_has_chosen_stays_the_only_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    assert "-XX:+UseParallelGC" in session._java({}, 10)
-    assert "GC" not in session._java({"spark.driver.defaultJavaOptions": "-XX:+UseZGC"}, 10)
+    assert "-XX:+UseParallelGC" in session.java_options({}, 10)
+    assert "GC" not in session.java_options({"spark.driver.defaultJavaOptions": "-XX:+UseZGC"}, 10)
     monkeypatch.setenv("JAVA_TOOL_OPTIONS", "-Xmx1g -XX:+UseG1GC")
-    assert "GC" not in session._java({}, 10**6)
+    assert "GC" not in session.java_options({}, 10**6)
