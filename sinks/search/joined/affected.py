@@ -15,18 +15,18 @@ from pyspark.sql import functions as F  # noqa: N812 (as everybody calls it)
 
 from sinks.names import quoted
 from sinks.search.joined.links import joining
-from sinks.search.joined.reading import Change, Tables
+from sinks.search.joined.reading import Change, Tables, kept
 from sinks.search.joined.tree import Node
 
 
 def affected(
     root: Node, changed: Callable[[str], Change | None], older: Tables, newer: Tables
-) -> DataFrame | None:
-    """The keys of the documents to be written anew; None: nothing has changed."""
+) -> tuple[DataFrame, int] | None:
+    """The keys of the documents to be written anew, and how many; None: nothing has changed."""
     found = list(_found(root, changed, older, newer))
     if not found:
         return None
-    return reduce(DataFrame.unionByName, found).distinct().localCheckpoint()
+    return kept(reduce(DataFrame.unionByName, found).distinct())
 
 
 def _found(

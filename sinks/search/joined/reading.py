@@ -1,7 +1,7 @@
 """Tables at some cuts → their rows, and what changed between two of them."""
 
 from collections.abc import Collection, Mapping
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 (as everybody calls it)
@@ -15,6 +15,7 @@ from sinks.search.joined.record import Instant
 from sinks.session import RECORDS_FEW, tune
 from sinks.shape import Shape
 
+_KEPT: Final = "millrace_kept"
 _RECORDS_OF_A_DOCUMENT: Final = 5
 """To join one takes about as much as so many records."""
 
@@ -86,11 +87,21 @@ class Reading:
         if before == after:
             return None
         old, new = self._versions[name, before], self._versions[name, after]
-        rows = difference(old, new, shape.keys, sorted(linking)).localCheckpoint()
+        rows, count = kept(difference(old, new, shape.keys, sorted(linking)))
         found = (
             rows.select(f"{side}.*").where(F.col(side).isNotNull()) for side in ("gone", "come")
         )
-        return None if rows.isEmpty() else Change(*found)
+        return Change(*found) if count else None
+
+
+def kept(rows: DataFrame) -> tuple[DataFrame, int]:
+    """Rows that the executors keep, and how many there are: by one job."""
+    counted = rows.observe(_KEPT, F.count("*").alias("rows"))
+    there = counted.localCheckpoint()
+    metrics: Any = counted._jdf.queryExecution().observedMetrics()  # noqa: SLF001
+    # Of no rows at all, Spark may leave out what counts them.
+    count = metrics.apply(_KEPT).getAs("rows") if metrics.contains(_KEPT) else there.count()
+    return there, int(count)
 
 
 def _there(rows: DataFrame) -> DataFrame:

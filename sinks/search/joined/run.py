@@ -299,24 +299,25 @@ class _Documents:
         with self._explained():
             reading = self._lakehouse.reading(at, to)
             newer = reading.at(to)
-            keys = affected(
+            found = affected(
                 root,
                 lambda name: reading.change(name, at, to, shapes[name], linking[name]),
                 reading.at(at),
                 newer,
             )
-            if keys is None:
+            if found is None:
                 return None
             # What changed may be little, and the documents that have it many.
-            if are_many(count := keys.count()):
+            keys, count = found
+            if are_many(count):
                 reading = self._lakehouse.reading(to, documents=count)
                 keys, newer = in_session(reading.spark, keys), reading.at(to)
             own = {key: key for key in root.keys}
             near = newer.near(root.table, keys, own).join(keys, list(own), "left_semi")
             rows = chosen(root, near, some=True)
             gone = keys.join(rows.select(*map(quoted, own)), list(own), "left_anti")
-            found = documents(root, rows, newer, str(to.cut), some=True)
-            return actions(root, found.unionByName(deletions(gone)), to.cut)
+            shown = documents(root, rows, newer, str(to.cut), some=True)
+            return actions(root, shown.unionByName(deletions(gone)), to.cut)
 
     def _load(self, loading: Loading) -> Counts:
         """Load the next part, as of the cut that is reached; with the last one, publish."""
