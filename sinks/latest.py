@@ -2,7 +2,8 @@
 
 One shuffle by key, whichever way: a change that has all its values is the newest state by itself,
 so where most are such, ``contenders`` leaves little to put together. The newest change wins by
-position alone; a column that it lacks is taken from the newest change that has it, and stays in
+position (a key -0 that becomes 0 is a delete and then an upsert of what Spark takes for one key, at
+one position); a column that it lacks is taken from the newest change that has it, and stays in
 ``_millrace_absent`` if none of the batch has. A filled value (docs/decisions/0007) counts only
 where the batch has no exact one; it stays in ``_millrace_filled``, since a target that holds the
 row knows the exact one.
@@ -55,7 +56,7 @@ def contenders(changes: DataFrame, shape: Shape) -> DataFrame:
     """
     newest_first = (
         Window.partitionBy(*map(quoted, shape.keys))
-        .orderBy(F.desc(POSITION))
+        .orderBy(F.desc(POSITION), F.desc(OP))
         .rowsBetween(Window.unboundedPreceding, Window.currentRow)
     )
     patchy = (F.size(ABSENT) > 0) | (F.size(FILLED) > 0)
@@ -80,7 +81,9 @@ def latest(changes: DataFrame, shape: Shape) -> DataFrame:
     others = [name for name in shape.names if name not in keys and name not in patchy]
     deleted = F.col(OP) == DELETE
     grouped = changes.groupBy(*map(quoted, keys)).agg(
-        F.max_by(F.struct(*map(quoted, others), OP, ABSENT, FILLED), POSITION).alias(_NEWEST),
+        F.max_by(F.struct(*map(quoted, others), OP, ABSENT, FILLED), F.struct(POSITION, OP)).alias(
+            _NEWEST
+        ),
         F.max(POSITION).alias(POSITION),
         F.max(F.when(deleted, F.col(POSITION))).alias(_DELETED),
         *([_newest_lost()] if LOST in changes.columns else []),
@@ -95,7 +98,7 @@ def latest(changes: DataFrame, shape: Shape) -> DataFrame:
             (exact, F.col(f"{_NEWEST}_{i}")),
             (filled, F.col(f"{_FILLED}_{i}")),
         ):
-            found[name] = F.when(gone.isNull() | (newest["position"] > gone), newest)
+            found[name] = F.when(gone.isNull() | (newest["position"] >= gone), newest)
     # What was large enough to be left out is no null: that one is of before the column was there.
     for name in patchy:
         stale = exact[name]["value"].isNull() & (filled[name]["position"] > exact[name]["position"])

@@ -66,9 +66,12 @@ class Shape:
         ]
 
 
-def plain(versions: Sequence[TableSchema], reserved: Collection[str]) -> Shape:
+def plain(
+    versions: Sequence[TableSchema], reserved: Collection[str], unfit_is_null: Collection[str] = ()
+) -> Shape:
     """All columns as the newest version has them."""
-    return shape(versions, versions[-1].version, Wishes(), reserved)
+    wishes = Wishes(unfit_is_null=unfit_is_null)
+    return shape(versions, versions[-1].version, wishes, reserved)
 
 
 def shape(

@@ -169,7 +169,7 @@ def _refuse(column: Column, text: SparkColumn, kind: str) -> SparkColumn:
     message = F.concat(
         F.lit(f"column {column.name} ({column.declared}) can't hold "),
         F.substring(text.cast("string"), 1, 80),
-        F.lit(f" as {kind} in the lakehouse"),
+        F.lit(f" as {kind}"),
     )
     return refuse(text.isNotNull(), message, kind)
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Final, Literal, Self
 from pydantic import AfterValidator, Field, SecretStr, model_validator
 
 from cdc.settings.kinds import Section
-from cdc.settings.lakehouse import TableText
+from cdc.settings.lakehouse import TableText, Unfit
 
 _FIELD: Final = re.compile(r"[^_.\s][^.]*")
 _INDEX: Final = r"^[a-z0-9][a-z0-9._-]*$"
@@ -106,9 +106,13 @@ class Document(JoinedRows, Indexed):
 
 
 class IndexOfTable(Indexed):
-    """How the index of a captured table differs from what would be derived."""
+    """How the index of a captured table differs from what would be derived.
+
+    ``unfit`` says what becomes of a value that no date or number can be, by column.
+    """
 
     table: TableText
+    unfit: dict[str, Unfit] = Field({})
 
 
 class SearchSettings(Section):
@@ -132,9 +136,10 @@ class SearchSettings(Section):
     indexes: tuple[IndexOfTable, ...] = ()
     documents: tuple[Document, ...] = ()
 
-    def index_of(self, table: str) -> Indexed:
+    def index_of(self, table: str) -> IndexOfTable:
         """What is said of a captured table's index."""
-        return next((one for one in self.indexes if one.table == table), Indexed())
+        none = IndexOfTable(table=table)
+        return next((one for one in self.indexes if one.table == table), none)
 
     @model_validator(mode="after")
     def _complete(self) -> Self:

@@ -90,7 +90,8 @@ class Version:
         }
         if self.is_small or not known:
             return self.rows()
-        few = values.select(*map(quoted, known.values())).dropna().distinct()
+        there = reduce(and_, (F.col(quoted(value)).isNotNull() for value in known.values()))
+        few = values.select(*map(quoted, known.values())).where(there).distinct()
         few = few.limit(_VALUES_MAX + 1).localCheckpoint()
         if few.count() > _VALUES_MAX:
             return self.rows()

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from cdc.errors import MillraceError, SinkUnreachableError
 from cdc.records.position import Lsn, Position
 from cdc.records.schema import TableSchema
+from cdc.settings import SearchSettings
 from sinks.batch import read_raw
 from sinks.claims import with_values
 from sinks.delta.apply import explained
@@ -104,7 +105,7 @@ class Tables:
         only: frozenset[str] | None = None,
     ) -> Counts:
         """Write to an index what the plan's records leave; ``only`` documents with such an id."""
-        shape = plain(versions, OWN)
+        shape = shape_of(versions, self._search)
         with explained(str(versions[-1].name), self._settings.log.keep):
             rows = latest(self._changes(table, plan, shape), shape)
             return write_documents(documents(rows, shape), self._search, index, only)
@@ -118,7 +119,7 @@ class Tables:
         rows: Written | None = None,
     ) -> Counts:
         """Write the same to an index that is being loaded, which may have the ``rows`` already."""
-        shape = plain(versions, OWN)
+        shape = shape_of(versions, self._search)
         with explained(str(versions[-1].name), self._settings.log.keep):
             changes = two_kinds(self._changes(table, plan, shape, snapshot=True))
             if rows is None:
@@ -137,7 +138,7 @@ class Tables:
         raw = read_raw(self._spark, kafka, {table.topic: table.start}, {table.topic: table.end})
         known = within(looked_at(raw, table, cut), table.after, cut, history, keyed=True)
         try:
-            shape = plain(versions, OWN)
+            shape = shape_of(versions, self._search)
             into = self._made(target, versions[-1], before.generation + 1 if before else 1)
             with explained(str(name), self._settings.log.keep):
                 changes = two_kinds(parse(known, shape, snapshot=True))
@@ -172,7 +173,7 @@ class Tables:
     ) -> Counts:
         if early is None:
             return self.write(index, table, plan, versions)
-        shape = plain(versions, OWN)
+        shape = shape_of(versions, self._search)
         with (
             explained(str(versions[-1].name), self._settings.log.keep),
             newest_of(early, shape) as newest,
@@ -292,6 +293,12 @@ def _is_recorded(record: TableRecord, table: TablePlan, plan: Plan) -> bool:
     """Whether the plan is applied; run numbers alone begin anew where a capture does."""
     reached = (record.run, record.cut, record.offsets)
     return reached == (plan.run, str(plan.cut), table.next)
+
+
+def shape_of(versions: Sequence[TableSchema], search: SearchSettings) -> Shape:
+    """The columns of a table's documents; raises SinkError where there can't be such."""
+    unfit = search.index_of(str(versions[-1].name)).unfit
+    return plain(versions, OWN, [name for name, what in unfit.items() if what == "null"])
 
 
 def history_of(table: TablePlan) -> Position:

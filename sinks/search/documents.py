@@ -97,7 +97,7 @@ _POSTGRES: Final = {
 """Types of Spark → types of PostgreSQL that are searched in the same way."""
 
 
-def index_name(prefix: str, table: TableName) -> str:
+def index_name(prefix: str, table: TableName | str) -> str:
     """The alias that a table's documents are found under: ``<index.prefix><schema>.<table>``.
 
     Lower case, and ``_`` where the server takes no such character.

@@ -7,6 +7,7 @@ from opensearchpy import NotFoundError, OpenSearchException, RequestError
 from cdc.errors import ConfigError, SinkError
 from cdc.settings import SearchSettings
 from sinks.search.client import connect, explain, reason_of, server
+from sinks.search.documents import index_name
 
 LIMIT: Final = 10
 
@@ -19,13 +20,13 @@ class Found(NamedTuple):
 
 
 def search(settings: SearchSettings, index: str, query: str, limit: int = LIMIT) -> Found:
-    """Search an index, named with or without ``index.prefix``, in Lucene's query syntax.
+    """Search an index, named by a table or with or without ``index.prefix``, in Lucene's syntax.
 
     A query that isn't valid syntax is searched for as plain words.
     """
     client = connect(settings)
     prefix = settings.index_prefix
-    name = index if index.startswith(prefix) else f"{prefix}{index}"
+    name = index_name("" if index.startswith(prefix) else prefix, index)
     words = {"query_string": {"query": query, "lenient": True, "default_operator": "and"}}
     plain = {"simple_query_string": {"query": query, "lenient": True}}
     try:
@@ -37,7 +38,8 @@ def search(settings: SearchSettings, index: str, query: str, limit: int = LIMIT)
         raise ConfigError(
             f"there is no index {name}",
             where=server(settings),
-            remedy="an index is named <schema>.<table>; `millrace status` lists the tables",
+            remedy="`millrace status` lists the indexes; one that isn't there yet comes with the"
+            " next `millrace merge search`",
         ) from None
     except RequestError as failure:
         raise SinkError(f"not a query: {reason_of(failure)}", where=f"index {name}") from None

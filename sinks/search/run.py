@@ -27,7 +27,6 @@ from cdc.records.schema import TableName
 from cdc.settings import Settings
 from sinks.batch import TABLES_AT_ONCE, Log, LogState, Report, require_retained
 from sinks.counted import counted
-from sinks.names import OWN
 from sinks.options import RunOptions
 from sinks.plan import (
     Outcome,
@@ -52,7 +51,6 @@ from sinks.search.loads import Loads, never_whole, versions_of
 from sinks.search.place import Place
 from sinks.search.progress import PLACE, Claim, Ledger
 from sinks.session import Session
-from sinks.shape import plain
 from sinks.summary import RunSummary, TableResult, attempted
 
 if TYPE_CHECKING:
@@ -319,13 +317,13 @@ class _Run:
     ) -> dict[str, "Early"]:
         """The table with most records, if it may be, and can be: by one read instead of two."""
         from sinks.delta.early import can_be_early, read_early
-        from sinks.search.apply import history_of
+        from sinks.search.apply import history_of, shape_of
 
         name, table = max(tables.items(), key=lambda one: one[1].unread, default=("", None))
         if table is None or not table.base or not can_be_early(table):
             return {}
         try:
-            columns = plain(versions_of(self._state, name, table.schema_version), OWN)
+            columns = shape_of(versions_of(self._state, name, table.schema_version), self._search)
         except SinkError:
             return {}  # told where the table is applied
         cut, floor = self._state.progress.cut, history_of(table)

@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 (as everybody calls it)
 
 from sinks.names import quoted
-from sinks.search.joined.links import joining
+from sinks.search.joined.links import all_there, joining
 from sinks.search.joined.reading import Change, Tables, kept
 from sinks.search.joined.tree import Node
 
@@ -50,6 +50,6 @@ def _roots(path: tuple[Node, ...], rows: DataFrame, tables: Tables) -> DataFrame
                 F.col(quoted(own_names[one.name])).try_cast(one.type).alias(one.name)
                 for one in root.key_fields
             )
-            return rows.select(*keys).dropna()
+            return rows.select(*keys).where(all_there(root.keys))
         rows = joining(node, tables, outer.table, "outer", rows)
     return rows.select(*map(quoted, root.keys))

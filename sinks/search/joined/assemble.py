@@ -7,8 +7,6 @@ works on what the columns are.
 """
 
 from collections.abc import Callable
-from functools import reduce
-from operator import and_
 from typing import Final
 
 from pyspark.sql import Column as SparkColumn
@@ -18,7 +16,7 @@ from pyspark.sql.types import StructType
 
 from sinks.names import quoted
 from sinks.search.documents import POSITION_FIELD
-from sinks.search.joined.links import joining, names, renamed, same
+from sinks.search.joined.links import all_there, joining, names, renamed, same
 from sinks.search.joined.reading import Tables
 from sinks.search.joined.tree import Node
 from sinks.search.rows import JSON, key_text, value_in_json
@@ -86,8 +84,7 @@ def _gathered(node: Node, rows: DataFrame) -> DataFrame:
     key = F.struct(*map(quoted, node.keys))
     shown = F.col(quoted(node.embeds[0].field)) if node.is_between else _typed(node)
     rows = rows.select(*renamed(node, "own"), key.alias(_KEY), shown.alias(_SHOWN))
-    joins = reduce(and_, (F.col(quoted(name)).isNotNull() for name in names(node)))
-    rows = rows.where(joins)  # rows that join nothing would be one large group
+    rows = rows.where(all_there(names(node)))  # what joins nothing would be one large group
     if node.is_between:
         rows = rows.where(F.col(_SHOWN).isNotNull())
     if node.is_one_at_most:

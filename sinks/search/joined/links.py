@@ -3,6 +3,7 @@
 One side's columns are renamed for it, since both may have columns of one name.
 """
 
+from collections.abc import Iterable
 from functools import reduce
 from operator import and_
 from typing import Final, Literal
@@ -29,6 +30,11 @@ def names(node: Node) -> list[str]:
     return [_LINK + own for own, _ in node.on]
 
 
+def all_there(columns: Iterable[str]) -> Column:
+    """Whether none of the columns is null (``dropna`` knows no name with a dot)."""
+    return reduce(and_, (F.col(quoted(name)).isNotNull() for name in columns))
+
+
 def same(node: Node, side: Side) -> Column:
     """Whether rows of one side join those of the other one, whose columns are renamed."""
     return reduce(
@@ -40,6 +46,6 @@ def same(node: Node, side: Side) -> Column:
 def joining(node: Node, tables: Tables, table: str, side: Side, others: DataFrame) -> DataFrame:
     """The rows of one side (a ``table``) that join any of the ``others``."""
     of_others: Side = "outer" if side == "own" else "own"
-    links = others.select(*renamed(node, of_others)).dropna().distinct()
+    links = others.select(*renamed(node, of_others)).where(all_there(names(node))).distinct()
     columns = {pair[_PLACE[side]]: _LINK + pair[0] for pair in node.on}
     return tables.near(table, links, columns).join(links, same(node, side), "left_semi")

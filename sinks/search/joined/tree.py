@@ -104,9 +104,11 @@ def _node(
         computed=tuple(rows.computed.items()),
         embeds=embeds,
     )
-    taken = [*fields, *rows.computed, *(one.field for one in embeds)]
-    columns = set(shape.names) & {one.field for one in embeds}
-    if twice := sorted({name for name in taken if taken.count(name) > 1} | columns):
+    # Spark takes names that differ by case for one.
+    columns = {name.lower() for name in shape.names}
+    taken = [name.lower() for name in (*fields, *rows.computed, *(one.field for one in embeds))]
+    twice = {one.field for one in embeds if one.field.lower() in columns}
+    if twice := twice | {name for name in taken if taken.count(name) > 1}:
         raise ConfigError(
             f"{', '.join(twice)}: {rows.table} has a column of that name",
             where=where,

@@ -17,6 +17,7 @@ from cdc.records.state import Phase
 from deploy.local.certificates import Certificates
 from deploy.local.opensearch import OpenSearch
 from deploy.local.ports import reserve_port
+from sinks.search.query import search
 from sinks.search.run import run_search
 from tests.fixtures.front import Front
 from tests.fixtures.indexes import ALIAS, Indexes, loaded
@@ -325,3 +326,40 @@ def test_a_server_that_asks_for_tls_and_a_user_is_written_to_from_executors(
     assert indexes.documents() == {"1": {"id": 1, "a": "safe"}}
     assert "s3cret" not in repr(indexes.settings) + "".join(indexes.said)
     assert authorization.split()[1] not in repr(indexes.settings)
+
+
+def test_a_key_of_zero_is_one_key_whatever_its_sign(indexes: Indexes) -> None:
+    log = indexes.log(column("f", "float8", 1), column("v", "text"))
+    log.row("r", at(100, 0), {"f": -0.0, "v": "minus"})
+    log.table(100)
+    log.reached(at(100, 0))
+    indexes.merge()
+    log.row("d", at(200, 1), None, {"f": -0.0})
+    log.tombstone(at(200, 1), {"f": -0.0})
+    log.row("c", at(200, 1), {"f": 0.0, "v": "plus"})
+    log.reached(at(200, 1))
+    indexes.merge()
+    assert indexes.documents() == {"0.0": {"f": 0.0, "v": "plus"}}
+
+
+def test_a_value_that_no_date_can_be_fails_its_index_or_is_left_out(indexes: Indexes) -> None:
+    log = indexes.log(column("id", "int4", 1), column("until", "date"))
+    log.row("r", at(100, 0), {"id": 1, "until": 2**31 - 1})
+    log.table(100)
+    log.reached(at(100, 0))
+    assert "can't hold 2147483647 as date" in str(indexes.merge().tables[0].error)
+    indexes.define(indexes=[{"table": "public.t", "unfit": {"until": "null"}}])
+    assert indexes.merge().exit_code == ExitCode.OK
+    assert indexes.documents() == {"1": {"id": 1}}
+
+
+def test_an_index_is_searched_by_the_name_of_its_table(indexes: Indexes) -> None:
+    log = indexes.log(column("id", "int4", 1), table="Parents")
+    log.row("r", at(100, 0), {"id": 1})
+    log.table(100)
+    log.reached(at(100, 0))
+    indexes.merge()
+    assert indexes.settings.search is not None
+    found = search(indexes.settings.search, "public.Parents", "*")
+    assert [hit["_id"] for hit in found.hits] == ["1"]
+    assert search(indexes.settings.search, f"{indexes.prefix}-public.parents", "*") == found
