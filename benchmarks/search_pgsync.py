@@ -53,10 +53,9 @@ def followed(
         capture={"table.include.list": joined.TABLES},
         sections={"search": search},
     )
-    running: list[Process] = [pipeline.start()]
+    running: list[Process] = []
     try:
-        pipeline.wait_until_logged(pipeline.wal_end(), running[0], timeout_s=_WITHIN_S)
-        running.append(pipeline.follow(sink="all"))
+        running += [pipeline.start(), pipeline.follow(sink="all")]
         yield Client(hosts=[server.url], timeout=60), f"{name}.flights"
     finally:
         for process in reversed(running):

@@ -8,7 +8,7 @@ none, and are looked at every time. docs/decisions/0015-follow.md.
 
 import time
 from collections.abc import Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from threading import Event
 from typing import Final, NamedTuple
 
@@ -37,9 +37,13 @@ def follow(
 ) -> ExitCode:
     """Run until told to ``stop``; runs begin at least ``interval_s`` apart.
 
+    Spark is started at once, also where nothing is to be done yet.
+
     Errors are reported, and what failed is tried again, later and later. Only where Spark's JVM has
     ended, it ends as well, for whoever started it to do so again.
     """
+    with suppress(MillraceError):  # which the first run tells
+        jobs.session()
     told, broken = _Told(report), _Broken()
     failures = 0
     with closing(News(settings)) as news:

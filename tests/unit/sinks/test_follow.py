@@ -45,6 +45,9 @@ class Followed:
         assert 0 < seconds <= follow.IDLE_MAX_S
         self.events.append("waits")
 
+    def session(self) -> None:
+        self.events.append("Spark")
+
     def close(self) -> None:
         self.events.append("closed")
 
@@ -56,7 +59,7 @@ class Followed:
 def test_news_are_waited_for_once_a_run_has_found_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     followed = Followed(monkeypatch, APPLIED, NOTHING, APPLIED, NOTHING)
     assert followed.run() == ExitCode.OK
-    assert followed.events == [[], [], "waits", [], [], "waits", "closed"]
+    assert followed.events == ["Spark", [], [], "waits", [], [], "waits", "closed"]
     assert followed.lines == ["the same every time", APPLIED.line(), APPLIED.line()]
 
 
@@ -66,7 +69,15 @@ def test_a_table_that_fails_is_held_for_a_while_and_no_other(
     only_bad = RunSummary("lakehouse", 2, "0/2", 0.1, [BAD])
     followed = Followed(monkeypatch, BROKEN, only_bad, NOTHING, pause_s=5.0)
     followed.run()
-    assert followed.events == [[], ["public.bad"], "waits", ["public.bad"], "waits", "closed"]
+    assert followed.events == [
+        "Spark",
+        [],
+        ["public.bad"],
+        "waits",
+        ["public.bad"],
+        "waits",
+        "closed",
+    ]
     assert followed.lines == ["the same every time", BROKEN.line()]
 
 
@@ -74,11 +85,11 @@ def test_what_fails_as_a_whole_is_tried_again(monkeypatch: pytest.MonkeyPatch) -
     error = LogUnreachableError("Kafka doesn't answer")
     followed = Followed(monkeypatch, error, error, APPLIED, NOTHING)
     assert followed.run() == ExitCode.OK
-    assert followed.events == [[], [], [], [], "waits", "closed"]
+    assert followed.events == ["Spark", [], [], [], [], "waits", "closed"]
     assert followed.lines[1:] == ["lakehouse: Kafka doesn't answer", APPLIED.line()]
 
 
 def test_it_ends_with_spark(monkeypatch: pytest.MonkeyPatch) -> None:
     followed = Followed(monkeypatch, SparkEndedError("ended"), APPLIED)
     assert followed.run() == ExitCode.SINK_UNREACHABLE
-    assert followed.events == [[], "closed"]
+    assert followed.events == ["Spark", [], "closed"]
