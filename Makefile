@@ -14,7 +14,7 @@ RUN := .venv/bin/python
 PIP := $(RUN) -m pip --quiet --disable-pip-version-check --no-input
 SETS := kafka spark opensearch
 
-.PHONY: help setup prerequisites environment jars registry opensearch3 demo psql stop test golden fuzz chaos fire heap lint bench bench-peers bench-pgsync lock clean
+.PHONY: help setup prerequisites environment jars registry opensearch3 demo psql stop test thorough golden fuzz chaos fire heap lint bench bench-peers bench-pgsync lock clean
 
 ## help                 list these commands
 help:
@@ -101,6 +101,10 @@ stop:
 test: setup registry opensearch3 lint
 	OPENSEARCH="$(OPENSEARCH)" $(RUN) -m pytest $(or $(TESTS),-n 3 --dist loadgroup)
 
+## thorough             the tests that take long, and that make test leaves out
+thorough: setup registry opensearch3
+	$(RUN) -m pytest -m thorough -n 3 --dist loadgroup
+
 ## golden [CASES=dir]   recorded cases of a real Debezium against the daemon; NAMES="a b": only these
 golden: setup
 	@CASES="$(CASES)" NAMES="$(NAMES)" KEEP="$(KEEP)" $(RUN) -m tests.golden
@@ -134,7 +138,7 @@ fire: setup opensearch3
 
 ## heap [HEAPS=n]       merges of a log n times as large as the driver's memory (10)
 heap: setup
-	@HEAPS=$(or $(HEAPS),10) $(RUN) -m pytest tests/integration/test_driver_memory.py
+	@HEAPS=$(or $(HEAPS),10) $(RUN) -m pytest -m thorough tests/integration/test_driver_memory.py
 
 ## lint                 ruff, mypy and the import rules
 lint:

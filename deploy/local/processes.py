@@ -12,6 +12,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Protocol
@@ -179,7 +180,8 @@ class Process:
 
     def _signal_group(self, number: signal.Signals) -> None:
         if self.running:
-            os.killpg(self._child.pid, number)
+            with suppress(ProcessLookupError):  # it has ended in between
+                os.killpg(self._child.pid, number)
 
     def _cut_lifeline(self) -> None:
         # Killed before its pipe closes: the child's id may belong to somebody else by now.

@@ -390,22 +390,3 @@ def test_a_filled_value_counts_where_nothing_exact_is_known(lakehouse: Lakehouse
         {"id": 3, "n": 8, "a": read},  # what an update leaves out is no null
         {"id": 55, "n": 1, "a": read},
     ]
-
-
-def test_a_key_of_zero_is_one_key_whatever_its_sign(lakehouse: Lakehouse) -> None:
-    log = lakehouse.log(column("f", "float8", 1), column("v", "text"))
-    for number in range(3):
-        log.row("r", at(100, 0), {"f": number or -0.0, "v": "minus"})
-    log.table(100)
-    log.reached(at(100, 0))
-    lakehouse.merge()
-    log.row("d", at(200, 1), None, {"f": -0.0})
-    log.tombstone(at(200, 1), {"f": -0.0})
-    log.row("c", at(200, 1), {"f": 0.0, "v": "plus"})
-    log.reached(at(200, 1))
-    lakehouse.merge()
-    assert [(row["f"], row["v"]) for row in lakehouse.rows(log.schema)] == [
-        (0.0, "plus"),
-        (1.0, "minus"),
-        (2.0, "minus"),
-    ]

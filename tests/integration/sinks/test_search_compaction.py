@@ -27,6 +27,7 @@ def fill(target: Target, version: int, keys: range) -> None:
     target.table_index.refresh(target.index)
 
 
+@pytest.mark.thorough
 @pytest.mark.opensearch("3")  # half a minute of waiting: once is enough
 def test_index_with_many_deleted_documents_is_merged(target: Target) -> None:
     fill(target, 1, range(2_000))
