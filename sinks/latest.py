@@ -49,6 +49,12 @@ def within(
     return raw.where(position.isNull() | applicable)
 
 
+def is_patchy(changes: DataFrame) -> SparkColumn:
+    """Whether a parsed change lacks values of its own: they are left out, filled, or lost."""
+    lacks = (F.size(ABSENT) > 0) | (F.size(FILLED) > 0)
+    return lacks | F.col(LOST).isNotNull() if LOST in changes.columns else lacks
+
+
 def contenders(changes: DataFrame, shape: Shape) -> DataFrame:
     """Of each key the newest of its parsed changes; all of them where that one isn't whole.
 
@@ -59,13 +65,10 @@ def contenders(changes: DataFrame, shape: Shape) -> DataFrame:
         .orderBy(F.desc(POSITION), F.desc(OP))
         .rowsBetween(Window.unboundedPreceding, Window.currentRow)
     )
-    patchy = (F.size(ABSENT) > 0) | (F.size(FILLED) > 0)
-    if LOST in changes.columns:
-        patchy |= F.col(LOST).isNotNull()
     return (
         changes.withColumns({
             _RANK: F.row_number().over(newest_first),
-            PATCHY: F.first(patchy).over(newest_first),
+            PATCHY: F.first(is_patchy(changes)).over(newest_first),
         })
         .where((F.col(_RANK) == 1) | F.col(PATCHY))
         .drop(_RANK)

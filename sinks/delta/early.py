@@ -15,6 +15,7 @@ from pyspark.sql import functions as F  # noqa: N812 (as everybody calls it)
 
 from cdc.records.position import Position
 from sinks.latest import contenders, within
+from sinks.observed import observed
 from sinks.parse import is_truncate, parse
 from sinks.plan import Found, TablePlan
 from sinks.records import Records, let_go
@@ -67,7 +68,7 @@ def read_early(
     rows = _kept(newest)
     if rows is None:
         return None
-    found = found_in(_observed(newest), table)
+    found = found_in(observed(newest, FACTS), table)
     if found is None:
         let_go(rows)
         return None
@@ -105,12 +106,6 @@ def _kept(newest: "DataFrame") -> "DataFrame | None":
             let_go(rows)
         return None
     return rows
-
-
-def _observed(newest: "DataFrame") -> Any:
-    """What was observed, or None."""
-    observed: Any = newest._jdf.queryExecution().observedMetrics()  # noqa: SLF001
-    return observed.apply(FACTS) if observed.contains(FACTS) else None
 
 
 def _facts(raw: "DataFrame", table: TablePlan, cut: Position) -> list["SparkColumn"]:

@@ -9,7 +9,7 @@ enough.
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import reduce
+from functools import partial, reduce
 from operator import add
 from typing import Any
 
@@ -21,6 +21,7 @@ from pyspark.sql import functions as F  # noqa: N812 (as everybody calls it)
 
 from cdc.errors import SinkError
 from cdc.settings import SearchSettings
+from sinks.observed import observed
 from sinks.search.absent import Completion
 from sinks.search.bulk import Action, Counts, Judge, write
 from sinks.search.client import connect
@@ -29,7 +30,7 @@ from sinks.search.indexes import alias_of, write_alias
 from sinks.search.letters import Letters
 
 Observed = Callable[[str], Any]
-"""An observation's name → a row of Java's; None where Spark has taken that step out."""
+"""An observation's name → what ``observed`` tells of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,12 +104,7 @@ def write_observed(
     for result in results:
         if isinstance(result, SinkError):
             raise result
-    metrics: Any = texts._jdf.queryExecution().observedMetrics()  # noqa: SLF001
-
-    def observed(name: str) -> Any:
-        return metrics.apply(name) if metrics.contains(name) else None
-
-    return reduce(add, results, Counts()), observed
+    return reduce(add, results, Counts()), partial(observed, texts)
 
 
 def _letters(client: OpenSearch, settings: SearchSettings, index: str) -> Letters | None:

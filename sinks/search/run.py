@@ -319,8 +319,9 @@ class _Run:
         from sinks.delta.early import can_be_early, read_early
         from sinks.search.apply import history_of, shape_of
 
-        name, table = max(tables.items(), key=lambda one: one[1].unread, default=("", None))
-        if table is None or not table.base or not can_be_early(table):
+        standing = ((name, table) for name, table in tables.items() if table.base)
+        name, table = max(standing, key=lambda one: one[1].unread, default=("", None))
+        if table is None or not can_be_early(table):
             return {}
         try:
             columns = shape_of(versions_of(self._state, name, table.schema_version), self._search)

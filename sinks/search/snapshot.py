@@ -12,8 +12,8 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 (as everybody calls it)
 
 from cdc.settings import SearchSettings
-from sinks.latest import PATCHY, contenders, latest
-from sinks.names import ABSENT, FILLED, LOST, SNAPSHOT
+from sinks.latest import PATCHY, contenders, is_patchy, latest
+from sinks.names import SNAPSHOT
 from sinks.search.bulk import Counts
 from sinks.search.executors import Observed, write_documents, write_observed
 from sinks.search.rows import documents
@@ -46,9 +46,7 @@ def two_kinds(changes: DataFrame) -> DataFrame:
 
     Spark doesn't look beyond what is observed: it would read each record once more to choose it.
     """
-    patchy = (F.size(ABSENT) > 0) | (F.size(FILLED) > 0)
-    if LOST in changes.columns:
-        patchy |= F.col(LOST).isNotNull()
+    patchy = is_patchy(changes)
     marked = changes.withColumns({PATCHY: patchy, SNAPSHOT: F.col(SNAPSHOT) & ~patchy})
     return marked.observe(
         _LEFT,

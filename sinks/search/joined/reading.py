@@ -1,7 +1,7 @@
 """Tables at some cuts → their rows, and what changed between two of them."""
 
 from collections.abc import Collection, Mapping
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 (as everybody calls it)
@@ -10,6 +10,7 @@ from sinks.delta.table import DeltaTarget
 from sinks.delta.version import SMALL_BYTES, Version, difference
 from sinks.derived import Derived
 from sinks.names import DELETED
+from sinks.observed import observed
 from sinks.plan import TableVersion
 from sinks.search.joined.record import Instant
 from sinks.session import RECORDS_FEW, tune
@@ -98,10 +99,8 @@ def kept(rows: DataFrame) -> tuple[DataFrame, int]:
     """Rows that the executors keep, and how many there are: by one job."""
     counted = rows.observe(_KEPT, F.count("*").alias("rows"))
     there = counted.localCheckpoint()
-    metrics: Any = counted._jdf.queryExecution().observedMetrics()  # noqa: SLF001
-    # Of no rows at all, Spark may leave out what counts them.
-    count = metrics.apply(_KEPT).getAs("rows") if metrics.contains(_KEPT) else there.count()
-    return there, int(count)
+    found = observed(counted, _KEPT)
+    return there, int(there.count() if found is None else found.getAs("rows"))
 
 
 def _there(rows: DataFrame) -> DataFrame:

@@ -107,8 +107,8 @@ def _node(
     # Spark takes names that differ by case for one.
     columns = {name.lower() for name in shape.names}
     taken = [name.lower() for name in (*fields, *rows.computed, *(one.field for one in embeds))]
-    twice = {one.field for one in embeds if one.field.lower() in columns}
-    if twice := twice | {name for name in taken if taken.count(name) > 1}:
+    of_columns = {one.field for one in embeds if one.field.lower() in columns}
+    if twice := sorted(of_columns | {name for name in taken if taken.count(name) > 1}):
         raise ConfigError(
             f"{', '.join(twice)}: {rows.table} has a column of that name",
             where=where,
