@@ -5,7 +5,7 @@ names, it would do for each of the many that joining asks for.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import reduce
 from operator import and_
 from typing import Any, Final
@@ -40,6 +40,11 @@ _INTEGERS: Final = frozenset({"tinyint", "smallint", "int", "bigint"})
 def _alike(kind: str, other: str) -> bool:
     """Whether values of two types are in one order: as text, 10 comes before 9."""
     return kind == other or {kind, other} <= _INTEGERS
+
+
+def all_there(columns: Iterable[str]) -> SparkColumn:
+    """Whether none of the columns is null (``dropna`` knows no name with a dot)."""
+    return reduce(and_, (F.col(quoted(name)).isNotNull() for name in columns))
 
 
 class Version:
@@ -90,9 +95,8 @@ class Version:
         }
         if self.is_small or not known:
             return self.rows()
-        there = reduce(and_, (F.col(quoted(value)).isNotNull() for value in known.values()))
-        few = values.select(*map(quoted, known.values())).where(there).distinct()
-        few = few.limit(_VALUES_MAX + 1).localCheckpoint()
+        few = values.select(*map(quoted, known.values())).where(all_there(known.values()))
+        few = few.distinct().limit(_VALUES_MAX + 1).localCheckpoint()
         if few.count() > _VALUES_MAX:
             return self.rows()
         stats = F.from_json("stats", "minValues map<string, string>, maxValues map<string, string>")

@@ -14,9 +14,10 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 (as everybody calls it)
 from pyspark.sql.types import StructType
 
+from sinks.delta.version import all_there
 from sinks.names import quoted
 from sinks.search.documents import POSITION_FIELD
-from sinks.search.joined.links import all_there, joining, names, renamed, same
+from sinks.search.joined.links import joining, names, renamed, same
 from sinks.search.joined.reading import Tables
 from sinks.search.joined.tree import Node
 from sinks.search.rows import JSON, key_text, value_in_json

@@ -3,7 +3,6 @@
 One side's columns are renamed for it, since both may have columns of one name.
 """
 
-from collections.abc import Iterable
 from functools import reduce
 from operator import and_
 from typing import Final, Literal
@@ -11,6 +10,7 @@ from typing import Final, Literal
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 (as everybody calls it)
 
+from sinks.delta.version import all_there
 from sinks.names import quoted
 from sinks.search.joined.reading import Tables
 from sinks.search.joined.tree import Node
@@ -28,11 +28,6 @@ def renamed(node: Node, side: Side) -> list[Column]:
 def names(node: Node) -> list[str]:
     """Those names."""
     return [_LINK + own for own, _ in node.on]
-
-
-def all_there(columns: Iterable[str]) -> Column:
-    """Whether none of the columns is null (``dropna`` knows no name with a dot)."""
-    return reduce(and_, (F.col(quoted(name)).isNotNull() for name in columns))
 
 
 def same(node: Node, side: Side) -> Column:
