@@ -38,7 +38,7 @@ jars: $(SETS:%=$(JARS)/%/.complete) $(JARS)/spark/millrace-sinks.jar $(JARS)/ope
 	@$(PIP) install --require-hashes -r requirements.txt
 	@touch $@
 
-.venv/.project: .venv/.requirements pyproject.toml setup.py $(wildcard cdc/wal/*.p[yx][xi])
+.venv/.project: .venv/.requirements pyproject.toml setup.py $(wildcard cdc/compiled/*.p[yx][xi])
 	@echo "setup: Millrace itself into .venv"
 	@$(PIP) install --no-deps --no-build-isolation -e .
 	@touch $@
@@ -129,7 +129,7 @@ CHECKED = LD_PRELOAD="$$(gcc -print-file-name=libasan.so) $$(gcc -print-file-nam
 sanitized: environment
 	@rm -rf $(SANITIZED) && mkdir -p $(SANITIZED)
 	@cp -r cdc snapshots tests setup.py pyproject.toml README.md $(SANITIZED)
-	@cd $(SANITIZED) && rm -f cdc/wal/*.so && CFLAGS="-g -O1 -fsanitize=address,undefined \
+	@cd $(SANITIZED) && rm -f cdc/compiled/*.so && CFLAGS="-g -O1 -fsanitize=address,undefined \
 		-fno-sanitize-recover" $(CURDIR)/$(RUN) setup.py -q build_ext --inplace --force
 
 ## fire                 merges and the search server are killed, and more, while tables change

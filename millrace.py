@@ -23,9 +23,9 @@ from rich.console import Console
 
 from cdc.errors import ConfigError, ExitCode, MillraceError
 from cdc.settings import DEFAULT_PATH, Duration, load
-from deploy.cuts import cuts, query
-from deploy.dead_letters import app as dead_letters
-from deploy.search import rebuild, search
+from deploy.commands.cuts import cuts, query
+from deploy.commands.dead_letters import app as dead_letters
+from deploy.commands.search import rebuild, search
 
 DEBUG_VARIABLE = "MILLRACE_DEBUG"
 GC_THRESHOLD = 50_000
@@ -151,12 +151,12 @@ def _with_daemon(
     Only one that ``answers`` for its health takes the port: others are run beside that one.
     ``threads``: in place of snapshot.max.threads.
     """
-    from cdc.daemon import Daemon
-    from cdc.hold import StoppedError
-    from cdc.wal.compiled import warn_if_pure
-    from deploy.console import ConsoleObserver, configure_logging
-    from deploy.health import HealthServer
-    from deploy.metrics import daemon_registry
+    from cdc.capture.daemon import Daemon
+    from cdc.capture.slot_lease import StoppedError
+    from cdc.compiled.extension import warn_if_pure
+    from deploy.commands.console import ConsoleObserver, configure_logging
+    from deploy.commands.health import HealthServer
+    from deploy.commands.metrics import daemon_registry
     from snapshots.channel import open_channel
     from snapshots.initial import InitialSnapshot
     from snapshots.pace import Pace
@@ -189,7 +189,7 @@ def _with_daemon(
 @app.command()
 def run(config: ConfigOption = DEFAULT_PATH, *, json_log: JsonOption = False) -> None:
     """Capture: snapshot what wasn't read yet, then stream until stopped (SIGTERM drains)."""
-    from cdc.daemon import Daemon
+    from cdc.capture.daemon import Daemon
 
     _with_daemon(config, json_log, Daemon.run, answers=True)
 
@@ -214,8 +214,8 @@ def snapshot(
     json_log: JsonOption = False,
 ) -> None:
     """Read existing rows into the log, and end. A running daemon is asked to, and watched."""
-    from deploy.console import configure_logging
-    from deploy.snapshot import ask, check_condition, describe, is_captured, render_plan
+    from deploy.commands.console import configure_logging
+    from deploy.commands.snapshot import ask, check_condition, describe, is_captured, render_plan
 
     names, settings = tables or [], load(config)
     if (where is not None or reset) and (not names or resume):
@@ -247,7 +247,7 @@ def snapshot(
                 return
         print("the daemon goes on with it: `millrace status` shows how far it is", file=sys.stderr)
         raise typer.Exit(ExitCode.INTERRUPTED)
-    from cdc.daemon import Daemon
+    from cdc.capture.daemon import Daemon
 
     use, asked = (Daemon.resume, (names,)) if resume else (Daemon.snapshot, (names, where))
     if _with_daemon(config, json_log, use, *asked, threads=parallel):
@@ -265,7 +265,7 @@ def new_epoch(
 
     Rows that are gone by then disappear from what is derived. Nothing in the log is removed.
     """
-    from cdc.daemon import Daemon
+    from cdc.capture.daemon import Daemon
 
     if not yes:
         _with_daemon(config, json_log, lambda daemon, stop: print(daemon.find_gap(stop)))
@@ -308,7 +308,7 @@ def merge(
     Exit codes: 0 applied, 3 nothing to do, 4 another run is under way, 34 applied, and a table that
     came too late was rebuilt; others: docs/errors.md.
     """
-    from deploy.merge import run_options
+    from deploy.commands.merge import run_options
     from sinks.follow import follow as run_on
     from sinks.job import Jobs
 
@@ -338,8 +338,8 @@ def _seconds(text: str) -> float:
 @app.command()
 def status(config: ConfigOption = DEFAULT_PATH, *, json: JsonOption = False) -> None:
     """Show slot, lag, snapshot progress, and how far each sink is."""
-    from deploy.status import collect
-    from deploy.status_text import render
+    from deploy.commands.status import collect
+    from deploy.commands.status_text import render
 
     found = collect(load(config))
     if json:
@@ -358,7 +358,7 @@ def drop(
     indexes: Annotated[bool, typer.Option("--indexes", help="The search indexes, too.")] = False,
 ) -> None:
     """Remove slot and publication, so that nothing holds WAL back any more."""
-    from deploy.drop import plan
+    from deploy.commands.drop import plan
 
     settings = load(config)
     steps = plan(settings, topics=topics, lakehouse=lakehouse, indexes=indexes)
@@ -385,7 +385,7 @@ def compact(
 
     What lakehouse.keep promises stays: every cut of that time can be queried.
     """
-    from deploy.compact import compact_all
+    from deploy.commands.compact import compact_all
 
     for line in compact_all(load(config), what, dry_run=dry_run):
         print_line(line)

@@ -1,4 +1,4 @@
-"""cdc/wal/fast.pyx → the compiled part, where there is a compiler; else all goes on in Python."""
+"""cdc/compiled/fast.pyx → the extension, where there is a compiler; else pure Python."""
 
 import warnings
 from pathlib import Path
@@ -25,8 +25,8 @@ def extensions() -> list[Extension]:
         from Cython.Build import cythonize
     except ImportError:
         return []
-    source = str(Path("cdc", "wal", "fast.pyx"))
-    fast = Extension("cdc.wal.fast", [source], extra_compile_args=["-O3"])
+    source = str(Path("cdc", "compiled", "fast.pyx"))
+    fast = Extension("cdc.compiled.fast", [source], extra_compile_args=["-O3"])
     found: list[Extension] = cythonize([fast], build_dir="build")
     return found
 

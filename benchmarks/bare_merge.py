@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from delta.tables import DeltaTable
 
 from benchmarks.foreach_batch import COLUMNS, newest, parsed
-from sinks.batch import LogState, Offsets, read_raw
-from sinks.names import POSITION
+from sinks.changes.names import POSITION
+from sinks.log.offsets import LogState, Offsets, read_raw
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

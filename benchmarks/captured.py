@@ -9,20 +9,20 @@ from typing import Final
 
 from benchmarks.scene import PREFIX, Scene
 from benchmarks.shapes import Shape
-from cdc.in_progress import InProgress
-from cdc.lookups import Lookups
+from cdc.capture.wiring import event_rules, pipeline
+from cdc.convert.pipeline import no_topic
 from cdc.postgres import catalog, publication, slot
 from cdc.postgres.captured import captured_tables
 from cdc.postgres.connection import connect, connect_replication
 from cdc.postgres.stream import ReplicationStream
-from cdc.readable import no_topic
 from cdc.records.position import Lsn, Position
 from cdc.records.state import Phase, Progress, TableState
 from cdc.records.topics import data_topic
-from cdc.spill import spill_directory
-from cdc.tables import Tables
-from cdc.translation import Limits, Translation
-from cdc.wiring import event_rules, pipeline
+from cdc.stream.in_progress import InProgress
+from cdc.stream.spill import spill_directory
+from cdc.stream.translation import Limits, Translation
+from cdc.tables.lookups import Lookups
+from cdc.tables.tables import Tables
 
 LIMITS: Final = Limits(1_000, 16 << 20)
 DRAIN: Final = "drain"

@@ -13,7 +13,7 @@ from statistics import median
 from typing import Final
 
 from benchmarks.scene import load, say, scene
-from deploy.local import flights
+from deploy.demo import flights
 from deploy.local.pipeline import Pipeline
 
 _TABLES: Final = r"public\.(airlines|airports|planes|flights)"

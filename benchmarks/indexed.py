@@ -18,9 +18,9 @@ from benchmarks.scene import cpu_of_all_s
 from cdc.settings import Settings
 from cdc.settings.search import SearchSettings
 from deploy.local.opensearch import OpenSearch
+from sinks.run.summary import RunSummary
 from sinks.search.client import connect
 from sinks.search.run import run_search
-from sinks.summary import RunSummary
 
 _SCAN_SIZE: Final = 5_000
 _WARM_DOCUMENTS: Final = 100_000

@@ -5,8 +5,8 @@ from datetime import datetime
 from typing import Any, Final
 
 from benchmarks.scene import say
-from deploy.local import flights
-from deploy.proof import connect
+from deploy.demo import flights
+from deploy.demo.proof import connect
 
 TABLES: Final = r"public\.(airlines|airports|planes|weather|flights)"
 DOCUMENT: Final[dict[str, Any]] = {

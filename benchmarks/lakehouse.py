@@ -19,11 +19,11 @@ from cdc.settings import Settings
 from cdc.settings.lakehouse import DerivedTable, Kind, LakehouseSettings
 from deploy.local.pipeline import Pipeline
 from deploy.local.processes import Process
-from sinks.batch import Log, LogState, Offsets
-from sinks.delta.plans import lakehouse_plans
+from sinks.changes.paths import table_path
 from sinks.delta.run import run_lakehouse
-from sinks.paths import table_path
-from sinks.session import open_session
+from sinks.log.offsets import Log, LogState, Offsets
+from sinks.run.plans import lakehouse_plans
+from sinks.spark.session import open_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -121,7 +121,7 @@ def content_of(spark: "SparkSession", path: str) -> Content:
     """All rows of a Delta table, but for the column of Millrace's own."""
     from pyspark.sql import functions as F  # noqa: N812 (as everybody calls it)
 
-    from sinks.names import POSITION
+    from sinks.changes.names import POSITION
 
     rows = spark.read.format("delta").load(path).drop(POSITION)
     found = rows.select(

@@ -154,7 +154,7 @@ def _grow(lake: Lake, name: str, rows: int, file_rows: int, order: str) -> int:
     """Append the rows that the first run didn't write; the version that has them."""
     from pyspark.sql import functions as F  # noqa: N812 (as everybody calls it)
 
-    from sinks.names import POSITION
+    from sinks.changes.names import POSITION
 
     say(f"a table of {rows:,} rows in files of {file_rows:,}, by {order}")
     files = max(1, rows // file_rows)

@@ -18,7 +18,7 @@ from benchmarks.search_bulk import joined_bulk, table_bulk
 from benchmarks.search_fanout import fanout
 from benchmarks.search_freshness import freshness
 from benchmarks.search_pgsync import pgsync
-from deploy.local.flights import FLIGHTS_ROWS
+from deploy.demo.flights import FLIGHTS_ROWS
 from deploy.local.opensearch import OpenSearch
 
 Figures = dict[str, object]

@@ -19,8 +19,8 @@ from benchmarks.indexed import Indexed, documents_of, turn_of
 from benchmarks.lakehouse import Turn, captured, figures_of, ratio, rotated, settle
 from benchmarks.scene import Scene, say
 from cdc.records.schema import TableName
+from deploy.demo.proof import connect, index_differences
 from deploy.local.opensearch import OpenSearch
-from deploy.proof import connect, index_differences
 from sinks.search.indexes import TableIndex
 
 if TYPE_CHECKING:

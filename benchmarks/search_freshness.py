@@ -12,8 +12,8 @@ from opensearchpy import OpenSearch as Client
 from benchmarks import joined
 from benchmarks.scene import Scene, say
 from benchmarks.search_pgsync import followed
+from deploy.demo.proof import connect
 from deploy.local.opensearch import OpenSearch
-from deploy.proof import connect
 
 Figures = dict[str, object]
 _FIRST: Final = 100_000

@@ -17,10 +17,10 @@ from opensearchpy import OpenSearch as Client
 from benchmarks import joined
 from benchmarks.pgsync import Pgsync
 from benchmarks.scene import Scene, cpu_of_all_s, say
+from deploy.demo.proof import connect
 from deploy.local.opensearch import OpenSearch
 from deploy.local.pipeline import Pipeline
 from deploy.local.processes import Process
-from deploy.proof import connect
 
 Figures = dict[str, object]
 

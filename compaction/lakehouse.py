@@ -13,11 +13,11 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Final
 
 from cdc.settings import Settings
+from sinks.changes.derived import Derived, derived_tables
 from sinks.delta.apply import explained
 from sinks.delta.evolution import retention_properties, set_properties
-from sinks.delta.plans import Plans, lakehouse_plans
 from sinks.delta.table import DeltaTarget
-from sinks.derived import Derived, derived_tables
+from sinks.run.plans import Plans, lakehouse_plans
 
 if TYPE_CHECKING:
     from delta.tables import DeltaTable

@@ -17,11 +17,11 @@ from confluent_kafka import Consumer, KafkaException, TopicPartition
 from cdc.errors import ExitCode, MillraceError, SparkEndedError
 from cdc.records.topics import progress_topic
 from cdc.settings import Settings
-from sinks.batch import Report
 from sinks.job import Jobs
-from sinks.kafka_options import client_options
-from sinks.options import Held
-from sinks.summary import RunSummary, TableResult
+from sinks.log.kafka_options import client_options
+from sinks.log.offsets import Report
+from sinks.run.options import Held
+from sinks.run.summary import RunSummary, TableResult
 
 IDLE_MAX_S: Final = 60.0
 """A run at least as often writes down that a table has nothing to do, and so isn't late."""

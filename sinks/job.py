@@ -13,13 +13,13 @@ from cdc.errors import (
     SinkUnreachableError,
     SparkEndedError,
 )
-from cdc.modes import ValueModes
 from cdc.settings import Settings
-from sinks.batch import Report
+from cdc.settings.modes import ValueModes
 from sinks.delta.run import run_lakehouse
-from sinks.options import Held, RunOptions
-from sinks.session import RECORDS_FEW, Session, first_line, jvm_ended, open_session
-from sinks.summary import RunSummary
+from sinks.log.offsets import Report
+from sinks.run.options import Held, RunOptions
+from sinks.run.summary import RunSummary
+from sinks.spark.session import RECORDS_FEW, Session, first_line, jvm_ended, open_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -17,7 +17,7 @@ from cdc.convert.reading import schema_reader
 from cdc.errors import MillraceError
 from cdc.settings import DEFAULT_PATH, load
 from sinks.job import Jobs
-from sinks.options import RunOptions
+from sinks.run.options import RunOptions
 
 
 def main(arguments: list[str] | None = None) -> int:

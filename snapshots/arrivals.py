@@ -17,7 +17,7 @@ from cdc.records.position import Position
 from cdc.records.record import Record
 from cdc.records.schema import TableName
 from cdc.settings import CaptureSettings
-from cdc.tables import Tables
+from cdc.tables.tables import Tables
 from snapshots.windows import Job, WindowReader
 
 log = structlog.get_logger()

@@ -22,18 +22,18 @@ from typing import Final, NamedTuple
 import psycopg
 import structlog
 
-from cdc.backfill import SnapshotBatch
-from cdc.copied import Copied
+from cdc.capture.backfill import SnapshotBatch
+from cdc.convert.pipeline import Encoder
 from cdc.errors import MillraceError, TableLockedError
 from cdc.postgres.connection import connect, query
-from cdc.postgres.copy_out import copy_out
 from cdc.postgres.described import Leaf, TableDescription
 from cdc.postgres.failures import blaming
 from cdc.postgres.slot import ExportedSnapshot
-from cdc.readable import Encoder
 from cdc.records.position import Position
 from cdc.records.state import LeafRead
 from cdc.settings import CaptureSettings, LibraryOptions
+from snapshots.copied_rows import Copied
+from snapshots.copy_out import copy_out
 from snapshots.imported import NOW_US, OF_ONE_TABLE, begin, lock
 from snapshots.pace import Pace
 from snapshots.pages import ALL, Range, merged, next_range, pages_of

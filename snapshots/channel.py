@@ -1,4 +1,4 @@
-"""Rows of the signal table, and of the signal topic → what is done; implements cdc.signals.Signals.
+"""Rows of the signal table, and of the signal topic → what is done: cdc.stream.signals.
 
 The channels are Debezium's ``source`` and ``kafka``. What a signal asks for is the same in both
 (requests.py).
@@ -11,14 +11,14 @@ from typing import Any, Final
 
 import structlog
 
-from cdc.changes import Row
+from cdc.events.changes import Row
 from cdc.kafka.follow import Followed, Follower
 from cdc.records.position import Position
 from cdc.records.record import Record
 from cdc.records.schema import TableName
 from cdc.settings import CaptureSettings, Settings
-from cdc.signals import NOTHING, Place, SeenRow, SignalPlace, Told, Watch
-from cdc.tables import Tables
+from cdc.stream.signals import NOTHING, Place, SeenRow, SignalPlace, Told, Watch
+from cdc.tables.tables import Tables
 from cdc.wal.messages import Relation
 from snapshots.arrivals import Arrivals
 from snapshots.incremental import IncrementalSnapshots

@@ -17,7 +17,7 @@ from cdc.postgres.captured import described_tables
 from cdc.postgres.connection import at_one_instant, query
 from cdc.postgres.described import CapturedTable, Leaf, TableDescription
 from cdc.settings import CaptureSettings
-from snapshots.changes import Visibility
+from snapshots.overtaken import Visibility
 from snapshots.pages import Range, parse_tid
 from snapshots.reader import frames, of_range
 

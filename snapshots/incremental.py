@@ -6,7 +6,7 @@ is missing. Rows of which the stream had a newer state are left out (changes.py)
 
 Between two chunks an update may move a row to a page that was read before. Its event is in the log
 then, with values that it left unchanged: those are read again while a table has requests
-(cdc/completion.py).
+(cdc/stream/completion.py).
 https://arxiv.org/abs/2010.12597
 """
 
@@ -16,27 +16,27 @@ from typing import Final, Literal
 
 import structlog
 
-from cdc.changes import Read
-from cdc.copied import Copied
 from cdc.errors import MillraceError, TableGoneError
+from cdc.events.changes import Read
+from cdc.events.reference import INCREMENTAL
 from cdc.faults import FaultPoint, reach
 from cdc.postgres.described import CapturedTable
 from cdc.records.position import Lsn, Position
 from cdc.records.record import Part, Record
 from cdc.records.schema import TableName
 from cdc.records.state import SnapshotOutcome, SnapshotRequest
-from cdc.reference import INCREMENTAL
-from cdc.signals import NOTHING, SeenRow, Told, Watch
-from cdc.signals import Place as StreamPlace
-from cdc.tables import Tables
-from cdc.translation import Limits
+from cdc.stream.signals import NOTHING, SeenRow, Told, Watch
+from cdc.stream.signals import Place as StreamPlace
+from cdc.stream.translation import Limits
+from cdc.tables.tables import Tables
 from cdc.wal.messages import Relation
 from snapshots.chunk import AlteredError, Chunk
-from snapshots.elders import Elders
+from snapshots.copied_rows import Copied
+from snapshots.open_transactions import Elders
 from snapshots.requests import queued
+from snapshots.table_read import Begun, Work
 from snapshots.watermarks import WatermarkError, is_past
 from snapshots.windows import WindowReader
-from snapshots.work import Begun, Work
 
 log = structlog.get_logger()
 _IN_FLIGHT: Final = 2

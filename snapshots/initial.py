@@ -12,17 +12,17 @@ from typing import Final
 import psycopg
 from psycopg import sql
 
-from cdc.backfill import FIRST, Again, SnapshotBatch
-from cdc.changes import Read
-from cdc.copied import Copied
+from cdc.capture.backfill import FIRST, Again, SnapshotBatch
+from cdc.convert.pipeline import Encoder
+from cdc.events.changes import Read
 from cdc.postgres.connection import connect, query
 from cdc.postgres.described import TableDescription
 from cdc.postgres.failures import blaming
 from cdc.postgres.slot import ExportedSnapshot
-from cdc.readable import Encoder
 from cdc.records.position import Position
 from cdc.settings import CaptureSettings, LibraryOptions
 from snapshots.bulk import Bulk
+from snapshots.copied_rows import Copied
 from snapshots.imported import NOW_US, begin, lock
 from snapshots.markers import Marked, Marker
 from snapshots.pace import Pace
@@ -37,7 +37,7 @@ SELECT (pg_snapshot_xmax(pg_current_snapshot())::text::int8 - 1) & 4294967295
 
 
 class InitialSnapshot:
-    """Reads existing rows; implements cdc.backfill.Backfill."""
+    """Reads existing rows; implements cdc.capture.backfill.Backfill."""
 
     def __init__(self, source: LibraryOptions, settings: CaptureSettings, pace: Pace) -> None:
         self._source = source

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from enum import StrEnum
 from typing import Final
 
-from cdc.copied import Copied, last_copy_data
 from cdc.records.record import Part
-from cdc.translation import Limits
+from cdc.stream.translation import Limits
 from cdc.wal.frames import copy_data_end
+from snapshots.copied_rows import Copied, last_copy_data
 
 _ONE: Final = Limits(1, 1)
 
@@ -26,7 +26,7 @@ class Marker(StrEnum):
 
 
 class Marked:
-    """A table's rows → records, as cdc.copied.Copied does it; the last row waits for ``end``.
+    """A table's rows → records, as copied_rows.Copied does it; the last row waits for ``end``.
 
     ``copied`` makes what takes rows with a marker; ``first``: it is the first table that is read.
     """

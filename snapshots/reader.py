@@ -13,12 +13,12 @@ from psycopg import sql
 
 from cdc.errors import SourceUnreachableError
 from cdc.postgres.connection import query
-from cdc.postgres.copy_out import copy_out, wait
 from cdc.postgres.described import Leaf
 from cdc.records.record import Part
 from cdc.records.schema import TableName
-from cdc.translation import Limits
+from cdc.stream.translation import Limits
 from cdc.wal.frames import copy_data_end
+from snapshots.copy_out import copy_out, wait
 from snapshots.pages import END, Range, tid
 
 WAIT_S: Final = 1.0
@@ -30,7 +30,7 @@ LIMITS: Final = Limits(250, 1 << 20)
 
 
 class Taker(Protocol):
-    """What makes records of rows: cdc.copied.Copied."""
+    """What makes records of rows: snapshots.copied_rows.Copied."""
 
     def feed(self, data: bytearray, start: int, end: int, limits: Limits) -> int:
         """Take in CopyData messages; returns where those end."""

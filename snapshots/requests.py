@@ -12,13 +12,13 @@ from typing import Any
 
 import structlog
 
-from cdc.modes import Patterns
 from cdc.records.position import Position
 from cdc.records.record import Record
 from cdc.records.schema import TableName
 from cdc.records.state import SnapshotOutcome, SnapshotRequest
 from cdc.settings import CaptureSettings
-from cdc.tables import Tables
+from cdc.settings.modes import Patterns
+from cdc.tables.tables import Tables
 from snapshots.signals import (
     ExecuteSnapshot,
     LogMessage,

@@ -20,7 +20,7 @@ from cdc.postgres.failures import place
 from cdc.records.position import Lsn
 from cdc.records.schema import TableName
 from cdc.settings import CaptureSettings
-from cdc.signals import WATERMARK
+from cdc.stream.signals import WATERMARK
 
 OPEN: Final = "snapshot-window-open"
 CLOSE: Final = "snapshot-window-close"

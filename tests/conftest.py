@@ -28,7 +28,7 @@ pytest_plugins = [
 @pytest.fixture
 def here(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let commands leave this process's log and garbage collection as they are."""
-    monkeypatch.setattr("deploy.console.configure_logging", lambda **_: None)
+    monkeypatch.setattr("deploy.commands.console.configure_logging", lambda **_: None)
     monkeypatch.setattr("gc.freeze", lambda: None)
     monkeypatch.setattr("gc.set_threshold", lambda _: None)
 

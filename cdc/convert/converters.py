@@ -9,9 +9,9 @@ from typing import Any, Final, Literal
 
 from cdc.convert.json_text import JsonConverter, JsonOptions
 from cdc.errors import ConfigError
-from cdc.options import Options
 from cdc.records.connect import Header, Schema, SourceRecord
 from cdc.records.record import Record
+from cdc.settings.options import Options
 
 Side = Literal["key", "value"]
 Convert = Callable[[str, Schema | None, Any], bytes | None]

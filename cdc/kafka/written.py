@@ -1,15 +1,15 @@
 """Records → the client, and as much of them as is needed to name one that is refused later.
 
 The client's reports come without headers, so what says where in the source a record comes from is
-noted here until its transaction ends. cdc/wal/fast.pyx has the same, compiled.
+noted here until its transaction ends. cdc/compiled/fast.pyx has the same, compiled.
 """
 
 from collections.abc import Callable
 from typing import NamedTuple
 
+from cdc.compiled.extension import fast
 from cdc.records.position import HEADER
 from cdc.records.record import Part, Record, each, record_bytes
-from cdc.wal.compiled import fast
 
 
 class Note(NamedTuple):

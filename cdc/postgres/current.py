@@ -11,8 +11,8 @@ from typing import Final
 import psycopg
 from psycopg import sql
 
-from cdc.changes import Row
 from cdc.errors import SourceUnreachableError
+from cdc.events.changes import Row
 from cdc.postgres.connection import query
 from cdc.postgres.described import TableDescription
 from cdc.postgres.failures import explained

@@ -14,11 +14,11 @@ import psycopg
 import structlog
 from psycopg import pq, sql
 
-from cdc.changes import ABSENT, Row, Value
-from cdc.completion import Asked, Key
+from cdc.events.changes import ABSENT, Row, Value
 from cdc.postgres.connection import connect, query
 from cdc.postgres.failures import explained
 from cdc.settings import LibraryOptions
+from cdc.stream.completion import Asked, Key
 
 log = structlog.get_logger()
 
@@ -108,7 +108,7 @@ class Rereading:
             self._connection.close()
 
     def __call__(self, asked: Asked) -> Mapping[Key, Row] | None:
-        """The rows that are there; see cdc.completion.Reread."""
+        """The rows that are there; see cdc.stream.completion.Reread."""
         relation = asked.relation
         if self._paused.get(relation.oid, 0.0) > time.monotonic():
             return None

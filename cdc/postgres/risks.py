@@ -6,13 +6,13 @@ from typing import Final
 
 import psycopg
 
-from cdc.modes import Patterns
 from cdc.postgres import connection as connections
 from cdc.postgres.captured import captured_tables
 from cdc.postgres.connection import query
 from cdc.postgres.preflight import alter_identity
 from cdc.records.schema import TableName
 from cdc.settings import CaptureSettings, LibraryOptions
+from cdc.settings.modes import Patterns
 
 _RISKS: Final = """
 SELECT current_setting('max_slot_wal_keep_size'), current_setting('synchronous_standby_names')

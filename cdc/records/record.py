@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 from cdc.records.position import HEADER
 
 if TYPE_CHECKING:
-    from cdc.wal.fast import Rows
+    from cdc.compiled.fast import Rows
 
 
 class Record(NamedTuple):

@@ -6,8 +6,8 @@ from typing import Annotated, Any, Final, NamedTuple
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from cdc.modes import ColumnModes, ColumnRule, KeyRule, Patterns
 from cdc.settings.kinds import PatternList, Section, regex
+from cdc.settings.modes import ColumnModes, ColumnRule, KeyRule, Patterns
 
 _TRUNCATE: Final = re.compile(r"column\.truncate\.to\.(\d+)\.chars")
 _MASK: Final = re.compile(r"column\.mask\.with\.(\d+)\.chars")

@@ -5,8 +5,8 @@ from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from cdc.modes import Patterns
 from cdc.settings.kinds import PatternList, Section, names
+from cdc.settings.modes import Patterns
 
 _OVERRIDES: Final = "snapshot.select.statement.overrides"
 Names = Annotated[tuple[str, ...], BeforeValidator(names)]

@@ -4,8 +4,8 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field
 
-from cdc.modes import PLACEHOLDER, ValueModes
 from cdc.settings.kinds import Section
+from cdc.settings.modes import PLACEHOLDER, ValueModes
 
 
 def _placeholder(value: object) -> object:

@@ -8,8 +8,8 @@ https://kafka.apache.org/documentation/#connect_transforms
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final, NamedTuple
 
-from cdc.options import Options
 from cdc.records.connect import SourceRecord
+from cdc.settings.options import Options
 from cdc.transforms.outbox import EventRouter
 from cdc.transforms.routing import PHYSICAL_TABLE, SOURCE, LogicalTopicRouter, RegexRouter
 from cdc.transforms.unwrap import Unwrap

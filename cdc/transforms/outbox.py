@@ -12,11 +12,11 @@ from typing import Any, Final, NamedTuple
 
 import structlog
 
-from cdc.convert.names import field_name
 from cdc.errors import ConfigError, ConversionError
-from cdc.options import Options
+from cdc.records.avro_names import field_name
 from cdc.records.connect import Field, Header, Schema, SourceRecord, Type
 from cdc.records.per_schema import PerSchema
+from cdc.settings.options import Options
 from cdc.transforms.envelope import is_envelope, member
 from cdc.transforms.expand import Expansion, NotExpandableError
 from cdc.transforms.renaming import renaming

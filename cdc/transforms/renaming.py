@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable
 from typing import Final
 
-from cdc.options import Options
+from cdc.settings.options import Options
 
 Rename = Callable[[str], str | None]
 """A name → the new name, or None where the expression doesn't match."""

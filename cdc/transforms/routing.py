@@ -6,10 +6,10 @@ https://debezium.io/documentation/reference/stable/transformations/topic-routing
 from collections.abc import Callable
 from dataclasses import replace
 
-from cdc.convert.names import schema_name
-from cdc.options import Options
+from cdc.records.avro_names import schema_name
 from cdc.records.connect import Field, Schema, SourceRecord, Type
 from cdc.records.per_schema import PerSchema
+from cdc.settings.options import Options
 from cdc.transforms.envelope import is_envelope
 from cdc.transforms.renaming import Rename, renaming
 

@@ -19,9 +19,9 @@ from typing import Any, Final, NamedTuple, Self
 import structlog
 
 from cdc.errors import ConversionError
-from cdc.options import Options
 from cdc.records.connect import Field, Header, Schema, SourceRecord, Type
 from cdc.records.per_schema import PerSchema
+from cdc.settings.options import Options
 from cdc.transforms.envelope import is_envelope
 
 log = structlog.get_logger()

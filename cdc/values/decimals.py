@@ -4,9 +4,9 @@ import re
 from collections.abc import Callable
 from typing import Any, Final
 
-from cdc.modes import ValueModes
 from cdc.records.connect import Field, Schema, Type
 from cdc.records.schema import Column
+from cdc.settings.modes import ValueModes
 from cdc.values.blocks import (
     BYTES,
     STRING,

@@ -11,10 +11,10 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
-from cdc.arrays import elements, flat
-from cdc.modes import ValueModes
 from cdc.records.connect import Schema, Type
 from cdc.records.schema import Column
+from cdc.settings.modes import ValueModes
+from cdc.values.arrays import elements, flat
 from cdc.values.blocks import (
     Codec,
     Decode,

@@ -3,8 +3,8 @@
 from typing import Any
 
 from cdc.errors import CorruptMessageError
-from cdc.modes import ValueModes
 from cdc.records.schema import Column, TableName
+from cdc.settings.modes import ValueModes
 from cdc.values.blocks import MALFORMED, Codec, Decode, Fragment, UnconvertibleError, json_value
 from cdc.values.types import NATIVE, codec
 

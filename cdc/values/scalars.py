@@ -8,9 +8,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
-from cdc.modes import ValueModes
 from cdc.records.connect import Schema, Type
 from cdc.records.schema import Column
+from cdc.settings.modes import ValueModes
 from cdc.values.blocks import (
     STRING,
     Codec,

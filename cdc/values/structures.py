@@ -11,9 +11,9 @@ from binascii import unhexlify
 from collections.abc import Callable
 from typing import Any, Final
 
-from cdc.modes import ValueModes
 from cdc.records.connect import Field, Schema, Type
 from cdc.records.schema import Column
+from cdc.settings.modes import ValueModes
 from cdc.values.blocks import BYTES, STRING, Codec, float_word, named, structured
 from cdc.values.scalars import TEXT, to_float, to_java_float
 

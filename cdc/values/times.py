@@ -9,10 +9,10 @@ from collections.abc import Callable
 from functools import lru_cache, partial
 from typing import Final
 
-from cdc import temporal
-from cdc.modes import ValueModes
 from cdc.records.connect import Schema, Type
 from cdc.records.schema import Column
+from cdc.settings.modes import ValueModes
+from cdc.values import temporal
 from cdc.values.blocks import Codec, Kind, named, number, plain
 
 _INT64 = (-(2**63), 2**63 - 1)

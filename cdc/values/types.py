@@ -7,9 +7,9 @@ text (include.unknown.datatypes).
 from collections.abc import Callable
 from typing import Final
 
-from cdc.modes import ValueModes
 from cdc.records.connect import Type
 from cdc.records.schema import Column
+from cdc.settings.modes import ValueModes
 from cdc.values import decimals, scalars, structures, times
 from cdc.values.blocks import Codec
 from cdc.values.lists import of_array, of_debezium_array, or_null

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cdc.errors import SparkMissingError
-from sinks.session import RECORDS_FEW, java_options, open_session, tune
+from sinks.spark.session import RECORDS_FEW, java_options, open_session, tune
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

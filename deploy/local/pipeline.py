@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Final
 import psycopg
 from psycopg.conninfo import make_conninfo
 
-from cdc.kafka.state import last_progress, read_all
+from cdc.log.state import last_progress, read_all
 from cdc.records.position import Lsn
 from cdc.records.state import Phase, Progress, TableState
 from cdc.records.topics import progress_topic, table_topic

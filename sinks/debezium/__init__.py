@@ -1,4 +1,4 @@
-"""Topics that a real Debezium wrote → the columns that sinks/parse.py gives of Millrace's own.
+"""Topics that a real Debezium wrote → the columns that sinks/log/parse.py gives of Millrace's own.
 
 docs/decisions/0012-debezium-topics.md says why things are as they are. A run asks ``origin``, in
 the place of our own log's: ``log`` and ``late`` say what there is to read, ``part`` a part of it,

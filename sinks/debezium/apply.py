@@ -12,27 +12,27 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 (as everybody calls it)
 
 from cdc.errors import SinkError
+from sinks.changes.names import ABSENT, DELETE, DELETED, FILLED, OP, POSITION, RAW_VALUE, quoted
+from sinks.changes.shape import Shape
 from sinks.debezium.described import Described, Reading, describe
 from sinks.debezium.discovery import Seen, discover
+from sinks.debezium.duplicates import spliced
 from sinks.debezium.log import read_records
 from sinks.debezium.parse import parse, parse_events, parse_images
 from sinks.debezium.planned import behind
 from sinks.debezium.repeated import unrepeated
-from sinks.debezium.spliced import spliced
 from sinks.debezium.truncate import Truncation
 from sinks.delta.apply import columns_of, require_fitting
-from sinks.delta.bag import merge_bag, write_new_bag
 from sinks.delta.commit import Rows, commit, create
 from sinks.delta.current import merge, stored, write_new
 from sinks.delta.evolution import described as with_ids
 from sinks.delta.history import merge_history, write_new_history
+from sinks.delta.keyless import merge_bag, write_new_bag
 from sinks.delta.newest import Newest, kept
 from sinks.delta.table import DeltaTarget
-from sinks.names import ABSENT, DELETE, DELETED, FILLED, OP, POSITION, RAW_VALUE, quoted
-from sinks.options import SchemaOf
-from sinks.plan import Plan, TablePlan
-from sinks.records import let_go
-from sinks.shape import Shape
+from sinks.log.records import let_go
+from sinks.run.options import SchemaOf
+from sinks.run.plan import Plan, TablePlan
 
 _NAMES = "array<string>"
 _PLACE_CHARS = 26

@@ -10,17 +10,17 @@ from dataclasses import dataclass
 from typing import Final
 
 from cdc.errors import ConfigError, SinkError
-from cdc.modes import ValueModes
 from cdc.records.connect import Schema, Type
 from cdc.records.position import FIRST_EPOCH, Lsn, Position
 from cdc.records.schema import Column, TableName, TableSchema
+from cdc.settings.modes import ValueModes
 from sinks.debezium.avro_schema import AvroSchema
 from sinks.debezium.avro_schema import read_schema as read_avro
 from sinks.debezium.discovery import Kind, Seen
 from sinks.debezium.forms import agreed, column_of, form_of
 from sinks.debezium.json_schema import read_schema as read_json
 from sinks.debezium.records import PLAIN
-from sinks.options import SchemaOf
+from sinks.run.options import SchemaOf
 
 _START: Final = str(Position(FIRST_EPOCH, Lsn(0), 0))
 

@@ -15,8 +15,8 @@ from pyspark.sql import functions as F  # noqa: N812 (as everybody calls it)
 
 from cdc.errors import SparkMissingError
 from cdc.records.connect import Schema
-from sinks.debezium.carriers import Avro, Carrier, Json, place_of
 from sinks.debezium.described import Described, Layout, Reading
+from sinks.debezium.encodings import Avro, Carrier, Json, place_of
 from sinks.debezium.records import AVRO, BODY, KEY, KEY_MARK, VALUE_MARK, opened
 
 LETTER: Final = "_millrace_letter"

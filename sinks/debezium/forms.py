@@ -8,9 +8,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
-from cdc.modes import ValueModes
 from cdc.records.connect import DECIMAL, Field, Schema, Type
 from cdc.records.schema import Column
+from cdc.settings.modes import ValueModes
 
 _DATA: Final = "io.debezium.data."
 _TIME: Final = "io.debezium.time."

@@ -17,7 +17,7 @@ from confluent_kafka.admin._listoffsets import OffsetSpec
 
 from cdc.errors import LogError
 from cdc.records.schema import TableName
-from sinks.batch import CALL_S, Log, Offsets, committed, has_records
+from sinks.log.offsets import CALL_S, Log, Offsets, committed, has_records
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

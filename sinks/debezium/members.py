@@ -14,6 +14,8 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 (as everybody calls it)
 
 from cdc.records.position import FIRST_EPOCH
+from sinks.changes.names import POSITION, TIME
+from sinks.changes.types import refuse
 from sinks.debezium.described import Described, Layout
 from sinks.debezium.envelope import (
     LETTER,
@@ -28,8 +30,6 @@ from sinks.debezium.envelope import (
     row_member,
 )
 from sinks.debezium.records import BODY, KEY, KEY_MARK, VALUE_MARK
-from sinks.names import POSITION, TIME
-from sinks.types import refuse
 
 Which = Literal["key", "before", "after"]
 

@@ -23,18 +23,18 @@ from cdc.records.state import Phase, Progress, TableState
 from cdc.records.topics import data_topic
 from cdc.settings import Settings
 from cdc.settings.lakehouse import Writer
-from sinks.batch import LogState, Offsets, Report
-from sinks.debezium.late import Topics, remembered
+from sinks.changes.derived import Derived
+from sinks.debezium.bounded import part
+from sinks.debezium.forgotten import Topics, remembered
 from sinks.debezium.log import UNKNOWN, Found, TopicLog
 from sinks.debezium.options import reading_of, told_of
-from sinks.debezium.part import part
-from sinks.delta.late import Remembered
 from sinks.delta.origin import Looked
-from sinks.delta.plans import Checked
-from sinks.derived import Derived
-from sinks.options import RunOptions
-from sinks.plan import Plan, TablePlan, Wanted, proposed, to_read
-from sinks.session import Session, tune
+from sinks.log.offsets import LogState, Offsets, Report
+from sinks.run.forgotten import Remembered
+from sinks.run.options import RunOptions
+from sinks.run.plan import Plan, TablePlan, Wanted, proposed, to_read
+from sinks.run.plans import Checked
+from sinks.spark.session import Session, tune
 
 if TYPE_CHECKING:
     from sinks.debezium.discovery import Seen

@@ -1,4 +1,4 @@
-"""Records of a topic that Debezium wrote → typed changes, in the columns of sinks/parse.py.
+"""Records of a topic that Debezium wrote → typed changes, in the columns of sinks/log/parse.py.
 
 What can't be read raises an error inside Spark, which fails its table and no other. Without a
 shape the columns are all of the topic's, as its newest schema has them.
@@ -10,14 +10,7 @@ from pyspark.sql import Column as SparkColumn
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 (as everybody calls it)
 
-from sinks.debezium.described import Described, Layout
-from sinks.debezium.envelope import LETTER, Choice, by_mark, carrier_of
-from sinks.debezium.fitted import fitted
-from sinks.debezium.members import EXISTS, Which, member, with_members
-from sinks.debezium.placeholders import is_placeholder
-from sinks.debezium.records import KEY_MARK, VALUE_MARK
-from sinks.debezium.values import typed, untold
-from sinks.names import (
+from sinks.changes.names import (
     ABSENT,
     COUNT,
     CREATED,
@@ -34,8 +27,15 @@ from sinks.names import (
     UPSERT,
     VERSION,
 )
-from sinks.shape import Field, Shape, plain
-from sinks.types import in_folders
+from sinks.changes.shape import Field, Shape, plain
+from sinks.changes.types import in_folders
+from sinks.debezium.conversion import fitted
+from sinks.debezium.described import Described, Layout
+from sinks.debezium.envelope import LETTER, Choice, by_mark, carrier_of
+from sinks.debezium.members import EXISTS, Which, member, with_members
+from sinks.debezium.placeholders import is_placeholder
+from sinks.debezium.records import KEY_MARK, VALUE_MARK
+from sinks.debezium.values import typed, untold
 
 _NAMES: Final = "array<string>"
 
@@ -43,7 +43,7 @@ _NAMES: Final = "array<string>"
 def parse(
     raw: DataFrame, topic: Described, shape: Shape | None = None, *, timed: bool = False
 ) -> DataFrame:
-    """One row per change of a table with a key: what ``sinks.parse.parse`` gives.
+    """One row per change of a table with a key: what ``sinks.log.parse.parse`` gives.
 
     ``raw`` has topic, partition, offset, key and value as bytes, and timestamp. A key's values are
     read from the record's key alone: what masks a row's doesn't mask a key's.
@@ -70,7 +70,7 @@ def parse(
 
 
 def parse_events(raw: DataFrame, topic: Described, shape: Shape, *, records: bool) -> DataFrame:
-    """One row per event: what ``sinks.parse.parse_events`` gives, but for tombstones.
+    """One row per event: what ``sinks.log.parse.parse_events`` gives, but for tombstones.
 
     The schema version is the newest one that the run knew; records stay bytes.
     """
@@ -107,7 +107,7 @@ def parse_events(raw: DataFrame, topic: Described, shape: Shape, *, records: boo
 
 
 def parse_images(raw: DataFrame, topic: Described, shape: Shape | None = None) -> DataFrame:
-    """Two rows at most per change of a table without key: what ``sinks.parse.parse_images`` gives.
+    """Two rows at most per change of a table without key: as ``sinks.log.parse.parse_images``.
 
     A value that only stands for an unchanged one is that of the row's old image.
     """

@@ -14,7 +14,7 @@ from typing import Any
 from pyspark.sql import Column as SparkColumn
 
 from cdc.records.connect import Schema, Type
-from sinks.debezium.carriers import Carrier
+from sinks.debezium.encodings import Carrier
 
 _INTEGERS = frozenset({Type.INT32, Type.INT64})
 

@@ -13,13 +13,13 @@ from cdc.errors import MillraceError, SinkError
 from cdc.records.schema import Column, TableName, TableSchema
 from sinks.debezium.described import Reading
 from sinks.debezium.discovery import Seen
+from sinks.debezium.duplicates import Reached
+from sinks.debezium.inspection import Look, Topic, look
 from sinks.debezium.log import read_records
-from sinks.debezium.look import Look, Topic, look
 from sinks.debezium.snapshots import Snapshot
-from sinks.debezium.spliced import Reached
 from sinks.debezium.truncate import Truncation
-from sinks.options import SchemaOf
-from sinks.plan import TablePlan
+from sinks.run.options import SchemaOf
+from sinks.run.plan import TablePlan
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -11,8 +11,8 @@ from pyspark.sql import Column as SparkColumn
 from pyspark.sql import DataFrame, Window, WindowSpec
 from pyspark.sql import functions as F  # noqa: N812 (as everybody calls it)
 
-from sinks.names import DELETE, END, OP, POSITION, TIME, VALID_FROM, VALID_TO, quoted
-from sinks.shape import Shape
+from sinks.changes.names import DELETE, END, OP, POSITION, TIME, VALID_FROM, VALID_TO, quoted
+from sinks.changes.shape import Shape
 
 _LAST: Final = "_millrace_last"
 _LSN_CHARS: Final = 16

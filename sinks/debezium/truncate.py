@@ -14,6 +14,7 @@ from pyspark.sql import functions as F  # noqa: N812 (as everybody calls it)
 
 from cdc.errors import SinkError
 from cdc.records.position import FIRST_EPOCH, INDEX_MAX, Lsn, Position
+from sinks.changes.names import DELETE, OP, POSITION
 from sinks.debezium.described import Described
 from sinks.debezium.envelope import (
     LSN,
@@ -24,7 +25,6 @@ from sinks.debezium.envelope import (
     told_lsn,
     told_us,
 )
-from sinks.names import DELETE, OP, POSITION
 
 _CLOCKS_US: Final = 60_000_000
 """By how much the clocks of a server and of the one that takes over may differ."""

@@ -1,7 +1,8 @@
 """A value as Debezium writes it → the column's Spark value.
 
-What is Millrace's own form as well, or becomes it by a sum, is then read by sinks/types.py: one
-place says what the lakehouse can hold. Numbers need no detour over text for that.
+What is Millrace's own form as well, or becomes it by a sum, is then read by
+sinks/changes/types.py: one place says what the lakehouse can hold. Numbers need no detour over text
+for that.
 """
 
 from collections.abc import Callable
@@ -10,13 +11,13 @@ from typing import Final
 from pyspark.sql import Column as SparkColumn
 from pyspark.sql import functions as F  # noqa: N812 (as everybody calls it)
 
-from cdc.modes import ValueModes
 from cdc.records.connect import DECIMAL, Schema, Type
 from cdc.records.schema import Column
-from sinks.debezium.carriers import Carrier
+from cdc.settings.modes import ValueModes
+from sinks.changes.types import DECIMAL_DIGITS_MAX, from_text, refuse, spark_type
 from sinks.debezium.decimals import bound, to_decimal, to_text
+from sinks.debezium.encodings import Carrier
 from sinks.debezium.forms import BITS, VARIABLE, is_array, is_known
-from sinks.types import DECIMAL_DIGITS_MAX, from_text, refuse, spark_type
 
 _DAY_US: Final = 86_400_000_000
 _SPECIAL: Final = {"NAN": "NaN", "POSITIVE_INFINITY": "Infinity", "NEGATIVE_INFINITY": "-Infinity"}
@@ -205,7 +206,7 @@ _OF_NAME: Final[dict[str, Callable[[SparkColumn], SparkColumn]]] = {
     f"{_TIME}NanoTimestamp": _from_ns,
     f"{_TIME}IsoTimestamp": _from_iso_timestamp,
 }
-"""Dates and times → what sinks/types.py takes: days or µs."""
+"""Dates and times → what sinks/changes/types.py takes: days or µs."""
 
 
 def _or_refused(

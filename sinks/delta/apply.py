@@ -12,26 +12,26 @@ from pyspark.sql import functions as F  # noqa: N812 (as everybody calls it)
 
 from cdc.errors import ConfigError, LogForgottenError, SinkError, SinkUnreachableError
 from cdc.records.schema import TableSchema
-from sinks.claims import with_values
+from sinks.changes.derived import Derived
+from sinks.changes.latest import within
+from sinks.changes.names import LOST
+from sinks.changes.shape import Shape, shape
+from sinks.changes.types import REFUSED
 from sinks.delta.archive import read_archive, unseen
-from sinks.delta.bag import merge_bag, write_new_bag
 from sinks.delta.changes import write_changes
 from sinks.delta.commit import Rows, commit
 from sinks.delta.current import merge, write_new
 from sinks.delta.history import Gap, merge_history, write_new_history
+from sinks.delta.keyless import merge_bag, write_new_bag
 from sinks.delta.newest import Newest, kept, newest_of
 from sinks.delta.replace import SMALL_BYTES, mark, rewrite
 from sinks.delta.table import DeltaTarget
 from sinks.delta.transaction import Transaction
-from sinks.derived import Derived
-from sinks.latest import within
-from sinks.names import LOST
-from sinks.parse import parse, parse_images
-from sinks.plan import Plan, TablePlan
-from sinks.records import GONE, KeptLostError, Records, in_session
-from sinks.session import first_line, jvm_ended
-from sinks.shape import Shape, shape
-from sinks.types import REFUSED
+from sinks.log.claims import with_values
+from sinks.log.parse import parse, parse_images
+from sinks.log.records import GONE, KeptLostError, Records, in_session
+from sinks.run.plan import Plan, TablePlan
+from sinks.spark.session import first_line, jvm_ended
 
 
 def apply_table(

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 (as everybody calls it)
 
-from sinks.names import FILLED, OP, PLACE, POSITION, RAW_KEY, RAW_VALUE, TIME, VERSION
-from sinks.plan import Replay, TablePlan, Truncates
+from sinks.changes.names import FILLED, OP, PLACE, POSITION, RAW_KEY, RAW_VALUE, TIME, VERSION
+from sinks.run.plan import Replay, TablePlan, Truncates
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -19,7 +19,7 @@ _TRUNCATE: Final = "t"
 
 
 def read_archive(spark: "SparkSession", path: str, replay: Replay, topic: str) -> DataFrame:
-    """The archived records, in the columns that sinks.batch.read_raw has."""
+    """The archived records, in the columns that sinks.log.offsets.read_raw has."""
     return _archive(spark, path, replay).select(
         F.lit(topic).alias("topic"),
         F.col(PLACE[0]).alias("partition"),

@@ -6,9 +6,9 @@ The table stays where it is, and is written to by its path: the name is for thos
 from pyspark.errors import PySparkException
 
 from cdc.errors import SinkError
+from sinks.changes.names import quoted
 from sinks.delta.table import DeltaTarget
-from sinks.names import quoted
-from sinks.session import first_line
+from sinks.spark.session import first_line
 
 
 def register(target: DeltaTarget) -> None:

@@ -13,13 +13,13 @@ from pyspark.sql import functions as F  # noqa: N812 (as everybody calls it)
 
 from cdc.records.position import Position
 from cdc.records.topics import TRUNCATE_KEY
+from sinks.changes.names import OP, POSITION, RAW_VALUE, TIME, quoted
+from sinks.changes.shape import Shape
 from sinks.delta.commit import Rows, create
 from sinks.delta.evolution import described
 from sinks.delta.table import DeltaTarget
-from sinks.names import OP, POSITION, RAW_VALUE, TIME, quoted
-from sinks.parse import parse_events
-from sinks.plan import TablePlan
-from sinks.shape import Shape
+from sinks.log.parse import parse_events
+from sinks.run.plan import TablePlan
 
 GAP: Final = "gap"
 _FIRST_PARTITION: Final = 0

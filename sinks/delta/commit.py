@@ -12,10 +12,10 @@ from delta.tables import DeltaMergeBuilder
 from pyspark.sql import DataFrame
 
 from cdc.errors import SinkError
+from sinks.changes.shape import Shape
 from sinks.delta.evolution import cluster, creation_properties, evolve
 from sinks.delta.table import DeltaTarget
-from sinks.plan import TableVersion
-from sinks.shape import Shape
+from sinks.run.plan import TableVersion
 
 ATTEMPTS_MAX: Final = 5
 """How often a commit is tried that another writer (OPTIMIZE, a second run) gets in the way of."""

@@ -13,14 +13,14 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 (as everybody calls it)
 
 from cdc.records.position import Position
+from sinks.changes.latest import lost
+from sinks.changes.names import ABSENT, DELETE, DELETED, FILLED, OP, POSITION, UPSERT, quoted
+from sinks.changes.shape import Shape
+from sinks.changes.types import refuse
 from sinks.delta.commit import Rows, create, execute
 from sinks.delta.evolution import described, dropped_columns
 from sinks.delta.newest import Newest
 from sinks.delta.table import DeltaTarget
-from sinks.latest import lost
-from sinks.names import ABSENT, DELETE, DELETED, FILLED, OP, POSITION, UPSERT, quoted
-from sinks.shape import Shape
-from sinks.types import refuse
 
 
 def write_new(target: DeltaTarget, newest: DataFrame, shape: Shape) -> Rows:

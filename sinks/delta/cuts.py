@@ -14,8 +14,8 @@ from pydantic import BaseModel, ConfigDict
 from cdc.errors import ConfigError, SinkError
 from cdc.records.position import Lsn, Position
 from cdc.records.state import PositionField
-from sinks.delta.plans import Plans
-from sinks.plan import TableCounts, TableVersion
+from sinks.run.plan import TableCounts, TableVersion
+from sinks.run.plans import Plans
 
 _RUN: Final = re.compile(r"\d{1,18}")
 

@@ -16,10 +16,10 @@ from pyspark.sql import Column as SparkColumn
 from pyspark.sql import functions as F  # noqa: N812 (as everybody calls it)
 
 from cdc.errors import SinkError
+from sinks.changes.names import COLUMN_ID, DELETED, END, POSITION, quoted
+from sinks.changes.shape import Field, Shape
 from sinks.delta.table import CHECKPOINT_EVERY, DeltaTarget
-from sinks.names import COLUMN_ID, DELETED, END, POSITION, quoted
-from sinks.session import first_line
-from sinks.shape import Field, Shape
+from sinks.spark.session import first_line
 
 _NOT_IN_PARQUET: Final = re.compile(r"[ ,;{}()\n\t=]")
 _NAME_MAPPING: Final = {"delta.columnMapping.mode": "name"}

@@ -12,14 +12,14 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 (as everybody calls it)
 
 from cdc.records.position import Position
+from sinks.changes.names import END, IS_CURRENT, OP, POSITION, UPSERT, VALID_FROM, VALID_TO, quoted
+from sinks.changes.shape import Shape
+from sinks.changes.versions import versions, whole
 from sinks.delta.commit import Rows, create, execute
 from sinks.delta.current import same_key, source, stored
 from sinks.delta.evolution import described
 from sinks.delta.table import DeltaTarget
-from sinks.names import END, IS_CURRENT, OP, POSITION, UPSERT, VALID_FROM, VALID_TO, quoted
-from sinks.plan import TablePlan
-from sinks.shape import Shape
-from sinks.versions import versions, whole
+from sinks.run.plan import TablePlan
 
 _OWN = (POSITION, VALID_FROM, VALID_TO, END, IS_CURRENT)
 

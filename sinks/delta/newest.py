@@ -15,10 +15,10 @@ from pyspark.sql import Column as SparkColumn
 from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as F  # noqa: N812 (as everybody calls it)
 
-from sinks.latest import PATCHY, contenders, latest
-from sinks.names import LOST, POSITION, quoted
-from sinks.records import let_go
-from sinks.shape import Shape
+from sinks.changes.latest import PATCHY, contenders, latest
+from sinks.changes.names import LOST, POSITION, quoted
+from sinks.changes.shape import Shape
+from sinks.log.records import let_go
 
 _ORDERED: Final = ("bigint", "int", "smallint", "decimal", "string")
 """Types whose least and greatest values Delta's statistics tell, and Python holds all of."""

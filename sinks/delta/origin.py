@@ -11,20 +11,20 @@ from cdc.errors import MillraceError
 from cdc.records.schema import TableSchema
 from cdc.settings import Settings
 from cdc.settings.lakehouse import Writer
-from sinks.batch import Log, LogState, Report
-from sinks.counted import counted
-from sinks.delta.late import Remembered, remembered
-from sinks.delta.plans import Checked
-from sinks.derived import Derived
-from sinks.options import RunOptions
-from sinks.plan import Plan, TablePlan, Truncates, Wanted, proposed, to_read
-from sinks.records import Records
-from sinks.session import RECORDS_FEW, Session, tune
+from sinks.changes.derived import Derived
+from sinks.log.counted import counted
+from sinks.log.offsets import Log, LogState, Report
+from sinks.log.records import Records
+from sinks.run.forgotten import Remembered, remembered
+from sinks.run.options import RunOptions
+from sinks.run.plan import Plan, TablePlan, Truncates, Wanted, proposed, to_read
+from sinks.run.plans import Checked
+from sinks.spark.session import RECORDS_FEW, Session, tune
 
 if TYPE_CHECKING:
     from sinks.delta.commit import Rows
-    from sinks.delta.early import Early
     from sinks.delta.table import DeltaTarget
+    from sinks.log.early import Early
 
 
 class Looked(NamedTuple):
@@ -141,14 +141,14 @@ class OwnLog:
     def proposed(
         self, before: dict[str, TablePlan], state: LogState, wanted: Mapping[str, Wanted]
     ) -> dict[str, TablePlan]:
-        """As sinks/plan.py has it."""
+        """As sinks/run/plan.py has it."""
         return proposed(before, state, wanted)
 
     def bounded(
         self, state: LogState, tables: dict[str, TablePlan], records_max: int, last: Plan | None
     ) -> LogState:
         """The log as if it ended at an earlier commit."""
-        from sinks.bounded import bounded
+        from sinks.log.bounded import bounded
 
         spark, kafka = self._session(records_max), self._settings.kafka
         cut = last.cut if last is not None else None
@@ -167,7 +167,7 @@ class OwnLog:
         self, tables: dict[str, TablePlan], derived: Mapping[str, Derived], state: LogState
     ) -> Looked:
         """By a census of headers, of all tables but one that is large and so read already."""
-        from sinks.census import census
+        from sinks.log.counts import census
 
         pending = {name: table for name, table in tables.items() if table.pending}
         records = to_read(pending)
@@ -199,7 +199,7 @@ class OwnLog:
     ) -> dict[str, "Early"]:
         """The table with most records, if it may be, and can be."""
         from sinks.delta.apply import columns_of
-        from sinks.delta.early import can_be_early, read_early
+        from sinks.log.early import can_be_early, read_early
 
         name, table = max(tables.items(), key=lambda one: one[1].unread, default=("", None))
         if table is None or not can_be_early(table):

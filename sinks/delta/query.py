@@ -11,11 +11,11 @@ from pyspark.errors import PySparkException
 
 from cdc.errors import ConfigError, SinkError
 from cdc.records.schema import TableName
+from sinks.changes.derived import Derived
+from sinks.changes.names import quoted, sql_name
 from sinks.delta.cuts import Cut
 from sinks.delta.table import DeltaTarget
-from sinks.derived import Derived
-from sinks.names import quoted, sql_name
-from sinks.session import first_line
+from sinks.spark.session import first_line
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

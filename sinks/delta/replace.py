@@ -12,14 +12,14 @@ from pyspark.sql import functions as F  # noqa: N812 (as everybody calls it)
 from pyspark.sql.types import StructField
 
 from cdc.records.position import Position
+from sinks.changes.latest import lost
+from sinks.changes.names import ABSENT, DELETE, FILLED, OP, POSITION, UPSERT, quoted
+from sinks.changes.shape import Shape
+from sinks.changes.types import refuse
 from sinks.delta.commit import Rows
 from sinks.delta.newest import Newest
 from sinks.delta.table import DeltaTarget
 from sinks.delta.transaction import FILE, INDEX, Transaction
-from sinks.latest import lost
-from sinks.names import ABSENT, DELETE, FILLED, OP, POSITION, UPSERT, quoted
-from sinks.shape import Shape
-from sinks.types import refuse
 
 SMALL_BYTES: Final = 4 << 20
 """A table of so few is written anew sooner than its rows are found."""

@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING
 
 from cdc.errors import ConfigError, LogForgottenError, MillraceError
 from cdc.settings import LakehouseSettings, Settings
-from sinks.batch import TABLES_AT_ONCE, LogState, Report
-from sinks.delta.files import one_at_a_time
-from sinks.delta.late import replayed
+from sinks.changes.derived import Derived, derived_tables, without_unfit
+from sinks.changes.paths import local_path
 from sinks.delta.origin import Origin, origin_of
-from sinks.delta.plans import as_compacted, lakehouse_plans
-from sinks.derived import Derived, derived_tables, without_unfit
-from sinks.options import RunOptions
-from sinks.paths import local_path
-from sinks.plan import (
+from sinks.log.offsets import TABLES_AT_ONCE, LogState, Report
+from sinks.log.records import KeptLostError
+from sinks.run.files import one_at_a_time
+from sinks.run.forgotten import replayed
+from sinks.run.options import RunOptions
+from sinks.run.plan import (
     Outcome,
     Plan,
     TablePlan,
@@ -34,9 +34,9 @@ from sinks.plan import (
     require_same_log,
     to_read,
 )
-from sinks.records import KeptLostError
-from sinks.session import Session
-from sinks.summary import RunSummary, TableResult
+from sinks.run.plans import as_compacted, lakehouse_plans
+from sinks.run.summary import RunSummary, TableResult
+from sinks.spark.session import Session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -16,9 +16,9 @@ from py4j.protocol import Py4JJavaError
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from sinks.derived import Derived
-from sinks.names import quoted
-from sinks.plan import TableVersion
+from sinks.changes.derived import Derived
+from sinks.changes.names import quoted
+from sinks.run.plan import TableVersion
 
 CHECKPOINT_EVERY: Final = 100
 """Versions: a checkpoint takes as long as two small commits, and Delta makes one every ten."""

@@ -14,8 +14,8 @@ from pyspark.sql import Column as SparkColumn
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 (as everybody calls it)
 
+from sinks.changes.names import POSITION, quoted
 from sinks.delta.table import DeltaTarget
-from sinks.names import POSITION, quoted
 
 SMALL_BYTES: Final = 32 << 20
 """A table of so few is read as a whole sooner than its files are compared."""

@@ -12,24 +12,24 @@ from cdc.errors import MillraceError, SinkUnreachableError
 from cdc.records.position import Lsn, Position
 from cdc.records.schema import TableSchema
 from cdc.settings import SearchSettings
-from sinks.batch import read_raw
-from sinks.claims import with_values
+from sinks.changes.latest import latest, within
+from sinks.changes.names import OWN
+from sinks.changes.shape import Shape, plain
 from sinks.delta.apply import explained
-from sinks.delta.early import FACTS, found_in, looked_at
 from sinks.delta.newest import newest_of
-from sinks.latest import latest, within
-from sinks.names import OWN
-from sinks.parse import parse
-from sinks.plan import Found, Plan, TablePlan
+from sinks.log.claims import with_values
+from sinks.log.early import FACTS, found_in, looked_at
+from sinks.log.offsets import read_raw
+from sinks.log.parse import parse
+from sinks.run.plan import Found, Plan, TablePlan
 from sinks.search.bulk import Counts
+from sinks.search.context import Place
 from sinks.search.documents import mapping
 from sinks.search.executors import write_documents
 from sinks.search.indexes import MisfitError, TableIndex
-from sinks.search.place import Place
-from sinks.search.records import FirstLoad, TableLoading, TableRecord, now_ms, serving
+from sinks.search.progress_records import FirstLoad, TableLoading, TableRecord, now_ms, serving
 from sinks.search.rows import documents
 from sinks.search.snapshot import Written, two_kinds, write_left, write_rows
-from sinks.shape import Shape, plain
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -18,7 +18,7 @@ from opensearchpy import OpenSearch, OpenSearchException
 
 from cdc.errors import SinkError, SinkUnreachableError
 from sinks.search.client import blocked, explain, is_blocked, is_busy
-from sinks.search.letters import MADE_MAX, Letters, Refused
+from sinks.search.dead_letters import MADE_MAX, Letters, Refused
 from sinks.search.retries import PATIENT, Backoff, Patience, is_too_large, passes
 
 ACTIONS_MAX: Final = 10_000

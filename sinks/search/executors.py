@@ -21,13 +21,13 @@ from pyspark.sql import functions as F  # noqa: N812 (as everybody calls it)
 
 from cdc.errors import SinkError
 from cdc.settings import SearchSettings
-from sinks.observed import observed
 from sinks.search.absent import Completion
 from sinks.search.bulk import Action, Counts, Judge, write
 from sinks.search.client import connect
+from sinks.search.dead_letters import Letters
 from sinks.search.documents import document_id
 from sinks.search.indexes import alias_of, write_alias
-from sinks.search.letters import Letters
+from sinks.spark.observed import observed
 
 Observed = Callable[[str], Any]
 """An observation's name → what ``observed`` tells of it."""

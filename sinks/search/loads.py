@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING
 from cdc.errors import LogForgottenError
 from cdc.records.position import Lsn, Position
 from cdc.records.schema import TableName, TableSchema
-from sinks.batch import LogState, require_retained
-from sinks.counted import counted
-from sinks.plan import Plan, TablePlan
-from sinks.records import Records
+from sinks.log.counted import counted
+from sinks.log.offsets import LogState, require_retained
+from sinks.log.records import Records
+from sinks.run.plan import Plan, TablePlan
+from sinks.run.summary import TableResult, attempted
 from sinks.search.bulk import Counts
+from sinks.search.context import Place
 from sinks.search.indexes import TableIndex
-from sinks.search.place import Place
-from sinks.search.records import TableLoading, TableRecord, now_ms, serving
-from sinks.summary import TableResult, attempted
+from sinks.search.progress_records import TableLoading, TableRecord, now_ms, serving
 
 if TYPE_CHECKING:
     from sinks.search.apply import Tables
@@ -162,7 +162,7 @@ class Loads:
 
     def _looked_at(self, name: str, whole: Plan, step: TablePlan) -> TablePlan:
         """A step with what a look at its records tells: TRUNCATEs, and claims."""
-        from sinks.census import census
+        from sinks.log.counts import census
 
         found = census(self._session(), Records(self._settings.kafka), {name: step}, whole.cut)
         return counted(step, found.get(name, {}), whole.cut, keyed=True)

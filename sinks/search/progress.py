@@ -23,7 +23,14 @@ from pydantic import BaseModel, ValidationError
 
 from cdc.errors import BusyError, LogFormatError, MillraceError
 from cdc.records.schema import TableName
-from sinks.search.records import SILENCE_S_MAX, FirstLoad, Owner, RunRecord, TableRecord, now_ms
+from sinks.search.progress_records import (
+    SILENCE_S_MAX,
+    FirstLoad,
+    Owner,
+    RunRecord,
+    TableRecord,
+    now_ms,
+)
 from sinks.search.retries import PATIENT, Patience, fetch, insist
 
 _RECORDS_MAX: Final = 10_000

@@ -11,9 +11,9 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 (as everybody calls it)
 
 from cdc.records.schema import Column
-from sinks.names import ABSENT, FILLED, OP, POSITION, UPSERT, quoted
+from sinks.changes.names import ABSENT, FILLED, OP, POSITION, UPSERT, quoted
+from sinks.changes.shape import Shape
 from sinks.search.documents import POSITION_FIELD, field_names
-from sinks.shape import Shape
 
 JSON: Final = {
     "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",

@@ -25,10 +25,11 @@ from cdc.errors import (
 )
 from cdc.records.schema import TableName
 from cdc.settings import Settings
-from sinks.batch import TABLES_AT_ONCE, Log, LogState, Report, require_retained
-from sinks.counted import counted
-from sinks.options import RunOptions
-from sinks.plan import (
+from sinks.log.counted import counted
+from sinks.log.offsets import TABLES_AT_ONCE, Log, LogState, Report, require_retained
+from sinks.log.records import Records
+from sinks.run.options import RunOptions
+from sinks.run.plan import (
     Outcome,
     Plan,
     TablePlan,
@@ -41,22 +42,21 @@ from sinks.plan import (
     stored,
     to_read,
 )
-from sinks.records import Records
+from sinks.run.summary import RunSummary, TableResult, attempted
 from sinks.search.client import check, connect
+from sinks.search.context import Place
+from sinks.search.dead_letters import Letters, replayed
 from sinks.search.documents import aliases
 from sinks.search.indexes import TableIndex
 from sinks.search.joined.run import run_documents
-from sinks.search.letters import Letters, replayed
 from sinks.search.loads import Loads, never_whole, versions_of
-from sinks.search.place import Place
 from sinks.search.progress import PLACE, Claim, Ledger
-from sinks.session import Session
-from sinks.summary import RunSummary, TableResult, attempted
+from sinks.spark.session import Session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from sinks.delta.early import Early
+    from sinks.log.early import Early
     from sinks.search.apply import Loaded
 
 
@@ -193,7 +193,7 @@ class _Run:
         records_max = self._options.records_max
         if records_max is None or to_read(tables) <= records_max:
             return tables
-        from sinks.bounded import bounded
+        from sinks.log.bounded import bounded
 
         reached = [table.after for table in before.values() if table.after is not None]
         spark, kafka = self._session(records_max), self._settings.kafka
@@ -275,7 +275,7 @@ class _Run:
         return kept, forgotten
 
     def _looked_at(self, tables: dict[str, TablePlan], claim: Claim) -> dict[str, TablePlan]:
-        from sinks.census import census
+        from sinks.log.counts import census
 
         pending = {name: table for name, table in tables.items() if table.pending}
         cut = self._state.progress.cut
@@ -296,7 +296,7 @@ class _Run:
 
     def _load_early(self, tables: dict[str, TablePlan], claim: Claim) -> dict[str, "Loaded"]:
         """Begin first loads of a single step: by one read of the log instead of two."""
-        from sinks.delta.early import can_be_early
+        from sinks.log.early import can_be_early
         from sinks.search.apply import STEP_RECORDS, Tables
 
         found = {}
@@ -316,7 +316,7 @@ class _Run:
         self, spark: "SparkSession", records: Records, tables: dict[str, TablePlan]
     ) -> dict[str, "Early"]:
         """The table with most records, if it may be, and can be: by one read instead of two."""
-        from sinks.delta.early import can_be_early, read_early
+        from sinks.log.early import can_be_early, read_early
         from sinks.search.apply import history_of, shape_of
 
         standing = ((name, table) for name, table in tables.items() if table.base)

@@ -12,12 +12,12 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 (as everybody calls it)
 
 from cdc.settings import SearchSettings
-from sinks.latest import PATCHY, contenders, is_patchy, latest
-from sinks.names import SNAPSHOT
+from sinks.changes.latest import PATCHY, contenders, is_patchy, latest
+from sinks.changes.names import SNAPSHOT
+from sinks.changes.shape import Shape
 from sinks.search.bulk import Counts
 from sinks.search.executors import Observed, write_documents, write_observed
 from sinks.search.rows import documents
-from sinks.shape import Shape
 
 _LEFT: Final = "millrace_left"
 

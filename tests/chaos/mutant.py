@@ -4,8 +4,8 @@ It also doesn't look whether the slot is ahead of the log when it starts, which 
 A checker that doesn't find this daemon out is no checker.
 """
 
-from cdc import start
-from cdc.streaming import Streaming
+from cdc.capture import start
+from cdc.capture.streaming import Streaming
 from millrace import main
 
 _translate = Streaming._translate

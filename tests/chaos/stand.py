@@ -18,7 +18,7 @@ from psycopg.conninfo import make_conninfo
 
 from cdc.errors import MillraceError
 from cdc.kafka.send import send
-from cdc.kafka.state import last_progress, read_all
+from cdc.log.state import last_progress, read_all
 from cdc.records.position import Lsn
 from cdc.records.state import Phase, Progress, TableState
 from cdc.records.topics import progress_topic, table_topic

@@ -3,7 +3,7 @@
 A test of resumed snapshots that doesn't miss them is no test.
 """
 
-from cdc.tables import Tables
+from cdc.tables.tables import Tables
 from millrace import main
 
 _reselects = Tables._reselects

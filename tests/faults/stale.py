@@ -12,7 +12,7 @@ from millrace import main
 from snapshots import chunk
 from snapshots.chunk import Chunk, Known, Place
 from snapshots.incremental import IncrementalSnapshots
-from snapshots.work import Begun, Work
+from snapshots.table_read import Begun, Work
 
 _LATE_S = 0.2  # rows may change between what is read and its watermark: so that some do
 _read = chunk.read

@@ -19,12 +19,12 @@ import pytest
 from psycopg.conninfo import make_conninfo
 
 from cdc.errors import ExitCode
+from sinks.changes.derived import Derived, derived_tables
+from sinks.changes.names import END, POSITION
 from sinks.delta.cuts import Cut, cuts
-from sinks.delta.plans import lakehouse_plans
 from sinks.delta.query import query
 from sinks.delta.run import run_lakehouse
-from sinks.derived import Derived, derived_tables
-from sinks.names import END, POSITION
+from sinks.run.plans import lakehouse_plans
 from tests.fixtures.pipeline import RunningPipeline
 from tests.integration.test_follow import under_way
 

@@ -5,7 +5,7 @@ import resource
 import sys
 import time
 
-from cdc.wal.compiled import IMPLEMENTATION
+from cdc.compiled.extension import IMPLEMENTATION
 from tests.fuzz.copied import CopiedLines
 from tests.fuzz.messages import Frames, Messages
 from tests.fuzz.streams import Streams

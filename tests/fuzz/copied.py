@@ -3,10 +3,10 @@
 import json
 from typing import NamedTuple
 
-from cdc.copied import Copied
 from cdc.records.position import Lsn, Position
 from cdc.records.schema import TableSchema
-from cdc.translation import Limits
+from cdc.stream.translation import Limits
+from snapshots.copied_rows import Copied
 from tests.fuzz.mutation import Mutator
 from tests.fuzz.streams import OfTables
 from tests.properties.test_compiled import timeless

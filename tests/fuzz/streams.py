@@ -7,12 +7,12 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple, cast
 
 from cdc.errors import CorruptMessageError, TableRefusedError
-from cdc.in_progress import InProgress
 from cdc.records.position import Lsn, Position
 from cdc.records.record import Record, each
 from cdc.records.schema import Column, TableSchema
-from cdc.tables import Tables
-from cdc.translation import Limits, Translation
+from cdc.stream.in_progress import InProgress
+from cdc.stream.translation import Limits, Translation
+from cdc.tables.tables import Tables
 from cdc.wal.messages import ABSENT, Row, Value
 from tests.fuzz.mutation import Mutator
 from tests.fuzz.target import Target

@@ -7,8 +7,8 @@ import tracemalloc
 import pytest
 
 from cdc.errors import CorruptMessageError
-from cdc.modes import ValueModes
 from cdc.records.schema import Column
+from cdc.settings.modes import ValueModes
 from cdc.values import MALFORMED, codec
 from cdc.wal.decoder import decode
 from tests.fuzz.__main__ import TARGETS

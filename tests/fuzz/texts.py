@@ -5,11 +5,11 @@ import json
 from dataclasses import replace
 from typing import Any, Final
 
-from cdc.copytext import parse
-from cdc.modes import ValueModes
 from cdc.records.position import Lsn, Position, parse_header
 from cdc.records.schema import Column
+from cdc.settings.modes import ValueModes
 from cdc.values import MALFORMED, Codec, codec, json_text
+from snapshots.copy_text import parse
 from tests.fuzz.mutation import Mutator
 from tests.fuzz.target import Target
 

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import psycopg
 
-from cdc.changes import Row
+from cdc.events.changes import Row
 from cdc.postgres.catalog import describe_relation
 from cdc.postgres.described import TableDescription
 from cdc.records.schema import Column

@@ -7,12 +7,12 @@ from typing import Any, NamedTuple, cast
 import psycopg
 from psycopg import sql
 
-from cdc.copied import Copied
-from cdc.copytext import Row
 from cdc.postgres.described import TableDescription
 from cdc.records.position import Lsn, Position
-from cdc.translation import Limits
+from cdc.stream.translation import Limits
 from snapshots import reader
+from snapshots.copied_rows import Copied
+from snapshots.copy_text import Row
 from snapshots.pages import Range, next_range
 
 

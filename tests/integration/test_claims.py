@@ -14,7 +14,7 @@ from confluent_kafka import Consumer, Message, TopicPartition
 from psycopg.conninfo import make_conninfo
 
 from cdc.kafka.admin import LogAdmin
-from cdc.kafka.state import read_all
+from cdc.log.state import read_all
 from cdc.records.claims import HEADER, PIECES_PARTITION, Claim, ClaimHead
 from cdc.records.position import HEADER as POSITION
 from cdc.records.position import parse_header
@@ -22,7 +22,7 @@ from cdc.records.topics import claim_topic
 from cdc.settings import Settings
 from deploy.local.kafka import Kafka
 from sinks.delta.run import run_lakehouse
-from sinks.summary import RunSummary
+from sinks.run.summary import RunSummary
 from tests.faults.test_dead_letters import limit
 from tests.fixtures.pipeline import RunningPipeline
 from tests.fixtures.refusals import Configured

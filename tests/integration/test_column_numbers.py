@@ -9,7 +9,7 @@ from functools import partial
 import pytest
 
 from cdc.errors import ExitCode
-from cdc.kafka.state import read_all
+from cdc.log.state import read_all
 from cdc.postgres.catalog import describe_relation
 from cdc.postgres.stream import ReplicationStream
 from cdc.records.schema import Column, TableSchema

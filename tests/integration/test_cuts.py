@@ -6,11 +6,11 @@ from functools import partial
 import pytest
 
 from cdc.errors import ConfigError, SinkError
+from sinks.changes.derived import derived_tables
 from sinks.delta.cuts import Cut, cut_at, cuts
-from sinks.delta.plans import lakehouse_plans
 from sinks.delta.query import query
 from sinks.delta.run import run_lakehouse
-from sinks.derived import derived_tables
+from sinks.run.plans import lakehouse_plans
 from tests.fixtures.lakehouse import Lakehouse
 from tests.fixtures.spark import at, column, table_schema
 from tests.integration.test_snapshot_while_streaming import wait_for

@@ -14,13 +14,13 @@ from typer.testing import CliRunner, Result
 
 from cdc.errors import ExitCode
 from cdc.records.schema import TableName
+from deploy.commands.merge import run_options
+from deploy.demo.proof import lakehouse_differences
 from deploy.local.registry import SchemaRegistry
-from deploy.merge import run_options
-from deploy.proof import lakehouse_differences
 from millrace import app
+from sinks.changes.paths import table_path
 from sinks.delta.run import run_lakehouse
-from sinks.options import RunOptions
-from sinks.paths import table_path
+from sinks.run.options import RunOptions
 from tests.fixtures.pipeline import RunningPipeline
 from tests.fixtures.spark import SPARK
 from tests.integration.test_end_to_end import live

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from cdc.modes import ValueModes
 from cdc.postgres.connection import connect
 from cdc.records.schema import Column
+from cdc.settings.modes import ValueModes
 from cdc.values import codec, json_text
 
 pytestmark = pytest.mark.postgres

@@ -8,7 +8,7 @@ import pytest
 
 from cdc.errors import ExitCode
 from cdc.records.schema import Column
-from sinks.names import DELETED, END, OP, POSITION
+from sinks.changes.names import DELETED, END, OP, POSITION
 from tests.fixtures.lakehouse import Lakehouse
 from tests.fixtures.spark import HandLog, at, column, table_schema
 

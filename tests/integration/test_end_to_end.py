@@ -14,11 +14,11 @@ from typer.testing import CliRunner
 from cdc.errors import ExitCode
 from cdc.faults import VARIABLE, FaultPoint
 from cdc.records.schema import TableName
-from deploy.proof import connect, index_differences, lakehouse_differences
+from deploy.demo.proof import connect, index_differences, lakehouse_differences
 from millrace import app
+from sinks.changes.paths import table_path
 from sinks.delta.run import run_lakehouse
-from sinks.paths import table_path
-from sinks.plan import ready
+from sinks.run.plan import ready
 from sinks.search.client import connect as connect_search
 from sinks.search.documents import index_name
 from sinks.search.run import run_search

@@ -11,14 +11,14 @@ import psycopg
 import pytest
 
 from cdc.errors import UnclearMessagesError
-from cdc.in_progress import InProgress
 from cdc.postgres.connection import query
 from cdc.postgres.stream import ReplicationStream
 from cdc.records.position import Lsn, Position
 from cdc.records.record import Record, each
 from cdc.records.schema import Column, TableSchema
-from cdc.tables import Tables
-from cdc.translation import Limits, Translation
+from cdc.stream.in_progress import InProgress
+from cdc.stream.translation import Limits, Translation
+from cdc.tables.tables import Tables
 from cdc.wal.messages import StreamStart
 from tests.integration.source import Conninfo, capture, run, session, streaming
 from tests.properties.test_compiled import OneTable, frame, timeless

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from psycopg.conninfo import make_conninfo
 
 from cdc.errors import ExitCode
+from sinks.search.dead_letters import Letters
 from sinks.search.joined.record import Loading
 from sinks.search.joined.run import _Documents
-from sinks.search.letters import Letters
 from sinks.search.progress import Ledger
 from tests.fixtures.library import BOOKS, CHANGES, SQL, Library, Transaction
 from tests.fixtures.pipeline import RunningPipeline
@@ -180,7 +180,7 @@ def test_a_new_definition_is_a_new_index_beside_the_one_that_serves(
         patch.setattr(_Documents, "_load", loaded)
         with pytest.raises(ZeroDivisionError):
             library.index()
-        _dies(patch, "sinks.search.letters.Letters.forget")
+        _dies(patch, "sinks.search.dead_letters.Letters.forget")
         with pytest.raises(ZeroDivisionError):
             library.index()
     assert parts == 3

@@ -9,8 +9,8 @@ import pytest
 
 from cdc.errors import LogAccessError
 from cdc.kafka.producer import LogWriter
-from cdc.kafka.state import last_progress
 from cdc.kafka.topics import LogTopics
+from cdc.log.state import last_progress
 from cdc.records.state import progress_record
 from cdc.records.topics import progress_topic
 from deploy.local.accounts import run_folder

@@ -7,7 +7,7 @@ from confluent_kafka import Producer
 
 from cdc.errors import LogAccessError, LogFormatError, LogUnreachableError
 from cdc.kafka.producer import LogWriter
-from cdc.kafka.state import last_progress, read_all, read_oldest
+from cdc.log.state import last_progress, read_all, read_oldest
 from cdc.records.position import Lsn, Position
 from cdc.records.record import Record
 from cdc.records.schema import Column, TableName, TableSchema
@@ -205,7 +205,7 @@ def _kept(kafka: Kafka, topic: str) -> int:
 
 
 def test_unreachable_broker_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cdc.kafka.state.SILENCE_S", 2.0)
+    monkeypatch.setattr("cdc.log.state.SILENCE_S", 2.0)
     waits: list[float] = []
     with pytest.raises(LogUnreachableError) as raised:
         last_progress(

@@ -5,10 +5,10 @@ import datetime as dt
 import pytest
 
 from compaction.lakehouse import CompactedTable, compact_lakehouse
+from sinks.changes.derived import derived_tables
 from sinks.delta.cuts import cuts
-from sinks.delta.plans import lakehouse_plans
 from sinks.delta.query import query
-from sinks.derived import derived_tables
+from sinks.run.plans import lakehouse_plans
 from tests.fixtures.lakehouse import Lakehouse
 from tests.fixtures.spark import at, column, table_schema
 

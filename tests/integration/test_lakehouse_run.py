@@ -10,10 +10,10 @@ import pytest
 
 from cdc.errors import ExitCode, LogForgottenError
 from cdc.records.state import Phase
+from sinks.changes.paths import table_path
 from sinks.delta import apply, commit
-from sinks.delta.plans import lakehouse_plans
-from sinks.paths import table_path
-from sinks.plan import Outcome
+from sinks.run.plan import Outcome
+from sinks.run.plans import lakehouse_plans
 from tests.fixtures.lakehouse import Lakehouse
 from tests.fixtures.spark import at, column, table_schema
 

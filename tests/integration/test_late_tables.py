@@ -11,8 +11,8 @@ from confluent_kafka.admin._config import AlterConfigOpType as Operation
 from confluent_kafka.admin._config import ConfigEntry, ConfigResource
 
 from cdc.errors import ExitCode
-from sinks.names import END, OP, POSITION
-from sinks.options import RunOptions
+from sinks.changes.names import END, OP, POSITION
+from sinks.run.options import RunOptions
 from tests.fixtures.lakehouse import Lakehouse
 from tests.fixtures.spark import HandLog, at, column
 from tests.integration.test_claims import consumed

@@ -142,7 +142,7 @@ def test_changes_as_old_as_what_is_stored_are_compared_with_it(
 def test_rows_may_be_added_alone_however_large_the_table_is(
     lakehouse: Lakehouse, log: HandLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sinks.session._BYTES_FEW", 0)
+    monkeypatch.setattr("sinks.spark.session._BYTES_FEW", 0)
     log.row("c", at(20), row(5))
     log.reached(at(20))
     (done,) = lakehouse.merge().tables

@@ -16,9 +16,9 @@ from cdc.errors import ExitCode
 from cdc.records.schema import TableName
 from cdc.settings import Settings
 from cdc.settings.lakehouse import LakehouseSettings
-from deploy.proof import connect, lakehouse_differences
-from sinks import session
+from deploy.demo.proof import connect, lakehouse_differences
 from sinks.delta.run import run_lakehouse
+from sinks.spark import session
 from tests.fixtures.pipeline import RunningPipeline
 from tests.fixtures.readers import READERS, Rows
 

@@ -6,9 +6,9 @@ from unittest.mock import patch
 import pytest
 
 from cdc.errors import ExitCode, SinkError
-from sinks.delta.plans import lakehouse_plans
 from sinks.delta.table import DeltaTarget
-from sinks.options import RunOptions
+from sinks.run.options import RunOptions
+from sinks.run.plans import lakehouse_plans
 from tests.fixtures.lakehouse import Lakehouse
 from tests.fixtures.spark import HandLog, at, column, table_schema
 

@@ -7,11 +7,11 @@ import psycopg
 import pytest
 from structlog.testing import capture_logs
 
-from cdc.changes import ABSENT, Row
-from cdc.completion import Asked, Key
 from cdc.errors import SourceUnreachableError
+from cdc.events.changes import ABSENT, Row
 from cdc.postgres import reselect
 from cdc.postgres.reselect import Rereading, is_visible
+from cdc.stream.completion import Asked, Key
 from cdc.wal.messages import Relation, RelationColumn
 from tests.integration.source import Conninfo, run, session
 

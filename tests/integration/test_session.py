@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from sinks.session import _CLASSES
+from sinks.spark.session import _CLASSES
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

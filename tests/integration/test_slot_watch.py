@@ -12,13 +12,13 @@ from unittest.mock import Mock
 import pytest
 from structlog.testing import capture_logs
 
+from cdc.capture.health import Health, Stage
+from cdc.capture.watch import SlotWatch
 from cdc.errors import SlotLagError
-from cdc.health import Health, Stage
 from cdc.postgres import slot
 from cdc.postgres.slot_limits import concerns
 from cdc.records.position import Lsn
 from cdc.settings import Settings
-from cdc.watch import SlotWatch
 from deploy.local.postgres import Postgres
 from tests.integration.source import Conninfo, capture, run, session, streaming
 from tests.unit.cdc.test_start import SLOT
@@ -122,7 +122,7 @@ def test_each_stay_on_the_stream_is_proven_at_once_however_rare_heartbeats_are(
 def test_where_heartbeats_are_rare_others_writes_have_to_come_round(
     database: Conninfo, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cdc.watch.LOOK_S", 0.1)
+    monkeypatch.setattr("cdc.capture.watch.LOOK_S", 0.1)
     run(database, "CREATE TABLE t (id int PRIMARY KEY)")
     made(database)
     with watched(database, heartbeat_source_interval_ms=600_000) as health:
@@ -136,7 +136,7 @@ def test_where_heartbeats_are_rare_others_writes_have_to_come_round(
 def test_a_silent_server_costs_the_watch_its_connection_and_nobody_else_anything(
     database: Conninfo, postgres: Postgres, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cdc.watch.PATIENCE_S", 0.5)
+    monkeypatch.setattr("cdc.capture.watch.PATIENCE_S", 0.5)
     run(database, "CREATE TABLE t (id int PRIMARY KEY)")
     made(database)
     server = "SELECT pid FROM pg_stat_activity WHERE application_name = 'millrace watch'"
@@ -234,8 +234,8 @@ def test_an_entry_that_ones_own_publication_hasnt_is_told(database: Conninfo) ->
 def test_a_table_whose_updates_begin_to_fail_is_told_while_we_run(
     database: Conninfo, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cdc.watch.RISKS_S", 0.1)
-    monkeypatch.setattr("cdc.watch.LOOK_S", 0.1)
+    monkeypatch.setattr("cdc.capture.watch.RISKS_S", 0.1)
+    monkeypatch.setattr("cdc.capture.watch.LOOK_S", 0.1)
     run(database, "CREATE TABLE t (id int PRIMARY KEY)")
     made(database)
     with capture_logs() as logs, watched(database) as health:
@@ -248,8 +248,8 @@ def test_a_table_whose_updates_begin_to_fail_is_told_while_we_run(
 def test_a_locked_table_keeps_nobody_from_looking_at_the_slot(
     database: Conninfo, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cdc.watch.RISKS_S", 0.1)
-    monkeypatch.setattr("cdc.watch.LOOK_S", 0.1)
+    monkeypatch.setattr("cdc.capture.watch.RISKS_S", 0.1)
+    monkeypatch.setattr("cdc.capture.watch.LOOK_S", 0.1)
     run(database, "CREATE TABLE t (id int PRIMARY KEY)")
     made(database)
     with session(database) as other, capture_logs() as logs:

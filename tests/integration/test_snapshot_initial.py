@@ -9,10 +9,9 @@ from typing import cast
 
 import pytest
 
-from cdc.backfill import SnapshotBatch
-from cdc.copytext import Row
+from cdc.capture.backfill import SnapshotBatch
 from cdc.errors import SourceUnreachableError, TableChangedError, TableRefusedError
-from cdc.events import TableEncoder
+from cdc.events.table_encoder import TableEncoder
 from cdc.postgres import slot
 from cdc.postgres.captured import captured_tables, described_tables
 from cdc.postgres.connection import query
@@ -20,6 +19,7 @@ from cdc.postgres.described import TableDescription
 from cdc.records.position import Lsn, Position
 from cdc.records.record import Record, each
 from cdc.settings import CaptureSettings
+from snapshots.copy_text import Row
 from snapshots.initial import InitialSnapshot
 from snapshots.pace import Pace
 from tests.integration.source import Conninfo, capture, described, run, session

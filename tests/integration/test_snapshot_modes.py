@@ -11,14 +11,14 @@ import pytest
 from psycopg.conninfo import make_conninfo
 from typer.testing import CliRunner
 
-from cdc.changes import Read, Row
+from cdc.convert.pipeline import ReadableEncoder
 from cdc.errors import ConfigError, ExitCode, MillraceError
+from cdc.events.changes import Read, Row
 from cdc.kafka.send import send
 from cdc.postgres import catalog, slot
 from cdc.postgres.captured import captured_tables
 from cdc.postgres.connection import query
 from cdc.postgres.described import TableDescription
-from cdc.readable import ReadableEncoder
 from cdc.records.position import Lsn, Position
 from cdc.records.record import Record, each
 from millrace import app

@@ -5,9 +5,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from cdc.copytext import Row
 from cdc.postgres.described import TableDescription
-from cdc.translation import Limits
+from cdc.stream.translation import Limits
+from snapshots.copy_text import Row
 from snapshots.pages import ALL
 from snapshots.reader import LIMITS, of_range
 from tests.integration.read_rows import batches, selects

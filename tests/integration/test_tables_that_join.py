@@ -10,7 +10,7 @@ import pytest
 from psycopg.conninfo import make_conninfo
 
 from cdc.faults import VARIABLE, FaultPoint
-from cdc.kafka.state import read_all
+from cdc.log.state import read_all
 from cdc.records.schema import TableSchema
 from cdc.records.state import Phase, TableState
 from cdc.records.topics import schema_topic

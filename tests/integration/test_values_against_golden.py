@@ -13,12 +13,12 @@ from typing import Any, Final, get_args, get_type_hints
 import psycopg
 import pytest
 
-from cdc.changes import Row, filled
-from cdc.modes import ValueModes
+from cdc.events.changes import Row, filled
 from cdc.postgres import catalog
 from cdc.postgres.described import CapturedTable, TableDescription
 from cdc.records.connect import Schema
 from cdc.records.schema import Column, TableName
+from cdc.settings.modes import ValueModes
 from cdc.values import codec, default, json_text, json_value, placeholder, zero
 from cdc.wal.messages import ABSENT, Value
 from tests.integration.both_ways import Sent, available_extensions, copied, make_slot, sent

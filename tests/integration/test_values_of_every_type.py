@@ -11,11 +11,11 @@ from typing import Any, Final, get_args, get_type_hints
 import psycopg
 import pytest
 
-from cdc.changes import Row
-from cdc.modes import ValueModes
+from cdc.events.changes import Row
 from cdc.postgres import catalog
 from cdc.postgres.described import CapturedTable, TableDescription
 from cdc.records.schema import Column, TableName
+from cdc.settings.modes import ValueModes
 from cdc.values import codec, json_text, json_value
 from tests.integration.both_ways import available_extensions, copied, make_slot, sent
 from tests.integration.source import Conninfo, session

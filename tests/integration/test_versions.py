@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
+from sinks.changes.derived import Derived
 from sinks.delta.table import DeltaTarget
 from sinks.delta.version import Version
-from sinks.derived import Derived
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

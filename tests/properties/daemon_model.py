@@ -11,25 +11,25 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Final, cast
 
-from cdc.changes import Row
-from cdc.completion import Asked, Key
+from cdc.convert.pipeline import NATIVE as PLAIN
 from cdc.errors import SourceUnreachableError
-from cdc.in_progress import InProgress
+from cdc.events.changes import Row
+from cdc.events.rules import EventRules
 from cdc.kafka.follow import Followed, Follower
-from cdc.lookups import Lookups
 from cdc.postgres.described import CapturedTable
-from cdc.readable import NATIVE as PLAIN
 from cdc.records.position import HEADER, Lsn, Position, parse_header
 from cdc.records.record import Part, Record, each
 from cdc.records.schema import TableSchema
 from cdc.records.state import TableState
 from cdc.records.topics import data_topic, schema_topic, table_topic
-from cdc.rules import EventRules
 from cdc.settings import Settings
-from cdc.signals import Place as StreamPlace
-from cdc.signals import SignalPlace
-from cdc.tables import Tables
-from cdc.translation import Limits, Translation
+from cdc.stream.completion import Asked, Key
+from cdc.stream.in_progress import InProgress
+from cdc.stream.signals import Place as StreamPlace
+from cdc.stream.signals import SignalPlace
+from cdc.stream.translation import Limits, Translation
+from cdc.tables.lookups import Lookups
+from cdc.tables.tables import Tables
 from cdc.wal.frames import copy_data
 from snapshots.arrivals import Arrivals
 from snapshots.channel import Channels

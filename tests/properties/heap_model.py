@@ -9,14 +9,14 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Final, Literal, NamedTuple
 
-from cdc.changes import ABSENT, Value
+from cdc.events.changes import ABSENT, Value
 from cdc.postgres.catalog import relation_signature
 from cdc.postgres.described import Leaf, TableDescription
 from cdc.records.position import Lsn
 from cdc.records.schema import Column, TableName
-from cdc.signals import WATERMARK
+from cdc.stream.signals import WATERMARK
 from cdc.wal.messages import Relation, RelationColumn
-from snapshots.changes import Visibility
+from snapshots.overtaken import Visibility
 from snapshots.pages import Range, tid
 from tests.unit.cdc import wal_bytes as wal
 

@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping
 from random import Random
 from typing import Any, Final
 
-from cdc.copied import Copied
 from cdc.records.state import LeafRead
 from cdc.records.topics import TRUNCATE_KEY
+from snapshots.copied_rows import Copied
 from tests.properties.daemon_model import LIMITS, Event, Log, Stay
 from tests.properties.heap_model import (
     NAME,

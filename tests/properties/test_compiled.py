@@ -12,20 +12,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cdc.completion import Asked
+from cdc.compiled.extension import IMPLEMENTATION
+from cdc.convert.pipeline import NATIVE, Encoder
 from cdc.errors import CorruptMessageError, MillraceError, TableRefusedError
-from cdc.events import TableEncoder
-from cdc.in_progress import InProgress
-from cdc.metadata import MessageEvents
-from cdc.readable import NATIVE, Encoder
+from cdc.events.metadata import MessageEvents
+from cdc.events.reference import Log
+from cdc.events.rules import EventRules
+from cdc.events.table_encoder import TableEncoder
 from cdc.records.position import Lsn, Position, parse_filled
 from cdc.records.record import Record, each
 from cdc.records.schema import Column, TableName, TableSchema
-from cdc.reference import Log
-from cdc.rules import EventRules
-from cdc.tables import Tables
-from cdc.translation import Limits, Translation
-from cdc.wal.compiled import IMPLEMENTATION
+from cdc.stream.completion import Asked
+from cdc.stream.in_progress import InProgress
+from cdc.stream.translation import Limits, Translation
+from cdc.tables.tables import Tables
 from cdc.wal.messages import ABSENT, Row
 from tests.properties.test_events_reference import rows, tables
 from tests.unit.cdc import wal_bytes as wal

@@ -9,20 +9,20 @@ import pytest
 from hypothesis import given, reject, settings
 from hypothesis import strategies as st
 
-from cdc.changes import Read, Row
-from cdc.copied import Copied, last_copy_data
-from cdc.dead_letters import DeadLetters, GuardedEncoder, Refusals
+from cdc.convert.pipeline import Encoder, ReadableEncoder
+from cdc.dead_letters.letters import DeadLetters, GuardedEncoder, Refusals
 from cdc.errors import MillraceError, TableRefusedError
-from cdc.events import TableEncoder
+from cdc.events.changes import Read, Row
+from cdc.events.reference import INCREMENTAL, Log
+from cdc.events.rules import EventRules
+from cdc.events.table_encoder import TableEncoder
 from cdc.kafka.topics import Takes
-from cdc.readable import Encoder, ReadableEncoder
 from cdc.records.position import Lsn, Position
 from cdc.records.record import Record, each, record_bytes
 from cdc.records.schema import Column, TableSchema
-from cdc.reference import INCREMENTAL, Log
-from cdc.rules import EventRules
-from cdc.translation import Limits
+from cdc.stream.translation import Limits
 from cdc.wal.frames import pure_last_copy_data
+from snapshots.copied_rows import Copied, last_copy_data
 from tests.properties.test_compiled import pytestmark, timeless
 from tests.properties.test_compiled_forms import FORMS, RULES
 from tests.properties.test_events_reference import rows, tables

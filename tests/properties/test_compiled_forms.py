@@ -10,15 +10,15 @@ from hypothesis import given, reject, settings
 from hypothesis import strategies as st
 
 from cdc.convert.converters import converters
+from cdc.convert.pipeline import Encoder, Pipeline, ReadableEncoder
 from cdc.errors import TableRefusedError
-from cdc.modes import ColumnModes, ColumnRule, EventModes, Patterns, ValueModes
-from cdc.readable import Encoder, Pipeline, ReadableEncoder
+from cdc.events.reference import Log
+from cdc.events.rules import EventRules
 from cdc.records.position import Position
 from cdc.records.record import Record
 from cdc.records.schema import Column, TableSchema
-from cdc.reference import Log
-from cdc.rules import EventRules
-from cdc.translation import Limits
+from cdc.settings.modes import ColumnModes, ColumnRule, EventModes, Patterns, ValueModes
+from cdc.stream.translation import Limits
 from tests.properties.test_compiled import (
     OID,
     START,

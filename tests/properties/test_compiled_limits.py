@@ -7,14 +7,14 @@ from typing import Any, cast
 
 import pytest
 
+from cdc.compiled.extension import IMPLEMENTATION
 from cdc.errors import CorruptMessageError
-from cdc.in_progress import InProgress
 from cdc.records.position import Lsn, Position
 from cdc.records.record import each
 from cdc.records.schema import Column, TableSchema
-from cdc.tables import Tables
-from cdc.translation import Limits, Translation
-from cdc.wal.compiled import IMPLEMENTATION
+from cdc.stream.in_progress import InProgress
+from cdc.stream.translation import Limits, Translation
+from cdc.tables.tables import Tables
 from tests.properties.test_compiled import OID, START, OneTable, frame, outcome, relation, timeless
 from tests.unit.cdc import wal_bytes as wal
 
@@ -152,7 +152,7 @@ def _nothing(_payload: bytes) -> bool:
 
 
 def test_what_lies_outside_of_the_buffer_is_not_read() -> None:
-    from cdc.wal import fast
+    from cdc.compiled import fast
 
     translator = fast.Translator(fast.Cursor(START, START, Lsn(0)), [], lambda *_: None, _nothing)
     for start, end in ((0, 11), (-1, 10), (8, 7)):

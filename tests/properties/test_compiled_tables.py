@@ -9,15 +9,15 @@ from hypothesis import HealthCheck, given, reject, settings
 from hypothesis import strategies as st
 
 from cdc.convert.converters import converters
+from cdc.convert.pipeline import Encoder, Pipeline
 from cdc.errors import TableRefusedError
-from cdc.events import TableEncoder
-from cdc.modes import ColumnModes, ColumnRule, EventModes, Patterns
-from cdc.readable import Encoder, Pipeline
+from cdc.events.rules import EventRules
+from cdc.events.table_encoder import TableEncoder
 from cdc.records.position import Position
 from cdc.records.record import Record
 from cdc.records.schema import Column, TableSchema
-from cdc.rules import EventRules
-from cdc.translation import Limits
+from cdc.settings.modes import ColumnModes, ColumnRule, EventModes, Patterns
+from cdc.stream.translation import Limits
 from cdc.wal.messages import ABSENT, Row, Value
 from tests.properties.test_compiled import (
     OID,

@@ -7,17 +7,17 @@ from typing import Literal, TypeVar, cast
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cdc.changes import Change, Operation
+from cdc.convert.pipeline import NATIVE, Encoder, ReadableEncoder, row_records
 from cdc.errors import CorruptMessageError, MillraceError, TableRefusedError
-from cdc.events import TableEncoder
-from cdc.readable import NATIVE, Encoder, ReadableEncoder, row_records
+from cdc.events.changes import Change, Operation
+from cdc.events.reference import Log
+from cdc.events.rules import EventRules
+from cdc.events.table_encoder import TableEncoder
 from cdc.records.envelope import Envelope
 from cdc.records.position import HEADER, Lsn, Position, header
 from cdc.records.record import Record
 from cdc.records.schema import Column, TableSchema
-from cdc.reference import Log
-from cdc.rules import EventRules
-from cdc.transactions import Transaction
+from cdc.stream.transactions import Transaction
 from cdc.wal.messages import ABSENT, Origin, Row, Value
 
 T = TypeVar("T")

@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cdc.compiled import blocks
+from cdc.compiled.blocks import pure_plain_messages
 from cdc.errors import UnclearMessagesError
-from cdc.in_progress import InProgress
 from cdc.records.position import Lsn
-from cdc.wal import blocks
-from cdc.wal.blocks import pure_plain_messages
+from cdc.stream.in_progress import InProgress
 from cdc.wal.decoder import decode
 from cdc.wal.frames import COPY_DATA_BYTES, XLogData, copy_data, copy_data_end, parse
 from cdc.wal.messages import (

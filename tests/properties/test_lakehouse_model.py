@@ -22,11 +22,11 @@ from cdc.records.position import Position
 from cdc.records.schema import TableName, TableSchema
 from cdc.records.state import Phase
 from deploy.local.kafka import Kafka
+from sinks.changes.names import DELETED, END, OP, POSITION
+from sinks.changes.paths import table_path
 from sinks.delta.replace import SMALL_BYTES
 from sinks.delta.run import _Run, run_lakehouse
-from sinks.names import DELETED, END, OP, POSITION
-from sinks.paths import table_path
-from sinks.session import RECORDS_FEW
+from sinks.spark.session import RECORDS_FEW
 from tests.fixtures.spark import HandLog, at, column, merge_settings, table_schema
 
 if TYPE_CHECKING:
@@ -255,7 +255,7 @@ def test_delta_is_the_model_at_every_cut(
         log.reached(at(cut * 10, 9) if cut > snapshot_at + 1 else at(point, 0))
         with (
             patch("sinks.delta.apply.SMALL_BYTES", small),
-            patch("sinks.delta.early.RECORDS_FEW", few),
+            patch("sinks.log.early.RECORDS_FEW", few),
         ):
             with dying(dies):
                 run_lakehouse(merge, lambda _records=0: spark, lambda _: None)

@@ -12,13 +12,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cdc.compiled.extension import IMPLEMENTATION
 from cdc.records.record import Record
 from cdc.records.schema import TableName
 from cdc.records.state import TableState
-from cdc.tables import Tables
-from cdc.wal.compiled import IMPLEMENTATION
-from snapshots import changes
-from snapshots.changes import Changes, Visibility
+from cdc.tables.tables import Tables
+from snapshots import overtaken
+from snapshots.overtaken import Changes, Visibility
 from tests.properties.heap_model import Values
 from tests.properties.snapshot_model import World, by_position, in_order
 
@@ -29,8 +29,8 @@ FEW_KEYS = 3
 
 def differences(program: bytes, *, compiled: bool = True, few: bool = False) -> dict[str, Any]:
     """Rows that the log has and the source doesn't, or the other way round, after a program."""
-    keys_max = FEW_KEYS if few else changes.KEYS_MAX
-    with patch.multiple(changes, KEYS_MAX=keys_max, COMMITS_MAX=STEPS):
+    keys_max = FEW_KEYS if few else overtaken.KEYS_MAX
+    with patch.multiple(overtaken, KEYS_MAX=keys_max, COMMITS_MAX=STEPS):
         world = World(program, compiled=compiled)
         world.run()
         return compared(world)

@@ -9,8 +9,8 @@ from typing import Any, get_args, get_type_hints
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
-from cdc.modes import ValueModes
 from cdc.records.schema import Column
+from cdc.settings.modes import ValueModes
 from cdc.values import Codec, Kind, codec, json_text
 
 NATIVE = ValueModes()

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from cdc.daemon import Daemon
+from cdc.capture.daemon import Daemon
+from cdc.capture.slot_lease import StoppedError
 from cdc.errors import ConfigError, ExitCode, SourceUnreachableError
-from cdc.hold import StoppedError
 from cdc.settings import load
 from millrace import app
 
@@ -88,6 +88,6 @@ def test_what_is_told_to_stop_while_it_waits_says_nothing_of_a_bug(
     path = tmp_path / "millrace.toml"
     path.write_text(NOWHERE)
     monkeypatch.setattr(Daemon, method, wait)
-    monkeypatch.setattr("deploy.snapshot.is_captured", lambda _: False)
+    monkeypatch.setattr("deploy.commands.snapshot.is_captured", lambda _: False)
     ended = CliRunner().invoke(app, [*words.split(), "--config", str(path)])
     assert (ended.exit_code, ended.stdout) == (code, "")

@@ -11,11 +11,11 @@ from pyspark.sql import functions as F  # noqa: N812 (as everybody calls it)
 
 from cdc.errors import ConfigError, SinkError
 from cdc.records.position import Position
-from sinks.names import quoted
+from sinks.changes.names import quoted
 from sinks.search.documents import document_id
 from sinks.search.joined.assemble import SOURCE, key_texts
 from sinks.search.joined.tree import Node
-from sinks.session import first_line, jvm_ended
+from sinks.spark.session import first_line, jvm_ended
 
 _ID: Final = "_millrace_id"
 

@@ -13,8 +13,8 @@ from itertools import pairwise
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 (as everybody calls it)
 
+from sinks.changes.names import quoted
 from sinks.delta.version import all_there
-from sinks.names import quoted
 from sinks.search.joined.links import joining
 from sinks.search.joined.reading import Change, Tables, kept
 from sinks.search.joined.tree import Node

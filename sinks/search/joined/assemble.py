@@ -14,8 +14,8 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 (as everybody calls it)
 from pyspark.sql.types import StructType
 
+from sinks.changes.names import quoted
 from sinks.delta.version import all_there
-from sinks.names import quoted
 from sinks.search.documents import POSITION_FIELD
 from sinks.search.joined.links import joining, names, renamed, same
 from sinks.search.joined.reading import Tables

@@ -5,10 +5,10 @@ from typing import Any
 
 from cdc.errors import ConfigError
 from cdc.settings.search import Document
+from sinks.changes.shape import Shape
 from sinks.search.joined.record import DocumentRecord, Instant, Target
 from sinks.search.joined.source import Lakehouse
 from sinks.search.joined.tree import tree
-from sinks.shape import Shape
 
 
 def unfit(lakehouse: Lakehouse, record: DocumentRecord, newest: Instant) -> str | None:

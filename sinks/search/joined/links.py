@@ -10,8 +10,8 @@ from typing import Final, Literal
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 (as everybody calls it)
 
+from sinks.changes.names import quoted
 from sinks.delta.version import all_there
-from sinks.names import quoted
 from sinks.search.joined.reading import Tables
 from sinks.search.joined.tree import Node
 

@@ -6,15 +6,15 @@ from typing import Final, NamedTuple
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 (as everybody calls it)
 
+from sinks.changes.derived import Derived
+from sinks.changes.names import DELETED
+from sinks.changes.shape import Shape
 from sinks.delta.table import DeltaTarget
 from sinks.delta.version import SMALL_BYTES, Version, difference
-from sinks.derived import Derived
-from sinks.names import DELETED
-from sinks.observed import observed
-from sinks.plan import TableVersion
+from sinks.run.plan import TableVersion
 from sinks.search.joined.record import Instant
-from sinks.session import RECORDS_FEW, tune
-from sinks.shape import Shape
+from sinks.spark.observed import observed
+from sinks.spark.session import RECORDS_FEW, tune
 
 _KEPT: Final = "millrace_kept"
 _RECORDS_OF_A_DOCUMENT: Final = 5

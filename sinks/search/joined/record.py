@@ -6,7 +6,7 @@ from pydantic import BaseModel, ConfigDict
 
 from cdc.records.state import PositionField
 from cdc.settings.search import Document
-from sinks.plan import TableVersion
+from sinks.run.plan import TableVersion
 
 
 class Instant(BaseModel):

@@ -15,20 +15,20 @@ from typing import TYPE_CHECKING, Any, Final
 
 from cdc.errors import BusyError, ConfigError, MillraceError, SinkUnreachableError
 from cdc.settings.search import Document
-from sinks.batch import LogState
-from sinks.names import quoted
-from sinks.records import in_session
+from sinks.changes.names import quoted
+from sinks.log.offsets import LogState
+from sinks.log.records import in_session
+from sinks.run.summary import TableResult
 from sinks.search.bulk import Counts
+from sinks.search.context import Place
+from sinks.search.dead_letters import Letters, replayed
 from sinks.search.documents import document_index
 from sinks.search.indexes import TableIndex, generation_of
 from sinks.search.joined.fit import identities, outgrown, unfit
 from sinks.search.joined.record import DocumentRecord, Instant, Loading, Target
 from sinks.search.joined.source import Lakehouse
 from sinks.search.joined.tree import tree
-from sinks.search.letters import Letters, replayed
-from sinks.search.place import Place
-from sinks.search.records import now_ms
-from sinks.summary import TableResult
+from sinks.search.progress_records import now_ms
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Final
 
 from cdc.errors import ConfigError
 from cdc.settings import Settings
-from sinks.batch import LogState
-from sinks.delta.plans import Plans, lakehouse_plans
-from sinks.derived import Derived, derived_tables
-from sinks.plan import Plan
+from sinks.changes.derived import Derived, derived_tables
+from sinks.changes.shape import Shape, shape
+from sinks.log.offsets import LogState
+from sinks.run.plan import Plan
+from sinks.run.plans import Plans, lakehouse_plans
 from sinks.search.joined.record import Instant
-from sinks.session import Session
-from sinks.shape import Shape, shape
+from sinks.spark.session import Session
 
 if TYPE_CHECKING:
     from sinks.search.joined.reading import Reading

@@ -10,9 +10,9 @@ from typing import Final
 
 from cdc.errors import ConfigError
 from cdc.settings.search import Document, Embedded, JoinedRows
+from sinks.changes.shape import Field, Shape
+from sinks.changes.types import spark_type
 from sinks.search.documents import field_name, type_of
-from sinks.shape import Field, Shape
-from sinks.types import spark_type
 
 _INNER: Final = "_millrace_inner"
 """What a row between two others leads to: a name that none of its own columns has."""

@@ -7,7 +7,7 @@ import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
-from deploy.local import flights, workload
+from deploy.demo import flights, workload
 from deploy.local.postgres import Postgres
 
 pytestmark = pytest.mark.postgres

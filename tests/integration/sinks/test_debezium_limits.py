@@ -13,9 +13,9 @@ from confluent_kafka.cimpl import NewPartitions, NewTopic
 
 from cdc.errors import ConfigError, ExitCode, MillraceError
 from cdc.records.schema import TableName
-from sinks.options import RunOptions
-from sinks.paths import table_path
-from sinks.summary import RunSummary
+from sinks.changes.paths import table_path
+from sinks.run.options import RunOptions
+from sinks.run.summary import RunSummary
 from tests.fixtures.debezium_lake import DebeziumLake, event
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]

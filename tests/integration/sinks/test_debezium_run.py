@@ -7,8 +7,8 @@ import pytest
 
 from cdc.errors import ExitCode
 from sinks.delta import commit
-from sinks.plan import Outcome
-from sinks.summary import RunSummary
+from sinks.run.plan import Outcome
+from sinks.run.summary import RunSummary
 from tests.fixtures.debezium_lake import DebeziumLake, event, tombstone
 from tests.fixtures.debezium_topics import MadeRegistry, as_avro, recorded
 
@@ -171,7 +171,7 @@ def test_what_real_records_with_schemas_say_needs_no_configuration(
     refused = lake.merge().tables[0]
     assert refused.error is not None
     assert "no schema registry" in str(refused.error)
-    from sinks.options import RunOptions
+    from sinks.run.options import RunOptions
 
     good(lake.merge(RunOptions(schema_of=registry.text_of)))
     assert lake.rows("public.cust", "id", "name") == [(1, "n"), (2, "m")]

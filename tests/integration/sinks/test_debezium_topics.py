@@ -15,11 +15,11 @@ import pytest
 from cdc.postgres.described import TableDescription
 from cdc.records.position import Lsn, Position
 from cdc.values import codec
-from sinks.batch import RAW
+from sinks.changes.names import OWN, quoted
+from sinks.changes.shape import plain
 from sinks.debezium import parse as debezium
-from sinks.names import OWN, quoted
-from sinks.parse import parse
-from sinks.shape import plain
+from sinks.log.offsets import RAW
+from sinks.log.parse import parse
 from tests.fixtures.debezium_topics import CASES, described, frame, recorded
 from tests.fixtures.spark import table_schema
 from tests.integration.both_ways import available_extensions, copied
@@ -81,7 +81,7 @@ def refused_is_null(monkeypatch: pytest.MonkeyPatch) -> None:
     def nothing(_condition: "SparkColumn", _message: "SparkColumn", kind: str) -> "SparkColumn":
         return F.lit(None).cast(kind)
 
-    monkeypatch.setattr("sinks.types.refuse", nothing)
+    monkeypatch.setattr("sinks.changes.types.refuse", nothing)
     monkeypatch.setattr("sinks.debezium.values.refuse", nothing)
 
 

@@ -5,7 +5,7 @@ import threading
 import pytest
 
 from deploy.local.kafka import Kafka
-from sinks.batch import Log
+from sinks.log.offsets import Log
 from tests.fixtures.spark import HandLog, at, column, table_schema
 
 pytestmark = pytest.mark.kafka

@@ -15,7 +15,7 @@ from deploy.local.opensearch import OpenSearch
 from sinks.search.absent import Completion
 from sinks.search.bulk import Action, Counts, Judge, write
 from sinks.search.client import connect
-from sinks.search.letters import MADE_MAX, Letters
+from sinks.search.dead_letters import MADE_MAX, Letters
 from sinks.search.retries import Patience
 from tests.fixtures.proxy import Proxy
 from tests.integration.sinks.search_tables import Target, delete, position, settings, upsert

@@ -15,7 +15,7 @@ from deploy.local.opensearch import OpenSearch
 from sinks.search import progress
 from sinks.search.client import connect
 from sinks.search.progress import Ledger
-from sinks.search.records import Owner, RunRecord, TableRecord
+from sinks.search.progress_records import Owner, RunRecord, TableRecord
 from tests.integration.sinks.search_tables import TABLE, settings
 
 pytestmark = pytest.mark.opensearch("2", "3")

@@ -3,14 +3,14 @@
 from dataclasses import replace
 from typing import Any, Final, Literal
 
-from cdc.changes import Change, Operation, Read, Row
-from cdc.modes import ColumnModes, Patterns
+from cdc.events.changes import Change, Operation, Read, Row
+from cdc.events.reference import Log, TableEvents, TransactionBlocks
+from cdc.events.rules import EventRules
 from cdc.records.connect import SourceRecord
 from cdc.records.position import Lsn, Position
 from cdc.records.schema import Column, TableSchema
-from cdc.reference import Log, TableEvents, TransactionBlocks
-from cdc.rules import EventRules
-from cdc.transactions import Transaction
+from cdc.settings.modes import ColumnModes, Patterns
+from cdc.stream.transactions import Transaction
 
 POSITION: Final = Position(1, Lsn(900), 3)
 LSN: Final = Lsn(800)

@@ -2,9 +2,9 @@
 
 from typing import Final
 
-from cdc.rules import EventRules
+from cdc.capture.wiring import event_rules
+from cdc.events.rules import EventRules
 from cdc.settings import Settings
-from cdc.wiring import event_rules
 
 DEBEZIUM: Final[EventRules] = event_rules(
     Settings(

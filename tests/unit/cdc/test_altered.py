@@ -4,10 +4,10 @@ from collections.abc import Collection, Sequence
 
 import pytest
 
-from cdc.altered import altered_columns
 from cdc.records.position import Lsn, Position
 from cdc.records.schema import TableSchema
-from cdc.schemas import SchemaHistory
+from cdc.tables.altered import altered_columns
+from cdc.tables.schema_history import SchemaHistory
 from tests.fixtures.spark import column, table_schema
 
 

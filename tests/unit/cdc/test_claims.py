@@ -4,11 +4,11 @@ import json
 
 import pytest
 
-from cdc.claims import Claims
-from cdc.dead_letters import DeadLetters, GuardedEncoder, Oversized, Refusals
+from cdc.convert.pipeline import NATIVE as PLAIN
+from cdc.dead_letters.claims import Claims
+from cdc.dead_letters.letters import DeadLetters, GuardedEncoder, Oversized, Refusals
 from cdc.errors import CorruptMessageError, RecordRefusedError
 from cdc.kafka.topics import Takes
-from cdc.readable import NATIVE as PLAIN
 from cdc.records.claims import HEADER, Claim
 from cdc.records.record import Record
 from cdc.records.topics import claim_topic, dead_letter_topic

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
+from cdc.compiled.extension import fast
 from cdc.kafka.written import PureWritten, pure_produce
 from cdc.records.position import HEADER
 from cdc.records.record import Part, Record
-from cdc.wal.compiled import fast
 
 RECORDS: list[Part] = [
     Record("t", b'{"id":1}', b"value", [(HEADER, b"1/1")]),
@@ -18,10 +18,10 @@ RECORDS: list[Part] = [
 ]
 WITHOUT = """
 import sys
-sys.modules["cdc.wal.fast"] = None
+sys.modules["cdc.compiled.fast"] = None
 from cdc.kafka.written import PureWritten, Written
-from cdc.translation import Translation
-from cdc.wal.compiled import IMPLEMENTATION, warn_if_pure
+from cdc.stream.translation import Translation
+from cdc.compiled.extension import IMPLEMENTATION, warn_if_pure
 assert Written is PureWritten
 warn_if_pure()
 print(IMPLEMENTATION)

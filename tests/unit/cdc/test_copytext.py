@@ -2,7 +2,7 @@
 
 import pytest
 
-from cdc.copytext import parse
+from snapshots.copy_text import parse
 
 
 @pytest.mark.parametrize(

@@ -4,20 +4,20 @@ import json
 
 import pytest
 
-from cdc.changes import ABSENT, Row
+from cdc.compiled.extension import fast
 from cdc.convert.converters import converters
-from cdc.dead_letters import DeadLetters, GuardedEncoder, Refusals, row_of
+from cdc.convert.pipeline import NATIVE as PLAIN
+from cdc.convert.pipeline import Pipeline, ReadableEncoder
+from cdc.dead_letters.letters import DeadLetters, GuardedEncoder, Refusals, row_of
 from cdc.errors import RecordRefusedError, Refused, RegistryUnreachableError
+from cdc.events.changes import ABSENT, Row
 from cdc.kafka.topics import Takes
-from cdc.modes import ColumnModes, ColumnRule, Patterns
-from cdc.readable import NATIVE as PLAIN
-from cdc.readable import Pipeline, ReadableEncoder
 from cdc.records.connect import SourceRecord
 from cdc.records.dead_letters import PIECE_BYTES_MAX, DeadLetter, outcome_records
 from cdc.records.position import HEADER, header
 from cdc.records.record import Record
 from cdc.records.topics import dead_letter_topic
-from cdc.wal.compiled import fast
+from cdc.settings.modes import ColumnModes, ColumnRule, Patterns
 from tests.unit.cdc.made_changes import LOG, LSN, NATIVE, POSITION, TRANSACTION, row, table
 
 ID_V = table("id int4!, v text")

@@ -3,8 +3,8 @@
 import pytest
 
 from cdc.errors import ConfigError
-from cdc.modes import EventModes, ValueModes
 from cdc.settings import Settings
+from cdc.settings.modes import EventModes, ValueModes
 from tests.unit.cdc.test_settings import MINIMAL, Read, read
 
 __all__ = ["read"]

@@ -6,13 +6,13 @@ from typing import Any, Literal
 import pytest
 
 from cdc.errors import CorruptMessageError, TableRefusedError
-from cdc.events import TableEncoder
+from cdc.events.table_encoder import TableEncoder
 from cdc.records.envelope import VERSION, Envelope
 from cdc.records.position import Lsn, Position, parse_header
 from cdc.records.record import Record
 from cdc.records.schema import Column, TableSchema
 from cdc.records.topics import TRUNCATE_KEY
-from cdc.transactions import Transaction
+from cdc.stream.transactions import Transaction
 from cdc.wal.messages import ABSENT
 
 POSITION = Position(1, Lsn(972_600_336), 3)

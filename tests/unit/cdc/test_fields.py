@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from cdc.changes import ABSENT
 from cdc.errors import TableRefusedError
-from cdc.modes import ColumnRule, KeyRule
+from cdc.events.changes import ABSENT
+from cdc.events.rules import EventRules, key_signature, rekeyed
 from cdc.records.connect import Schema
 from cdc.records.schema import TableSchema
-from cdc.rules import EventRules, key_signature, rekeyed
+from cdc.settings.modes import ColumnRule, KeyRule
 from tests.unit.cdc.made_changes import (
     NATIVE,
     delete,

@@ -4,8 +4,8 @@ from unittest.mock import Mock
 
 import pytest
 
-from cdc.backfill import SnapshotBatch
-from cdc.health import LIVE_S, SEEN_S, Health, Heartbeat, Stage
+from cdc.capture.backfill import SnapshotBatch
+from cdc.capture.health import LIVE_S, SEEN_S, Health, Heartbeat, Stage
 from cdc.records.position import Lsn, Position
 from cdc.records.schema import TableName
 from cdc.records.state import Phase, Progress

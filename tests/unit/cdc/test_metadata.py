@@ -5,12 +5,12 @@ from dataclasses import replace
 import pytest
 
 from cdc.errors import CorruptMessageError
-from cdc.metadata import MessageEvents, TransactionMetadata, heartbeat
+from cdc.events.metadata import MessageEvents, TransactionMetadata, heartbeat
+from cdc.events.rules import EventRules
 from cdc.records.connect import SourceRecord
 from cdc.records.position import Lsn
 from cdc.records.topics import heartbeat_topic, transaction_topic
-from cdc.rules import EventRules
-from cdc.transactions import Transaction
+from cdc.stream.transactions import Transaction
 from cdc.wal.messages import LogicalMessage
 from tests.unit.cdc.made_changes import (
     CLOCK_NS,

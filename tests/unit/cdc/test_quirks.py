@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from cdc.rules import EventRules
+from cdc.events.rules import EventRules
 from tests.unit.cdc.made_changes import NATIVE, events, insert, read, table
 from tests.unit.cdc.preset import DEBEZIUM
 

@@ -5,14 +5,14 @@ from dataclasses import replace
 
 import pytest
 
-from cdc.changes import Read
 from cdc.convert.converters import converters
-from cdc.events import TableEncoder
-from cdc.readable import NATIVE as PLAIN
-from cdc.readable import Pipeline, ReadableEncoder, row_records
+from cdc.convert.pipeline import NATIVE as PLAIN
+from cdc.convert.pipeline import Pipeline, ReadableEncoder, row_records
+from cdc.events.changes import Read
+from cdc.events.rules import EventRules
+from cdc.events.table_encoder import TableEncoder
 from cdc.records.connect import SourceRecord
 from cdc.records.position import HEADER, Lsn, Position, header
-from cdc.rules import EventRules
 from cdc.transforms.chain import chain
 from tests.unit.cdc.made_changes import (
     CLOCK_NS,

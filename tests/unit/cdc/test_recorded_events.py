@@ -10,18 +10,18 @@ from typing import Any, Final
 
 import pytest
 
-from cdc.changes import Change, Read
 from cdc.convert.converters import converters
-from cdc.metadata import MessageEvents, TransactionMetadata, heartbeat
-from cdc.modes import ColumnRule, KeyRule
-from cdc.readable import Pipeline
+from cdc.convert.pipeline import Pipeline
+from cdc.events.changes import Change, Read
+from cdc.events.metadata import MessageEvents, TransactionMetadata, heartbeat
+from cdc.events.reference import Log
+from cdc.events.rules import EventRules, rekeyed
 from cdc.records.connect import SourceRecord
 from cdc.records.position import Lsn
 from cdc.records.record import Record
 from cdc.records.schema import TableSchema
 from cdc.records.topics import heartbeat_topic, transaction_topic
-from cdc.reference import Log
-from cdc.rules import EventRules, rekeyed
+from cdc.settings.modes import ColumnRule, KeyRule
 from cdc.wal.messages import LogicalMessage
 from tests.unit.cdc.made_changes import (
     POSITION,

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from cdc.changes import ABSENT, Read
 from cdc.errors import CorruptMessageError, TableRefusedError
-from cdc.rules import EventRules
+from cdc.events.changes import ABSENT, Read
+from cdc.events.rules import EventRules
 from tests.unit.cdc.made_changes import (
     LOG,
     NATIVE,

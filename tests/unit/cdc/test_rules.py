@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from cdc.modes import ColumnModes, ColumnRule, EventModes, KeyRule, ValueModes
-from cdc.rules import EventRules
+from cdc.events.rules import EventRules
+from cdc.settings.modes import ColumnModes, ColumnRule, EventModes, KeyRule, ValueModes
 from tests.unit.cdc.made_changes import NATIVE, patterns
 from tests.unit.cdc.preset import DEBEZIUM
 

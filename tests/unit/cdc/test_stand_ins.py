@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from cdc.modes import ValueModes
+from cdc.settings.modes import ValueModes
 from cdc.values import default, placeholder, zero
 from tests.unit.cdc.test_values_in_debezium import DEBEZIUM, LOSSLESS, column, scaled
 

@@ -2,13 +2,13 @@
 
 import pytest
 
+from cdc.capture.start import check_continuity, check_untouched
 from cdc.errors import GapError
 from cdc.postgres.connection import System
 from cdc.postgres.slot import SlotState
 from cdc.records.position import Lsn, Position
 from cdc.records.schema import TableName
 from cdc.records.state import Phase, Progress
-from cdc.start import check_continuity, check_untouched
 
 SLOT = SlotState(
     name="s",

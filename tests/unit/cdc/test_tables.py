@@ -7,21 +7,21 @@ from typing import Any
 import pytest
 
 from cdc.convert.converters import converters
+from cdc.convert.pipeline import NATIVE as PLAIN
+from cdc.convert.pipeline import Encoder, Pipeline, ReadableEncoder
 from cdc.errors import GapError, TableRefusedError, UnreadTableError
-from cdc.events import TableEncoder
-from cdc.lookups import Lookups
-from cdc.modes import ColumnModes, EventModes, KeyRule
+from cdc.events.rules import EventRules
+from cdc.events.table_encoder import TableEncoder
 from cdc.postgres.described import TableDescription
-from cdc.readable import NATIVE as PLAIN
-from cdc.readable import Encoder, Pipeline, ReadableEncoder
 from cdc.records.position import Lsn, Position
 from cdc.records.record import Record
 from cdc.records.schema import Column, TableName, TableSchema
 from cdc.records.state import Phase, SnapshotRequest, parse_state
-from cdc.rules import EventRules
 from cdc.settings import Settings
-from cdc.table_states import check_published
-from cdc.tables import Tables
+from cdc.settings.modes import ColumnModes, EventModes, KeyRule
+from cdc.tables.lookups import Lookups
+from cdc.tables.states import check_published
+from cdc.tables.tables import Tables
 from cdc.wal.messages import Relation, RelationColumn
 from tests.unit.cdc.made_changes import NATIVE, TRANSACTION, patterns, row, table
 from tests.unit.cdc.preset import DEBEZIUM

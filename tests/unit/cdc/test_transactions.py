@@ -4,10 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cdc.compiled.extension import fast
 from cdc.errors import CorruptMessageError, GapError
 from cdc.records.position import Lsn, Position
-from cdc.transactions import Cursor, Resumed
-from cdc.wal.compiled import fast
+from cdc.stream.transactions import Cursor, Resumed
 
 START = Position(1, Lsn(100), 0)
 """A slot's consistent point: the next record, perhaps a commit, starts exactly there."""

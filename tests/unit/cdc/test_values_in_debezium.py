@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from cdc.errors import CorruptMessageError
-from cdc.modes import ValueModes
 from cdc.records.connect import Type
 from cdc.records.schema import Column, TableName
+from cdc.settings.modes import ValueModes
 from cdc.values import codec, decode, json_text
 
 LOSSLESS = ValueModes()

@@ -9,8 +9,8 @@ from structlog.testing import capture_logs
 
 from cdc.records.schema import TableName
 from cdc.records.state import LeafRead, SnapshotRequest, TableState
-from deploy import bars, console
-from deploy.console import ConsoleObserver
+from deploy.commands import bars, console
+from deploy.commands.console import ConsoleObserver
 from tests.unit.made_states import table_state
 
 NAME = TableName("public", "t")

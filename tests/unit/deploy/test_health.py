@@ -9,7 +9,7 @@ from unittest.mock import Mock
 import pytest
 from prometheus_client import CollectorRegistry
 
-from deploy.health import HealthServer
+from deploy.commands.health import HealthServer
 from deploy.local.ports import reserve_port
 
 

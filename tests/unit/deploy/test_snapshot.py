@@ -11,9 +11,9 @@ from cdc.errors import NotDoneError
 from cdc.records.schema import TableName
 from cdc.records.state import Phase, SnapshotOutcome, SnapshotRequest, TableState
 from cdc.settings import Settings
-from deploy import snapshot
-from deploy.bars import TableBars
-from deploy.snapshot import _Watch
+from deploy.commands import snapshot
+from deploy.commands.bars import TableBars
+from deploy.commands.snapshot import _Watch
 from tests.unit.made_states import table_state
 
 STATE = table_state(TableName("public", "t"))

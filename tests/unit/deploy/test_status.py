@@ -2,8 +2,8 @@
 
 from cdc.records.schema import TableName
 from cdc.records.state import Phase, SnapshotRequest, TableState
-from deploy.status import table_status
-from deploy.status_text import _snapshot_text
+from deploy.commands.status import table_status
+from deploy.commands.status_text import _snapshot_text
 from tests.unit.made_states import table_state
 
 NOW_MS = 11_000

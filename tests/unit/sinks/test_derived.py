@@ -5,8 +5,8 @@ from pydantic import ValidationError
 
 from cdc.errors import ConfigError, SinkError
 from cdc.settings.lakehouse import DerivedTable, LakehouseSettings
-from sinks.derived import derived_tables
-from sinks.summary import RunSummary, TableResult
+from sinks.changes.derived import derived_tables
+from sinks.run.summary import RunSummary, TableResult
 
 
 def lakehouse(**more: object) -> LakehouseSettings:

@@ -9,8 +9,8 @@ import pytest
 from cdc.errors import ExitCode, LogUnreachableError, SinkError, SparkEndedError
 from cdc.settings import Settings
 from sinks import follow
-from sinks.options import Held
-from sinks.summary import RunSummary, TableResult
+from sinks.run.options import Held
+from sinks.run.summary import RunSummary, TableResult
 
 SETTINGS = Settings(
     source={}, capture={"topic.prefix": "shop"}, kafka={"bootstrap.servers": "nowhere"}

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from cdc.errors import ConfigError
-from sinks.kafka_options import client_options, spark_options
+from sinks.log.kafka_options import client_options, spark_options
 
 
 def test_sasl_over_tls_becomes_jaas_and_inline_certificates(tmp_path: Path) -> None:

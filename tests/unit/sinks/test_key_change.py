@@ -3,8 +3,8 @@
 import pytest
 
 from cdc.errors import SinkError
-from sinks.names import OWN
-from sinks.shape import plain
+from sinks.changes.names import OWN
+from sinks.changes.shape import plain
 from tests.fixtures.spark import column, table_schema
 
 

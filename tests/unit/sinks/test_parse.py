@@ -8,10 +8,10 @@ from pyspark.errors import PySparkException
 
 from cdc.records.position import Lsn, Position
 from cdc.records.schema import Column
-from sinks.batch import RAW
-from sinks.names import ABSENT, OWN
-from sinks.parse import parse
-from sinks.shape import plain
+from sinks.changes.names import ABSENT, OWN
+from sinks.changes.shape import plain
+from sinks.log.offsets import RAW
+from sinks.log.parse import parse
 from tests.fixtures.spark import column, table_schema
 
 if TYPE_CHECKING:

@@ -9,11 +9,11 @@ from cdc.errors import BusyError, LogForgottenError, LogFormatError
 from cdc.records.position import Lsn, Position
 from cdc.records.schema import TableName, TableSchema
 from cdc.records.state import Phase, Progress
-from sinks.batch import LogState
-from sinks.counted import counted
-from sinks.delta.files import LocalFiles
-from sinks.delta.plans import Plans
-from sinks.plan import Found, Outcome, Plan, TablePlan, Wanted, goes_on, proposed
+from sinks.log.counted import counted
+from sinks.log.offsets import LogState
+from sinks.run.files import LocalFiles
+from sinks.run.plan import Found, Outcome, Plan, TablePlan, Wanted, goes_on, proposed
+from sinks.run.plans import Plans
 from tests.unit.cdc.made_changes import table as made_table
 from tests.unit.made_states import table_state
 

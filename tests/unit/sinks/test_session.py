@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from cdc.errors import SparkMissingError
-from sinks import session
+from sinks.spark import session
 
 
 @pytest.fixture(autouse=True)

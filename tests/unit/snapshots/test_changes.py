@@ -4,16 +4,16 @@ from dataclasses import replace
 
 import pytest
 
-from cdc.changes import ABSENT, Row
+from cdc.events.changes import ABSENT, Row
 from cdc.postgres.catalog import relation_signature
 from cdc.postgres.described import TableDescription
 from cdc.records.position import Lsn, Position
 from cdc.records.schema import Column, TableName
-from cdc.signals import SeenRow
-from cdc.transactions import COMMITS_MAX, Cursor, Transaction
+from cdc.stream.signals import SeenRow
+from cdc.stream.transactions import COMMITS_MAX, Cursor, Transaction
 from cdc.wal.messages import Relation, RelationColumn
-from snapshots import changes as module
-from snapshots.changes import Changes, Visibility
+from snapshots import overtaken as module
+from snapshots.overtaken import Changes, Visibility
 
 RELATION = Relation(
     1, "public", "t", "d", (RelationColumn(True, "id", 23, -1), RelationColumn(False, "v", 25, -1))

@@ -7,7 +7,7 @@ from typing import cast
 from cdc.postgres.described import CapturedTable, Leaf
 from cdc.records.position import Lsn
 from cdc.records.schema import TableName
-from cdc.transactions import Cursor
+from cdc.stream.transactions import Cursor
 from snapshots.chunk import Known
 from snapshots.incremental import IncrementalSnapshots
 from snapshots.windows import Job, WindowReader

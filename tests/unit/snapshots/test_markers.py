@@ -7,12 +7,12 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cdc.changes import Read, Row
-from cdc.copied import Copied
-from cdc.readable import ReadableEncoder
+from cdc.convert.pipeline import ReadableEncoder
+from cdc.events.changes import Read, Row
 from cdc.records.position import Lsn, Position
 from cdc.records.record import Record, each
-from cdc.translation import Limits
+from cdc.stream.translation import Limits
+from snapshots.copied_rows import Copied
 from snapshots.markers import Marked, Marker
 
 

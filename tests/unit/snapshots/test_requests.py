@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from cdc.lookups import Lookups
-from cdc.readable import NATIVE as PLAIN
+from cdc.convert.pipeline import NATIVE as PLAIN
 from cdc.records.position import Lsn, Position
 from cdc.records.record import Record
 from cdc.records.schema import TableName, TableSchema
 from cdc.records.state import SnapshotRequest, TableState, parse_state
 from cdc.settings import Settings
-from cdc.tables import Tables
+from cdc.tables.lookups import Lookups
+from cdc.tables.tables import Tables
 from snapshots.requests import Requests, queued
 from tests.unit.cdc.made_changes import NATIVE, table
 from tests.unit.made_states import table_state

@@ -6,7 +6,7 @@ from cdc.postgres.described import CapturedTable, Leaf
 from cdc.records.position import Lsn
 from cdc.records.state import SnapshotRequest
 from snapshots.chunk import Chunk, Known
-from snapshots.work import Work
+from snapshots.table_read import Work
 from tests.unit.snapshots.test_changes import LATER, TABLE
 
 PAGES = 1 << 20

@@ -2,10 +2,10 @@
 
 import pytest
 
+from cdc.capture.wiring import pipeline
 from cdc.errors import ConfigError
 from cdc.records.connect import Field, Header, Schema, SourceRecord, Type
 from cdc.settings import Settings
-from cdc.wiring import pipeline
 from tests.unit.cdc.transforms.events import INT, TEXT, Table
 from tests.unit.cdc.transforms.sections import build
 

@@ -4,7 +4,7 @@ from typing import Any, Final
 
 from cdc.records.position import FIRST_EPOCH, Lsn, Position
 from cdc.records.schema import TableName
-from sinks.plan import TablePlan
+from sinks.run.plan import TablePlan
 
 NAME: Final = TableName("public", "t")
 TOPIC: Final = "p.public.t"

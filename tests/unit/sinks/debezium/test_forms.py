@@ -6,13 +6,13 @@ from itertools import product
 import pytest
 
 from cdc.errors import ConfigError
-from cdc.modes import ValueModes
 from cdc.records.connect import DECIMAL, Schema, Type
 from cdc.records.schema import Column
+from cdc.settings.modes import ValueModes
 from cdc.values import codec
+from sinks.changes.types import spark_type
 from sinks.debezium.declared import declared
 from sinks.debezium.forms import agreed, column_of, form_of
-from sinks.types import spark_type
 from tests.fixtures.debezium_topics import DEBEZIUM
 
 TYPES = [

@@ -8,14 +8,14 @@ import pytest
 
 from cdc.errors import LogForgottenError, TopicMismatchError
 from cdc.records.state import Phase, Progress
-from sinks.batch import Log, LogState, Offsets
-from sinks.debezium.late import Topics, remembered
+from sinks.debezium.bounded import part
+from sinks.debezium.forgotten import Topics, remembered
 from sinks.debezium.origin import NOWHERE
-from sinks.debezium.part import part
-from sinks.delta.late import Remembered
-from sinks.delta.plans import Checked
-from sinks.options import RunOptions
-from sinks.plan import TablePlan
+from sinks.log.offsets import Log, LogState, Offsets
+from sinks.run.forgotten import Remembered
+from sinks.run.options import RunOptions
+from sinks.run.plan import TablePlan
+from sinks.run.plans import Checked
 from tests.unit.made_states import table_state
 from tests.unit.sinks.debezium.made_plans import NAME, TOPIC, table_plan
 

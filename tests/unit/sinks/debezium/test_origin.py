@@ -8,12 +8,12 @@ import pytest
 from cdc.errors import LogAccessError, LogError, LogForgottenError
 from cdc.records.schema import TableName
 from cdc.settings import Settings
-from sinks.batch import Offsets
+from sinks.changes.derived import derived_tables
 from sinks.debezium.log import Found
 from sinks.debezium.origin import DebeziumTopics
-from sinks.derived import derived_tables
-from sinks.options import RunOptions
-from sinks.plan import Wanted
+from sinks.log.offsets import Offsets
+from sinks.run.options import RunOptions
+from sinks.run.plan import Wanted
 from tests.unit.sinks.debezium.made_plans import table_plan
 
 T, U = TableName("public", "t"), TableName("public", "u")

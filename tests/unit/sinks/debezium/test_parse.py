@@ -9,15 +9,15 @@ from pyspark.errors import AnalysisException
 
 from cdc.errors import SparkMissingError
 from cdc.records.schema import TableSchema
+from sinks.changes.derived import Wishes
+from sinks.changes.latest import latest
+from sinks.changes.names import ABSENT, COUNT, OP, OWN, POSITION, ROW
+from sinks.changes.shape import plain, shape
+from sinks.changes.types import spark_type
 from sinks.debezium.described import Described
 from sinks.debezium.envelope import with_avro
 from sinks.debezium.parse import parse, parse_images
-from sinks.derived import Wishes
-from sinks.latest import latest
-from sinks.names import ABSENT, COUNT, OP, OWN, POSITION, ROW
-from sinks.parse import parse as parse_own
-from sinks.shape import plain, shape
-from sinks.types import spark_type
+from sinks.log.parse import parse as parse_own
 from tests.fixtures.debezium_topics import (
     DEBEZIUM,
     MadeRegistry,

@@ -8,7 +8,7 @@ from pyspark.sql import functions as F  # noqa: N812 (as everybody calls it)
 from sinks.debezium.declared import declared
 from sinks.debezium.described import Reading
 from sinks.debezium.planned import Asked, Planned, looked_at
-from sinks.plan import TablePlan
+from sinks.run.plan import TablePlan
 from tests.fixtures.debezium_topics import DEBEZIUM, Raw, frame, made_record
 from tests.unit.sinks.debezium.made_plans import NAME, TOPIC, table_plan
 

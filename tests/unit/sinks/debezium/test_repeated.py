@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 
+from sinks.changes.names import OP, OWN
+from sinks.changes.shape import plain
+from sinks.changes.versions import versions
 from sinks.debezium.parse import parse
 from sinks.debezium.repeated import unrepeated
-from sinks.names import OP, OWN
-from sinks.shape import plain
-from sinks.versions import versions
 from tests.fixtures.debezium_topics import Raw, described, frame
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cdc.errors import SinkError
-from sinks.debezium.spliced import Reached, reached, spliced
+from sinks.debezium.duplicates import Reached, reached, spliced
 from tests.fixtures.debezium_topics import Raw, described, frame
 
 if TYPE_CHECKING:

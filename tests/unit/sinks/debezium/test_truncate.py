@@ -5,11 +5,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from cdc.errors import SinkError
+from sinks.changes.latest import latest
+from sinks.changes.names import OP, OWN
+from sinks.changes.shape import plain
 from sinks.debezium.parse import parse, parse_images
 from sinks.debezium.truncate import Truncation, last_of, truncations
-from sinks.latest import latest
-from sinks.names import OP, OWN
-from sinks.shape import plain
 from tests.fixtures.debezium_topics import (
     MadeRegistry,
     Raw,

@@ -1,0 +1,1 @@
+"""The daemon: start, snapshot, stream, acknowledge; alone has effects on both servers."""

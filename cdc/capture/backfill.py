@@ -1,0 +1,293 @@
+"""Batches of existing rows → the log, with each table's progress in the same Kafka transactions.
+
+The daemon must not import the snapshots package; what it needs of it is the protocol below.
+"""
+
+import threading
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from types import MappingProxyType
+from typing import Final, NamedTuple, Protocol
+
+import structlog
+
+from cdc.convert.pipeline import Encoder
+from cdc.errors import ConfigError, SourceError, TableChangedError
+from cdc.faults import FaultPoint, reach
+from cdc.kafka.commits import AlternatingWriters
+from cdc.kafka.producer import LogWriter
+from cdc.postgres.described import TableDescription
+from cdc.postgres.slot import ExportedSnapshot
+from cdc.records.position import Position
+from cdc.records.record import Part, Record, count
+from cdc.records.record import size as record_size
+from cdc.records.schema import TableName
+from cdc.records.state import LeafRead, SnapshotRequest
+from cdc.settings import CaptureSettings
+from cdc.tables.tables import Tables
+
+log = structlog.get_logger()
+COMMIT_AGE_S_MAX = 0.5
+"""Kafka transactions of snapshot rows stay well under a second: readers wait for them."""
+
+
+class Again(NamedTuple):
+    """How tables are read that the log has already.
+
+    ``statements``: SELECTs that give some tables' rows. ``xid``: the last transaction that was
+    streamed, which Debezium names in the rows' events.
+    """
+
+    statements: Mapping[TableName, str] = MappingProxyType({})
+    xid: int | None = None
+
+
+FIRST: Final = Again()
+"""They aren't: they are read for the first time."""
+
+
+class SnapshotBatch(NamedTuple):
+    """Some rows of a table; ``rows`` counts those of the table so far, this batch included.
+
+    ``read`` says, behind the last row of a chunk, which rows of the table were read by then, and
+    ``pages_done`` how many pages that is; else it is None. ``is_done``: those are all.
+    """
+
+    table: TableName
+    records: Sequence[Part]
+    rows: int
+    read: tuple[LeafRead, ...] | None = None
+    pages_done: int = 0
+    is_done: bool = False
+
+
+class Backfill(Protocol):
+    """Reads existing rows under an exported snapshot."""
+
+    def read(
+        self,
+        exported: ExportedSnapshot,
+        position: Position,
+        tables: Sequence[TableDescription],
+        encoder: Callable[[TableDescription], Encoder],
+        again: Again = FIRST,
+        limit_s: float | None = None,
+    ) -> Iterator[SnapshotBatch]:
+        """Every row of the tables at a position, in batches of bounded size.
+
+        ``limit_s``: how long the snapshot may be used for what can be read while streaming; None:
+        nothing is read then.
+        """
+        ...
+
+
+class SnapshotObserver(Protocol):
+    """Is told how far a snapshot has come."""
+
+    def snapshot_started(self, tables: Sequence[TableDescription]) -> None:
+        """Tell that these tables are about to be read."""
+        ...
+
+    def snapshot_batch(self, batch: SnapshotBatch) -> None:
+        """Tell that a batch was written."""
+        ...
+
+
+class SnapshotWriter:
+    """Writes one backfill's batches to the log, a Kafka transaction at a time."""
+
+    def __init__(
+        self,
+        settings: CaptureSettings,
+        writers: tuple[LogWriter, LogWriter],
+        tables: Tables,
+        *,
+        epoch: int,
+        keep_alive: Callable[[], None],
+        observer: SnapshotObserver,
+    ) -> None:
+        self._settings = settings
+        self._writers = AlternatingWriters(*writers)
+        self._tables = tables
+        self._epoch = epoch
+        self._keep_alive = keep_alive
+        self._observer = observer
+
+    def write(
+        self,
+        backfill: Backfill,
+        exported: ExportedSnapshot,
+        described: Sequence[TableDescription],
+        stop: threading.Event,
+        asked: Container[str],
+        limit_s: float,
+    ) -> int:
+        """Snapshot the tables; returns the number of events, all of them durable.
+
+        A table that the settings leave out counts as read, unless it was ``asked`` for by name.
+        Told to stop, or beyond the limit, it ends early: the rest is read while streaming.
+        """
+        position = self._position(exported)
+        tell = self._tables.notifications
+        with self._writers:
+            read, events = self._begin(described, position, asked)
+            names = [table.name for table in read]
+            self._add(tell.initial("STARTED" if read else "SKIPPED", position, names))
+            self._finish()
+            self._observer.snapshot_started(read)
+            encoder = self._encoder(position, names)
+            for batch in backfill.read(exported, position, read, encoder, limit_s=limit_s):
+                events += self._write(batch, position, names)
+                self._observer.snapshot_batch(batch)
+                if stop.is_set():
+                    break
+            if all(map(self._tables.is_whole, names)):
+                self._add(tell.initial("COMPLETED", position, names))
+            elif stop.is_set():
+                self._add(tell.initial("ABORTED", position))
+            self._finish()
+        return events
+
+    def _begin(
+        self, described: Sequence[TableDescription], position: Position, asked: Container[str]
+    ) -> tuple[list[TableDescription], int]:
+        """Note that the tables are being read; returns those that are, and how many events that is.
+
+        What the log has of them by now is to be gone.
+        """
+        read, events = [], 0
+        for order, table in enumerate(described):
+            name = str(table.name)
+            wanted = name in asked or self._settings.snapshots(name)
+            request = SnapshotRequest(kind="initial", order=order)
+            records, states = self._tables.begin_anew(table, position, (request,))
+            if not wanted:
+                self._add([*states, *self._tables.take_as_read(table, position)])
+                continue
+            read.append(table)
+            self._add([*states, *records])
+            events += len(records)
+        return read, events
+
+    def _write(self, batch: SnapshotBatch, position: Position, names: Sequence[TableName]) -> int:
+        """Write a batch, and how far its table is; returns the number of events."""
+        self._add(batch.records)
+        if batch.read is not None:
+            self._add([self._note(batch, position)])
+            if batch.is_done:
+                done = position, names, batch.table, batch.rows
+                self._add(self._tables.notifications.initial_table_done(*done))
+            reach(FaultPoint.CHUNK_WRITTEN)
+        return count(batch.records)
+
+    def _note(self, batch: SnapshotBatch, position: Position) -> Record:
+        """How far the table is, for the Kafka transaction of the chunk's rows."""
+        state = self._tables.states[batch.table]
+        assert state.initial is not None  # noqa: S101 (it has one until it is done)
+        update = {"read": batch.read, "rows": batch.rows}
+        request = state.initial.model_copy(update=update)
+        if batch.is_done:
+            return self._tables.finish(batch.table, request, position, state.pages_total)
+        return self._tables.advance(batch.table, request, state.pages_total, batch.pages_done)
+
+    def write_again(
+        self,
+        backfill: Backfill,
+        exact: AbstractContextManager[ExportedSnapshot],
+        describe: Callable[[], Sequence[TableDescription]],
+        stop: threading.Event,
+        again: Again,
+    ) -> int:
+        """Write rows of tables that the log has; returns the number of events.
+
+        Nothing of the tables' states changes: changes that the stream still has follow the rows.
+        Told to stop, it ends early; so it does, with a warning, where the source refuses to go on.
+        """
+        events = 0
+        position: Position | None = None
+        tell = self._tables.notifications
+        with self._writers:
+            try:
+                with exact as exported:
+                    described = describe()
+                    self._observer.snapshot_started(described)
+                    position = self._position(exported)
+                    names = [table.name for table in described]
+                    encoder = self._encoder(position, names)
+                    self._add(tell.initial("STARTED", position, names))
+                    for batch in backfill.read(exported, position, described, encoder, again):
+                        self._add(batch.records)
+                        events += count(batch.records)
+                        if batch.is_done:
+                            done = position, names, batch.table, batch.rows
+                            self._add(tell.initial_table_done(*done))
+                        self._observer.snapshot_batch(batch)
+                        if stop.is_set():
+                            self._add(tell.initial("ABORTED", position))
+                            break
+                    else:
+                        self._add(tell.initial("COMPLETED", position, names))
+            except (SourceError, ConfigError) as error:
+                # A SELECT of the signal's, or of the configuration (a ConfigError), may name what
+                # isn't there, however often it is tried.
+                if error.retry and not isinstance(error, TableChangedError):
+                    raise
+                told = {"reason": error.what, "remedy": error.remedy}
+                log.warning("a blocking snapshot is given up", **told)
+                if position is not None:
+                    self._add(tell.initial("ABORTED", position))
+            self._finish()
+        return events
+
+    def _position(self, exported: ExportedSnapshot) -> Position:
+        return Position(self._epoch, exported.consistent_point, 0)
+
+    def _encoder(
+        self, position: Position, names: Sequence[TableName]
+    ) -> Callable[[TableDescription], Encoder]:
+        tell = self._tables.notifications
+
+        def encoder(table: TableDescription) -> Encoder:
+            made, schema_records = self._tables.snapshot_encoder(table, position)
+            self._add([*schema_records, *tell.initial_table(position, names, table.name)])
+            return made
+
+        return encoder
+
+    def _add(self, records: Sequence[Part]) -> None:
+        """Let records follow those that are written; waits where too many are on their way."""
+        self._writers.add(records, count(records), record_size(records))
+        self._advance()
+        while self._is_full:
+            self._writers.wait()
+            self._keep_alive()
+            self._advance()
+        self._keep_alive()
+
+    def _advance(self) -> None:
+        """Write, and begin to commit, as far as that goes without waiting."""
+        writers = self._writers
+        if writers.is_committing and writers.has_committed():
+            reach(FaultPoint.SNAPSHOT_COMMITTED)
+        writers.write()
+        is_old = writers.current.transaction_age_s >= COMMIT_AGE_S_MAX
+        if not writers.is_committing and (is_old or self._is_full):
+            writers.begin_commit()
+
+    def _finish(self) -> None:
+        """Commit all that was added."""
+        writers = self._writers
+        while writers.is_committing or writers.pending_records:
+            if writers.is_committing:
+                writers.end_commit()
+                reach(FaultPoint.SNAPSHOT_COMMITTED)
+            writers.write()
+            if writers.pending_records:
+                writers.begin_commit()
+
+    @property
+    def _is_full(self) -> bool:
+        return (
+            self._writers.pending_records >= self._settings.max_batch_size
+            or self._writers.pending_bytes >= self._settings.max_batch_size_in_bytes
+        )

@@ -1,0 +1,288 @@
+"""Settings → a running capture: start, snapshot where needed, stream, start over after a fault."""
+
+import random
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from functools import partial
+from uuid import uuid4
+
+import structlog
+
+from cdc.capture.backfill import Backfill
+from cdc.capture.health import Health, Observer, Stage
+from cdc.capture.renewal import Renewal
+from cdc.capture.session import Session
+from cdc.capture.slot_lease import StoppedError
+from cdc.capture.streaming import Streaming
+from cdc.capture.watch import LOOK_S, SlotWatch
+from cdc.dead_letters.letters import Refusals
+from cdc.errors import (
+    ConfigError,
+    GapError,
+    MillraceError,
+    NotDoneError,
+    RecordRefusedError,
+    SlotInUseError,
+    SpillError,
+    UnclearMessagesError,
+)
+from cdc.records.position import Position
+from cdc.records.state import Progress
+from cdc.settings import Settings
+from cdc.stream.signals import Channel, SignalPlace, Signals
+from cdc.stream.spill import check_spill, spill_directory
+from cdc.tables.tables import Tables
+
+log = structlog.get_logger()
+OpenChannel = Callable[[Settings, Tables, SignalPlace], Signals | None]
+RETRY_DELAY_S = 1.0
+RETRY_DELAY_S_MAX = 30.0
+STEADY_S = 60.0
+"""After so long without a fault the next one is a new one: back-off begins anew."""
+SENT_WHOLE = UnclearMessagesError, SpillError
+"""After these PostgreSQL keeps large transactions itself, until something else goes wrong."""
+
+
+class Daemon:
+    """Captures one source through one slot into one log."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        backfill: Backfill,
+        observer: Observer,
+        open_channel: OpenChannel,
+    ) -> None:
+        self._settings = settings
+        self._backfill = backfill
+        timeout_s = settings.health.ready_timeout_ms / 1_000
+        beats_s = settings.capture.heartbeat_source_interval_ms / 1_000
+        if not 0 < beats_s <= timeout_s:
+            beats_s = LOOK_S  # too rare to tell: the WAL's end, whoever wrote there, has to do
+        self.health = Health(observer, heartbeat_s=beats_s, timeout_s=timeout_s)
+        self._open_channel = open_channel
+        self._was_capturing = False
+        self._has_waited = False
+        self._may_begin_anew = settings.capture.snapshot_mode == "when_needed"
+        self._refusals = Refusals()
+        self._in_progress = True
+        """Whether large transactions may be sent before they have ended."""
+
+    @property
+    def letters(self) -> Mapping[str, int]:
+        """Table → how many dead letters were made since this process began."""
+        return self._refusals.letters
+
+    def run(self, stop: threading.Event) -> None:
+        """Capture until stopped; raises a MillraceError that starting over doesn't mend."""
+        with SlotWatch(self._settings, self.health, stop):
+            self._run(stop)
+
+    def _run(self, stop: threading.Event) -> None:
+        delay_s = RETRY_DELAY_S
+        while not stop.is_set():
+            started = time.monotonic()
+            try:
+                self._capture(stop)
+            except StoppedError:
+                return
+            except GapError as error:
+                self._begin_anew(error, stop)
+            except RecordRefusedError as error:
+                if not self._refusals.learn(error):
+                    raise
+                log.warning("starting over to set a record aside", reason=error.what)
+            except MillraceError as error:
+                self._check_lasting(error)
+                if time.monotonic() - started >= STEADY_S:
+                    delay_s = RETRY_DELAY_S
+                self._tell_of(error, delay_s)
+                # Jitter: many daemons that lost the same server don't come back at once.
+                stop.wait(delay_s * random.uniform(0.5, 1.0))  # noqa: S311
+                delay_s = min(2 * delay_s, RETRY_DELAY_S_MAX)
+            else:
+                return
+
+    def _begin_anew(self, gap: GapError, stop: threading.Event) -> None:
+        """With snapshot.mode = when_needed, go on from the source as it is; else raise."""
+        if not self._may_begin_anew:
+            raise gap
+        self._may_begin_anew = False
+        log.warning(
+            "the log can't go on from here: snapshot.mode = when_needed begins a new epoch",
+            reason=gap.what,
+            where=gap.where,
+        )
+        self.begin_epoch(stop)
+
+    def _check_lasting(self, error: MillraceError) -> None:
+        """Raise the error unless starting over may mend it."""
+        # One that never had the slot gives up as slot.max.retries says.
+        lasting = self._was_capturing or (
+            self._has_waited and not isinstance(error, SlotInUseError)
+        )
+        if not (error.retry and lasting):
+            raise error
+
+    def _tell_of(self, error: MillraceError, delay_s: float) -> None:
+        self.health.failed(error.what)
+        self._in_progress = not isinstance(error, SENT_WHOLE)
+        log.warning(
+            "starting over",
+            reason=error.what,
+            where=error.where,
+            remedy=error.remedy,
+            delay_s=delay_s,
+        )
+
+    def _capture(self, stop: threading.Event) -> None:
+        with ExitStack() as stack:
+            session = self._session(stack, stop)
+            mode = self._settings.capture.snapshot_mode
+            if not self._was_capturing:  # raises before all else; later, once it is needed
+                check_spill(spill_directory(self._settings.capture.spill_directory))
+            try:
+                session.open()
+            finally:
+                self._has_waited |= session.has_waited
+            if session.is_complete:
+                log.info("nothing to do: snapshot.mode is initial_only, and it was done before")
+                return
+            again = session.snapshotted if mode == "always" and not self._was_capturing else ()
+            self._was_capturing = True
+            progress = session.catch_up(self._backfill, self.health, again)
+            if stop.is_set():
+                return
+            if mode != "initial_only":
+                self._stream(session, stack, progress, stop)
+                return
+            if not session.tables.is_all_shown(progress.cut):
+                self._stream(session, stack, progress, stop, session.tables.is_all_shown)
+            if not stop.is_set():
+                session.end_slot()
+                log.info("done: snapshot.mode is initial_only")
+
+    def _stream(
+        self,
+        session: Session,
+        stack: ExitStack,
+        progress: Progress,
+        stop: threading.Event,
+        until: Callable[[Position], bool] = lambda _: False,
+    ) -> None:
+        channel = self._listen(session, stack, SignalPlace.of(progress))
+        log.info("streaming", slot=progress.slot, position=str(progress.position))
+        streaming = Streaming(
+            self._settings.capture,
+            session.hold,
+            session.writers,
+            session.tables,
+            progress,
+            on_commit=self.health.streaming,
+            on_heartbeat=session.act_on_heartbeat,
+            channel=channel,
+        )
+        self.health.entered(Stage.STREAMING, progress.flush_lsn)
+        self._may_begin_anew = self._settings.capture.snapshot_mode == "when_needed"
+        streaming.run(stop, until)
+
+    def _session(self, stack: ExitStack, stop: threading.Event) -> Session:
+        return Session(
+            self._settings,
+            stack,
+            stop,
+            self.health,
+            refusals=self._refusals,
+            in_progress=self._in_progress,
+        )
+
+    def _listen(self, session: Session, stack: ExitStack, place: SignalPlace) -> Channel | None:
+        signals = self._open_channel(self._settings, session.tables, place)
+        if signals is None:
+            return None
+        stack.callback(signals.close)
+        return Channel(signals, partial(session.read_again, self._backfill, self.health))
+
+    def find_gap(self, stop: threading.Event) -> str:
+        """Say whether, and why, `run` would refuse to go on. Changes nothing."""
+        with ExitStack() as stack:
+            return self._renewal(stack, stop).find_gap()
+
+    def begin_epoch(self, stop: threading.Event) -> int:
+        """Let the log go on from the source as it is now; returns the new epoch."""
+        with ExitStack() as stack:
+            return self._renewal(stack, stop).begin_epoch()
+
+    def _renewal(self, stack: ExitStack, stop: threading.Event) -> Renewal:
+        settings, capture = self._settings, self._settings.capture
+        # One that stood by would begin an epoch whenever the daemon happens to end.
+        once = capture.model_copy(update={"slot_max_retries": 1, "slot_retry_delay_ms": 1_000})
+        settings = settings.model_copy(update={"capture": once})
+        return Renewal(settings, stack, stop, self.health, refusals=self._refusals)
+
+    def snapshot(self, names: Sequence[str], condition: str | None, stop: threading.Event) -> None:
+        """Read the named tables (again), and all that wasn't read to its end; streams meanwhile.
+
+        With a condition (SQL) only the rows that meet it. Raises NotDoneError for tables of which
+        not all was read.
+        """
+        with ExitStack() as stack:
+            session = self._session(stack, stop)
+            session.open(names)
+            _require_slot(session)
+            again = names if condition is None else ()
+            progress = session.catch_up(self._backfill, self.health, again)
+            if condition is not None:
+                session.writer.write(session.tables.ask(names, condition, str(uuid4())))
+                session.writer.commit()
+            self._read_rest(session, stack, progress, stop)
+            left = [str(name) for name in session.tables.requested if str(name) in names]
+            if left and not stop.is_set():
+                raise NotDoneError(
+                    f"not read: {', '.join(sorted(left))}: what was paused before comes first",
+                    remedy="the request stands: millrace snapshot --resume",
+                )
+
+    def resume(self, names: Sequence[str], stop: threading.Event) -> None:
+        """Go on with what was paused of the named tables, or of all; else as `snapshot`."""
+        with ExitStack() as stack:
+            session = self._session(stack, stop)
+            session.open()
+            _require_slot(session)
+            progress = session.catch_up(self._backfill, self.health)
+            if resumed := session.tables.resume(names):
+                session.writer.write(resumed)
+                session.writer.commit()
+            self._read_rest(session, stack, progress, stop)
+
+    def _read_rest(
+        self, session: Session, stack: ExitStack, progress: Progress, stop: threading.Event
+    ) -> None:
+        """Stream until all is read that isn't paused: of that nothing comes by waiting."""
+        tables = session.tables
+        asked = {
+            name: {one.signal for one in tables.states[name].requests} for name in tables.requested
+        } | {name: set[str]() for name in tables.joining}
+        if not stop.is_set() and tables.is_to_read:
+            self._stream(session, stack, progress, stop, lambda _: not tables.is_to_read)
+        if stop.is_set():
+            return
+        if reasons := tables.not_done(asked):
+            told = "; ".join(f"{name} ({reason})" for name, reason in sorted(reasons.items()))
+            remedy = "mend what is told, and ask again: millrace snapshot"
+            raise NotDoneError(f"not read: {told}", remedy=remedy)
+        if tables.requested:
+            paused = sorted(map(str, tables.requested))
+            remedy = "millrace snapshot --resume goes on with them"
+            log.warning("tables stay paused", tables=paused, remedy=remedy)
+
+
+def _require_slot(session: Session) -> None:
+    """Raise ConfigError where nobody streams any more: what is read now would never be shown."""
+    if session.is_complete:
+        raise ConfigError(
+            "snapshot.mode is initial_only, and it was done: its slot is gone",
+            remedy="to have all tables read anew: millrace new-epoch --yes, then millrace run",
+        )

@@ -1,0 +1,199 @@
+"""The right to a slot: the lock that stands for it, then the stream that reads it, and waiting.
+
+docs/decisions/0002-start-and-acknowledge.md says what is held when.
+"""
+
+import math
+import threading
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+
+import psycopg
+import structlog
+from psycopg.pq.abc import PGconn
+
+from cdc.capture.health import Health, Stage
+from cdc.capture.slot_lock import SlotLock
+from cdc.errors import SlotInUseError, SourceUnreachableError
+from cdc.postgres import slot
+from cdc.postgres.connection import connect_replication
+from cdc.postgres.failures import place
+from cdc.postgres.stream import ReplicationStream
+from cdc.records.position import Lsn
+from cdc.settings import Settings
+
+log = structlog.get_logger()
+WAITING_LINE_S = 10
+ASK_EVERY_S = 1.0
+"""How often a standby asks whether it is needed."""
+DRAIN_S_MAX = 10.0
+"""How long Kafka may take to answer after we were told to stop; supervisors kill after longer."""
+
+
+class StoppedError(Exception):
+    """The daemon was told to stop while it waited for something; not an error to anybody."""
+
+
+class Hold:
+    """One start's hold on the slot; the stack lets go of it."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        sql: psycopg.Connection,
+        stack: ExitStack,
+        stop: threading.Event,
+        health: Health,
+        *,
+        in_progress: bool,
+        on_wait: Callable[[], None],
+    ) -> None:
+        """``in_progress``: large transactions are to be sent before they have ended.
+
+        ``on_wait`` is called when somebody else has the slot, and this start waits for it.
+        """
+        self._source = settings.source
+        self._sql = sql
+        self._capture = settings.capture
+        self._stack = stack
+        self._stop = stop
+        self._health = health
+        self._in_progress = in_progress
+        self._on_wait = on_wait
+        self._lock: SlotLock | None = None
+        self._stream: ReplicationStream | None = None
+        self._drain_until: float | None = None
+        self.begin = Lsn(0)
+        """Where the stream begins: it has every commit from there on."""
+
+    def lock(self) -> None:
+        """Take the right to the slot, for as long as we are heard of; waits as configured."""
+        name = self._capture.slot_name
+        lock = SlotLock(self._source, name)
+        self._stack.callback(lock.close)
+
+        def attempt() -> SlotInUseError | None:
+            if lock.take():
+                return None
+            return SlotInUseError(
+                "another daemon captures through this slot",
+                where=f"slot {name}",
+                remedy="stop the other daemon; slot.max.retries = -1 lets `millrace run` stand by",
+            )
+
+        self._health.holds_slot = False
+        self._patiently(attempt)
+        self._health.holds_slot = True
+        self._lock = lock
+
+    def stream(self) -> ReplicationStream:
+        """Start replication, unless this session has; it gives nothing until it is read."""
+        if self._stream is None:
+            self._patiently(self._start_stream)
+        assert self._stream is not None  # noqa: S101 (_patiently raises otherwise)
+        return self._stream
+
+    def release(self) -> None:
+        """End the stream, where there is one; the right to the slot is kept."""
+        if self._stream is not None:
+            self._stream.close()  # closing once more, when the stack unwinds, does nothing
+            self._stream = None
+
+    def keep_alive(self) -> None:
+        """Answer PostgreSQL when it is time to, whatever else is being waited for.
+
+        Raises SourceUnreachableError where the right to the slot was lost; StoppedError, once,
+        where we were told to stop and wait for Kafka in vain.
+        """
+        self._health.turned()
+        if self._lock is not None:
+            self._lock.check()
+        if self._stream is not None:
+            self._stream.keep_alive()
+        if not self._stop.is_set():
+            return
+        if self._drain_until is None:
+            self._drain_until = time.monotonic() + DRAIN_S_MAX
+        elif time.monotonic() > self._drain_until:
+            self._drain_until = math.inf
+            log.warning(
+                "stopped without draining: Kafka doesn't answer; the next start sends what is left"
+            )
+            raise StoppedError
+
+    def wait_for_open_transactions(self, waited_s: float) -> None:
+        """Stay in touch while a new slot waits for the transactions that were open before it."""
+        self.keep_alive()
+        if self._stop.is_set():
+            raise StoppedError
+        if int(waited_s) % WAITING_LINE_S == 1:
+            log.info("a new slot waits for open transactions of the source", seconds=int(waited_s))
+
+    def connect_replication(self) -> PGconn:
+        """Open a replication connection to the server that the session is connected to."""
+        connection = connect_replication(self._source)
+        ours, other = place(self._sql.pgconn), place(connection)
+        if ours != other:
+            connection.finish()
+            raise SourceUnreachableError(
+                f"one connection leads to {ours}, the other to {other}",
+                where="[source]",
+                remedy="target_session_attrs = read-write lets all of them find the primary",
+            )
+        return connection
+
+    def _start_stream(self) -> SlotInUseError | None:
+        name = self._capture.slot_name
+        state = slot.inspect(self._sql, name)
+        if state is not None and state.active:  # seen without a connection of its own
+            return slot.in_use(name, state.active_pid, place(self._sql.pgconn))
+        connection = self.connect_replication()
+        try:
+            if state is not None and self._capture.slot_failover:
+                slot.let_fail_over(connection, state)
+            self._stream = ReplicationStream.start(
+                connection,
+                name,
+                self._capture.publication_name,
+                status_interval_ms=self._capture.status_update_interval_ms,
+                in_progress=self._in_progress,
+            )
+        except SlotInUseError as refusal:
+            connection.finish()
+            return refusal
+        except BaseException:
+            connection.finish()
+            raise
+        self._stack.callback(self._stream.close)
+        # Looked at only now: who had the slot before us may have moved it until we got it.
+        state = slot.inspect(self._sql, name)
+        if state is None:  # the stream has ended already, and somebody has dropped it
+            raise SourceUnreachableError(
+                f"slot {name} went away as it was taken", where=place(self._sql.pgconn)
+            )
+        self.begin = state.confirmed_flush_lsn
+        return None
+
+    def _patiently(self, attempt: Callable[[], SlotInUseError | None]) -> None:
+        """Ask every second until it works, for slot.max.retries times slot.retry.delay.ms.
+
+        Raises the last SlotInUseError.
+        """
+        retries, delay_s = self._capture.slot_max_retries, self._capture.slot_retry_delay_ms / 1_000
+        patience_s = retries * delay_s if retries >= 0 else math.inf
+        began, next_line_s = time.monotonic(), 0.0
+        while (refusal := attempt()) is not None:
+            waited_s = time.monotonic() - began
+            if waited_s >= patience_s:
+                raise refusal
+            if waited_s >= next_line_s:
+                log.info("waiting", reason=refusal.what, seconds=int(waited_s))
+                next_line_s += max(delay_s, ASK_EVERY_S)
+            self._health.entered(Stage.STANDBY)
+            self._on_wait()
+            if self._stop.wait(min(delay_s, ASK_EVERY_S)):
+                raise StoppedError
+            if self._lock is not None:
+                self._lock.check()
+        self._health.entered(Stage.STARTING)

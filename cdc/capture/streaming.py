@@ -1,0 +1,264 @@
+"""Bytes of the stream → records in the log → acknowledgement: the loop that runs for months.
+
+In: a started replication stream, and the progress that the log has. Out: Kafka transactions of
+data records, new schema versions and the progress reached; PostgreSQL is told afterwards.
+Rules: docs/decisions/0001 (positions) and 0002 (what is acknowledged when).
+
+While a commit waits for the brokers, the stream is read on: what that makes is written by the other
+writer. So batches grow with the backlog, and a lone change waits for nobody.
+"""
+
+import threading
+import time
+from collections.abc import Callable
+from contextlib import closing
+
+from cdc.capture.slot_lease import Hold
+from cdc.events.metadata import heartbeat
+from cdc.faults import FaultPoint, reach
+from cdc.kafka.commits import IDLE_WAIT_S, AlternatingWriters
+from cdc.kafka.producer import LogWriter
+from cdc.records.position import Lsn, Position
+from cdc.records.record import count
+from cdc.records.record import size as record_size
+from cdc.records.state import Progress, progress_record
+from cdc.settings import CaptureSettings
+from cdc.stream.in_progress import InProgress
+from cdc.stream.signals import Channel, SignalPlace
+from cdc.stream.spill import spill_directory
+from cdc.stream.transactions import Resumed
+from cdc.stream.translation import Limits, Made, Translation
+from cdc.tables.tables import Tables
+
+COMMIT_PACE_S = 0.005
+"""From one commit's begin to the next one's. Brokers are busy with a transaction's markers after it
+was committed: a transaction of the same writer that begins meanwhile waits for four times this."""
+COMMIT_AGE_S_MAX = 0.25
+"""An open Kafka transaction holds up readers of its partitions, so it never lasts longer."""
+TRANSLATE_RECORDS_MAX = 250
+"""So many are written at once, while the processor's cache still has them."""
+IDLE_PROGRESS_S = 3.0
+"""How often a position that only keepalives moved is recorded."""
+BUSY_WAIT_S = 0.01
+"""How long a busy stream may be silent before it counts as calm."""
+
+
+class Streaming:
+    """One stay on the slot: from START_REPLICATION until stopped or broken."""
+
+    def __init__(
+        self,
+        settings: CaptureSettings,
+        hold: Hold,
+        writers: tuple[LogWriter, LogWriter],
+        tables: Tables,
+        progress: Progress,
+        *,
+        on_commit: Callable[[Progress], None],
+        on_heartbeat: Callable[[], None],
+        channel: Channel | None = None,
+    ) -> None:
+        self._settings = settings
+        self._hold = hold
+        self._stream = stream = hold.stream()
+        self._writers = AlternatingWriters(*writers)
+        self._prefix = tables.prefix
+        self._tables = tables
+        self._progress = progress
+        self._on_commit = on_commit
+        self._on_heartbeat = on_heartbeat
+        self._pipeline = tables.pipeline
+        self._heartbeat_s = settings.heartbeat_interval_ms / 1_000
+        self._next_heartbeat = time.monotonic() + self._heartbeat_s
+        self._channel = channel
+        signals = channel.signals if channel else None
+        self._in_progress = InProgress(
+            spill_directory(settings.spill_directory), settings.spill_memory_bytes
+        )
+        self._resumed_at = progress.position.commit_lsn
+        self._translation = Translation(
+            tables,
+            progress,
+            stream.heard,
+            in_progress=self._in_progress,
+            signals=signals,
+            resumed=Resumed(progress.last_commit_lsn, progress.position, progress.cut, hold.begin),
+        )
+        self._may_acknowledge = False
+        """Whether the stream is known to be the log's: Resumed has nothing left to look at."""
+        self._committing = progress
+        """What the commit records that was begun last."""
+        self._events = progress.events
+        self._next_commit = 0.0
+        self._last_recorded = time.monotonic()
+
+    def run(self, stop: threading.Event, until: Callable[[Position], bool]) -> None:
+        """Stream until stopped, or until that is so of the cut; all of that is committed then."""
+        with self._writers, closing(self._in_progress):
+            while not (stop.is_set() or until(self._translation.cursor.cut)):
+                if min(self._room()) <= 0:
+                    self._writers.wait()
+                elif not self._translate():
+                    if self._stream.read(self._patience_s(), self._writers.wake):
+                        reach(FaultPoint.RECEIVED)
+                    self._translate()
+                self._beat()
+                self._act_on_signals()
+                self._advance()
+                self._hold.keep_alive()
+            self._finish()
+
+    def _translate(self) -> bool:
+        """Make records of what was received; returns whether there was anything to make."""
+        start, end = self._stream.filled
+        room = self._room()
+        limits = Limits(min(room.records_max, TRANSLATE_RECORDS_MAX), room.bytes_max)
+        used = self._translation.feed(self._stream.buffer, start, end, limits)
+        if not self._may_acknowledge and self._translation.is_settled:
+            self._may_acknowledge = True
+            self._stream.send_status(self._progress.flush_lsn, self._progress.flush_lsn)
+        self._stream.used(used, self._translation.received)
+        made = self._translation.take()
+        self._take_over(made)
+        if made.records:
+            reach(FaultPoint.TRANSLATED)
+        return used > start or self._translation.is_behind
+
+    def _take_over(self, made: Made) -> None:
+        self._writers.add(made.records, made.events, made.size)
+        self._events += made.events
+
+    def _beat(self) -> None:
+        """Write a heartbeat, if one is due (heartbeat.interval.ms)."""
+        if not self._heartbeat_s or time.monotonic() < self._next_heartbeat:
+            return
+        self._next_heartbeat = time.monotonic() + self._heartbeat_s
+        made = heartbeat(self._prefix, self._settings.heartbeat_topic)
+        beat = self._pipeline.of_stream([made], self._translation.cursor.reached)
+        self._writers.add(beat, 0, 0)
+        self._on_heartbeat()
+
+    def _act_on_signals(self) -> None:
+        """Let signals have their turn; where one asks for it, read tables before going on."""
+        if self._channel is None:
+            return
+        signals = self._channel.signals
+        told = signals.turn(self._translation.cursor)
+        self._take_over(
+            Made([*told.states, *told.events], count(told.events), record_size(told.events))
+        )
+        if signals.awaits_stream:
+            self._stream.ask()
+        if blocking := signals.blocking:
+            self._finish()
+            latest = self._translation.cursor.latest
+            self._events += self._channel.read_now(blocking, latest.xid if latest else None)
+            self._writers.add(signals.blocking_done(list(blocking)), 0, 0)
+
+    def _room(self) -> Limits:
+        """How much fits into the batch; what is made during a commit is for the next one."""
+        return Limits(
+            self._settings.max_batch_size - self._writers.pending_records,
+            self._settings.max_batch_size_in_bytes - self._writers.pending_bytes,
+        )
+
+    def _advance(self) -> None:
+        """Write, commit and acknowledge as far as that goes without waiting."""
+        if self._writers.is_committing and self._writers.has_committed():
+            self._acknowledge()
+        if self._writers.write() and self._writers.is_committing:
+            reach(FaultPoint.NEXT_WRITTEN)
+        if not self._writers.is_committing and self._is_due(time.monotonic()):
+            self._begin_commit()
+
+    @property
+    def _is_busy(self) -> bool:
+        """Whether much is to come, so that small batches don't pay."""
+        return self._stream.is_busy or self._translation.is_behind
+
+    def _patience_s(self) -> float:
+        """How long reading may wait: to the next thing that is due."""
+        if self._writers.is_committing:
+            return IDLE_WAIT_S  # its end wakes us
+        if self._writers.current.pending_records:
+            calm_s = self._next_commit - time.monotonic()
+            return BUSY_WAIT_S if self._is_busy else max(0.0, calm_s)
+        return IDLE_WAIT_S
+
+    def _is_due(self, now: float) -> bool:
+        writer = self._writers.current
+        if writer.pending_records:
+            return (
+                writer.transaction_age_s >= COMMIT_AGE_S_MAX
+                or min(self._room()) <= 0
+                or (not self._is_busy and now >= self._next_commit)
+            )
+        cursor = self._translation.cursor
+        moved = cursor.reached > self._progress.position or (
+            cursor.flush_lsn > self._progress.flush_lsn
+            or self._signal_place != SignalPlace.of(self._progress)
+        )
+        return moved and now - self._last_recorded >= IDLE_PROGRESS_S
+
+    def _begin_commit(self) -> None:
+        """Let what was written become visible, together with the position reached."""
+        cursor = self._translation.cursor
+        self._committing = self._progress.model_copy(
+            update={
+                "position": cursor.reached,
+                "cut": cursor.cut,
+                "cut_ts_us": cursor.cut_ts_us,
+                "flush_lsn": cursor.flush_lsn,
+                "last_commit_lsn": self._last_commit(),
+                "events": self._events,
+                "signal_topic_id": self._signal_place.topic_id,
+                "signal_offset": self._signal_place.offset,
+                "ts_ms": time.time_ns() // 1_000_000,
+            }
+        )
+        self._last_recorded = time.monotonic()
+        self._next_commit = self._last_recorded + COMMIT_PACE_S
+        self._writers.current.write([progress_record(self._prefix, self._committing)])
+        reach(FaultPoint.BATCH_WRITTEN)
+        self._writers.begin_commit()
+
+    def _last_commit(self) -> Lsn:
+        """A log that doesn't say is known again from its first new transaction on."""
+        recorded, seen = self._progress.last_commit_lsn, self._translation.cursor.last_commit
+        if not recorded and seen < self._resumed_at:
+            return recorded
+        return max(seen, recorded)
+
+    def _acknowledge(self) -> None:
+        """The commit is done: PostgreSQL may forget what it had."""
+        self._progress = progress = self._committing
+        reach(FaultPoint.BATCH_COMMITTED)
+        if self._may_acknowledge:
+            self._stream.send_status(progress.flush_lsn, progress.flush_lsn)
+        reach(FaultPoint.ACKNOWLEDGED)
+        self._on_commit(progress)
+
+    def _finish(self) -> None:
+        """Commit and acknowledge all that was read."""
+        while True:
+            if self._writers.is_committing:
+                self._writers.end_commit()
+                self._acknowledge()
+            self._writers.write()
+            if not self._is_unrecorded():
+                return
+            self._begin_commit()
+
+    def _is_unrecorded(self) -> bool:
+        cursor, progress = self._translation.cursor, self._progress
+        return (
+            self._writers.current.pending_records > 0
+            or cursor.reached != progress.position
+            or cursor.flush_lsn != progress.flush_lsn
+            or self._signal_place != SignalPlace.of(progress)
+        )
+
+    @property
+    def _signal_place(self) -> SignalPlace:
+        """Up to where signals were followed: what they brought is written by now."""
+        return self._channel.signals.place if self._channel else SignalPlace.of(self._progress)

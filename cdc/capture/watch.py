@@ -1,0 +1,243 @@
+"""The slot, looked at every few seconds → heartbeats, warnings, and an end before the disk is full.
+
+A thread with a session of its own ("millrace watch"): a lock, a hanging server or a silent network
+costs the stream nothing, and the slot is watched while the brokers are away, too: that is when it
+grows. Heartbeats are transactional logical messages: their commit is in the stream, so the slot
+moves on however idle the captured tables are, and whoever sees it come round knows that all works.
+"""
+
+import threading
+import time
+from types import TracebackType
+from typing import Final, Self
+
+import psycopg
+import structlog
+
+from cdc.capture.health import Health, Heartbeat, Stage
+from cdc.errors import (
+    MillraceError,
+    PublicationError,
+    SlotInUseError,
+    SlotLagError,
+    SourceError,
+    TableLockedError,
+)
+from cdc.events.metadata import SOURCE_HEARTBEAT
+from cdc.postgres import risks, slot
+from cdc.postgres.connection import bounded, connect, query, target
+from cdc.postgres.slot import SlotState
+from cdc.postgres.slot_limits import HELD, Concern, concerns, size
+from cdc.records.position import Lsn
+from cdc.settings import Settings
+
+log = structlog.get_logger()
+LOOK_S: Final = 5.0
+"""How often the slot is looked at."""
+RISKS_S: Final = 30.0
+"""How often settings and publication are looked at."""
+REPEAT_S: Final = 300.0
+"""How often something that stays as it is is told again."""
+PATIENCE_S: Final = 10.0
+"""How long one turn may take before its connection counts as dead."""
+_TICK_S: Final = 0.25
+_AGAIN_S: Final = 2.0
+_DROP_S: Final = 15.0
+_SESSION: Final = (
+    "SET statement_timeout = '5s'",
+    "SET lock_timeout = '100ms'",
+    "SET synchronous_commit = off",  # a heartbeat waits for no disk, nor for a standby
+)
+_BEAT: Final = "SELECT pg_logical_emit_message(true, %s::text, %s::text)::text"
+
+
+class SlotWatch:
+    """Looks after the slot while there is a hold on it; ends with its context.
+
+    Where the slot's lag has to end the daemon, it sets ``stop``, and leaving the context raises
+    why.
+    """
+
+    def __init__(self, settings: Settings, health: Health, stop: threading.Event) -> None:
+        self._source = settings.source
+        self._capture = settings.capture
+        self._health = health
+        self._stop = stop
+        self._heartbeat_s = settings.capture.heartbeat_source_interval_ms / 1_000
+        self._timeout_s = settings.health.ready_timeout_ms / 1_000
+        self._next_heartbeat = self._next_look = 0.0
+        self._may_write = True
+        self._connection: psycopg.Connection | None = None
+        self._next_risks = 0.0
+        self._risks: set[str] = set()
+        self._told: dict[str, tuple[int, float]] = {}
+        self._failure: BaseException | None = None
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._work, name="watch", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """End the watch; raises what made it end the daemon."""
+        self._ended.set()
+        self._thread.join(PATIENCE_S)
+        if self._failure is None:
+            return
+        if isinstance(self._failure, SlotLagError) and self._capture.slot_max_lag_policy == "drop":
+            self._drop(self._failure)
+        raise self._failure
+
+    def _work(self) -> None:
+        try:
+            while not self._ended.wait(_TICK_S):
+                if self._health.holds_slot:
+                    self._turn()
+        except BaseException as failure:  # noqa: BLE001 (raised where the watch ends)
+            self._failure = failure
+            self._stop.set()
+        self._disconnect()
+
+    def _turn(self) -> None:
+        """Do what is due; a server that can't be asked is asked again in a while."""
+        now = time.monotonic()
+        beats = bool(self._heartbeat_s) and self._health.stage is Stage.STREAMING
+        if self._health.is_unproven and self._connection is not None:
+            self._next_heartbeat = now  # a stay on the stream is proven at once
+        if now < self._next_look and not (beats and now >= self._next_heartbeat):
+            return
+        try:
+            connection = self._open()
+            with bounded(connection, PATIENCE_S):
+                state = slot.inspect(connection, self._capture.slot_name)
+                self._health.slot_seen(state)
+                if state is None:
+                    return  # not made yet
+                self._warn(list(concerns(state, self._capture.slot_max_lag_bytes)))
+                self._limit(state)
+                self._find_risks(connection, now)
+                if self._health.stage is Stage.STREAMING:
+                    self._write(connection, state, now)
+        except SlotLagError:
+            raise
+        except MillraceError as error:
+            self._disconnect()
+            self._next_heartbeat = time.monotonic() + _AGAIN_S
+            self._warn([Concern("watch", 0, f"the slot can't be looked at: {error.what}")])
+        finally:
+            self._next_look = time.monotonic() + LOOK_S
+
+    def _open(self) -> psycopg.Connection:
+        if self._connection is None:
+            self._connection = connection = connect(self._source, purpose="watch")
+            self._may_write = True
+            with bounded(connection, PATIENCE_S):
+                for statement in _SESSION:
+                    query(connection, statement)
+        return self._connection
+
+    def _find_risks(self, connection: psycopg.Connection, now: float) -> None:
+        """Tell once of what may harm the source; the user may bring it about at any time."""
+        if now < self._next_risks:
+            return
+        self._next_risks = now + RISKS_S
+        try:
+            found = set(risks.find_risks(connection, self._source, self._capture))
+        except (PublicationError, TableLockedError):
+            return  # PostgreSQL looks into each published table: another time
+        for text in sorted(found - self._risks):
+            log.warning(text)
+        self._risks = found
+
+    def _disconnect(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def _warn(self, found: list[Concern]) -> None:
+        """Log what is new or has become worse, and the rest now and then."""
+        now = time.monotonic()
+        kinds = {concern.kind for concern in found}
+        self._told = {kind: told for kind, told in self._told.items() if kind in kinds}
+        for kind, level, text in found:
+            before, until = self._told.get(kind, (-1, 0.0))
+            if level > before or now >= until:
+                log.warning(text)
+                self._told[kind] = (level, now + REPEAT_S)
+
+    def _limit(self, state: SlotState) -> None:
+        """Raise SlotLagError where the slot holds back too much and isn't only to be warned of."""
+        limit, policy = self._capture.slot_max_lag_bytes, self._capture.slot_max_lag_policy
+        if policy == "warn" or limit is None or state.retained_bytes <= limit:
+            return
+        cause = "see why the log doesn't keep up (`millrace status`)"
+        if state.lag_bytes < limit:
+            cause = (
+                "end the oldest transaction (pg_stat_activity.xact_start, pg_prepared_xacts): the"
+                f" log lacks only {size(state.lag_bytes)}, the rest is {HELD}"
+            )
+        raise SlotLagError(
+            f"slot {state.name} holds back {size(state.retained_bytes)} of WAL, more than"
+            f" slot.max.lag.bytes ({size(limit)})",
+            where=target(self._source),
+            remedy=f"{cause}, and start again with a larger slot.max.lag.bytes, so that it can"
+            " catch up; or free the disk now, and read all tables anew later: millrace new-epoch"
+            " --yes",
+        )
+
+    def _write(self, connection: psycopg.Connection, state: SlotState, now: float) -> None:
+        """Write a heartbeat if one is due; where that can't be, the WAL's end has to do.
+
+        So it has between heartbeats that come more rarely than health is asked for.
+        """
+        is_due = now >= self._next_heartbeat
+        if self._heartbeat_s and self._may_write and not is_due:
+            if self._heartbeat_s <= self._timeout_s:
+                return
+        elif self._heartbeat_s and self._may_write:
+            self._next_heartbeat = now + self._heartbeat_s
+            try:
+                ((lsn,),) = query(connection, _BEAT, [SOURCE_HEARTBEAT, state.name])
+            except SourceError as error:
+                if connection.broken or error.retry:
+                    raise
+                self._may_write = False
+                log.warning("no heartbeats in the source, keepalives have to do", reason=error.what)
+            else:
+                self._health.written(Heartbeat(Lsn.parse(lsn), now))
+                return
+        self._health.written(Heartbeat(Lsn(state.confirmed_flush_lsn + state.lag_bytes), now))
+
+    def _drop(self, failure: SlotLagError) -> None:
+        """Drop the slot, whose stream has ended by now or is about to; raises what came of it."""
+        deadline = time.monotonic() + _DROP_S
+        while True:
+            try:
+                with connect(self._source, purpose="drop") as connection:
+                    slot.drop(connection, self._capture.slot_name)
+            except SlotInUseError as error:
+                reason = error.what
+            except MillraceError as error:
+                reason = error.what
+                deadline = 0
+            else:
+                raise SlotLagError(
+                    f"{failure.what}: dropped, as slot.max.lag.policy says. What was written since"
+                    " isn't in the log",
+                    where=failure.where,
+                    remedy=slot.NEW_EPOCH,
+                )
+            if time.monotonic() > deadline:
+                break
+            time.sleep(_TICK_S)
+        raise SlotLagError(
+            f"{failure.what}, and couldn't be dropped: {reason}",
+            where=failure.where,
+            remedy="drop it by hand, before the server's disk is full: millrace drop --yes",
+        )

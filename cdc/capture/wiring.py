@@ -1,0 +1,163 @@
+"""Settings → rules that events follow, the pipeline that makes records, and what tables ask."""
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import replace
+from functools import partial
+
+import psycopg
+
+from cdc.convert.converters import Converters, converters
+from cdc.convert.pipeline import OpenTopic, Pipeline
+from cdc.dead_letters.claims import Claims
+from cdc.dead_letters.letters import DeadLetters, Oversized, Refusals
+from cdc.dead_letters.replay import Orders
+from cdc.errors import UnreadTableError
+from cdc.events.rules import EventRules
+from cdc.kafka.topics import LogTopics
+from cdc.log.state import read_all
+from cdc.postgres import catalog, preflight
+from cdc.postgres.captured import captured_tables, described_tables
+from cdc.postgres.connection import System, current_insert_lsn, current_snapshot
+from cdc.postgres.described import CapturedTable, TableDescription
+from cdc.postgres.failures import place
+from cdc.postgres.filled import filled_columns
+from cdc.postgres.reselect import INVISIBLE, Rereading, await_visible
+from cdc.postgres.unique_keys import keyed_columns
+from cdc.records.claims import ClaimHead
+from cdc.records.position import Lsn
+from cdc.records.schema import Column, TableName, TableSchema
+from cdc.records.state import TableState
+from cdc.records.topics import claim_topic, schema_topic, table_topic
+from cdc.settings import CaptureSettings, Settings
+from cdc.settings.modes import Patterns
+from cdc.stream.completion import Reread
+from cdc.tables.lookups import Lookups
+from cdc.tables.tables import Tables
+from cdc.transforms.chain import chain, routes_events
+from cdc.wal.messages import Relation
+
+
+def event_rules(settings: Settings) -> EventRules:
+    """What [capture] says of events; where the format can't leave a member out, one stands in."""
+    capture = settings.capture
+    events = capture.event_modes
+    if events.unchanged == "absent" and not _converters(settings).leaves_out:
+        events = replace(events, unchanged="placeholder")
+    return EventRules(
+        values=capture.value_modes,
+        events=events,
+        columns=capture.column_modes,
+        schema_names=capture.schema_name_adjustment_mode,
+        field_names=capture.field_name_adjustment_mode,
+        message_prefix_include=Patterns(capture.message_prefix_include_list),
+        message_prefix_exclude=Patterns(capture.message_prefix_exclude_list),
+    )
+
+
+def pipeline(settings: Settings, open_topic: OpenTopic) -> Pipeline:
+    """Transforms and converters; raises what they have to say of their settings.
+
+    Asks a schema registry whether it is there.
+    """
+    convert = _converters(settings)
+    convert.check()
+    # Made even where nothing goes through it: it says what is wrong with a predicate, too.
+    made = chain(settings.transforms, settings.predicates, lossless=settings.capture.lossless)
+    return Pipeline(
+        convert,
+        made if settings.transforms else None,
+        position_header=settings.capture.position_header,
+        plain=not settings.format and settings.preset == "millrace",
+        open_topic=open_topic,
+        routes_events=routes_events(settings.transforms),
+    )
+
+
+def lookups(
+    connection: psycopg.Connection,
+    settings: CaptureSettings,
+    reread: Reread,
+    keep_alive: Callable[[], None],
+) -> Lookups:
+    """What tables ask of PostgreSQL, on the session's own connection."""
+
+    def describe(relation: Relation) -> tuple[Column, ...]:
+        columns = catalog.describe_relation(connection, relation, settings.publication_name)
+        return columns if settings.lossless else keyed_columns(connection, relation.oid, columns)
+
+    def entry(oid: int) -> int:
+        found = catalog.publication_entries(connection, settings.publication_name, [oid])
+        return found.get(oid, 0)
+
+    def late(oid: int, name: TableName) -> TableDescription | None:
+        table = CapturedTable(oid, name)
+        if table not in captured_tables(connection, settings):
+            return None
+        return next(iter(described_tables(connection, settings, [table])), None)
+
+    def instant() -> tuple[Lsn, int]:
+        # In this order: the transaction's end moves the WAL on, also where nobody else writes.
+        return current_insert_lsn(connection), catalog.new_xid(connection)
+
+    def check(table: TableDescription) -> None:
+        if settings.lossless:
+            preflight.check_joining(connection, settings, table)
+
+    def visible(xid: int) -> None:
+        ask = partial(current_snapshot, connection)
+        if not await_visible(ask, frozenset({xid}), keep_alive):
+            remedy = "it goes on once that has ended"
+            raise UnreadTableError(INVISIBLE, where=place(connection.pgconn), remedy=remedy)
+
+    filled = partial(filled_columns, connection)
+    return Lookups(describe, entry, reread, late, instant, check, visible, filled)
+
+
+def open_tables(
+    settings: Settings,
+    system: System,
+    topics: LogTopics,
+    connection: psycopg.Connection,
+    stack: ExitStack,
+    refusals: Refusals,
+) -> Tables:
+    """The tables as the log has them, for a session with this connection.
+
+    What they open is closed when the stack unwinds.
+    """
+    capture, kafka = settings.capture, settings.kafka
+    prefix, keep_alive = capture.topic_prefix, topics.while_waiting
+    rereading = Rereading(settings.source, keep_alive)
+    stack.callback(rereading.close)
+    orders = Orders(settings, connection, topics)
+    return Tables(
+        settings,
+        system.database,
+        read_all(kafka, table_topic(prefix), TableState, keep_alive),
+        read_all(kafka, schema_topic(prefix), TableSchema, keep_alive),
+        lookups(connection, capture, rereading, keep_alive),
+        event_rules(settings),
+        pipeline(settings, topics.open_topic),
+        DeadLetters(
+            prefix,
+            capture.sets_aside,
+            topics.takes,
+            refusals,
+            orders,
+            capture.column_modes,
+            _oversized(settings, topics),
+        ),
+    )
+
+
+def _oversized(settings: Settings, topics: LogTopics) -> Oversized:
+    if settings.capture.oversized_record != "claim_check":
+        return settings.capture.oversized_record
+    prefix = settings.capture.topic_prefix
+    heads = read_all(settings.kafka, claim_topic(prefix), ClaimHead, topics.while_waiting)
+    return Claims(prefix, topics.takes, heads)
+
+
+def _converters(settings: Settings) -> Converters:
+    return converters(settings.format, preset=settings.preset == "debezium")

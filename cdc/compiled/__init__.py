@@ -1,0 +1,1 @@
+"""The extension: a frame → key and value bytes in one pass, for the common kinds and types."""

@@ -1,0 +1,51 @@
+"""Messages between Stream Start and Stream Stop → the same as if their transaction weren't open."""
+
+def plain_messages(data, Py_ssize_t start, Py_ssize_t end, xid, bint after_message):
+    """As cdc.compiled.blocks.pure_plain_messages."""
+    cdef Py_buffer view
+    cdef const uint8_t* p
+    cdef Py_ssize_t length, size
+    cdef uint64_t current = NO_XID if xid is None else <uint64_t>xid
+    cdef uint8_t kind
+    cdef Out out
+    out.data, out.size, out.room = NULL, 0, 0
+    switches, relations = [], []
+    PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
+    try:
+        if not 0 <= start <= end <= view.len:
+            raise ValueError("a part of the buffer that it doesn't have")
+        p = <const uint8_t*>view.buf
+        reserve(&out, end - start)
+        while end - start >= 5 and p[start] == c"d":
+            length = be32(p + start + 1)
+            if length < 4 or length >= end - start:
+                break
+            kind = p[start + 30] if length >= 34 and p[start + 5] == c"w" else 0
+            if not (kind == c"I" or kind == c"U" or kind == c"D" or kind == c"R" or kind == c"Y"
+                    or kind == c"T" or kind == c"M"):
+                break
+            if kind != c"M" and be32(p + start + 31) != current:
+                current = be32(p + start + 31)
+                switches.append((current, out.size, bool(after_message)))
+            after_message = kind == c"M"
+            if kind == c"R":
+                relations.append((out.size, length - 3))
+            size = length - 34  # behind the xid
+            out.data[out.size] = c"d"
+            put_be32(<uint8_t*>out.data + out.size + 1, length - 4)
+            memcpy(out.data + out.size + 5, p + start + 5, 26)
+            memcpy(out.data + out.size + 31, p + start + 35, size)
+            out.size += 31 + size
+            start += length + 1
+        plain = PyBytes_FromStringAndSize(out.data, out.size)
+        return start, plain, switches, relations, bool(after_message)
+    finally:
+        PyBuffer_Release(&view)
+        PyMem_Free(out.data)
+
+
+cdef uint64_t NO_XID = <uint64_t>1 << 32  # that of no transaction
+
+
+cdef inline void put_be32(uint8_t* p, uint32_t value) noexcept nogil:
+    p[0], p[1], p[2], p[3] = value >> 24, value >> 16 & 0xFF, value >> 8 & 0xFF, value & 0xFF

@@ -1,0 +1,180 @@
+"""Lines of COPY's text format → records: snapshots/copied_rows.py, which says what they are.
+
+All but the row is the same for every record, so it comes as bytes: ``source`` is what stands
+between the row and the time at which the record was made, ``position`` is the header.
+"""
+
+cdef class Copier(Writing):
+    """``key``: indexes of the columns that ``stale`` is about; ``extra``: as of Copied."""
+
+    cdef Table table
+    cdef bytes source, position
+    cdef tuple key
+    cdef int extra
+    cdef Out scratch  # the line's texts that had escapes
+    cdef object left_out
+    cdef readonly Py_ssize_t seen
+    """Rows so far."""
+
+    def __cinit__(self, list records, slow, Table table, bytes source, bytes position, key, extra):
+        self.records, self.slow, self.table = records, slow, table
+        self.source, self.position = source, position
+        self.key, self.extra = key, extra
+        if extra < 0 or not all(0 <= index < table.width for index in key):
+            raise ValueError("a key that the table doesn't have")
+        self.left_out = ()
+
+    def __dealloc__(self):
+        PyMem_Free(self.scratch.data)
+
+    @property
+    def stale(self):
+        """Keys whose rows are left out."""
+        return self.left_out
+
+    @stale.setter
+    def stale(self, keys):
+        self.left_out = keys
+
+    cdef int _frame(self, const uint8_t* p, Py_ssize_t size) except -1:
+        cdef Table table = self.table
+        if not self._cut(p, size):
+            return self._seen(0)
+        if self.left_out and self._is_stale():
+            return self._seen(1)
+        if self.rows is None:
+            self._open_rows()
+        if not self._read():
+            self.rows.out.size = self.rows.end
+            return self._seen(0)
+        return self._seen(1)
+
+    cdef inline int _seen(self, int known) noexcept:
+        self.seen += 1
+        return known
+
+    cdef int _cut(self, const uint8_t* p, Py_ssize_t size) except -1:
+        """Cut a line into the table's cells; 0 unless it has its end, and as many as it should."""
+        cdef Cell* cells = self.table.cells
+        cdef const uint8_t* tab
+        cdef Py_ssize_t at = 0, stop
+        cdef int number, width = self.table.width, last = width + self.extra - 1
+        cdef bint escaped
+        if size < 1 or p[size - 1] != c"\n":
+            return 0
+        size -= 1
+        if last < 0:
+            return size == 0
+        escaped = memchr(p, c"\\", size) != NULL
+        if escaped:
+            self.scratch.size = 0
+            reserve(&self.scratch, size)  # now: cells point into it
+        for number in range(last + 1):
+            tab = <const uint8_t*>memchr(p + at, c"\t", size - at)
+            if (tab == NULL) != (number == last):
+                return 0
+            stop = size if tab == NULL else tab - p
+            if number < width:
+                cells[number].kind = c"t"
+                cells[number].text = p + at
+                cells[number].size = stop - at
+                if escaped:
+                    unescape(&cells[number], &self.scratch)
+            at = stop + 1
+        return 1
+
+    cdef bint _is_stale(self) except -1:
+        """Whether the row's key is among those that are left out."""
+        cdef Cell* cell
+        cdef list texts = []
+        for index in self.key:
+            cell = &self.table.cells[<int>index]
+            if cell.kind != c"t":
+                return False
+            texts.append(PyBytes_FromStringAndSize(<const char*>cell.text, cell.size))
+        return (texts[0] if len(texts) == 1 else b"\0".join(texts)) in self.left_out
+
+    cdef int _read(self) except -1:
+        """Add the record of the row in the cells."""
+        cdef Table table = self.table
+        cdef Out* out = &self.rows.out
+        cdef Py_ssize_t value = self.rows.end, value_bytes, key, key_bytes
+        reserve(out, PyBytes_GET_SIZE(table.value_before) + 64)
+        put_bytes(out, table.value_before)
+        put_literal(out, b'{"before":null,"after":')
+        if not self._image(table, table.cells, table.parts, False):
+            return 0
+        reserve(
+            out,
+            PyBytes_GET_SIZE(self.source) + PyBytes_GET_SIZE(table.value_after) + self.clock_bytes,
+        )
+        put_bytes(out, self.source)
+        put(out, self.clock, self.clock_bytes)
+        put_bytes(out, table.value_after)
+        key = out.size
+        value_bytes = key - value
+        key_bytes = self._put_key(table)
+        if not self._takes(table, value_bytes, key, key_bytes):
+            return 0
+        reserve(out, PyBytes_GET_SIZE(self.position))
+        put_bytes(out, self.position)
+        self._add(table, value, value_bytes, key, key_bytes, PyBytes_GET_SIZE(self.position))
+        return 1
+
+
+cdef void unescape(Cell* cell, Out* scratch) noexcept nogil:
+    """What a field means; there is room for it."""
+    cdef const uint8_t* p = cell.text
+    cdef const uint8_t* end = p + cell.size
+    cdef const uint8_t* escape = <const uint8_t*>memchr(p, c"\\", cell.size)
+    if escape == NULL:
+        return
+    if cell.size == 2 and p[0] == c"\\" and p[1] == c"N":
+        cell.kind = c"n"
+        return
+    cell.text = <const uint8_t*>scratch.data + scratch.size
+    while escape != NULL and escape + 1 < end:
+        put(scratch, <const char*>p, escape - p)
+        put_byte(scratch, meaning(escape[1]))
+        p = escape + 2
+        escape = <const uint8_t*>memchr(p, c"\\", end - p)
+    put(scratch, <const char*>p, end - p)
+    cell.size = <const uint8_t*>scratch.data + scratch.size - cell.text
+
+
+cdef inline uint8_t meaning(uint8_t byte) noexcept nogil:
+    """What stands behind a backslash: snapshots.copy_text."""
+    if byte == c"n":
+        return c"\n"
+    if byte == c"t":
+        return c"\t"
+    if byte == c"r":
+        return c"\r"
+    if byte == c"b":
+        return c"\b"
+    if byte == c"f":
+        return c"\f"
+    if byte == c"v":
+        return 0x0B
+    return byte
+
+
+def last_copy_data(data, Py_ssize_t start, Py_ssize_t end):
+    """As cdc.wal.frames.pure_last_copy_data."""
+    cdef Py_buffer view
+    cdef const uint8_t* p
+    cdef Py_ssize_t length, last = start
+    PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
+    try:
+        if not 0 <= start <= end <= view.len:
+            raise ValueError("a part of the buffer that it doesn't have")
+        p = <const uint8_t*>view.buf
+        while end - start >= 5 and p[start] == c"d":
+            length = be32(p + start + 1)
+            if length < 4 or length >= end - start:
+                break
+            last = start
+            start += length + 1
+        return last, start
+    finally:
+        PyBuffer_Release(&view)

@@ -1,0 +1,120 @@
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from typing import TypeAlias
+
+from cdc.records.position import Lsn, Position
+from cdc.records.record import Part, Record
+from cdc.stream.transactions import Resumed, Transaction
+from cdc.wal.messages import Origin
+
+Column: TypeAlias = tuple[int, int, bytes, bytes, bytes, bytes, Callable[[bytes], str]]
+
+class Rows:
+    size: int
+
+    def __len__(self) -> int: ...
+    def __getitem__(self, number: int) -> Record: ...
+    def __iter__(self) -> Iterator[Record]: ...
+
+class Written:
+    size: int
+    culprit: Record | None
+
+    def __len__(self) -> int: ...
+    def add(self, record: Record) -> None: ...
+    def clear(self) -> None: ...
+    def position(self, topic: str, key: bytes | None, size: int) -> bytes: ...
+    def span(self) -> tuple[bytes, bytes]: ...
+
+def produce(
+    send: Callable[..., None],
+    records: list[Part],
+    start: int,
+    end: int,
+    written: Written,
+) -> int: ...
+def last_copy_data(data: bytearray, start: int, end: int) -> tuple[int, int]: ...
+def plain_messages(
+    data: bytearray, start: int, end: int, xid: int | None, after_message: bool
+) -> tuple[int, bytes, list[tuple[int, int, bool]], list[tuple[int, int]], bool]: ...
+
+class Cursor:
+    reached: Position
+    cut: Position
+    cut_ts_us: int
+    flush_lsn: Lsn
+    transaction: Transaction | None
+    latest: Transaction | None
+    last_commit: Lsn
+
+    def __init__(
+        self, reached: Position, cut: Position, flush_lsn: Lsn, cut_ts_us: int = 0
+    ) -> None: ...
+    def begin(self, xid: int, commit_lsn: Lsn, commit_ts_us: int) -> Transaction: ...
+    def came_from(self, origin: Origin) -> None: ...
+    @property
+    def place(self) -> Position: ...
+    @property
+    def is_ended(self) -> bool: ...
+    def message_at(self, lsn: Lsn) -> Position | None: ...
+    def next(self) -> Position | None: ...
+    def commit(self, commit_lsn: Lsn, end_lsn: Lsn) -> Transaction: ...
+    def committed_at(self, xid: int) -> Lsn: ...
+    def idle_at(self, wal_end: Lsn) -> None: ...
+
+class Table:
+    bytes_max: int
+    claimed: Mapping[bytes, object] | None
+
+    def __init__(
+        self,
+        topic: str,
+        columns: Sequence[Column],
+        key: Sequence[int],
+        source: tuple[bytes, bytes, bytes],
+        flags: tuple[bool, bool, bool],
+        version: bytes,
+        around: tuple[bytes, ...] = ...,
+        headers: tuple[tuple[str, bytes], ...] = ...,
+    ) -> None: ...
+    def tell(self, identity: Sequence[int], watch: Callable[[int], list[bytes | None]]) -> None: ...
+
+class Writing:
+    made_bytes: int
+
+    def feed(
+        self,
+        data: bytearray,
+        start: int,
+        end: int,
+        clock_ns: int,
+        records_max: int,
+        bytes_max: int,
+    ) -> int: ...
+
+class Translator(Writing):
+    received: int
+    resumed: Resumed | None
+
+    def __init__(
+        self,
+        cursor: Cursor,
+        records: list[Part],
+        table: Callable[[int, Position], Table | bool | None],
+        slow: Callable[[bytes], bool],
+    ) -> None: ...
+    def forget(self, oid: int) -> None: ...
+
+class Copier(Writing):
+    seen: int
+    stale: Container[bytes]
+
+    def __init__(
+        self,
+        records: list[Part],
+        slow: Callable[[bytes], bool],
+        table: Table,
+        source: bytes,
+        position: bytes,
+        key: tuple[int, ...],
+        extra: int,
+    ) -> None: ...

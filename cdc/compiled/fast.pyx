@@ -1,0 +1,309 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
+# cython: initializedcheck=False, freethreading_compatible=False
+"""CopyData bytes → records, in one pass: the compiled way for the common kinds of change and column.
+
+It does what translation.py, events.py, readable.py and values say, byte for byte (tests/properties), for
+Begin, Commit, Insert, Update and Delete, and for the rows of a COPY (snapshots/copied_rows.py), of tables whose
+events are JSON. Everything else goes
+back to them: a message that it doesn't know or that is wrong in any way is given to ``slow`` as if
+it hadn't been looked at, and a column's text that it doesn't know goes through the column's own
+function. So each rule and each error has one definition, which isn't here.
+
+Safety: a length is compared with what is left before it is used; room for the longest form that a
+column can take is reserved before it is written; a message counts only when its last byte was used.
+"""
+
+from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.list cimport PyList_GET_SIZE
+from cpython.mem cimport PyMem_Free, PyMem_Malloc, PyMem_Realloc
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.string cimport memchr, memcmp, memcpy, strlen
+
+from cdc.errors import CorruptMessageError
+from cdc.records.position import HEADER, Lsn, Position
+from cdc.records.record import Record
+from cdc.stream.transactions import Transaction, after_lsn
+
+cdef extern from "Python.h":
+    const char* PyUnicode_AsUTF8AndSize(object text, Py_ssize_t* size) except NULL
+
+include "json_text.pxi"
+include "json_values.pxi"
+
+cdef int64_t POSTGRES_EPOCH_US = 946_684_800_000_000
+cdef int64_t INT64_MAX = 0x7FFF_FFFF_FFFF_FFFF
+cdef enum:
+    ROOM_BYTES_MAX = 2 << 20  # taken at once for rows that aren't there yet
+    VERSION_BYTES_MAX = 22  # "/" and a number
+    POSITION_BYTES = 42
+    NAME_BYTES = 32  # copied at once; longer names take a call
+cdef dict DIGITS_MAX = {TIMESTAMPTZ: 6, DECIMAL: 18}
+cdef bytes AFTER_LSN = after_lsn(None).encode()
+
+
+cdef inline uint32_t be32(const uint8_t* p) noexcept nogil:
+    return (<uint32_t>p[0] << 24) | (<uint32_t>p[1] << 16) | (<uint32_t>p[2] << 8) | p[3]
+
+
+cdef inline uint64_t be64(const uint8_t* p) noexcept nogil:
+    return (<uint64_t>be32(p) << 32) | be32(p + 4)
+
+
+cdef inline bint has_time(const uint8_t* p) noexcept nogil:
+    """Whether µs since 2000 are within 64 bits when counted since 1970, too."""
+    return <int64_t>be64(p) <= INT64_MAX - POSTGRES_EPOCH_US
+
+
+include "blocks.pxi"
+include "transactions.pxi"
+
+
+include "table.pxi"
+include "rows.pxi"
+include "tuples.pxi"
+include "writing.pxi"
+include "copied.pxi"
+
+
+cdef class Translator(Writing):
+    """The stream's messages → records.
+
+    ``table(oid, position)`` gives a relation's Table, None where its rows aren't wanted in this
+    transaction, or False where ``slow`` has to do it.
+    """
+
+    cdef Cursor cursor
+    cdef object find
+    cdef dict tables
+    cdef set unwanted
+    cdef uint64_t serial, last_oid
+    cdef public object resumed  # a cdc.stream.transactions.Resumed that isn't settled yet, or None
+    cdef Table last
+    cdef readonly uint64_t received
+    """Where the last message that was looked at starts in the WAL."""
+
+    def __cinit__(self, Cursor cursor, list records, table, slow):
+        self.cursor, self.records, self.find, self.slow = cursor, records, table, slow
+        self.tables = {}
+        self.unwanted = set()
+        self.last = None
+
+    def forget(self, oid):
+        """A new Relation message: what the relation means is asked for again."""
+        self.tables.pop(oid, None)
+        self.unwanted.discard(oid)
+        self.last = None
+
+    cdef int _frame(self, const uint8_t* p, Py_ssize_t size) except -1:
+        """One CopyData payload; 0 where it is for ``slow``."""
+        cdef Cursor cursor = self.cursor
+        cdef const uint8_t* m = p + 25
+        cdef uint8_t kind
+        if size < 26 or p[0] != c"w":
+            return 0
+        size -= 25
+        kind = m[0]
+        self.received = be64(p + 1)
+        if kind == c"I" or kind == c"U" or kind == c"D":
+            return self._row(kind, self.received, m, size)
+        if kind == c"B" and size == 21 and not cursor.inside and has_time(m + 9):
+            if self.resumed is not None:
+                self.resumed.begins(Lsn(be64(m + 1)))
+            cursor._begin(be32(m + 17), be64(m + 1), <int64_t>be64(m + 9) + POSTGRES_EPOCH_US)
+            self.serial += 1
+            if self.unwanted:
+                self.unwanted.clear()
+            return 1
+        if kind == c"C" and size == 26 and m[1] == 0 and cursor.inside and has_time(m + 18):
+            if cursor.commit_lsn != be64(m + 2):
+                return 0
+            if self.resumed is not None:
+                self.resumed.ends(Lsn(cursor.commit_lsn), cursor.index)
+            cursor._commit(be64(m + 10))
+            return 1
+        return 0
+
+    cdef int _row(self, uint8_t kind, uint64_t lsn, const uint8_t* m, Py_ssize_t size) except -1:
+        cdef Cursor cursor = self.cursor
+        cdef Table table
+        cdef uint32_t oid
+        cdef Py_ssize_t at
+        if size < 8 or not cursor.inside:
+            return 0
+        if not cursor._is_new():
+            if not is_row(kind, m, size):
+                return 0
+            cursor._next()
+            return 1
+        oid = be32(m + 1)
+        if self.last is not None and self.last_oid == oid:
+            table = self.last
+        else:
+            if not is_row(kind, m, size):
+                return 0
+            found = self._table(oid)
+            if found is None:
+                cursor._next()
+                return 1
+            if found is False:
+                return 0
+            table = <Table>found
+            self.last, self.last_oid = table, oid
+        if table.entered != self.serial:
+            table.enter(cursor, self.serial)
+        if self.rows is None:
+            self._open_rows()
+        if kind == c"I":
+            if m[5] != c"N" or tuple_of(m, size, 6, table.cells, table.width) != size:
+                return 0
+            return self._whole(self._written(table, c"c", False, lsn))
+        if kind == c"D":
+            if m[5] != c"K" and m[5] != c"O":
+                return 0
+            if tuple_of(m, size, 6, table.cells, table.width) != size:
+                return 0
+            return self._whole(self._deleted(table, m[5] == c"K", lsn))
+        at = 5
+        if m[5] == c"O":
+            at = tuple_of(m, size, 6, table.olds, table.width)
+            if at < 0:
+                return 0
+        if at >= size or m[at] != c"N":
+            return 0
+        if tuple_of(m, size, at + 1, table.cells, table.width) != size:
+            return 0
+        return self._whole(self._written(table, c"u", at > 5, lsn))
+
+    cdef inline int _whole(self, int known) except -1:
+        """Take back what was begun of a row that isn't for us."""
+        if not known:
+            self.rows.out.size = self.rows.end
+        return known
+
+    cdef object _table(self, uint32_t oid):
+        found = self.tables.get(oid)
+        if found is None and oid not in self.unwanted:
+            cursor = self.cursor
+            position = Position(cursor.epoch, Lsn(cursor.commit_lsn), cursor.index + 1)
+            found = self.find(oid, position)
+            if found is None:
+                self.unwanted.add(oid)
+            else:
+                self.tables[oid] = found
+        return found
+
+    cdef int _written(self, Table table, uint8_t op, bint has_old, uint64_t lsn) except -1:
+        """A create or update; an old row fills what is absent in the new one."""
+        cdef Out* out = &self.rows.out
+        cdef int number
+        if table.reselects:
+            for number in range(table.width):
+                if table.cells[number].kind == c"u" and (
+                    not has_old or table.olds[number].kind == c"u"
+                ):
+                    return 0
+        reserve(out, PyBytes_GET_SIZE(table.value_before) + 64)
+        put_bytes(out, table.value_before)
+        put_literal(out, b'{"before":')
+        if not has_old:
+            put_literal(out, b"null")
+        else:
+            if not self._image(table, table.olds, table.old_parts, False):
+                return 0
+            for number in range(table.width):
+                if table.cells[number].kind == c"u":
+                    table.cells[number] = table.olds[number]
+        put_literal(out, b',"after":')
+        if not self._image(table, table.cells, table.parts, False):
+            return 0
+        if has_old and not self._same_key(table):
+            return 0
+        if not self._end(table, op, lsn):
+            return 0
+        if has_old and table.seen is not None:
+            table.note(table.olds)  # the key of the events needn't be the table's
+        return 1
+
+    cdef int _deleted(self, Table table, bint is_key, uint64_t lsn) except -1:
+        cdef Out* out = &self.rows.out
+        reserve(out, PyBytes_GET_SIZE(table.value_before) + 64)
+        put_bytes(out, table.value_before)
+        put_literal(out, b'{"before":')
+        if not self._image(table, table.cells, table.parts, is_key):
+            return 0
+        put_literal(out, b',"after":null')
+        return self._end(table, c"d", lsn)
+
+    cdef bint _same_key(self, Table table):
+        """Whether the key of the row is that of its old one, and neither lacks a part.
+
+        PostgreSQL's texts decide: JSON has a default for NULL, and is equal then for two keys.
+        Texts that differ and mean the same are left to ``slow``.
+        """
+        cdef int number, index
+        cdef Part part
+        cdef Cell old, new
+        for number in range(table.key_width):
+            index = table.key[number]
+            part = table.old_parts[index]
+            old, new = table.olds[index], table.cells[index]
+            if part.end == part.start or old.kind != new.kind:
+                return False
+            if old.kind == c"t" and (
+                old.size != new.size or memcmp(old.text, new.text, old.size)
+            ):
+                return False
+        return True
+
+    cdef int _end(self, Table table, uint8_t op, uint64_t lsn) except -1:
+        """End the value that was begun, and add its record, or its two."""
+        cdef Out* out = &self.rows.out
+        cdef Py_ssize_t value = self.rows.end, value_bytes, key, key_bytes, header_bytes
+        self._put_end(table, op, lsn)
+        key = out.size
+        value_bytes = key - value
+        key_bytes = self._put_key(table)
+        if not self._takes(table, value_bytes, key, key_bytes):
+            return 0
+        header_bytes = self._put_header(table)
+        self._add(table, value, value_bytes, key, key_bytes, header_bytes)
+        if op == c"d" and table.tombstones:
+            self._add(table, value, NONE, key, key_bytes, header_bytes)
+        if table.seen is not None:
+            table.note(table.cells)
+        return 1
+
+    cdef int _put_end(self, Table table, uint8_t op, uint64_t lsn) except -1:
+        """Write everything after the rows."""
+        cdef Out* out = &self.rows.out
+        cdef char digits[20]
+        cdef int count = decimal(digits, lsn)
+        cdef bytes after = self.cursor.after_lsn
+        reserve(
+            out,
+            table.before_lsn.size + table.between.size + PyBytes_GET_SIZE(after)
+            + PyBytes_GET_SIZE(table.value_after) + 200,
+        )
+        put(out, table.before_lsn.data, table.before_lsn.size)
+        put(out, digits, count)
+        put(out, table.between.data, table.between.size)
+        put(out, digits, count)
+        put_bytes(out, after)
+        put_byte(out, op)
+        put(out, self.clock, self.clock_bytes)
+        put_bytes(out, table.value_after)
+        return 0
+
+    cdef int _put_header(self, Table table) except -1:
+        """Move on to the frame's position, and write it; how long that is."""
+        cdef Out* out = &self.rows.out
+        cdef char* at
+        reserve(out, POSITION_BYTES + VERSION_BYTES_MAX)
+        self.cursor._next()
+        at = out.data + out.size
+        memcpy(at, self.cursor.place, 26)
+        hexadecimal(at + 26, self.cursor.index, 16)
+        out.size += POSITION_BYTES
+        put_bytes(out, table.version)
+        return POSITION_BYTES + PyBytes_GET_SIZE(table.version)

@@ -1,0 +1,163 @@
+"""A table's plan and JSON converters → what the compiled way needs, where it writes the same.
+
+It takes values as it finds them in PostgreSQL's texts, so it has nothing for events that are
+counted, compared, transformed or in another format; and columns that it doesn't know (masked ones,
+rare types) go through the same functions as in the readable way.
+"""
+
+from dataclasses import replace
+from functools import partial
+from typing import Any, Final
+
+from cdc.compiled.extension import fast
+from cdc.convert.json_text import JsonConverter, Write, encoded, label
+from cdc.events import schemas
+from cdc.events.changes import ABSENT, Operation, Read
+from cdc.events.fields import EventField
+from cdc.events.reference import INCREMENTAL, TableEvents
+from cdc.events.table_encoder import SourceText
+from cdc.records.connect import DECIMAL
+from cdc.records.position import Lsn
+from cdc.records.schema import TableSchema
+from cdc.values import Kind
+
+_ROWS: Final = {Operation.CREATE.value, Operation.UPDATE.value, Operation.DELETE.value}
+_JAVA_FLOAT: Final = 1
+"""In place of a FLOAT's number of digits."""
+_LEFT_OUT: Final["fast.Column"] = (
+    *(-1, 0, b"", b"", b"", b""),
+    lambda _text: "",
+)
+"""A column that events don't have."""
+
+
+def compiled_table(
+    schema: TableSchema,
+    events: TableEvents,
+    converters: tuple[JsonConverter, JsonConverter],
+    headers: list[tuple[str, bytes]],
+    *,
+    reselects: bool,
+    position_header: bool,
+) -> "fast.Table | None":
+    """The table for the compiled way; None where that can't have it.
+
+    ``converters`` are the key's and the value's, ``headers`` what every record has in front of its
+    position.
+    """
+    modes = events.rules.events
+    if modes.skip_without_change or _ROWS & modes.skipped:
+        return None
+    fields = events.plan.row, events.plan.key
+    flags = events.tombstones, reselects, position_header
+    return _table(schema, events, fields, converters, headers, flags)
+
+
+def compiled_read(
+    schema: TableSchema,
+    events: TableEvents,
+    converters: tuple[JsonConverter, JsonConverter],
+    headers: list[tuple[str, bytes]],
+    *,
+    position_header: bool,
+) -> "fast.Table | None":
+    """The same for rows of a snapshot."""
+    if Operation.READ.value in events.rules.events.skipped:
+        return None
+    fields = events.plan.read_row, events.plan.read_key
+    return _table(schema, events, fields, converters, headers, (False, False, position_header))
+
+
+def read_source(
+    schema: TableSchema,
+    events: TableEvents,
+    converter: JsonConverter,
+    lsn: Lsn,
+    ts_us: int,
+    read: Read,
+) -> bytes:
+    """What stands between a snapshot's row and the event's own time, by the value's converter."""
+    marker = converter.writer(schemas.SNAPSHOT)(read.marker)
+    source = SourceText(schema, events.log.prefix, events.log.database)
+    texts = source.of_snapshot(ts_us, marker, read.xid)
+    return source.of_read(lsn, texts, tells_lsn=read.marker != INCREMENTAL)
+
+
+def _table(
+    schema: TableSchema,
+    events: TableEvents,
+    fields: tuple[tuple[EventField, ...], tuple[EventField, ...]],
+    converters: tuple[JsonConverter, JsonConverter],
+    headers: list[tuple[str, bytes]],
+    flags: tuple[bool, bool, bool],
+) -> "fast.Table | None":
+    """``fields`` are those of a row and of the key."""
+    if fast is None:
+        return None
+    (row, key_fields), (key, value), plan = fields, converters, events.plan
+    columns: list[fast.Column] = [_LEFT_OUT] * len(schema.columns)
+    for field in row:
+        columns[field.column] = _column(field, value)
+    if not all(_is_of_row(field, row, columns, converters) for field in key_fields):
+        return None
+    key_around = ("", "") if plan.key_schema is None else key.around(plan.key_schema)
+    around = *value.around(plan.envelope_schema), *key_around
+    snapshot = value.writer(schemas.SNAPSHOT)("false" if events.rules.lossless else None)
+    source = SourceText(schema, events.log.prefix, events.log.database)
+    return fast.Table(
+        schema.topic,
+        columns,
+        [field.column for field in key_fields],
+        source.around(snapshot),
+        flags,
+        f"/{schema.version}".encode(),
+        tuple(text.encode() for text in around),
+        tuple(headers),
+    )
+
+
+def _column(field: EventField, converter: JsonConverter) -> "fast.Column":
+    write = converter.writer(field.schema)
+    kind, digits = field.kind, field.digits
+    if kind.of_element is Kind.FLOAT and converter.options.java_floats:
+        digits = _JAVA_FLOAT
+    schema = field.schema.items or field.schema
+    if schema.name == DECIMAL and converter.options.decimal_numbers:
+        kind = Kind.OTHER
+    name = label(field.name)
+    return (
+        kind,
+        digits,
+        f",{name}".encode(),
+        _member(name, write, field.null),
+        _member(name, write, field.unavailable),
+        _member(name, write, field.unsent),
+        partial(_fragment, write, field),
+    )
+
+
+def _member(name: str, write: Write, value: Any) -> bytes:
+    """A member that needs no text of PostgreSQL's; nothing at all where it is left out."""
+    return b"" if value is ABSENT else encoded(f",{name}{write(value)}")
+
+
+def _fragment(write: Write, field: EventField, text: bytes) -> str:
+    return write(field.decode(text))
+
+
+def _is_of_row(
+    field: EventField,
+    row: tuple[EventField, ...],
+    columns: "list[fast.Column]",
+    converters: tuple[JsonConverter, JsonConverter],
+) -> bool:
+    """Whether a key's member reads the same in the row, from which it is copied."""
+    twin = next((one for one in row if one.column == field.column), None)
+    if twin is None or not (twin.exact and field.exact):
+        return False
+    of_key, of_row = _column(field, converters[0]), columns[field.column]
+    if of_row[0] == Kind.OTHER:  # a converter writes all of it: numbers within it, too
+        key, value = (replace(one.options, schemas=False) for one in converters)
+        if key != value:
+            return False
+    return of_key[:6] == of_row[:6]

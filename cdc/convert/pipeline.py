@@ -1,0 +1,260 @@
+"""Decoded rows → records, the readable way: change → reference → transforms → converter.
+
+Has what events.TableEncoder has, and is taken wherever the settings ask for more than its plain
+JSON: Debezium's preset, masks, filters, transaction metadata, transforms, other converters. Where
+all of it is JSON, streamed rows take the compiled way (compiled_table.py).
+"""
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from cdc.compiled.extension import fast
+from cdc.convert.compiled_table import compiled_read, compiled_table, read_source
+from cdc.convert.converters import Converters, converters
+from cdc.events.changes import Change, Operation, Read, Row
+from cdc.events.reference import Log, TableEvents, TransactionBlocks
+from cdc.events.rules import EventRules
+from cdc.events.table_encoder import TableEncoder
+from cdc.records.connect import SourceRecord
+from cdc.records.position import HEADER, Lsn, Position, header
+from cdc.records.record import Record
+from cdc.records.schema import TableSchema
+from cdc.stream.transactions import Transaction
+
+Transform = Callable[[SourceRecord], list[SourceRecord]]
+OpenTopic = Callable[[str, Literal["compact", "delete"]], None]
+"""Makes a topic that there is none of yet; asked again, it does nothing."""
+
+NO_SCHEMA: Final = 0
+"""The schema version in the header of a record that is about no table."""
+
+
+def no_topic(_name: str, _cleanup: Literal["compact", "delete"]) -> None:
+    """Where all topics are there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pipeline:
+    """What happens to every Connect record: transforms in their order, converter, our header.
+
+    ``plain``: the converter is the native one, which writes what the hot path does.
+    ``routes_events``: what comes out are events of the user's own, of which none replaces another.
+    """
+
+    convert: Converters
+    transform: Transform | None = None
+    position_header: bool = True
+    plain: bool = False
+    open_topic: OpenTopic = no_topic
+    routes_events: bool = False
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the hot path writes the same."""
+        return self.plain and self.transform is None and self.position_header
+
+    def of_table(
+        self,
+        made: Sequence[SourceRecord],
+        position: Position,
+        version: int,
+        *,
+        compacted: bool,
+        reread: tuple[int, ...] = (),
+    ) -> list[Record]:
+        """The records of one frame about a table, in order; its own topic is there.
+
+        ``reread`` are the columns whose values in ``after`` were read again.
+        """
+        if reread:
+            others = [source for source in made if not _has_after(source)]
+            rows = [source for source in made if _has_after(source)]  # behind all others
+            return [
+                *self.of_table(others, position, version, compacted=compacted),
+                *self._of_table(rows, header(position, version, reread), compacted=compacted),
+            ]
+        return self._of_table(made, header(position, version), compacted=compacted)
+
+    def _of_table(
+        self, made: Sequence[SourceRecord], place: bytes, *, compacted: bool
+    ) -> list[Record]:
+        if self.transform is None:
+            return self._finished(map(self.convert, made), place)
+        own = {one.topic for one in made}
+        records = [self.convert(one) for source in made for one in self.transform(source)]
+        for record in records:
+            if record.topic not in own:
+                keeps_last = compacted and not self.routes_events
+                self.open_topic(record.topic, "compact" if keeps_last else "delete")
+        return self._finished(records, place)
+
+    def of_stream(self, made: Iterable[SourceRecord], position: Position) -> list[Record]:
+        """The records of one frame that is about no table."""
+        transform = self.transform
+        kept = made if transform is None else [one for each in made for one in transform(each)]
+        records = [self.convert(one) for one in kept]
+        for record in records:
+            self.open_topic(record.topic, "delete")
+        return self._finished(records, header(position, NO_SCHEMA))
+
+    def _finished(self, records: Iterable[Record], place: bytes) -> list[Record]:
+        if not self.position_header:
+            return list(records)
+        ours = (HEADER, place)
+        return [one._replace(headers=[*one.headers, ours]) for one in records]
+
+
+def _has_after(event: SourceRecord) -> bool:
+    return event.value is not None and event.value["after"] is not None
+
+
+_PLAIN_READ: Final = Read()
+
+NATIVE: Final = Pipeline(converters({}), plain=True)
+
+
+class ReadableEncoder:
+    """Turns the rows of one table, in one version of its schema, into records.
+
+    ``begin`` must have been called for the transaction that a row belongs to; snapshot rows need
+    none. Records of one call share the position, and keep their order. Errors are TableEvents'.
+    """
+
+    def __init__(
+        self,
+        schema: TableSchema,
+        rules: EventRules,
+        log: Log,
+        pipeline: Pipeline,
+        *,
+        blocks: TransactionBlocks | None = None,
+        reselects: bool = False,
+        clock_ns: Callable[[], int] = time.time_ns,
+    ) -> None:
+        self._events = TableEvents(schema, rules, log, blocks=blocks, clock_ns=clock_ns)
+        self.reselects = self._events.columns if reselects else frozenset[int]()
+        """Indexes of the columns whose unchanged values are read again."""
+        self._pipeline = pipeline
+        self._schema = schema
+        self._counts = blocks is not None
+        self._version = schema.version
+        self._compacted = log.compacted
+        self._transaction: Transaction | None = None
+
+    @property
+    def schema(self) -> TableSchema:
+        """The table's schema, in the version that the rows have."""
+        return self._schema
+
+    def begin(self, transaction: Transaction) -> None:
+        """Enter a transaction."""
+        self._transaction = transaction
+
+    def compiled(self) -> "fast.Table | None":
+        """The same for the compiled way, if it can have it."""
+        json = self._pipeline.convert.json
+        if self._counts or self._pipeline.transform is not None or json is None:
+            return None
+        return compiled_table(
+            self._schema,
+            self._events,
+            json,
+            self._pipeline.convert.headers(self._events.context),
+            reselects=bool(self.reselects),
+            position_header=self._pipeline.position_header,
+        )
+
+    def compiled_read(self, lsn: Lsn, ts_us: int, read: Read) -> "tuple[fast.Table, bytes] | None":
+        """The same for snapshot rows, and what stands between a row and the event's own time."""
+        json = self._pipeline.convert.json
+        if self._pipeline.transform is not None or json is None:
+            return None
+        table = compiled_read(
+            self._schema,
+            self._events,
+            json,
+            self._pipeline.convert.headers(self._events.context),
+            position_header=self._pipeline.position_header,
+        )
+        if table is None:
+            return None
+        return table, read_source(self._schema, self._events, json[1], lsn, ts_us, read)
+
+    def insert(self, new: Row, lsn: Lsn, position: Position) -> list[Record]:
+        """A new row."""
+        return self._streamed(Operation.CREATE, None, False, new, lsn, position)
+
+    def update(
+        self,
+        old: Row | None,
+        old_is_key: bool,
+        new: Row,
+        lsn: Lsn,
+        position: Position,
+        reread: tuple[int, ...] = (),
+    ) -> list[Record]:
+        """A changed row; ``reread`` are the columns whose values were read again."""
+        return self._streamed(Operation.UPDATE, old, old_is_key, new, lsn, position, reread)
+
+    def delete(self, old: Row, old_is_key: bool, lsn: Lsn, position: Position) -> list[Record]:
+        """A deleted row."""
+        return self._streamed(Operation.DELETE, old, old_is_key, None, lsn, position)
+
+    def truncate(self, lsn: Lsn, position: Position) -> list[Record]:
+        """All rows gone."""
+        return self._streamed(Operation.TRUNCATE, None, False, None, lsn, position)
+
+    def snapshot_truncate(self, position: Position, ts_us: int) -> list[Record]:
+        """All rows gone that the log has up to there: a snapshot's own are all that there are."""
+        at = position, position.commit_lsn
+        return self._records(Change(Operation.TRUNCATE, None, False, None, *at, None, ts_us))
+
+    def snapshot_row(self, row: Row, position: Position, lsn: Lsn, ts_us: int) -> list[Record]:
+        """A row read by a snapshot at ``lsn``, at ``ts_us`` (µs since 1970, UTC)."""
+        return self.marked_row(row, position, lsn, ts_us, _PLAIN_READ)
+
+    def marked_row(
+        self, row: Row, position: Position, lsn: Lsn, ts_us: int, read: Read
+    ) -> list[Record]:
+        """The same, and what its event says of the snapshot."""
+        return self._records(
+            Change(Operation.READ, None, False, row, position, lsn, None, ts_us, read)
+        )
+
+    def _streamed(
+        self,
+        operation: Operation,
+        old: Row | None,
+        old_is_key: bool,
+        new: Row | None,
+        lsn: Lsn,
+        position: Position,
+        reread: tuple[int, ...] = (),
+    ) -> list[Record]:
+        transaction = self._transaction
+        if transaction is None:
+            raise AssertionError("begin() wasn't called for the row's transaction")
+        ts_us = transaction.commit_ts_us
+        return self._records(
+            Change(operation, old, old_is_key, new, position, lsn, transaction, ts_us), reread
+        )
+
+    def _records(self, change: Change, reread: tuple[int, ...] = ()) -> list[Record]:
+        made = self._events.records(change)
+        return self._pipeline.of_table(
+            made, change.position, self._version, compacted=self._compacted, reread=reread
+        )
+
+
+Encoder = TableEncoder | ReadableEncoder
+
+
+def row_records(
+    encoder: Encoder, row: Row, position: Position, lsn: Lsn, ts_us: int, read: Read = _PLAIN_READ
+) -> list[Record]:
+    """The records of a row read by a snapshot, whichever the encoder; the hot path's are plain."""
+    if isinstance(encoder, ReadableEncoder):
+        return encoder.marked_row(row, position, lsn, ts_us, read)
+    return [encoder.snapshot_row(row, position, lsn, ts_us)]

@@ -1,0 +1,365 @@
+"""A record that can't be made, or that its topic can't take → a dead letter in its place.
+
+For the tables of errors.dead.letter.include.list; of others, as oversized.record says. The letter
+is a record among the others: in the same Kafka transaction as its neighbours and the progress.
+docs/decisions/0008-dead-letters.md.
+"""
+
+import struct
+import time
+import uuid
+from collections import Counter
+from collections.abc import Callable, Container, Iterable, Mapping
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias
+
+import structlog
+
+from cdc.compiled.extension import fast
+from cdc.convert.pipeline import Pipeline, ReadableEncoder
+from cdc.dead_letters.claims import Claims
+from cdc.errors import (
+    ConversionError,
+    CorruptMessageError,
+    ExitCode,
+    MillraceError,
+    RecordRefusedError,
+    RegistryError,
+    TableRefusedError,
+)
+from cdc.events.changes import ABSENT, Change, Read, Row
+from cdc.events.reference import Log, TransactionBlocks
+from cdc.events.rules import EventRules
+from cdc.kafka.producer import Suspects
+from cdc.kafka.topics import Takes
+from cdc.records.claims import ClaimHead
+from cdc.records.dead_letters import PIECE_BYTES_MAX, DeadLetter, letter_records
+from cdc.records.position import Lsn, Position, header
+from cdc.records.record import Record, record_bytes
+from cdc.records.schema import TableSchema
+from cdc.records.topics import dead_letter_topic
+from cdc.settings.modes import ColumnModes
+from cdc.stream.transactions import Transaction
+from cdc.wal.decoder import decode
+from cdc.wal.messages import Insert
+
+if TYPE_CHECKING:
+    from cdc.tables.tables import Tables
+
+log = structlog.get_logger()
+
+BROKEN: Final = (ConversionError, CorruptMessageError, RegistryError, TableRefusedError)
+"""What an encoder raises for a row that it can't encode, however often it tries."""
+_BATCH_BYTES: Final = 100
+_HEADER_BYTES: Final = 10
+"""What a broker counts beside the bytes that we send: for a batch, and for each header."""
+_ROOM_BYTES: Final = 1_024
+"""Where a record comes as near to a limit as that, it is looked at closely."""
+_GROUP: Final = 128
+_SEARCHES_MAX: Final = 3
+_SNAPSHOT: Final = f"{0:016x}"
+"""The end of a position whose rows have another one after each start."""
+_REASON_CHARS_MAX: Final = 2_000
+_TELL_S: Final = 10.0
+
+
+Follow: TypeAlias = "Callable[[bytes, Position, Transaction, Tables], list[Record]]"
+"""Does what an order about a letter says (cdc.dead_letters.replay)."""
+
+Oversized: TypeAlias = "Claims | Literal['fail', 'dead_letter']"
+"""What becomes of a record that is too large, where the table's aren't set aside."""
+
+
+class Refusals:
+    """What brokers have refused, from one start of the daemon to the next.
+
+    A refusal dooms its transaction, and doesn't tell which record is meant. So the daemon starts
+    over at the recorded progress, and sends what is suspect in groups, then one by one.
+    ``topics`` are those of the tables whose records are set aside.
+    """
+
+    def __init__(self) -> None:
+        self.topics: set[str] = set()
+        self.known: dict[tuple[str, str, bytes | None], str] = {}
+        """Position, topic and key of those that were found → the reason."""
+        self.suspects: Suspects | None = None
+        self.letters: Counter[str] = Counter()
+        """Table → how many letters were made since the daemon began."""
+        self._searches = 0
+        self._end = ""
+        """The last position that was ever suspect."""
+
+    def learn(self, error: RecordRefusedError) -> bool:
+        """Take in a refusal; returns whether starting over makes sense."""
+        refused = error.refused
+        if refused is None or refused.topic not in self.topics:
+            return False
+        if refused.suspects > 1:
+            if refused.first > self._end and not refused.first.endswith(_SNAPSHOT):
+                self._searches = 0  # what was suspect before is in the log
+            self._searches += 1
+            self._end = max(self._end, refused.last)
+            group = _GROUP if refused.suspects > _GROUP else 1
+            self.suspects = Suspects(refused.first, refused.last, group)
+            return self._searches <= _SEARCHES_MAX
+        place = refused.first, refused.topic, refused.key
+        if place in self.known:
+            return False
+        self.known[place] = error.what
+        self._searches = 0
+        # There may be more where it was.
+        more = refused.first < self._end
+        self.suspects = Suspects(refused.first, self._end, _GROUP) if more else None
+        return True
+
+
+class DeadLetters:
+    """Makes the letters of one stay on the stream."""
+
+    def __init__(
+        self,
+        prefix: str,
+        sets_aside: Callable[[str], bool],
+        takes: Mapping[str, Takes],
+        refusals: Refusals,
+        orders: Follow,
+        columns: ColumnModes = ColumnModes(),  # noqa: B008 (immutable)
+        oversized: Oversized = "fail",
+    ) -> None:
+        """``columns`` says what no event shows: a letter doesn't hold it, either."""
+        self.orders = orders
+        self._columns = columns
+        self._prefix = prefix
+        self._sets_aside = sets_aside
+        self._takes = takes
+        self._refusals = refusals
+        self._oversized = oversized
+        self._told: dict[str, float] = {}
+        self._looks_until = max((place for place, _, _ in refusals.known), default="")
+
+    def covers(self, schema: TableSchema) -> bool:
+        """Whether something else may take the place of the table's records."""
+        if self._oversized == "fail" and not self.sets_aside(schema):
+            return False
+        self._refusals.topics.add(schema.topic)
+        return True
+
+    def sets_aside(self, schema: TableSchema) -> bool:
+        """Whether all of the table's broken records become letters."""
+        return self._sets_aside(str(schema.name))
+
+    @property
+    def looks_closely(self) -> bool:
+        """Whether a record that was refused before is still to come."""
+        return bool(self._looks_until)
+
+    def has_passed(self, reached: Position) -> bool:
+        """Whether the last of those has come; tells so once."""
+        if not self._looks_until or str(reached) < self._looks_until:
+            return False
+        self._looks_until = ""
+        return True
+
+    def takes_keyless(self, topic: str) -> bool:
+        """Whether a topic takes records without a key, as far as that is known."""
+        takes = self._takes.get(topic)
+        return takes is None or takes.keyless
+
+    def bytes_max(self, topic: str) -> int:
+        """Key and value bytes that the topic takes for certain; 0: no limit is known."""
+        takes = self._takes.get(topic)
+        return max(1, takes.bytes_max - _ROOM_BYTES) if takes else 0
+
+    def claimed(self, topic: str) -> dict[bytes, ClaimHead] | None:
+        """The records of the topic, by their keys, that others don't replace without a word."""
+        return self._oversized.kept(topic) if isinstance(self._oversized, Claims) else None
+
+    def judged(
+        self, records: Iterable[Record], schema: TableSchema, change: Change
+    ) -> list[Record]:
+        """The records of a change, with letters or claims for those that can't be written."""
+        judged: list[Record] = []
+        claims = self._oversized if isinstance(self._oversized, Claims) else None
+        aside = self.sets_aside(schema)
+        for record in records:
+            self._refusals.topics.add(record.topic)
+            reason = self._too_large(record)
+            if aside:
+                reason = self._refused(record, change.position) or reason
+            if reason is None:
+                judged += [*claims.let_go(record), record] if claims else [record]
+            elif claims and not aside:
+                judged += claims.claimed(record)
+            else:
+                error = RecordRefusedError(reason, where=f"topic {record.topic}")
+                judged += self.letter(schema, change, error, record)
+        return judged
+
+    def _refused(self, record: Record, position: Position) -> str | None:
+        known = self._refusals.known.get((str(position), record.topic, record.key))
+        if known is not None:
+            return known
+        takes = self._takes.get(record.topic)
+        if takes is not None and record.key is None and not takes.keyless:
+            return "a record without a key doesn't fit into a compacted topic"
+        return None
+
+    def _too_large(self, record: Record) -> str | None:
+        takes = self._takes.get(record.topic)
+        if takes is None:
+            return None
+        size = record_bytes(record) + _BATCH_BYTES
+        size += sum(len(name) + len(value) + _HEADER_BYTES for name, value in record.headers)
+        if size > takes.bytes_max:
+            return f"the record has {size} bytes, and the topic takes {takes.bytes_max}"
+        return None
+
+    def letter(
+        self,
+        schema: TableSchema,
+        change: Change,
+        error: MillraceError,
+        record: Record | None = None,
+    ) -> list[Record]:
+        """The records of a letter for a change, or for one of its records."""
+        masked = self._columns_where(schema, lambda name: self._columns.rule(*name) is not None)
+        left_out = self._columns_where(schema, lambda name: not self._columns.keeps(*name))
+        hidden = masked | left_out
+        parts = {
+            name: part
+            for name, part in (
+                ("key", record.key if record else None),
+                ("before", _tuple_data(change.before, hidden)),
+                ("after", _tuple_data(change.after, hidden)),
+            )
+            if part is not None
+        }
+        head = DeadLetter(
+            id=uuid.uuid4().hex,
+            table=str(schema.name),
+            op=change.operation.value,
+            position=change.position,
+            lsn=str(change.lsn),
+            xid=change.transaction.xid if change.transaction else None,
+            schema_version=schema.version,
+            error=ExitCode(error.exit_code).name,
+            reason=error.what[:_REASON_CHARS_MAX],
+            where=error.where[:_REASON_CHARS_MAX],
+            topic=record.topic if record else None,
+            columns=tuple(column.name for column in schema.columns),
+            masked=tuple(schema.columns[index].name for index in sorted(masked - left_out)),
+            before_is_key=change.before_is_key,
+            sizes={},
+            pieces=0,
+            ts_ms=time.time_ns() // 1_000_000,
+        )
+        self._tell(head)
+        place = header(change.position, schema.version)
+        return letter_records(self._prefix, head, parts, place, self._piece_bytes())
+
+    def _columns_where(
+        self, schema: TableSchema, test: Callable[[tuple[str, str]], bool]
+    ) -> frozenset[int]:
+        """Indexes of columns by (table, column); those of the key are in the log anyway."""
+        table = str(schema.name)
+        return frozenset(
+            index
+            for index, column in enumerate(schema.columns)
+            if column.key is None and test((table, column.name))
+        )
+
+    def _piece_bytes(self) -> int:
+        takes = self._takes.get(dead_letter_topic(self._prefix))
+        return min(PIECE_BYTES_MAX, takes.bytes_max // 2) if takes else PIECE_BYTES_MAX
+
+    def _tell(self, head: DeadLetter) -> None:
+        self._refusals.letters[head.table] += 1
+        now = time.monotonic()
+        if self._told.get(head.table, 0.0) > now:
+            return
+        self._told[head.table] = now + _TELL_S
+        log.warning(
+            "a record goes to the dead letters",
+            table=head.table,
+            position=str(head.position),
+            reason=head.reason,
+            remedy="millrace dead-letters list",
+        )
+
+
+class GuardedEncoder(ReadableEncoder):
+    """An encoder with something in place of what it can't encode, and of what isn't taken."""
+
+    def __init__(
+        self,
+        letters: DeadLetters,
+        schema: TableSchema,
+        rules: EventRules,
+        log: Log,
+        pipeline: Pipeline,
+        *,
+        blocks: TransactionBlocks | None = None,
+        reselects: bool = False,
+    ) -> None:
+        super().__init__(schema, rules, log, pipeline, blocks=blocks, reselects=reselects)
+        self._letters = letters
+
+    def compiled(self) -> "fast.Table | None":
+        """The same for the compiled way, which leaves large records to this one."""
+        table = None if self._is_judged_by_hand else super().compiled()
+        if table is not None:
+            self._limit(table)
+        return table
+
+    def compiled_read(self, lsn: Lsn, ts_us: int, read: Read) -> "tuple[fast.Table, bytes] | None":
+        """The same for snapshot rows, and what stands between a row and the event's own time."""
+        made = None if self._is_judged_by_hand else super().compiled_read(lsn, ts_us, read)
+        if made is not None:
+            self._limit(made[0])
+        return made
+
+    @property
+    def _is_judged_by_hand(self) -> bool:
+        """Whether more than a record's size may be against it."""
+        has_key = self._events.plan.key_schema is not None
+        takes_all = has_key or self._letters.takes_keyless(self._schema.topic)
+        return self._letters.looks_closely or not takes_all
+
+    def _limit(self, table: "fast.Table") -> None:
+        table.bytes_max = self._letters.bytes_max(self._schema.topic)
+        table.claimed = self._letters.claimed(self._schema.topic)
+
+    def _records(self, change: Change, reread: tuple[int, ...] = ()) -> list[Record]:
+        try:
+            made = super()._records(change, reread)
+        except BROKEN as error:
+            if error.retry or not self._letters.sets_aside(self._schema):
+                raise
+            return self._letters.letter(self._schema, change, error)
+        return self._letters.judged(made, self._schema, change)
+
+
+def _tuple_data(row: Row | None, hidden: Container[int]) -> bytes | None:
+    """A row as pgoutput sends it: Int16 columns, then per column n, u, or t, Int32 length, text.
+
+    What is hidden is as if it had not been sent (u).
+
+    https://www.postgresql.org/docs/current/protocol-logicalrep-message-formats.html
+    """
+    if row is None:
+        return None
+    parts = [struct.pack(">H", len(row))]
+    for index, value in enumerate(row):
+        if index in hidden:
+            parts.append(b"u")
+        elif isinstance(value, bytes):
+            parts += [b"t", struct.pack(">I", len(value)), value]
+        else:
+            parts.append(b"u" if value is ABSENT else b"n")
+    return b"".join(parts)
+
+
+def row_of(data: bytes) -> Row:
+    """The row of such bytes; raises CorruptMessageError for others."""
+    message = decode(b"I" + bytes(4) + b"N" + data)
+    assert isinstance(message, Insert)  # noqa: S101 (by its first byte)
+    return message.new

@@ -1,0 +1,179 @@
+"""What is to become of a dead letter → the records that do it, at the order's place in the stream.
+
+An order is a transactional logical message at the source: so it has a position, is followed once,
+and by the only one who writes to the log. A row with a key is sent as it is now (what changes it
+later follows in the stream), or as deleted if it is gone: so nothing newer is undone, in the log
+nor in what is derived from it. One without a key is an event of its own, and is sent as it was.
+"""
+
+import time
+from collections.abc import Mapping
+from typing import Final
+
+import psycopg
+import structlog
+from pydantic import ValidationError
+
+from cdc.convert.pipeline import ReadableEncoder
+from cdc.dead_letters.letters import row_of
+from cdc.errors import LogFormatError, MillraceError, RecordRefusedError, SourceError
+from cdc.events.changes import Row
+from cdc.kafka.topics import LogTopics
+from cdc.log.state import read_letters, read_pieces
+from cdc.postgres.captured import described_tables
+from cdc.postgres.current import current_row, wait_until_visible
+from cdc.postgres.described import CapturedTable, TableDescription
+from cdc.records.dead_letters import DeadLetter, Order, outcome_records
+from cdc.records.position import Lsn, Position, header
+from cdc.records.record import Record
+from cdc.records.schema import TableName
+from cdc.records.topics import dead_letter_topic
+from cdc.settings import Settings
+from cdc.stream.transactions import Transaction
+from cdc.tables.tables import Tables
+
+log = structlog.get_logger()
+_ROWS: Final = {"c", "r", "u", "d"}
+
+
+class _InVainError(Exception):
+    """Why a letter can't be replayed."""
+
+
+class Orders:
+    """Follows orders, on a connection that nothing else uses meanwhile."""
+
+    def __init__(
+        self, settings: Settings, connection: psycopg.Connection, topics: LogTopics
+    ) -> None:
+        self._settings = settings
+        self._topics = topics
+        self._prefix = settings.capture.topic_prefix
+        self._topic = dead_letter_topic(self._prefix)
+        self._connection = connection
+        self._keep_alive = topics.while_waiting
+        self._letters: Mapping[int, DeadLetter] = {}
+        self._done: set[str] = set()
+
+    def __call__(
+        self, content: bytes, position: Position, transaction: Transaction, tables: Tables
+    ) -> list[Record]:
+        """The records of an order; none, with a warning, where it can't be followed."""
+        try:
+            order = Order.model_validate_json(content)
+            letter = self._letter(order.number)
+            if letter is None or letter.id != order.id or letter.outcome or order.id in self._done:
+                return []
+            made: list[Record] = []
+            if order.outcome == "replayed":
+                made = self._replayed(letter, position, transaction, tables)
+        except (ValidationError, _InVainError, SourceError, LogFormatError) as error:
+            if self._connection.broken:
+                raise
+            reason = error.what if isinstance(error, MillraceError) else str(error)
+            if isinstance(error, ValidationError):
+                reason = "it isn't one that `millrace dead-letters` wrote"
+            log.warning("an order about a dead letter is not followed", reason=reason)
+            return []
+        self._done.add(order.id)
+        place = header(position, letter.schema_version)
+        ts_ms = time.time_ns() // 1_000_000
+        return [*made, *outcome_records(self._prefix, letter, order.outcome, place, ts_ms)]
+
+    def _letter(self, number: int) -> DeadLetter | None:
+        """Nobody else deals with letters, so that what was read of one remains true."""
+        if number not in self._letters:
+            self._letters = read_letters(self._settings.kafka, self._topic, self._keep_alive)
+        return self._letters.get(number)
+
+    def _replayed(
+        self, letter: DeadLetter, position: Position, transaction: Transaction, tables: Tables
+    ) -> list[Record]:
+        name = TableName.parse(letter.table)
+        state = tables.states.get(name)
+        capture = self._settings.capture
+        was_refused = letter.error == RecordRefusedError.exit_code.name
+        has_way = was_refused and capture.oversized_record != "fail"
+        if not has_way and not capture.sets_aside(letter.table):  # it might stop us, at each start
+            raise _InVainError(f"errors.dead.letter.include.list doesn't name {letter.table}")
+        if state is None or letter.op not in _ROWS:
+            raise _InVainError(f"read the table again: millrace snapshot {letter.table}")
+        # It may be a limit that was raised meanwhile.
+        self._topics.look_again({state.topic, letter.topic or state.topic})
+        held = read_pieces(self._settings.kafka, self._topic, letter, self._keep_alive)
+        parts = letter.parts(held)
+        before, after = (row_of(parts[x]) if x in parts else None for x in ("before", "after"))
+        wait_until_visible(self._connection, transaction.xid, self._keep_alive)
+        captured = [CapturedTable(state.oid, name)]
+        described = described_tables(self._connection, self._settings.capture, captured)
+        if not described:
+            raise _InVainError(f"table {letter.table} is gone")
+        if not any(column.key for column in described[0].columns):
+            return _as_it_was(letter, before, after, (position, transaction), tables)
+        keys = {
+            key: None
+            for row in (before, after)
+            if row is not None and (key := _key(letter, row, described[0])) is not None
+        }
+        if not keys:
+            raise _InVainError(f"it has no key; read the table again: millrace snapshot {name}")
+        rows = {}
+        for key in keys:
+            self._keep_alive()
+            rows[key] = current_row(self._connection, described[0], key)
+        # At the end: a schema version that is new then has to get into the log.
+        encoder, new = tables.chunk_encoder(described[0], position)
+        encoder.begin(transaction)
+        for key, row in rows.items():
+            new += _as_it_is(described[0], key, row, position, encoder)
+        return new
+
+
+def _as_it_is(
+    table: TableDescription,
+    key: tuple[bytes, ...],
+    row: Row | None,
+    position: Position,
+    encoder: ReadableEncoder,
+) -> list[Record]:
+    lsn = position.commit_lsn
+    if row is not None:
+        return encoder.snapshot_row(row, position, lsn, time.time_ns() // 1_000)
+    texts = iter(key)
+    old = tuple(None if column.key is None else next(texts) for column in table.columns)
+    return encoder.delete(old, True, lsn, position)
+
+
+def _key(letter: DeadLetter, row: Row, table: TableDescription) -> tuple[bytes, ...] | None:
+    """The row's key, in the order of the table's columns."""
+    values = dict(zip(letter.columns, row, strict=True))
+    key = [values.get(column.name) for column in table.columns if column.key is not None]
+    texts = tuple(value for value in key if isinstance(value, bytes))
+    return texts if len(texts) == len(key) else None
+
+
+def _as_it_was(
+    letter: DeadLetter,
+    before: Row | None,
+    after: Row | None,
+    place: tuple[Position, Transaction],
+    tables: Tables,
+) -> list[Record]:
+    position, transaction = place
+    encoder = tables.encoder_of(TableName.parse(letter.table), letter.schema_version)
+    if encoder is None:
+        raise _InVainError("the table has other columns by now")
+    if letter.masked:
+        raise _InVainError(
+            f"it doesn't hold what events mask ({', '.join(letter.masked)}); read the table again:"
+            f" millrace snapshot {letter.table}"
+        )
+    encoder.begin(transaction)
+    lsn = Lsn.parse(letter.lsn)
+    if letter.op == "u" and after is not None:
+        return encoder.update(before, letter.before_is_key, after, lsn, position)
+    if letter.op == "d" and before is not None:
+        return encoder.delete(before, letter.before_is_key, lsn, position)
+    if after is None:
+        raise _InVainError("it has no row")
+    return encoder.insert(after, lsn, position)

@@ -1,0 +1,1 @@
+"""A change → a record by Debezium's rules."""

@@ -1,0 +1,74 @@
+"""A row message in its transaction → Change: the reference form of what happened to one row."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import NamedTuple
+
+from cdc.errors import TableRefusedError
+from cdc.records.position import Lsn, Position
+from cdc.records.schema import TableSchema
+from cdc.stream.transactions import Transaction
+from cdc.wal.messages import ABSENT, Row, Value
+
+__all__ = ["ABSENT", "Change", "Operation", "Read", "Row", "Value", "filled", "no_key"]
+
+
+class Operation(StrEnum):
+    """Debezium's letters."""
+
+    CREATE = "c"
+    UPDATE = "u"
+    DELETE = "d"
+    READ = "r"
+    TRUNCATE = "t"
+
+
+class Read(NamedTuple):
+    """What an event says about the snapshot that read its row.
+
+    ``marker`` is Debezium's word for the row's place in the snapshot (``first``, ``last``,
+    ``incremental`` …), ``xid`` the transaction that made the slot, if that is to be told.
+    """
+
+    marker: str = "true"
+    xid: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What happened to one row, or to the whole table (truncate), before any rule of Debezium's.
+
+    ``before`` is the old row as far as PostgreSQL sent it; with ``before_is_key`` it has values
+    for the replica identity's columns only, the others are None. ``transaction`` is None for a
+    row of a snapshot, which ``read`` tells more of. ``lsn`` is the row's own place in the WAL;
+    ``ts_us`` when it was committed or, in a snapshot, read (µs since 1970, UTC).
+    """
+
+    operation: Operation
+    before: Row | None
+    before_is_key: bool
+    after: Row | None
+    position: Position
+    lsn: Lsn
+    transaction: Transaction | None
+    ts_us: int
+    read: Read = Read()  # noqa: RUF009 (immutable)
+
+
+def filled(new: Row, old: Row, *, old_is_key: bool) -> Row:
+    """The new row with its unchanged values taken from the old one, where that has them."""
+    missing = (None, ABSENT) if old_is_key else (ABSENT,)
+    return tuple(
+        was if value is ABSENT and was not in missing else value
+        for value, was in zip(new, old, strict=True)
+    )
+
+
+def no_key(schema: TableSchema) -> TableRefusedError:
+    """The error for a replica identity that doesn't cover the record's key."""
+    return TableRefusedError(
+        "an old row came without its key: the replica identity doesn't cover it",
+        where=f"table {schema.name}",
+        remedy=f"ALTER TABLE {schema.name} REPLICA IDENTITY DEFAULT (or FULL); then read it again,"
+        f" since what the WAL has by now stays without: millrace snapshot {schema.name}",
+    )

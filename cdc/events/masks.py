@@ -1,0 +1,111 @@
+"""column.mask.*, column.truncate.* → functions that hide what a text says before it is an event.
+
+A rule acts on what the event would show: on NULL too (a fixed mask stands for it), and on the
+placeholder of an unchanged value. It never acts on a record's key, which must keep rows apart.
+https://debezium.io/documentation/reference/3.6/connectors/postgresql.html#postgresql-property-column-mask-hash
+"""
+
+import hashlib
+from collections.abc import Callable
+from typing import Any, Final
+
+from cdc.errors import ConfigError
+from cdc.records.connect import Schema, Type
+from cdc.records.schema import Column
+from cdc.settings.modes import ColumnRule
+
+Apply = Callable[[Any], Any]
+"""The value that an event would have → the value that it has."""
+
+_CHARACTERS: Final = {"text", "varchar", "bpchar", "name", "char", "enum"}
+"""What Debezium takes for text; it leaves a masked citext, json or inet as it is."""
+_LONG_STRING: Final = 0xFFFF
+_UNITS: Final = "utf-16-le"
+
+
+def applies(rule: ColumnRule, column: Column, schema: Schema, *, lossless: bool) -> bool:
+    """Whether the column's values are of a kind that the rule can change.
+
+    Lossless: every value that is text in an event; else what Debezium takes for text.
+    """
+    if rule.kind == "truncate":
+        return schema.type in {Type.STRING, Type.BYTES}
+    if lossless:
+        return schema.type is Type.STRING
+    return column.type in _CHARACTERS and not column.array
+
+
+def mask(rule: ColumnRule, column: Column, *, lossless: bool) -> Apply:
+    """The function of a rule for a column; raises ConfigError for a hash that there isn't."""
+    if rule.kind == "mask":
+        asterisks = "*" * rule.length
+        return lambda _value: asterisks
+    if rule.kind == "truncate":
+        return _whole_characters(rule.length) if lossless else _utf16_units(rule.length)
+    return _hash(rule, _length(column))
+
+
+def parameters(rule: ColumnRule) -> dict[str, str]:
+    """What the column's schema says about the rule."""
+    if rule.kind == "truncate":
+        return {"truncateLength": str(rule.length)}
+    return {"masked": "true"}
+
+
+def algorithm(java_name: str) -> str:
+    """Java's name of a hash (``SHA-256``, ``SHA-512/256``) → hashlib's; raises ConfigError."""
+    name = java_name.lower().replace("/", "_")
+    name = name.replace("sha3-", "sha3_").replace("sha-", "sha")
+    if name not in hashlib.algorithms_available or name.startswith("shake"):
+        raise ConfigError(f"column.mask.hash: there is no hash {java_name}")
+    return name
+
+
+def _hash(rule: ColumnRule, length: int | None) -> Apply:
+    salt, name = rule.salt.encode(), algorithm(rule.hash)
+    to_bytes = _serialized if rule.version == 1 else str.encode
+
+    def hashed(value: Any) -> str | None:
+        if value is None:
+            return None
+        return hashlib.new(name, salt + to_bytes(value)).hexdigest()[:length]
+
+    return hashed
+
+
+def _length(column: Column) -> int | None:
+    """A hash is cut to what its column holds: 50 of ``varchar(50)``."""
+    if column.type in {"varchar", "bpchar"} and column.modifier >= 4:
+        return column.modifier - 4
+    return 1 if column.type == "char" else None
+
+
+def _whole_characters(count: int) -> Apply:
+    return lambda value: None if value is None else value[:count]
+
+
+def _utf16_units(count: int) -> Apply:
+    """Java's characters: one beyond U+FFFF is two, and may be cut in its middle."""
+
+    def truncated(value: Any) -> Any:
+        if not isinstance(value, str):
+            return None if value is None else value[:count]
+        units = value.encode(_UNITS, "surrogatepass")
+        if len(units) <= 2 * count:
+            return value
+        return units[: 2 * count].decode(_UNITS, "surrogatepass")
+
+    return truncated
+
+
+def _serialized(text: str) -> bytes:
+    """The text as Java serializes a String, which Debezium's first kind of hash is made of.
+
+    https://docs.oracle.com/en/java/javase/21/docs/specs/serialization/protocol.html
+    """
+    units = text.encode("utf-16-be", "surrogatepass")
+    points = (int.from_bytes(units[at : at + 2], "big") for at in range(0, len(units), 2))
+    modified = "".join(map(chr, points)).encode("utf-8", "surrogatepass")
+    if len(modified) <= _LONG_STRING:
+        return b"\xac\xed\x00\x05t" + len(modified).to_bytes(2, "big") + modified
+    return b"\xac\xed\x00\x05|" + len(modified).to_bytes(8, "big") + modified

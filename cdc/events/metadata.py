@@ -1,0 +1,166 @@
+"""Records that are about no table: transaction markers, logical messages, heartbeats.
+
+Like those of tables, they are Connect records, for the same transforms and converter. Names,
+members and schemas are Debezium's. A transaction's id is ``<xid>:<commit LSN>``, one and the same
+for its markers and events; Debezium puts each record's own LSN behind the colon (``lossless``
+False), so that only the part before it groups them.
+https://debezium.io/documentation/reference/3.6/connectors/postgresql.html#postgresql-transaction-metadata
+"""
+
+import time
+from collections.abc import Callable
+from typing import Any, Final, Literal
+
+from cdc.errors import CorruptMessageError
+from cdc.events import schemas
+from cdc.events.reference import Log, TransactionBlocks, source
+from cdc.events.rules import EventRules
+from cdc.records.connect import SourceRecord
+from cdc.records.position import Lsn
+from cdc.records.topics import message_topic
+from cdc.stream.transactions import Transaction
+from cdc.wal.messages import LogicalMessage
+
+MESSAGES: Final = "message"
+"""The name by which a transaction's last marker counts logical messages."""
+SOURCE_HEARTBEAT: Final = "millrace.heartbeat"
+"""Prefix of the messages that the daemon writes into the source's WAL; they make no events."""
+_JAVA_OBJECT: Final = (
+    "io.debezium.connector.postgresql.LogicalDecodingMessageMonitor$LogicalDecodingMessageId@1"
+)
+"""Debezium's name for them: an object's, with a number that is another one in each run."""
+
+
+class TransactionMetadata(TransactionBlocks):
+    """provide.transaction.metadata: counts a transaction's events between its two markers.
+
+    One for all tables of a stream. ``begin`` starts the count; each event then takes its block.
+    """
+
+    def __init__(self, rules: EventRules, topic: str) -> None:
+        """``topic`` is transaction_topic()'s."""
+        self._own_lsn = not rules.lossless
+        self._topic = topic
+        self._counts: dict[str, int] = {}
+
+    def begin(self, transaction: Transaction, lsn: Lsn) -> SourceRecord:
+        """The first marker; ``lsn`` is where the Begin message is in the WAL."""
+        self._counts = {}
+        return self._marker("BEGIN", transaction, lsn, None, None)
+
+    def block(self, collection: str, transaction: Transaction, lsn: Lsn) -> dict[str, Any]:
+        """Count an event of a table (``schema.table``) or of the messages."""
+        self._counts[collection] = self._counts.get(collection, 0) + 1
+        return {
+            "id": self._id(transaction, lsn),
+            "total_order": sum(self._counts.values()),
+            "data_collection_order": self._counts[collection],
+        }
+
+    def end(self, transaction: Transaction, lsn: Lsn) -> SourceRecord:
+        """The last marker, with all counts; ``lsn`` is where the Commit message is in the WAL."""
+        collections = [
+            {"data_collection": name, "event_count": count} for name, count in self._counts.items()
+        ]
+        total = sum(self._counts.values())
+        return self._marker("END", transaction, lsn, total, collections)
+
+    def _marker(
+        self,
+        status: Literal["BEGIN", "END"],
+        transaction: Transaction,
+        lsn: Lsn,
+        count: int | None,
+        collections: list[dict[str, Any]] | None,
+    ) -> SourceRecord:
+        marked = self._id(transaction, lsn)
+        value = {
+            "status": status,
+            "id": marked,
+            "event_count": count,
+            "data_collections": collections,
+            "ts_ms": transaction.commit_ts_us // 1_000,
+        }
+        key, key_schema, schema = {"id": marked}, schemas.TRANSACTION_KEY, schemas.TRANSACTION_VALUE
+        return SourceRecord(self._topic, key, key_schema, value, schema)
+
+    def _id(self, transaction: Transaction, lsn: Lsn) -> str:
+        return f"{transaction.xid}:{lsn if self._own_lsn else transaction.commit_lsn:d}"
+
+
+class MessageEvents:
+    """Turns what pg_logical_emit_message() wrote into events (op ``m``)."""
+
+    def __init__(
+        self,
+        rules: EventRules,
+        log: Log,
+        *,
+        blocks: TransactionBlocks | None = None,
+        clock_ns: Callable[[], int] = time.time_ns,
+    ) -> None:
+        self._rules = rules
+        self._log = log
+        self._blocks = blocks
+        self._clock_ns = clock_ns
+        self._collection = MESSAGES if rules.lossless else _JAVA_OBJECT
+
+    def record(
+        self, message: LogicalMessage, latest: Transaction | None, lsn: Lsn
+    ) -> SourceRecord | None:
+        """The event of a message, or None when it isn't wanted.
+
+        ``latest`` is the transaction that is open or, where none is, the last one. A message that
+        isn't transactional has no commit time: its time is now, or Debezium's, the last commit.
+        """
+        inside = latest if message.transactional else None
+        if message.transactional and inside is None:
+            raise CorruptMessageError("a message outside of a transaction", where=f"LSN {lsn}")
+        if not self._rules.wants_message(message.prefix):
+            return None
+        block = None
+        if inside is not None and self._blocks is not None:
+            block = self._blocks.block(self._collection, inside, lsn)
+        clock = self._clock_ns()
+        happened = latest if inside is not None or not self._rules.lossless else None
+        value = {
+            "op": "m",
+            "ts_ms": clock // 1_000_000,
+            "source": source(
+                self._log,
+                ("", ""),
+                lsn,
+                happened.commit_ts_us if happened else clock // 1_000,
+                snapshot="false" if self._rules.lossless else None,
+                xid=inside.xid if inside else None,
+                previous=_commit_before(latest, inside),
+                origin=inside.origin if inside else None,
+            ),
+            "transaction": block,
+            "message": {"prefix": message.prefix, "content": message.content},
+        }
+        return SourceRecord(
+            message_topic(self._log.prefix),
+            {"prefix": message.prefix},
+            schemas.MESSAGE_KEY,
+            value,
+            schemas.MESSAGE_VALUE,
+        )
+
+
+def heartbeat(prefix: str, topic: str, clock_ns: Callable[[], int] = time.time_ns) -> SourceRecord:
+    """A sign of life: heartbeat.interval.ms says how often, ``topic`` is heartbeat_topic()'s."""
+    return SourceRecord(
+        topic,
+        {"serverName": prefix},
+        schemas.HEARTBEAT_KEY,
+        {"ts_ms": clock_ns() // 1_000_000},
+        schemas.HEARTBEAT_VALUE,
+    )
+
+
+def _commit_before(latest: Transaction | None, inside: Transaction | None) -> Lsn | None:
+    """The commit before the message: of the transaction before its own, or of the last one."""
+    if inside is not None:
+        return inside.previous_commit_lsn
+    return latest.commit_lsn if latest else None

@@ -1,0 +1,326 @@
+"""Change → Connect records by Debezium's rules: the readable definition of what an event is.
+
+A row's key changed → delete and tombstone under the old key, then create under the new one. A
+delete is followed by a tombstone. ``before`` is there for deletes and, where the replica identity
+is full, for updates. TRUNCATE reaches every partition of a compacted topic. With native rules and
+plain JSON it is what events.py writes: tests/properties holds both byte-equal.
+https://debezium.io/documentation/reference/3.6/connectors/postgresql.html#postgresql-events
+"""
+
+import json
+import time
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple, Protocol
+
+from cdc.errors import CorruptMessageError
+from cdc.events import schemas
+from cdc.events.changes import ABSENT, Change, Operation, Row, filled, no_key
+from cdc.events.fields import EventField, EventPlan, plan
+from cdc.events.rules import EventRules
+from cdc.records.connect import Header, Schema, SourceRecord
+from cdc.records.envelope import CONNECTOR, VERSION
+from cdc.records.position import Lsn
+from cdc.records.schema import TableSchema
+from cdc.stream.transactions import Transaction
+from cdc.wal.messages import Origin
+
+NEW_KEY: Final = "__debezium.newkey"
+OLD_KEY: Final = "__debezium.oldkey"
+INCREMENTAL: Final = "incremental"
+_TASK: Final = "0"
+
+Image = dict[str, Any]
+
+
+class Log(NamedTuple):
+    """What an event says about the log that it goes to; ``run_id`` names this run of the daemon."""
+
+    prefix: str
+    database: str
+    partitions: int
+    compacted: bool
+    run_id: str = ""
+
+
+class TransactionBlocks(Protocol):
+    """What numbers the events of a transaction (cdc.events.metadata)."""
+
+    def block(self, collection: str, transaction: Transaction, lsn: Lsn) -> Image:
+        """The transaction block of the next event of a data collection."""
+
+
+class TableEvents:
+    """Turns the changes of one table, in one version of its schema, into Connect records.
+
+    ``blocks`` is given if events are to tell their place in their transaction. A text that isn't
+    of its column's type raises CorruptMessageError, a missing old key TableRefusedError.
+    """
+
+    def __init__(
+        self,
+        schema: TableSchema,
+        rules: EventRules,
+        log: Log,
+        *,
+        blocks: TransactionBlocks | None = None,
+        clock_ns: Callable[[], int] = time.time_ns,
+    ) -> None:
+        self._schema = schema
+        self.rules = rules
+        self.log = log
+        self._blocks = blocks
+        self._clock_ns = clock_ns
+        self.plan: EventPlan = plan(schema, rules)
+        self.context = context_headers(log) if rules.events.context_headers else ()
+        """Headers of every event."""
+        always, compacted = rules.events.tombstones, log.compacted
+        self.tombstones = compacted if always is None else always
+        """Whether a tombstone follows a delete."""
+
+    @property
+    def columns(self) -> frozenset[int]:
+        """Indexes of the columns that events have."""
+        return frozenset(field.column for field in self.plan.row)
+
+    def records(self, change: Change) -> list[SourceRecord]:
+        """The records of one change, in order."""
+        if change.operation is Operation.TRUNCATE:
+            return self._truncated(change)
+        old = _checked(change.before, self._schema)
+        new = _checked(_completed(change), self._schema)
+        old_key, new_key = self._old_key(change), self._new_key(change.operation, new)
+        before = self._before(old, key_only=change.before_is_key)
+        fields = self.plan.read_row if change.operation is Operation.READ else self.plan.row
+        after = None if new is None else _image(fields, new)
+        if change.operation is Operation.DELETE:
+            return self._deleted(change, old_key, before)
+        moved = old is not None and bool(self.plan.key) and repr(old_key) != repr(new_key)
+        if self._says_nothing(change, before, after, moved=moved):
+            return []
+        if not moved:
+            tells_before = not (change.before_is_key and self.rules.lossless)
+            shown = before if tells_before else None
+            return self._events(change, change.operation, new_key, shown, after)
+        return [
+            *self._deleted(change, old_key, before, self._key_header(NEW_KEY, new_key)),
+            *self._events(
+                change, Operation.CREATE, new_key, None, after, self._key_header(OLD_KEY, old_key)
+            ),
+        ]
+
+    def _says_nothing(
+        self, change: Change, before: Image | None, after: Image | None, *, moved: bool
+    ) -> bool:
+        """skip.messages.without.change; lossless, a row that moved to another key is a change."""
+        if change.operation is not Operation.UPDATE or before is None:
+            return False
+        if not self.rules.events.skip_without_change or (moved and self.rules.lossless):
+            return False
+        return repr(before) == repr(after)
+
+    def _truncated(self, change: Change) -> list[SourceRecord]:
+        """All rows gone: to every partition, since each holds a part of the keys.
+
+        A compacted topic takes no record without a key; a retained one has Debezium's single
+        event where the rules are Debezium's.
+        """
+        made = self._events(change, Operation.TRUNCATE, None, None, None)
+        if not self.log.compacted and not self.rules.lossless:
+            return made
+        key, key_schema = None, None
+        if self.log.compacted:
+            key, key_schema = {"__millrace_truncate": True}, schemas.TRUNCATE_KEY
+        return [
+            event._replace(key=key, key_schema=key_schema, partition=partition)
+            for event in made
+            for partition in range(self.log.partitions)
+        ]
+
+    def _deleted(
+        self,
+        change: Change,
+        key: Image | None,
+        before: Image | None,
+        headers: tuple[Header, ...] = (),
+    ) -> list[SourceRecord]:
+        made = self._events(change, Operation.DELETE, key, before, None, headers)
+        if made and self.tombstones:
+            made.append(made[0]._replace(value=None, value_schema=None))
+        return made
+
+    def _events(
+        self,
+        change: Change,
+        operation: Operation,
+        key: Image | None,
+        before: Image | None,
+        after: Image | None,
+        headers: tuple[Header, ...] = (),
+    ) -> list[SourceRecord]:
+        """One event, or none of an operation that is skipped."""
+        if operation.value in self.rules.events.skipped:
+            return []
+        block = None
+        if self._blocks is not None and change.transaction is not None:
+            block = self._blocks.block(str(self._schema.name), change.transaction, change.lsn)
+        clock = self._clock_ns()
+        value = {
+            "before": before,
+            "after": after,
+            "source": self._source(change),
+            "transaction": block,
+            "op": operation.value,
+            "ts_ms": clock // 1_000_000,
+            "ts_us": clock // 1_000,
+            "ts_ns": clock,
+        }
+        schema = self.plan.key_schema if key is not None else None
+        return [
+            SourceRecord(
+                self._schema.topic,
+                key,
+                schema,
+                value,
+                self.plan.envelope_schema,
+                (*self.context, *headers),
+            )
+        ]
+
+    def _source(self, change: Change) -> Image:
+        transaction = change.transaction
+        found = source(
+            self.log,
+            self._schema.name,
+            change.lsn,
+            change.ts_us,
+            snapshot=_snapshot(change, self.rules),
+            xid=transaction.xid if transaction else change.read.xid,
+            previous=transaction.previous_commit_lsn if transaction else None,
+            origin=transaction.origin if transaction else None,
+        )
+        if transaction is None and change.read.marker == INCREMENTAL:
+            found["lsn"] = None
+        return found
+
+    def _before(self, old: Row | None, *, key_only: bool) -> Image | None:
+        if old is None:
+            return None
+        if not key_only:
+            return _image(self.plan.row, old)
+        return {
+            field.name: value
+            for field in self.plan.row
+            if (value := _old_key_value(field, old)) is not ABSENT
+        }
+
+    def _new_key(self, operation: Operation, row: Row | None) -> Image | None:
+        if row is None or not self.plan.key:
+            return None
+        fields = self.plan.read_key if operation is Operation.READ else self.plan.key
+        key = {field.name: _value(field, row) for field in fields}
+        if ABSENT in key.values():
+            raise CorruptMessageError("a row without its key", where=f"table {self._schema.name}")
+        return key
+
+    def _old_key(self, change: Change) -> Image | None:
+        old = change.before
+        if old is None or not self.plan.key:
+            return None
+        take = _old_key_value if change.before_is_key else _value
+        key = {field.name: take(field, old) for field in self.plan.key}
+        if ABSENT in key.values():
+            raise no_key(self._schema)
+        return key
+
+    def _key_header(self, name: str, key: Image | None) -> tuple[Header, ...]:
+        if not self.rules.events.key_change_headers or self.plan.key_schema is None:
+            return ()
+        return (Header(name, key, self.plan.key_schema),)
+
+
+def source(
+    log: Log,
+    table: tuple[str, str],
+    lsn: Lsn,
+    ts_us: int,
+    *,
+    snapshot: str | None,
+    xid: int | None,
+    previous: Lsn | None,
+    origin: Origin | None = None,
+) -> Image:
+    """The source block; ``table`` is schema and name, ``previous`` the commit before."""
+    sequence = [None if previous is None else f"{previous:d}", f"{lsn:d}"]
+    return {
+        "version": VERSION,
+        "connector": CONNECTOR,
+        "name": log.prefix,
+        "ts_ms": ts_us // 1_000,
+        "snapshot": snapshot,
+        "db": log.database,
+        "sequence": json.dumps(sequence, separators=(",", ":")),
+        "ts_us": ts_us,
+        "ts_ns": ts_us * 1_000,
+        "schema": table[0],
+        "table": table[1],
+        "txId": xid,
+        "lsn": int(lsn),
+        "xmin": None,
+        "origin": origin.name if origin else None,
+        "origin_lsn": int(origin.commit_lsn) if origin else None,
+    }
+
+
+def context_headers(log: Log) -> tuple[Header, ...]:
+    """extended.headers.enabled: which connector a record comes from."""
+    said = {
+        "connectorLogicalName": log.prefix,
+        "taskId": _TASK,
+        "connectorName": CONNECTOR,
+        "runId": log.run_id,
+    }
+    string: Schema = schemas.STRING
+    return tuple(
+        Header(f"__debezium.context.{name}", value, string) for name, value in said.items() if value
+    )
+
+
+def _snapshot(change: Change, rules: EventRules) -> str | None:
+    """Debezium leaves it null while streaming: the schema's default says ``false`` for it."""
+    if change.transaction is None:
+        return change.read.marker
+    return "false" if rules.lossless else None
+
+
+def _completed(change: Change) -> Row | None:
+    if change.after is None or change.before is None:
+        return change.after
+    return filled(change.after, change.before, old_is_key=change.before_is_key)
+
+
+def _checked(row: Row | None, schema: TableSchema) -> Row | None:
+    if row is not None and len(row) != len(schema.columns):
+        raise CorruptMessageError(
+            f"a row of {len(row)} columns where {len(schema.columns)} were announced",
+            where=f"table {schema.name}",
+        )
+    return row
+
+
+def _image(fields: tuple[EventField, ...], row: Row) -> Image:
+    """Names and values, without what is absent."""
+    return {field.name: value for field in fields if (value := _value(field, row)) is not ABSENT}
+
+
+def _value(field: EventField, row: Row) -> Any:
+    value = row[field.column]
+    if value is None:
+        return field.null
+    return field.unavailable if value is ABSENT else field.decode(value)
+
+
+def _old_key_value(field: EventField, row: Row) -> Any:
+    value = row[field.column]
+    if value is None:
+        return field.unsent
+    return field.unavailable if value is ABSENT else field.decode(value)

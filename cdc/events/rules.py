@@ -1,0 +1,113 @@
+"""Everything that the settings say about events, as one value: native, or Debezium's.
+
+``EventRules()`` is native; cdc/settings/presets.py has what ``preset = "debezium"`` starts from.
+Each option can be set in both. docs/debezium.md has the options and how they act.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Final, Literal
+
+from cdc.errors import TableRefusedError
+from cdc.events.changes import Operation
+from cdc.records.avro_names import Adjustment
+from cdc.records.schema import Column, TableName
+from cdc.settings.modes import ColumnModes, EventModes, Patterns, ValueModes
+
+_NO_PATTERNS: Final = Patterns(())
+
+
+@dataclass(frozen=True, slots=True)
+class EventRules:
+    """How values are written, which events there are, which columns they have, and names.
+
+    ``values.lossless`` and ``events.lossless`` False reproduce Debezium where it loses or makes up
+    information.
+    """
+
+    values: ValueModes = ValueModes()  # noqa: RUF009 (immutable)
+    events: EventModes = EventModes()  # noqa: RUF009
+    columns: ColumnModes = ColumnModes()  # noqa: RUF009
+    schema_names: Adjustment = "none"
+    field_names: Adjustment = "none"
+    message_prefix_include: Patterns = _NO_PATTERNS
+    message_prefix_exclude: Patterns = _NO_PATTERNS
+
+    @property
+    def lossless(self) -> bool:
+        """Whether nothing is lost or made up."""
+        return self.events.lossless
+
+    @property
+    def plain(self) -> bool:
+        """Whether an event is just what the hot path writes: natively, with no rule about it.
+
+        message.key.columns are no matter: the table's schema has them. Nor is what is read again.
+        """
+        columns = self.columns
+        events = replace(self.events, reselect=True)
+        return (
+            (self.values, events) == (ValueModes(), EventModes())
+            and (self.schema_names, self.field_names) == ("none", "none")
+            and not (columns.include or columns.exclude or columns.rules)
+        )
+
+    @property
+    def with_all_updates(self) -> "EventRules":
+        """The same, but for updates that would be left out."""
+        kept = self.events.skipped - {Operation.UPDATE.value}
+        return replace(self, events=replace(self.events, skipped=kept, skip_without_change=False))
+
+    def wants_message(self, prefix: str) -> bool:
+        """Whether a logical message with the prefix becomes an event."""
+        if self.message_prefix_include:
+            return self.message_prefix_include.match(prefix)
+        return not self.message_prefix_exclude.match(prefix)
+
+
+def rekeyed(
+    columns: tuple[Column, ...],
+    table: TableName,
+    replica_identity: Literal["d", "n", "f", "i"],
+    rules: EventRules,
+) -> tuple[Column, ...]:
+    """The columns with the record's key: message.key.columns', in the table's order, or their own.
+
+    Raises TableRefusedError for a column that isn't there and, lossless, for a key that old rows
+    wouldn't come with: a row whose key changed would stay under its old one for ever.
+    """
+    asked = rules.columns.key_columns(str(table))
+    if asked is None:
+        return columns
+    wanted = {name.lower() for name in asked}
+    names = [column.name for column in columns if column.name.lower() in wanted]
+    lacking = wanted - {name.lower() for name in names}
+    if lacking and rules.lossless:
+        raise TableRefusedError(
+            f"message.key.columns names {', '.join(sorted(lacking))}, which isn't a column",
+            where=f"table {table}",
+            remedy="correct message.key.columns in [capture], or add the column",
+        )
+    if not names:
+        return columns
+    identity = {column.name for column in columns if column.key is not None}
+    if rules.lossless and replica_identity != "f" and not identity.issuperset(names):
+        raise TableRefusedError(
+            "message.key.columns names columns that old rows come without",
+            where=f"table {table}",
+            remedy=f"ALTER TABLE {table} REPLICA IDENTITY FULL",
+        )
+    return tuple(
+        column.model_copy(
+            update={"key": names.index(column.name) + 1 if column.name in names else None}
+        )
+        for column in columns
+    )
+
+
+def key_signature(signature: str, table: TableName, rules: EventRules) -> str:
+    """A table schema's signature that also tells a record key of message.key.columns.
+
+    Otherwise records keyed anew would go on under the old schema.
+    """
+    asked = rules.columns.key_columns(str(table))
+    return signature if asked is None else f"{signature} key {','.join(asked)}"

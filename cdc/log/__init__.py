@@ -1,0 +1,1 @@
+"""The state topics: one reader and one writer."""

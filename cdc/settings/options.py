@@ -1,0 +1,92 @@
+"""Text options of a named thing (a converter, a transform) → values, each one known and valid."""
+
+import re
+from collections.abc import Collection, Mapping
+
+from cdc.errors import ConfigError
+from cdc.records.avro_names import ADJUSTMENTS, Adjustment
+
+
+class Options:
+    """Options of one converter or transform; every getter names the option in its ConfigError.
+
+    ``refuse_unread`` is called at the end: what nobody has asked for doesn't exist.
+    """
+
+    def __init__(self, where: str, given: Mapping[str, str]) -> None:
+        self._where = where
+        self._given = given
+        self._read: set[str] = set()
+
+    def text(self, name: str, default: str = "") -> str:
+        """Return an option's text without blanks around it."""
+        self._read.add(name)
+        return self._given.get(name, default).strip()
+
+    def required(self, name: str) -> str:
+        """Return an option that has no default."""
+        value = self.text(name)
+        if not value:
+            raise self.wrong(name, "is required")
+        return value
+
+    def flag(self, name: str, default: bool) -> bool:
+        """Return a switch."""
+        value = self.text(name).lower()
+        if value not in {"", "true", "false"}:
+            raise self.wrong(name, "is true or false")
+        return value == "true" if value else default
+
+    def choice(self, name: str, choices: Collection[str], default: str) -> str:
+        """Return one of the choices, whatever its case."""
+        value = self.text(name, default)
+        for choice in choices:
+            if choice.lower() == value.lower():
+                return choice
+        raise self.wrong(name, f"is one of {', '.join(choices)}")
+
+    def adjustment(self, name: str) -> Adjustment:
+        """Return how names are adjusted; none by default."""
+        choice = self.choice(name, ADJUSTMENTS, "none")
+        return next(mode for mode in ADJUSTMENTS if mode == choice)
+
+    def names(self, name: str) -> list[str]:
+        """Return what stands between the commas."""
+        return [part.strip() for part in self.text(name).split(",") if part.strip()]
+
+    def pattern(self, name: str, default: str = "") -> re.Pattern[str]:
+        """Return a regular expression; Java's ``(?<name>…)`` is Python's ``(?P<name>…)``."""
+        value = self.text(name, default) or self.required(name)
+        try:
+            return re.compile(re.sub(r"\(\?<(?=[A-Za-z])", "(?P<", value))
+        except re.error as error:
+            raise self.wrong(name, f"isn't a regular expression: {error}") from None
+
+    def under(self, prefixes: Collection[str]) -> dict[str, str]:
+        """Return all that begin with one of the prefixes, by their full names."""
+        found = {
+            name: value
+            for name, value in self._given.items()
+            if any(name.startswith(prefix) for prefix in prefixes)
+        }
+        self._read |= found.keys()
+        return found
+
+    @property
+    def unread(self) -> set[str]:
+        """Name the options that nobody has asked for."""
+        return self._given.keys() - self._read
+
+    def refuse_unread(self, known_elsewhere: Collection[str] = ()) -> None:
+        """Raise ConfigError for options that don't exist."""
+        unread = sorted(self.unread - set(known_elsewhere))
+        if unread:
+            raise self.wrong(", ".join(unread), "isn't known")
+
+    def wrong(self, name: str, why: str) -> ConfigError:
+        """Describe a wrong option, without its value, which may be a secret."""
+        return ConfigError(
+            f"{name or 'this'} {why}",
+            where=self._where,
+            remedy="docs/formats.md lists the options",
+        )

@@ -1,0 +1,1 @@
+"""pgoutput messages → committed transactions, and their rows → records."""

@@ -1,0 +1,207 @@
+"""Rows that lack unchanged (TOASTed) values → the same rows, with what the source has now.
+
+An update doesn't carry a large value that it left unchanged, and a compacted topic forgets the
+record that had it. So such a row waits until its batch ends, is read again by its replica identity
+together with the others, and takes its place among the records: docs/decisions/0007.
+
+A row that isn't found has its delete following, a value that is newer than the event the change
+that made it: both are in the WAL behind the event that asks. What can't be read stays absent.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, NamedTuple, Protocol
+
+from cdc.events.changes import ABSENT, Row, filled
+from cdc.records.position import Lsn, Position
+from cdc.records.record import Part, Record, record_bytes
+from cdc.records.schema import TableName
+from cdc.stream.transactions import Transaction
+from cdc.wal.messages import Relation, Update
+
+Key = tuple[bytes, ...]
+"""The texts of a row's replica identity, in the order of its columns."""
+
+_FIRST_ROWS: Final = 16
+_ROWS_MAX: Final = 500
+_BYTES: Final = 4 << 20
+"""So many rows are read at once as have about as many bytes, judged by the largest before."""
+_GROWTH: Final = 4
+
+
+class Asked(NamedTuple):
+    """Rows of a relation to be read again.
+
+    ``identity`` and ``columns`` are indexes of the relation's columns: what ``keys`` are the texts
+    of, and what is wanted. Transactions ``xids`` must be visible to whoever reads.
+    """
+
+    relation: Relation
+    identity: tuple[int, ...]
+    columns: tuple[int, ...]
+    keys: tuple[Key, ...]
+    xids: frozenset[int]
+
+
+Reread = Callable[[Asked], Mapping[Key, Row] | None]
+"""The rows that were found: the texts of the columns asked for, ABSENT where there is none now.
+
+None where the source doesn't let us read.
+"""
+
+
+class Encoding(Protocol):
+    """What a completed row is given to (events.TableEncoder, readable.ReadableEncoder)."""
+
+    reselects: frozenset[int]
+
+    def begin(self, transaction: Transaction) -> None:
+        """Enter a transaction."""
+
+    def update(
+        self,
+        old: Row | None,
+        old_is_key: bool,
+        new: Row,
+        lsn: Lsn,
+        position: Position,
+        reread: tuple[int, ...] = (),
+    ) -> list[Record]:
+        """The records of a changed row."""
+
+
+class _Waiting(NamedTuple):
+    """An update that lacks values of ``columns``; ``place`` is its own among the records."""
+
+    place: int
+    encoding: Encoding
+    relation: Relation
+    columns: tuple[int, ...]
+    key: Key
+    update: Update
+    lsn: Lsn
+    position: Position
+    transaction: Transaction
+
+
+class Completion:
+    """The rows of a batch that lack values, in their order; ``complete`` empties it."""
+
+    def __init__(self, reread: Reread, *, one_by_one: bool = False) -> None:
+        """``one_by_one``: no event may be made before the one in front of it."""
+        self._reread = reread
+        self._waiting: list[_Waiting] = []
+        self._rows_max = 1 if one_by_one else _ROWS_MAX
+        self._limit = min(_FIRST_ROWS, self._rows_max)
+        self.in_vain: set[TableName] = set()
+        """Tables of which rows couldn't be read."""
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the batch should end here."""
+        return len(self._waiting) >= self._limit
+
+    def takes(
+        self,
+        update: Update,
+        relation: Relation,
+        encoding: Encoding,
+        records: list[Part],
+        at: tuple[Lsn, Position, Transaction],
+    ) -> bool:
+        """Whether the update lacks values that are to be read: then it waits, at its place."""
+        new = _completed(update)
+        columns = tuple(
+            index
+            for index, value in enumerate(new)
+            if value is ABSENT and index in encoding.reselects
+        )
+        key = _key(new, relation) if columns else None
+        if key is None:
+            return False
+        waiting = _Waiting(len(records), encoding, relation, columns, key, update, *at)
+        self._waiting.append(waiting)
+        records.append(Record("", None, None, []))
+        return True
+
+    def complete(self, records: list[Part]) -> int:
+        """Put what waits into its places among the records; returns the bytes that came by it."""
+        if not self._waiting:
+            return 0
+        waiting, self._waiting = self._waiting, []
+        made: list[Part] = []
+        start = size = 0
+        try:
+            found = self._read(waiting)
+            for row in waiting:
+                made += records[start : row.place]
+                start = row.place + 1
+                values = found[row.encoding, row.columns].get(row.key)
+                more = _encoded(row, values)
+                size += sum(map(record_bytes, more))
+                made += more
+            made += records[start:]
+        finally:
+            records[:] = made
+        return size
+
+    def _read(
+        self, waiting: Sequence[_Waiting]
+    ) -> dict[tuple[Encoding, tuple[int, ...]], Mapping[Key, Row]]:
+        """One look per table, in each version of its schema, and set of columns."""
+        groups: dict[tuple[Encoding, tuple[int, ...]], list[_Waiting]] = {}
+        for row in waiting:
+            groups.setdefault((row.encoding, row.columns), []).append(row)
+        found: dict[tuple[Encoding, tuple[int, ...]], Mapping[Key, Row]] = {}
+        largest = 1
+        for group, rows in groups.items():
+            relation = rows[0].relation
+            asked = Asked(
+                relation,
+                _identity(relation),
+                group[1],
+                tuple(dict.fromkeys(row.key for row in rows)),
+                frozenset(row.transaction.xid for row in rows),
+            )
+            read = self._reread(asked)
+            if read is None or any(ABSENT in values for values in read.values()):
+                self.in_vain.add(TableName(relation.namespace, relation.name))
+            found[group] = read or {}
+            for values in found[group].values():
+                largest = max(largest, sum(len(v) for v in values if isinstance(v, bytes)))
+        fitting = min(_BYTES // largest, len(waiting) * _GROWTH, self._rows_max)
+        self._limit = max(1, fitting)
+        return found
+
+
+def _encoded(row: _Waiting, values: Row | None) -> list[Record]:
+    """The waiting row's records, with the values that were found."""
+    update = row.update
+    got = {
+        index: value
+        for index, value in zip(row.columns, values or (), strict=False)
+        if value is not ABSENT
+    }
+    new = tuple(got.get(index, value) for index, value in enumerate(update.new))
+    row.encoding.begin(row.transaction)
+    return row.encoding.update(
+        update.old, update.old_is_key, new, row.lsn, row.position, tuple(got)
+    )
+
+
+def _completed(update: Update) -> Row:
+    """The new row, with what the old one tells."""
+    if update.old is None or len(update.old) != len(update.new):
+        return update.new
+    return filled(update.new, update.old, old_is_key=update.old_is_key)
+
+
+def _identity(relation: Relation) -> tuple[int, ...]:
+    return tuple(index for index, column in enumerate(relation.columns) if column.key)
+
+
+def _key(row: Row, relation: Relation) -> Key | None:
+    """The row's replica identity; None where it has none, or isn't of the relation."""
+    if len(row) != len(relation.columns):
+        return None
+    key = tuple(value for index in _identity(relation) if isinstance(value := row[index], bytes))
+    return key if key and len(key) == len(_identity(relation)) else None

@@ -1,0 +1,114 @@
+"""Relation OIDs of a stream → what makes records of their rows, as long as nothing changes that.
+
+A relation is announced before its first row, and anew when it was altered. Its encoder is asked of
+the tables once; what is asked of tables meanwhile (reads of their rows) makes all of them stale.
+"""
+
+from cdc.compiled.extension import fast
+from cdc.convert.pipeline import Encoder
+from cdc.errors import CorruptMessageError
+from cdc.records.position import Position
+from cdc.records.record import Record
+from cdc.records.schema import TableName
+from cdc.stream.signals import Signals
+from cdc.stream.transactions import Transaction
+from cdc.tables.tables import Tables
+from cdc.wal.messages import Relation
+
+
+class Encoders:
+    """The encoders of one stay on the stream; ``state_records`` are what the log gets by them."""
+
+    def __init__(self, tables: Tables, signals: Signals | None) -> None:
+        self._tables = tables
+        self._signals = signals
+        self._relations: dict[int, Relation] = {}
+        self._encoders: dict[int, Encoder | None] = {}
+        self._active: dict[int, Encoder | None] = {}
+        self._entered: Transaction | None = None
+        self._asked = tables.requested_changes
+        self.state_records: list[Record] = []
+
+    def announce(self, relation: Relation) -> None:
+        """Take in what a relation means from here on."""
+        self._relations[relation.oid] = relation
+        self._encoders.pop(relation.oid, None)
+        self._active.pop(relation.oid, None)
+        if self._signals is not None:
+            self._signals.announced(relation)
+
+    def relation(self, oid: int) -> Relation:
+        """What was announced last."""
+        relation = self._relations.get(oid)
+        if relation is None:
+            raise CorruptMessageError(f"a row of relation {oid}, which wasn't announced")
+        return relation
+
+    @property
+    def known(self) -> list[int]:
+        """The relations that were announced."""
+        return [*self._relations]
+
+    def are_stale(self) -> bool:
+        """Whether what is asked of tables has changed; then all encoders are forgotten.
+
+        Unchanged values may be wanted now, or not any more, and changes be told in another way.
+        """
+        if self._asked == self._tables.requested_changes:
+            return False
+        self._asked = self._tables.requested_changes
+        self._encoders.clear()
+        self._active.clear()
+        return True
+
+    def leave(self) -> None:
+        """An encoder may have gone back to an earlier transaction."""
+        self._entered = None
+
+    def of(self, oid: int, transaction: Transaction | None, position: Position) -> Encoder | None:
+        """The table's encoder, ready for this transaction.
+
+        None when the table isn't captured, or its snapshot has the transaction: older records
+        behind newer ones would outlive them when the topic is compacted.
+        """
+        if transaction is not self._entered:
+            self._entered = transaction
+            self._active.clear()
+        try:
+            return self._active[oid]
+        except KeyError:
+            pass
+        if oid not in self._encoders:
+            relation = self.relation(oid)
+            # Asked until it isn't so: positions only grow, and then there is an encoder.
+            if self._tables.has_read(relation, position):
+                self._active[oid] = None
+                return None
+            xid = transaction.xid if transaction is not None else None
+            encoder, records = self._tables.stream_encoder(relation, position, xid)
+            self.state_records += records
+            if TableName(relation.namespace, relation.name) in self._tables.joining:
+                self._active[oid] = None
+                return None
+            self._encoders[oid] = encoder
+        encoder = self._active[oid] = self._encoders[oid]
+        if encoder is not None and transaction is not None:
+            encoder.begin(transaction)
+        return encoder
+
+    def is_watched(self, oid: int) -> bool:
+        """Whether somebody wants to see the relation's rows, or to be told of its changes."""
+        if self._signals is None:
+            return False
+        relation = self.relation(oid)
+        return self._signals.watches(TableName(relation.namespace, relation.name))
+
+    def compiled(self, oid: int, encoder: Encoder) -> "fast.Table | None":
+        """The same for the compiled way, if it can have it."""
+        if self._signals is None or not self.is_watched(oid):
+            return encoder.compiled()
+        watch = self._signals.watch(self.relation(oid))
+        table = encoder.compiled() if watch else None
+        if table is not None and watch is not None:
+            table.tell(*watch)
+        return table

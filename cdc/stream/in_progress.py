@@ -1,0 +1,244 @@
+"""Transactions that arrive while they run → at their commit what they'd have been as a whole.
+
+PostgreSQL sends a large transaction in blocks, between those of others, from the moment on at which
+it is too large for logical_decoding_work_mem, so that it needn't keep it. Each one is kept here as
+plain messages: in memory up to a limit for all together, then on disk. At its commit it becomes
+Begin, messages and Commit, in the order of commits; so whoever reads these knows of no blocks, and
+counts the same messages as if it were sent whole. docs/decisions/0010-in-progress.md
+https://www.postgresql.org/docs/current/protocol-logical-replication.html
+"""
+
+import struct
+from array import array
+from bisect import bisect_left
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from cdc.compiled.blocks import plain_messages
+from cdc.errors import CorruptMessageError, UnclearMessagesError
+from cdc.faults import FaultPoint, reach
+from cdc.records.position import Lsn
+from cdc.stream.spill import Spilled
+from cdc.wal.cursor import POSTGRES_EPOCH_US
+from cdc.wal.frames import XLogData, copy_data, copy_data_end, keepalive
+from cdc.wal.messages import StreamAbort, StreamCommit, StreamStart
+
+_BEGIN: Final = struct.Struct(">cQqI")
+_COMMIT: Final = struct.Struct(">cBQQq")
+_XIDS: Final = 1 << 32
+
+
+class InProgress:
+    """The transactions of a stream that are open; ``memory_bytes`` is for all of them together."""
+
+    def __init__(self, directory: Path, memory_bytes: int) -> None:
+        self._directory = directory
+        self._memory_bytes = memory_bytes
+        self._transactions: dict[int, _Transaction] = {}
+        self._current: _Transaction | None = None
+        self.in_memory = 0
+        """Bytes that are kept in memory."""
+
+    @property
+    def is_inside(self) -> bool:
+        """Whether the stream is between the start of a block and its stop."""
+        return self._current is not None
+
+    def start(self, message: StreamStart, lsn: Lsn) -> None:
+        """Enter a block; ``lsn`` is where its first change stands in the WAL."""
+        known = self._transactions.get(message.xid)
+        if self.is_inside or (known is None) != message.first_segment:
+            raise CorruptMessageError("Stream Start out of order", where=f"LSN {lsn}")
+        if known is None:
+            known = _Transaction(message.xid, lsn, self._directory)
+            self._transactions[message.xid] = known
+        self._current = known
+
+    def take(self, data: bytearray, start: int, end: int) -> int:
+        """Keep the block's messages from ``start`` on; returns where the first other one stands.
+
+        Raises SpillError when they fit neither into memory nor onto the disk.
+        """
+        assert self._current is not None, "outside of a block"  # noqa: S101
+        before = self._current.kept.in_memory
+        used = self._current.take(data, start, end)
+        self.in_memory += self._current.kept.in_memory - before
+        if self.in_memory > self._memory_bytes:
+            self._make_room()
+        return used
+
+    def _make_room(self) -> None:
+        """Move the largest to disk, until half of the memory is free: there may be thousands."""
+        by_size = sorted(self._transactions.values(), key=lambda one: -one.kept.in_memory)
+        for largest in by_size:
+            self.in_memory -= largest.kept.in_memory
+            largest.kept.to_disk()
+            reach(FaultPoint.SPILLED)
+            if self.in_memory <= self._memory_bytes // 2:
+                return
+
+    def came_from(self, frame: XLogData) -> None:
+        """Keep the Origin message, which has no xid, in a block, either."""
+        assert self._current is not None, "outside of a block"  # noqa: S101
+        self._current.origin = copy_data(frame.start, frame.payload)
+
+    def stop(self) -> None:
+        """Leave the block."""
+        if self._current is None:
+            raise CorruptMessageError("Stream Stop without a start")
+        self._current = None
+
+    def abort(self, message: StreamAbort) -> None:
+        """Forget a transaction that was rolled back, or one of its subtransactions."""
+        known = self._transactions.get(message.xid)
+        if known is None:
+            return  # nothing of it is kept
+        self.in_memory -= known.kept.in_memory
+        if message.subxid != message.xid:
+            known.abort(message.subxid)
+            self.in_memory += known.kept.in_memory
+            return
+        known.kept.close()
+        del self._transactions[message.xid]
+
+    def commit(self, message: StreamCommit, lsn: Lsn) -> Iterator[bytes]:
+        """All of a transaction, as CopyData messages; pieces end anywhere. ``lsn``: Commit's.
+
+        Raises UnclearMessagesError, by the first piece, where it has to be read as a whole.
+        """
+        known = self._transactions.pop(message.xid, None)
+        if known is None or self.is_inside:
+            raise CorruptMessageError("Stream Commit out of order", where=f"LSN {lsn}")
+        self.in_memory -= known.kept.in_memory
+        return known.whole(message, lsn)
+
+    def close(self) -> None:
+        """Give back files and memory: the slot has all of it."""
+        for transaction in self._transactions.values():
+            transaction.kept.close()
+        self._transactions.clear()
+        self._current = None
+        self.in_memory = 0
+
+
+class Committed:
+    """A transaction that came in parts, as one: ``buffer[start:]`` is still to be translated."""
+
+    def __init__(self, pieces: Iterator[bytes]) -> None:
+        self._pieces = pieces
+        self.buffer = bytearray()
+        self.start = 0
+
+    def fill(self) -> bool:
+        """Have a whole message in the buffer; returns whether there is one."""
+        while copy_data_end(self.buffer, self.start, len(self.buffer)) == self.start:
+            piece = next(self._pieces, None)
+            if piece is None:
+                return False
+            del self.buffer[: self.start]
+            self.start = 0
+            self.buffer += piece
+        return True
+
+
+class _Transaction:
+    """One that is open: its messages, and from where on they are a subtransaction's.
+
+    Subtransactions nest, and a parent's xid is smaller than its children's. So a message of a
+    smaller xid says that those with greater ones have ended, as a part of it: they can only be
+    rolled back together with it. ``_xids`` are those that haven't been seen to end, each with the
+    place from which on everything is its own or its children's; both grow from entry to entry. Xids
+    are counted from the transaction's own, since they begin anew after 2³².
+
+    Logical messages don't say which subtransaction they are of. Those in front of a part that is
+    rolled back may be of it: then nobody can tell what was committed (``_is_unclear``).
+    """
+
+    def __init__(self, xid: int, lsn: Lsn, directory: Path) -> None:
+        self._xid = xid
+        self._lsn = lsn
+        self.kept = Spilled(directory)
+        self.origin = b""
+        self._last_xid: int | None = None
+        self._xids = array("I")
+        self._places = array("Q")
+        self._after = array("B")
+        self._after_message = self._is_unclear = False
+        self._relations: dict[bytes, tuple[int, bytes]] = {}
+
+    def take(self, data: bytearray, start: int, end: int) -> int:
+        taken = plain_messages(data, start, end, self._last_xid, self._after_message)
+        size = self.kept.size
+        for xid, place, after_message in taken.switches:
+            self._last_xid = xid
+            self._enter(xid, size + place, after_message)
+        self._after_message = taken.after_message
+        for place, length in taken.relations:
+            message = taken.messages[place : place + length]
+            oid = _relation_oid(message)
+            # The server may repeat it after each part rolled back; the first one does for all.
+            if oid not in self._relations or _payload(self._relations[oid][1]) != _payload(message):
+                self._relations[oid] = size + place, message
+        if taken.messages:
+            self.kept.append(taken.messages)
+        return taken.used
+
+    def _enter(self, xid: int, place: int, after_message: bool) -> None:
+        """Messages of a (sub)transaction begin at a place."""
+        xid = (xid - self._xid) % _XIDS
+        number = bisect_left(self._xids, xid)
+        if number < len(self._xids):
+            place, after_message = self._places[number], bool(self._after[number])
+        self._leave(number)
+        self._xids.append(xid)
+        self._places.append(place)
+        self._after.append(after_message)
+
+    def _leave(self, number: int) -> None:
+        del self._xids[number:], self._places[number:], self._after[number:]
+
+    def abort(self, xid: int) -> None:
+        """Forget a subtransaction's messages, if there are any, and its children's."""
+        xid = (xid - self._xid) % _XIDS
+        number = bisect_left(self._xids, xid)
+        if number == len(self._xids) or self._xids[number] != xid:
+            self._is_unclear = self._is_unclear or self._after_message
+            return
+        place, self._after_message = self._places[number], bool(self._after[number])
+        self._is_unclear = self._is_unclear or self._after_message
+        self._leave(number)
+        self.kept.truncate(place)
+        self._last_xid = None
+        # The server sends a relation once per transaction, also if that part is rolled back.
+        for oid, (at, message) in self._relations.items():
+            if at >= place:
+                self._relations[oid] = self.kept.size, message
+                self.kept.append(message)
+
+    def whole(self, message: StreamCommit, lsn: Lsn) -> Iterator[bytes]:
+        if self._is_unclear:
+            raise UnclearMessagesError(
+                "logical messages of a large transaction may be those of a savepoint that was"
+                " rolled back",
+                where=f"xid {message.xid}, LSN {message.commit_lsn}",
+                remedy="none is needed: the transaction is read again as a whole",
+            )
+        if not self._xids and not self._after_message:  # sent whole, it wouldn't be sent at all
+            yield from self.kept.read()
+            yield keepalive(message.end_lsn)
+            return
+        commit_us = message.commit_ts_us - POSTGRES_EPOCH_US
+        yield copy_data(self._lsn, _BEGIN.pack(b"B", message.commit_lsn, commit_us, message.xid))
+        yield self.origin
+        yield from self.kept.read()
+        lsns = message.commit_lsn, message.end_lsn
+        yield copy_data(lsn, _COMMIT.pack(b"C", 0, *lsns, commit_us))
+
+
+def _payload(message: bytes) -> bytes:
+    return message[30:]
+
+
+def _relation_oid(message: bytes) -> bytes:
+    return message[31:35]

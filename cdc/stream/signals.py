@@ -1,0 +1,158 @@
+"""Rows of the stream → whoever acts on them: the channel by which a running capture is told things.
+
+The daemon must not import the snapshots package; what it needs of it is the protocol below. What is
+to be read is kept in the tables' state records (SnapshotRequest), so that a start goes on.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, NamedTuple, Protocol, Self
+
+from cdc.events.changes import Row
+from cdc.records.position import Lsn, Position
+from cdc.records.record import Part, Record
+from cdc.records.schema import TableName
+from cdc.records.state import Progress
+from cdc.stream.transactions import Transaction
+from cdc.wal.messages import Relation
+
+WATERMARK: Final = "millrace.watermark"
+"""Prefix of the logical messages that tell where a chunk's rows belong in the stream."""
+
+
+class SeenRow(NamedTuple):
+    """A row message that the log doesn't have yet; without old and new row: a TRUNCATE."""
+
+    relation: Relation
+    old: Row | None
+    new: Row | None
+    transaction: Transaction
+    position: Position
+
+    @property
+    def table(self) -> TableName:
+        """Whose row it is."""
+        return TableName(self.relation.namespace, self.relation.name)
+
+
+class Told(NamedTuple):
+    """What the log gets because of something in the stream: events in its place, and states."""
+
+    events: list[Part]
+    states: list[Record]
+
+
+NOTHING: Final = Told([], [])
+
+
+class Place(Protocol):
+    """Where the stream is (transactions.Cursor)."""
+
+    @property
+    def reached(self) -> Position:
+        """The last position that was handed out."""
+        ...
+
+    @property
+    def flush_lsn(self) -> Lsn:
+        """All that was committed before was streamed."""
+        ...
+
+    @property
+    def transaction(self) -> Transaction | None:
+        """The open one, if there is one."""
+        ...
+
+    def committed_at(self, xid: int) -> Lsn:
+        """Commit LSN of a transaction that came lately, else 0."""
+        ...
+
+
+class Watch(NamedTuple):
+    """How changes of a table are told: ``of`` gives the list for a transaction's changed keys.
+
+    A key is the texts of the columns at ``identity``, joined by NUL; None: it may be any.
+    """
+
+    identity: tuple[int, ...]
+    of: Callable[[int], list[bytes | None]]
+
+
+class SignalPlace(NamedTuple):
+    """A place in the signal topic: which topic it is, and the first signal not followed yet.
+
+    It is recorded in the Kafka transaction of what the signals before it have brought.
+    """
+
+    topic_id: str = ""
+    offset: int = 0
+
+    @classmethod
+    def of(cls, progress: Progress) -> Self:
+        """The place that the log has."""
+        return cls(progress.signal_topic_id, progress.signal_offset)
+
+
+class Signals(Protocol):
+    """Reads signals as they pass by in the stream, and acts on them; one for a stay on it."""
+
+    def watches(self, table: TableName) -> bool:
+        """Whether this table's rows are to be shown; may change with every row that is."""
+        ...
+
+    def watch(self, relation: Relation) -> Watch | None:
+        """How to tell changes of a table that ``watches`` names; None: they have to be shown."""
+        ...
+
+    def announced(self, relation: Relation) -> None:
+        """Take notice of how a table's rows look from here on."""
+        ...
+
+    def saw(self, row: SeenRow) -> Told:
+        """Take notice of a row; returns what the log gets together with its own records."""
+        ...
+
+    def passed(self, watermark: str, position: Position) -> Told:
+        """Take notice of a watermark; returns what belongs there."""
+        ...
+
+    def turn(self, place: Place) -> Told:
+        """Do what is due, without waiting; returns what the log gets. Called many times a second.
+
+        ``place`` is what the stream has reached. Raises what should end this stay on it.
+        """
+        ...
+
+    @property
+    def awaits_stream(self) -> bool:
+        """Whether something waits for the stream to say how far it is."""
+        ...
+
+    @property
+    def place(self) -> SignalPlace:
+        """Up to where the signal topic was followed, by all that was returned so far."""
+        ...
+
+    @property
+    def blocking(self) -> Mapping[TableName, str | None]:
+        """The tables that are to be read while streaming pauses, each with a SELECT of its own."""
+        ...
+
+    def blocking_done(self, tables: Sequence[TableName]) -> list[Record]:
+        """Take notice that these were read; returns what the log gets."""
+        ...
+
+    def close(self) -> None:
+        """End what goes on in the background."""
+        ...
+
+
+ReadNow = Callable[[Mapping[TableName, str | None], int | None], int]
+"""Reads tables, each with its own SELECT if it has one, after a transaction that was streamed (its
+xid); returns the number of events."""
+
+
+class Channel(NamedTuple):
+    """Signals, and what reads tables while streaming pauses."""
+
+    signals: Signals
+    read_now: ReadNow

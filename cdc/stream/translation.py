@@ -1,0 +1,383 @@
+"""CopyData messages → records, in the order of the source: what the stream says, frame by frame.
+
+Common messages take the compiled way (wal/fast.pyx) where that could be built, the rest and every
+message that is wrong take the one written here: frame → message → encoder. Both append to the same
+list and move the same cursor, so a stream may change from one to the other at any message.
+"""
+
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from cdc.compiled.extension import fast
+from cdc.convert.pipeline import Encoder
+from cdc.errors import CorruptMessageError
+from cdc.events.changes import Row
+from cdc.events.metadata import SOURCE_HEARTBEAT
+from cdc.faults import FaultPoint, reach
+from cdc.records.connect import SourceRecord
+from cdc.records.dead_letters import ORDERS
+from cdc.records.position import Lsn, Position
+from cdc.records.record import Part, Record, count, each, record_bytes
+from cdc.records.schema import TableName
+from cdc.records.state import Progress
+from cdc.stream.completion import Completion
+from cdc.stream.encoding import Encoders
+from cdc.stream.in_progress import Committed, InProgress
+from cdc.stream.signals import WATERMARK, SeenRow, Signals, Told
+from cdc.stream.transactions import Cursor, Resumed
+from cdc.tables.tables import Tables
+from cdc.wal import messages
+from cdc.wal.decoder import decode
+from cdc.wal.frames import COPY_DATA_BYTES, PrimaryKeepalive, XLogData, copy_data_end, parse
+from cdc.wal.messages import ABSENT
+
+
+class Limits(NamedTuple):
+    """How much is made at once: events, and bytes of their keys and values."""
+
+    records_max: int
+    bytes_max: int
+
+
+class Made(NamedTuple):
+    """Records, how many of them are events, and the bytes of their keys and values."""
+
+    records: list[Part]
+    events: int
+    size: int
+
+
+class Translation:
+    """One stay on the stream; ``records`` are the events that were made and not yet taken."""
+
+    def __init__(
+        self,
+        tables: Tables,
+        progress: Progress,
+        on_keepalive: Callable[[PrimaryKeepalive], None],
+        *,
+        in_progress: InProgress,
+        compiled: bool = fast is not None,
+        signals: Signals | None = None,
+        resumed: Resumed | None = None,
+    ) -> None:
+        """``compiled`` False keeps to pure Python; what isn't plain does so anyway."""
+        self._tables = tables
+        self._signals = signals
+        self._markers = tables.transactions
+        self._begin_marker: SourceRecord | None = None
+        self._on_keepalive = on_keepalive
+        self._in_progress = in_progress
+        self._committed: Committed | None = None
+        self._encoders = Encoders(tables, signals)
+        self._received = Lsn(0)
+        self.records: list[Part] = []
+        # The markers number a transaction's events as they are made.
+        self._completion = Completion(tables.reread, one_by_one=self._markers is not None)
+        self._being_read: set[TableName] = set()
+        """Tables of which a row waits whose values may be nowhere else in the log."""
+        self._bytes = 0
+        place = progress.position, progress.cut, progress.flush_lsn, progress.cut_ts_us
+        compiled = compiled and self._markers is None
+        self.cursor = fast.Cursor(*place) if compiled else Cursor(*place)
+        self._fast: fast.Translator | None = None
+        if not isinstance(self.cursor, Cursor):
+            self._fast = fast.Translator(self.cursor, self.records, self._compiled, self.frame)
+        self._resumed = resumed
+        if self._fast is not None:
+            self._fast.resumed = resumed
+        self._handlers: dict[type, Callable[[Any, XLogData], None]] = {
+            messages.Begin: self._begin,
+            messages.Commit: self._commit,
+            messages.Relation: self._relation,
+            messages.Insert: self._insert,
+            messages.Update: self._update,
+            messages.Delete: self._delete,
+            messages.Truncate: self._truncate,
+            messages.LogicalMessage: self._logical_message,
+            messages.Type: _ignore,
+            messages.Origin: self._origin,
+            messages.StreamStart: self._stream_start,
+            messages.StreamStop: self._stream_stop,
+            messages.StreamAbort: self._stream_abort,
+            messages.StreamCommit: self._stream_commit,
+        }
+
+    @property
+    def received(self) -> Lsn:
+        """Where the last message stands in the WAL."""
+        return max(self._received, Lsn(self._fast.received)) if self._fast else self._received
+
+    def feed(self, data: bytearray, start: int, end: int, limits: Limits) -> int:
+        """Take in whole CopyData messages from ``start`` on; returns where those end.
+
+        It stops behind the message that reaches one of the limits, or at the end of a transaction
+        that came in parts: that is translated first, by further calls, while ``is_behind``.
+        """
+        self._bytes = 0
+        if self._resumed is not None and self._resumed.is_settled:
+            self._resumed = None
+            if self._fast is not None:
+                self._fast.resumed = None
+        if self._encoders.are_stale():
+            self._forget_compiled()
+        if self._committed is not None and self._committed.fill():
+            kept = self._committed
+            kept.start = self._translate(kept.buffer, kept.start, len(kept.buffer), limits)
+            reach(FaultPoint.PART_TRANSLATED)
+            return start
+        self._committed = None
+        if self._in_progress.is_inside:
+            return self._keep(data, start, end)
+        return self._translate(data, start, end, limits)
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether the stream is known to go on with what the log has (Resumed)."""
+        return self._resumed is None or self._resumed.is_settled
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether ``feed`` has more to translate, even if it is given nothing."""
+        return self._committed is not None
+
+    def _keep(self, data: bytearray, start: int, end: int) -> int:
+        """Keep the messages of an open transaction, up to the end of the block."""
+        while True:
+            start = self._in_progress.take(data, start, end)
+            stop = copy_data_end(data, start, end)
+            if stop == start:
+                return start
+            self.frame(bytes(data[start + COPY_DATA_BYTES : stop]))
+            start = stop
+            if not self._in_progress.is_inside:
+                return start
+
+    def _translate(self, data: bytearray, start: int, end: int, limits: Limits) -> int:
+        if self._fast is not None:
+            used = self._fast.feed(data, start, end, time.time_ns(), *limits)
+            self._bytes = self._fast.made_bytes
+            return used
+        made = 0
+        while len(self.records) < limits.records_max and self._bytes < limits.bytes_max:
+            stop = copy_data_end(data, start, end)
+            if stop == start:
+                break
+            full = self.frame(bytes(data[start + COPY_DATA_BYTES : stop]))
+            start = stop
+            self._bytes += sum(map(record_bytes, each(self.records[made:])))
+            made = len(self.records)
+            if full:
+                break
+        return start
+
+    def take(self) -> Made:
+        """What the last call of ``feed`` has made, new schema versions first.
+
+        What lacks unchanged values is completed here, by a look at the source.
+        """
+        self._bytes += self._completion.complete(self.records)
+        for table in (self._completion.in_vain & self._being_read) - self._tables.joining.keys():
+            self._encoders.state_records.append(self._tables.read_anew(table))
+        self._completion.in_vain.clear()
+        self._being_read.clear()
+        self._encoders.leave()
+        letters = self._tables.letters
+        if letters is not None and letters.has_passed(self.cursor.reached):
+            self._forget_compiled()
+        made = Made(
+            [*self._encoders.state_records, *self.records], count(self.records), self._bytes
+        )
+        self._encoders.state_records.clear()
+        self.records.clear()
+        return made
+
+    def frame(self, payload: bytes) -> bool:
+        """Take in one CopyData payload; returns whether ``take`` has to come before the next."""
+        frame = parse(payload)
+        if isinstance(frame, PrimaryKeepalive):
+            if self._resumed is not None:
+                self._resumed.has_seen_all(frame.wal_end)
+            self.cursor.idle_at(frame.wal_end)
+            self._on_keepalive(frame)
+            return False
+        self._received = frame.start
+        message = decode(frame.payload)
+        handler = self._handlers.get(type(message))
+        if handler is None:
+            raise CorruptMessageError(
+                f"an unexpected {type(message).__name__} message", where=f"LSN {frame.start}"
+            )
+        handler(message, frame)
+        return self._completion.is_full or self._in_progress.is_inside or self.is_behind
+
+    def _begin(self, message: messages.Begin, frame: XLogData) -> None:
+        if self._resumed is not None:
+            self._resumed.begins(message.final_lsn)
+        transaction = self.cursor.begin(message.xid, message.final_lsn, message.commit_ts_us)
+        if self._markers is not None:
+            self._begin_marker = self._markers.begin(transaction, frame.start)
+
+    def _origin(self, message: messages.Origin, frame: XLogData) -> None:
+        if self._in_progress.is_inside:
+            self._in_progress.came_from(frame)
+        else:
+            self.cursor.came_from(message)
+
+    def _stream_start(self, message: messages.StreamStart, frame: XLogData) -> None:
+        if self.cursor.transaction is not None:
+            raise CorruptMessageError(
+                "Stream Start inside of a transaction", where=f"LSN {frame.start}"
+            )
+        self._in_progress.start(message, frame.start)
+
+    def _stream_stop(self, _message: messages.StreamStop, _frame: XLogData) -> None:
+        self._in_progress.stop()
+        reach(FaultPoint.BLOCK_KEPT)
+
+    def _stream_abort(self, message: messages.StreamAbort, _frame: XLogData) -> None:
+        self._in_progress.abort(message)
+
+    def _stream_commit(self, message: messages.StreamCommit, frame: XLogData) -> None:
+        if self.cursor.transaction is not None:
+            raise CorruptMessageError(
+                "Stream Commit inside of a transaction", where=f"LSN {frame.start}"
+            )
+        self._committed = Committed(self._in_progress.commit(message, frame.start))
+
+    def _commit(self, message: messages.Commit, frame: XLogData) -> None:
+        transaction = self.cursor.transaction
+        if transaction is not None:
+            place = self.cursor.place
+            if self._resumed is not None:
+                self._resumed.ends(message.commit_lsn, place.index)
+            if self._markers is not None and place.index > 0 and not self.cursor.is_ended:
+                end = self._markers.end(transaction, frame.start)
+                self.records += self._tables.pipeline.of_stream([end], place)
+        self.cursor.commit(message.commit_lsn, message.end_lsn)
+
+    def _place(self) -> tuple[Position, bool] | None:
+        """The next frame's position, and whether it is new; None where nobody needs an old one.
+
+        The markers of a transaction count all of its events, those that the log has, too.
+        """
+        position = self.cursor.next()
+        if position is None:
+            return None if self._markers is None else (self.cursor.place, False)
+        if self._begin_marker is not None and position.index == 1:
+            self.records += self._tables.pipeline.of_stream([self._begin_marker], position)
+        return position, True
+
+    def _write(self, records: list[Record], *, new: bool) -> None:
+        if new:
+            self.records += records
+
+    def _relation(self, message: messages.Relation, _frame: XLogData) -> None:
+        self._encoders.announce(message)
+        if self._fast is not None:
+            self._fast.forget(message.oid)
+
+    def _insert(self, message: messages.Insert, frame: XLogData) -> None:
+        if (at := self._place()) and (encoder := self._encoder(message.relation_oid, at[0])):
+            self._write(encoder.insert(message.new, frame.start, at[0]), new=at[1])
+            self._show(message.relation_oid, at, None, message.new)
+
+    def _update(self, message: messages.Update, frame: XLogData) -> None:
+        if (at := self._place()) and (encoder := self._encoder(message.relation_oid, at[0])):
+            lacks = at[1] and ABSENT in message.new
+            if not (lacks and self._waits(message, encoder, frame, at[0])):
+                row = message.old, message.old_is_key, message.new
+                records = encoder.update(*row, frame.start, at[0])
+                if not records:
+                    return  # the log gets the row by whoever reads it, as it was before
+                self._write(records, new=at[1])
+            self._show(message.relation_oid, at, message.old, message.new)
+
+    def _waits(
+        self, message: messages.Update, encoder: Encoder, frame: XLogData, position: Position
+    ) -> bool:
+        """Whether the row lacks values that are read again when the batch ends."""
+        transaction = self.cursor.transaction
+        if not encoder.reselects or transaction is None:
+            return False
+        relation = self._encoders.relation(message.relation_oid)
+        at = frame.start, position, transaction
+        waits = self._completion.takes(message, relation, encoder, self.records, at)
+        table = TableName(relation.namespace, relation.name)
+        if waits and not self._tables.is_whole(table):
+            self._being_read.add(table)
+        return waits
+
+    def _delete(self, message: messages.Delete, frame: XLogData) -> None:
+        if (at := self._place()) and (encoder := self._encoder(message.relation_oid, at[0])):
+            old = message.old, message.old_is_key
+            self._write(encoder.delete(*old, frame.start, at[0]), new=at[1])
+            self._show(message.relation_oid, at, message.old, None)
+
+    def _truncate(self, message: messages.Truncate, frame: XLogData) -> None:
+        if at := self._place():
+            for oid in message.relation_oids:
+                if encoder := self._encoder(oid, at[0]):
+                    self._write(encoder.truncate(frame.start, at[0]), new=at[1])
+                    self._show(oid, at, None, None)
+
+    def _logical_message(self, message: messages.LogicalMessage, frame: XLogData) -> None:
+        if message.prefix == SOURCE_HEARTBEAT:
+            return  # not counted, so that nothing is told of its transaction either
+        if message.prefix == WATERMARK:
+            self._watermark(message.content.decode())
+            return
+        if message.transactional:
+            at = self._place()
+        else:
+            position = self.cursor.message_at(frame.start)
+            at = (position, True) if position is not None else None
+        if at is not None and message.prefix == ORDERS:
+            if at[1]:
+                self.records += self._tables.ordered(
+                    message.content, at[0], self.cursor.transaction
+                )
+        elif at is not None:
+            made = self._tables.messages.record(message, self.cursor.latest, frame.start)
+            if made is not None:
+                self._write(self._tables.pipeline.of_stream([made], at[0]), new=at[1])
+
+    def _watermark(self, name: str) -> None:
+        """Not counted either: chunks are at the beginnings of their watermarks' transactions."""
+        transaction = self.cursor.transaction
+        if transaction is not None and self._signals is not None:
+            position = Position(self.cursor.reached.epoch, transaction.commit_lsn, 0)
+            # A keepalive may have ended right where this transaction's commit starts.
+            if position >= self.cursor.reached:
+                self._tell(self._signals.passed(name, position))
+
+    def _show(self, oid: int, at: tuple[Position, bool], old: Row | None, new: Row | None) -> None:
+        """Let signals, and those who act on them, see a row that the log doesn't have yet."""
+        transaction = self.cursor.transaction
+        if self._signals is None or transaction is None or not at[1]:
+            return
+        if self._encoders.is_watched(oid):
+            relation = self._encoders.relation(oid)
+            self._tell(self._signals.saw(SeenRow(relation, old, new, transaction, at[0])))
+
+    def _tell(self, told: Told) -> None:
+        self.records += told.events
+        self._encoders.state_records += told.states
+
+    def _forget_compiled(self) -> None:
+        if self._fast is not None:
+            for known in self._encoders.known:
+                self._fast.forget(known)
+
+    def _compiled(self, oid: int, position: Position) -> Any:
+        """The table as the compiled way wants it; False: it is for ``frame``; None: unwanted."""
+        encoder = self._encoder(oid, position)
+        return None if encoder is None else self._encoders.compiled(oid, encoder) or False
+
+    def _encoder(self, oid: int, position: Position) -> Encoder | None:
+        return self._encoders.of(oid, self.cursor.transaction, position)
+
+
+def _ignore(_message: messages.Message, _frame: XLogData) -> None:
+    """Take no notice: what it says is in no record (type names)."""

@@ -1,0 +1,152 @@
+"""What becomes of snapshots → notifications for whoever waits for them, as Debezium's.
+
+Channels: ``log`` writes lines to our log; ``sink`` makes records, which get into the Kafka
+transaction of the state that they speak of: each is there once, whatever dies in between. Names,
+members and schemas are Debezium's.
+https://debezium.io/documentation/reference/3.6/configuration/notification.html
+"""
+
+import time
+import uuid
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final, Literal
+
+import structlog
+
+from cdc.convert.pipeline import Pipeline
+from cdc.events import schemas
+from cdc.records.connect import SourceRecord
+from cdc.records.position import Position
+from cdc.records.record import Record
+from cdc.records.schema import TableName
+from cdc.records.state import SnapshotOutcome
+from cdc.settings import CaptureSettings
+
+log = structlog.get_logger()
+
+LOG: Final = "log"
+SINK: Final = "sink"
+INITIAL: Final = "Initial Snapshot"
+INCREMENTAL: Final = "Incremental Snapshot"
+
+Type = Literal[
+    "STARTED",
+    "IN_PROGRESS",
+    "TABLE_SCAN_COMPLETED",
+    "COMPLETED",
+    "ABORTED",
+    "SKIPPED",
+    "PAUSED",
+    "RESUMED",
+]
+
+
+class Notifications:
+    """Tells what becomes of snapshots; each call returns what the log gets, in its order.
+
+    ``position`` is what the stream, or the snapshot, has reached. Blocking snapshots are told of as
+    initial ones, as Debezium does it.
+    """
+
+    def __init__(
+        self,
+        settings: CaptureSettings,
+        pipeline: Pipeline,
+        clock_ns: Callable[[], int] = time.time_ns,
+    ) -> None:
+        self._name = settings.topic_prefix
+        self._pipeline = pipeline
+        self._clock_ns = clock_ns
+        channels = set(settings.notification_enabled_channels)
+        self._logs = LOG in channels
+        self._topic = settings.notification_topic
+        for other in channels - {LOG, SINK}:
+            log.warning("notification.enabled.channels: there is no such channel", channel=other)
+
+    def initial(
+        self, kind: Type, position: Position, tables: Iterable[TableName] = ()
+    ) -> list[Record]:
+        """Tell of a snapshot of these tables as a whole."""
+        return self._tell(INITIAL, kind, position, str(uuid.uuid4()), _named(tables))
+
+    def initial_table(
+        self, position: Position, tables: Iterable[TableName], now: TableName
+    ) -> list[Record]:
+        """Tell which of the tables is read now."""
+        more = {**_named(tables), "current_collection_in_progress": str(now)}
+        return self._tell(INITIAL, "IN_PROGRESS", position, str(uuid.uuid4()), more)
+
+    def initial_table_done(
+        self, position: Position, tables: Iterable[TableName], now: TableName, rows: int
+    ) -> list[Record]:
+        """Tell that one of the tables was read."""
+        more = {
+            **_named(tables),
+            "scanned_collection": str(now),
+            "total_rows_scanned": str(rows),
+            "status": "SUCCEEDED" if rows else "EMPTY",
+        }
+        return self._tell(INITIAL, "TABLE_SCAN_COMPLETED", position, str(uuid.uuid4()), more)
+
+    def incremental(
+        self, kind: Type, position: Position, signal: str, tables: Iterable[TableName] = ()
+    ) -> list[Record]:
+        """Tell of the incremental snapshot that a signal began, as a whole."""
+        return self._tell(INCREMENTAL, kind, position, signal, _named(tables))
+
+    def chunk(
+        self,
+        position: Position,
+        tables: Iterable[TableName],
+        now: TableName,
+        signal: str,
+        pages: tuple[int, int],
+    ) -> list[Record]:
+        """Tell that a chunk of a table is in the log; ``pages``: how many of how many were read."""
+        more = {
+            **_named(tables),
+            "current_collection_in_progress": str(now),
+            "maximum_key": str(pages[1]),
+            "last_processed_key": str(pages[0]),
+        }
+        return self._tell(INCREMENTAL, "IN_PROGRESS", position, signal, more)
+
+    def table_done(
+        self,
+        position: Position,
+        tables: Iterable[TableName],
+        now: TableName,
+        outcome: SnapshotOutcome,
+    ) -> list[Record]:
+        """Tell how the reading of a table has ended."""
+        more = {
+            **_named(tables),
+            "scanned_collection": str(now),
+            "total_rows_scanned": str(outcome.rows),
+            "status": outcome.status,
+        }
+        return self._tell(INCREMENTAL, "TABLE_SCAN_COMPLETED", position, outcome.signal, more)
+
+    def _tell(
+        self, about: str, kind: Type, position: Position, one_id: str, more: Mapping[str, str]
+    ) -> list[Record]:
+        data = {"connector_name": self._name, **more}
+        if self._logs:
+            log.info("notification", id=one_id, aggregate_type=about, type=kind, **data)
+        if self._topic is None:
+            return []
+        value = {
+            "id": one_id,
+            "type": kind,
+            "aggregate_type": about,
+            "additional_data": data,
+            "timestamp": self._clock_ns() // 1_000_000,
+        }
+        key_schema, schema = schemas.NOTIFICATION_KEY, schemas.NOTIFICATION_VALUE
+        made = SourceRecord(self._topic, {"id": one_id}, key_schema, value, schema)
+        return self._pipeline.of_stream([made], position)
+
+
+def _named(tables: Iterable[TableName]) -> dict[str, str]:
+    names = ",".join(map(str, tables))
+    return {"data_collections": names} if names else {}

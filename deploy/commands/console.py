@@ -1,0 +1,155 @@
+"""What the daemon does → what a person at a terminal, or a log file, sees of it."""
+
+import logging
+import sys
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from types import TracebackType
+from typing import Self
+
+import structlog
+from rich.console import Console
+
+from cdc.capture.backfill import SnapshotBatch
+from cdc.postgres.described import TableDescription
+from cdc.records.schema import TableName
+from cdc.records.state import Progress, TableState
+from deploy.commands.bars import TableBars
+
+log = structlog.get_logger()
+MOVE_S = 0.1
+"""How often a table's bar moves."""
+WINDOWS_S = 0.5
+"""The same, where it is read while streaming."""
+STREAMING_LINE_S = 30.0
+"""How often a log file gets a line about streaming."""
+
+
+class _ToStructlog(logging.Handler):
+    """Lines of libraries that use the standard library's logging."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        log.log(record.levelno, record.getMessage(), logger=record.name)
+
+
+def configure_logging(*, json: bool = False) -> None:
+    """Log to standard error: for people, or one JSON object a line."""
+    renderer: structlog.typing.Processor = (
+        structlog.processors.JSONRenderer()
+        if json
+        else structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
+    )
+    structlog.configure(
+        processors=[
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            renderer,
+        ],
+        logger_factory=structlog.WriteLoggerFactory(sys.stderr),
+    )
+    logging.basicConfig(level=logging.WARNING, handlers=[_ToStructlog()], force=True)
+
+
+class ConsoleObserver:
+    """Shows a bar per table where there is a terminal, and log lines where there is none."""
+
+    def __init__(self, console: Console | None = None) -> None:
+        self._console = console or Console(stderr=True)
+        self._bars = TableBars(self._console)
+        self._tables: dict[TableName, TableDescription] = {}
+        self._shown: set[TableName] = set()
+        self._pages_done: dict[TableName, int] = {}
+        self._unfinished: set[TableName] = set()
+        self._snapshot_started = self._last_line = time.monotonic()
+        self._next_move = 0.0
+        self._windows: dict[str, int] = {}
+        """Tables that are read while streaming, and how many rows that are."""
+        self._rows = 0
+        self._events = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._bars.stop()
+
+    def snapshot_started(self, tables: Sequence[TableDescription]) -> None:
+        """Expect these tables."""
+        self._snapshot_started = time.monotonic()
+        self._unfinished = {table.name for table in tables}
+        self._tables = {table.name: table for table in tables}
+        self._shown.clear()
+        self._pages_done.clear()
+        self._rows = 0
+
+    def snapshot_batch(self, batch: SnapshotBatch) -> None:
+        """Show how far the table is, by its pages and the catalog's guess at its rows."""
+        now = time.monotonic()
+        if batch.read is None and now < self._next_move and batch.table in self._shown:
+            return
+        self._next_move = now + MOVE_S
+        name, share = str(batch.table), self._share(batch)
+        if batch.table not in self._shown:
+            self._shown.add(batch.table)
+            table = self._tables[batch.table]
+            self._bars.begin(name, table.pages * table.block_bytes, batch.rows, share)
+        if not batch.is_done:
+            self._bars.move(name, batch.rows, share)
+            return
+        self._bars.done(name, batch.rows)
+        self._rows += batch.rows
+        self._unfinished.discard(batch.table)
+        if not self._unfinished:
+            self._bars.stop()
+            seconds = time.monotonic() - self._snapshot_started
+            log.info("snapshot complete", rows=self._rows, seconds=round(seconds, 1))
+
+    def _show_windows(self, states: Iterable[TableState]) -> None:
+        """Show how far tables are that are read while streaming."""
+        shown: dict[str, int] = {}
+        for state in states:
+            request = min(state.requests, key=lambda one: one.order)
+            if request.kind == "blocking":
+                continue
+            name, share = str(state.name), state.share_of(request)
+            if name not in self._windows and state.name not in self._shown:
+                size = state.pages_total * state.block_bytes
+                self._bars.begin(name, size, request.rows, share)
+            shown[name] = request.rows
+            note = "paused" if request.paused else ""
+            self._bars.move(name, request.rows, share, note)
+        for name in self._windows.keys() - shown.keys():
+            self._bars.end(name, self._windows[name])
+        if not shown and (self._windows or self._shown):
+            self._shown.clear()
+            self._bars.stop()
+        self._windows = shown
+
+    def _share(self, batch: SnapshotBatch) -> float:
+        """How much of the table was read: whole chunks, and rows as far as anybody knows."""
+        if batch.read is not None:
+            self._pages_done[batch.table] = batch.pages_done
+        table = self._tables[batch.table]
+        by_pages = self._pages_done.get(batch.table, 0) / max(1, table.pages)
+        by_rows = batch.rows / table.rows_estimated if table.rows_estimated else 0.0
+        return min(max(by_pages, by_rows), 1.0)
+
+    def streaming(self, progress: Progress, states: Mapping[TableName, TableState]) -> None:
+        """Show what is read meanwhile; log a line now and then: how many events, up to where."""
+        now = time.monotonic()
+        if now >= self._next_move:
+            self._next_move = now + WINDOWS_S
+            self._show_windows([one for one in states.values() if one.requests])
+        if now - self._last_line >= STREAMING_LINE_S:
+            log.info(
+                "streaming",
+                events=progress.events,
+                events_per_s=round((progress.events - self._events) / (now - self._last_line)),
+                position=str(progress.position),
+            )
+            self._last_line, self._events = now, progress.events

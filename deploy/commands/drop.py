@@ -1,0 +1,162 @@
+"""Configuration and what was named → the steps that take a capture away: ``millrace drop``."""
+
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from cdc.errors import ConfigError
+from cdc.kafka.admin import LogAdmin
+from cdc.kafka.topics import LogTopics
+from cdc.log.state import read_all
+from cdc.postgres import publication, slot
+from cdc.postgres.catalog import publication_exists
+from cdc.postgres.connection import connect
+from cdc.postgres.failures import place
+from cdc.records.schema import TableName
+from cdc.records.state import TableState
+from cdc.records.topics import (
+    claim_topic,
+    dead_letter_topic,
+    progress_topic,
+    schema_topic,
+    signal_topic,
+    table_topic,
+)
+from cdc.settings import Settings
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """Something to take away, and how."""
+
+    what: str
+    act: Callable[[], object]
+
+
+def plan(settings: Settings, *, topics: bool, lakehouse: bool, indexes: bool) -> list[Step]:
+    """What there is to drop: slot and publication always, the rest only when named."""
+    steps = _source(settings)
+    if lakehouse:
+        steps += _lakehouse(settings)
+    if indexes:
+        steps += _indexes(settings)
+    if topics:
+        steps += _topics(settings)
+    return steps
+
+
+def _states(settings: Settings) -> list[TableState]:
+    return read_all(settings.kafka, table_topic(settings.capture.topic_prefix), TableState)
+
+
+def _source(settings: Settings) -> list[Step]:
+    capture = settings.capture
+    with connect(settings.source, purpose="drop") as connection:
+        steps = []
+        found = slot.inspect(connection, capture.slot_name)
+        if found is not None:
+            slot.verify_ours(connection, found)
+            what = (
+                f"slot {found.name} ({found.retained_bytes:,} bytes of WAL held back"
+                f"{', in use: stop the daemon first' if found.active else ''})"
+            )
+            steps.append(Step(what, lambda: _drop_slot(settings)))
+        if capture.publication_autocreate_mode == "filtered" and publication_exists(
+            connection, capture.publication_name
+        ):
+            steps.append(
+                Step(f"publication {capture.publication_name}", lambda: _drop_publication(settings))
+            )
+    return steps
+
+
+def _drop_slot(settings: Settings) -> None:
+    name = settings.capture.slot_name
+    with connect(settings.source, purpose="drop") as connection:
+        # In a snapshot nobody reads the slot, but its daemon has the lock.
+        if not slot.lock(connection, name):
+            raise slot.in_use(name, None, place(connection.pgconn))
+        slot.drop(connection, name)
+
+
+def _drop_publication(settings: Settings) -> None:
+    with connect(settings.source, purpose="drop") as connection:
+        publication.drop(connection, settings.capture.publication_name)
+
+
+def _topics(settings: Settings) -> list[Step]:
+    prefix = settings.capture.topic_prefix
+    state = (progress_topic, schema_topic, table_topic)
+    own = [named(prefix) for named in (signal_topic, dead_letter_topic, claim_topic, *state)]
+    existing = LogAdmin(settings.kafka).partitions()
+    # The state topics go last: without them nobody knows which data topics there are.
+    names = [
+        name for name in [*(state.topic for state in _states(settings)), *own] if name in existing
+    ]
+
+    def delete(name: str) -> Step:
+        return Step(f"topic {name}", lambda: LogTopics(settings).delete([name]))
+
+    return [delete(name) for name in names]
+
+
+def _lakehouse(settings: Settings) -> list[Step]:
+    if settings.lakehouse is None:
+        raise ConfigError("there is no [lakehouse] to drop")
+    from sinks.changes.paths import local_path, table_path
+    from sinks.run.plans import lakehouse_plans
+
+    folder = local_path(settings.lakehouse.path)
+    if folder is None:
+        raise ConfigError(
+            "only a lakehouse on this machine's file system can be dropped from here",
+            where=settings.lakehouse.path,
+            remedy="remove that location with its own tools",
+        )
+    own = folder / "_millrace"
+    last = lakehouse_plans(settings.lakehouse.path, _no_session).last()
+    if last is None:
+        return []
+    # Only what Millrace made: the location may hold other tables, too.
+    names = [TableName.parse(name) for name in last.tables]
+    tables = [Path(table_path(str(folder), name)) for name in names]
+    return [
+        Step(f"lakehouse folder {path}", partial(shutil.rmtree, path))
+        for path in [*tables, own]
+        if path.exists()
+    ]
+
+
+def _no_session() -> "SparkSession":
+    raise AssertionError("a local lakehouse needs no Spark")
+
+
+def _indexes(settings: Settings) -> list[Step]:
+    if settings.search is None:
+        raise ConfigError("there is no [search] to drop")
+    from sinks.search.client import check
+    from sinks.search.client import connect as connect_search
+    from sinks.search.dead_letters import Letters
+    from sinks.search.indexes import alias_of, indexes_of
+    from sinks.search.progress import Ledger
+
+    client = connect_search(settings.search)
+    check(client, settings.search)
+    prefix, index_prefix = settings.capture.topic_prefix, settings.search.index_prefix
+    indexes = indexes_of(client, index_prefix, prefix)
+    steps = [Step(f"index {one}", partial(client.indices.delete, index=one)) for one in indexes]
+    ledger = Ledger(client, index_prefix, prefix)
+    if ledger.is_begun():
+        what = f"the progress of {prefix} in index {ledger.index}"
+        steps.append(Step(what, ledger.forget))
+    for alias in sorted({alias_of(index) for index in indexes}):
+        letters = Letters(client, index_prefix, alias)
+        if letters.known():
+            steps.append(Step(f"dead letters about index {alias}", letters.forget))
+    return steps

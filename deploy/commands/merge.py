@@ -1,0 +1,33 @@
+"""Settings and what a command asks for → a merge's options, with whom it may ask."""
+
+from functools import partial
+
+from cdc.convert.reading import schema_reader
+from cdc.errors import ConfigError
+from cdc.settings import Settings
+from sinks.run.options import RunOptions
+
+
+def run_options(
+    settings: Settings,
+    records_max: int | None,
+    accepted_gaps: frozenset[str],
+    *,
+    types_from_source: bool,
+) -> RunOptions:
+    """The options of a run; raises ConfigError for one that the topics have no use for."""
+    lakehouse = settings.lakehouse
+    if lakehouse is None or lakehouse.topics_written_by == "millrace":
+        if types_from_source:
+            raise ConfigError(
+                "Millrace's own log tells all types",
+                where="--types-from-source",
+                remedy='it is for topics_written_by = "debezium" in [lakehouse]',
+            )
+        return RunOptions(records_max, accepted_gaps)
+    types_of = None
+    if types_from_source:
+        from deploy.commands.source_types import source_types
+
+        types_of = partial(source_types, settings)
+    return RunOptions(records_max, accepted_gaps, schema_reader(settings.format), types_of)

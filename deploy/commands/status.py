@@ -1,0 +1,218 @@
+"""Configuration → how the slot, the snapshot, the log and each sink stand: ``millrace status``.
+
+Looks only; what can't be reached is told in its place, so that the rest still shows.
+"""
+
+import time
+from collections import Counter
+from collections.abc import Callable
+from typing import TypeVar
+
+from pydantic import BaseModel
+
+from cdc.compiled.extension import IMPLEMENTATION
+from cdc.errors import LogUnreachableError, MillraceError
+from cdc.log.state import last_progress, read_all, read_letters
+from cdc.postgres import slot
+from cdc.postgres.connection import connect
+from cdc.postgres.slot_limits import concerns
+from cdc.records.state import Phase, Progress, SnapshotRequest, TableState
+from cdc.records.topics import dead_letter_topic, progress_topic, table_topic
+from cdc.settings import Settings
+from deploy.commands.indexes import keyed_tables
+from deploy.commands.sink_status import SinkStatus, lakehouse_status, search_status
+
+Found = TypeVar("Found")
+
+
+class SlotStatus(BaseModel):
+    """The slot at the source; ``retained_bytes`` of WAL are kept for it.
+
+    Standbys get a copy of it where ``failover`` is true.
+    """
+
+    name: str
+    active: bool
+    confirmed_flush_lsn: str
+    lag_bytes: int
+    retained_bytes: int
+    wal_status: str | None
+    safe_wal_size: int | None
+    invalidation_reason: str | None
+    failover: bool
+
+
+class RequestStatus(BaseModel):
+    """A read of a table that a signal asked for."""
+
+    signal: str
+    type: str
+    paused: bool
+    percent: float
+    rows: int
+    rows_per_s: float | None
+    left_s: float | None
+
+
+class TableStatus(BaseModel):
+    """A table in the log; ``percent`` of its snapshot, and the reads that are under way.
+
+    Rates are since each began, pauses too.
+    """
+
+    table: str
+    topic: str
+    phase: Phase
+    left_unread: bool = False
+    """Whether nobody reads the rest: the table is gone, or was left out."""
+    percent: float
+    rows: int
+    bytes_done: int | None = None
+    bytes_total: int | None = None
+    """Of the heap's pages, by the read under way or the last one; None: not known."""
+    rows_per_s: float | None = None
+    left_s: float | None = None
+    requests: list[RequestStatus] = []
+
+
+class Status(BaseModel):
+    """Everything that ``millrace status`` shows. ``lag_s`` of the daemon: see ``log_lag_s``."""
+
+    slot: SlotStatus | None = None
+    position: str | None = None
+    epoch: int | None = None
+    """The history that the log is in: one more with every ``millrace new-epoch``."""
+    timeline: int | None = None
+    """The source's, when the log was written last: one more with every promotion."""
+    events: int = 0
+    lag_s: float | None = None
+    decoder: str = IMPLEMENTATION
+    """Which way this installation decodes: compiled, or pure Python."""
+    tables: list[TableStatus] = []
+    dead_letters: dict[str, int] = {}
+    """How many of each table nobody has dealt with."""
+    sinks: list[SinkStatus] = []
+    problems: list[str] = []
+
+
+def collect(settings: Settings) -> Status:
+    """Ask PostgreSQL, Kafka and the sinks; what doesn't answer becomes a problem."""
+    problems: list[str] = []
+    errors: list[MillraceError] = []
+
+    def ask(question: Callable[[], Found]) -> Found | None:
+        try:
+            return question()
+        except MillraceError as error:
+            errors.append(error)
+            problems.append(str(error))
+            return None
+
+    def ask_log(question: Callable[[], Found]) -> Found | None:
+        """Each question to brokers that are silent would take half a minute: one is enough."""
+        is_silent = any(isinstance(error, LogUnreachableError) for error in errors)
+        return None if is_silent else ask(question)
+
+    capture = settings.capture
+    prefix, kafka = capture.topic_prefix, settings.kafka
+    found = ask(lambda: _slot(settings, problems))
+    progress = ask_log(lambda: last_progress(kafka, progress_topic(prefix), capture.slot_name))
+    states = ask_log(lambda: read_all(kafka, table_topic(prefix), TableState)) or []
+    letters = ask_log(lambda: read_letters(kafka, dead_letter_topic(prefix))) or {}
+    names = ask_log(lambda: keyed_tables(settings)) or []
+    sinks = [
+        ask(lambda: lakehouse_status(settings, progress)),
+        ask(lambda: search_status(settings, progress, names)),
+    ]
+    return Status(
+        slot=found,
+        position=str(progress.position) if progress else None,
+        epoch=progress.position.epoch if progress else None,
+        timeline=progress.timeline if progress else None,
+        events=progress.events if progress else 0,
+        lag_s=log_lag_s(progress, found.lag_bytes) if progress and found else None,
+        tables=[table_status(state, time.time_ns() // 1_000_000) for state in states],
+        dead_letters=Counter(one.table for one in letters.values() if one.outcome is None),
+        sinks=[sink for sink in sinks if sink is not None],
+        problems=problems,
+    )
+
+
+def _slot(settings: Settings, problems: list[str]) -> SlotStatus | None:
+    """The slot, and what is to be worried about in it."""
+    with connect(settings.source, purpose="status") as connection:
+        state = slot.inspect(connection, settings.capture.slot_name)
+    if state is None:
+        return None
+    problems += [each.text for each in concerns(state, settings.capture.slot_max_lag_bytes)]
+    return SlotStatus(
+        name=state.name,
+        active=state.active,
+        confirmed_flush_lsn=str(state.confirmed_flush_lsn),
+        lag_bytes=state.lag_bytes,
+        retained_bytes=state.retained_bytes,
+        wal_status=state.wal_status,
+        safe_wal_size=state.safe_wal_size,
+        invalidation_reason=state.invalidation_reason,
+        failover=state.failover,
+    )
+
+
+def table_status(state: TableState, now_ms: int) -> TableStatus:
+    """How far a table's rows are in the log, by its state there, at a time (ms since 1970)."""
+    # Of a whole table, what is counted is of another read, which tells its own pace.
+    took_ms = now_ms - state.begun_ms if state.initial and state.begun_ms else 0
+    rate, left_s = _pace(state.rows_sent, state.share_read, took_ms)
+    return TableStatus(
+        table=str(state.name),
+        topic=state.topic,
+        phase=state.phase,
+        left_unread=state.is_left_unread,
+        percent=100.0 * state.share_read,
+        rows=state.rows_sent,
+        bytes_done=state.pages_done * state.block_bytes if state.block_bytes else None,
+        bytes_total=state.pages_total * state.block_bytes if state.block_bytes else None,
+        rows_per_s=rate,
+        left_s=left_s,
+        requests=[
+            _request(state, request, now_ms)
+            for request in sorted(state.requests, key=lambda one: one.order)
+        ],
+    )
+
+
+def _request(state: TableState, request: SnapshotRequest, now_ms: int) -> RequestStatus:
+    share = state.share_of(request)
+    begun_ms = request.begun_ms or (state.begun_ms if request.kind == "initial" else 0)
+    is_timed = begun_ms and not request.paused
+    rate, left_s = _pace(request.rows, share, now_ms - begun_ms if is_timed else 0)
+    return RequestStatus(
+        signal=request.signal,
+        type=request.kind,
+        paused=request.paused,
+        percent=100.0 * share,
+        rows=request.rows,
+        rows_per_s=rate,
+        left_s=left_s,
+    )
+
+
+def _pace(rows: int, share: float, took_ms: int) -> tuple[float | None, float | None]:
+    """Rows a second, and seconds left, of what is under way."""
+    took_s = took_ms / 1_000
+    if took_s <= 0 or not 0 < share < 1:
+        return None, None
+    return rows / took_s, took_s * (1 - share) / share
+
+
+def log_lag_s(progress: Progress, lag_bytes: int) -> float | None:
+    """How old the oldest change is that the log may lack, in seconds; None before it streams.
+
+    With WAL to go: since the commit last recorded, or since a keepalive said that all was read.
+    """
+    if progress.phase is not Phase.STREAMING:
+        return None
+    if lag_bytes == 0:
+        return 0.0
+    read_all_until_ms = progress.ts_ms if progress.position.index == 0 else 0
+    return max(0.0, time.time() - max(progress.cut_ts_us / 1e6, read_all_until_ms / 1e3))

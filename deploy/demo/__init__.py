@@ -1,0 +1,1 @@
+"""The demo: real data, a workload, and a proof at the end."""

@@ -1,0 +1,1 @@
+"""Typed changes, the newest of each key, versions: pure, from one DataFrame to another."""

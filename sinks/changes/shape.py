@@ -1,0 +1,258 @@
+"""A table's schema versions and what the user wants of it → the columns of a derived table.
+
+A column is the same one across versions where PostgreSQL's number of it is the same (of the same
+table), else where its name is. So a rename renames the derived column, and a column that was
+dropped and made again is another one. Its type grows with the source's where Delta can widen it.
+"""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from cdc.errors import SinkError
+from cdc.records.position import Position
+from cdc.records.schema import Column, TableName, TableSchema
+from sinks.changes.derived import Wishes
+from sinks.changes.types import can_be_absent, spark_type
+from sinks.changes.widening import holds, widens
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """A column of a derived table.
+
+    ``id`` stays what it is whatever the column is called. ``column`` is the newest version's, and
+    ``sources`` has the column that each schema version calls it by, if it has it. ``type`` is in
+    Spark's words. By one that ``partitions`` the table has its folders.
+    """
+
+    id: str
+    name: str
+    type: str
+    column: Column
+    sources: Mapping[int, Column]
+    hashed: bool = False
+    nulled: bool = False
+    unfit_is_null: bool = False
+    partitions: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """The columns of a derived table, as the newest version has them, and all versions."""
+
+    table: TableName
+    fields: tuple[Field, ...]
+    versions: tuple[TableSchema, ...]
+    salt: str = field(default="", repr=False)
+
+    @property
+    def names(self) -> list[str]:
+        """The columns' names."""
+        return [one.name for one in self.fields]
+
+    @property
+    def keys(self) -> list[str]:
+        """The names of the key's columns, in key order."""
+        keyed = [one for one in self.fields if one.column.key is not None]
+        return [one.name for one in sorted(keyed, key=lambda one: one.column.key or 0)]
+
+    @property
+    def patchy(self) -> list[str]:
+        """The names of the columns that an update may have no value for."""
+        return [
+            one.name
+            for one in self.fields
+            if not one.nulled and any(can_be_absent(source) for source in one.sources.values())
+        ]
+
+
+def plain(
+    versions: Sequence[TableSchema], reserved: Collection[str], unfit_is_null: Collection[str] = ()
+) -> Shape:
+    """All columns as the newest version has them."""
+    wishes = Wishes(unfit_is_null=unfit_is_null)
+    return shape(versions, versions[-1].version, wishes, reserved)
+
+
+def shape(
+    versions: Sequence[TableSchema],
+    first: int,
+    wishes: Wishes,
+    reserved: Collection[str],
+    *,
+    by_key: bool = True,
+) -> Shape:
+    """The derived columns of a table that was begun with version ``first``.
+
+    ``reserved`` are names that its columns can't have. Raises SinkError where the key has become
+    other columns, or a type another one that doesn't fit, or a wish is about no column, or hides
+    the key of rows that are told apart ``by_key``.
+    """
+    newest = versions[-1]
+    hidden = {*wishes.exclude, *wishes.nulled, *wishes.unfit_is_null}
+    lost = [column.name for column in newest.key if column.name in hidden]
+    if by_key and lost:
+        raise SinkError(
+            f"the key's columns can't be left out, or be null: {', '.join(lost)}",
+            where=f"table {newest.name}",
+            remedy="keep them, or have them hashed; a table of kind changes may do without",
+        )
+    known = {column.name for version in versions for column in version.columns}
+    if strange := sorted(wishes.named() - known):
+        raise SinkError(
+            f"[[lakehouse.tables]] speaks of columns that {newest.name} doesn't have: "
+            f"{', '.join(strange)}",
+            where=f"table {newest.name}",
+            remedy="correct the names; columns go by their names in the source",
+        )
+    lines = _lines(versions)
+    _require_same_key(versions, lines)
+    live = [_typed(line, newest, first, wishes) for line in lines if newest.version in line.sources]
+    live.sort(key=lambda one: newest.columns.index(one.column))
+    return Shape(
+        newest.name,
+        _called([one for one in live if _is_kept(one.column, wishes)], wishes, reserved),
+        tuple(versions),
+        wishes.salt,
+    )
+
+
+@dataclass(slots=True)
+class _Line:
+    """One column through the versions."""
+
+    id: str
+    sources: dict[int, Column]
+
+
+def _lines(versions: Sequence[TableSchema]) -> list[_Line]:
+    lines: list[_Line] = []
+    before: TableSchema | None = None
+    for version in versions:
+        numbered = before is not None and _are_numbered(before, version)
+        open_lines = {
+            (column.number if numbered else column.name): line
+            for line in lines
+            if before is not None and (column := line.sources.get(before.version)) is not None
+        }
+        for column in version.columns:
+            line = open_lines.get(column.number if numbered else column.name)
+            if line is None:
+                line = _Line(f"{version.version}:{column.name}", {})
+                lines.append(line)
+            line.sources[version.version] = column
+        before = version
+    return lines
+
+
+def _are_numbered(one: TableSchema, other: TableSchema) -> bool:
+    """Whether PostgreSQL's numbers tell which of their columns are the same."""
+    columns = (*one.columns, *other.columns)
+    same = one.oid == other.oid != 0 and _epoch(one) == _epoch(other)
+    return same and all(column.number is not None for column in columns)
+
+
+def _epoch(version: TableSchema) -> int:
+    """Of another history, since another cluster has other OIDs."""
+    return Position.parse(version.since).epoch
+
+
+def _require_same_key(versions: Sequence[TableSchema], lines: Iterable[_Line]) -> None:
+    """Old rows wouldn't be found by another key; by its columns' new names they are."""
+    ids = {
+        version.version: {
+            column.key: line.id
+            for line in lines
+            if (column := line.sources.get(version.version)) is not None and column.key is not None
+        }
+        for version in versions
+    }
+    if any(ids[version.version] != ids[versions[-1].version] for version in versions):
+        keys = [", ".join(column.name for column in version.key) for version in versions]
+        raise SinkError(
+            f"the table's key was changed: {' → '.join(dict.fromkeys(keys))}",
+            where=f"table {versions[-1].name}",
+            remedy="rows of the old key can't be found by the new one: change it back, leave the "
+            "table out by table.exclude.list, or capture it again under another topic.prefix",
+        )
+
+
+def _typed(line: _Line, newest: TableSchema, first: int, wishes: Wishes) -> Field:
+    """The field with the type that its versions since ``first`` have made of it."""
+    column = line.sources[newest.version]
+    wished = wishes.types.get(column.name)
+    hashed = column.name in wishes.hashed
+    one = Field(
+        line.id,
+        column.name,
+        "",
+        column,
+        line.sources,
+        hashed=hashed,
+        nulled=column.name in wishes.nulled,
+        unfit_is_null=column.name in wishes.unfit_is_null,
+    )
+    if hashed or wished is not None:
+        kind = "string" if hashed else _as_wished(column, wished or "", newest)
+        return replace(one, type=kind)
+    for number, source in sorted(line.sources.items()):
+        kind = spark_type(source)
+        if number <= first or not one.type:
+            one = replace(one, type=kind)
+        elif not holds(one.type, kind):
+            one = _changed(one, kind, number, newest, wishes)
+    return one
+
+
+def _as_wished(column: Column, wished: str, newest: TableSchema) -> str:
+    if column.array:
+        raise SinkError(
+            f"types: {column.name} is an array, whose type can't be chosen",
+            where=f"table {newest.name}",
+        )
+    return wished.replace(" ", "")
+
+
+def _changed(one: Field, kind: str, number: int, newest: TableSchema, wishes: Wishes) -> Field:
+    """The field once the source's type has become one that it doesn't hold as it is."""
+    if widens(one.type, kind):
+        return replace(one, type=kind)
+    if wishes.incompatible == "cast":
+        return one
+    if wishes.incompatible == "new_column":
+        sources = {version: source for version, source in one.sources.items() if version >= number}
+        name = f"{one.column.name}__v{number}"
+        return replace(one, id=f"{number}:{one.column.name}", name=name, type=kind, sources=sources)
+    raise SinkError(
+        f"column {one.column.name} was {one.type} here, and is {one.column.declared} in the source "
+        f"from schema version {number} on: {kind} doesn't hold its old values",
+        where=f"table {newest.name}",
+        remedy='set incompatible = "cast" or "new_column" for the table in [[lakehouse.tables]], '
+        "or remove the derived table, so that the next run rebuilds it from the log",
+    )
+
+
+def _is_kept(column: Column, wishes: Wishes) -> bool:
+    if wishes.include and column.name not in wishes.include and column.key is None:
+        return False
+    return column.name not in wishes.exclude
+
+
+def _called(fields: list[Field], wishes: Wishes, reserved: Collection[str]) -> tuple[Field, ...]:
+    """The fields under names that differ whatever the case, since Spark's do.
+
+    A name that differs from an earlier one by case only, or is one of ours, gets ``__2`` appended
+    (``__3`` and so on if that is taken as well).
+    """
+    wanted = [wishes.rename.get(one.column.name, one.name) for one in fields]
+    own = {name.lower() for name in reserved}
+    taken = own | {name.lower() for name in wanted}
+    used = set(own)
+    called: list[Field] = []
+    for one, first_choice in zip(fields, wanted, strict=True):
+        name, number = first_choice, 2
+        while name.lower() in used or (name != first_choice and name.lower() in taken):
+            name, number = f"{first_choice}__{number}", number + 1
+        used.add(name.lower())
+        called.append(replace(one, name=name, partitions=name in wishes.partition))
+    return tuple(called)

@@ -1,0 +1,216 @@
+"""A column's PostgreSQL type → its Spark type, and the record's text of a value → that type.
+
+The record has Debezium's form of a value (docs/decisions/0003-state-topics.md). What Spark can't
+hold is never changed in silence: a whole column becomes text where its declaration already says so
+(numeric without a precision or above 38 digits), and a single value raises an error that names
+column and value: NaN or infinity in a decimal, a date or timestamp outside the years 1 to 9999;
+unless the user wants another type, or null in its place.
+
+- bool, int2, int4, int8, oid → boolean, smallint, int, bigint, bigint
+- float4, float8 → float, double (NaN and infinity as they are)
+- numeric(p,s) of at most 38 digits → decimal(p,s); a negative scale is folded into p
+- date, timestamp, timestamptz → date, timestamp_ntz, timestamp
+- time → bigint: µs since midnight, whatever the declared precision
+- bytea → binary; so are bits of which a real Debezium doesn't tell how many there are
+- an array of these → array; of more than one dimension: refused, or JSON text inside an array of
+  strings
+- everything else → string
+"""
+
+from collections.abc import Callable
+from typing import Final
+
+from pyspark.sql import Column as SparkColumn
+from pyspark.sql import functions as F  # noqa: N812 (as everybody calls it)
+
+from cdc.records.schema import Column
+from sinks.spark.expressions import timestamp_of
+
+REFUSED: Final = "millrace: "
+"""Opens the message of every error that a record's content raises inside Spark."""
+
+DECIMAL_DIGITS_MAX: Final = 38
+_DAYS: Final = (-719_162, 2_932_896)
+_MICROS: Final = (-62_135_596_800_000_000, 253_402_300_799_999_999)
+
+FIXED_SIZE: Final = frozenset({
+    "bool", "char", "cid", "date", "enum", "float4", "float8", "int2", "int4", "int8", "interval",
+    "macaddr", "macaddr8", "money", "name", "oid", "pg_lsn", "point", "time", "timestamp",
+    "timestamptz", "timetz", "tid", "uuid", "xid", "xid8",
+})  # fmt: skip
+"""Types whose values are never TOASTed, and so never absent from a record."""
+
+_PLAIN: Final = {
+    "bool": "boolean",
+    "int2": "smallint",
+    "int4": "int",
+    "int8": "bigint",
+    "oid": "bigint",
+    "float4": "float",
+    "float8": "double",
+}
+_OTHER: Final = {
+    "date": "date",
+    "timestamp": "timestamp_ntz",
+    "timestamptz": "timestamp",
+    "time": "bigint",
+    "bytea": "binary",
+    "bits": "binary",
+}
+_IN_JSON: Final = {
+    "bool": "boolean",
+    **dict.fromkeys(("int2", "int4", "int8", "oid", "date", "time", "timestamp"), "bigint"),
+    **dict.fromkeys(("float4", "float8"), "double"),
+}
+"""Types whose values aren't strings in JSON (docs/types.md)."""
+
+
+def spark_type(column: Column) -> str:
+    """The column's type, in Spark's words."""
+    element = _element_type(column)
+    return f"array<{element}>" if column.array else element
+
+
+def json_type(column: Column, kind: str) -> str:
+    """The type to read the column's values as from JSON, where they become values of ``kind``."""
+    if column.array:
+        return "array<string>"
+    return _IN_JSON.get(column.type, "string") if kind == spark_type(column) else "string"
+
+
+def from_text(
+    column: Column,
+    value: SparkColumn,
+    kind: str,
+    *,
+    read: bool = False,
+    unfit_is_null: bool = False,
+) -> SparkColumn:
+    """A record's value as one of ``kind``; one that doesn't fit raises in Spark, or is null.
+
+    ``value`` is text, or of the column's ``json_type`` where it was ``read`` as such.
+    """
+    element = kind.removeprefix("array<").removesuffix(">")
+    if not column.array:
+        return _checked(column, value, element, unfit_is_null=unfit_is_null)
+    elements = value if read else F.from_json(value, "array<string>")
+    if element != "string" or _element_type(column) != "string":
+        elements = F.transform(
+            elements, lambda one: _checked(column, one, element, unfit_is_null=unfit_is_null)
+        )
+    return elements if read or unfit_is_null else F.coalesce(elements, _refuse(column, value, kind))
+
+
+def in_folders(
+    column: Column, value: SparkColumn, kind: str, *, unfit_is_null: bool
+) -> SparkColumn:
+    """A value by which the table is partitioned: Delta reads the empty text back as null.
+
+    https://github.com/delta-io/delta/blob/master/PROTOCOL.md#partition-value-serialization
+    """
+    if kind != "string":
+        return value
+    if unfit_is_null:
+        return F.when(value != "", value)
+    message = f"column {column.name} ({column.declared}) has an empty text, which can't partition"
+    return F.coalesce(refuse(value == "", F.lit(message), kind), value)
+
+
+def can_be_absent(column: Column) -> bool:
+    """Whether PostgreSQL may leave an unchanged value of the column out of an update."""
+    return column.key is None and (column.array or column.type not in FIXED_SIZE)
+
+
+def refuse(condition: SparkColumn, message: SparkColumn, kind: str) -> SparkColumn:
+    """Null of the type ``kind``, or the end of the job with a message where the condition holds."""
+    return F.when(condition, F.raise_error(F.concat(F.lit(REFUSED), message)).cast(kind))
+
+
+def _element_type(column: Column) -> str:
+    if column.type == "numeric":
+        decimal = _decimal(column)
+        return "string" if decimal is None else f"decimal({decimal[0]},{decimal[1]})"
+    return (_PLAIN | _OTHER).get(column.type, "string")
+
+
+def _decimal(column: Column) -> tuple[int, int] | None:
+    declared = column.precision_scale
+    if declared is None:
+        return None
+    precision, scale = declared
+    if scale < 0:
+        precision, scale = precision - scale, 0
+    precision = max(precision, scale)
+    return (precision, scale) if precision <= DECIMAL_DIGITS_MAX else None
+
+
+def _checked(column: Column, text: SparkColumn, kind: str, *, unfit_is_null: bool) -> SparkColumn:
+    own = _element_type(column)
+    convert = _CONVERT.get(column.type)
+    if kind == own == "string":
+        return text
+    if convert is None:
+        value = text if kind == "string" else text.try_cast(kind)
+    else:
+        value = convert(column, text)
+        value = value if kind == own else value.try_cast(kind)
+    if kind.startswith("decimal") and kind != own:
+        value = F.when(_fraction_fits(text, kind), value)
+    return value if unfit_is_null else F.coalesce(value, _refuse(column, text, kind))
+
+
+def _fraction_fits(text: SparkColumn, kind: str) -> SparkColumn:
+    """Whether a decimal needs no rounding: Spark's cast would round without a word."""
+    scale = int(kind.rpartition(",")[2].removesuffix(")"))
+    return F.length(F.regexp_extract(text, r"\.(\d*?)0*$", 1)) <= scale
+
+
+def _refuse(column: Column, text: SparkColumn, kind: str) -> SparkColumn:
+    message = F.concat(
+        F.lit(f"column {column.name} ({column.declared}) can't hold "),
+        F.substring(text.cast("string"), 1, 80),
+        F.lit(f" as {kind}"),
+    )
+    return refuse(text.isNotNull(), message, kind)
+
+
+def _within(value: SparkColumn, bounds: tuple[int, int]) -> SparkColumn:
+    return F.when(value.between(*bounds), value)
+
+
+def _date(_column: Column, text: SparkColumn) -> SparkColumn:
+    return F.date_from_unix_date(_within(text.try_cast("int"), _DAYS))
+
+
+def _timestamp(column: Column, text: SparkColumn) -> SparkColumn:
+    """Debezium's Timestamp (ms) up to three fractional digits, else MicroTimestamp."""
+    number = text.try_cast("bigint")
+    if column.time_precision <= 3:
+        low, high = _MICROS
+        number = _within(number, (low // 1000, high // 1000)) * 1000
+    return F.timestamp_micros(_within(number, _MICROS)).cast("timestamp_ntz")
+
+
+def _timestamptz(_column: Column, text: SparkColumn) -> SparkColumn:
+    value = timestamp_of(text)
+    low, high = (F.timestamp_micros(F.lit(bound)) for bound in _MICROS)
+    return F.when(value.between(low, high), value)
+
+
+def _time(column: Column, text: SparkColumn) -> SparkColumn:
+    """Debezium's Time (ms) up to three fractional digits, else MicroTime."""
+    number = text.try_cast("bigint")
+    return number * 1000 if column.time_precision <= 3 else number
+
+
+def _bytes(_column: Column, text: SparkColumn) -> SparkColumn:
+    return F.try_to_binary(text, F.lit("base64"))
+
+
+_CONVERT: Final[dict[str, Callable[[Column, SparkColumn], SparkColumn]]] = {
+    "date": _date,
+    "timestamp": _timestamp,
+    "timestamptz": _timestamptz,
+    "time": _time,
+    "bytea": _bytes,
+}

@@ -1,0 +1,256 @@
+"""Changes of a table and the versions of its rows that stand → versions that end, and new ones.
+
+A version is what a row was from one commit to the next that changed it: of the states that a row
+had within one transaction, which nobody else has seen, only the last one is. A row that is read
+again, or written as it was, has no new version. Columns that a change lacks are those of the
+version before, as in sinks/changes/latest.py: an exact value counts over one that was filled.
+"""
+
+from collections.abc import Sequence
+from functools import reduce
+from operator import and_
+from typing import Final
+
+from pyspark.sql import Column as SparkColumn
+from pyspark.sql import DataFrame, Window, WindowSpec
+from pyspark.sql import functions as F  # noqa: N812 (as everybody calls it)
+
+from cdc.records.position import INDEX_MAX, Position
+from sinks.changes.latest import lost
+from sinks.changes.names import (
+    ABSENT,
+    CREATED,
+    DELETE,
+    END,
+    FILLED,
+    IS_CURRENT,
+    LOST,
+    OP,
+    POSITION,
+    TIME,
+    VALID_FROM,
+    VALID_TO,
+    quoted,
+)
+from sinks.changes.shape import Shape
+from sinks.changes.types import refuse
+
+_STANDS: Final = "stands"
+"""The operation of a version that the table has; sorts behind delete, and before upsert."""
+_LIFE: Final = "_millrace_life"
+_COMMIT: Final = "_millrace_commit"
+_LAST: Final = "_millrace_last"
+_COMMIT_CHARS: Final = 25
+"""Of a position: epoch and commit LSN."""
+
+Ends = Sequence[tuple[Position, int]]
+
+
+def versions(
+    changes: DataFrame,
+    standing: DataFrame | None,
+    shape: Shape,
+    ends: Ends,
+    *,
+    behind_gap: bool = False,
+) -> DataFrame:
+    """The versions that the changes begin and end, with the columns that a history has.
+
+    ``standing`` are the table's current versions of the changed keys. Where one ends it is there
+    with its end; where it stands on, only if there are ``ends``, at each of which all rows ended,
+    or if it is ``behind_gap``: then nothing is known of what came between the two.
+    """
+    keeps = behind_gap or bool(ends)
+    rows = changes if standing is None else changes.unionByName(_as_changes(standing, shape))
+    rows = rows.transform(lambda all_: _with_ends(all_, shape, ends))
+    return (
+        rows.transform(lambda all_: _newer(all_, shape))
+        .transform(lambda all_: _filled_in(all_, shape, behind_gap=behind_gap))
+        .transform(lambda all_: _one_per_commit(all_, shape))
+        .transform(lambda all_: _changed(all_, shape))
+        .transform(lambda all_: _with_validity(all_, shape, all_standing=keeps))
+    )
+
+
+def _as_changes(standing: DataFrame, shape: Shape) -> DataFrame:
+    none = F.array().cast("array<string>")
+    return standing.select(
+        *map(quoted, shape.names),
+        POSITION,
+        F.lit(_STANDS).alias(OP),
+        none.alias(ABSENT),
+        none.alias(FILLED),
+        F.col(VALID_FROM).alias(TIME),
+        F.lit(False).alias(CREATED),
+    )
+
+
+def _with_ends(rows: DataFrame, shape: Shape, ends: Ends) -> DataFrame:
+    """With a delete of every key at each place where all rows ended.
+
+    What begins a whole new snapshot isn't the end of a row that the snapshot has.
+    """
+    if not ends:
+        return rows
+    places = rows.sparkSession.createDataFrame(
+        [(str(place), time_us, _begins_snapshot(place)) for place, time_us in ends],
+        "place string, time_us bigint, begins boolean",
+    )
+    behind = F.col("begins") & (F.col(POSITION) > F.col("place"))
+    first = F.min_by(CREATED, F.when(behind, F.col(POSITION)))
+    keys = (
+        rows.crossJoin(F.broadcast(places))
+        .groupBy(*map(quoted, shape.keys), "place", "time_us")
+        .agg(first.alias("is_new"))
+        .where(F.coalesce("is_new", F.lit(True)))
+    )
+    deletes = keys.select(
+        *(
+            F.col(quoted(one.name)) if one.name in shape.keys else _null(one.type).alias(one.name)
+            for one in shape.fields
+        ),
+        F.col("place").alias(POSITION),
+        F.lit(DELETE).alias(OP),
+        F.array().cast("array<string>").alias(ABSENT),
+        F.array().cast("array<string>").alias(FILLED),
+        F.timestamp_micros("time_us").alias(TIME),
+        F.lit(False).alias(CREATED),
+    )
+    return rows.unionByName(deletes)
+
+
+def _begins_snapshot(place: Position) -> bool:
+    """Whether it is no frame of a transaction: the daemon has put it before a snapshot's rows."""
+    return place.commit_lsn == 0 or place.index == INDEX_MAX
+
+
+def _null(kind: str) -> SparkColumn:
+    return F.lit(None).cast(kind)
+
+
+def _newer(rows: DataFrame, shape: Shape) -> DataFrame:
+    """Without changes that the version that stands has seen already."""
+    stands = F.max(F.when(F.col(OP) == _STANDS, F.col(POSITION))).over(_keyed(shape))
+    rows = rows.withColumn("_millrace_stands", stands)
+    newer = F.col("_millrace_stands").isNull() | (F.col(POSITION) > F.col("_millrace_stands"))
+    return rows.where((F.col(OP) == _STANDS) | newer).drop("_millrace_stands")
+
+
+def _filled_in(rows: DataFrame, shape: Shape, *, behind_gap: bool) -> DataFrame:
+    """Every change with all of its values; raises inside Spark where the log never had one.
+
+    But not of a state that another one has followed: before a table's first snapshot there are
+    such, and the history of a row begins where all of it is known.
+    """
+    lives = F.sum(F.when(F.col(OP) == DELETE, 1).otherwise(0)).over(_ordered(shape))
+    if behind_gap:  # the version that stands doesn't tell what a later change has left as it was
+        lives += F.when(F.col(OP) == _STANDS, 0).otherwise(1)
+    rows = rows.withColumn(_LIFE, lives)
+    life = Window.partitionBy(*map(quoted, shape.keys), _LIFE).orderBy(POSITION, OP)
+    known = {name: f"_millrace_known_{number}" for number, name in enumerate(shape.patchy)}
+    rows = rows.withColumns(
+        {column: _last_known(name, life) for name, column in known.items()}
+        | {_LAST: F.lead(OP).over(_ordered(shape)).isNull()}
+    )
+    here = F.col(OP) != DELETE
+    unknown = F.array_compact(
+        F.array(
+            *(
+                F.when(F.array_contains(ABSENT, name) & F.col(column).isNull(), F.lit(name))
+                for name, column in known.items()
+            )
+        ).cast("array<string>")
+    )
+    left = here & (F.size(unknown) > 0)
+    place = refuse(left, lost(unknown), "string")
+    return rows.where(~left | F.col(_LAST)).select(
+        *(
+            F.when(here, F.col(known[name])["value"]).alias(name)
+            if name in known
+            else F.col(quoted(name))
+            for name in shape.names
+        ),
+        F.coalesce(place, F.col(POSITION)).alias(POSITION),
+        OP,
+        TIME,
+    )
+
+
+def _last_known(name: str, life: WindowSpec) -> SparkColumn:
+    """The newest exact value that a row has had in this life, else the newest filled one."""
+    value = F.struct(F.col(quoted(name)).alias("value"), F.col(POSITION).alias("position"))
+    here = F.col(OP) != DELETE
+    filled = F.array_contains(FILLED, name)
+    exact = F.when(here & ~F.array_contains(ABSENT, name) & ~filled, value)
+    known = F.last(exact, ignorenulls=True).over(life)
+    read = F.last(F.when(here & filled, value), ignorenulls=True).over(life)
+    stale = known["value"].isNull() & (read["position"] > known["position"])
+    return F.when(stale, read).otherwise(F.coalesce(known, read))
+
+
+def _one_per_commit(rows: DataFrame, shape: Shape) -> DataFrame:
+    """The state after each transaction that has touched the row."""
+    commit = F.substring(POSITION, 1, _COMMIT_CHARS)
+    last = Window.partitionBy(*map(quoted, shape.keys), _COMMIT).orderBy(
+        F.desc(POSITION), F.desc(OP)
+    )
+    return (
+        rows.withColumn(_COMMIT, commit)
+        .withColumn("_millrace_rank", F.row_number().over(last))
+        .where(F.col("_millrace_rank") == 1)
+        .drop(_COMMIT, "_millrace_rank")
+    )
+
+
+def _changed(rows: DataFrame, shape: Shape) -> DataFrame:
+    """Without states that are as the one before was."""
+    before = _ordered(shape)
+    values = [name for name in shape.names if name not in shape.keys]
+    state = F.struct(OP, *map(quoted, values))
+    rows = rows.withColumn("_millrace_before", F.lag(state).over(before))
+    was = F.col("_millrace_before")
+    gone = F.col(OP) == DELETE
+    was_gone = was.isNull() | (was[OP] == DELETE)
+    same = reduce(
+        and_, (F.col(quoted(name)).eqNullSafe(was.getField(name)) for name in values), F.lit(True)
+    )
+    return rows.where(F.when(gone, ~was_gone).otherwise(was_gone | ~same)).drop("_millrace_before")
+
+
+def _with_validity(rows: DataFrame, shape: Shape, *, all_standing: bool) -> DataFrame:
+    """With the end of each version; without deletes, which only end one."""
+    after = _ordered(shape)
+    is_news = (F.col(OP) != _STANDS) | F.col(END).isNotNull() | F.lit(all_standing)
+    return (
+        rows.withColumns(
+            {
+                END: F.lead(POSITION).over(after),
+                VALID_TO: F.lead(TIME).over(after),
+            }
+        )
+        .where((F.col(OP) != DELETE) & is_news)
+        .select(
+            *map(quoted, shape.names),
+            POSITION,
+            F.col(TIME).alias(VALID_FROM),
+            VALID_TO,
+            END,
+            F.col(END).isNull().alias(IS_CURRENT),
+        )
+    )
+
+
+def _keyed(shape: Shape) -> WindowSpec:
+    return Window.partitionBy(*map(quoted, shape.keys))
+
+
+def _ordered(shape: Shape) -> WindowSpec:
+    return _keyed(shape).orderBy(POSITION, OP)
+
+
+def whole(changes: DataFrame) -> DataFrame:
+    """Changes none of which lacks a value that its record should have; else the job ends."""
+    if LOST not in changes.columns:
+        return changes
+    place = F.coalesce(refuse(F.col(LOST).isNotNull(), F.col(LOST), "string"), F.col(POSITION))
+    return changes.withColumn(POSITION, place).drop(LOST)

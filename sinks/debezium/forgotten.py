@@ -1,0 +1,132 @@
+"""Topics that may have forgotten something → tables that can go on, and what becomes of others.
+
+How long a topic keeps its records is somebody else's decision. One that isn't compacted tells
+exactly what it has lost: by where it begins. One that is has to promise ``log.keep``, as Millrace's
+own do; where it doesn't, nobody knows what a table has missed until it is rebuilt.
+"""
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+
+from cdc.errors import LogForgottenError, TopicMismatchError
+from sinks.log.offsets import Log, LogState, Offsets, require_retained
+from sinks.run.forgotten import Remembered
+from sinks.run.options import RunOptions
+from sinks.run.plan import TablePlan
+from sinks.run.plans import Checked
+
+
+@dataclass(frozen=True, slots=True)
+class Topics:
+    """All that topics have, and how long compaction leaves their records alone, by table."""
+
+    log: Log
+    state: LogState
+    promised: Mapping[str, timedelta | None]
+
+
+def remembered(
+    topics: Topics,
+    tables: dict[str, TablePlan],
+    *,
+    keep: timedelta,
+    checked: Checked,
+    options: RunOptions,
+) -> Remembered:
+    """What becomes of each table; those that are refused stay where they are."""
+    found = Remembered(dict(tables))
+    for name, table in tables.items():
+        if not (table.pending or not table.base):
+            continue
+        begins = topics.state.starts
+        try:
+            _require_promised(topics.promised[table.source], table, keep)
+            if not table.base:
+                if name not in options.accepted_gaps:
+                    _require_all(table, begins, name, keep)
+                continue
+            require_retained({table.topic: table.start}, begins, name, keep)
+            if topics.promised[table.source] is not None:
+                _require_whole(topics.log, name, table, keep, checked)
+        except TopicMismatchError as error:
+            _refuse(found, name, error, fresh_ms=0)
+        except LogForgottenError as error:
+            _late(found, topics.state, name, error)
+    return found
+
+
+def _require_promised(promised: timedelta | None, table: TablePlan, keep: timedelta) -> None:
+    """Raise TopicMismatchError where compaction may take what a table hasn't applied."""
+    if promised is None or promised >= keep:
+        return
+    raise TopicMismatchError(
+        f"the topic is compacted, and promises every record for {promised} only "
+        f"(min.compaction.lag.ms), where log.keep is {keep}: changes could be missed",
+        where=f"topic {table.topic}",
+        remedy=f"set its min.compaction.lag.ms to {int(keep.total_seconds() * 1000)}, or "
+        "cleanup.policy to delete; or lower log.keep, and merge as often. The next run then "
+        "rebuilds the table, for what was compacted meanwhile",
+    )
+
+
+def _require_all(table: TablePlan, begins: Offsets, name: str, keep: timedelta) -> None:
+    """Raise LogForgottenError where a topic doesn't begin with its first record any more."""
+    from_zero = {table.topic: dict.fromkeys(table.start, 0)}
+    try:
+        require_retained(from_zero, begins, name, keep)
+    except LogForgottenError:
+        raise LogForgottenError(
+            "the topic's first records are gone, so that rows may be missing for ever",
+            where=f"topic {table.topic}",
+            remedy="have Debezium take a snapshot of the table once more (a signal), then "
+            f"`millrace merge lakehouse --accept-gap {name}` begins with what the topic has",
+        ) from None
+
+
+def _require_whole(
+    log: Log, name: str, table: TablePlan, keep: timedelta, checked: Checked
+) -> None:
+    """Raise LogForgottenError where compaction may have taken what comes behind ``start``."""
+    start = {table.topic: table.start}
+    if not table.fresh_ms:
+        require_retained(start, {table.topic: table.end}, name, keep)
+    fresh_since_ms = (time.time() - keep.total_seconds()) * 1000
+    if max(table.fresh_ms, checked.fresh_ms(name)) < fresh_since_ms:
+        require_retained(start, log.forgotten(start, keep), name, keep)
+
+
+def _late(found: Remembered, state: LogState, name: str, error: LogForgottenError) -> None:
+    table = found.tables[name]
+    if not table.base:
+        _refuse(found, name, error)
+    elif table.kind == "current" and state.tables[table.source].cleanup == "compact":
+        ends = state.ends[table.topic]
+        anew = {"start": state.starts[table.topic], "end": ends, "next": ends, "rebuilds": True}
+        fresh_ms = int(time.time() * 1000)
+        found.tables[name] = table.model_copy(update={**anew, "fresh_ms": fresh_ms})
+        found.rebuilt.append(name)
+    else:
+        late = LogForgottenError(
+            f"{name} comes too late: the topic has forgotten records that it hasn't applied",
+            where=error.where,
+            remedy="remove its Delta table, have Debezium take a snapshot of the table once more "
+            f"(a signal), then `millrace merge lakehouse --accept-gap {name}`",
+        )
+        _refuse(found, name, late)
+
+
+def _refuse(
+    found: Remembered,
+    name: str,
+    error: TopicMismatchError | LogForgottenError,
+    fresh_ms: int | None = None,
+) -> None:
+    """Leave a table where it is; one that isn't there yet has no plan."""
+    table = found.tables.pop(name)
+    found.refused[name] = error
+    if table.base:
+        stays: dict[str, object] = {"end": table.start, "next": table.start}
+        fresh = {} if fresh_ms is None else {"fresh_ms": fresh_ms}
+        found.tables[name] = table.model_copy(update=stays | fresh)

@@ -1,0 +1,116 @@
+"""Changes of a table without a key → one commit that leaves as many copies of each row as it has.
+
+Rows are equal when all their columns are. Per row the batch is netted: as many copies come, or go,
+as it adds or removes altogether. Each stored row has a name of its own, the place of its record in
+the log (``_millrace_row``), so that one of several copies can be removed.
+"""
+
+from delta.tables import DeltaTable
+from pyspark.sql import Column as SparkColumn
+from pyspark.sql import DataFrame, Window
+from pyspark.sql import functions as F  # noqa: N812 (as everybody calls it)
+
+from cdc.records.position import Position
+from sinks.changes.names import COUNT, DELETE, OP, POSITION, ROW, UPSERT, quoted
+from sinks.changes.shape import Shape
+from sinks.changes.types import refuse
+from sinks.delta.commit import Rows, create, execute
+from sinks.delta.evolution import described
+from sinks.delta.table import DeltaTarget
+
+_RANK = "_millrace_rank"
+_NET = "_millrace_net"
+
+
+def write_new_bag(target: DeltaTarget, images: DataFrame, shape: Shape) -> Rows:
+    """Create the Delta table with the rows that are left; inside of ``commit``."""
+    names = shape.names
+    complete = images.transform(lambda rows: _net(rows, names)).where(_no_more_than_added())
+    rows = complete.transform(lambda rows: _coming(rows, names))
+    return create(target, rows.select(*described(shape), POSITION, ROW), shape)
+
+
+def merge_bag(
+    target: DeltaTarget,
+    images: DataFrame,
+    shape: Shape,
+    truncated: Position | None,
+    *,
+    older: SparkColumn | None = None,
+) -> Rows:
+    """Add and remove copies of rows in an existing table; inside of ``commit``.
+
+    A TRUNCATE removes all rows that are ``older``, by default those up to ``truncated``.
+    """
+    if truncated is not None:
+        older = F.col(f"t.{POSITION}") <= str(truncated)
+    names = shape.names
+    stored = DeltaTable.forPath(target.spark, target.path)
+    netted = images.transform(lambda rows: _net(rows, names))
+    if older is None:
+        going = netted.transform(lambda rows: _going(rows, stored.toDF(), names))
+    else:
+        netted = netted.where(_no_more_than_added())
+        going = netted.where(F.lit(False)).select(ROW)
+    source = (
+        netted.transform(lambda rows: _coming(rows, names))
+        .withColumn(OP, F.lit(UPSERT))
+        .unionByName(going.withColumn(OP, F.lit(DELETE)), allowMissingColumns=True)
+    )
+    builder = (
+        stored.alias("t")
+        .merge(source.alias("s"), F.col(f"t.{ROW}") == F.col(f"s.{ROW}"))
+        .whenMatchedDelete(F.col(f"s.{OP}") == DELETE)
+        .whenNotMatchedInsert(
+            F.col(f"s.{OP}") == UPSERT,
+            values={quoted(name): F.col(f"s.{quoted(name)}") for name in [*names, POSITION, ROW]},
+        )
+    )
+    if older is not None:
+        builder = builder.whenNotMatchedBySourceDelete(older)
+    return execute(builder)
+
+
+def _net(images: DataFrame, names: list[str]) -> DataFrame:
+    """Each change with the net number of copies of its row, and its place among those added."""
+    copies = Window.partitionBy(*map(quoted, names))
+    newest_first = copies.orderBy(F.desc(COUNT), F.desc(POSITION), F.desc(ROW))
+    return images.withColumns(
+        {_NET: F.sum(COUNT).over(copies), _RANK: F.row_number().over(newest_first)}
+    )
+
+
+def _coming(netted: DataFrame, names: list[str]) -> DataFrame:
+    added = (F.col(COUNT) == 1) & (F.col(_RANK) <= F.col(_NET))
+    return netted.where(added).select(*map(quoted, names), POSITION, ROW)
+
+
+def _going(netted: DataFrame, stored: DataFrame, names: list[str]) -> DataFrame:
+    """The names of the stored rows to remove: any of the copies, since they are equal."""
+    fewer = (
+        netted.where(F.col(_NET) < 0)
+        .select(*map(quoted, names), _NET)
+        .dropDuplicates(names)
+        .alias("n")
+    )
+    same = F.lit(True)
+    for name in names:
+        same &= F.col(f"n.{quoted(name)}").eqNullSafe(F.col(f"t.{quoted(name)}"))
+    copies = Window.partitionBy(*(F.col(f"n.{quoted(name)}") for name in names))
+    found = fewer.join(stored.alias("t"), same, "left").withColumns(
+        {
+            _RANK: F.row_number().over(copies.orderBy(F.col(f"t.{ROW}"))),
+            "_millrace_stored": F.count(F.col(f"t.{ROW}")).over(copies),
+        }
+    )
+    missing = F.col("_millrace_stored") < -F.col(_NET)
+    unknown = refuse(missing, F.lit("the log removes a row that the table doesn't have"), "string")
+    row = F.coalesce(unknown, F.col(f"t.{ROW}"))
+    return found.where(F.col(_RANK) <= -F.col(_NET)).select(row.alias(ROW))
+
+
+def _no_more_than_added() -> SparkColumn:
+    """Whether a row's copies come to nothing less than none; else the job ends."""
+    more = F.col(_NET) < 0
+    message = F.lit("the log removes a row that it never added")
+    return ~more | refuse(more, message, "boolean")

@@ -1,0 +1,1 @@
+"""Millrace's own topics → typed changes."""

@@ -1,0 +1,388 @@
+"""Kafka → what there is to apply (state records, offsets), and offset ranges → raw records.
+
+The cut is found as docs/decisions/0004-sinks-and-cuts.md says: the last progress record first,
+then end offsets that hide nothing, then a wait until a reader of committed records can see as far.
+A run that finds nothing new ends here, before any JVM has started.
+"""
+
+import json
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Final
+
+from confluent_kafka import (
+    OFFSET_BEGINNING,
+    Consumer,
+    IsolationLevel,
+    KafkaError,
+    KafkaException,
+    Message,
+    TopicPartition,
+)
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._listoffsets import OffsetSpec
+
+from cdc.errors import LogAccessError, LogError, LogForgottenError, LogUnreachableError
+from cdc.records.schema import TableSchema
+from cdc.records.state import Progress, StateRecord, TableState, parse_state
+from cdc.records.topics import progress_topic, schema_topic, table_topic
+from sinks.log.kafka_options import FETCH_WAIT_MS, client_options, spark_options
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+Offsets = dict[str, dict[int, int]]
+"""Topic → partition → offset."""
+Report = Callable[[str], None]
+
+TABLES_AT_ONCE: Final = 2
+"""How many tables a run applies side by side."""
+TASK_RECORDS_MAX: Final = 50_000
+"""Of a partition with more records several tasks read, so that all cores have some to the end."""
+CALL_S: Final = 15.0
+"""How long one call to Kafka may take before the log counts as unreachable."""
+MARKERS_S: Final = 150.0
+"""How long to wait for open transactions. A daemon that was killed leaves one: Kafka aborts it
+after its transaction.timeout.ms (120 s), and looks for such every 10 s."""
+RAW: Final = (
+    "topic string, partition int, offset bigint, key string, value string, position string, "
+    "commit_lsn bigint, schema_version int, filled string, claim string, ts_ms bigint"
+)
+"""The columns of raw records, in Spark's words."""
+_EARLIEST: Final = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
+_LATEST: Final = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+_FIRST_STEP: Final = 16
+"""Offsets read back from the progress topic's end at first: its last record, and markers."""
+_ACCESS: Final = frozenset({
+    KafkaError._AUTHENTICATION,  # noqa: SLF001 (that is how the library names its constants)
+    KafkaError._SSL,  # noqa: SLF001
+    KafkaError.SASL_AUTHENTICATION_FAILED,
+    KafkaError.TOPIC_AUTHORIZATION_FAILED,
+    KafkaError.GROUP_AUTHORIZATION_FAILED,
+    KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+})  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class LogState:
+    """What the log says of itself at one moment: a run's cut is ``progress.cut``.
+
+    ``tables`` and ``schemas`` (versions ascending) go by ``schema.table``; ``starts`` and
+    ``ends`` are the offsets of every data partition.
+    """
+
+    progress: Progress
+    tables: dict[str, TableState]
+    schemas: dict[str, tuple[TableSchema, ...]]
+    starts: Offsets
+    ends: Offsets
+
+
+class Log:
+    """A reader of committed records; one call, one answer, and errors that name the log."""
+
+    def __init__(self, kafka: Mapping[str, str]) -> None:
+        self._where = kafka["bootstrap.servers"]
+        self._failures: list[KafkaError] = []
+        options: dict[str, Any] = {
+            **client_options(kafka),
+            "log_level": 0,
+            "error_cb": self._failures.append,
+        }
+        try:
+            self._admin = AdminClient(options)
+            self._consumer = Consumer({
+                **options,
+                "fetch.wait.max.ms": FETCH_WAIT_MS,
+                "group.id": "millrace-sinks",
+                "enable.auto.commit": False,
+                "isolation.level": "read_committed",
+                "enable.partition.eof": True,
+                "auto.offset.reset": "error",
+            })  # fmt: skip
+        except KafkaException as error:
+            raise self._error(error) from None
+
+    def close(self) -> None:
+        """Give the connections back."""
+        self._consumer.close()
+
+    def state(self, prefix: str, slot: str, report: Report = print) -> LogState | None:
+        """Return the log's state once it can be read up to its ends; None before a first start."""
+        progress = self.progress(prefix, slot)
+        if progress is None:
+            return None
+        state_topics = [(table_topic(prefix), 0), (schema_topic(prefix), 0)]
+        self._wait_for_markers(self._offsets(state_topics, _LATEST), report)
+        tables = {str(table.name): table for table in self._all(TableState, table_topic(prefix))}
+        schemas: dict[str, tuple[TableSchema, ...]] = {}
+        for schema in sorted(
+            self._all(TableSchema, schema_topic(prefix)), key=lambda schema: schema.version
+        ):
+            schemas[str(schema.name)] = (*schemas.get(str(schema.name), ()), schema)
+        partitions = [
+            (table.topic, number) for table in tables.values() for number in range(table.partitions)
+        ]
+        starts = self._offsets(partitions, _EARLIEST)
+        ends = self._offsets(partitions, _LATEST)
+        self._wait_for_markers(ends, report)
+        return LogState(progress, tables, schemas, starts, ends)
+
+    def progress(self, prefix: str, slot: str) -> Progress | None:
+        """Return the last committed progress record, read back from the end in doubling steps."""
+        topic = progress_topic(prefix)
+        bounds = self._bounds(topic)
+        if bounds is None:
+            return None
+        low, high = bounds
+        step = _FIRST_STEP
+        while True:
+            start = max(low, high - step)
+            found: Progress | None = None
+            for message in self._read(topic, start):
+                value = message.value()
+                record = parse_state(Progress, value, topic) if value is not None else None
+                found = record if record is not None and record.slot == slot else found
+            if found is not None or start == low:
+                return found
+            step *= 2
+
+    def forgotten(self, offsets: Offsets, keep: timedelta) -> Offsets:
+        """Those of the offsets that have records older than ``keep`` at or after them."""
+        since_ms = int((time.time() - keep.total_seconds()) * 1000)
+        asked = [
+            TopicPartition(topic, partition, since_ms)
+            for topic, partitions in offsets.items()
+            for partition in partitions
+        ]
+        try:
+            answers = self._consumer.offsets_for_times(asked, timeout=CALL_S)
+            late: Offsets = {}
+            for answer in answers:
+                offset = offsets[answer.topic][answer.partition]
+                kept_from = answer.offset
+                if kept_from < 0:  # every record is older, or there is none
+                    bounds = self._consumer.get_watermark_offsets(answer, timeout=CALL_S)
+                    kept_from = bounds[1] if bounds else offset
+                if offset < kept_from:
+                    late.setdefault(answer.topic, {})[answer.partition] = kept_from
+        except KafkaException as error:
+            raise self._error(error) from None
+        return late
+
+    def since(
+        self, topic: str, partition: int, ts_ms: int, report: Report = print
+    ) -> tuple[Offsets, Offsets]:
+        """Offsets from a time (ms since 1970) to the end; none of a topic that doesn't exist."""
+        if self._bounds(topic) is None:
+            return {topic: {}}, {topic: {}}
+        ends = self._offsets([(topic, partition)], _LATEST)
+        self._wait_for_markers(ends, report)
+        asked = [TopicPartition(topic, partition, max(0, ts_ms))]
+        try:
+            (found,) = self._consumer.offsets_for_times(asked, timeout=CALL_S)
+        except KafkaException as error:
+            raise self._error(error) from None
+        end = ends[topic][partition]
+        start = found.offset if 0 <= found.offset < end else end
+        return {topic: {partition: start}}, ends
+
+    def _wait_for_markers(self, ends: Offsets, report: Report) -> None:
+        """Wait until committed records can be read up to the ends (decision 0004, step 4)."""
+        waiting = [(topic, partition) for topic in ends for partition in ends[topic]]
+        deadline = time.monotonic() + MARKERS_S
+        told = False
+        while True:
+            committed = self._offsets(waiting, _LATEST, IsolationLevel.READ_COMMITTED)
+            waiting = [(t, p) for t, p in waiting if committed[t][p] < ends[t][p]]
+            if not waiting:
+                return
+            if time.monotonic() > deadline:
+                raise LogError(
+                    f"a transaction has been open for more than {MARKERS_S:.0f} s",
+                    where=f"topic {waiting[0][0]}, partition {waiting[0][1]}",
+                    remedy="is a daemon hanging? The next run tries again",
+                )
+            if not told and time.monotonic() > deadline - MARKERS_S + 2:
+                report(f"waiting for an open Kafka transaction in {waiting[0][0]}")
+                told = True
+            time.sleep(0.05)
+
+    def _bounds(self, topic: str) -> tuple[int, int] | None:
+        try:
+            failure = self._admin.list_topics(topic, timeout=CALL_S).topics[topic].error
+            if failure is None:
+                first = TopicPartition(topic, 0)
+                return self._consumer.get_watermark_offsets(first, timeout=CALL_S)
+        except KafkaException as error:
+            raise self._error(error) from None
+        if failure.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+            return None
+        raise self._error(KafkaException(failure))
+
+    def _all(self, kind: type[StateRecord], topic: str) -> list[StateRecord]:
+        """The newest record of every key of a state topic."""
+        if self._bounds(topic) is None:
+            return []
+        newest = {message.key(): message.value() for message in self._read(topic)}
+        return [parse_state(kind, value, topic) for value in newest.values() if value is not None]
+
+    def _read(self, topic: str, start: int = OFFSET_BEGINNING) -> Iterator[Message]:
+        """The committed records of a topic's only partition, from ``start`` to its end."""
+        self._consumer.assign([TopicPartition(topic, 0, start)])
+        last_answer = time.monotonic()
+        try:
+            while True:
+                message = self._consumer.poll(0.5)
+                if message is None:
+                    if time.monotonic() - last_answer > CALL_S:
+                        raise self._unreachable()
+                    continue
+                last_answer = time.monotonic()
+                failure = message.error()
+                if failure is None:
+                    yield message
+                elif failure.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001
+                    return
+                else:
+                    raise self._error(KafkaException(failure))
+        finally:
+            self._consumer.unassign()
+
+    def _offsets(
+        self,
+        partitions: Iterable[tuple[str, int]],
+        spec: OffsetSpec,
+        isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
+        failed: dict[str, LogError] | None = None,
+    ) -> Offsets:
+        """By topic and partition; where ``failed`` is given, it gets the topics that have none."""
+        asked = {TopicPartition(topic, number): spec for topic, number in partitions}
+        answers: Offsets = {}
+        if not asked:
+            return answers
+        try:
+            futures = self._admin.list_offsets(
+                asked, isolation_level=isolation, request_timeout=CALL_S
+            )
+        except KafkaException as error:
+            raise self._error(error) from None
+        for partition, future in futures.items():
+            try:
+                offset = future.result(timeout=CALL_S + 1).offset
+            except KafkaException as error:
+                if failed is None:
+                    raise self._error(error) from None
+                failed[partition.topic] = self._error(error)
+            else:
+                answers.setdefault(partition.topic, {})[partition.partition] = offset
+        return answers
+
+    def _error(self, error: KafkaException) -> LogError:
+        failures = [*self._failures, error.args[0]]
+        for failure in failures:
+            if isinstance(failure, KafkaError) and failure.code() in _ACCESS:
+                return LogAccessError(
+                    f"Kafka refuses us: {failure.str()}",
+                    where=self._where,
+                    remedy="check the security options and rights of [kafka]",
+                )
+        return self._unreachable(failures[-1])
+
+    def _unreachable(self, failure: object = None) -> LogUnreachableError:
+        failure = failure or (self._failures[-1] if self._failures else "no answer")
+        text = failure.str() if isinstance(failure, KafkaError) else str(failure)
+        return LogUnreachableError(
+            f"Kafka doesn't answer: {text}",
+            where=self._where,
+            remedy="check bootstrap.servers in [kafka], and that the broker runs",
+        )
+
+
+def require_retained(start: Offsets, kept_from: Offsets, what: str, keep: timedelta) -> None:
+    """Raise LogForgottenError if the log no longer has all records from ``start`` on."""
+    for topic, partitions in start.items():
+        for partition, offset in partitions.items():
+            if kept_from.get(topic, {}).get(partition, 0) > offset:
+                raise LogForgottenError(
+                    f"{what} comes too late: the log promises {keep} only, and may lack changes "
+                    "that have not been applied",
+                    where=f"topic {topic}, partition {partition}, offset {offset}",
+                    remedy="remove the derived table, so that the next run rebuilds it from the "
+                    "log where that has every key, or take a new snapshot",
+                )
+
+
+def has_records(start: Offsets, end: Offsets) -> bool:
+    """Whether there is anything between the offsets."""
+    return any(
+        end[topic][partition] > offset
+        for topic, partitions in start.items()
+        for partition, offset in partitions.items()
+    )
+
+
+def committed(
+    spark: "SparkSession",
+    kafka: Mapping[str, str],
+    start: Offsets,
+    end: Offsets,
+    *,
+    headers: bool,
+) -> "DataFrame":
+    """Spark's frame of exactly the committed records between the offsets, where there are any."""
+    filled = {
+        topic: [number for number, offset in partitions.items() if end[topic][number] > offset]
+        for topic, partitions in start.items()
+    }
+    chosen = {topic: numbers for topic, numbers in filled.items() if numbers}
+
+    def offsets(bound: Offsets) -> str:
+        return json.dumps({t: {p: bound[t][p] for p in numbers} for t, numbers in chosen.items()})
+
+    return (
+        spark.read.format("kafka")
+        .options(**spark_options(kafka))
+        .option("kafka.isolation.level", "read_committed")
+        .option("assign", json.dumps(chosen))
+        .option("startingOffsets", offsets(start))
+        .option("endingOffsets", offsets(end))
+        .option("includeHeaders", str(headers).lower())
+        .option("failOnDataLoss", "true")
+        .option("minPartitions", str(spark.sparkContext.defaultParallelism))
+        .option("maxRecordsPerPartition", str(TASK_RECORDS_MAX))
+        .load()
+    )
+
+
+def read_raw(
+    spark: "SparkSession", kafka: Mapping[str, str], start: Offsets, end: Offsets
+) -> "DataFrame":
+    """Read exactly the committed records from ``start`` up to, not including, ``end``.
+
+    Columns: topic, partition, offset, key, value (text), position (text, null where a record has
+    no header of ours), commit_lsn (bigint), schema_version (int), filled (text: the ordinals of
+    the columns whose values were filled, null where none were), claim (text: the header that says
+    where the whole value is, null where it is here) and ts_ms (since 1970).
+    """
+    from pyspark.sql import functions as F  # noqa: N812 (as everybody calls it)
+
+    from sinks.spark.expressions import header_fields
+
+    if not has_records(start, end):
+        return spark.createDataFrame([], RAW)
+
+    records = committed(spark, kafka, start, end, headers=True)
+    told = F.col("told")
+    fields = ("position", "commit_lsn", "schema_version", "filled", "claim")
+    return records.withColumn("told", header_fields(F.col("headers"))).select(
+        "topic",
+        "partition",
+        "offset",
+        F.col("key").cast("string").alias("key"),
+        F.col("value").cast("string").alias("value"),
+        *(told[name].alias(name) for name in fields),
+        F.unix_millis("timestamp").alias("ts_ms"),
+    )

@@ -1,0 +1,326 @@
+"""Raw records of one table → its columns, typed, with position, operation and absent columns.
+
+An envelope is read with the columns of all schema versions, so that one batch may hold several,
+and each value is then converted by the version of its record. A record that can't be read raises
+an error inside Spark, which fails its table and no other.
+"""
+
+from collections.abc import Callable
+from functools import partial, reduce
+from typing import Final
+
+from pyspark.sql import Column as SparkColumn
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812 (as everybody calls it)
+
+from cdc.records.schema import Column, TableSchema
+from cdc.records.topics import TRUNCATE_KEY
+from sinks.changes.names import (
+    ABSENT,
+    COUNT,
+    CREATED,
+    DELETE,
+    FILLED,
+    LOST,
+    OP,
+    PLACE,
+    POSITION,
+    RAW_KEY,
+    RAW_VALUE,
+    ROW,
+    SNAPSHOT,
+    TIME,
+    UPSERT,
+    VERSION,
+)
+from sinks.changes.shape import Field, Shape
+from sinks.changes.types import can_be_absent, from_text, in_folders, refuse
+from sinks.log.envelope import BROKEN, Envelope
+from sinks.spark.expressions import json_rows
+
+_READ: Final = ("_millrace_envelope", "_millrace_key")
+_ROW: Final = "_millrace_image"
+
+
+def parse(
+    raw: DataFrame, shape: Shape, *, timed: bool = False, snapshot: bool = False
+) -> DataFrame:
+    """One row per change of a table with a key, with the columns of a derived table.
+
+    Adds ``_millrace_position`` (text), ``_millrace_op`` (upsert or delete) and
+    ``_millrace_absent`` (columns that the record has no value for), ``_millrace_filled`` (columns
+    that the change left as they were: their values were read at another time). If ``timed``,
+    ``_millrace_time`` and ``_millrace_created`` (op c), too; if ``snapshot``,
+    ``_millrace_snapshot`` (op r). A delete and its tombstone both come, with nothing but the key.
+    TRUNCATE records don't.
+    """
+    envelope, key = F.col(_READ[0]), F.col(_READ[1])
+    form, row = Envelope.of(shape), envelope["after"]
+    deleted = row.isNull()
+    created, read = (F.coalesce(envelope["op"] == op, F.lit(False)) for op in ("c", "r"))
+    return raw.transform(lambda records: _read(records, shape, form, timed=timed)).select(
+        *(
+            _value(field, _found_in(row, key, form), shape, form).alias(field.name)
+            for field in shape.fields
+        ),
+        F.col("position").alias(POSITION),
+        F.when(deleted, F.lit(DELETE)).otherwise(F.lit(UPSERT)).alias(OP),
+        _absent(row, shape, form).alias(ABSENT),
+        _filled(envelope["op"], shape).alias(FILLED),
+        *([committed_at(envelope).alias(TIME), created.alias(CREATED)] if timed else []),
+        *([read.alias(SNAPSHOT)] if snapshot else []),
+        *([F.when(~deleted, F.col(LOST)).alias(LOST)] if LOST in raw.columns else []),
+    )
+
+
+def _found_in(
+    row: SparkColumn, key: SparkColumn, form: Envelope
+) -> Callable[[Column], SparkColumn]:
+    """Where a column's value is: those of the key are told by the key alone of a row that went."""
+
+    def value(column: Column) -> SparkColumn:
+        own = form.value(row, column)
+        return own if column.key is None else F.coalesce(own, form.value(key, column))
+
+    return value
+
+
+def committed_at(envelope: SparkColumn) -> SparkColumn:
+    """When the change was committed; of a tombstone alone, when the log took it."""
+    told = F.coalesce(envelope["source"]["ts_us"], envelope["source"]["ts_ms"] * 1000)
+    return F.timestamp_micros(F.coalesce(told, F.col("ts_ms") * 1000))
+
+
+def parse_events(raw: DataFrame, shape: Shape, *, records: bool) -> DataFrame:
+    """One row per event: the row after it, or what a delete tells of the row before.
+
+    Adds position, ``_millrace_op`` (c, u, d, r; t: TRUNCATE), time, absent columns (names), filled
+    ones (their ordinals in the schema version), that version, and the record's place; if
+    ``records``, its key and value, too.
+    """
+    envelope, key = F.col(_READ[0]), F.col(_READ[1])
+    form = Envelope.of(shape)
+    row = F.when(envelope["op"] == "d", envelope["before"]).otherwise(envelope["after"])
+    read = partial(_read, timed=True, truncates=True, before=True)
+    events = raw.transform(lambda all_: read(all_, shape, form)).withColumn(_ROW, row)
+    row = F.col(_ROW)
+    return events.select(
+        *(
+            _value(field, _found_in(row, key, form), shape, form).alias(field.name)
+            for field in shape.fields
+        ),
+        _unless_lost(raw).alias(POSITION),
+        F.when(F.col("value").isNull(), "d").otherwise(envelope["op"]).alias(OP),
+        committed_at(envelope).alias(TIME),
+        _absent(F.when(envelope["op"] != "d", row), shape, form).alias(ABSENT),
+        F.col("filled").alias(FILLED),
+        F.col("schema_version").alias(VERSION),
+        F.col("partition").alias(PLACE[0]),
+        F.col("offset").alias(PLACE[1]),
+        *([F.col("key").alias(RAW_KEY), F.col("value").alias(RAW_VALUE)] if records else []),
+    )
+
+
+def parse_images(raw: DataFrame, shape: Shape) -> DataFrame:
+    """Two rows at most per change of a table without key: what goes, and what comes.
+
+    Adds ``_millrace_position``, ``_millrace_count`` (-1: a row goes, 1: it comes) and
+    ``_millrace_row`` (the record's place in the log, which names the row that comes).
+    A value that an update leaves out is the one of the row's old image.
+    """
+    envelope, form = F.col(_READ[0]), Envelope.of(shape)
+    before = F.when(envelope["op"].isin("u", "d"), envelope["before"])
+    after = F.when(envelope["op"] != "d", envelope["after"])
+    images = F.filter(
+        F.array(
+            F.struct(F.lit(-1).alias("count"), before.alias("row"), before.alias("old")),
+            F.struct(F.lit(1).alias("count"), after.alias("row"), before.alias("old")),
+        ),
+        lambda image: image["row"].isNotNull(),
+    )
+    place = F.concat_ws(":", "topic", "partition", "offset")
+    image = F.col("image")
+    return (
+        raw.transform(lambda records: _read(records, shape, form, before=True))
+        .withColumn("image", F.explode(images))
+        .select(
+            *(
+                _value(field, _kept_in(image, form), shape, form).alias(field.name)
+                for field in shape.fields
+            ),
+            _unless_lost(raw).alias(POSITION),
+            image["count"].alias(COUNT),
+            place.alias(ROW),
+        )
+    )
+
+
+def _kept_in(image: SparkColumn, form: Envelope) -> Callable[[Column], SparkColumn]:
+    """Where a column's value is: in the row's old image, if the new one lacks it."""
+
+    def value(column: Column) -> SparkColumn:
+        own, old = (form.value(image[name], column) for name in ("row", "old"))
+        return F.when(form.lacks(image["row"], column), old).otherwise(own)
+
+    return value
+
+
+def _unless_lost(raw: DataFrame) -> SparkColumn:
+    """The position; where a record's value is lost, the end of the job."""
+    place = F.col("position")
+    if LOST not in raw.columns:
+        return place
+    return F.coalesce(refuse(F.col(LOST).isNotNull(), F.col(LOST), "string"), place)
+
+
+def is_truncate(raw: DataFrame) -> SparkColumn:
+    """Whether a raw record says TRUNCATE; parses the value of a record without a key only."""
+    reserved = raw["key"] == TRUNCATE_KEY.decode()
+    keyless = F.when(
+        raw["key"].isNull() & raw["value"].isNotNull(),
+        F.get_json_object(raw["value"], "$.op") == "t",
+    )
+    return F.coalesce(reserved, keyless, F.lit(False))
+
+
+def _read(
+    raw: DataFrame,
+    shape: Shape,
+    form: Envelope,
+    *,
+    timed: bool = False,
+    truncates: bool = False,
+    before: bool = False,
+) -> DataFrame:
+    """Envelope and key as structs; anything that isn't a record of this table ends the job."""
+    known = [version.version for version in shape.versions]
+    envelope = json_rows(F.col("value"), form.schema(timed=timed, before=before))
+    rows = (raw if truncates else raw.where(~is_truncate(raw))).withColumn(_READ[0], envelope)
+    # The row itself has its key; a delete's record has it in the key alone.
+    gone = F.col(_READ[0])["after"].isNull()
+    keys = {column.name: column for version in shape.versions for column in version.key}
+    if keys:
+        key = json_rows(F.col("key"), form.key_schema(keys.values()))
+        rows = rows.withColumn(_READ[1], F.when(gone, key))
+    op = F.col(_READ[0])["op"]
+    image = (op == "d") == gone
+    whole = F.col(_READ[0])[BROKEN].isNull()
+    readable = F.col("value").isNull() | (op.isin("c", "r", "u", "d") & image & whole)
+    if truncates:
+        readable |= op == "t"
+    good = F.coalesce(
+        readable & F.col("position").isNotNull() & F.col("schema_version").isin(known),
+        F.lit(False),
+    )
+    place = F.concat(
+        F.lit("record at "),
+        F.concat_ws(":", "topic", "partition", "offset"),
+        F.when(
+            F.col(_READ[0])[BROKEN].isNull(),
+            F.lit(" is not one of Millrace's, or of a newer schema version: "),
+        ).otherwise(" is not one of Millrace's, or has a value that its column can't: "),
+        F.concat_ws("/", "position", "schema_version"),
+    )
+    # Not a filter: Spark would push that below, and read each envelope once per mention there.
+    return rows.withColumn(
+        "position", F.coalesce(refuse(~good, place, "string"), F.col("position"))
+    )
+
+
+def _value(
+    field: Field, value: Callable[[Column], SparkColumn], shape: Shape, form: Envelope
+) -> SparkColumn:
+    """The value by the type that the column had in the record's schema version."""
+    if field.nulled:
+        return F.lit(None).cast(field.type)
+    branches: dict[tuple[object, ...] | None, tuple[Column | None, list[int]]] = {}
+    for version in shape.versions:
+        found = field.sources.get(version.version)
+        alike = None if found is None else (found.name, *_form(found), found.key is None)
+        branches.setdefault(alike, (found, []))[1].append(version.version)
+
+    def branch(found: Column | None) -> SparkColumn:
+        if found is None:
+            return F.lit(None).cast(field.type)
+        if field.hashed:
+            return F.sha2(F.concat(F.lit(shape.salt), value(found)), 256)
+        return from_text(
+            found,
+            value(found),
+            field.type,
+            read=form.read(found),
+            unfit_is_null=field.unfit_is_null,
+        )
+
+    newest = (field.column.name, *_form(field.column), field.column.key is None)
+    made = reduce(
+        lambda rest, item: F.when(F.col("schema_version").isin(item[1]), branch(item[0])).otherwise(
+            rest
+        ),
+        (item for alike, item in branches.items() if alike != newest),
+        branch(field.column),
+    )
+    if not field.partitions:
+        return made
+    return in_folders(field.column, made, field.type, unfit_is_null=field.unfit_is_null)
+
+
+def _form(column: Column) -> tuple[object, ...]:
+    """What the form of the column's values in a record depends on."""
+    return column.type, column.array, column.time_precision <= 3, column.precision_scale
+
+
+def _absent(row: SparkColumn, shape: Shape, form: Envelope) -> SparkColumn:
+    """Names of the columns that may be left out of a record, and are."""
+    none = F.array().cast("array<string>")
+
+    def lacking(version: TableSchema) -> SparkColumn:
+        here = [
+            (source, field.name)
+            for field in shape.fields
+            if (source := field.sources.get(version.version)) is not None and can_be_absent(source)
+        ]
+        if not here:
+            return none
+        missing = (F.when(form.lacks(row, source), F.lit(name)) for source, name in here)
+        return F.when(form.lacks_any(row), F.array_compact(F.array(*missing))).otherwise(none)
+
+    return F.when(row.isNull(), none).otherwise(_by_version(shape, lacking, none))
+
+
+def _filled(operation: SparkColumn, shape: Shape) -> SparkColumn:
+    """Names of the columns that an update has filled values of.
+
+    A row that is new under its key (its key changed) has no other value than the filled one.
+    """
+    none = F.array().cast("array<string>")
+    ordinals = F.split("filled", ",")
+
+    def named(version: TableSchema) -> SparkColumn:
+        names = {
+            source.name: field.name
+            for field in shape.fields
+            if (source := field.sources.get(version.version)) is not None
+        }
+        known = F.array(
+            *(F.lit(names.get(column.name)).cast("string") for column in version.columns)
+        )
+        return F.array_compact(
+            F.transform(ordinals, lambda ordinal: F.get(known, ordinal.cast("int") - 1))
+        )
+
+    updated = F.col("filled").isNotNull() & (operation == "u")
+    return F.when(updated, _by_version(shape, named, none)).otherwise(none)
+
+
+def _by_version(
+    shape: Shape, one: Callable[[TableSchema], SparkColumn], otherwise: SparkColumn
+) -> SparkColumn:
+    """What ``one`` makes of the version that the record has."""
+    return reduce(
+        lambda rest, version: F.when(
+            F.col("schema_version") == version.version, one(version)
+        ).otherwise(rest),
+        shape.versions,
+        otherwise,
+    )

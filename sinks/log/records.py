@@ -1,0 +1,97 @@
+"""The log's new records, for each of a run's tables: read once for all of them where they are few.
+
+A read of Kafka costs a plan, consumers and a task for each partition, which for a few records is
+most of it, and each run reads twice: to look, and to apply.
+"""
+
+from collections.abc import Iterable, Mapping
+from functools import reduce
+from operator import and_, or_
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark.sql import functions as F  # noqa: N812 (as everybody calls it)
+
+from cdc.errors import SinkError
+from sinks.log.offsets import Offsets, has_records, read_raw
+from sinks.run.plan import TablePlan
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+
+GONE: Final = "CHECKPOINT_RDD_BLOCK_ID_NOT_FOUND"
+"""What Spark's error says of kept rows that are gone with their executor."""
+
+
+class KeptLostError(SinkError):
+    """Rows that an executor kept are gone with it; whoever reads the log again has them again."""
+
+
+class Records:
+    """Where a run's tables get their records from; ``keep`` reads those of all of them."""
+
+    def __init__(self, kafka: Mapping[str, str]) -> None:
+        self.kafka = kafka
+        self._kept: DataFrame | None = None
+        self._starts: Offsets = {}
+        self._ends: Offsets = {}
+
+    def keep(self, spark: "SparkSession", tables: Iterable[TablePlan]) -> None:
+        """Read the records of all tables, from the first that any of them needs, and keep them."""
+        for table in tables:
+            starts = self._starts.setdefault(table.topic, table.start)
+            self._starts[table.topic] = {
+                number: min(offset, starts[number]) for number, offset in table.start.items()
+            }
+            self._ends[table.topic] = table.end
+        if not has_records(self._starts, self._ends):
+            return
+        # Few tasks for each table that reads them.
+        rows = read_raw(spark, self.kafka, self._starts, self._ends)
+        self._kept = rows.coalesce(spark.sparkContext.defaultParallelism).localCheckpoint()
+
+    def of(self, spark: "SparkSession", tables: Mapping[str, TablePlan]) -> "DataFrame":
+        """The raw records of topics, each from where its table goes on to where it ends."""
+        starts = {topic: table.start for topic, table in tables.items()}
+        ends = {topic: table.end for topic, table in tables.items()}
+        if self._kept is None or any(self._ends.get(topic) != ends[topic] for topic in ends):
+            return read_raw(spark, self.kafka, starts, ends)
+        kept = in_session(spark, self._kept)
+        if starts == self._starts:
+            return kept
+        return kept.where(reduce(or_, (self._since(topic, starts[topic]) for topic in starts)))
+
+    def forget(self) -> None:
+        """Give the room back."""
+        if self._kept is not None:
+            let_go(self._kept)
+            self._kept = None
+
+    def _since(self, topic: str, start: dict[int, int]) -> "Column":
+        here = F.col("topic") == topic
+        later = [
+            (F.col("partition") != number) | (F.col("offset") >= offset)
+            for number, offset in start.items()
+            if offset > self._starts[topic][number]
+        ]
+        return reduce(and_, later, here)
+
+
+def in_session(spark: "SparkSession", kept: "DataFrame") -> "DataFrame":
+    """Kept rows in a session, whose configuration is the one that then counts."""
+    from pyspark.sql import DataFrame
+
+    schema = kept._jdf.schema()  # noqa: SLF001
+    session: Any = spark._jsparkSession  # noqa: SLF001
+    return DataFrame(session.internalCreateDataFrame(_rdd(kept), schema, False), spark)
+
+
+def let_go(kept: "DataFrame") -> None:
+    """Give back the room of rows that a ``localCheckpoint`` keeps."""
+    _rdd(kept).unpersist(False)
+
+
+def _rdd(kept: "DataFrame") -> Any:
+    """The kept rows themselves."""
+    plan: Any = kept._jdf.queryExecution().logical()  # noqa: SLF001 (PySpark has no other way)
+    return plan.rdd()

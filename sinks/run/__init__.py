@@ -1,0 +1,1 @@
+"""A bounded run: its plan, its options, its outcome."""

@@ -1,0 +1,380 @@
+"""The log's state and the last plan → the next plan: what a run applies to which table.
+
+A plan is written before anything is applied, and then finished or repeated, never replaced. Each
+table goes on where its own last *applied* plan ended, so a table that fails holds up no other.
+"""
+
+import time
+from collections.abc import Mapping
+from typing import Final, Literal, NamedTuple, TypeVar
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from cdc.errors import ConfigError, LogForgottenError, LogFormatError
+from cdc.records.position import Position
+from cdc.records.schema import TableSchema
+from cdc.records.state import PositionField, TableState
+from cdc.settings.lakehouse import Kind, Writer
+from sinks.log.offsets import LogState
+
+FORMAT: Final = 1
+Stored = TypeVar("Stored", bound=BaseModel)
+
+
+class Replay(BaseModel):
+    """An archive, at one of its versions: the events that it has come before those of the log.
+
+    It has what is before ``seen`` and not newer than ``after``.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    archive: str
+    version: int
+    after: PositionField | None
+    seen: dict[int, int]
+
+
+class TablePlan(BaseModel):
+    """What a run applies to one table: the records from ``start`` up to, not including, ``end``.
+
+    Of those what is newer than ``after`` (the cut the table had reached), newer than
+    ``truncated`` (older rows of the table go) and not newer than the plan's cut. ``next`` is the
+    first offset above the cut, where the next plan goes on. ``snapshot`` is the position of the
+    table's last snapshot in the log, ``shown`` that of the one that is applied. ``base`` is the
+    number of the run whose commit must be the table's last (0: there is no table yet).
+    ``fresh_ms`` is when ``start`` was last known to be all of the log (0: that says nothing, since
+    the topic was compacted too early). ``claims_ms`` is the time of
+    the first record whose value is among the claims, where there is one. ``source`` is the captured
+    table (empty: the name is its, too), ``first_version`` the schema version that the derived table
+    was begun with. ``seen`` is how far the plan before has read: what is before it and not above
+    its cut was applied. ``ends`` (of a history) are the places where all rows ended at once, with
+    their times (µs since 1970). Where it ``rebuilds``, rows that the log doesn't have go. ``gap``
+    is the cut behind which the log had forgotten changes, and the user said to go on; ``gapped``
+    says that there was one, or that it doesn't have all records. What is before ``start`` comes
+    from the archive to ``replay``. A table that ``waits`` doesn't stand at the plan's cut: nobody
+    wants it any more, or it is being read anew.
+
+    Of a topic that a real Debezium wrote the plan has what no other record tells: which topic it is
+    (``topic_id``), the ``schemas`` that it has had, the forms of its keys, and where its last
+    TRUNCATE ``emptied`` it: offset, LSN, how many partitions there are, and when that was (µs since
+    1970). Of a table without a key it has the ``rows_of`` which snapshot are there: LSN and time;
+    and which events (LSN, time, how many) it ``reached`` as the last ones, and began ``behind``.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    topic: str
+    start: dict[int, int]
+    end: dict[int, int]
+    next: dict[int, int]
+    after: PositionField | None
+    truncated: PositionField | None
+    snapshot: PositionField
+    shown: PositionField | None
+    schema_version: int
+    base: int
+    events: int
+    fresh_ms: int
+    claims_ms: int | None = None
+    source: str = ""
+    kind: Kind = "current"
+    first_version: int = 0
+    seen: dict[int, int] = {}
+    snapshot_ms: int = 0
+    ends: tuple[tuple[PositionField, int], ...] = ()
+    rebuilds: bool = False
+    gap: PositionField | None = None
+    gapped: bool = False
+    replay: Replay | None = None
+    waits: bool = False
+    topic_id: str = ""
+    schemas: tuple[TableSchema, ...] = ()
+    key_forms: tuple[str, ...] = ()
+    emptied: tuple[int, ...] | None = None
+    rows_of: tuple[int, int] | None = None
+    behind: tuple[int, int, int] | None = None
+    reached: tuple[int, int, int] | None = None
+
+    @property
+    def unread(self) -> int:
+        """About how many records there are to read, transactions' markers among them."""
+        return sum(self.end[partition] - offset for partition, offset in self.start.items())
+
+    @property
+    def pending(self) -> bool:
+        """Whether there is anything to read."""
+        return any(self.end[partition] > offset for partition, offset in self.start.items())
+
+    @property
+    def commits(self) -> bool:
+        """Whether the run must commit to the table: it has events, or isn't there yet."""
+        news = self.events > 0 or self.truncated is not None
+        return self.base == 0 or news or self.rebuilds or self.gap is not None
+
+    def begun_again(self, start: dict[int, int]) -> "TablePlan":
+        """The plan of a table that isn't there any more, from where the log starts."""
+        return self.model_copy(
+            update={
+                "start": start,
+                "after": None,
+                "shown": None,
+                "base": 0,
+                "seen": {},
+                "gapped": True,
+                "rebuilds": False,
+                "gap": None,
+                "first_version": self.schema_version,
+                "fresh_ms": int(time.time() * 1000),
+            }
+        )
+
+
+class Plan(BaseModel):
+    """One run of a sink: its number, the log that it reads, its cut, and what it applies.
+
+    Where a real Debezium has written the topics, no cut is known: each has its own end.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    format: Literal[1] = FORMAT
+    run: int
+    prefix: str
+    log: str
+    cut: PositionField
+    cut_ts_us: int
+    ts_ms: int
+    tables: dict[str, TablePlan]
+    written_by: Writer = "millrace"
+
+    @property
+    def where(self) -> str:
+        """Up to where it applies, for people."""
+        own = self.written_by == "millrace"
+        return str(self.cut.commit_lsn) if own else "the topics' ends"
+
+
+class TableVersion(BaseModel):
+    """One version of a Delta table; ``id`` is the table's, which one made anew doesn't have."""
+
+    model_config = ConfigDict(frozen=True)
+
+    id: str
+    version: int
+
+
+class TableCounts(BaseModel):
+    """What a run did to a table: records read, and rows touched."""
+
+    model_config = ConfigDict(frozen=True)
+
+    events: int = 0
+    inserted: int = 0
+    updated: int = 0
+    deleted: int = 0
+    seconds: float = 0.0
+
+
+class Outcome(BaseModel):
+    """The end of a run: the tables that failed, and why. The others stand at the plan's cut.
+
+    ``versions`` are the tables' versions at which they do (one that nothing new came for has the
+    one of an earlier run), ``tables`` what the run did to those that it committed to.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    format: Literal[1] = FORMAT
+    run: int
+    ts_ms: int
+    failed: dict[str, str]
+    seconds: float = 0.0
+    versions: dict[str, TableVersion] = {}
+    tables: dict[str, TableCounts] = {}
+
+
+Truncates = tuple[tuple[str, int], ...]
+"""Positions as text, and times (µs since 1970)."""
+
+
+class Found(NamedTuple):
+    """What a look at a partition's new records found.
+
+    ``truncated`` are the TRUNCATEs up to the cut.
+    """
+
+    above: int | None
+    events: int
+    truncated: Truncates = ()
+    claims_ms: int | None = None
+
+
+class Wanted(NamedTuple):
+    """A derived table that a plan is to have: the captured table, and the kind.
+
+    An archive ``is_whole`` if others can be made of it.
+    """
+
+    source: str
+    kind: Kind = "current"
+    is_whole: bool = True
+
+
+Census = dict[str, dict[int, Found]]
+"""Derived table and partition → what its new records are."""
+
+
+def stored(kind: type[Stored], text: str, where: str) -> Stored:
+    """Read a plan or an outcome; raises LogFormatError where it isn't one of ours."""
+    try:
+        return kind.model_validate_json(text)
+    except ValidationError as error:
+        raise LogFormatError(
+            f"a {kind.__name__.lower()} can't be read: {error.errors()[0]['msg']}",
+            where=where,
+            remedy="a newer Millrace has written it: run that one",
+        ) from None
+
+
+def require_same_log(plan: Plan, state: LogState) -> None:
+    """Raise LogForgottenError where the log isn't the one that the plan was made for."""
+    if plan.log != state.progress.log:
+        raise _made_anew(f"the log of topic.prefix {plan.prefix}", "")
+
+
+_DONE: Final[dict[str, object]] = {"ends": (), "rebuilds": False, "gap": None, "replay": None}
+"""What of a table's plan is over once it is applied."""
+
+
+def goes_on(plan: Plan, outcome: Outcome) -> dict[str, TablePlan]:
+    """Where each table of a finished plan goes on: nothing to read yet, if it was applied.
+
+    One that failed stays where it was, and one that isn't there yet begins as if never planned.
+    """
+    return {
+        name: table.model_copy(
+            update={
+                "end": table.start,
+                "next": table.start,
+                "events": 0,
+                "truncated": None,
+                "ends": (),
+                "reached": table.behind,
+            }
+            if name in outcome.failed
+            else {
+                "start": table.next,
+                "end": table.next,
+                "after": plan.cut if table.pending or not table.base else table.after,
+                "shown": table.snapshot,
+                "base": plan.run if table.commits else table.base,
+                "events": 0,
+                "truncated": None,
+                "seen": table.end,
+                "behind": table.reached,
+                "gapped": table.gapped or table.gap is not None,
+                **_DONE,
+            }
+        )
+        for name, table in plan.tables.items()
+        if table.base or name not in outcome.failed
+    }
+
+
+def ready(table: TableState, cut: Position) -> bool:
+    """Whether the table's snapshot is complete at the cut, so that it may be shown."""
+    return table.phase == "streaming" and snapshot_position(table) <= cut
+
+
+def snapshot_position(table: TableState) -> Position:
+    """The position of the rows of the table's last snapshot."""
+    return Position(table.epoch, table.snapshot_lsn, 0)
+
+
+def proposed(
+    before: dict[str, TablePlan], state: LogState, wanted: Mapping[str, Wanted]
+) -> dict[str, TablePlan]:
+    """The wanted tables with all that is new for them, before anybody has looked at the records.
+
+    Others wait where they are.
+    """
+    tables = {
+        name: table.model_copy(update={"end": table.start, "next": table.start, "waits": True})
+        for name, table in before.items()
+        if table.base
+    }
+    now_ms = int(time.time() * 1000)
+    for name, (source, kind, is_whole) in wanted.items():
+        table = state.tables[source]
+        if not ready(table, state.progress.cut) or source not in state.schemas:
+            continue  # older daemons told the schema with a table's first row
+        ends = state.ends[table.topic]
+        last = before.get(name)
+        if last is not None and any(ends[number] < last.start[number] for number in ends):
+            raise _made_anew(f"the log of {source}", f"topic {table.topic}")
+        start = last.start if last is not None else state.starts[table.topic]
+        current = last is not None and start == ends
+        known = state.schemas[source]
+        newest = known[-1].version if known else 0  # what is known stands in the plan itself
+        tables[name] = TablePlan(
+            topic=table.topic,
+            start=start,
+            end=ends,
+            next=ends,
+            after=last.after if last else None,
+            truncated=None,
+            snapshot=snapshot_position(table),
+            shown=last.shown if last else None,
+            schema_version=newest,
+            base=last.base if last else 0,
+            events=0,
+            fresh_ms=now_ms if current or last is None else last.fresh_ms,
+            source=source,
+            kind=kind,
+            first_version=last.first_version if last and last.base else newest,
+            seen=last.seen if last else {},
+            gapped=(last.gapped if last else False) or not is_whole,
+            rebuilds=last.rebuilds if last else False,
+            gap=last.gap if last else None,
+            snapshot_ms=table.begun_ms,
+        )
+    return tables
+
+
+def changed(
+    before: Mapping[str, TablePlan], wanted: Mapping[str, Wanted]
+) -> dict[str, ConfigError]:
+    """Tables that are wanted as something else than they are, and why that isn't possible."""
+    return {
+        name: ConfigError(
+            f"{name} is made of {table.source or name}, kind {table.kind}, and isn't to be made of "
+            f"{one.source}, kind {one.kind}",
+            where="[[lakehouse.tables]]",
+            remedy="give the other one another name, or remove this one's Delta table and run once "
+            "without it",
+        )
+        for name, one in wanted.items()
+        if (table := before.get(name)) is not None
+        and table.base
+        and (table.source or name, table.kind) != (one.source, one.kind)
+    }
+
+
+def _made_anew(what: str, where: str) -> LogForgottenError:
+    return LogForgottenError(
+        f"{what} was made anew: it isn't the one that was applied so far",
+        where=where,
+        remedy="a new log needs new derived tables: remove the lakehouse's tables and its "
+        "_millrace folder, and the indexes with their progress index",
+    )
+
+
+def has_work(tables: dict[str, TablePlan]) -> bool:
+    """Whether any table has something to read, or isn't there yet."""
+    return any(table.pending or not table.base for table in tables.values())
+
+
+def to_read(tables: dict[str, TablePlan]) -> int:
+    """About how many records the tables have to read, transactions' markers among them."""
+    return sum(table.unread for table in tables.values())

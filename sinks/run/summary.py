@@ -1,0 +1,92 @@
+"""What a run did to each table → its exit code, and the one line that cron's mail carries."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from cdc.errors import BusyError, ExitCode, MillraceError, SinkUnreachableError
+from sinks.run.plan import TableCounts, TableVersion
+
+
+@dataclass(frozen=True, slots=True)
+class TableResult:
+    """One table of a run: records read, rows touched, and what went wrong, if anything."""
+
+    name: str
+    events: int = 0
+    inserted: int = 0
+    updated: int = 0
+    deleted: int = 0
+    version: TableVersion | None = None
+    seconds: float = 0.0
+    error: MillraceError | None = None
+    rebuilt: bool = False
+
+    def counts(self) -> TableCounts:
+        """What a plan's outcome keeps of it."""
+        return TableCounts(
+            events=self.events,
+            inserted=self.inserted,
+            updated=self.updated,
+            deleted=self.deleted,
+            seconds=round(self.seconds, 3),
+        )
+
+    def __str__(self) -> str:
+        if self.error is not None:
+            return f"{self.name}: not applied: {self.error}"
+        rebuilt = ", rebuilt: it came later than log.keep" if self.rebuilt else ""
+        return (
+            f"{self.name}: {self.events:,} events, {self.inserted:,} rows inserted, "
+            f"{self.updated:,} updated, {self.deleted:,} deleted in {self.seconds:.1f} s"
+            f"{rebuilt}"
+        )
+
+
+def attempted(name: str, act: Callable[[], TableResult]) -> TableResult:
+    """What came of it; an error that is this table's alone, and holds up no other, among it."""
+    try:
+        return act()
+    except (BusyError, SinkUnreachableError):
+        raise
+    except MillraceError as error:
+        return TableResult(name, error=error)
+
+
+@dataclass(frozen=True, slots=True)
+class RunSummary:
+    """One run of one sink."""
+
+    sink: str
+    run: int
+    cut: str
+    seconds: float
+    tables: list[TableResult] = field(default_factory=list)
+    note: str = ""
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """The first failure's; else whether a table was rebuilt, or anything was done at all."""
+        for table in self.tables:
+            if table.error is not None:
+                return table.error.exit_code
+        if any(table.rebuilt for table in self.tables):
+            return ExitCode.REBUILT
+        return ExitCode.OK if self.tables else ExitCode.NOTHING_TO_DO
+
+    def line(self) -> str:
+        """The run in one line."""
+        if not self.tables:
+            return f"{self.sink}: {self.note or 'nothing to do'} ({self.seconds:.1f} s)"
+        # One that an interrupted run's plan had, too, comes twice: what became of it last counts.
+        ended = {table.name: table.error is not None for table in self.tables}
+        failed = [name for name, has_failed in ended.items() if has_failed]
+        counts = ", ".join(
+            f"{sum(getattr(table, what) for table in self.tables):,} {what}"
+            for what in ("events", "inserted", "updated", "deleted")
+        )
+        run = f"run {self.run} to {self.cut}: " if self.run else ""
+        what = "indexes" if self.sink == "search" else "tables"
+        return (
+            f"{self.sink}: {run}{len(ended) - len(failed)} of {len(ended)} {what}, {counts} in "
+            f"{self.seconds:.1f} s" + (f"; FAILED: {', '.join(failed)}" if failed else "")
+        )

@@ -1,0 +1,33 @@
+"""What a run of the search sink has at hand: where documents come from, and where they go to."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from opensearchpy import OpenSearch
+
+from cdc.settings import SearchSettings, Settings
+from sinks.log.offsets import Report
+from sinks.run.options import RunOptions
+from sinks.search.dead_letters import Letters
+from sinks.search.indexes import TableIndex
+from sinks.search.progress import Ledger
+from sinks.spark.session import Session
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """The configuration, the server, the progress there, Spark, and what the user asks for."""
+
+    settings: Settings
+    search: SearchSettings
+    client: OpenSearch
+    ledger: Ledger
+    session: Session
+    report: Report
+    options: RunOptions
+
+    def publish(self, target: TableIndex, index: str, settings: Mapping[str, Any]) -> None:
+        """Let a loaded index serve; letters about the ones before it go with them."""
+        target.publish(index, settings)
+        Letters(self.client, self.search.index_prefix, target.alias).forget(but_of=index)

@@ -1,0 +1,245 @@
+"""Documents that the server refuses → dead letters: an index of their own, with the reason.
+
+A letter stands for a document of one index until that is written or deleted after all, by a later
+change or by a rebuild. It is never sent again itself, since the row may be gone by then.
+"""
+
+import hashlib
+import json
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from opensearchpy import NotFoundError, OpenSearch, RequestError
+
+from cdc.errors import SinkError, SinkUnreachableError
+from sinks.run.summary import TableResult
+from sinks.search.client import is_busy
+from sinks.search.retries import PATIENT, Backoff, fetch, insist
+
+MADE_MAX: Final = 1_000
+"""Of one executor: more than so many refusals are no matter of single documents."""
+_PAGE: Final = 1_000
+_ALIASES_MAX: Final = 10_000
+_REASON_CHARS_MAX: Final = 2_000
+_MAPPING: Final = {
+    "dynamic": False,
+    "properties": {
+        "alias": {"type": "keyword"},
+        "index": {"type": "keyword"},
+        "document": {"type": "keyword", "ignore_above": 1_000},
+        "ts_ms": {"type": "date", "format": "epoch_millis"},
+    },
+}
+
+
+class Refused(NamedTuple):
+    """A document that the server didn't take, at a version, and what it said."""
+
+    document: str
+    version: int
+    source: str
+    reason: str
+
+
+class Letter(NamedTuple):
+    """What there is about a document; ``seq_no`` is another one each time that it is written."""
+
+    document: str
+    version: int
+    seq_no: int
+
+
+class Letters:
+    """The letters about the documents behind one ``alias`` (all: None), of one ``index`` or all."""
+
+    def __init__(
+        self, client: OpenSearch, prefix: str, alias: str | None, index: str | None = None
+    ) -> None:
+        self.index = f"{prefix}millrace-dead-letters"
+        self._client = client
+        self._alias = alias
+        self._about = index
+
+    def create(self) -> None:
+        """Make the index where it doesn't exist yet."""
+        settings = {"number_of_shards": 1, "auto_expand_replicas": "0-1"}
+        body = {"settings": settings, "mappings": _MAPPING}
+
+        def send() -> None:
+            try:
+                self._client.indices.create(index=self.index, body=body)
+            except RequestError as failure:
+                if failure.error != "resource_already_exists_exception":
+                    raise
+
+        if not insist(lambda: self._client.indices.exists(index=self.index), self._where):
+            insist(send, self._where)
+            return
+        insist(
+            lambda: self._client.indices.put_mapping(index=self.index, body=_MAPPING), self._where
+        )
+
+    def write(self, refused: Iterable[Refused]) -> None:
+        """Write letters; those that are there already get the newer reason.
+
+        Raises SinkError where they can't be kept: without them nobody would know.
+        """
+        lines: list[str] = []
+        for one in refused:
+            head = {"index": {"_index": self.index, "_id": self._id(one.document)}}
+            letter = {
+                "alias": self._alias,
+                "index": self._about,
+                "document": one.document,
+                "version": one.version,
+                "reason": one.reason[:_REASON_CHARS_MAX],
+                "source": one.source,
+                "ts_ms": int(time.time() * 1000),
+            }
+            lines.append(f"{json.dumps(head)}\n{json.dumps(letter)}\n")
+        self._send(lines)
+
+    def remove(self, documents: Iterable[str]) -> None:
+        """Remove the letters about documents that are as they should be now."""
+        self._send([
+            json.dumps({"delete": {"_index": self.index, "_id": self._id(document)}}) + "\n"
+            for document in documents
+        ])  # fmt: skip
+
+    def known(self) -> dict[str, Letter]:
+        """What there is, by the ids of the documents."""
+        return {
+            hit["_source"]["document"]: Letter(
+                hit["_source"]["document"], hit["_source"]["version"], hit["_seq_no"]
+            )
+            for hit in self._hits(["document", "version"])
+        }
+
+    def all(self) -> Iterator[dict[str, Any]]:
+        """The letters, with the documents as they were refused."""
+        return (hit["_source"] for hit in self._hits(None))
+
+    def sources(self, documents: Sequence[str]) -> dict[str, tuple[int, dict[str, Any]]]:
+        """Version and fields of documents as they were refused, of those that there are."""
+        ids = {self._id(document): document for document in documents}
+        if not ids:
+            return {}
+        return {
+            ids[one["_id"]]: (one["_source"]["version"], json.loads(one["_source"]["source"]))
+            for one in fetch(self._client, self.index, {"ids": list(ids)})
+            if one.get("found")
+        }
+
+    def forget(self, *, but_of: str | None = None) -> None:
+        """Remove all of them, but those about documents of this index."""
+        query: dict[str, Any] = {"bool": {"filter": self._filters()}}
+        if but_of is not None:
+            query["bool"]["must_not"] = [{"term": {"index": but_of}}]
+        params = {"conflicts": "proceed", "refresh": "true"}
+
+        def ask() -> None:
+            try:
+                self._client.indices.refresh(index=self.index)
+                self._client.delete_by_query(index=self.index, body={"query": query}, params=params)
+            except NotFoundError:
+                return
+
+        insist(ask, self._where)
+
+    def counts(self) -> dict[str, int]:
+        """How many there are, by alias."""
+        body: Mapping[str, Any] = {
+            "size": 0,
+            "aggs": {"by": {"terms": {"field": "alias", "size": _ALIASES_MAX}}},
+        }
+
+        def ask() -> dict[str, int]:
+            try:
+                self._client.indices.refresh(index=self.index)
+                answer = self._client.search(index=self.index, body=body)
+            except NotFoundError:
+                return {}
+            found = answer.get("aggregations", {}).get("by", {}).get("buckets", [])
+            return {one["key"]: one["doc_count"] for one in found}
+
+        return insist(ask, self._where)
+
+    def _filters(self) -> list[dict[str, Any]]:
+        wanted = {"alias": self._alias, "index": self._about}
+        return [{"term": {name: value}} for name, value in wanted.items() if value is not None]
+
+    def _hits(self, fields: list[str] | None) -> Iterator[dict[str, Any]]:
+        """All that match, in pages: a letter holds a whole document."""
+        body: dict[str, Any] = {
+            "query": {"bool": {"filter": self._filters()}},
+            "size": _PAGE if fields else _PAGE // 10,
+            "sort": [{"alias": "asc"}, {"document": "asc"}, {"index": "asc"}],
+            "seq_no_primary_term": True,
+            "_source": fields or True,
+        }
+
+        def ask() -> list[dict[str, Any]]:
+            try:
+                answer = self._client.search(index=self.index, body=body)
+            except NotFoundError:
+                return []
+            hits: list[dict[str, Any]] = answer["hits"]["hits"]
+            return hits
+
+        def refresh() -> None:
+            try:
+                self._client.indices.refresh(index=self.index)
+            except NotFoundError:
+                return
+
+        insist(refresh, self._where)
+        while page := insist(ask, self._where):
+            yield from page
+            body["search_after"] = page[-1]["sort"]
+
+    def _send(self, actions: list[str]) -> None:
+        backoff = Backoff(PATIENT)
+        while actions:
+            body = "".join(actions)
+            answer = insist(lambda body=body: self._client.bulk(body=body), self._where)  # type: ignore[misc]
+            results = [next(iter(item.values())) for item in answer["items"]]
+            told = list(zip(actions, results, strict=True))
+            refused = [one for _, one in told if "error" in one and not is_busy(one["status"])]
+            if refused:
+                raise SinkError(
+                    f"dead letters can't be kept: {refused[0]['error'].get('reason')}",
+                    where=self._where,
+                    remedy="nothing of this run counts as applied: once the reason is mended, the"
+                    " next run repeats it",
+                )
+            actions = [line for line, one in told if is_busy(one["status"])]
+            if actions and not backoff.wait():
+                raise SinkUnreachableError(
+                    "the search server stayed too busy to keep dead letters",
+                    where=self._where,
+                    remedy="look at its load and its disk; the next run goes on here",
+                )
+
+    def _id(self, document: str) -> str:
+        return hashlib.sha256(f"{self._about}\n{document}".encode()).hexdigest()
+
+    @property
+    def _where(self) -> str:
+        return f"index {self.index}"
+
+
+def replayed(name: str, letters: Letters, again: Callable[[Collection[str]], None]) -> TableResult:
+    """Make the refused documents of an index ``again``.
+
+    What comes of it: accepted ones are updated; of rows that are gone by now the letters go, too.
+    """
+    before, started = letters.known(), time.monotonic()
+    if before:
+        again(before)
+    left = letters.known()
+    gone = [one for one in left if one in before and left[one].seq_no == before[one].seq_no]
+    letters.remove(gone)
+    accepted = len(before.keys() - left.keys())
+    seconds = time.monotonic() - started
+    return TableResult(name, len(before), 0, accepted, len(gone), seconds=seconds)

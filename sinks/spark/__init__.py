@@ -1,0 +1,1 @@
+"""The Spark session, and what Spark is asked beside PySpark."""

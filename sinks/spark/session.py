@@ -1,0 +1,262 @@
+"""The [spark] section → a SparkSession with Delta and Kafka, or one clear reason why not.
+
+Started from Python, the session takes its jars from ``MILLRACE_JARS`` or ``.cache/jars`` (folder
+``spark``), as ``make setup`` left them. Under spark-submit, or where [spark] names jars itself,
+what is there is used. The JVM's own output goes to a file without a name, whose end is shown if
+it doesn't start: a user reads one message, not log4j's.
+"""
+
+import logging
+import os
+import re
+import shutil
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Final, Protocol
+
+from cdc.errors import SparkMissingError
+from sinks.spark.java_names import ask_names_once
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+REQUIRED: Final = {
+    "Delta Lake": "org.apache.spark.sql.delta.DeltaLog",
+    "Spark's Kafka source": "org.apache.spark.sql.kafka010.KafkaSourceProvider",
+    "Millrace's own jar": "millrace.sinks.Texts",
+}
+
+SESSION: Final = {
+    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+    "spark.sql.session.timeZone": "UTC",
+    # Spark's default, INT96, is read wrong by others outside of the years 1677 to 2262.
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    # A cut's version of a table that has long been idle is old, and all of its files are there.
+    "spark.databricks.delta.vacuum.enforceTimeTravelWithinDeletedFileRetentionDuration": "false",
+    # Kafka's secrets are options of the reader: keep them out of plans, logs and event files.
+    "spark.redaction.regex": "(?i)secret|password|token|access[.]?key|jaas|keystore|ssl[.]key",
+    "spark.sql.redaction.options.regex": "(?i)url|secret|password|token|jaas|keystore|ssl[.]key",
+    "spark.sql.shuffle.partitions": "8",
+    # What Spark infers from each value's own conditions: with 30 columns it never came to an end.
+    "spark.sql.constraintPropagation.enabled": "false",
+    # PySpark would ask the JVM twice for each function that is called, to tell its line in errors.
+    "spark.python.sql.dataFrameDebugging.enabled": "false",
+    "spark.databricks.delta.snapshotPartitions": "2",
+    # VACUUM lists files with this parallelism: 27 s with the default of 32, 3 s so (docs: FACTS).
+    "spark.sql.sources.parallelPartitionDiscovery.parallelism": "4",
+}
+
+OWN_DRIVER: Final = {
+    "spark.master": "local[*]",
+    "spark.driver.memory": "2g",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.ui.enabled": "false",
+    # Never used, since tables go by path; but it would appear in the working directory.
+    "spark.sql.warehouse.dir": f"{tempfile.gettempdir()}/millrace-warehouse",
+    "spark.ui.showConsoleProgress": "false",
+    # What pages of the UI would show: plans as text, of each of a thousand queries.
+    "spark.sql.ui.explainMode": "simple",
+    "spark.sql.ui.retainedExecutions": "10",
+    "spark.ui.retainedJobs": "10",
+    "spark.ui.retainedStages": "10",
+}
+_FEW: Final = {
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.shuffle.partitions": "1",
+    "spark.databricks.delta.merge.deletionVectors.persistent": "false",
+}
+_BYTES_FEW: Final = 1 << 20
+"""What is written anew: some 30,000 rows."""
+RECORDS_FEW: Final = 100_000
+"""A run of fewer records is over before the JVM's best compiler has paid off."""
+# Its own room for code is a fifth without the best compiler: it would compile again and again.
+_QUICK: Final = (
+    "-XX:+IgnoreUnrecognizedVMOptions -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"
+)
+# Only the hottest code is worth its best compilation, which shares the cores with the run.
+_STEADY: Final = (
+    "-XX:+IgnoreUnrecognizedVMOptions -XX:Tier4InvocationThreshold=30000"
+    " -XX:Tier4MinInvocationThreshold=5000 -XX:Tier4CompileThreshold=80000"
+    " -XX:Tier4BackEdgeThreshold=400000"
+)
+_JAVA_VARIABLES: Final = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS")
+_COLLECTOR: Final = re.compile(r"-XX:\+Use\w+GC\b")
+_JAR_SETTINGS: Final = ("spark.jars", "spark.jars.packages", "spark.driver.extraClassPath")
+_QUERY_ERRORS: Final = "DataFrameQueryContextLogger"
+"""PySpark's logger of every failed query, as a page of JSON on stderr."""
+_REPOSITORY: Final = Path(__file__).resolve().parents[2]
+_CLASSES: Final = _REPOSITORY / ".cache" / "classes.jsa"
+"""What a JVM of our jars loads, as `make setup` has archived it; Java sees whether it fits."""
+
+
+def tune(session: "SparkSession", records: int, table_bytes: int = 0) -> None:
+    """Fit a session's configuration to so many records, and the table that they go to.
+
+    For few, planning is most of the work: compiling what Spark generates, a job of its own for
+    each step, and deletion vectors take longer than what they save.
+    """
+    if records < RECORDS_FEW and table_bytes < _BYTES_FEW:
+        for name, value in _FEW.items():
+            session.conf.set(name, value)
+
+
+class Session(Protocol):
+    """Gives out a run's Spark session, started when it is asked for first.
+
+    ``records`` is about how many there are to read, where that is known.
+    """
+
+    def __call__(self, records: int = RECORDS_FEW, /) -> "SparkSession":
+        """Return the session."""
+
+
+def open_session(
+    options: Mapping[str, str], name: str = "millrace", records: int = RECORDS_FEW
+) -> "SparkSession":
+    """Start Spark, or join the session of this process; raises SparkMissingError.
+
+    A driver of our own is tuned for about so many ``records``; [spark] overrides that.
+    """
+    try:
+        from pyspark.sql import SparkSession
+    except ImportError:
+        raise SparkMissingError(
+            "PySpark is not installed", remedy="make setup, or: pip install 'millrace[spark]'"
+        ) from None
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    submitted = "PYSPARK_GATEWAY_PORT" in os.environ
+    if SparkSession.getActiveSession() is None and not submitted:
+        own = {
+            "spark.app.name": name,
+            "spark.driver.extraJavaOptions": java_options(options, records),
+        }
+        session = _start(own | SESSION | OWN_DRIVER | dict(options))
+    else:
+        builder = SparkSession.builder.appName(name)
+        session = builder.config(map={**SESSION, **options}).getOrCreate()
+    ask_names_once()
+    session.sparkContext.setLogLevel("OFF")
+    logging.getLogger(_QUERY_ERRORS).disabled = True
+    # Py4J logs what it raises, by the root logger.
+    logging.getLogger().addFilter(_not_of_py4j)
+    _require_classes(session)
+    return session
+
+
+def _not_of_py4j(record: logging.LogRecord) -> bool:
+    return Path(record.pathname).parent.name != "py4j"
+
+
+def java_options(options: Mapping[str, str], records: int) -> str:
+    """The JVM's options; two collectors would keep it from starting, so one of the user's wins."""
+    words = [os.environ.get(name, "") for name in _JAVA_VARIABLES]
+    words.append(options.get("spark.driver.defaultJavaOptions", ""))
+    collector = "" if _COLLECTOR.search(" ".join(words)) else "-XX:+UseParallelGC "
+    return collector + (_QUICK if records < RECORDS_FEW else _STEADY)
+
+
+def _start(options: dict[str, str]) -> "SparkSession":
+    from pyspark import SparkConf, SparkContext
+    from pyspark.errors import PySparkException
+    from pyspark.java_gateway import launch_gateway
+    from pyspark.sql import SparkSession
+
+    _require_java()
+    if not any(setting in options for setting in _JAR_SETTINGS):
+        options |= _jars(local=options["spark.master"].startswith("local"))
+        if _CLASSES.exists() and _CLASSES.stat().st_size:
+            archive = f'"-XX:SharedArchiveFile={_CLASSES}"'
+            options.setdefault("spark.driver.defaultJavaOptions", archive)
+    if options["spark.master"].startswith("local"):
+        os.environ.setdefault("SPARK_LOCAL_IP", options["spark.driver.host"])
+    conf = SparkConf(loadDefaults=False).setAll(list(options.items()))
+    with tempfile.TemporaryFile() as output:
+        try:
+            quiet = {"stdout": output, "stderr": output}
+            gateway = launch_gateway(conf, quiet)  # type: ignore[no-untyped-call]
+            return SparkSession(SparkContext(conf=conf, gateway=gateway))
+        except (PySparkException, OSError, ValueError) as error:
+            raise SparkMissingError(
+                f"Spark doesn't start: {_reason(output) or error}",
+                remedy="check Java (17 or newer) and the [spark] section",
+            ) from None
+
+
+def jvm_ended(error: Exception) -> bool:
+    """Whether a call of Spark failed since its JVM isn't there any more.
+
+    Told by names, since a run that needs no Spark doesn't import Py4J. It raises one of several
+    errors, by how far the call had come; of one that had an answer, it tells the Java error, too.
+    """
+    name = type(error).__name__
+    unanswered = name == "Py4JError" and "\n" not in str(error).strip()
+    return unanswered or name == "Py4JNetworkError" or isinstance(error, ConnectionError)
+
+
+def first_line(error: Exception) -> str:
+    """What an error of Spark's says first; in one of Py4J's, the line before only names a call."""
+    lines = [line.lstrip(": ") for line in str(error).splitlines() if line.strip()]
+    if len(lines) > 1 and lines[0].startswith("An error occurred while calling "):
+        return lines[1][:500]
+    return lines[0][:500] if lines else type(error).__name__
+
+
+def _require_java() -> None:
+    home = os.environ.get("JAVA_HOME")
+    if shutil.which("java", path=str(Path(home) / "bin") if home else None) is None:
+        raise SparkMissingError(
+            "there is no java in JAVA_HOME or on PATH" if home else "there is no java on PATH",
+            remedy="install a JDK, version 17 or newer (make setup says which package)",
+        )
+
+
+def _jars(*, local: bool) -> dict[str, str]:
+    """A local driver gets a class path, which starts faster; a cluster gets the files sent."""
+    root = Path(os.environ.get("MILLRACE_JARS") or _REPOSITORY / ".cache" / "jars")
+    jars = sorted((root / "spark").glob("*.jar"))
+    if not jars:
+        raise SparkMissingError(
+            "there are no jars of Delta Lake and Spark's Kafka source",
+            where=str(root / "spark"),
+            remedy="make setup, or name them in [spark]: "
+            '"spark.jars.packages" = "io.delta:delta-spark_2.13:4.4.0,'
+            'org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0" and "spark.jars" = '
+            '".cache/jars/spark/millrace-sinks.jar"',
+        )
+    if local:
+        return {"spark.driver.extraClassPath": str(root / "spark" / "*")}
+    return {"spark.jars": ",".join(map(str, jars))}
+
+
+def _require_classes(session: "SparkSession") -> None:
+    from py4j.protocol import Py4JJavaError
+
+    jvm = session.sparkContext._jvm  # noqa: SLF001 (PySpark has no other way to its JVM)
+    assert jvm is not None  # noqa: S101 (of a running session)
+    loader = jvm.java.lang.Thread.currentThread().getContextClassLoader()
+    for what, name in REQUIRED.items():
+        try:
+            loader.loadClass(name)
+        except Py4JJavaError:
+            raise SparkMissingError(
+                f"{what} is not on Spark's class path ({name} not found)",
+                remedy="make setup, or give spark-submit --packages io.delta:delta-spark_2.13:4.4.0"
+                ",org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0 and, of what make setup made, "
+                "--jars .cache/jars/spark/millrace-sinks.jar",
+            ) from None
+
+
+def _reason(output: IO[bytes]) -> str:
+    """What says most of the JVM's output: the first error and what follows, else the last line."""
+    output.seek(0)
+    text = output.read().decode(errors="replace")
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    telling = (number for number, line in enumerate(lines) if "rror" in line or "xception" in line)
+    first = next(telling, len(lines) - 1)
+    return " ".join(lines[first : first + 2])[:400]
