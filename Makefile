@@ -138,7 +138,7 @@ fire: setup opensearch3
 
 ## heap [HEAPS=n]       merges of a log n times as large as the driver's memory (10)
 heap: setup
-	@HEAPS=$(or $(HEAPS),10) $(RUN) -m pytest -m thorough tests/integration/test_driver_memory.py
+	@HEAPS=$(or $(HEAPS),10) $(RUN) -m pytest -m thorough tests/integration/sinks/run/test_driver_memory.py
 
 ## lint                 ruff, mypy and the import rules
 lint:

@@ -2,8 +2,9 @@
 
 For consumers, tests and the reference path; the daemon's hot path (cdc/events/table_encoder.py)
 writes the same bytes without them. Fields stand in the order in which Debezium's PostgreSQL
-connector 3.6 writes them. A column that a row image has no value for (an unchanged TOASTed value, or everything but the
-key in a deleted row) is missing from ``before`` or ``after``; a NULL is there, as None.
+connector 3.6 writes them. A column that a row image has no value for (an unchanged TOASTed value,
+or everything but the key in a deleted row) is missing from ``before`` or ``after``; a NULL is
+there, as None.
 https://debezium.io/documentation/reference/3.6/connectors/postgresql.html#postgresql-events
 """
 

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import psycopg
 
-from tests.integration.source import Conninfo, run
+from tests.fixtures.source import Conninfo, run
 
 Connection = psycopg.Connection[tuple[Any, ...]]
 NEXT: Final = "nextval('version')"

@@ -26,7 +26,7 @@ from sinks.delta.query import query
 from sinks.delta.run import run_lakehouse
 from sinks.run.plans import lakehouse_plans
 from tests.fixtures.pipeline import RunningPipeline
-from tests.integration.test_follow import under_way
+from tests.integration.sinks.test_follow import under_way
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -22,9 +22,9 @@ from cdc.kafka.topics import LogTopics
 from deploy.local.processes import Process
 from tests.faults.fire import PUBLICATION, TABLES, Fire, Table, join, light
 from tests.fixtures.pipeline import LogRecord, RunningPipeline, state_of
-from tests.integration.source import Conninfo
-from tests.integration.test_signal_topic import tell
-from tests.integration.test_signals import wait_until_read
+from tests.fixtures.source import Conninfo
+from tests.integration.snapshots.test_signal_topic import tell
+from tests.integration.snapshots.test_signals import wait_until_read
 
 pytestmark = [pytest.mark.postgres, pytest.mark.kafka]
 MakePipeline = Callable[..., RunningPipeline]

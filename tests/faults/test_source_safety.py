@@ -21,7 +21,7 @@ from tests.faults.test_outages import reader, streaming
 from tests.fixtures.pipeline import RunningPipeline
 from tests.fixtures.proxy import Proxy
 from tests.fixtures.refusals import Configured, refusal
-from tests.integration.source import run
+from tests.fixtures.source import run
 
 pytestmark = [pytest.mark.postgres, pytest.mark.kafka]
 READY_S = 4

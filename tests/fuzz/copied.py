@@ -9,8 +9,8 @@ from cdc.stream.translation import Limits
 from snapshots.copied_rows import Copied
 from tests.fuzz.mutation import Mutator
 from tests.fuzz.streams import OfTables
-from tests.properties.test_compiled import timeless
-from tests.properties.test_compiled_copy import copy_data, line, native, outcome
+from tests.properties.cdc.compiled.test_copy import copy_data, line, native, outcome
+from tests.properties.cdc.compiled.test_stream import timeless
 
 
 class Lines(NamedTuple):

@@ -6,10 +6,10 @@ from cdc.errors import CorruptMessageError
 from cdc.wal import messages
 from cdc.wal.decoder import decode
 from cdc.wal.frames import PrimaryKeepalive, XLogData, parse
+from tests.fixtures.wal_bytes import u8, u64
 from tests.fuzz.mutation import Mutator
 from tests.fuzz.target import Target
-from tests.unit.cdc.test_wal_decoder import CASES
-from tests.unit.cdc.wal_bytes import u8, u64
+from tests.unit.cdc.wal.test_decoder import CASES
 
 _WHERE = re.compile(
     r"(?:(['\"]).+\1|empty) message of (\d+) bytes, byte (\d+)", re.DOTALL

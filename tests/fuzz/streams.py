@@ -14,11 +14,11 @@ from cdc.stream.in_progress import InProgress
 from cdc.stream.translation import Limits, Translation
 from cdc.tables.tables import Tables
 from cdc.wal.messages import ABSENT, Row, Value
+from tests.fixtures import wal_bytes as wal
 from tests.fuzz.mutation import Mutator
 from tests.fuzz.target import Target
 from tests.fuzz.texts import TEXTS, as_arrays
-from tests.properties.test_compiled import OID, OneTable, frame, relation, timeless
-from tests.unit.cdc import wal_bytes as wal
+from tests.properties.cdc.compiled.test_stream import OID, OneTable, frame, relation, timeless
 
 _COMMIT = 1_000
 _OTHERS = {

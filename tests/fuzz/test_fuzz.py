@@ -11,9 +11,9 @@ from cdc.records.schema import Column
 from cdc.settings.modes import ValueModes
 from cdc.values import MALFORMED, codec
 from cdc.wal.decoder import decode
+from tests.fixtures.wal_bytes import sized, u8, u32, u64
 from tests.fuzz.__main__ import TARGETS
 from tests.fuzz.target import Target, fuzz
-from tests.unit.cdc.wal_bytes import sized, u8, u32, u64
 
 SECOND_INPUTS = 12_000
 """Shares of the inputs are such that these take about a second."""

@@ -1,1 +1,1 @@
-"""Tests of the local servers, and of the rows and the life in them."""
+"""Tests of deploy that run against real servers."""

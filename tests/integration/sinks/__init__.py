@@ -1,1 +1,1 @@
-"""Tests of the sinks against real servers."""
+"""Tests of sinks that run against real servers."""

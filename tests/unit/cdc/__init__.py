@@ -1,1 +1,1 @@
-"""Tests of cdc that need no server."""
+"""Tests of cdc that need neither a server nor Spark."""

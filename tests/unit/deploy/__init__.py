@@ -1,1 +1,1 @@
-"""Tests of deploy that need no server."""
+"""Tests of deploy that need neither a server nor Spark."""

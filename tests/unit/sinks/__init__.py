@@ -1,1 +1,1 @@
-"""Tests of sinks that need no server."""
+"""Tests of sinks that need neither a server nor Spark."""

@@ -1,1 +1,1 @@
-"""Tests of snapshots that need no server."""
+"""Tests of snapshots that need neither a server nor Spark."""

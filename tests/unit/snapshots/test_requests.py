@@ -16,8 +16,8 @@ from cdc.settings import Settings
 from cdc.tables.lookups import Lookups
 from cdc.tables.tables import Tables
 from snapshots.requests import Requests, queued
-from tests.unit.cdc.made_changes import NATIVE, table
-from tests.unit.made_states import table_state
+from tests.fixtures.made_changes import NATIVE, table
+from tests.fixtures.made_states import table_state
 
 HERE = Position(1, Lsn(500), 3)
 A, B, OTHER = TableName("public", "a"), TableName("public", "b"), TableName("other", "a")

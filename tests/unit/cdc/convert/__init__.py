@@ -1,1 +1,1 @@
-"""Tests of cdc/convert."""
+"""Tests of cdc/convert that need neither a server nor Spark."""

@@ -1,1 +1,1 @@
-"""Tests of cdc/transforms."""
+"""Tests of cdc/transforms that need neither a server nor Spark."""

@@ -1,1 +1,1 @@
-"""Tests of what reads topics of a real Debezium."""
+"""Tests of sinks/debezium that need neither a server nor Spark."""

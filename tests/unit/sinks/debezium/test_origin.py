@@ -14,7 +14,7 @@ from sinks.debezium.origin import DebeziumTopics
 from sinks.log.offsets import Offsets
 from sinks.run.options import RunOptions
 from sinks.run.plan import Wanted
-from tests.unit.sinks.debezium.made_plans import table_plan
+from tests.fixtures.made_plans import table_plan
 
 T, U = TableName("public", "t"), TableName("public", "u")
 HIDDEN = TableName("public", "v")

@@ -1,0 +1,1 @@
+"""Tests of cdc/capture that run against real servers."""

@@ -1,0 +1,1 @@
+"""Tests of cdc/convert that run against real servers."""

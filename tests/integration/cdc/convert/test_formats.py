@@ -1,0 +1,241 @@
+"""The real daemon in other forms than plain JSON: Avro, transforms, transaction metadata."""
+
+import json
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
+from confluent_kafka.schema_registry import SchemaRegistryClient
+from confluent_kafka.schema_registry.avro import AvroDeserializer
+from confluent_kafka.serialization import MessageField, SerializationContext
+
+from cdc.records.position import HEADER, parse_header
+from deploy.local.kafka import Kafka
+from deploy.local.pipeline import Pipeline
+from deploy.local.processes import Process
+from deploy.local.registry import SchemaRegistry
+from tests.fixtures.source import run
+
+pytestmark = [pytest.mark.postgres, pytest.mark.kafka]
+Sections = Mapping[str, Mapping[str, str | int]]
+Streamed = Callable[..., "Log"]
+
+
+class Log:
+    """Messages of some topics, by topic, in the order of their offsets."""
+
+    def __init__(self, kafka: Kafka, prefix: str) -> None:
+        consumer = Consumer(
+            {
+                **kafka.client_options(),
+                "group.id": "tests",
+                "enable.auto.commit": False,
+                "isolation.level": "read_committed",
+                "enable.partition.eof": True,
+            }
+        )
+        known = consumer.list_topics(timeout=10).topics
+        places = [
+            TopicPartition(topic, partition, 0)
+            for topic, found in known.items()
+            if prefix in topic and not topic.startswith("__millrace")
+            for partition in found.partitions
+        ]
+        consumer.assign(places)
+        self.by_topic: dict[str, list[Message]] = {}
+        left = len(places)
+        while left:
+            message = consumer.poll(10)
+            assert message is not None, "Kafka doesn't answer"
+            if (error := message.error()) is not None:
+                assert error.code() == KafkaError._PARTITION_EOF, error
+                left -= 1
+            else:
+                self.by_topic.setdefault(cast("str", message.topic()), []).append(message)
+        consumer.close()
+
+    def values(self, topic: str) -> list[Any]:
+        return [json.loads(m.value() or b"null") for m in self.by_topic[topic]]
+
+
+@pytest.fixture
+def streamed(
+    tmp_path: Path, database: dict[str, str], kafka: Kafka, topic_prefix: str
+) -> Callable[..., Log]:
+    """Run the daemon with these sections: some statements before its start, some after."""
+
+    def make(sections: Sections, before: list[str], *after: str, restart: bool = False) -> Log:
+        run(database, *before)
+        options = kafka.client_options()
+        made = Pipeline(tmp_path, database, options, prefix=topic_prefix, sections=sections)
+        daemon: Process = made.start()
+        try:
+            made.wait_until_logged(made.wal_end(), daemon)
+            for statement in after:
+                run(database, statement)
+            if restart:
+                made.wait_until_logged(made.wal_end(), daemon)
+                daemon.kill()
+                daemon = made.start()
+            made.wait_until_logged(made.wal_end(), daemon)
+            daemon.stop()
+        finally:
+            daemon.kill()
+        return Log(kafka, topic_prefix)
+
+    return make
+
+
+@pytest.mark.registry
+def test_avro_goes_on_when_a_column_is_added(
+    streamed: Streamed, registry: SchemaRegistry, topic_prefix: str
+) -> None:
+    section: dict[str, str | int] = {
+        "key": "avro",
+        "value": "avro",
+        "schema.registry.url": registry.url,
+    }
+    log = streamed(
+        {"format": section},
+        [
+            "CREATE TABLE t (id int PRIMARY KEY, n numeric(10,2), at timestamptz, tags text[])",
+            "INSERT INTO t VALUES (1, 1.50, '2024-01-01 00:00:00+00', '{a,NULL}')",
+        ],
+        "ALTER TABLE t ADD COLUMN more text",
+        "INSERT INTO t VALUES (2, NULL, NULL, NULL, 'x')",
+        "DELETE FROM t WHERE id = 1",
+    )
+    topic = f"{topic_prefix}.public.t"
+    deserialize = AvroDeserializer(SchemaRegistryClient({"url": registry.url}))
+
+    def read(message: Message, side: str) -> Any:
+        data = message.key() if side == "key" else message.value()
+        return deserialize(cast("bytes", data), SerializationContext(topic, MessageField(side)))
+
+    found = {
+        (read(m, "key")["id"], v["op"]): v
+        for m in log.by_topic[topic]
+        if (v := read(m, "value")) is not None
+    }
+    assert sorted(found) == [(1, "d"), (1, "r"), (2, "c")]
+    first = found[1, "r"]["after"]
+    assert (first["n"], first["tags"]) == ("1.50", ["a", None])
+    assert "more" not in first
+    assert found[2, "c"]["after"] == {"id": 2, "n": None, "at": None, "tags": None, "more": "x"}
+
+
+def test_rows_are_unwrapped_and_routed_with_their_positions(
+    streamed: Streamed, topic_prefix: str
+) -> None:
+    log = streamed(
+        {
+            "transforms": {
+                "order": "flat,route",
+                "flat.type": "io.debezium.transforms.ExtractNewRecordState",
+                "flat.add.fields": "op",
+                "route.type": "org.apache.kafka.connect.transforms.RegexRouter",
+                "route.regex": r"(.*)\.public\.(.*)",
+                "route.replacement": "$1.flat.$2",
+            }
+        },
+        ["CREATE TABLE t (id int PRIMARY KEY, v text)", "INSERT INTO t VALUES (1, 'a')"],
+        "UPDATE t SET v = 'b'",
+    )
+    topic = f"{topic_prefix}.flat.t"
+    assert list(log.by_topic) == [topic]
+    assert log.values(topic) == [
+        {"id": 1, "v": "a", "__op": "r"},
+        {"id": 1, "v": "b", "__op": "u"},
+    ]
+    headers = [dict(m.headers() or [])[HEADER] for m in log.by_topic[topic]]
+    positions = [parse_header(cast("bytes", header))[0] for header in headers]
+    assert positions == sorted(positions)
+
+
+def test_a_message_right_before_a_commit_takes_nothing_of_the_transaction(
+    streamed: Streamed, topic_prefix: str
+) -> None:
+    """Where one ends that isn't transactional, the commit of its writer starts: the same LSN."""
+    log = streamed(
+        {},
+        ["CREATE TABLE t (id int PRIMARY KEY)"],
+        "BEGIN; INSERT INTO t VALUES (1), (2);"
+        " SELECT pg_logical_emit_message(false, 'note', 'first'); COMMIT",
+        restart=True,
+    )
+    assert sorted(v["after"]["id"] for v in log.values(f"{topic_prefix}.public.t")) == [1, 2]
+    assert len(log.values(f"{topic_prefix}.message")) == 1
+
+
+def test_outbox_events_have_their_own_time_and_key(streamed: Streamed, topic_prefix: str) -> None:
+    at_ms = int(time.time() * 1_000) - 3_600_000  # one older than log.keep would be gone at once
+    create = "CREATE TABLE outbox (id uuid PRIMARY KEY, aggregatetype text, aggregateid text"
+    log = streamed(
+        {
+            "transforms": {
+                "outbox.type": "io.debezium.transforms.outbox.EventRouter",
+                "outbox.table.field.event.timestamp": "at",
+                "outbox.route.topic.replacement": f"{topic_prefix}.events.${{routedByValue}}",
+            }
+        },
+        [f"{create}, type text, payload jsonb, at timestamp)"],
+        "INSERT INTO outbox VALUES (gen_random_uuid(), 'order', 'o-1', 'made', '{}',"
+        f" to_timestamp({at_ms} / 1000.0) AT TIME ZONE 'UTC')",
+    )
+    (event,) = log.by_topic[f"{topic_prefix}.events.order"]
+    assert json.loads(event.key() or b"") == "o-1"
+    assert event.timestamp()[1] == at_ms
+
+
+def test_transactions_are_counted_and_messages_are_events(
+    streamed: Streamed, topic_prefix: str
+) -> None:
+    log = streamed(
+        {"capture": {"provide.transaction.metadata": "true"}},
+        ["CREATE TABLE t (id int PRIMARY KEY)"],
+        "BEGIN; INSERT INTO t VALUES (1), (2);"
+        " SELECT pg_logical_emit_message(true, 'note', 'inside'); COMMIT",
+        "SELECT pg_logical_emit_message(false, 'note', 'outside')",
+        "INSERT INTO t VALUES (3)",
+        restart=True,
+    )
+    markers: dict[str, list[tuple[str, int | None]]] = {}
+    for value in log.values(f"{topic_prefix}.transaction"):
+        markers.setdefault(value["id"], []).append((value["status"], value["event_count"]))
+    assert sorted(markers.values(), key=str) == [
+        [("BEGIN", None), ("END", 1)],
+        [("BEGIN", None), ("END", 3)],
+    ]
+    contents = [m["message"]["content"] for m in log.values(f"{topic_prefix}.message")]
+    assert contents == ["aW5zaWRl", "b3V0c2lkZQ=="]  # once each, over a crash
+    blocks = sorted(
+        (v["transaction"]["total_order"], v["after"]["id"])
+        for v in log.values(f"{topic_prefix}.public.t")
+    )
+    assert blocks == [(1, 1), (1, 3), (2, 2)]
+
+
+@pytest.mark.parametrize(
+    "sections", [{}, {"format": {"schemas.enable": "true"}}], ids=["plain", "with schemas"]
+)
+def test_what_was_replicated_from_elsewhere_says_so(
+    streamed: Streamed, topic_prefix: str, sections: Sections
+) -> None:
+    name = f'else"where {topic_prefix}'
+    setup = f"SELECT pg_replication_origin_session_setup('{name}')"
+    log = streamed(
+        sections,
+        [f"SELECT pg_replication_origin_create('{name}')", "CREATE TABLE t (id int PRIMARY KEY)"],
+        "INSERT INTO t VALUES (1)",
+        f"{setup}; BEGIN; SELECT pg_replication_origin_xact_setup('0/ABC', now());"
+        " INSERT INTO t VALUES (2), (3); COMMIT; SELECT pg_replication_origin_session_reset()",
+        "INSERT INTO t VALUES (4)",
+        f"SELECT pg_replication_origin_drop('{name}')",
+    )
+    values = [json.loads(m.value() or b"") for m in log.by_topic[f"{topic_prefix}.public.t"]]
+    values = [value.get("payload", value) for value in values]
+    found = {v["after"]["id"]: (v["source"]["origin"], v["source"]["origin_lsn"]) for v in values}
+    assert found == {1: (None, None), 2: (name, 0xABC), 3: (name, 0xABC), 4: (None, None)}

@@ -1,0 +1,1 @@
+"""Tests of cdc/kafka that run against real servers."""

@@ -1,0 +1,1 @@
+"""Tests of cdc/log that run against real servers."""

@@ -1,0 +1,1 @@
+"""Tests of cdc/postgres that run against real servers."""

@@ -1,0 +1,1 @@
+"""Tests of cdc/stream that run against real servers."""

@@ -1,0 +1,1 @@
+"""Tests of cdc/tables that run against real servers."""

@@ -1,0 +1,1 @@
+"""Tests of cdc/values that run against real servers."""

@@ -1,0 +1,1 @@
+"""Tests of cdc/wal that run against real servers."""

@@ -1,0 +1,1 @@
+"""Tests of compaction that run against real servers."""

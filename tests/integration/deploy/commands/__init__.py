@@ -1,0 +1,1 @@
+"""Tests of deploy/commands that run against real servers."""

@@ -1,0 +1,1 @@
+"""Tests of deploy/demo that run against real servers."""

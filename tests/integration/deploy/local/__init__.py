@@ -1,0 +1,1 @@
+"""Tests of deploy/local that run against real servers."""

@@ -1,0 +1,1 @@
+"""Tests of sinks/changes that run against real servers."""

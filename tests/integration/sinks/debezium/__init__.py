@@ -1,0 +1,1 @@
+"""Tests of sinks/debezium that run against real servers."""

@@ -1,0 +1,174 @@
+"""A look at a topic's new records -> the table's plan, or why there is none."""
+
+from typing import TYPE_CHECKING
+
+import pytest
+from pyspark.sql import functions as F  # noqa: N812 (as everybody calls it)
+
+from sinks.debezium.declared import declared
+from sinks.debezium.described import Reading
+from sinks.debezium.planned import Asked, Planned, looked_at
+from sinks.run.plan import TablePlan
+from tests.fixtures.debezium_topics import DEBEZIUM, Raw, frame, made_record
+from tests.fixtures.made_plans import NAME, TOPIC, table_plan
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = pytest.mark.spark
+
+ID, TEXT = {"type": "int32"}, {"type": "string"}
+RECORD = made_record({"id": (ID, 1), "v": (TEXT, "x")})
+WIDER = made_record({"id": ({"type": "int64"}, 1), "v": (TEXT, "x")})
+PLAIN = Raw(b'{"id":1}', RECORD.value)
+QUOTED = Raw(b'{"id":"1"}', RECORD.value)
+
+
+def planned(
+    monkeypatch: pytest.MonkeyPatch,
+    raw: "DataFrame",
+    table: TablePlan,
+    *,
+    types: dict[str, str] | None = None,
+    compacted: bool = False,
+) -> Planned:
+    """What becomes of a table whose new records are those of a frame."""
+    told = {name: declared(name, text) for name, text in (types or {}).items()}
+    monkeypatch.setattr("sinks.debezium.planned.read_records", lambda *_: raw)
+    asked = Asked({}, Reading(DEBEZIUM), None, {TOPIC: told}, {TOPIC} if compacted else ())
+    return looked_at(raw.sparkSession, asked, {str(NAME): table})
+
+
+def refused(found: Planned) -> str:
+    return str(found.refused.get(str(NAME), ""))
+
+
+TWO = {0: 0, 1: 0}
+KEYS = {
+    "another type": ([RECORD, WIDER], {}),
+    "JSON without schemas": ([RECORD, PLAIN], {"id": "int"}),
+    "text in the place of a number": ([PLAIN, QUOTED], {"id": "int"}),
+}
+
+
+@pytest.mark.parametrize("what", KEYS)
+def test_keys_of_other_bytes_have_no_order_among_partitions(
+    spark: "SparkSession", monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    records, types = KEYS[what]
+    raw = frame(spark, records)
+    several = table_plan(start=TWO, end={0: 9, 1: 9}, next=TWO)
+    assert "several partitions" in refused(planned(monkeypatch, raw, several, types=types))
+    one = planned(monkeypatch, raw, table_plan(), types=types)
+    assert refused(one) == "", "in one partition the offset tells"
+    forms = one.tables[str(NAME)].key_forms
+    assert forms == tuple(dict.fromkeys(forms))
+    assert len(forms) == 2
+    assert "compaction keeps both" in refused(
+        planned(monkeypatch, raw, table_plan(), types=types, compacted=True)
+    )
+
+
+def test_a_key_is_held_against_those_of_earlier_runs(
+    spark: "SparkSession", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = planned(monkeypatch, frame(spark, [RECORD]), table_plan()).tables[str(NAME)]
+    applied = first.model_copy(update={"base": 1, "start": TWO, "end": {0: 9, 1: 9}})
+    assert refused(planned(monkeypatch, frame(spark, [RECORD]), applied)) == ""
+    raw = frame(spark, [WIDER])
+    refusal = planned(monkeypatch, raw, applied)
+    assert "written in another way" in refused(refusal)
+    assert refusal.tables[str(NAME)].end == TWO, "it stays where it is"
+    removed = applied.model_copy(update={"base": 0})
+    assert refused(planned(monkeypatch, raw, removed)) == "", "a table that begins anew"
+
+
+def test_a_table_that_begins_anew_may_have_another_key(
+    spark: "SparkSession", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = planned(monkeypatch, frame(spark, [RECORD]), table_plan()).tables[str(NAME)]
+    other = Raw(b'{"v":"x"}', RECORD.value)
+    raw = frame(spark, [other])
+    applied = first.model_copy(update={"base": 1})
+    assert "key was changed: id → v" in refused(planned(monkeypatch, raw, applied))
+    found = planned(monkeypatch, raw, first).tables[str(NAME)]
+    assert [[one.name for one in schema.key] for schema in found.schemas] == [["v"]]
+    assert found.first_version == found.schema_version == found.schemas[-1].version
+
+
+def test_records_of_one_table_that_cannot_be_read_hold_up_no_other(
+    spark: "SparkSession", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = "p.public.u"
+    good = frame(spark, [RECORD])
+    broken = good.withColumn("value", F.raise_error(F.lit("not to be read")).cast("binary"))
+    monkeypatch.setattr(
+        "sinks.debezium.planned.read_records",
+        lambda _spark, _kafka, start, _end: broken if other in start else good,
+    )
+    tables = {str(NAME): table_plan(), "public.u": table_plan(topic=other, source="public.u")}
+    found = looked_at(spark, Asked({}, Reading(DEBEZIUM), None, {}, ()), tables)
+    assert [*found.tables] == [str(NAME)]
+    assert [*found.refused] == ["public.u"]
+    assert "its records can't be read" in str(found.refused["public.u"])
+
+
+def at(lsn: int, minute: int, key: int | None = 1, op: str = "c", *, keyed: bool = True) -> Raw:
+    """A row, or a TRUNCATE where there is no key, with its LSN and time."""
+    said = None if key is None or not keyed else f'{{"id":{key}}}'.encode()
+    after, op = ("null", "t") if key is None else (f'{{"id":{key}}}', op)
+    source = f'"schema":"public","table":"t","lsn":{lsn},"ts_ms":{minute * 60_000}'
+    return Raw(
+        said, f'{{"before":null,"after":{after},"op":"{op}","source":{{{source}}}}}'.encode()
+    )
+
+
+def test_a_truncate_says_nothing_about_a_source_that_was_restored(
+    spark: "SparkSession", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    types = {"id": "int"}
+    new = table_plan(start=TWO, end={0: 9, 1: 9}, next=TWO)
+    raw = frame(spark, [at(600, 1), at(700, 2, None)])
+    first = planned(monkeypatch, raw, new, types=types).tables[str(NAME)]
+    assert first.emptied == (1, 700, 2, 120_000_000)
+    applied = first.model_copy(update={"base": 1})
+    late = frame(spark, [at(650, 2), at(800, 4)])
+    found = planned(monkeypatch, late, applied, types=types)
+    assert found.tables[str(NAME)].emptied == first.emptied
+    for restored in (at(500, 9), at(500, 9, None)):
+        raw = frame(spark, [at(650, 2), restored])
+        refusal = planned(monkeypatch, raw, applied, types=types)
+        assert "the source was restored" in refused(refusal)
+        assert refusal.tables[str(NAME)].end == TWO
+    archive = applied.model_copy(update={"kind": "changes"})
+    assert refused(planned(monkeypatch, raw, archive, types=types)) == "", "it has every event"
+
+
+def read(lsn: int, minute: int) -> Raw:
+    return at(lsn, minute, 1, "r", keyed=False)
+
+
+CHANGE = at(30, 3, keyed=False)
+TWICE = {
+    "one snapshot": ([read(20, 2), read(20, 2), CHANGE], [CHANGE], ""),
+    "one that runs read in parts": ([read(20, 2)], [read(20, 2), CHANGE], ""),
+    "one that began anew": ([read(20, 2), read(21, 3)], [], "read rows"),
+    "one behind a change": ([CHANGE, read(40, 4)], [], "read rows"),
+    "a second one": ([read(20, 2)], [read(40, 4)], "read rows"),
+    "one of a table that began with changes": ([CHANGE], [read(40, 4)], "read rows"),
+}
+
+
+@pytest.mark.parametrize("what", TWICE)
+def test_rows_without_a_key_are_read_once(
+    spark: "SparkSession", monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    first, second, refusal = TWICE[what]
+    types = {"id": "int"}
+    found = planned(monkeypatch, frame(spark, first), table_plan(), types=types)
+    if second:
+        assert refused(found) == ""
+        applied = found.tables[str(NAME)].model_copy(update={"base": 1})
+        found = planned(monkeypatch, frame(spark, second), applied, types=types)
+    assert bool(refusal) == bool(refused(found))
+    assert refusal in refused(found)

@@ -1,0 +1,1 @@
+"""Tests of sinks/delta that run against real servers."""

@@ -1,0 +1,1 @@
+"""Tests of sinks/log that run against real servers."""

@@ -1,0 +1,1 @@
+"""Tests of sinks/run that run against real servers."""

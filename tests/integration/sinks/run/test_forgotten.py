@@ -1,0 +1,154 @@
+"""Runs that come later than ``log.keep``: the log was compacted, down to no tombstone."""
+
+import itertools
+import time
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._config import AlterConfigOpType as Operation
+from confluent_kafka.admin._config import ConfigEntry, ConfigResource
+
+from cdc.errors import ExitCode
+from sinks.changes.names import END, OP, POSITION
+from sinks.run.options import RunOptions
+from tests.fixtures.lakehouse import Lakehouse
+from tests.fixtures.spark import HandLog, at, column
+from tests.integration.sinks.log.test_claims import consumed
+
+pytestmark = [pytest.mark.kafka, pytest.mark.spark]
+COMPACTING = {
+    "cleanup.policy": "compact",
+    "segment.ms": "500",
+    "min.cleanable.dirty.ratio": "0.01",
+    "min.compaction.lag.ms": "0",
+    "delete.retention.ms": "200",
+    "max.compaction.lag.ms": "1000",
+}
+FILLER = 100
+
+
+def compact(lakehouse: Lakehouse, log: HandLog, lsn: int) -> int:
+    """Have the broker compact the topic until key 2 is nowhere; the LSN that the log is at then."""
+    resource = ConfigResource(
+        ConfigResource.Type.TOPIC,
+        log.schema.topic,
+        incremental_configs=[
+            ConfigEntry(name, value, incremental_operation=Operation.SET)
+            for name, value in COMPACTING.items()
+        ],
+    )
+    admin = AdminClient({**lakehouse.kafka.client_options()})
+    for future in admin.incremental_alter_configs([resource]).values():
+        future.result()
+    topic = log.schema.topic
+    deadline = time.monotonic() + 60
+    for number in itertools.count(lsn):
+        # A segment is closed by the record that comes after it, in each partition.
+        for key in range(FILLER, FILLER + 8):
+            log.row("u", at(number), {"id": key, "a": "filler", "n": 0})
+        log.reached(at(number))
+        keys = [message.key() for message in consumed(lakehouse.kafka, topic, (0, 1))]
+        if b'{"id":2}' not in keys and keys.count(b'{"id":1}') == 1:
+            return number
+        assert time.monotonic() < deadline, keys
+        time.sleep(0.3)
+    raise AssertionError("unreachable")
+
+
+def begun(lakehouse: Lakehouse, **more: Any) -> HandLog:
+    """A table of three rows, merged; and changes of it that nobody has applied."""
+    lakehouse.configure(**more)
+    log = lakehouse.log(column("id", "int4", 1), column("a", "text"), column("n", "int4"))
+    for key in (1, 2, 3):
+        log.row("r", at(10, 0), {"id": key, "a": f"a{key}", "n": 0})
+    for key in range(FILLER, FILLER + 8):
+        log.row("r", at(10, 0), {"id": key, "a": "filler", "n": 0})
+    log.table(10)
+    log.reached(at(10, 0))
+    assert lakehouse.merge().exit_code == ExitCode.OK
+    return log
+
+
+def change(log: HandLog) -> None:
+    """What the log forgets: key 2 is nowhere then, and of key 1 there is one record."""
+    log.row("u", at(20), {"id": 1, "a": "changed", "n": 1})
+    log.row("u", at(21), {"id": 1, "a": "changed", "n": 2}, filled=["a"])
+    log.row("d", at(22), None, {"id": 2})
+    log.tombstone(at(22), {"id": 2})
+    log.reached(at(22))
+
+
+def own(lakehouse: Lakehouse, name: str, *names: str) -> list[tuple[Any, ...]]:
+    table = lakehouse.table(name).where(f"id IS NULL OR id < {FILLER}")
+    return sorted((tuple(row) for row in table.select(*names).collect()), key=str)
+
+
+@pytest.mark.thorough
+def test_current_rows_are_rebuilt_and_a_history_waits_until_the_gap_is_accepted(
+    lakehouse: Lakehouse,
+) -> None:
+    log = begun(lakehouse, kinds=["current", "history", "changes"])
+    log.row("u", at(15), {"id": 1, "a": "a1", "n": 0})
+    log.reached(at(15))
+    lakehouse.merge()
+    change(log)
+    reached = compact(lakehouse, log, 30)
+    time.sleep(1.1)
+    lakehouse.promise(timedelta(seconds=1))
+    summary = lakehouse.merge()
+    errors = {table.name: table.error for table in summary.tables}
+    assert summary.exit_code == ExitCode.LOG_FORGOTTEN
+    assert errors["public.t"] is None
+    rows = [(1, "changed", 2), (3, "a3", 0)]
+    assert own(lakehouse, "public.t", "id", "a", "n") == rows
+    for name, rows_before in (("public.t_history", 3), ("public.t_changes", 4)):
+        assert f"--accept-gap {name}" in str(errors[name])
+        assert len(own(lakehouse, name, "id")) == rows_before, "nothing was changed"
+
+    time.sleep(1.1)
+    accepted = RunOptions(accepted_gaps=frozenset({"public.t_history", "public.t_changes"}))
+    summary = lakehouse.merge(accepted)
+    assert [str(table.error) for table in summary.tables if table.error] == []
+    begin, change_at = str(at(10, 0)), str(at(21))
+    assert own(lakehouse, "public.t_history", "id", "a", "n", POSITION, END) == [
+        (1, "a1", 0, begin, change_at),
+        (1, "changed", 2, change_at, None),
+        (2, "a2", 0, begin, str(at(15))),  # it went away behind that
+        (3, "a3", 0, begin, None),
+    ]
+    archived = own(lakehouse, "public.t_changes", OP, POSITION, "id")
+    assert ("gap", str(at(15)), None) in archived
+    assert ("u", change_at, 1) in archived
+    log.row("c", at(reached + 1), {"id": 4, "a": "a4", "n": 0})
+    log.reached(at(reached + 1))
+    assert lakehouse.merge().exit_code == ExitCode.OK, "they go on"
+    assert (4, "a4", 0) in own(lakehouse, "public.t_history", "id", "a", "n")
+
+
+@pytest.mark.thorough
+def test_a_history_that_is_wanted_later_comes_from_the_archive(lakehouse: Lakehouse) -> None:
+    log = begun(lakehouse, kinds=["changes"])
+    change(log)
+    lakehouse.merge()
+    log.truncate(at(25))
+    log.row("c", at(26), {"id": 5, "a": "a5", "n": 0})
+    log.reached(at(26))
+    lakehouse.merge()
+    reached = compact(lakehouse, log, 30)
+    log.row("u", at(reached + 1), {"id": 5, "n": 1})
+    log.reached(at(reached + 1))
+    lakehouse.configure(kinds=["changes", "history"])
+    summary = lakehouse.merge()
+    assert [str(table.error) for table in summary.tables if table.error] == []
+    begin = str(at(10, 0))
+    assert own(lakehouse, "public.t_history", "id", "a", "n", POSITION, END) == [
+        (1, "a1", 0, begin, str(at(20))),
+        (1, "changed", 1, str(at(20)), str(at(21))),
+        (1, "changed", 2, str(at(21)), str(at(25))),
+        (2, "a2", 0, begin, str(at(22))),
+        (3, "a3", 0, begin, str(at(25))),
+        (5, "a5", 0, str(at(26)), str(at(reached + 1))),
+        (5, "a5", 1, str(at(reached + 1)), None),
+    ]

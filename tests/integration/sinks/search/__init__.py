@@ -1,0 +1,1 @@
+"""Tests of sinks/search that run against real servers."""

@@ -1,0 +1,1 @@
+"""Tests of sinks/search/joined that run against real servers."""

@@ -1,0 +1,176 @@
+"""The progress index: who may run, which plan is under way, and what is applied."""
+
+import os
+import socket
+import subprocess
+import sys
+import time
+
+import pytest
+
+from cdc.errors import BusyError, LogFormatError
+from cdc.records.position import Lsn, Position
+from cdc.records.schema import TableName
+from deploy.local.opensearch import OpenSearch
+from sinks.search import progress
+from sinks.search.client import connect
+from sinks.search.progress import Ledger
+from sinks.search.progress_records import Owner, RunRecord, TableRecord
+from tests.fixtures.search_tables import TABLE, settings
+
+pytestmark = pytest.mark.opensearch("2", "3")
+
+
+@pytest.fixture
+def ledger(opensearch: OpenSearch, index_prefix: str) -> Ledger:
+    ledger = Ledger(connect(settings(opensearch.url)), index_prefix, "shop")
+    ledger.create()
+    ledger.create()
+    return ledger
+
+
+def record(run: int, lsn: int = 5) -> TableRecord:
+    return TableRecord(
+        run=run,
+        index="public.things-1",
+        uuid="u",
+        generation=1,
+        epoch=1,
+        cut=str(Position(1, Lsn(lsn), 7)),
+        offsets={0: 3, 1: 0},
+        schema_version=2,
+    )
+
+
+def dead_pid() -> int:
+    child = subprocess.Popen([sys.executable, "-c", ""])
+    child.wait()
+    return child.pid
+
+
+def owner(**changes: object) -> Owner:
+    now = time.time_ns() // 1_000_000
+    mine = {"host": socket.gethostname(), "pid": os.getpid(), "token": "t", "beat_ms": now}
+    return Owner.model_validate(mine | changes)
+
+
+def test_plan_is_numbered_started_and_done(ledger: Ledger) -> None:
+    assert ledger.run() == RunRecord()
+    with ledger.claim() as claim:
+        assert claim.unfinished is None
+        assert claim.start('{"cut":1}').run == 1
+        assert ledger.run().state == "started"
+        claim.finish()
+    with ledger.claim() as claim:
+        assert claim.unfinished is None
+        assert claim.start('{"cut":2}').run == 2
+        claim.finish()
+    last = ledger.run()
+    assert (last.run, last.state, last.plan, last.owner) == (2, "done", '{"cut":2}', None)
+
+
+def test_failed_run_leaves_its_plan_to_the_next(ledger: Ledger) -> None:
+    def fail() -> None:
+        with ledger.claim() as claim:
+            claim.start("plan")
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
+    with ledger.claim() as claim:
+        assert claim.unfinished is not None
+        assert (claim.unfinished.run, claim.unfinished.plan) == (1, "plan")
+        with pytest.raises(AssertionError, match="never replaced"):
+            claim.start("other")
+        claim.finish()
+    assert ledger.run().state == "done"
+
+
+def test_overlapping_runs_exclude_each_other(ledger: Ledger) -> None:
+    first, second = ledger.claim(), ledger.claim()
+    with first:
+        with pytest.raises(BusyError), second:
+            pass
+        with pytest.raises(BusyError, match="another run") as raised:
+            ledger.claim()
+        assert str(os.getpid()) in str(raised.value)
+    with ledger.claim():
+        pass
+
+
+@pytest.mark.parametrize(
+    "gone", [{"pid": 0}, {"host": "elsewhere", "beat_ms": 0}], ids=["process", "heart"]
+)
+def test_dead_owner_is_taken_over_at_once(ledger: Ledger, gone: dict[str, int]) -> None:
+    dead = owner(**(gone | ({"pid": dead_pid()} if "pid" in gone else {})))
+    ledger.write_run(RunRecord(run=4, state="started", plan="p", owner=dead), None)
+    with ledger.claim() as claim:
+        assert claim.unfinished is not None
+        assert claim.unfinished.run == 4
+
+
+def test_living_owner_elsewhere_keeps_the_claim(ledger: Ledger) -> None:
+    ledger.write_run(RunRecord(owner=owner(host="elsewhere", pid=1)), None)
+    with pytest.raises(BusyError, match="elsewhere"):
+        ledger.claim()
+
+
+def test_heart_beats_while_a_run_works(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress, "BEAT_S", 0.05)
+    with ledger.claim() as claim:
+        claim.start("p")
+        before = ledger.run().owner
+        time.sleep(0.5)
+        after = ledger.run().owner
+        assert before is not None
+        assert after is not None
+        assert after.beat_ms > before.beat_ms
+        claim.finish()
+
+
+def test_run_that_was_taken_over_records_nothing(ledger: Ledger) -> None:
+    other = owner(token="other")
+
+    def lose() -> None:
+        with ledger.claim() as claim:
+            claim.start("p")
+            current, version = ledger.read_run()
+            ledger.write_run(current.model_copy(update={"owner": other}), version)
+            claim.finish()
+
+    with pytest.raises(BusyError, match="taken over"):
+        lose()
+    assert (ledger.run().state, ledger.run().owner) == ("started", other)
+
+
+def test_tables_are_recorded_and_never_moved_back(ledger: Ledger) -> None:
+    other = TableName("public", "other")
+    assert ledger.tables([TABLE, other]) == {}
+    ledger.write_table(TABLE, record(3))
+    ledger.write_table(TABLE, record(3))
+    ledger.write_table(TABLE, record(4, 9))
+    assert ledger.tables([TABLE, other]) == {TABLE: record(4, 9)}
+    with pytest.raises(BusyError):
+        ledger.write_table(TABLE, record(3))
+
+
+def test_logs_do_not_share_progress(
+    ledger: Ledger, opensearch: OpenSearch, index_prefix: str
+) -> None:
+    ledger.write_table(TABLE, record(3))
+    assert Ledger(connect(settings(opensearch.url)), index_prefix, "x").tables([TABLE]) == {}
+
+
+def test_nothing_was_ever_applied_without_a_progress_index(
+    opensearch: OpenSearch, index_prefix: str
+) -> None:
+    ledger = Ledger(connect(settings(opensearch.url)), f"{index_prefix}-none-", "shop")
+    assert ledger.run() == RunRecord()
+    assert ledger.tables([TABLE]) == {}
+
+
+def test_newer_format_stops_us(ledger: Ledger, opensearch: OpenSearch) -> None:
+    client = connect(settings(opensearch.url))
+    client.index(index=ledger.index, id="run/shop", body={"format": 2, "run": 1})
+    with pytest.raises(LogFormatError, match="can't be read"):
+        ledger.run()

@@ -1,0 +1,1 @@
+"""Tests of sinks/spark that run against real servers."""

@@ -1,0 +1,1 @@
+"""Tests of snapshots that run against real servers."""

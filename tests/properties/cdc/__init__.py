@@ -1,0 +1,1 @@
+"""Tests of cdc that check invariants on generated input."""

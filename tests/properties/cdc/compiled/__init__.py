@@ -1,0 +1,1 @@
+"""Tests of cdc/compiled that check invariants on generated input."""

@@ -1,0 +1,1 @@
+"""Tests of cdc/convert that check invariants on generated input."""

@@ -1,0 +1,1 @@
+"""Tests of cdc/events that check invariants on generated input."""

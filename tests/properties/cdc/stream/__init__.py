@@ -1,0 +1,1 @@
+"""Tests of cdc/stream that check invariants on generated input."""

@@ -1,0 +1,1 @@
+"""Tests of cdc/values that check invariants on generated input."""

@@ -1,0 +1,1 @@
+"""Tests of sinks that check invariants on generated input."""

@@ -1,0 +1,1 @@
+"""Tests of snapshots that check invariants on generated input."""

@@ -1,0 +1,1 @@
+"""Tests of cdc/capture that need neither a server nor Spark."""

@@ -1,0 +1,1 @@
+"""Tests of cdc/compiled that need neither a server nor Spark."""

@@ -1,0 +1,1 @@
+"""Tests of cdc/events that need neither a server nor Spark."""

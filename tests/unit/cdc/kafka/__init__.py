@@ -1,0 +1,1 @@
+"""Tests of cdc/kafka that need neither a server nor Spark."""

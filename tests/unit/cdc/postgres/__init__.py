@@ -1,0 +1,1 @@
+"""Tests of cdc/postgres that need neither a server nor Spark."""

@@ -1,0 +1,1 @@
+"""Tests of cdc/records that need neither a server nor Spark."""

@@ -1,0 +1,1 @@
+"""Tests of cdc/settings that need neither a server nor Spark."""

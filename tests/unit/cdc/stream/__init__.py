@@ -1,0 +1,1 @@
+"""Tests of cdc/stream that need neither a server nor Spark."""

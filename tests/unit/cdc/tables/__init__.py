@@ -1,0 +1,1 @@
+"""Tests of cdc/tables that need neither a server nor Spark."""

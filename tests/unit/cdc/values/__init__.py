@@ -1,0 +1,1 @@
+"""Tests of cdc/values that need neither a server nor Spark."""

@@ -1,0 +1,1 @@
+"""Tests of cdc/wal that need neither a server nor Spark."""

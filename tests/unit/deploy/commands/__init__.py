@@ -1,0 +1,1 @@
+"""Tests of deploy/commands that need neither a server nor Spark."""

@@ -1,0 +1,1 @@
+"""Tests of deploy/local that need neither a server nor Spark."""

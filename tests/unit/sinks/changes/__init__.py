@@ -1,0 +1,1 @@
+"""Tests of sinks/changes that need neither a server nor Spark."""

@@ -1,0 +1,91 @@
+"""What topics promise, and when a table was last read to their ends -> which tables can go on."""
+
+import time
+from datetime import timedelta
+from typing import Any, cast
+
+import pytest
+
+from cdc.errors import LogForgottenError, TopicMismatchError
+from cdc.records.state import Phase, Progress
+from sinks.debezium.bounded import part
+from sinks.debezium.forgotten import Topics, remembered
+from sinks.debezium.origin import NOWHERE
+from sinks.log.offsets import Log, LogState, Offsets
+from sinks.run.forgotten import Remembered
+from sinks.run.options import RunOptions
+from sinks.run.plan import TablePlan
+from sinks.run.plans import Checked
+from tests.fixtures.made_plans import NAME, TOPIC, table_plan
+from tests.fixtures.made_states import table_state
+
+KEEP = timedelta(hours=1)
+NOW_MS = int(time.time() * 1000)
+
+
+class MadeLog:
+    """A log whose records are all older than whatever is asked for."""
+
+    def forgotten(self, offsets: Offsets, _keep: timedelta) -> Offsets:
+        return {topic: {n: at + 1 for n, at in found.items()} for topic, found in offsets.items()}
+
+
+def asked(
+    table: TablePlan, promised: timedelta | None, *, begins: int = 0, accepted: bool = False
+) -> Remembered:
+    """What becomes of a table, of a topic that has 20 records."""
+    progress = Progress(
+        log="",
+        slot="",
+        system_identifier="",
+        timeline=0,
+        database="",
+        phase=Phase.STREAMING,
+        position=NOWHERE,
+        cut=NOWHERE,
+        flush_lsn=NOWHERE.commit_lsn,
+    )
+    cleanup = "delete" if promised is None else "compact"
+    states = {str(NAME): table_state(NAME, topic=TOPIC, cleanup=cleanup)}
+    state = LogState(progress, states, {}, {TOPIC: {0: begins}}, {TOPIC: {0: 20}})
+    topics = Topics(cast("Log", MadeLog()), state, {str(NAME): promised})
+    options = RunOptions(accepted_gaps=frozenset({str(NAME)} if accepted else ()))
+    tables = {str(NAME): table}
+    return remembered(topics, tables, keep=KEEP, checked=Checked(), options=options)
+
+
+def applied(**more: Any) -> TablePlan:
+    return table_plan(**{"base": 1, "start": {0: 5}, "fresh_ms": NOW_MS, **more})
+
+
+def test_a_table_whose_delta_table_was_removed_needs_all_records_though_there_are_none() -> None:
+    nothing = table_plan(start={0: 9})
+    assert isinstance(asked(nothing, None, begins=9).refused[str(NAME)], LogForgottenError)
+    assert asked(nothing, None, begins=9, accepted=True).refused == {}
+    assert asked(table_plan(end={0: 0}), None).refused == {}, "there never were any"
+
+
+def test_a_topic_that_was_compacted_too_early_is_read_anew_once_it_promises_enough() -> None:
+    early = asked(applied(), KEEP / 2)
+    assert isinstance(early.refused[str(NAME)], TopicMismatchError)
+    left = early.tables[str(NAME)]
+    assert (left.end, left.fresh_ms) == ({0: 5}, 0)
+    mended = asked(left.model_copy(update={"end": {0: 20}}), KEEP)
+    found = mended.tables[str(NAME)]
+    assert mended.rebuilt == [str(NAME)]
+    assert (found.start, found.end, found.rebuilds) == ({0: 0}, {0: 20}, True)
+    assert asked(applied(), KEEP).rebuilt == [], "one that was never refused"
+    history = left.model_copy(update={"end": {0: 20}, "kind": "history"})
+    assert isinstance(asked(history, KEEP).refused[str(NAME)], LogForgottenError)
+
+
+def test_a_rebuild_reads_the_whole_topic_though_a_run_reads_a_part() -> None:
+    late = asked(applied(fresh_ms=1), KEEP)
+    assert late.tables[str(NAME)].end == {0: 20}
+
+
+@pytest.mark.parametrize("table", [table_plan(), applied(rebuilds=True)])
+def test_a_compacted_topic_is_read_at_once_where_a_table_begins(table: TablePlan) -> None:
+    assert part([table], {TOPIC}, 2) == {}
+    assert part([table], (), 2)[TOPIC][0] == table.start[0] + 2
+    assert part([applied()], {TOPIC}, 2) == {TOPIC: {0: 7}}, "what came later is young"

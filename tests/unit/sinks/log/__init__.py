@@ -1,0 +1,1 @@
+"""Tests of sinks/log that need neither a server nor Spark."""

@@ -1,0 +1,1 @@
+"""Tests of sinks/run that need neither a server nor Spark."""

@@ -1,0 +1,156 @@
+"""Plans → files → plans: one run gets a number, and each table goes on where it was applied."""
+
+from pathlib import Path
+from unittest.mock import patch
+
+import pytest
+
+from cdc.errors import BusyError, LogForgottenError, LogFormatError
+from cdc.records.position import Lsn, Position
+from cdc.records.schema import TableName, TableSchema
+from cdc.records.state import Phase, Progress
+from sinks.log.counted import counted
+from sinks.log.offsets import LogState
+from sinks.run.files import LocalFiles
+from sinks.run.plan import Found, Outcome, Plan, TablePlan, Wanted, goes_on, proposed
+from sinks.run.plans import Plans
+from tests.fixtures.made_changes import table as made_table
+from tests.fixtures.made_states import table_state
+
+WANTED = {"s.a": Wanted("s.a")}
+
+
+def position(lsn: int, epoch: int = 1) -> Position:
+    return Position(epoch, Lsn(lsn), 0)
+
+
+def table_plan(**changes: object) -> TablePlan:
+    plan = TablePlan(
+        topic="t",
+        start={0: 5},
+        end={0: 9},
+        next={0: 8},
+        after=position(10),
+        truncated=None,
+        snapshot=position(7),
+        shown=position(7),
+        schema_version=1,
+        base=3,
+        events=2,
+        fresh_ms=1,
+    )
+    return plan.model_copy(update=changes)
+
+
+def plan(run: int = 4, **tables: TablePlan) -> Plan:
+    return Plan(
+        run=run, prefix="p", log="one", cut=position(20), cut_ts_us=0, ts_ms=0, tables=tables
+    )
+
+
+def test_the_newest_plan_is_found_without_a_look_at_all_of_them(tmp_path: Path) -> None:
+    folder = tmp_path / "runs"
+    plans = Plans(LocalFiles(folder), "here")
+    plans.start(plan(1))
+    before = (folder / "last.json").read_text()
+    for run in (2, 3):
+        plans.start(plan(run))
+    (folder / "last.json").write_text(before)  # as if it had been killed right then
+    assert plans.last() == plan(3)
+    (folder / "last.json").write_text("")
+    assert plans.last() == plan(3)
+    (folder / "last.json").unlink()  # as one left it that didn't know of this
+    assert plans.last() == plan(3)
+    plans.start(plan(4))
+    with patch.object(LocalFiles, "names", side_effect=AssertionError):
+        assert plans.last() == plan(4)
+
+
+def test_a_plan_is_made_once(tmp_path: Path) -> None:
+    plans = Plans(LocalFiles(tmp_path / "runs"), "here")
+    assert plans.last() is None
+    plans.start(plan(a=table_plan()))
+    with pytest.raises(BusyError):
+        plans.start(plan(a=table_plan()))
+    last = plans.last()
+    assert last == plan(a=table_plan())
+    assert plans.outcome(plan()) is None
+    plans.finish(Outcome(run=4, ts_ms=0, failed={"a": "why"}))
+    assert plans.outcome(plan()) is not None
+    assert plans.runs() == [4]
+    assert plans.forget(5) == 1
+    assert plans.last() is None
+
+
+def test_a_newer_format_is_refused(tmp_path: Path) -> None:
+    (tmp_path / f"{1:020}.json").write_text('{"format": 2}')
+    with pytest.raises(LogFormatError):
+        Plans(LocalFiles(tmp_path), "here").last()
+
+
+def test_an_applied_table_goes_on_above_the_cut_and_a_failed_one_stays() -> None:
+    done = plan(good=table_plan(), bad=table_plan(snapshot=position(15)))
+    after = goes_on(done, Outcome(run=4, ts_ms=0, failed={"bad": "why"}))
+    assert (after["good"].start, after["good"].after, after["good"].base) == (
+        {0: 8},
+        position(20),
+        4,
+    )
+    assert (after["bad"].start, after["bad"].after, after["bad"].base) == ({0: 5}, position(10), 3)
+    assert after["bad"].shown == position(7)
+
+
+def test_a_truncate_counts_within_the_cut_only() -> None:
+    above = {0: Found(8, 2, ((str(position(30)), 1),))}
+    assert counted(table_plan(), above, position(20), keyed=True).truncated is None
+    within = {0: Found(None, 2, ((str(position(15)), 1),))}
+    found = counted(table_plan(), within, position(20), keyed=True)
+    assert (found.truncated, found.next) == (position(15), {0: 9})
+
+
+@pytest.mark.parametrize(
+    ("keyed", "shown", "snapshot", "replaces"),
+    [
+        (True, None, position(15), False),
+        (False, None, position(15), True),
+        (True, position(7), position(15), False),
+        (False, position(7), position(15), True),
+        (True, position(7), position(15, epoch=2), True),
+        (False, position(7), position(7), False),
+    ],
+)
+def test_a_new_snapshot_replaces_what_has_no_key_or_another_history(
+    *, keyed: bool, shown: Position | None, snapshot: Position, replaces: bool
+) -> None:
+    table = table_plan(shown=shown, snapshot=snapshot)
+    found = counted(table, {}, position(20, epoch=2), keyed=keyed).truncated
+    assert (found is not None) == replaces
+    assert found is None or found < snapshot
+
+
+def whole_table(*versions: TableSchema) -> LogState:
+    """The state of a log with one table, all of which is there."""
+    table = table_state(TableName("s", "a"), topic="t", snapshot_lsn=Lsn(7))
+    progress = Progress(
+        log="one",
+        slot="s",
+        system_identifier="1",
+        timeline=1,
+        database="d",
+        phase=Phase.STREAMING,
+        position=position(20),
+        cut=position(20),
+        flush_lsn=Lsn(20),
+    )
+    schemas = {"s.a": versions} if versions else {}
+    return LogState(progress, {"s.a": table}, schemas, {"t": {0: 0}}, {"t": {0: 4}})
+
+
+def test_a_log_made_anew_is_never_applied_on() -> None:
+    with pytest.raises(LogForgottenError, match="made anew"):
+        proposed({"s.a": table_plan()}, whole_table(made_table("id int4")), WANTED)
+
+
+def test_a_table_whose_columns_the_log_doesnt_know_yet_holds_nobody_up() -> None:
+    assert proposed({}, whole_table(), WANTED) == {}
+    assert [*proposed({}, whole_table(made_table("id int4")), WANTED)] == ["s.a"]

@@ -1,0 +1,1 @@
+"""Tests of sinks/spark that need neither a server nor Spark."""
