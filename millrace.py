@@ -155,8 +155,7 @@ def _with_daemon(
     from cdc.capture.slot_lease import StoppedError
     from cdc.compiled.extension import warn_if_pure
     from deploy.commands.console import ConsoleObserver, configure_logging
-    from deploy.commands.health import HealthServer
-    from deploy.commands.metrics import daemon_registry
+    from deploy.commands.health import HealthServer, daemon_registry
     from snapshots.channel import open_channel
     from snapshots.initial import InitialSnapshot
     from snapshots.pace import Pace
@@ -338,8 +337,7 @@ def _seconds(text: str) -> float:
 @app.command()
 def status(config: ConfigOption = DEFAULT_PATH, *, json: JsonOption = False) -> None:
     """Show slot, lag, snapshot progress, and how far each sink is."""
-    from deploy.commands.status import collect
-    from deploy.commands.status_text import render
+    from deploy.commands.status import collect, render
 
     found = collect(load(config))
     if json:

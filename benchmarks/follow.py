@@ -23,7 +23,7 @@ from deltalake import DeltaTable, QueryBuilder
 from benchmarks.scene import Scene, load, peak_rss_mb, peak_rss_of, say, scene
 from cdc.records.schema import TableName
 from deploy.local.processes import Process
-from sinks.changes.paths import table_path
+from sinks.changes.derived import table_path
 from sinks.run.plans import lakehouse_plans
 
 _LOOK_S: Final = 0.01

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from delta.tables import DeltaTable
 from pyspark.sql import Column, DataFrame, Window
-from pyspark.sql import functions as F  # noqa: N812 (as everybody calls it)
+from pyspark.sql import functions as F
 
 from sinks.log.offsets import Offsets
 

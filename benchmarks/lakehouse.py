@@ -19,7 +19,7 @@ from cdc.settings import Settings
 from cdc.settings.lakehouse import DerivedTable, Kind, LakehouseSettings
 from deploy.local.pipeline import Pipeline
 from deploy.local.processes import Process
-from sinks.changes.paths import table_path
+from sinks.changes.derived import table_path
 from sinks.delta.run import run_lakehouse
 from sinks.log.offsets import Log, LogState, Offsets
 from sinks.run.plans import lakehouse_plans
@@ -119,7 +119,7 @@ def turn_of(
 
 def content_of(spark: "SparkSession", path: str) -> Content:
     """All rows of a Delta table, but for the column of Millrace's own."""
-    from pyspark.sql import functions as F  # noqa: N812 (as everybody calls it)
+    from pyspark.sql import functions as F
 
     from sinks.changes.names import POSITION
 

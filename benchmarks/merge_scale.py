@@ -152,7 +152,7 @@ def _measure(made: Scene, spark: "SparkSession", options: argparse.Namespace) ->
 
 def _grow(lake: Lake, name: str, rows: int, file_rows: int, order: str) -> int:
     """Append the rows that the first run didn't write; the version that has them."""
-    from pyspark.sql import functions as F  # noqa: N812 (as everybody calls it)
+    from pyspark.sql import functions as F
 
     from sinks.changes.names import POSITION
 

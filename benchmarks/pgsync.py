@@ -14,8 +14,7 @@ from typing import Any, Final
 
 from deploy.local.jars import SetupError
 from deploy.local.opensearch import OpenSearch
-from deploy.local.ports import reserve_port
-from deploy.local.processes import Command, Process
+from deploy.local.processes import Command, Process, reserve_port
 
 _VENV: Final = Path(__file__).resolve().parents[1] / ".cache" / "pgsync"
 _TIMEOUT_S: Final = "120"

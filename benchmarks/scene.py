@@ -18,13 +18,12 @@ from benchmarks import shapes
 from benchmarks.shapes import Shape
 from cdc.records.schema import TableName
 from cdc.records.topics import data_topic
-from deploy.local.accounts import run_folder
 from deploy.local.certificates import Certificates
 from deploy.local.jars import SetupError
 from deploy.local.kafka import Kafka, Security
 from deploy.local.pipeline import Pipeline
 from deploy.local.postgres import Postgres
-from deploy.local.processes import Process, environment_with
+from deploy.local.processes import Process, environment_with, run_folder
 
 PREFIX: Final = "bench"
 PRESETS: Final = ("millrace", "debezium")

@@ -14,9 +14,8 @@ from typing import Any, Final
 from cdc.errors import SinkError
 from cdc.records.schema import TableName
 from cdc.settings import SearchSettings
-from sinks.search.client import check, connect
+from sinks.search.client import check, connect, insist
 from sinks.search.documents import aliases
-from sinks.search.retries import insist
 
 DELETED_SHARE_MIN: Final = 0.1
 """Below this a merge reads and writes more than it frees."""

@@ -134,7 +134,7 @@ def _compact(target: DeltaTarget, derived: Derived, *, dry_run: bool) -> Compact
 
 def _files(target: DeltaTarget) -> Files:
     """By the statistics that Delta's log has of each file; OPTIMIZE leaves partitions apart."""
-    from pyspark.sql import functions as F  # noqa: N812 (as everybody calls it)
+    from pyspark.sql import functions as F
 
     is_small = F.col("size") < FILE_BYTES // 2
     rows = F.get_json_object("stats", "$.numRecords").cast("bigint")

@@ -13,7 +13,7 @@ if __name__ == "__main__":
     # A program's own folder comes first in Python's path, and its `delta` isn't Delta Lake's.
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-from cdc.convert.reading import schema_reader
+from cdc.convert.registry import schema_reader
 from cdc.errors import MillraceError
 from cdc.settings import DEFAULT_PATH, load
 from sinks.job import Jobs

@@ -32,13 +32,11 @@ from cdc.postgres.slot import ExportedSnapshot
 from cdc.records.position import Position
 from cdc.records.state import LeafRead
 from cdc.settings import CaptureSettings, LibraryOptions
+from snapshots import reader
 from snapshots.copied_rows import Copied
 from snapshots.copy_out import copy_out
-from snapshots.imported import NOW_US, OF_ONE_TABLE, begin, lock
-from snapshots.pace import Pace
-from snapshots.pages import ALL, Range, merged, next_range, pages_of
-from snapshots.probe import Probe
-from snapshots.reader import LIMITS, PAUSE_S, WAIT_S, copying, of_range, of_statement
+from snapshots.pace import Pace, Probe
+from snapshots.reader import ALL, LIMITS, Range, merged, next_range, pages_of
 
 log = structlog.get_logger()
 
@@ -147,7 +145,7 @@ class _Table:
         return sum(pages_of(self._done[leaf.oid], leaf.pages) for leaf in self.table.leaves)
 
 
-class _Reader:
+class _Worker:
     """One connection, and the chunk that it reads."""
 
     def __init__(self, source: LibraryOptions, exported: ExportedSnapshot, pace: Pace) -> None:
@@ -167,19 +165,19 @@ class _Reader:
 
     def begin(self, table: _Table, place: _Place, position: Position, *, patient: bool) -> None:
         """Begin to read a chunk; ``patient``: the table's lock is waited for."""
-        begin(self._connection, self._exported, patient=patient)
+        reader.begin(self._connection, self._exported, patient=patient)
         if place.leaf is not None:
-            self._file = lock(self._connection, place.leaf)
-        ((now_us,),) = query(self._connection, NOW_US)
+            self._file = reader.lock(self._connection, place.leaf)
+        ((now_us,),) = query(self._connection, reader.NOW_US)
         assert table.encoder is not None  # noqa: S101 (it is made with the first chunk)
         self._copied = Copied(table.encoder, position, position.commit_lsn, now_us)
         columns = [column.name for column in table.table.columns]
         if place.leaf is None:
-            statement = of_statement(table.statement or "", columns)
+            statement = reader.of_statement(table.statement or "", columns)
         else:
-            statement = of_range(place.leaf, columns, place.range, [table.table.row_filter])
+            statement = reader.of_range(place.leaf, columns, place.range, [table.table.row_filter])
         self.table, self.place = table, place
-        self._copy.begin(copying(statement))
+        self._copy.begin(reader.copying(statement))
 
     def take(self) -> Iterator[SnapshotBatch]:
         """Make batches of what has arrived; the last one of a chunk says so."""
@@ -257,7 +255,7 @@ class Bulk:
         self._until_s = until_s
         self._pace = pace
         self._probe = Probe(source, pace)
-        self._readers: list[_Reader] = []
+        self._workers: list[_Worker] = []
         self._waiting: list[_Table] = []
         """Tables of which something is to be begun."""
 
@@ -277,9 +275,9 @@ class Bulk:
             with self._probe.at_work():
                 yield from self._batches(asked)
         finally:
-            for reader in self._readers:
+            for worker in self._workers:
                 with suppress(MillraceError, psycopg.Error):
-                    reader.close()
+                    worker.close()
 
     def _batches(self, asked: Sequence[_Table]) -> Iterator[SnapshotBatch]:
         for table in asked:
@@ -289,17 +287,17 @@ class Bulk:
         self._waiting = list(asked)
         while self._begin():
             ready = self._ready()
-            for reader in ready:
-                yield from self._taken(reader)
+            for worker in ready:
+                yield from self._taken(worker)
             if not ready:  # whoever waits for us has a turn, too
-                busy = next(one.table for one in self._readers if one.table is not None)
+                busy = next(one.table for one in self._workers if one.table is not None)
                 yield SnapshotBatch(busy.table.name, (), busy.rows)
 
     def _begin(self, *, patient: bool = False) -> bool:
         """Let free connections begin what comes next; returns whether anything is under way."""
         for table in list(self._waiting):
-            while (reader := self._free_reader()) is not None:
-                if not self._begin_chunk(reader, table, patient=patient):
+            while (worker := self._free_worker()) is not None:
+                if not self._begin_chunk(worker, table, patient=patient):
                     break
             else:
                 return True
@@ -307,7 +305,7 @@ class Bulk:
             return self._begin(patient=True)
         return self._is_busy
 
-    def _begin_chunk(self, reader: _Reader, table: _Table, *, patient: bool) -> bool:
+    def _begin_chunk(self, worker: _Worker, table: _Table, *, patient: bool) -> bool:
         """Begin what comes next of a table; returns whether more of it may follow at once."""
         patient = patient and not self._is_busy  # who waits for a lock keeps all others waiting
         if time.monotonic() < table.not_before and not patient:
@@ -318,19 +316,19 @@ class Bulk:
             return False
         self._encode(table)
         try:
-            reader.begin(table, place, self._position, patient=patient and table.is_waited_for)
+            worker.begin(table, place, self._position, patient=patient and table.is_waited_for)
             self._probe.chunk()
-        except OF_ONE_TABLE as error:
+        except reader.OF_ONE_TABLE as error:
             if isinstance(error, TableLockedError) and not patient and table.is_waited_for:
-                reader.give_up()
+                worker.give_up()
                 table.put_off(place)
                 return False
-            self._leave(reader, table, error)
+            self._leave(worker, table, error)
         return True
 
     @property
     def _is_busy(self) -> bool:
-        return any(reader.table is not None for reader in self._readers)
+        return any(worker.table is not None for worker in self._workers)
 
     def _is_late(self, table: _Table) -> bool:
         if self._until_s is None or time.monotonic() < self._until_s or table.is_left:
@@ -345,54 +343,56 @@ class Bulk:
             table.is_left = True
         return True
 
-    def _free_reader(self) -> _Reader | None:
-        for reader in self._readers:
-            if reader.table is None:
-                return reader
-        if len(self._readers) < self._settings.snapshot_max_threads:
-            self._readers.append(_Reader(self._source, self._exported, self._pace))
-            return self._readers[-1]
+    def _free_worker(self) -> _Worker | None:
+        for worker in self._workers:
+            if worker.table is None:
+                return worker
+        if len(self._workers) < self._settings.snapshot_max_threads:
+            self._workers.append(_Worker(self._source, self._exported, self._pace))
+            return self._workers[-1]
         return None
 
     def _encode(self, table: _Table) -> None:
         if table.encoder is None:
             table.encoder = self._encoder(table.table)
 
-    def _ready(self) -> list[_Reader]:
+    def _ready(self) -> list[_Worker]:
         """Those that have rows for us to take, as soon as any may be taken."""
         if (wait_s := self._pace.wait_s()) > 0:
-            time.sleep(min(wait_s, PAUSE_S))
+            time.sleep(min(wait_s, reader.PAUSE_S))
             return []
         # Whoever was first last time is last now: there may not be room for all.
-        self._readers.append(self._readers.pop(0))
-        busy = {reader.fileno(): reader for reader in self._readers if reader.table is not None}
+        self._workers.append(self._workers.pop(0))
+        busy = {worker.fileno(): worker for worker in self._workers if worker.table is not None}
         poller = select.poll()
         for descriptor in busy:
             poller.register(descriptor, select.POLLIN)
-        held = any(reader.is_held for reader in busy.values())
-        wait_s = 0.0 if held else min(WAIT_S, *(reader.wait_s_max for reader in busy.values()))
+        held = any(worker.is_held for worker in busy.values())
+        wait_s = (
+            0.0 if held else min(reader.WAIT_S, *(worker.wait_s_max for worker in busy.values()))
+        )
         found = {descriptor for descriptor, _ in poller.poll(wait_s * 1_000)}
         return [
-            reader
-            for descriptor, reader in busy.items()
+            worker
+            for descriptor, worker in busy.items()
             # libpq may hold what the socket doesn't show
-            if descriptor in found or reader.is_held or reader.wait_s_max < WAIT_S
+            if descriptor in found or worker.is_held or worker.wait_s_max < reader.WAIT_S
         ]
 
-    def _taken(self, reader: _Reader) -> Iterator[SnapshotBatch]:
-        table = reader.table
+    def _taken(self, worker: _Worker) -> Iterator[SnapshotBatch]:
+        table = worker.table
         assert table is not None  # noqa: S101 (it is busy)
         try:
             with blaming(table.statement_key):
-                yield from reader.take()
-        except OF_ONE_TABLE as error:
-            self._leave(reader, table, error)
+                yield from worker.take()
+        except reader.OF_ONE_TABLE as error:
+            self._leave(worker, table, error)
 
-    def _leave(self, reader: _Reader, table: _Table, error: MillraceError) -> None:
+    def _leave(self, worker: _Worker, table: _Table, error: MillraceError) -> None:
         """Leave a table that can't be read now to be read while streaming, if it can be so."""
         if self._until_s is None or not table.table.is_chunked or table.statement is not None:
             raise error
-        reader.give_up()
+        worker.give_up()
         if not table.is_left:
             name = str(table.table.name)
             log.warning("a table is read while streaming", table=name, reason=error.what)

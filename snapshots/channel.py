@@ -12,7 +12,7 @@ from typing import Any, Final
 import structlog
 
 from cdc.events.changes import Row
-from cdc.kafka.follow import Followed, Follower
+from cdc.kafka.signal_topic import Followed, Follower
 from cdc.records.position import Position
 from cdc.records.record import Record
 from cdc.records.schema import TableName
@@ -20,8 +20,8 @@ from cdc.settings import CaptureSettings, Settings
 from cdc.stream.signals import NOTHING, Place, SeenRow, SignalPlace, Told, Watch
 from cdc.tables.tables import Tables
 from cdc.wal.messages import Relation
-from snapshots.arrivals import Arrivals
 from snapshots.incremental import IncrementalSnapshots
+from snapshots.joining import Arrivals
 from snapshots.pace import Pace
 from snapshots.requests import Requests
 from snapshots.watermarks import CLOSE, Watermarks

@@ -18,8 +18,7 @@ from cdc.postgres.connection import at_one_instant, query
 from cdc.postgres.described import CapturedTable, Leaf, TableDescription
 from cdc.settings import CaptureSettings
 from snapshots.overtaken import Visibility
-from snapshots.pages import Range, parse_tid
-from snapshots.reader import frames, of_range
+from snapshots.reader import Range, frames, of_range, parse_tid
 
 BYTES_MAX: Final = 8 << 20
 """A chunk ends with the row that reaches this: it is in memory until its watermark comes."""

@@ -4,6 +4,7 @@ Rows take the compiled way (wal/copied.pxi) where their table has one, the rest 
 is wrong take the one written here: line → row → encoder. As translation.py is for the stream.
 """
 
+import re
 import time
 from collections.abc import Container
 from typing import Final
@@ -15,11 +16,48 @@ from cdc.records.position import Lsn, Position, header
 from cdc.records.record import Part, Record, record_bytes
 from cdc.stream.translation import Limits
 from cdc.wal.frames import COPY_DATA_BYTES, copy_data_end, pure_last_copy_data
-from snapshots.copy_text import Row, parse
+
+Row = tuple[bytes | None, ...]
+
+_NULL: Final = rb"\N"
+_ESCAPE: Final = re.compile(rb"\\(.)", re.DOTALL)
+_MEANINGS: Final = {
+    b"b": b"\b",
+    b"f": b"\f",
+    b"n": b"\n",
+    b"r": b"\r",
+    b"t": b"\t",
+    b"v": b"\v",
+}
+"""The escapes that COPY TO writes; any other character stands for itself."""
+
 
 _PLAIN: Final = Read()
-
 last_copy_data = pure_last_copy_data if fast is None else fast.last_copy_data
+
+
+def parse(line: bytes) -> Row:
+    """Read one line, with its line end; for tables of at least one column."""
+    fields = line[:-1].split(b"\t")
+    escapes = line.count(b"\\")
+    if not escapes:
+        return tuple(fields)
+    if escapes == fields.count(_NULL):
+        return tuple([None if field == _NULL else field for field in fields])
+    return tuple(
+        [
+            field if b"\\" not in field else None if field == _NULL else _unescape(field)
+            for field in fields
+        ]
+    )
+
+
+def _unescape(field: bytes) -> bytes:
+    return _ESCAPE.sub(_meaning, field)
+
+
+def _meaning(match: re.Match[bytes]) -> bytes:
+    return _MEANINGS.get(match[1], match[1])
 
 
 class Copied:

@@ -32,7 +32,7 @@ from cdc.tables.tables import Tables
 from cdc.wal.messages import Relation
 from snapshots.chunk import AlteredError, Chunk
 from snapshots.copied_rows import Copied
-from snapshots.open_transactions import Elders
+from snapshots.joining import Elders
 from snapshots.requests import queued
 from snapshots.table_read import Begun, Work
 from snapshots.watermarks import WatermarkError, is_past

@@ -1,32 +1,164 @@
-"""A chunk, a table or a SELECT → its rows, by COPY … TO STDOUT.
+"""A chunk, a table or a SELECT → its rows, by COPY … TO STDOUT; and what is left to read."""
 
-Columns are asked for by name, since a partition may have them in another order than its root, and
-of the leaf ONLY, since an inheritance parent would bring its children's rows along.
-"""
-
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import Final, NamedTuple, Protocol
 
 import psycopg
 from psycopg import sql
 
-from cdc.errors import SourceUnreachableError
+from cdc.errors import (
+    SourceError,
+    SourcePrivilegeError,
+    SourceUnreachableError,
+    TableChangedError,
+    TableLockedError,
+    TableRefusedError,
+)
 from cdc.postgres.connection import query
 from cdc.postgres.described import Leaf
+from cdc.postgres.failures import place
+from cdc.postgres.slot import ExportedSnapshot
 from cdc.records.record import Part
 from cdc.records.schema import TableName
 from cdc.stream.translation import Limits
 from cdc.wal.frames import copy_data_end
 from snapshots.copy_out import copy_out, wait
-from snapshots.pages import END, Range, tid
 
+Range = tuple[int, int]
+Ranges = tuple[Range, ...]
+
+_OFFSET_BITS: Final = 16
+END: Final = 1 << 48
+ALL: Final[Range] = (0, END)
+
+
+OF_ONE_TABLE: Final = (TableRefusedError, TableLockedError, SourcePrivilegeError)
+"""What is wrong with one table, and no reason to leave others unread."""
+NOW_US: Final = "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::int8"
+_LOCK_TIMEOUT: Final = "10s"
+_SHORT_TIMEOUT: Final = "100ms"
+_FILES: Final = """
+SELECT c.relfilenode::int8, pg_relation_filenode(c.oid)::int8 FROM pg_class c WHERE c.oid = %s
+"""
+_CURRENT_OID: Final = "SELECT to_regclass(format('%%I.%%I', %s::text, %s::text))::oid"
 WAIT_S: Final = 1.0
 """How often a wait for rows gives signals their turn."""
 PAUSE_S: Final = 0.1
 """The same, where rows that have come may not be taken yet."""
 LIMITS: Final = Limits(250, 1 << 20)
 """When a batch is full: few enough that the processor's cache has them when they are sent."""
+
+
+def merged(ranges: Iterable[Range]) -> Ranges:
+    """The same rows in as few ranges as that takes, in order."""
+    done: list[Range] = []
+    for first, end in sorted(ranges):
+        if done and first <= done[-1][1]:
+            done[-1] = done[-1][0], max(done[-1][1], end)
+        elif first < end:
+            done.append((first, end))
+    return tuple(done)
+
+
+def missing(ranges: Iterable[Range]) -> Iterator[Range]:
+    """What lies between the ranges, before and behind them."""
+    first = 0
+    for start, end in merged(ranges):
+        if first < start:
+            yield first, start
+        first = end
+    if first < END:
+        yield first, END
+
+
+def next_range(taken: Iterable[Range], pages: int, chunk_pages: int) -> Range | None:
+    """The first pages that nobody has taken, at most ``chunk_pages``; None: there are none.
+
+    ``pages`` is how many the leaf is believed to have: behind the last one a range has no end.
+    """
+    for first, end in missing(taken):
+        stop = ((first >> _OFFSET_BITS) + chunk_pages) << _OFFSET_BITS
+        return first, end if stop >= pages << _OFFSET_BITS else min(stop, end)
+    return None
+
+
+def pages_of(ranges: Iterable[Range], pages: int) -> int:
+    """How many of a leaf's pages are in the ranges, about."""
+    limit = pages << _OFFSET_BITS
+    sizes = (min(end, limit) - min(first, limit) for first, end in merged(ranges))
+    return sum(sizes) >> _OFFSET_BITS
+
+
+def tid(number: int) -> str:
+    """As PostgreSQL writes it: ``(page,offset)``."""
+    return f"({number >> _OFFSET_BITS},{number & ((1 << _OFFSET_BITS) - 1)})"
+
+
+def parse_tid(text: bytes) -> int:
+    """Read ``(page,offset)``."""
+    page, _, offset = text.strip(b"()").partition(b",")
+    return int(page) << _OFFSET_BITS | int(offset)
+
+
+def begin(
+    connection: psycopg.Connection, exported: ExportedSnapshot, *, patient: bool = True
+) -> None:
+    """Begin the transaction; raises SourceUnreachableError where the snapshot is gone.
+
+    ``patient``: locks are waited for.
+    """
+    query(connection, "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+    timeout = sql.Literal(_LOCK_TIMEOUT if patient else _SHORT_TIMEOUT)
+    query(connection, sql.SQL("SET LOCAL lock_timeout = {}").format(timeout))
+    try:
+        statement = sql.SQL("SET TRANSACTION SNAPSHOT {}").format(sql.Literal(exported.name))
+        query(connection, statement)
+    except SourceUnreachableError:
+        raise
+    except SourceError as error:
+        raise SourceUnreachableError(
+            f"the exported snapshot is gone: {error.what}",
+            where=error.where,
+            remedy="start again: what is missing is read anew, and no row is missed",
+        ) from error
+
+
+def lock(connection: psycopg.Connection, leaf: Leaf) -> int:
+    """Take the lock of a plain SELECT, and make sure that the snapshot's rows are still there.
+
+    Returns the leaf's filenode. Raises TableChangedError where they aren't.
+    """
+    where = place(connection.pgconn)
+    try:
+        name = sql.Identifier(*leaf.name)
+        query(connection, sql.SQL("LOCK TABLE ONLY {} IN ACCESS SHARE MODE").format(name))
+    except TableLockedError as error:
+        raise TableLockedError(
+            f"table {leaf.name} can't be read: {error.what}", where=where, remedy=error.remedy
+        ) from error
+    except TableRefusedError as error:
+        raise _gone(leaf, where) from error
+    if query(connection, _CURRENT_OID, [*leaf.name]) != [(leaf.oid,)]:
+        raise _gone(leaf, where)
+    # No row: the table is younger than the snapshot, so all of its rows are in the stream.
+    files = query(connection, _FILES, [leaf.oid])
+    if files and files[0][0] != files[0][1]:
+        raise TableChangedError(
+            f"table {leaf.name} was rewritten (ALTER TABLE, TRUNCATE, VACUUM FULL, CLUSTER) after"
+            " the snapshot was taken, which hides its rows from the snapshot",
+            where=where,
+            remedy="start again: the snapshot is taken anew, and no row is missed",
+        )
+    return int(files[0][1]) if files else 0
+
+
+def _gone(leaf: Leaf, where: str) -> TableChangedError:
+    return TableChangedError(
+        f"table {leaf.name} was dropped or renamed before its rows were read",
+        where=where,
+        remedy="start again: the tables are looked up anew",
+    )
 
 
 class Taker(Protocol):

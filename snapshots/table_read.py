@@ -15,7 +15,7 @@ from cdc.records.position import Lsn
 from cdc.records.state import LeafRead, SnapshotRequest
 from snapshots.chunk import Chunk, Known, Place
 from snapshots.overtaken import Changes
-from snapshots.pages import ALL, Range, merged, next_range, pages_of
+from snapshots.reader import ALL, Range, merged, next_range, pages_of
 from snapshots.windows import Job
 
 RETRY_S: Final = 1.0

@@ -24,8 +24,7 @@ from cdc.records.schema import TableName
 from cdc.settings import LibraryOptions, Settings
 from snapshots import chunk, standby
 from snapshots.chunk import Chunk, Known, Place
-from snapshots.pace import Pace
-from snapshots.probe import Probe
+from snapshots.pace import Pace, Probe
 from snapshots.watermarks import Watermarks, now, oldest_open
 
 T = TypeVar("T")

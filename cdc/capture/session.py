@@ -24,11 +24,11 @@ from cdc.kafka.at_least_once import AtLeastOnceWriter
 from cdc.kafka.producer import LogWriter
 from cdc.kafka.topics import LogTopics
 from cdc.log.state import last_progress
-from cdc.postgres import failover, preflight, publication, slot
-from cdc.postgres.action import act
+from cdc.postgres import preflight, publication, risks, slot
 from cdc.postgres.captured import captured_tables, described_tables
 from cdc.postgres.connection import (
     System,
+    act,
     connect,
     current_wal_end,
     identify,
@@ -84,7 +84,7 @@ class Session:
         """Connect to both sides, hold the slot and the log, and make sure that they fit."""
         self._take_lock()
         self._described = self._publish(self._check_tables(), again)
-        failover.warn(self._sql, self._capture.slot_failover)
+        risks.warn_of_failover(self._sql, self._capture.slot_failover)
         self._hold_slot()
         self._open_log()
         if self._progress is None:

@@ -1,27 +1,39 @@
 """The right to a slot: the lock that stands for it, then the stream that reads it, and waiting.
 
+The lock is an advisory lock in a session of its own. A thread speaks in it all the time, and the
+server ends it when it hears nothing (idle_session_timeout): so a process that was stopped, or
+whose machine is gone, loses the right in seconds, in whatever it was at.
 docs/decisions/0002-start-and-acknowledge.md says what is held when.
 """
 
+import contextlib
 import math
+import os
+import socket
 import threading
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
+from typing import Final
 
 import psycopg
 import structlog
 from psycopg.pq.abc import PGconn
 
 from cdc.capture.health import Health, Stage
-from cdc.capture.slot_lock import SlotLock
-from cdc.errors import SlotInUseError, SourceUnreachableError
+from cdc.errors import MillraceError, SlotInUseError, SourceUnreachableError
 from cdc.postgres import slot
-from cdc.postgres.connection import connect_replication
+from cdc.postgres.connection import connect, connect_replication, query
 from cdc.postgres.failures import place
 from cdc.postgres.stream import ReplicationStream
 from cdc.records.position import Lsn
-from cdc.settings import Settings
+from cdc.settings import LibraryOptions, Settings
+
+SILENCE_S: Final = 10
+"""As wal_sender_timeout on the replication connection: both ends of the hold go together."""
+_SPEAK_EVERY_S: Final = 2.0
+_CLOSE_S: Final = 1.0
+
 
 log = structlog.get_logger()
 WAITING_LINE_S = 10
@@ -29,6 +41,55 @@ ASK_EVERY_S = 1.0
 """How often a standby asks whether it is needed."""
 DRAIN_S_MAX = 10.0
 """How long Kafka may take to answer after we were told to stop; supervisors kill after longer."""
+
+
+class SlotLock:
+    """The lock, taken or still wanted; connected from the beginning."""
+
+    def __init__(self, source: LibraryOptions, name: str) -> None:
+        self._name = name
+        pinned = {"idle_session_timeout": f"{SILENCE_S}s"}
+        self._connection = connect(source, purpose="lock", pinned=pinned)
+        self._closing = threading.Event()
+        self._failure: MillraceError | None = None
+        self._thread = threading.Thread(target=self._speak, name="slot lock", daemon=True)
+
+    def take(self) -> bool:
+        """Try to take it; returns whether it is ours now."""
+        if not slot.lock(self._connection, self._name):
+            return False
+        self._thread.start()
+        return True
+
+    def check(self) -> None:
+        """Raise SourceUnreachableError once the right is lost."""
+        if self._failure is not None:
+            raise SourceUnreachableError(
+                f"the right to slot {self._name} was lost: {self._failure.what}",
+                where=self._failure.where,
+                remedy="nothing, if the daemon takes it again: it starts over",
+            ) from self._failure
+
+    def close(self) -> None:
+        """Give it back."""
+        self._closing.set()
+        if not self._thread.is_alive():
+            self._connection.close()
+            return
+        with contextlib.suppress(OSError), socket.socket(fileno=os.dup(self._fd())) as own:
+            own.shutdown(socket.SHUT_RDWR)  # wakes the thread, which may wait for an answer
+        self._thread.join(_CLOSE_S)
+
+    def _fd(self) -> int:
+        return self._connection.fileno()
+
+    def _speak(self) -> None:
+        try:
+            while not self._closing.wait(_SPEAK_EVERY_S):
+                query(self._connection, "SELECT 1")
+        except MillraceError as failure:
+            self._failure = failure
+        self._connection.close()
 
 
 class StoppedError(Exception):

@@ -26,8 +26,7 @@ from cdc.errors import (
 from cdc.events.metadata import SOURCE_HEARTBEAT
 from cdc.postgres import risks, slot
 from cdc.postgres.connection import bounded, connect, query, target
-from cdc.postgres.slot import SlotState
-from cdc.postgres.slot_limits import HELD, Concern, concerns, size
+from cdc.postgres.slot import HELD, Concern, SlotState, concerns, size
 from cdc.records.position import Lsn
 from cdc.settings import Settings
 

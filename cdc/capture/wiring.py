@@ -17,13 +17,12 @@ from cdc.events.rules import EventRules
 from cdc.kafka.topics import LogTopics
 from cdc.log.state import read_all
 from cdc.postgres import catalog, preflight
-from cdc.postgres.captured import captured_tables, described_tables
+from cdc.postgres.captured import captured_tables, described_tables, keyed_columns
+from cdc.postgres.columns import filled_columns
 from cdc.postgres.connection import System, current_insert_lsn, current_snapshot
 from cdc.postgres.described import CapturedTable, TableDescription
 from cdc.postgres.failures import place
-from cdc.postgres.filled import filled_columns
 from cdc.postgres.reselect import INVISIBLE, Rereading, await_visible
-from cdc.postgres.unique_keys import keyed_columns
 from cdc.records.claims import ClaimHead
 from cdc.records.position import Lsn
 from cdc.records.schema import Column, TableName, TableSchema

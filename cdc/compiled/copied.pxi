@@ -143,7 +143,7 @@ cdef void unescape(Cell* cell, Out* scratch) noexcept nogil:
 
 
 cdef inline uint8_t meaning(uint8_t byte) noexcept nogil:
-    """What stands behind a backslash: snapshots.copy_text."""
+    """What stands behind a backslash: snapshots.copied_rows."""
     if byte == c"n":
         return c"\n"
     if byte == c"t":

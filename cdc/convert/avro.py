@@ -16,8 +16,7 @@ from fastavro.types import Schema as ParsedSchema
 
 from cdc.convert.avro_schema import AvroOptions, Shape, avro
 from cdc.errors import ConversionError
-from cdc.records.connect import Schema
-from cdc.records.per_schema import PerSchema
+from cdc.records.connect import PerSchema, Schema
 
 Subject = Callable[[str, str, str], str]
 """topic, name of the schema, "key" or "value" → subject"""

@@ -16,8 +16,7 @@ from json.encoder import encode_basestring
 from math import isfinite, isinf
 from typing import Any, Final
 
-from cdc.records.connect import DECIMAL, Schema, Type
-from cdc.records.per_schema import PerSchema
+from cdc.records.connect import DECIMAL, PerSchema, Schema, Type
 
 Write = Callable[[Any], str]
 

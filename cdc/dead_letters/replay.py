@@ -21,8 +21,8 @@ from cdc.events.changes import Row
 from cdc.kafka.topics import LogTopics
 from cdc.log.state import read_letters, read_pieces
 from cdc.postgres.captured import described_tables
-from cdc.postgres.current import current_row, wait_until_visible
 from cdc.postgres.described import CapturedTable, TableDescription
+from cdc.postgres.reselect import current_row, wait_until_visible
 from cdc.records.dead_letters import DeadLetter, Order, outcome_records
 from cdc.records.position import Lsn, Position, header
 from cdc.records.record import Record

@@ -6,21 +6,19 @@ carry is *unsent*: left out, or made up as Debezium does (the column's default o
 where NULL can't be, else null). Which of the two ways is ``EventRules.lossless``.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
 
+from cdc import values
 from cdc.errors import TableRefusedError
 from cdc.events import masks, schemas, snapshot_differences
 from cdc.events.changes import ABSENT
-from cdc.events.columns import ColumnValues, column_values
 from cdc.events.rules import EventRules
 from cdc.records.avro_names import field_name, schema_name
 from cdc.records.connect import Field, Schema
-from cdc.records.schema import Column, TableSchema
-from cdc.values import Kind
-
-Decode = Callable[[bytes], Any]
+from cdc.records.schema import Column, TableName, TableSchema
+from cdc.settings.modes import ValueModes
+from cdc.values import MALFORMED, Decode, Kind, malformed
 
 _UNLIMITED: Final = 2_147_483_647
 _LENGTHS: Final = {
@@ -30,6 +28,48 @@ _LENGTHS: Final = {
 """What JDBC calls a type's size, which Debezium hands on."""
 _SCALES: Final = {"float4": 8, "float8": 17}
 _VARIABLE_SCALE_LENGTH: Final = 131_089
+
+
+class ColumnValues(NamedTuple):
+    """A column's values: ``decode`` raises CorruptMessageError naming the column.
+
+    ``schema`` is neither optional nor has a default. ``placeholder`` stands for a value that an
+    update left unchanged, ``zero`` for one that an old key doesn't carry where NULL can't;
+    ``default`` is the column's own, None where there is none that a schema can tell. ``kind`` and
+    ``digits`` are the codec's.
+    """
+
+    decode: Decode
+    schema: Schema
+    placeholder: Any
+    zero: Any
+    default: Any
+    kind: Kind
+    digits: int
+
+
+def column_values(column: Column, table: TableName, modes: ValueModes) -> ColumnValues | None:
+    """How the column's values become Connect's, or None where events have no member for it."""
+    codec = values.codec(column, modes)
+    if codec is None:
+        return None
+    inner = codec.decode
+
+    def decode(text: bytes) -> Any:
+        try:
+            return inner(text)
+        except MALFORMED as error:
+            raise malformed(column, table, error) from error
+
+    return ColumnValues(
+        decode,
+        codec.schema,
+        values.placeholder(column, modes),
+        values.zero(column, modes),
+        values.default(column, modes),
+        codec.kind,
+        codec.digits,
+    )
 
 
 class EventField(NamedTuple):

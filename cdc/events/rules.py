@@ -1,6 +1,6 @@
 """Everything that the settings say about events, as one value: native, or Debezium's.
 
-``EventRules()`` is native; cdc/settings/presets.py has what ``preset = "debezium"`` starts from.
+``EventRules()`` is native; cdc/settings/model.py has what ``preset = "debezium"`` starts from.
 Each option can be set in both. docs/debezium.md has the options and how they act.
 """
 

@@ -1,6 +1,7 @@
-"""Settings and pg_catalog → the tables that are captured."""
+"""Settings and pg_catalog → the tables that are captured, and what their rows' keys are."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Final
 
 import psycopg
@@ -11,9 +12,21 @@ from cdc.postgres.catalog import publication_exists
 from cdc.postgres.connection import query
 from cdc.postgres.described import CapturedTable, TableDescription
 from cdc.postgres.failures import place
-from cdc.postgres.unique_keys import keyed_tables
-from cdc.records.schema import TableName
+from cdc.records.schema import Column, TableName
 from cdc.settings import CaptureSettings
+
+_KEYS: Final = """
+SELECT DISTINCT ON (i.indrelid) i.indrelid, array(
+    SELECT a.attname::text
+    FROM unnest(i.indkey::int2[]) WITH ORDINALITY AS k (attnum, ordinal)
+    JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum
+    WHERE k.ordinal <= i.indnkeyatts
+    ORDER BY k.ordinal)
+FROM pg_index i JOIN pg_class x ON x.oid = i.indexrelid
+WHERE i.indrelid = ANY (%s) AND i.indisunique
+ORDER BY i.indrelid, i.indisprimary DESC, i.indisclustered DESC, x.relname
+"""
+
 
 _USER_TABLES: Final = """
 SELECT c.oid, n.nspname, c.relname
@@ -38,6 +51,42 @@ JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = p.tablename
 WHERE p.pubname = %s
 ORDER BY n.nspname, c.relname
 """
+
+
+def keyed_tables(
+    connection: psycopg.Connection, tables: Iterable[TableDescription]
+) -> list[TableDescription]:
+    """Described tables with Debezium's keys."""
+    described = list(tables)
+    keys = _keys(connection, [table.oid for table in described])
+    return [
+        replace(
+            table,
+            columns=_keyed(table.columns, keys.get(table.oid, ())),
+            primary_key=keys.get(table.oid, ()),
+        )
+        for table in described
+    ]
+
+
+def keyed_columns(
+    connection: psycopg.Connection, oid: int, columns: tuple[Column, ...]
+) -> tuple[Column, ...]:
+    """The columns of a Relation message with the key that the table has now."""
+    return _keyed(columns, _keys(connection, [oid]).get(oid, ()))
+
+
+def _keys(connection: psycopg.Connection, oids: list[int]) -> dict[int, tuple[str, ...]]:
+    return {oid: tuple(names) for oid, names in query(connection, _KEYS, [oids])}
+
+
+def _keyed(columns: tuple[Column, ...], names: Sequence[str]) -> tuple[Column, ...]:
+    return tuple(
+        column.model_copy(
+            update={"key": names.index(column.name) + 1 if column.name in names else None}
+        )
+        for column in columns
+    )
 
 
 def captured_tables(

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 import psycopg
 
-from cdc.postgres.column_types import Attribute, ColumnType, column, resolve
+from cdc.postgres.columns import Attribute, ColumnType, column, resolve
 from cdc.postgres.connection import at_one_instant, query
 from cdc.postgres.described import CapturedTable, Leaf, ReplicaIdentity, TableDescription
 from cdc.records.schema import Column, TableName

@@ -19,11 +19,12 @@ from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 import psycopg
+import structlog
 from psycopg import pq, sql
 from psycopg.conninfo import make_conninfo
 from psycopg.pq.abc import PGconn, PGresult
 
-from cdc.errors import ConfigError, SourceUnreachableError
+from cdc.errors import ConfigError, SourceError, SourceUnreachableError
 from cdc.postgres.failures import connect_error, explained, place, raise_result
 from cdc.records.position import Lsn
 from cdc.settings import LibraryOptions
@@ -72,6 +73,9 @@ _POLL_EVENTS: Final = {
 _POLL_MS: Final = 200
 _POLL_TLS_S: Final = 0.05
 """Under TLS, decrypted bytes can wait in the library while the socket is silent: look often."""
+
+
+log = structlog.get_logger()
 
 
 class System(NamedTuple):
@@ -340,3 +344,18 @@ def _effective(source: LibraryOptions) -> dict[str, str]:
 def _refused(text: str, source: LibraryOptions) -> Exception:
     keywords = _effective(source)
     return connect_error(text, target(source), keywords.get("user", ""), keywords.get("dbname", ""))
+
+
+def act(connection: psycopg.Connection, statement: str) -> None:
+    """Run the user's statement; as with Debezium its failing is told, and streaming goes on.
+
+    Our sessions look names up in pg_catalog alone, the user's statement where PostgreSQL does.
+    """
+    query(connection, 'SET search_path = "$user", public')
+    try:
+        query(connection, statement)
+    except SourceError as error:
+        if connection.closed:
+            raise
+        log.warning("heartbeat.action.query failed", reason=error.what)
+    query(connection, "SET search_path = pg_catalog")

@@ -14,8 +14,10 @@ import psycopg
 import structlog
 from psycopg import pq, sql
 
+from cdc.errors import SourceUnreachableError
 from cdc.events.changes import ABSENT, Row, Value
 from cdc.postgres.connection import connect, query
+from cdc.postgres.described import TableDescription
 from cdc.postgres.failures import explained
 from cdc.settings import LibraryOptions
 from cdc.stream.completion import Asked, Key
@@ -74,6 +76,13 @@ _SELECT: Final = sql.SQL(
 )
 _LEFT_ABSENT: Final = ("22", "23", "40", "42", "55", "57014")
 """SQLSTATEs, or the beginning of them, that concern this table only."""
+
+
+_LIMITS: Final = (
+    "BEGIN READ ONLY",
+    f"SET LOCAL statement_timeout = '{PATIENCE_S:.0f}s'",
+    "SET LOCAL lock_timeout = '2s'",
+)
 
 
 class _Table(NamedTuple):
@@ -289,3 +298,58 @@ def _rows(cursor: psycopg.Cursor, asked: Asked, wanted: list[int]) -> dict[Key, 
         key = tuple(text or b"" for text in texts[:width])
         rows[key] = tuple(found.get(index, ABSENT) for index in asked.columns)
     return rows
+
+
+def current_row(
+    connection: psycopg.Connection, table: TableDescription, key: tuple[bytes, ...]
+) -> Row | None:
+    """The row under this key, whose texts are in the order of the table's columns."""
+    keyed = [column for column in table.columns if column.key is not None]
+    same = [
+        sql.SQL("{} = {}::{}").format(
+            sql.Identifier(column.name), sql.Literal(text.decode()), sql.SQL(column.declared)
+        )
+        for column, text in zip(keyed, key, strict=True)
+    ]
+    statement = sql.SQL("SELECT {} FROM {} {} WHERE {} AND ({})").format(
+        sql.SQL(", ").join(sql.Identifier(column.name) for column in table.columns),
+        sql.SQL("" if table.partitioned else "ONLY"),
+        sql.Identifier(*table.name),
+        sql.SQL(" AND ").join(same),
+        sql.SQL(table.row_filter or "true"),
+    )
+    for setting in _LIMITS:
+        query(connection, setting)
+    try:
+        with explained(connection.pgconn):
+            result = connection.execute(statement).pgresult
+    finally:
+        if not connection.broken:
+            query(connection, "ROLLBACK")
+    places = [table.columns.index(column) for column in keyed]
+    for number in range(result.ntuples if result is not None else 0):
+        assert result is not None  # noqa: S101 (it has rows)
+        row = tuple(result.get_value(number, index) for index in range(len(table.columns)))
+        if tuple(row[place] for place in places) == key:
+            return row
+    return None
+
+
+def wait_until_visible(
+    connection: psycopg.Connection, xid: int, while_waiting: Callable[[], None]
+) -> None:
+    """A commit is in the WAL before others see it: an older state of a row is no answer."""
+    deadline = time.monotonic() + PATIENCE_S
+    while not is_visible(_snapshot(connection), frozenset({xid})):
+        if time.monotonic() > deadline:
+            raise SourceUnreachableError(
+                f"transaction {xid} isn't visible {PATIENCE_S:.0f} s after its commit",
+                remedy="does it wait for a synchronous standby?",
+            )
+        while_waiting()
+        time.sleep(_POLL_S)
+
+
+def _snapshot(connection: psycopg.Connection) -> str:
+    ((text,),) = query(connection, "SELECT pg_current_snapshot()::text")
+    return str(text)

@@ -5,14 +5,25 @@ from collections.abc import Iterator
 from typing import Final
 
 import psycopg
+import structlog
 
 from cdc.postgres import connection as connections
 from cdc.postgres.captured import captured_tables
 from cdc.postgres.connection import query
 from cdc.postgres.preflight import alter_identity
+from cdc.postgres.slot import has_failover
 from cdc.records.schema import TableName
 from cdc.settings import CaptureSettings, LibraryOptions
 from cdc.settings.modes import Patterns
+
+log = structlog.get_logger()
+_UNGUARDED: Final = """
+SELECT slot_name::text FROM pg_replication_slots
+WHERE slot_type = 'physical' AND NOT temporary
+  AND current_setting('synchronized_standby_slots') = ''
+ORDER BY slot_name
+"""
+
 
 _RISKS: Final = """
 SELECT current_setting('max_slot_wal_keep_size'), current_setting('synchronous_standby_names')
@@ -45,6 +56,24 @@ FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
 WHERE c.relkind IN ('r', 'p', 'v', 'm', 'f') AND c.relpersistence <> 't' AND c.oid >= 16384
 """
 _NAMED_MAX: Final = 3
+
+
+def warn_of_failover(connection: psycopg.Connection, wanted: bool) -> None:
+    """Warn where a slot that is copied to standbys may be ahead of them after a failover."""
+    if not wanted:
+        return
+    if not has_failover(connection.pgconn):
+        log.info("PostgreSQL copies slots to standbys from 17 on: a failover loses this one")
+        return
+    standbys = [name for (name,) in query(connection, _UNGUARDED)]
+    if standbys:
+        log.warning(
+            "synchronized_standby_slots is empty: after a failover the log may have changes that"
+            " the new primary hasn't, which stops the daemon",
+            standbys=standbys,
+            remedy=f"ALTER SYSTEM SET synchronized_standby_slots = '{', '.join(standbys)}';"
+            " SELECT pg_reload_conf()",
+        )
 
 
 def find_risks(

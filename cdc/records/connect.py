@@ -6,13 +6,16 @@ is: one of these with a schema that has a name (``io.debezium.time.MicroTimestam
 https://kafka.apache.org/documentation/#connect_development (Working with Schemas)
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Generic, NamedTuple, TypeGuard, TypeVar
 
 DECIMAL: Final = "org.apache.kafka.connect.data.Decimal"
 """Two's complement bytes of the unscaled number; the parameter ``scale`` says how many decimals."""
+
+
+T = TypeVar("T")
 
 
 class Type(StrEnum):
@@ -97,3 +100,36 @@ class SourceRecord(NamedTuple):
     headers: tuple[Header, ...] = ()
     partition: int | None = None
     timestamp_ms: int | None = None
+
+
+class PerSchema(Generic[T]):
+    """Calls ``make`` once per schema object, and remembers up to ``size_max`` of them."""
+
+    def __init__(self, make: Callable[[Schema], T], *, size_max: int = 1_024) -> None:
+        self._make = make
+        self._made: dict[int, tuple[Schema, T]] = {}
+        self._size_max = size_max
+
+    def __call__(self, schema: Schema) -> T:
+        """Return what belongs to this very object (an equal one is made anew)."""
+        found = self._made.get(id(schema))
+        if found is None:
+            if len(self._made) >= self._size_max:
+                self._made.clear()
+            # The schema is kept beside it: while it lives, nothing else has its id.
+            found = self._made[id(schema)] = (schema, self._make(schema))
+        return found[1]
+
+
+def is_envelope(schema: Schema | None) -> TypeGuard[Schema]:
+    """Whether values of this schema are envelopes; heartbeats and the like aren't."""
+    return schema is not None and schema.name is not None and schema.name.endswith(".Envelope")
+
+
+def member(struct: Mapping[str, Any], schema: Schema, name: str) -> Any:
+    """Return a struct's member; its default where it is null, as Connect's Struct.get does."""
+    value = struct.get(name)
+    if value is not None:
+        return value
+    found = schema.of_field(name)
+    return found.default if found is not None else None

@@ -4,8 +4,7 @@ from cdc.settings.capture import CaptureSettings
 from cdc.settings.kinds import Duration, LibraryOptions
 from cdc.settings.lakehouse import LakehouseSettings
 from cdc.settings.loading import DEFAULT_PATH, load
-from cdc.settings.model import LogSettings, Settings
-from cdc.settings.named import Named
+from cdc.settings.model import LogSettings, Named, Settings
 from cdc.settings.search import SearchSettings
 from cdc.settings.sources import ENV_PREFIX
 

@@ -6,12 +6,10 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 
 from cdc.records.topics import heartbeat_topic, signal_topic, transaction_topic
-from cdc.settings.columns import ColumnSettings
-from cdc.settings.events import EventSettings
+from cdc.settings.events import ColumnSettings, EventSettings, ValueSettings
 from cdc.settings.kinds import PatternList, Size
 from cdc.settings.modes import EventModes, Patterns
 from cdc.settings.snapshots import SignalSettings, SnapshotSettings
-from cdc.settings.values import ValueSettings
 
 
 class CaptureSettings(

@@ -1,8 +1,9 @@
 """All sections in one frozen model; what the sections don't say, the preset does."""
 
 import re
+from collections.abc import Mapping
 from datetime import timedelta
-from typing import Annotated, Any, Final, Literal, Self
+from typing import Annotated, Any, Final, Literal, NamedTuple, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
@@ -10,12 +11,86 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 from cdc.settings.capture import CaptureSettings
 from cdc.settings.kinds import Address, Duration, LibraryOptions, Section
 from cdc.settings.lakehouse import LakehouseSettings
-from cdc.settings.named import Named, in_order
-from cdc.settings.presets import switched
 from cdc.settings.search import SearchSettings
 from cdc.settings.sources import Environment
 
+DEBEZIUM: Final[Mapping[str, Mapping[str, object]]] = {
+    "capture": {
+        "slot.name": "debezium",
+        "slot.failover": False,
+        "publication.name": "dbz_publication",
+        "heartbeat.source.interval.ms": 0,
+        "signal.enabled.channels": "source",
+        "incremental.snapshot.chunk.size": 1_024,
+        "incremental.snapshot.watermarking.strategy": "insert_insert",
+        "snapshot.max.threads": 1,
+        "lossless": False,
+        "decimal.handling.mode": "precise",
+        "time.precision.mode": "adaptive",
+        "interval.handling.mode": "numeric",
+        "hstore.handling.mode": "json",
+        "include.unknown.datatypes": False,
+        "toast.unavailable": "placeholder",
+        "tombstones.on.delete": True,
+        "skipped.operations": "t",
+        "position.header": False,
+        "extended.headers.enabled": True,
+        "key.change.headers": True,
+    },
+    "log": {"topic.partitions": 1, "topic.cleanup.policy": "delete"},
+}
 _CONNECTION_STRING: Final = re.compile(r"://|\bpassword\s*=")
+
+
+class Named(NamedTuple):
+    """One of them: the class that Kafka Connect knows it by, and its options as text."""
+
+    name: str
+    type: str
+    options: Mapping[str, str]
+
+
+def in_order(section: Any) -> Any:
+    """``{"order": "a,b", "a.type": …, "a.add.fields": …}`` → all of them in their order.
+
+    Without ``order`` they come as they are written.
+    """
+    if not isinstance(section, Mapping):
+        return section
+    given: dict[str, dict[str, str]] = {}
+    for key, value in section.items():
+        name, dot, option = str(key).partition(".")
+        if dot:
+            given.setdefault(name, {})[option] = _text(value)
+        elif name != "order":
+            raise ValueError(f"{name}: no such key; options are <name>.type, <name>.…")
+    order = [part.strip() for part in str(section.get("order", ",".join(given))).split(",")]
+    order = [name for name in order if name]
+    if sorted(order) != sorted(given):
+        odd = sorted(set(order) ^ set(given)) or order
+        raise ValueError(f"order must name each transform once: {', '.join(odd)}")
+    for name in order:
+        if not given[name].get("type"):
+            raise ValueError(f"{name}.type is required")
+    return tuple(Named(name, given[name].pop("type"), given[name]) for name in order)
+
+
+def _text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def switched(sections: Mapping[str, Any]) -> dict[str, Any]:
+    """The sections as given, with Debezium's defaults for what they leave open."""
+    result = dict(sections)
+    for section, defaults in DEBEZIUM.items():
+        given = result.get(section, {})
+        if isinstance(given, Mapping):
+            result[section] = {
+                key: value
+                for key, value in defaults.items()
+                if key not in given and key.replace(".", "_") not in given
+            } | dict(given)
+    return result
 
 
 class LogSettings(Section):

@@ -28,10 +28,9 @@ from cdc.records.state import SnapshotRequest, TableState, schema_record
 from cdc.records.topics import data_topic
 from cdc.settings import Settings
 from cdc.stream.transactions import Transaction
-from cdc.tables.altered import altered_columns
 from cdc.tables.lookups import Lookups
 from cdc.tables.notifications import Notifications
-from cdc.tables.schema_history import SchemaHistory
+from cdc.tables.schema_history import SchemaHistory, altered_columns
 from cdc.tables.states import Joining, TableStates, check_published
 from cdc.wal.messages import Relation, ReplicaIdentity
 

@@ -14,12 +14,19 @@ import structlog
 
 from cdc.errors import ConfigError, ConversionError
 from cdc.records.avro_names import field_name
-from cdc.records.connect import Field, Header, Schema, SourceRecord, Type
-from cdc.records.per_schema import PerSchema
+from cdc.records.connect import (
+    Field,
+    Header,
+    PerSchema,
+    Schema,
+    SourceRecord,
+    Type,
+    is_envelope,
+    member,
+)
 from cdc.settings.options import Options
-from cdc.transforms.envelope import is_envelope, member
 from cdc.transforms.expand import Expansion, NotExpandableError
-from cdc.transforms.renaming import renaming
+from cdc.transforms.routing import renaming
 
 log = structlog.get_logger()
 

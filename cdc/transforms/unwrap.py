@@ -19,10 +19,8 @@ from typing import Any, Final, NamedTuple, Self
 import structlog
 
 from cdc.errors import ConversionError
-from cdc.records.connect import Field, Header, Schema, SourceRecord, Type
-from cdc.records.per_schema import PerSchema
+from cdc.records.connect import Field, Header, PerSchema, Schema, SourceRecord, Type, is_envelope
 from cdc.settings.options import Options
-from cdc.transforms.envelope import is_envelope
 
 log = structlog.get_logger()
 

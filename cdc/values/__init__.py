@@ -15,8 +15,7 @@ https://www.postgresql.org/docs/current/datatype.html
 
 from cdc.values.blocks import MALFORMED, Codec, Decode, Fragment, Kind, json_text, json_value
 from cdc.values.placeholders import default, placeholder, zero
-from cdc.values.reading import decode, json_fragment, malformed
-from cdc.values.types import codec
+from cdc.values.types import codec, decode, json_fragment, malformed
 
 __all__ = [
     "MALFORMED",

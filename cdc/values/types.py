@@ -1,17 +1,14 @@
-"""The table: a type's name in pg_type → its codec, in every mode.
-
-Whatever isn't listed is PostgreSQL's text natively; Debezium leaves it out, or has the bytes of its
-text (include.unknown.datatypes).
-"""
+"""The table: a type's name in pg_type → its codec, in every mode; and a column's, by that."""
 
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
+from cdc.errors import CorruptMessageError
 from cdc.records.connect import Type
-from cdc.records.schema import Column
+from cdc.records.schema import Column, TableName
 from cdc.settings.modes import ValueModes
 from cdc.values import decimals, scalars, structures, times
-from cdc.values.blocks import Codec
+from cdc.values.blocks import MALFORMED, Codec, Decode, Fragment, UnconvertibleError, json_value
 from cdc.values.lists import of_array, of_debezium_array, or_null
 
 NATIVE: Final = ValueModes()
@@ -23,24 +20,6 @@ _ARRAYS_LEFT_OUT: Final = frozenset(
     {"money", "name", "interval", "varbit", "xml", "point", "refcursor"}
 )
 """Elements whose arrays Debezium leaves out, whatever include.unknown.datatypes says."""
-
-
-def codec(column: Column, modes: ValueModes = NATIVE) -> Codec | None:
-    """The codec of a column, or None where an event has no field for it."""
-    # A composite may have any name; and in an array Debezium doesn't look behind a domain's.
-    own_name = column.typtype in _OF_TABLE and (modes.lossless or not column.domain_elements)
-    build = _TYPES.get(column.type) if own_name else None
-    one = (build or _unknown)(column, modes)
-    known = build is not None and column.type not in _GEOMETRIC
-    left_out = own_name and column.array and column.type in _ARRAYS_LEFT_OUT
-    if one is None or (left_out and not modes.lossless):
-        return None
-    if modes.lossless:
-        return of_array(column, one) if column.array else one
-    if column.array:
-        return of_debezium_array(column, one, modes, known=known)
-    may_fail = modes.decimal == "precise" and column.type == "numeric"
-    return or_null(one) if may_fail else one
 
 
 _TYPES: Final[dict[str, Callable[[Column, ValueModes], Codec | None]]] = (
@@ -88,3 +67,62 @@ _TYPES: Final[dict[str, Callable[[Column, ValueModes], Codec | None]]] = (
     )
     | dict.fromkeys(_GEOMETRIC, scalars.of_unknown(structures.java_numbers))
 )
+
+
+def codec(column: Column, modes: ValueModes = NATIVE) -> Codec | None:
+    """The codec of a column, or None where an event has no field for it."""
+    # A composite may have any name; and in an array Debezium doesn't look behind a domain's.
+    own_name = column.typtype in _OF_TABLE and (modes.lossless or not column.domain_elements)
+    build = _TYPES.get(column.type) if own_name else None
+    one = (build or _unknown)(column, modes)
+    known = build is not None and column.type not in _GEOMETRIC
+    left_out = own_name and column.array and column.type in _ARRAYS_LEFT_OUT
+    if one is None or (left_out and not modes.lossless):
+        return None
+    if modes.lossless:
+        return of_array(column, one) if column.array else one
+    if column.array:
+        return of_debezium_array(column, one, modes, known=known)
+    may_fail = modes.decimal == "precise" and column.type == "numeric"
+    return or_null(one) if may_fail else one
+
+
+def json_fragment(column: Column, modes: ValueModes = NATIVE) -> Fragment:
+    """Text → JSON, the fast way; raises one of MALFORMED, which ``malformed`` explains."""
+    return _required(column, modes).fragment
+
+
+def decode(column: Column, table: TableName, modes: ValueModes = NATIVE) -> Decode:
+    """Text → value as JSON has it, the readable way; raises CorruptMessageError."""
+    one = _required(column, modes)
+
+    def decode_value(value: bytes) -> Any:
+        try:
+            return json_value(one.decode(value), one.schema)
+        except MALFORMED as error:
+            raise malformed(column, table, error) from error
+
+    return decode_value
+
+
+def _required(column: Column, modes: ValueModes) -> Codec:
+    found = codec(column, modes)
+    if found is None:
+        raise LookupError(f"column {column.name} is left out of events")
+    return found
+
+
+def malformed(
+    column: Column, table: TableName, error: Exception | None = None
+) -> CorruptMessageError:
+    """The error for a text that isn't of its column's type; it never shows the text."""
+    if isinstance(error, UnconvertibleError):
+        return CorruptMessageError(
+            f"a value of column {column.name}, a {column.declared}, can't be written: {error}",
+            where=f"table {table}",
+            remedy="choose a mode that has a form for it (docs/types.md), or lossless = false,"
+            " which writes null",
+        )
+    return CorruptMessageError(
+        f"a value of column {column.name} isn't a {column.declared}", where=f"table {table}"
+    )

@@ -8,7 +8,7 @@ from cdc.records.state import TableState
 from cdc.records.topics import table_topic
 from cdc.settings import SearchSettings, Settings
 from compaction.topics import examine
-from deploy.commands.indexes import keyed_tables
+from deploy.commands.sink_status import keyed_tables
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -81,7 +81,7 @@ def query(
 
 def _answer(settings: Settings, cut: "Cut", sql: str) -> "DataFrame":
     from sinks.changes.derived import derived_tables
-    from sinks.delta.query import query as answer
+    from sinks.delta.cuts import query as answer
     from sinks.run.plans import lakehouse_plans
     from sinks.spark.session import open_session
 

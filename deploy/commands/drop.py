@@ -109,7 +109,7 @@ def _topics(settings: Settings) -> list[Step]:
 def _lakehouse(settings: Settings) -> list[Step]:
     if settings.lakehouse is None:
         raise ConfigError("there is no [lakehouse] to drop")
-    from sinks.changes.paths import local_path, table_path
+    from sinks.changes.derived import local_path, table_path
     from sinks.run.plans import lakehouse_plans
 
     folder = local_path(settings.lakehouse.path)

@@ -6,22 +6,199 @@ daemon waits for.
 """
 
 import json
+import math
 import socket
 import sys
 import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
 from socketserver import ThreadingTCPServer
 from types import TracebackType
 from typing import Any, Final, Self
 
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, ProcessCollector
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.exposition import choose_encoder
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
 
-from cdc.capture.health import Health
+from cdc.capture.health import Health, Stage
 from cdc.errors import ConfigError
+from cdc.records.state import Phase
+from deploy.commands.status import TableStatus, log_lag_s, table_status
 
 _ASKED: Final = {"/health/live": "live", "/health/ready": "ready"}
+
+
+def daemon_registry(
+    health: Health, letters: Mapping[str, int], rate_max: Callable[[], float]
+) -> CollectorRegistry:
+    """All metrics of a daemon.
+
+    ``letters``: table → how many dead letters it has made; ``rate_max``: rows a second that
+    snapshots may read now.
+    """
+    registry = CollectorRegistry()
+    registry.register(_DaemonCollector(health, letters, rate_max))
+    ProcessCollector(registry=registry)
+    return registry
+
+
+class _DaemonCollector(Collector):
+    def __init__(
+        self, health: Health, letters: Mapping[str, int], rate_max: Callable[[], float]
+    ) -> None:
+        self._health = health
+        self._letters = letters
+        self._rate_max = rate_max
+
+    def collect(self) -> Iterator[Metric]:
+        now_ms = time.time_ns() // 1_000_000
+        states = list(self._health.states.values())
+        tables = [table_status(state, now_ms) for state in states]
+        yield from self._daemon()
+        yield from self._log()
+        yield from self._slot()
+        yield self._dead_letters(tables)
+        yield from _tables(tables)
+        yield from self._snapshots(tables)
+
+    def _daemon(self) -> Iterator[Metric]:
+        health, now = self._health, self._health.stage
+        phase = GaugeMetricFamily(
+            "millrace_phase", "1 for what the daemon is at.", labels=["phase"]
+        )
+        for stage in Stage:
+            phase.add_metric([stage], stage is now)
+        yield phase
+        yield _gauge("live", "Whether the main loop turns.", health.is_live)
+        yield _gauge(
+            "ready", "Whether it streams, and what was written came round.", health.unready is None
+        )
+        yield CounterMetricFamily(
+            "millrace_faults", "Faults that it has started over after.", value=health.faults
+        )
+        if health.round_trip_s is not None:
+            yield _gauge(
+                "heartbeat_round_trip_seconds",
+                "From the source through Kafka: the last heartbeat's time.",
+                health.round_trip_s,
+            )
+
+    def _dead_letters(self, tables: list[TableStatus]) -> Metric:
+        """A table without any has 0: otherwise nobody sees the first one as an increase."""
+        letters = CounterMetricFamily(
+            "millrace_dead_letters", "Dead letters made by this process.", labels=["table"]
+        )
+        made = {**{table.table: 0 for table in tables}, **self._letters}
+        for table, count in made.items():
+            letters.add_metric([table], count)
+        return letters
+
+    def _log(self) -> Iterator[Metric]:
+        progress, slot = self._health.progress, self._health.slot
+        if progress is None:
+            return
+        yield CounterMetricFamily(
+            "millrace_log_events",
+            "Data records ever written to the log, by all daemons.",
+            value=self._health.events,
+        )
+        yield _gauge("log_epoch", "The history that the log is in.", progress.position.epoch)
+        yield _gauge(
+            "log_flush_lsn", "The log has all WAL up to there (bytes).", progress.flush_lsn
+        )
+        if progress.cut_ts_us:
+            yield _gauge(
+                "log_commit_timestamp_seconds",
+                "When the last transaction was committed that the log has whole.",
+                progress.cut_ts_us / 1e6,
+            )
+        if slot is not None and (lag_s := log_lag_s(progress, slot.lag_bytes)) is not None:
+            yield _gauge("log_lag_seconds", "Age of the oldest change it may lack.", lag_s)
+
+    def _snapshots(self, tables: list[TableStatus]) -> Iterator[Metric]:
+        if math.isfinite(rate := self._rate_max()):
+            yield _gauge("snapshot_rate_limit", "Rows a second that may be read now.", rate)
+        yield from _reads(tables)
+
+    def _slot(self) -> Iterator[Metric]:
+        slot = self._health.slot
+        if slot is None:
+            return
+        yield _gauge("slot_lag_bytes", "WAL that isn't acknowledged yet.", slot.lag_bytes)
+        yield _gauge("slot_retained_bytes", "WAL that is kept for the slot.", slot.retained_bytes)
+        if slot.safe_wal_size is not None:
+            yield _gauge(
+                "slot_safe_wal_bytes",
+                "WAL that may still be written before PostgreSQL gives the slot up.",
+                slot.safe_wal_size,
+            )
+        status = GaugeMetricFamily(
+            "millrace_slot_wal_status", "1 for pg_replication_slots' value.", labels=["wal_status"]
+        )
+        status.add_metric([slot.wal_status or "unknown"], 1)
+        yield status
+
+
+def _tables(tables: list[TableStatus]) -> Iterator[Metric]:
+    whole = GaugeMetricFamily(
+        "millrace_table_whole", "Whether the log has all of the table's rows.", labels=["table"]
+    )
+    rows = GaugeMetricFamily(
+        "millrace_table_snapshot_rows", "Rows that its snapshot has brought.", labels=["table"]
+    )
+    left = GaugeMetricFamily(
+        "millrace_table_left_unread",
+        "1: it is gone, or left out, with rows unread.",
+        labels=["table"],
+    )
+    for table in tables:
+        whole.add_metric([table.table], table.phase is Phase.STREAMING)
+        rows.add_metric([table.table], table.rows)
+        left.add_metric([table.table], table.left_unread)
+    yield from (whole, rows, left)
+
+
+def _reads(tables: list[TableStatus]) -> Iterator[Metric]:
+    """What is being read, or waits to be: nothing of it once it is done.
+
+    Of each table the one of a kind that is served next. Blocking ones don't tell how far they are.
+    """
+
+    def family(name: str, text: str) -> GaugeMetricFamily:
+        return GaugeMetricFamily(f"millrace_snapshot_{name}", text, labels=["table", "type"])
+
+    rows = family("rows", "Rows that were read.")
+    ratio = family("ratio", "How much was read, from 0 to 1, by the table's pages.")
+    size = family("size_bytes", "How large the table's heap is.")
+    paused = family("paused", "Whether it waits to be resumed.")
+    pace = family("rows_per_second", "Rows a second since it began, pauses too.")
+    left = family("remaining_seconds", "Time left at that pace.")
+    under_way = {
+        (table.table, request.type): (table, request)
+        for table in tables
+        for request in reversed(table.requests)
+        if request.type != "blocking"
+    }
+    for labels, (table, request) in under_way.items():
+        rows.add_metric(labels, request.rows)
+        ratio.add_metric(labels, request.percent / 100)
+        paused.add_metric(labels, request.paused)
+        for one, value in (
+            (size, table.bytes_total),
+            (pace, request.rows_per_s),
+            (left, request.left_s),
+        ):
+            if value is not None:
+                one.add_metric(labels, value)
+    yield from (rows, ratio, size, paused, pace, left)
+
+
+def _gauge(name: str, text: str, value: float) -> Metric:
+    return GaugeMetricFamily(f"millrace_{name}", text, value=value)
 
 
 class HealthServer(ThreadingTCPServer):

@@ -18,7 +18,7 @@ from rich.text import Text
 
 from cdc.errors import ConfigError
 from cdc.settings import DEFAULT_PATH, SearchSettings, Settings, load
-from deploy.commands.indexes import all_aliases
+from deploy.commands.sink_status import all_aliases
 
 _SHOWN_MAX = 400
 ConfigOption = Annotated[Path, typer.Option("--config", "-c", help="The configuration file.")]
@@ -39,7 +39,7 @@ def search(
     json: Annotated[bool, typer.Option("--json", help="Print JSON, a document a line.")] = False,
 ) -> None:
     """Search an index, and show the best documents."""
-    from sinks.search.query import search as find
+    from sinks.search.client import search as find
 
     found = find(_settings(load(config)), index, query, limit)
     if json:

@@ -6,9 +6,11 @@ from typing import TYPE_CHECKING
 
 from pydantic import BaseModel
 
+from cdc.log.state import read_all
 from cdc.records.position import Position
-from cdc.records.schema import TableName
-from cdc.records.state import Progress
+from cdc.records.schema import TableName, TableSchema
+from cdc.records.state import Progress, TableState
+from cdc.records.topics import schema_topic, table_topic
 from cdc.settings import SearchSettings, Settings
 
 if TYPE_CHECKING:
@@ -18,7 +20,26 @@ if TYPE_CHECKING:
     from sinks.search.progress import Ledger
     from sinks.search.progress_records import FirstLoad, TableRecord
 
+
 RUNS_SHOWN = 5
+
+
+def keyed_tables(settings: Settings) -> list[TableName]:
+    """The captured tables whose rows have keys, and so can be documents."""
+    prefix = settings.capture.topic_prefix
+    schemas = read_all(settings.kafka, schema_topic(prefix), TableSchema)
+    newest = {one.name: one for one in sorted(schemas, key=lambda schema: schema.version)}
+    states = read_all(settings.kafka, table_topic(prefix), TableState)
+    return [one.name for one in states if one.name in newest and newest[one.name].key]
+
+
+def all_aliases(settings: Settings) -> dict[str, str]:
+    """The aliases of all indexes, by the names of tables and documents."""
+    from sinks.search.documents import aliases
+
+    if settings.search is None:
+        return {}
+    return aliases(settings.search, keyed_tables(settings))
 
 
 class RunStatus(BaseModel):
@@ -188,7 +209,7 @@ def _of_first_load(name: str, first: "FirstLoad | None") -> IndexStatus:
 
 
 def _of_documents(name: str, ledger: "Ledger") -> IndexStatus:
-    from sinks.search.joined.record import DocumentRecord
+    from sinks.search.progress_records import DocumentRecord
 
     record = ledger.read(ledger.document_id(name), DocumentRecord)[0] or DocumentRecord()
     loading = record.loading

@@ -25,8 +25,7 @@ from cdc.errors import (
     SourceUnreachableError,
 )
 from cdc.kafka.admin import LogAdmin
-from cdc.kafka.follow import Follower
-from cdc.kafka.send import send
+from cdc.kafka.signal_topic import Follower, send
 from cdc.log.state import last_progress, read_all
 from cdc.postgres import slot
 from cdc.postgres.captured import captured_tables, described_tables
@@ -41,7 +40,7 @@ from cdc.records.state import (
 )
 from cdc.records.topics import progress_topic, table_topic
 from cdc.settings import Settings
-from deploy.commands.bars import TableBars
+from deploy.commands.console import TableBars
 
 log = structlog.get_logger()
 _POLL_S: Final = 0.2

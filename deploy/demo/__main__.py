@@ -229,7 +229,7 @@ class Demo:
             ]
 
     def _prove_lakehouse(self, pipeline: Pipeline, source: dict[str, str]) -> list[Comparison]:
-        from sinks.changes.paths import table_path
+        from sinks.changes.derived import table_path
         from sinks.spark.session import open_session
 
         assert pipeline.settings.lakehouse is not None  # noqa: S101 (we wrote the settings)
@@ -251,8 +251,8 @@ class Demo:
 
     def _prove_search(self, pipeline: Pipeline, source: dict[str, str]) -> list[Comparison]:
         from sinks.search.client import connect as connect_search
+        from sinks.search.client import search
         from sinks.search.documents import document_index, index_name
-        from sinks.search.query import search
 
         settings = pipeline.settings.search
         assert settings is not None  # noqa: S101 (we wrote the settings)
@@ -303,7 +303,7 @@ class Demo:
         verdict = "[bold green]0 differences.[/]" if holds else "[bold red]The proof fails.[/]"
         self._console.print(f"\n{verdict} Your own database: `millrace init`, then README.md.")
         if self._keep:
-            from deploy.local.kept import STATE_FILE
+            from deploy.local.stack import STATE_FILE
 
             self._console.print(
                 "Everything is still running; connections and passwords: "

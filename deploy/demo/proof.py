@@ -106,7 +106,7 @@ def lakehouse_differences(
     folder: Path,
 ) -> tuple[int, int, list[str]]:
     """(rows of the source, rows that are on one side only, examples of those)."""
-    from pyspark.sql import functions as F  # noqa: N812 (as everybody calls it)
+    from pyspark.sql import functions as F
     from pyspark.sql.types import StringType, StructType
 
     spark.conf.set("spark.sql.caseSensitive", "true")

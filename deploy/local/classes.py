@@ -47,7 +47,7 @@ def _merge(spark: "SparkSession", path: str) -> None:
     """Make a Delta table, change it, and look at it."""
     from delta.tables import DeltaTable
     from pyspark.sql import Window
-    from pyspark.sql import functions as F  # noqa: N812 (as everybody calls it)
+    from pyspark.sql import functions as F
 
     rows = spark.range(2_000).select("id", F.to_json(F.struct("id")).alias("text"))
     rows.write.format("delta").save(path)

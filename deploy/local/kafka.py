@@ -20,8 +20,7 @@ from confluent_kafka.admin import AdminClient
 
 from deploy.local.certificates import Certificates
 from deploy.local.jars import classpath, java
-from deploy.local.ports import accepts, reserve_port
-from deploy.local.processes import Command, Process
+from deploy.local.processes import Command, Process, accepts, reserve_port
 
 Mechanism = Literal["PLAIN", "SCRAM-SHA-512"]
 

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Final, Literal, Self
 
 from deploy.local.jars import classpath, java, java_21
-from deploy.local.ports import reserve_port
-from deploy.local.processes import Command, Process
+from deploy.local.processes import Command, Process, reserve_port
 
 Release = Literal["2", "3"]
 RELEASES: Final[tuple[Release, ...]] = ("2", "3")

@@ -20,12 +20,9 @@ import psycopg
 from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
-from deploy.local.accounts import Account, unprivileged
-from deploy.local.certificates import Certificates
+from deploy.local.certificates import Certificates, TlsFront
 from deploy.local.jars import SetupError
-from deploy.local.ports import reserve_port
-from deploy.local.processes import Command, Process
-from deploy.local.tls_front import TlsFront
+from deploy.local.processes import Account, Command, Process, reserve_port, unprivileged
 
 _SUPERUSER: Final = "postgres"
 _SETTINGS_FILE: Final = "millrace.conf"

@@ -8,8 +8,13 @@ fires when the starting *thread* ends, doesn't survive a change of user, and isn
 """
 
 import os
+import pwd
+import secrets
 import signal
+import socket
+import stat
 import subprocess
+import tempfile
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -17,14 +22,106 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Protocol
 
-from deploy.local.accounts import Account
+# `nobody` first: an account `postgres` may own a real server's files, which a superuser of our
+# throw-away server could then read.
+_CANDIDATES: Final = ("nobody", "postgres")
 
+
+_LOOPBACK: Final = "127.0.0.1"
+_FIRST: Final = 15_000
+_LAST: Final = 32_000  # the ephemeral range starts at 32768 on Linux, at 49152 on macOS
+_ATTEMPTS_MAX: Final = 1_000
+_held: dict[int, socket.socket] = {}
 READY_TIMEOUT_S: Final = 120.0  # a busy machine with two cores needs three times a quiet one's time
 _STOP_TIMEOUT_S: Final = 20.0
 _POLL_S: Final = 0.03
 _TAIL_LINES: Final = 20
 _TAIL_BYTES: Final = 16_384
 _LIFELINE: Final = 'read -r _; kill -s KILL -- "-$1"'
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """A user of the operating system, as a child process needs it."""
+
+    name: str
+    uid: int
+    gid: int
+
+    def reaches(self, path: Path) -> bool:
+        """Say whether this user may traverse every folder on the way to `path`, and enter it."""
+        resolved = path.resolve()
+        return all(self._may_search(folder.stat()) for folder in (resolved, *resolved.parents))
+
+    def _may_search(self, status: os.stat_result) -> bool:
+        if status.st_uid == self.uid:
+            return bool(status.st_mode & stat.S_IXUSR)
+        if status.st_gid == self.gid:
+            return bool(status.st_mode & stat.S_IXGRP)
+        return bool(status.st_mode & stat.S_IXOTH)
+
+
+def unprivileged() -> Account | None:
+    """Return the account to drop to where we are root, and nothing where we aren't."""
+    if os.geteuid() != 0:
+        return None
+    for name in _CANDIDATES:
+        try:
+            entry = pwd.getpwnam(name)
+        except KeyError:
+            continue
+        return Account(name, entry.pw_uid, entry.pw_gid)
+    names = " or ".join(_CANDIDATES)
+    raise LookupError(f"PostgreSQL refuses to run as root, and there is no user {names} to run it")
+
+
+def run_folder(prefix: str = "millrace-") -> Path:
+    """Make a temporary folder below which every server of ours can work."""
+    account = unprivileged()
+    if account is None:
+        return Path(tempfile.mkdtemp(prefix=prefix))
+    for parent in (tempfile.gettempdir(), "/tmp", "/var/tmp"):  # noqa: S108 - mkdtemp is safe there
+        if Path(parent).is_dir() and account.reaches(Path(parent)):
+            folder = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
+            folder.chmod(0o755)
+            return folder
+    raise LookupError(f"no temporary folder that the user {account.name} can reach; set TMPDIR")
+
+
+def reserve_port() -> int:
+    """Find a free TCP port on 127.0.0.1 and keep it ours until this process ends."""
+    for _ in range(_ATTEMPTS_MAX):
+        port = _FIRST + secrets.randbelow(_LAST - _FIRST)
+        reservation = _bind(port, socket.SOCK_DGRAM)
+        if reservation is None:
+            continue
+        probe = _bind(port, socket.SOCK_STREAM)
+        if probe is None:
+            reservation.close()
+            continue
+        probe.close()
+        _held[port] = reservation
+        return port
+    raise OSError(f"no free port between {_FIRST} and {_LAST} after {_ATTEMPTS_MAX} attempts")
+
+
+def accepts(port: int) -> bool:
+    """Say whether something on this machine accepts TCP connections on the port."""
+    try:
+        socket.create_connection((_LOOPBACK, port), timeout=1).close()
+    except OSError:
+        return False
+    return True
+
+
+def _bind(port: int, kind: socket.SocketKind) -> socket.socket | None:
+    sock = socket.socket(socket.AF_INET, kind)
+    try:
+        sock.bind((_LOOPBACK, port))
+    except OSError:
+        sock.close()
+        return None
+    return sock
 
 
 class ServerError(RuntimeError):

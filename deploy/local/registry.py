@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Final, Self
 
 from deploy.local.jars import jar_folder, java
-from deploy.local.ports import reserve_port
-from deploy.local.processes import Command, Process
+from deploy.local.processes import Command, Process, reserve_port
 
 _PATH: Final = "/apis/ccompat/v7"
 

@@ -3,7 +3,9 @@
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
+from pathlib import Path
 from typing import Final
+from urllib.parse import quote, urlsplit
 
 from cdc.errors import ConfigError
 from cdc.records.schema import TableName
@@ -21,13 +23,43 @@ from sinks.changes.names import (
     VERSION,
     sql_name,
 )
-from sinks.changes.paths import table_path
+
+_RESERVED: Final = frozenset({".", "..", "_millrace"})
+
 
 _OWN: Final[dict[Kind, tuple[str, ...]]] = {
     "current": (*OWN, DELETED),
     "history": (*OWN, VALID_FROM, VALID_TO, IS_CURRENT, END),
     "changes": (*OWN, VERSION, *PLACE, RAW_KEY, RAW_VALUE),
 }
+
+
+def table_path(lakehouse: str, table: TableName) -> str:
+    """``<lakehouse>/<schema>/<table>``; other characters than letters, digits, ``.-_`` as =XX.
+
+    So is what a file system, or Millrace itself, means something else by. Not as %XX, which other
+    readers of Delta tables take for an address's.
+    """
+    folders = (
+        f"={ord(part[0]):02X}{part[1:]}"
+        if part in _RESERVED
+        else quote(part, safe="").replace("%", "=")
+        for part in table
+    )
+    return "/".join([lakehouse.rstrip("/"), *folders])
+
+
+def runs_path(lakehouse: str) -> str:
+    """The folder of the plans."""
+    return f"{lakehouse.rstrip('/')}/_millrace/runs"
+
+
+def local_path(location: str) -> Path | None:
+    """The path of a location on this machine's own file system, else None."""
+    parts = urlsplit(location)
+    if parts.scheme == "file":
+        return Path(parts.path)
+    return None if parts.scheme else Path(location).absolute()
 
 
 @dataclass(frozen=True, slots=True)

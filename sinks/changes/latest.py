@@ -11,7 +11,7 @@ row knows the exact one.
 
 from pyspark.sql import Column as SparkColumn
 from pyspark.sql import DataFrame, Window
-from pyspark.sql import functions as F  # noqa: N812 (as everybody calls it)
+from pyspark.sql import functions as F
 
 from cdc.records.position import Position
 from sinks.changes.names import ABSENT, DELETE, FILLED, LOST, OP, POSITION, quoted

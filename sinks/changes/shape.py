@@ -12,8 +12,7 @@ from cdc.errors import SinkError
 from cdc.records.position import Position
 from cdc.records.schema import Column, TableName, TableSchema
 from sinks.changes.derived import Wishes
-from sinks.changes.types import can_be_absent, spark_type
-from sinks.changes.widening import holds, widens
+from sinks.changes.types import can_be_absent, holds, spark_type, widens
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,29 +17,32 @@ unless the user wants another type, or null in its place.
 - everything else → string
 """
 
+import re
 from collections.abc import Callable
 from typing import Final
 
 from pyspark.sql import Column as SparkColumn
-from pyspark.sql import functions as F  # noqa: N812 (as everybody calls it)
+from pyspark.sql import functions as F
 
 from cdc.records.schema import Column
 from sinks.spark.expressions import timestamp_of
 
+_INTEGERS: Final = {"smallint": 5, "int": 10, "bigint": 20}
+"""Decimal digits that Delta asks for; of a bigint one more than it has."""
+_DECIMAL: Final = re.compile(r"decimal\((\d+),(\d+)\)")
+
+
 REFUSED: Final = "millrace: "
 """Opens the message of every error that a record's content raises inside Spark."""
-
 DECIMAL_DIGITS_MAX: Final = 38
 _DAYS: Final = (-719_162, 2_932_896)
 _MICROS: Final = (-62_135_596_800_000_000, 253_402_300_799_999_999)
-
 FIXED_SIZE: Final = frozenset({
     "bool", "char", "cid", "date", "enum", "float4", "float8", "int2", "int4", "int8", "interval",
     "macaddr", "macaddr8", "money", "name", "oid", "pg_lsn", "point", "time", "timestamp",
     "timestamptz", "timetz", "tid", "uuid", "xid", "xid8",
 })  # fmt: skip
 """Types whose values are never TOASTed, and so never absent from a record."""
-
 _PLAIN: Final = {
     "bool": "boolean",
     "int2": "smallint",
@@ -63,6 +66,36 @@ _IN_JSON: Final = {
     **dict.fromkeys(("float4", "float8"), "double"),
 }
 """Types whose values aren't strings in JSON (docs/types.md)."""
+
+
+def holds(kind: str, other: str) -> bool:
+    """Whether every value of the ``other`` type is one of ``kind`` as well."""
+    return kind == other or widens(other, kind)
+
+
+def widens(kind: str, to: str) -> bool:
+    """Whether Delta makes a column of ``kind`` one of the type ``to``, its files as they are."""
+    if kind in _INTEGERS:
+        return _integer_widens(kind, to)
+    if (decimal := _decimal_of(kind)) is not None:
+        wider = _decimal_of(to)
+        more = (0, 0) if wider is None else (wider[0] - decimal[0], wider[1] - decimal[1])
+        return wider is not None and kind != to and more[0] >= more[1] >= 0
+    return (kind, to) in {("float", "double"), ("date", "timestamp_ntz")}
+
+
+def _integer_widens(kind: str, to: str) -> bool:
+    if to in _INTEGERS:
+        return _INTEGERS[to] > _INTEGERS[kind]
+    decimal = _decimal_of(to)
+    if decimal is not None:
+        return decimal[0] - decimal[1] >= _INTEGERS[kind]
+    return to == "double" and kind != "bigint"
+
+
+def _decimal_of(kind: str) -> tuple[int, int] | None:
+    match = _DECIMAL.fullmatch(kind)
+    return (int(match[1]), int(match[2])) if match else None
 
 
 def spark_type(column: Column) -> str:

@@ -9,18 +9,17 @@ from dataclasses import dataclass
 
 from pyspark.sql import Column as SparkColumn
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as F  # noqa: N812 (as everybody calls it)
+from pyspark.sql import functions as F
 
 from cdc.errors import SinkError
 from sinks.changes.names import ABSENT, DELETE, DELETED, FILLED, OP, POSITION, RAW_VALUE, quoted
 from sinks.changes.shape import Shape
 from sinks.debezium.described import Described, Reading, describe
-from sinks.debezium.discovery import Seen, discover
-from sinks.debezium.duplicates import spliced
+from sinks.debezium.duplicates import spliced, unrepeated
 from sinks.debezium.log import read_records
 from sinks.debezium.parse import parse, parse_events, parse_images
 from sinks.debezium.planned import behind
-from sinks.debezium.repeated import unrepeated
+from sinks.debezium.records import Seen, discover
 from sinks.debezium.truncate import Truncation
 from sinks.delta.apply import columns_of, require_fitting
 from sinks.delta.commit import Rows, commit, create

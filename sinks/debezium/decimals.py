@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Final
 
 from pyspark.sql import Column as SparkColumn
-from pyspark.sql import functions as F  # noqa: N812 (as everybody calls it)
+from pyspark.sql import functions as F
 
 BYTES_MAX: Final = 1_024
 """Longer numbers (some 2,460 digits) aren't decoded: the time grows with their cube."""

@@ -1,15 +1,13 @@
-"""A column's type as people write it (``numeric(10,2)``, ``timestamp(3)[]``) → the column.
-
-For ``[lakehouse.types]``, where JSON has no schemas. Of one's own types only what Debezium makes of
-them counts: ``enum`` for any enum, a domain's base type, ``composite`` for whatever it hands on as
-the bytes of its text.
-"""
+"""How topics were written, by the settings; columns' types as people write them → the columns."""
 
 import re
+from collections.abc import Mapping
 from typing import Final
 
 from cdc.errors import ConfigError
 from cdc.records.schema import Column
+from cdc.settings import Settings
+from sinks.debezium.described import Reading
 from sinks.debezium.forms import is_known
 
 _ALIASES: Final = {
@@ -41,6 +39,9 @@ _TYPE: Final = re.compile(
 _ARRAY: Final = re.compile(r"\s*(?:\[[0-9]*\]|\barray)\s*\Z", re.IGNORECASE)
 _HEADER: Final = 4
 """What varchar's and numeric's modifiers count along."""
+
+
+_DECIMAL_FORMAT = "decimal.format"
 
 
 def declared(name: str, text: str) -> Column:
@@ -82,3 +83,21 @@ def _modifier(type_: str, first: str | None, second: str | None) -> int:
     if type_ == "numeric":
         return (int(first) << 16 | int(second or 0) & 0x7FF) + _HEADER
     return int(first) + (_HEADER if type_ in {"varchar", "bpchar"} else 0)
+
+
+def reading_of(settings: Settings) -> Reading:
+    """How values are written where records don't tell; raises ConfigError without the preset."""
+    if settings.preset != "debezium":
+        raise ConfigError(
+            "topics of a real Debezium are described by its own options, with its defaults",
+            where="the configuration",
+            remedy='set preset = "debezium", and in [capture] what the connector has',
+        )
+    options = settings.format
+    chosen = options.get(f"value.{_DECIMAL_FORMAT}", options.get(_DECIMAL_FORMAT, "BASE64"))
+    return Reading(settings.capture.value_modes, decimal_numbers=chosen.upper() == "NUMERIC")
+
+
+def told_of(types: Mapping[str, str]) -> dict[str, Column]:
+    """Columns by name and declared type, as [lakehouse.types] has them for a table."""
+    return {name: declared(name, text) for name, text in types.items()}

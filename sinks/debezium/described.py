@@ -14,12 +14,9 @@ from cdc.records.connect import Schema, Type
 from cdc.records.position import FIRST_EPOCH, Lsn, Position
 from cdc.records.schema import Column, TableName, TableSchema
 from cdc.settings.modes import ValueModes
-from sinks.debezium.avro_schema import AvroSchema
-from sinks.debezium.avro_schema import read_schema as read_avro
-from sinks.debezium.discovery import Kind, Seen
 from sinks.debezium.forms import agreed, column_of, form_of
-from sinks.debezium.json_schema import read_schema as read_json
-from sinks.debezium.records import PLAIN
+from sinks.debezium.records import PLAIN, Kind, Seen
+from sinks.debezium.schemas import AvroSchema, read_avro_schema, read_json_schema
 from sinks.run.options import SchemaOf
 
 _START: Final = str(Position(FIRST_EPOCH, Lsn(0), 0))
@@ -127,7 +124,7 @@ class _Reader:
             if one.key_kind == "plain":
                 layout = self._plain(_members(one.key_text, self.name))
             elif one.key_kind == "json":
-                layout = self._layout(one.key_mark, "json", read_json(one.key_text))
+                layout = self._layout(one.key_mark, "json", read_json_schema(one.key_text))
             else:
                 avro = self._avro(one.key_mark)
                 layout = self._layout(one.key_mark, "avro", avro.schema, avro)
@@ -144,7 +141,7 @@ class _Reader:
             if one.value_kind == "plain":
                 layout = self._plain(list(self.known))
             elif one.value_kind == "json":
-                envelope = read_json(one.value_text)
+                envelope = read_json_schema(one.value_text)
                 layout = self._layout(one.value_mark, "json", self._row(envelope))
             else:
                 avro = self._avro(one.value_mark)
@@ -160,7 +157,7 @@ class _Reader:
                 where="[format]",
                 remedy="set schema.registry.url",
             )
-        return read_avro(self.schema_of(number))
+        return read_avro_schema(self.schema_of(number))
 
     def _row(self, envelope: Schema) -> Schema:
         row = envelope.of_field("after")

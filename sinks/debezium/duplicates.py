@@ -12,10 +12,12 @@ In a topic of one partition only: in several no event is known to be behind anot
 from typing import Final, NamedTuple
 
 from pyspark.sql import Column as SparkColumn
-from pyspark.sql import DataFrame, Window
-from pyspark.sql import functions as F  # noqa: N812 (as everybody calls it)
+from pyspark.sql import DataFrame, Window, WindowSpec
+from pyspark.sql import functions as F
 
 from cdc.errors import SinkError
+from sinks.changes.names import DELETE, END, OP, POSITION, TIME, VALID_FROM, VALID_TO, quoted
+from sinks.changes.shape import Shape
 from sinks.changes.types import refuse
 from sinks.debezium.described import Described
 from sinks.debezium.envelope import LETTER, enveloped, told_lsn, told_us
@@ -31,6 +33,14 @@ _MORE_TO_COME: Final = (
     "the connector has begun to repeat events, and hasn't come to new ones yet: the next run that "
     "finds such goes on"
 )
+
+
+Snapshot = tuple[int, int]
+"""LSN, and time (µs since 1970)."""
+_LAST: Final = "_millrace_last"
+_LSN_CHARS: Final = 16
+_NO_LSN: Final = "0" * _LSN_CHARS
+"""A tombstone's."""
 
 
 class Reached(NamedTuple):
@@ -129,3 +139,100 @@ def _without(rows: DataFrame, gone: SparkColumn) -> DataFrame:
     """The rows but for those events; what isn't one stays."""
     there = F.col(_PLACE).isNull() | ~F.coalesce(gone, F.lit(False))
     return rows.withColumn(_THERE, there).where(_THERE).drop(_THERE)
+
+
+class Reads(NamedTuple):
+    """The snapshot whose rows a table has, if of any; and whether there are rows of another one."""
+
+    snapshot: Snapshot | None = None
+    again: bool = False
+
+
+def reads(
+    raw: DataFrame, topic: Described, partitions: int, known: Snapshot | None, begins: bool
+) -> Reads:
+    """Look for rows of snapshots in the records of one topic.
+
+    ``known`` is the snapshot that the table has rows of; one that doesn't begin here and has none
+    began with changes. Several partitions are in the order in which Kafka got their records.
+    """
+    of_snapshot = F.col(LETTER) == "r"
+    change = F.col(LETTER).isin("c", "u", "d")
+    place = F.col("offset" if partitions == 1 else "timestamp")
+    snapshot = F.struct(
+        F.coalesce(told_lsn(topic), F.lit(0)).alias("lsn"),
+        F.coalesce(told_us(topic), F.lit(0)).alias("us"),
+    )
+    row = (
+        enveloped(raw, topic)
+        .agg(
+            F.min(F.when(of_snapshot, snapshot)).alias("first"),
+            F.max(F.when(of_snapshot, snapshot)).alias("last"),
+            F.max(F.when(of_snapshot, place)).alias("last_place"),
+            F.min(F.when(change, place)).alias("change"),
+        )
+        .first()
+    )
+    if row is None or row["first"] is None:
+        return Reads(known)
+    found = (row["first"]["lsn"], row["first"]["us"])
+    several = row["first"] != row["last"] or (known is not None and known != found)
+    behind = row["change"] is not None and row["change"] < row["last_place"]
+    return Reads(found, several or behind or (known is None and not begins))
+
+
+def unrepeated(changes: DataFrame, shape: Shape, history: DataFrame | None) -> DataFrame:
+    """Parsed changes (timed) but for repeated ones, of which the ``history`` may have the first.
+
+    It has what a row became, and not every event: so of a row all goes that stands before, or is,
+    the event that the history has last. A run that ends before that one makes versions of what is
+    repeated; rows are right again with the next.
+    """
+    once = _unlike_before(changes, shape)
+    if history is not None:
+        once = _behind_history(once, shape, history)
+    same = Window.partitionBy(*map(quoted, shape.keys), _lsn(F.col(POSITION)), TIME, OP)
+    first = F.row_number().over(same.orderBy(POSITION)) == 1
+    return (
+        once.withColumn(_LAST, first | (_lsn(F.col(POSITION)) == _NO_LSN)).where(_LAST).drop(_LAST)
+    )
+
+
+def _unlike_before(changes: DataFrame, shape: Shape) -> DataFrame:
+    """Without deletes of what is gone: a tombstone must not outlive the delete that it follows."""
+    before = F.lag(OP).over(_keyed(shape).orderBy(POSITION))
+    again = F.coalesce((F.col(OP) == DELETE) & (before == DELETE), F.lit(False))
+    return changes.withColumn(_LAST, again).where(~F.col(_LAST)).drop(_LAST)
+
+
+def _behind_history(changes: DataFrame, shape: Shape, history: DataFrame) -> DataFrame:
+    """The changes that come after the one of their row that the history has last."""
+    first = changes.agg(F.min(F.unix_micros(TIME))).first()
+    assert first is not None  # noqa: S101 (an aggregate returns a row)
+    since = F.timestamp_micros(F.lit(first[0]).cast("bigint"))
+    place = F.struct(
+        F.coalesce(END, POSITION).alias("position"), F.coalesce(VALID_TO, VALID_FROM).alias("time")
+    )
+    last = (
+        history.where(F.col(END).isNull() | (F.col(VALID_TO) >= since))
+        .groupBy(*map(quoted, shape.keys))
+        .agg(F.max(place).alias(_LAST))
+    )
+    is_last = (_lsn(F.col(POSITION)) == _lsn(F.col(_LAST)["position"])) & (
+        F.col(TIME) == F.col(_LAST)["time"]
+    )
+    seen = F.max(F.when(is_last, F.col(POSITION))).over(_keyed(shape))
+    return (
+        changes.join(last, shape.keys, "left")
+        .withColumn(_LAST, seen)
+        .where(F.col(_LAST).isNull() | (F.col(POSITION) > F.col(_LAST)))
+        .select(*map(quoted, changes.columns))
+    )
+
+
+def _lsn(position: SparkColumn) -> SparkColumn:
+    return F.substring(position, -_LSN_CHARS, _LSN_CHARS)
+
+
+def _keyed(shape: Shape) -> WindowSpec:
+    return Window.partitionBy(*map(quoted, shape.keys))

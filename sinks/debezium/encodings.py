@@ -4,19 +4,24 @@ Everything else is the same for both. In JSON a member is text (of a number, of 
 are base64; in Avro it has its type, and a struct's members go by their place.
 """
 
+import base64
+import hashlib
 import json
+import uuid
 from base64 import b64encode
 from functools import reduce
 from operator import or_
 from typing import Any, Protocol
 
 from pyspark.sql import Column as SparkColumn
-from pyspark.sql import functions as F  # noqa: N812 (as everybody calls it)
+from pyspark.sql import functions as F
 
 from cdc.errors import SinkError
 from cdc.records.connect import Schema, Type
-from sinks.debezium.avro_schema import decimal_digits, member
 from sinks.debezium.decimals import bound
+from sinks.debezium.schemas import decimal_digits, member
+
+_INTEGERS = frozenset({Type.INT32, Type.INT64})
 
 
 class Carrier(Protocol):
@@ -162,3 +167,35 @@ def _named(value: SparkColumn, schema: Schema) -> SparkColumn:
     if schema.type is Type.ARRAY:
         return F.transform(value, lambda element: _named(element, schema.of_items()))
     return value
+
+
+def is_placeholder(
+    schema: Schema, carrier: Carrier, value: SparkColumn, placeholder: bytes
+) -> SparkColumn | None:
+    """Whether a value is the placeholder; None where its type never has one."""
+    forms = placeholders(schema, placeholder)
+    return carrier.is_one_of(value, schema, forms) if forms else None
+
+
+def placeholders(schema: Schema, placeholder: bytes) -> list[Any]:
+    """What may stand in the place of a value with the schema; texts, bytes, lists and maps."""
+    word = placeholder.decode(errors="replace")
+    if schema.type is Type.STRING:
+        of_hstore = json.dumps({word: word}, ensure_ascii=False, separators=(",", ":"))
+        return [word, base64.b64encode(placeholder).decode(), of_hstore]
+    if schema.type is Type.BYTES and schema.name is None:
+        return [placeholder]
+    if schema.type is Type.MAP:
+        return [{word: word}]
+    if schema.type is Type.ARRAY and schema.name is None:
+        return _lists(schema.of_items(), word, placeholder)
+    return []
+
+
+def _lists(items: Schema, word: str, placeholder: bytes) -> list[Any]:
+    if items.type is Type.BYTES and items.name is None:
+        return [[placeholder]]
+    if items.type is Type.STRING:
+        name = uuid.UUID(bytes=hashlib.md5(placeholder).digest(), version=3)  # noqa: S324
+        return [[word], [str(name)]]
+    return [list(placeholder)] if items.type in _INTEGERS else []

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 from pyspark.errors import AnalysisException
 from pyspark.sql import Column as SparkColumn
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as F  # noqa: N812 (as everybody calls it)
+from pyspark.sql import functions as F
 
 from cdc.errors import SparkMissingError
 from cdc.records.connect import Schema

@@ -3,7 +3,7 @@
 There is no progress record: a run's cut is the end offsets that it finds at its start.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -18,6 +18,7 @@ from confluent_kafka.admin._listoffsets import OffsetSpec
 from cdc.errors import LogError
 from cdc.records.schema import TableName
 from sinks.log.offsets import CALL_S, Log, Offsets, committed, has_records
+from sinks.run.plan import TablePlan
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -128,3 +129,28 @@ def read_records(
         return spark.createDataFrame([], RAW)
     records = committed(spark, kafka, start, end, headers=False)
     return records.select("topic", "partition", "offset", "key", "value", "timestamp")
+
+
+def part(tables: Collection[TablePlan], compacted: Collection[str], records_max: int) -> Offsets:
+    """The ends, by topic; a table that is behind others of its topic reads up to there, too."""
+    begins = {table.topic for table in tables if not table.base or table.rebuilds}
+    whole = begins.intersection(compacted)
+    return _parts((one for one in tables if not one.waits and one.topic not in whole), records_max)
+
+
+def _parts(tables: Iterable[TablePlan], records_max: int) -> Offsets:
+    starts: Offsets = {}
+    ends: Offsets = {}
+    for table in tables:
+        furthest = starts.setdefault(table.topic, dict(table.start))
+        starts[table.topic] = {n: max(offset, table.start[n]) for n, offset in furthest.items()}
+        ends[table.topic] = table.end
+    total = sum(end - starts[topic][n] for topic in ends for n, end in ends[topic].items())
+    return {
+        topic: {
+            number: min(end, start + -(-(end - start) * records_max // max(total, 1)))
+            for number, end in partitions.items()
+            for start in (starts[topic][number],)
+        }
+        for topic, partitions in ends.items()
+    }

@@ -11,7 +11,7 @@ from typing import Final, Literal
 
 from pyspark.sql import Column as SparkColumn
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as F  # noqa: N812 (as everybody calls it)
+from pyspark.sql import functions as F
 
 from cdc.records.position import FIRST_EPOCH
 from sinks.changes.names import POSITION, TIME

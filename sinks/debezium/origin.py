@@ -24,10 +24,9 @@ from cdc.records.topics import data_topic
 from cdc.settings import Settings
 from cdc.settings.lakehouse import Writer
 from sinks.changes.derived import Derived
-from sinks.debezium.bounded import part
+from sinks.debezium.declared import reading_of, told_of
 from sinks.debezium.forgotten import Topics, remembered
-from sinks.debezium.log import UNKNOWN, Found, TopicLog
-from sinks.debezium.options import reading_of, told_of
+from sinks.debezium.log import UNKNOWN, Found, TopicLog, part
 from sinks.delta.origin import Looked
 from sinks.log.offsets import LogState, Offsets, Report
 from sinks.run.forgotten import Remembered
@@ -37,7 +36,7 @@ from sinks.run.plans import Checked
 from sinks.spark.session import Session, tune
 
 if TYPE_CHECKING:
-    from sinks.debezium.discovery import Seen
+    from sinks.debezium.records import Seen
     from sinks.delta.commit import Rows
     from sinks.delta.table import DeltaTarget
 

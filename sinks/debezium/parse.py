@@ -8,8 +8,9 @@ from typing import Final
 
 from pyspark.sql import Column as SparkColumn
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as F  # noqa: N812 (as everybody calls it)
+from pyspark.sql import functions as F
 
+from cdc.records.schema import Column
 from sinks.changes.names import (
     ABSENT,
     COUNT,
@@ -28,16 +29,54 @@ from sinks.changes.names import (
     VERSION,
 )
 from sinks.changes.shape import Field, Shape, plain
-from sinks.changes.types import in_folders
-from sinks.debezium.conversion import fitted
+from sinks.changes.types import holds, in_folders, spark_type
 from sinks.debezium.described import Described, Layout
+from sinks.debezium.encodings import is_placeholder
 from sinks.debezium.envelope import LETTER, Choice, by_mark, carrier_of
 from sinks.debezium.members import EXISTS, Which, member, with_members
-from sinks.debezium.placeholders import is_placeholder
 from sinks.debezium.records import KEY_MARK, VALUE_MARK
-from sinks.debezium.values import typed, untold
+from sinks.debezium.values import refused, typed, untold
+
+_DECIMAL = "decimal"
+
 
 _NAMES: Final = "array<string>"
+
+
+def fitted(value: SparkColumn, own: Column, field: Field, salt: str) -> SparkColumn:
+    """A value of its record's ``own`` column as one of the field's; raises where it doesn't fit."""
+    kind = spark_type(own)
+    if field.hashed:
+        return F.sha2(F.concat(F.lit(salt), _text(value, kind)), 256)
+    if kind == field.type:
+        return value
+    if holds(field.type, kind):
+        return value.cast(field.type)
+    made = _converted(value, kind, field.type)
+    return made if field.unfit_is_null else F.coalesce(made, refused(own, value, field.type))
+
+
+def _text(value: SparkColumn, kind: str) -> SparkColumn:
+    if kind == "binary":
+        return F.base64(value)
+    return F.to_json(value) if kind.startswith("array") else value.cast("string")
+
+
+def _converted(value: SparkColumn, kind: str, to: str) -> SparkColumn:
+    """By way of its text, which has to be one of the other type's: nothing is rounded."""
+    text = _text(value, kind)
+    if to == "string":
+        return text
+    if kind.startswith("array") or to.startswith("array"):
+        both = kind.startswith("array") and to.startswith("array")
+        return value.try_cast(to) if both else F.lit(None).cast(to)
+    made = text.try_cast(to)
+    if not to.startswith(_DECIMAL):
+        return made
+    if kind in {"float", "double"}:
+        return F.when(made.cast(kind) == value, made)
+    digits = F.regexp_extract(text, r"\.(\d*?)0*$", 1)
+    return F.when(F.length(digits) <= int(to.rpartition(",")[2].removesuffix(")")), made)
 
 
 def parse(

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 from pyspark.sql import Column as SparkColumn
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as F  # noqa: N812 (as everybody calls it)
+from pyspark.sql import functions as F
 
 from cdc.errors import SinkError
 from cdc.records.position import FIRST_EPOCH, INDEX_MAX, Lsn, Position

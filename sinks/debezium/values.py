@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Final
 
 from pyspark.sql import Column as SparkColumn
-from pyspark.sql import functions as F  # noqa: N812 (as everybody calls it)
+from pyspark.sql import functions as F
 
 from cdc.records.connect import DECIMAL, Schema, Type
 from cdc.records.schema import Column

@@ -8,7 +8,7 @@ from functools import partial
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as F  # noqa: N812 (as everybody calls it)
+from pyspark.sql import functions as F
 
 from cdc.errors import ConfigError, LogForgottenError, SinkError, SinkUnreachableError
 from cdc.records.schema import TableSchema
@@ -17,8 +17,7 @@ from sinks.changes.latest import within
 from sinks.changes.names import LOST
 from sinks.changes.shape import Shape, shape
 from sinks.changes.types import REFUSED
-from sinks.delta.archive import read_archive, unseen
-from sinks.delta.changes import write_changes
+from sinks.delta.archive import read_archive, unseen, write_changes
 from sinks.delta.commit import Rows, commit
 from sinks.delta.current import merge, write_new
 from sinks.delta.history import Gap, merge_history, write_new_history
@@ -27,9 +26,8 @@ from sinks.delta.newest import Newest, kept, newest_of
 from sinks.delta.replace import SMALL_BYTES, mark, rewrite
 from sinks.delta.table import DeltaTarget
 from sinks.delta.transaction import Transaction
-from sinks.log.claims import with_values
 from sinks.log.parse import parse, parse_images
-from sinks.log.records import GONE, KeptLostError, Records, in_session
+from sinks.log.records import GONE, KeptLostError, Records, in_session, with_values
 from sinks.run.plan import Plan, TablePlan
 from sinks.spark.session import first_line, jvm_ended
 

@@ -1,21 +1,80 @@
-"""An archive of a table's events → the raw records that they were, as the log had them.
+"""Every event of a table → rows that are only ever added: the archive, whatever the log forgets.
 
-So another derived table of the same source can be made from its beginning, whatever the log has
-forgotten by then.
+And an archive → the raw records that they were, as the log had them.
 """
 
 from typing import TYPE_CHECKING, Final
 
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F  # noqa: N812 (as everybody calls it)
+from pyspark.sql import DataFrame, Window
+from pyspark.sql import functions as F
 
-from sinks.changes.names import FILLED, OP, PLACE, POSITION, RAW_KEY, RAW_VALUE, TIME, VERSION
+from cdc.records.position import Position
+from cdc.records.topics import TRUNCATE_KEY
+from sinks.changes.names import (
+    FILLED,
+    OP,
+    PLACE,
+    POSITION,
+    RAW_KEY,
+    RAW_VALUE,
+    TIME,
+    VERSION,
+    quoted,
+)
+from sinks.changes.shape import Shape
+from sinks.delta.commit import Rows, create
+from sinks.delta.evolution import described
+from sinks.delta.table import DeltaTarget
+from sinks.log.parse import parse_events
 from sinks.run.plan import Replay, TablePlan, Truncates
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+GAP: Final = "gap"
+_FIRST_PARTITION: Final = 0
+
+
 _TRUNCATE: Final = "t"
+
+
+def write_changes(target: DeltaTarget, raw: DataFrame, shape: Shape, table: TablePlan) -> Rows:
+    """Add the events to the table, or make it of them; inside of ``commit``."""
+    once = _once(raw) if table.gap is None else _once_behind_a_gap(raw)
+    keeps = target.derived.keeps_records
+    if table.base:  # one that has begun without the records goes on so
+        keeps = keeps and RAW_VALUE in target.columns().names
+    events = parse_events(once, shape, records=keeps)
+    own = [name for name in events.columns if name not in shape.names]
+    rows = events.select(*described(shape), *map(quoted, own))
+    if table.gap is not None:
+        rows = rows.unionByName(_mark(rows, table.gap), allowMissingColumns=True)
+    if not table.base:
+        return create(target, rows, shape)
+    rows.write.format("delta").mode("append").save(target.path)
+    return Rows(inserted=target.added())
+
+
+def _once(raw: DataFrame) -> DataFrame:
+    """One record of each event: not the tombstone of a delete, nor a TRUNCATE's other copies."""
+    reserved = F.coalesce(F.col("key") == TRUNCATE_KEY.decode(), F.lit(False))
+    copied = reserved & (F.col("partition") != _FIRST_PARTITION)
+    return raw.where(F.col("value").isNotNull() & ~copied)
+
+
+def _once_behind_a_gap(raw: DataFrame) -> DataFrame:
+    """The same, and tombstones where compaction has left nothing else of a delete."""
+    event = Window.partitionBy("partition", "position", "key")
+    told = raw.withColumn("told", F.count("value").over(event) > 0)
+    lonely = told.where(F.col("value").isNull() & ~F.col("told")).drop("told")
+    return raw.transform(_once).unionByName(lonely)
+
+
+def _mark(rows: DataFrame, gap: Position) -> DataFrame:
+    """A row that says that events are missing behind a position."""
+    return rows.sparkSession.range(1).select(
+        F.lit(str(gap)).alias(POSITION), F.lit(GAP).alias(OP), F.current_timestamp().alias(TIME)
+    )
 
 
 def read_archive(spark: "SparkSession", path: str, replay: Replay, topic: str) -> DataFrame:

@@ -10,7 +10,7 @@ from operator import and_
 from delta.tables import DeltaMergeBuilder, DeltaTable
 from pyspark.sql import Column as SparkColumn
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as F  # noqa: N812 (as everybody calls it)
+from pyspark.sql import functions as F
 
 from cdc.records.position import Position
 from sinks.changes.latest import lost

@@ -13,7 +13,7 @@ from typing import Final
 from delta.tables import DeltaTable
 from pyspark.errors import PySparkException
 from pyspark.sql import Column as SparkColumn
-from pyspark.sql import functions as F  # noqa: N812 (as everybody calls it)
+from pyspark.sql import functions as F
 
 from cdc.errors import SinkError
 from sinks.changes.names import COLUMN_ID, DELETED, END, POSITION, quoted

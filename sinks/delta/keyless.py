@@ -8,7 +8,7 @@ the log (``_millrace_row``), so that one of several copies can be removed.
 from delta.tables import DeltaTable
 from pyspark.sql import Column as SparkColumn
 from pyspark.sql import DataFrame, Window
-from pyspark.sql import functions as F  # noqa: N812 (as everybody calls it)
+from pyspark.sql import functions as F
 
 from cdc.records.position import Position
 from sinks.changes.names import COUNT, DELETE, OP, POSITION, ROW, UPSERT, quoted

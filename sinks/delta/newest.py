@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 from pyspark.sql import Column as SparkColumn
 from pyspark.sql import DataFrame, Row
-from pyspark.sql import functions as F  # noqa: N812 (as everybody calls it)
+from pyspark.sql import functions as F
 
 from sinks.changes.latest import PATCHY, contenders, latest
 from sinks.changes.names import LOST, POSITION, quoted

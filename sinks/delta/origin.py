@@ -12,7 +12,7 @@ from cdc.records.schema import TableSchema
 from cdc.settings import Settings
 from cdc.settings.lakehouse import Writer
 from sinks.changes.derived import Derived
-from sinks.log.counted import counted
+from sinks.log.counts import counted
 from sinks.log.offsets import Log, LogState, Report
 from sinks.log.records import Records
 from sinks.run.forgotten import Remembered, remembered
@@ -148,7 +148,7 @@ class OwnLog:
         self, state: LogState, tables: dict[str, TablePlan], records_max: int, last: Plan | None
     ) -> LogState:
         """The log as if it ended at an earlier commit."""
-        from sinks.log.bounded import bounded
+        from sinks.log.counts import bounded
 
         spark, kafka = self._session(records_max), self._settings.kafka
         cut = last.cut if last is not None else None

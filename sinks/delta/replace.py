@@ -8,7 +8,7 @@ from typing import Final
 
 from pyspark.sql import Column as SparkColumn
 from pyspark.sql import DataFrame, Observation
-from pyspark.sql import functions as F  # noqa: N812 (as everybody calls it)
+from pyspark.sql import functions as F
 from pyspark.sql.types import StructField
 
 from cdc.records.position import Position

@@ -14,12 +14,10 @@ from typing import TYPE_CHECKING
 
 from cdc.errors import ConfigError, LogForgottenError, MillraceError
 from cdc.settings import LakehouseSettings, Settings
-from sinks.changes.derived import Derived, derived_tables, without_unfit
-from sinks.changes.paths import local_path
+from sinks.changes.derived import Derived, derived_tables, local_path, without_unfit
 from sinks.delta.origin import Origin, origin_of
 from sinks.log.offsets import TABLES_AT_ONCE, LogState, Report
 from sinks.log.records import KeptLostError
-from sinks.run.files import one_at_a_time
 from sinks.run.forgotten import replayed
 from sinks.run.options import RunOptions
 from sinks.run.plan import (
@@ -34,7 +32,7 @@ from sinks.run.plan import (
     require_same_log,
     to_read,
 )
-from sinks.run.plans import as_compacted, lakehouse_plans
+from sinks.run.plans import as_compacted, lakehouse_plans, one_at_a_time
 from sinks.run.summary import RunSummary, TableResult
 from sinks.spark.session import Session
 
@@ -269,7 +267,7 @@ class _Run:
 
     def _name_again(self, target: "DeltaTarget") -> None:
         """Register a table in the catalog, where that may be what failed."""
-        from sinks.delta.catalog import register
+        from sinks.delta.table import register
 
         try:
             register(target)
@@ -353,8 +351,7 @@ class _Run:
         self, spark: "SparkSession", name: str, plan: Plan, state: LogState
     ) -> TableResult:
         from sinks.delta.apply import explained
-        from sinks.delta.catalog import register
-        from sinks.delta.table import DeltaTarget
+        from sinks.delta.table import DeltaTarget, register
 
         table = plan.tables[name]
         for attempt in range(1, _ATTEMPTS_MAX + 1):

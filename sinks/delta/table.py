@@ -13,12 +13,15 @@ from typing import Any, Final, NamedTuple
 
 from delta.tables import DeltaTable
 from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
+from cdc.errors import SinkError
 from sinks.changes.derived import Derived
 from sinks.changes.names import quoted
 from sinks.run.plan import TableVersion
+from sinks.spark.session import first_line
 
 CHECKPOINT_EVERY: Final = 100
 """Versions: a checkpoint takes as long as two small commits, and Delta makes one every ten."""
@@ -188,3 +191,30 @@ class DeltaTarget:
         """
         told: dict[str, Any] = json.loads(self.known().metadata().json())
         return dict(told["metaData"])
+
+
+def register(target: DeltaTarget) -> None:
+    """Give the table its name, if it hasn't got it; raises SinkError if another one has."""
+    if target.derived.catalog is None:
+        return
+    name = ".".join(map(quoted, target.derived.catalog.split(".")))
+    place = str(target.log().dataPath().toString())
+    escaped = place.replace("\\", "\\\\").replace("'", "\\'")
+    try:
+        target.spark.sql(f"CREATE TABLE IF NOT EXISTS {name} USING delta LOCATION '{escaped}'")
+        found = target.spark.sql(f"DESCRIBE DETAIL {name}").first()
+    except PySparkException as error:
+        raise SinkError(
+            f"the table has no name in the catalog: {first_line(error)}",
+            where=target.derived.catalog,
+            remedy="the Delta table itself is up to date; make the schema, if it isn't there, and "
+            "see that the merge may make tables in it",
+        ) from None
+    if found is None or found["location"] != place:
+        raise SinkError(
+            f"in the catalog, {target.derived.catalog} is another table"
+            + (f", at {found['location']}" if found is not None else ""),
+            where=target.path,
+            remedy="the Delta table itself is up to date; drop the other one, or give this one "
+            "another name by catalog in [[lakehouse.tables]]",
+        )

@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 
 from pyspark.sql import Column as SparkColumn
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as F  # noqa: N812 (as everybody calls it)
+from pyspark.sql import functions as F
 
 from cdc.errors import SinkError
 from sinks.delta.table import DeltaTarget

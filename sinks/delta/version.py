@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from pyspark.sql import Column as SparkColumn
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as F  # noqa: N812 (as everybody calls it)
+from pyspark.sql import functions as F
 
 from sinks.changes.names import POSITION, quoted
 from sinks.delta.table import DeltaTarget

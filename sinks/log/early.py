@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
-from pyspark.sql import functions as F  # noqa: N812 (as everybody calls it)
+from pyspark.sql import functions as F
 
 from cdc.records.position import Position
 from sinks.changes.latest import contenders, within
@@ -19,8 +19,7 @@ from sinks.changes.shape import Shape
 from sinks.log.parse import is_truncate, parse
 from sinks.log.records import Records, let_go
 from sinks.run.plan import Found, TablePlan
-from sinks.spark.observed import observed
-from sinks.spark.session import RECORDS_FEW, jvm_ended
+from sinks.spark.session import RECORDS_FEW, jvm_ended, observed
 
 if TYPE_CHECKING:
     from pyspark.sql import Column as SparkColumn

@@ -367,7 +367,7 @@ def read_raw(
     the columns whose values were filled, null where none were), claim (text: the header that says
     where the whole value is, null where it is here) and ts_ms (since 1970).
     """
-    from pyspark.sql import functions as F  # noqa: N812 (as everybody calls it)
+    from pyspark.sql import functions as F
 
     from sinks.spark.expressions import header_fields
 

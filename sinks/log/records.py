@@ -5,22 +5,33 @@ most of it, and each run reads twice: to look, and to apply.
 """
 
 from collections.abc import Iterable, Mapping
+from contextlib import closing
 from functools import reduce
 from operator import and_, or_
 from typing import TYPE_CHECKING, Any, Final
 
-from pyspark.sql import functions as F  # noqa: N812 (as everybody calls it)
+from pyspark.sql import Column as SparkColumn
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
 
 from cdc.errors import SinkError
-from sinks.log.offsets import Offsets, has_records, read_raw
-from sinks.run.plan import TablePlan
+from cdc.records.claims import PIECES_PARTITION
+from cdc.records.topics import claim_topic
+from sinks.changes.names import LOST
+from sinks.log.offsets import Log, Offsets, has_records, read_raw
+from sinks.run.plan import Plan, TablePlan
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
-
+    from pyspark.sql import Column, SparkSession
 
 GONE: Final = "CHECKPOINT_RDD_BLOCK_ID_NOT_FOUND"
 """What Spark's error says of kept rows that are gone with their executor."""
+
+
+_CLOCKS_MS: Final = 600_000
+"""How much later than its own claim a record may say that it was sent."""
+_HEADER: Final = "id string, pieces int, sha256 string"
+_KEY: Final = "claim string, piece int"
 
 
 class KeptLostError(SinkError):
@@ -50,7 +61,7 @@ class Records:
         rows = read_raw(spark, self.kafka, self._starts, self._ends)
         self._kept = rows.coalesce(spark.sparkContext.defaultParallelism).localCheckpoint()
 
-    def of(self, spark: "SparkSession", tables: Mapping[str, TablePlan]) -> "DataFrame":
+    def of(self, spark: "SparkSession", tables: Mapping[str, TablePlan]) -> DataFrame:
         """The raw records of topics, each from where its table goes on to where it ends."""
         starts = {topic: table.start for topic, table in tables.items()}
         ends = {topic: table.end for topic, table in tables.items()}
@@ -77,21 +88,69 @@ class Records:
         return reduce(and_, later, here)
 
 
-def in_session(spark: "SparkSession", kept: "DataFrame") -> "DataFrame":
+def in_session(spark: "SparkSession", kept: DataFrame) -> DataFrame:
     """Kept rows in a session, whose configuration is the one that then counts."""
-    from pyspark.sql import DataFrame
-
     schema = kept._jdf.schema()  # noqa: SLF001
     session: Any = spark._jsparkSession  # noqa: SLF001
     return DataFrame(session.internalCreateDataFrame(_rdd(kept), schema, False), spark)
 
 
-def let_go(kept: "DataFrame") -> None:
+def let_go(kept: DataFrame) -> None:
     """Give back the room of rows that a ``localCheckpoint`` keeps."""
     _rdd(kept).unpersist(False)
 
 
-def _rdd(kept: "DataFrame") -> Any:
+def _rdd(kept: DataFrame) -> Any:
     """The kept rows themselves."""
     plan: Any = kept._jdf.queryExecution().logical()  # noqa: SLF001 (PySpark has no other way)
     return plan.rdd()
+
+
+def with_values(
+    raw: DataFrame, kafka: Mapping[str, str], table: TablePlan, plan: Plan
+) -> DataFrame:
+    """Raw records with all of their values.
+
+    Where there are claims, they have a column more, which says why a value isn't whole.
+    """
+    if table.claims_ms is None:
+        return raw
+    topic = claim_topic(plan.prefix)
+    with closing(Log(kafka)) as log:
+        start, end = log.since(topic, PIECES_PARTITION, table.claims_ms - _CLOCKS_MS)
+    pieces = read_raw(raw.sparkSession, kafka, start, end)
+    return joined(raw, pieces, topic)
+
+
+def joined(raw: DataFrame, pieces: DataFrame, topic: str) -> DataFrame:
+    """Raw records with the values that the pieces make."""
+    key, claim = F.from_json("key", _KEY), F.from_json("claim", _HEADER)
+    values = (
+        pieces.where(F.col("value").isNotNull())
+        .select(key["claim"].alias("id"), key["piece"].alias("piece"), F.col("value").alias("text"))
+        .groupBy("id")
+        .agg(_text(F.sort_array(F.collect_list(F.struct("piece", "text")))).alias("whole"))
+    )
+    here = raw.where(F.col("claim").isNull()).withColumn(LOST, F.lit(None).cast("string"))
+    elsewhere = (
+        raw.where(F.col("claim").isNotNull())
+        .withColumn("header", claim)
+        .withColumn("id", F.col("header")["id"])
+        .join(values, "id", "left")
+    )
+    found = F.coalesce(F.sha2("whole", 256) == F.col("header")["sha256"], F.lit(False))
+    place = F.concat_ws(":", "topic", "partition", "offset")
+    lost = F.concat(
+        F.lit("the value of the record at "), place, F.lit(f" isn't in {topic}: claim "), "id"
+    )
+    whole = elsewhere.withColumns(
+        {
+            "value": F.when(found, F.col("whole")).otherwise(F.col("value")),
+            LOST: F.when(~found, lost),
+        }
+    )
+    return here.unionByName(whole.select(*here.columns))
+
+
+def _text(pieces: SparkColumn) -> SparkColumn:
+    return F.array_join(F.transform(pieces, lambda piece: piece["text"]), "")

@@ -17,9 +17,18 @@ from typing import Any, Final, NamedTuple
 from opensearchpy import OpenSearch, OpenSearchException
 
 from cdc.errors import SinkError, SinkUnreachableError
-from sinks.search.client import blocked, explain, is_blocked, is_busy
+from sinks.search.client import (
+    PATIENT,
+    Backoff,
+    Patience,
+    blocked,
+    explain,
+    is_blocked,
+    is_busy,
+    is_too_large,
+    passes,
+)
 from sinks.search.dead_letters import MADE_MAX, Letters, Refused
-from sinks.search.retries import PATIENT, Backoff, Patience, is_too_large, passes
 
 ACTIONS_MAX: Final = 10_000
 """Deletions have few bytes: this bounds what the server answers to one request."""

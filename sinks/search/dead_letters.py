@@ -14,8 +14,7 @@ from opensearchpy import NotFoundError, OpenSearch, RequestError
 
 from cdc.errors import SinkError, SinkUnreachableError
 from sinks.run.summary import TableResult
-from sinks.search.client import is_busy
-from sinks.search.retries import PATIENT, Backoff, fetch, insist
+from sinks.search.client import PATIENT, Backoff, fetch, insist, is_busy
 
 MADE_MAX: Final = 1_000
 """Of one executor: more than so many refusals are no matter of single documents."""

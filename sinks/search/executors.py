@@ -7,30 +7,105 @@ enough.
 """
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial, reduce
 from operator import add
-from typing import Any
+from typing import Any, Final
 
 from opensearchpy import OpenSearch
 from pyspark import RDD
 from pyspark.serializers import NoOpSerializer
 from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F  # noqa: N812 (as everybody calls it)
+from pyspark.sql import functions as F
 
 from cdc.errors import SinkError
 from cdc.settings import SearchSettings
-from sinks.search.absent import Completion
 from sinks.search.bulk import Action, Counts, Judge, write
-from sinks.search.client import connect
+from sinks.search.client import PATIENT, Patience, connect, fetch
 from sinks.search.dead_letters import Letters
-from sinks.search.documents import document_id
+from sinks.search.documents import ABSENT_FIELD, document_id
 from sinks.search.indexes import alias_of, write_alias
-from sinks.spark.observed import observed
+from sinks.spark.session import observed
+
+Refused = Callable[[Sequence[str]], dict[str, tuple[int, dict[str, Any]]]]
+"""Ids → version and fields of documents that were refused."""
+_FIRST_FETCH: Final = 16
+_FETCH_MAX: Final = 500
+
 
 Observed = Callable[[str], Any]
 """An observation's name → what ``observed`` tells of it."""
+
+
+class Completion:
+    """Fills absent fields as actions pass by; afterwards, ``incomplete`` counts the failures."""
+
+    def __init__(
+        self,
+        client: OpenSearch,
+        index: str,
+        bytes_max: int,
+        patience: Patience = PATIENT,
+        *,
+        refused: Refused | None = None,
+        is_load: bool = False,
+    ) -> None:
+        self.incomplete = 0
+        self._client = client
+        self._index = index
+        self._bytes_max = bytes_max
+        self._patience = patience
+        self._refused = refused
+        self._is_load = is_load
+        self._fetch = _FIRST_FETCH
+
+    def fill(self, actions: Iterable[Action]) -> Iterator[Action]:
+        """The same actions, complete as far as the index can tell; their order may change."""
+        lacking: list[Action] = []
+        for action in actions:
+            lacks = action.absent or (action.filled and not self._is_load)
+            if not lacks or action.source is None:
+                yield action
+                continue
+            lacking.append(action)
+            if len(lacking) >= self._fetch:
+                yield from self._filled(lacking)
+                lacking = []
+        if lacking:
+            yield from self._filled(lacking)
+
+    def _filled(self, lacking: list[Action]) -> Iterator[Action]:
+        """As many at a time as keep the answer, judged by the last one, below bytes_max."""
+        docs = [
+            {"_id": action.id, "_source": [*action.absent, *action.filled, ABSENT_FIELD]}
+            for action in lacking
+        ]
+        answer = fetch(self._client, self._index, {"docs": docs}, self._patience)
+        letters = self._refused([action.id for action in lacking]) if self._refused else {}
+        size = 0
+        for action, found in zip(lacking, answer, strict=True):
+            stored = found.get("_source") if found.get("found") else None
+            version, refused = letters.get(action.id, (0, None))
+            is_newer = refused is not None and version <= action.version
+            filled = self._merge(action, refused if is_newer else stored)
+            size += len(filled.source or b"")
+            yield filled
+        self._fetch = max(1, min(_FETCH_MAX, self._bytes_max * len(lacking) // max(size, 1)))
+
+    def _merge(self, action: Action, stored: dict[str, Any] | None) -> Action:
+        unknown = action.absent if stored is None else tuple(stored.get(ABSENT_FIELD, ()))
+        missing = tuple(field for field in action.absent if field in unknown)
+        document = json.loads(action.source or b"{}")
+        kept = action.absent if self._is_load else (*action.absent, *action.filled)
+        for name in kept:
+            if stored is not None and name not in unknown and stored.get(name) is not None:
+                document[name] = stored[name]
+        if missing:
+            self.incomplete += 1
+            document[ABSENT_FIELD] = list(missing)
+        text = json.dumps(document, ensure_ascii=False, separators=(",", ":"))
+        return Action(action.id, action.version, text.encode())
 
 
 @dataclass(frozen=True, slots=True)

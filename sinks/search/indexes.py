@@ -20,8 +20,8 @@ from opensearchpy import NotFoundError, OpenSearch, RequestError
 
 from cdc.errors import SinkError, SinkUnreachableError
 from cdc.records.position import Position
+from sinks.search.client import insist
 from sinks.search.documents import POSITION_FIELD
-from sinks.search.retries import insist
 
 Answer = TypeVar("Answer")
 

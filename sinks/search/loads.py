@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from cdc.errors import LogForgottenError
 from cdc.records.position import Lsn, Position
 from cdc.records.schema import TableName, TableSchema
-from sinks.log.counted import counted
+from sinks.log.counts import counted
 from sinks.log.offsets import LogState, require_retained
 from sinks.log.records import Records
 from sinks.run.plan import Plan, TablePlan

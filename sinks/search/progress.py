@@ -23,6 +23,7 @@ from pydantic import BaseModel, ValidationError
 
 from cdc.errors import BusyError, LogFormatError, MillraceError
 from cdc.records.schema import TableName
+from sinks.search.client import PATIENT, Patience, fetch, insist
 from sinks.search.progress_records import (
     SILENCE_S_MAX,
     FirstLoad,
@@ -31,7 +32,6 @@ from sinks.search.progress_records import (
     TableRecord,
     now_ms,
 )
-from sinks.search.retries import PATIENT, Patience, fetch, insist
 
 _RECORDS_MAX: Final = 10_000
 BEAT_S: Final = 5.0

@@ -25,7 +25,7 @@ from cdc.errors import (
 )
 from cdc.records.schema import TableName
 from cdc.settings import Settings
-from sinks.log.counted import counted
+from sinks.log.counts import counted
 from sinks.log.offsets import TABLES_AT_ONCE, Log, LogState, Report, require_retained
 from sinks.log.records import Records
 from sinks.run.options import RunOptions
@@ -193,7 +193,7 @@ class _Run:
         records_max = self._options.records_max
         if records_max is None or to_read(tables) <= records_max:
             return tables
-        from sinks.log.bounded import bounded
+        from sinks.log.counts import bounded
 
         reached = [table.after for table in before.values() if table.after is not None]
         spark, kafka = self._session(records_max), self._settings.kafka

@@ -12,22 +12,22 @@ import re
 import shutil
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import cache
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Final, Protocol
+from typing import IO, TYPE_CHECKING, Any, Final, Protocol
 
 from cdc.errors import SparkMissingError
-from sinks.spark.java_names import ask_names_once
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
+
 
 REQUIRED: Final = {
     "Delta Lake": "org.apache.spark.sql.delta.DeltaLog",
     "Spark's Kafka source": "org.apache.spark.sql.kafka010.KafkaSourceProvider",
     "Millrace's own jar": "millrace.sinks.Texts",
 }
-
 SESSION: Final = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
@@ -48,7 +48,6 @@ SESSION: Final = {
     # VACUUM lists files with this parallelism: 27 s with the default of 32, 3 s so (docs: FACTS).
     "spark.sql.sources.parallelPartitionDiscovery.parallelism": "4",
 }
-
 OWN_DRIVER: Final = {
     "spark.master": "local[*]",
     "spark.driver.memory": "2g",
@@ -93,6 +92,33 @@ _QUERY_ERRORS: Final = "DataFrameQueryContextLogger"
 _REPOSITORY: Final = Path(__file__).resolve().parents[2]
 _CLASSES: Final = _REPOSITORY / ".cache" / "classes.jsa"
 """What a JVM of our jars loads, as `make setup` has archived it; Java sees whether it fits."""
+
+
+@cache  # once in a process
+def ask_names_once() -> None:
+    """Remember classes, their methods and packages, for as long as their gateway is there."""
+    from py4j.java_gateway import JavaClass, JavaMember, JavaPackage, JVMView
+
+    def remembering(ask: Callable[[Any, str], Any]) -> Callable[[Any, str], Any]:
+        def found(self: Any, name: str) -> Any:
+            value = ask(self, name)
+            if isinstance(value, (JavaClass, JavaMember, JavaPackage)):
+                self.__dict__[name] = value
+            return value
+
+        return found
+
+    for kind in (JVMView, JavaPackage, JavaClass):
+        kind.__getattr__ = remembering(kind.__getattr__)
+
+
+def observed(rows: "DataFrame", name: str) -> Any:
+    """An observation's row, of Java's; None: Spark has found no row, and taken that step out.
+
+    Also of rows that no action of PySpark's has had, which its own ``Observation`` waits for.
+    """
+    metrics: Any = rows._jdf.queryExecution().observedMetrics()  # noqa: SLF001 (not in PySpark)
+    return metrics.apply(name) if metrics.contains(name) else None
 
 
 def tune(session: "SparkSession", records: int, table_bytes: int = 0) -> None:

@@ -7,7 +7,7 @@ import shutil
 import sys
 from pathlib import Path
 
-from deploy.local.accounts import run_folder
+from deploy.local.processes import run_folder
 from tests.chaos.nemesis import KINDS, WEIGHTS
 from tests.chaos.run import Plan, run
 

@@ -17,7 +17,7 @@ from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
 from cdc.errors import MillraceError
-from cdc.kafka.send import send
+from cdc.kafka.signal_topic import send
 from cdc.log.state import last_progress, read_all
 from cdc.records.position import Lsn
 from cdc.records.state import Phase, Progress, TableState

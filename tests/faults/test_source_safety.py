@@ -14,9 +14,8 @@ from psycopg.conninfo import make_conninfo
 from cdc.errors import ExitCode
 from cdc.records.position import Lsn
 from deploy.local.kafka import Kafka
-from deploy.local.ports import reserve_port
 from deploy.local.postgres import Postgres
-from deploy.local.processes import Process
+from deploy.local.processes import Process, reserve_port
 from tests.faults.test_outages import reader, streaming
 from tests.fixtures.pipeline import RunningPipeline
 from tests.fixtures.proxy import Proxy

@@ -9,7 +9,7 @@ from cdc.records.position import Lsn, Position, parse_header
 from cdc.records.schema import Column
 from cdc.settings.modes import ValueModes
 from cdc.values import MALFORMED, Codec, codec, json_text
-from snapshots.copy_text import parse
+from snapshots.copied_rows import parse
 from tests.fuzz.mutation import Mutator
 from tests.fuzz.target import Target
 

@@ -6,9 +6,9 @@ import sys
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 
-from deploy.local.accounts import run_folder
 from deploy.local.kafka import Kafka
 from deploy.local.postgres import Postgres
+from deploy.local.processes import run_folder
 from tests.golden.case import CASES, find
 from tests.golden.runner import PARALLEL, Runner
 

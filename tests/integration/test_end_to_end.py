@@ -16,7 +16,7 @@ from cdc.faults import VARIABLE, FaultPoint
 from cdc.records.schema import TableName
 from deploy.demo.proof import connect, index_differences, lakehouse_differences
 from millrace import app
-from sinks.changes.paths import table_path
+from sinks.changes.derived import table_path
 from sinks.delta.run import run_lakehouse
 from sinks.run.plan import ready
 from sinks.search.client import connect as connect_search

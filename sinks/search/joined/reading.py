@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping
 from typing import Final, NamedTuple
 
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812 (as everybody calls it)
+from pyspark.sql import functions as F
 
 from sinks.changes.derived import Derived
 from sinks.changes.names import DELETED
@@ -12,9 +12,8 @@ from sinks.changes.shape import Shape
 from sinks.delta.table import DeltaTarget
 from sinks.delta.version import SMALL_BYTES, Version, difference
 from sinks.run.plan import TableVersion
-from sinks.search.joined.record import Instant
-from sinks.spark.observed import observed
-from sinks.spark.session import RECORDS_FEW, tune
+from sinks.search.progress_records import Instant
+from sinks.spark.session import RECORDS_FEW, observed, tune
 
 _KEPT: Final = "millrace_kept"
 _RECORDS_OF_A_DOCUMENT: Final = 5

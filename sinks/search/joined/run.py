@@ -24,11 +24,10 @@ from sinks.search.context import Place
 from sinks.search.dead_letters import Letters, replayed
 from sinks.search.documents import document_index
 from sinks.search.indexes import TableIndex, generation_of
-from sinks.search.joined.fit import identities, outgrown, unfit
-from sinks.search.joined.record import DocumentRecord, Instant, Loading, Target
+from sinks.search.joined.index import identities, outgrown, unfit
 from sinks.search.joined.source import Lakehouse
 from sinks.search.joined.tree import tree
-from sinks.search.progress_records import now_ms
+from sinks.search.progress_records import DocumentRecord, Instant, Loading, Target, now_ms
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -117,8 +116,7 @@ class _Documents:
         return replayed(self._document.name, letters, self._again)
 
     def _again(self, ids: Collection[str]) -> None:
-        from sinks.search.joined.actions import actions, with_ids
-        from sinks.search.joined.assemble import chosen, documents
+        from sinks.search.joined.assemble import actions, chosen, documents, with_ids
 
         at, target = self._record.at, self._record.serves
         if at is None or target is None:
@@ -288,9 +286,8 @@ class _Documents:
 
     def _changed(self, definition: Document, at: Instant, to: Instant) -> "DataFrame | None":
         """The documents that are others now, as actions."""
-        from sinks.search.joined.actions import actions, deletions
         from sinks.search.joined.affected import affected
-        from sinks.search.joined.assemble import chosen, documents
+        from sinks.search.joined.assemble import actions, chosen, deletions, documents
         from sinks.search.joined.reading import are_many
 
         shapes = self._lakehouse.shapes(to)
@@ -321,8 +318,7 @@ class _Documents:
 
     def _load(self, loading: Loading) -> Counts:
         """Load the next part, as of the cut that is reached; with the last one, publish."""
-        from sinks.search.joined.actions import actions, part
-        from sinks.search.joined.assemble import chosen, documents
+        from sinks.search.joined.assemble import actions, chosen, documents, part
 
         at, target = self._record.at, loading.target
         assert at is not None  # noqa: S101 (a load begins at a cut)
@@ -357,7 +353,7 @@ class _Documents:
 
     def _mapping(self, at: Instant) -> dict[str, Any]:
         from sinks.search.joined.assemble import types
-        from sinks.search.joined.mapping import mapping
+        from sinks.search.joined.index import mapping
 
         root = tree(self._document, self._lakehouse.shapes(at))
         with self._explained():
@@ -365,7 +361,7 @@ class _Documents:
         return mapping(root, found, self._document)
 
     def _explained(self) -> Any:
-        from sinks.search.joined.actions import explained
+        from sinks.search.joined.assemble import explained
 
         return explained(self._document.name)
 

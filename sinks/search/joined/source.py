@@ -12,7 +12,7 @@ from sinks.changes.shape import Shape, shape
 from sinks.log.offsets import LogState
 from sinks.run.plan import Plan
 from sinks.run.plans import Plans, lakehouse_plans
-from sinks.search.joined.record import Instant
+from sinks.search.progress_records import Instant
 from sinks.spark.session import Session
 
 if TYPE_CHECKING:

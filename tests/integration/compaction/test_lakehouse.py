@@ -6,8 +6,7 @@ import pytest
 
 from compaction.lakehouse import CompactedTable, compact_lakehouse
 from sinks.changes.derived import derived_tables
-from sinks.delta.cuts import cuts
-from sinks.delta.query import query
+from sinks.delta.cuts import cuts, query
 from sinks.run.plans import lakehouse_plans
 from tests.fixtures.lakehouse import Lakehouse
 from tests.fixtures.spark import at, column, table_schema

@@ -19,7 +19,7 @@ from cdc.postgres.described import TableDescription
 from cdc.records.position import Lsn, Position
 from cdc.records.record import Record, each
 from cdc.settings import CaptureSettings
-from snapshots.copy_text import Row
+from snapshots.copied_rows import Row
 from snapshots.initial import InitialSnapshot
 from snapshots.pace import Pace
 from tests.fixtures.source import Conninfo, capture, described, run, session
@@ -107,7 +107,7 @@ def done(batches: Iterator[SnapshotBatch]) -> set[str]:
 def test_a_locked_table_is_left_or_named_and_tried_again_later(
     database: Conninfo, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("snapshots.imported._LOCK_TIMEOUT", "100ms")
+    monkeypatch.setattr("snapshots.reader._LOCK_TIMEOUT", "100ms")
     run(database, *TABLES)
     settings, captured = tables(database)
     run(database, *KEYLESS)

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from cdc.convert.pipeline import ReadableEncoder
 from cdc.errors import ConfigError, ExitCode, MillraceError
 from cdc.events.changes import Read, Row
-from cdc.kafka.send import send
+from cdc.kafka.signal_topic import send
 from cdc.postgres import catalog, slot
 from cdc.postgres.captured import captured_tables
 from cdc.postgres.connection import query

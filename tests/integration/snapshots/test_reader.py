@@ -7,9 +7,8 @@ from hypothesis import strategies as st
 
 from cdc.postgres.described import TableDescription
 from cdc.stream.translation import Limits
-from snapshots.copy_text import Row
-from snapshots.pages import ALL
-from snapshots.reader import LIMITS, of_range
+from snapshots.copied_rows import Row
+from snapshots.reader import ALL, LIMITS, of_range
 from tests.fixtures.read_rows import batches, selects
 from tests.fixtures.source import Conninfo, capture, described, run, session
 

@@ -18,7 +18,7 @@ from typer.testing import CliRunner, Result
 from cdc.errors import ExitCode, MillraceError
 from cdc.faults import VARIABLE, FaultPoint
 from cdc.kafka.admin import LogAdmin
-from cdc.kafka.follow import Followed, Follower
+from cdc.kafka.signal_topic import Followed, Follower
 from cdc.kafka.topics import LogTopics
 from deploy.local.kafka import Kafka
 from deploy.local.processes import Command

@@ -14,9 +14,9 @@ from cdc.postgres.connection import connect, current_wal_end
 from cdc.postgres.described import CapturedTable
 from cdc.records.position import Lsn
 from cdc.records.schema import TableName
-from deploy.local.accounts import run_folder
 from deploy.local.kafka import Kafka
 from deploy.local.postgres import Postgres
+from deploy.local.processes import run_folder
 from snapshots import standby as standbys
 from snapshots.pace import Pace
 from snapshots.watermarks import Watermarks

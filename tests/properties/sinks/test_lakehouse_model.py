@@ -22,8 +22,8 @@ from cdc.records.position import Position
 from cdc.records.schema import TableName, TableSchema
 from cdc.records.state import Phase
 from deploy.local.kafka import Kafka
+from sinks.changes.derived import table_path
 from sinks.changes.names import DELETED, END, OP, POSITION
-from sinks.changes.paths import table_path
 from sinks.delta.replace import SMALL_BYTES
 from sinks.delta.run import _Run, run_lakehouse
 from sinks.spark.session import RECORDS_FEW

@@ -2,7 +2,7 @@
 
 import pytest
 
-from snapshots.copy_text import parse
+from snapshots.copied_rows import parse
 
 
 @pytest.mark.parametrize(

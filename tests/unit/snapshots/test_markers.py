@@ -13,7 +13,7 @@ from cdc.records.position import Lsn, Position
 from cdc.records.record import Record, each
 from cdc.stream.translation import Limits
 from snapshots.copied_rows import Copied
-from snapshots.markers import Marked, Marker
+from snapshots.initial import Marked, Marker
 
 
 class Encoder(ReadableEncoder):

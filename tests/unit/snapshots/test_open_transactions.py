@@ -8,7 +8,7 @@ from structlog.testing import capture_logs
 from cdc.errors import SourceUnreachableError
 from cdc.records.schema import TableName
 from cdc.records.state import SnapshotRequest
-from snapshots.open_transactions import Elders
+from snapshots.joining import Elders
 from snapshots.windows import Job, WindowReader
 
 NAMES = [TableName("public", f"t{number}") for number in range(50)]

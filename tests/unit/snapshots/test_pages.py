@@ -5,7 +5,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from snapshots.pages import ALL, END, Range, merged, missing, next_range, pages_of, parse_tid, tid
+from snapshots.reader import ALL, END, Range, merged, missing, next_range, pages_of, parse_tid, tid
 
 SMALL = st.integers(0, 40)
 RANGES = st.lists(st.tuples(SMALL, SMALL | st.just(END)))

@@ -4,8 +4,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from cdc.errors import SourceUnreachableError
-from cdc.postgres.action import act
-from cdc.postgres.connection import connect, query
+from cdc.postgres.connection import act, connect, query
 from tests.fixtures.source import Conninfo, run
 
 pytestmark = pytest.mark.postgres

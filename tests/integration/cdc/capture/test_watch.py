@@ -16,7 +16,7 @@ from cdc.capture.health import Health, Stage
 from cdc.capture.watch import SlotWatch
 from cdc.errors import SlotLagError
 from cdc.postgres import slot
-from cdc.postgres.slot_limits import concerns
+from cdc.postgres.slot import concerns
 from cdc.records.position import Lsn
 from cdc.settings import Settings
 from deploy.local.postgres import Postgres

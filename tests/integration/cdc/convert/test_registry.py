@@ -18,7 +18,7 @@ from cdc.convert.registry import Registry
 from cdc.errors import ConfigError, ExitCode, RegistryError, RegistryUnreachableError
 from cdc.records.connect import DECIMAL, Field, Schema, SourceRecord, Type
 from deploy.local.certificates import Certificates
-from deploy.local.ports import reserve_port
+from deploy.local.processes import reserve_port
 from deploy.local.registry import SchemaRegistry
 from tests.fixtures.recorded import RECORDED, record_of
 from tests.fixtures.registry import Guard

@@ -13,9 +13,9 @@ from cdc.kafka.topics import LogTopics
 from cdc.log.state import last_progress
 from cdc.records.state import progress_record
 from cdc.records.topics import progress_topic
-from deploy.local.accounts import run_folder
 from deploy.local.certificates import Certificates
 from deploy.local.kafka import Kafka, Security
+from deploy.local.processes import run_folder
 from tests.integration.cdc.kafka.test_producer import nothing
 from tests.integration.cdc.kafka.test_topics import captured, settings
 from tests.integration.cdc.log.test_state import progress

@@ -279,7 +279,7 @@ def test_only_a_handful_of_queries_describe_many_tables(
         return ask(opened, statement, *more)
 
     monkeypatch.setattr("cdc.postgres.catalog.query", counted)
-    monkeypatch.setattr("cdc.postgres.column_types.query", counted)
+    monkeypatch.setattr("cdc.postgres.columns.query", counted)
     with session(database) as opened:
         assert len(described(opened, capture(database))) == 200
     assert len(asked) < 10

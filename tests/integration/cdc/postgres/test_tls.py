@@ -10,11 +10,10 @@ import pytest
 from psycopg.conninfo import make_conninfo
 
 from cdc.errors import ExitCode
-from deploy.local.accounts import run_folder
 from deploy.local.certificates import Certificates
 from deploy.local.kafka import Kafka, Security
 from deploy.local.postgres import Postgres
-from deploy.local.processes import Process
+from deploy.local.processes import Process, run_folder
 from tests.faults.test_killed_daemon import SCHEMA, assert_log_is_the_source, change
 from tests.fixtures.pipeline import RunningPipeline
 from tests.fixtures.refusals import refusal

@@ -1,6 +1,6 @@
 """Debezium's keys of tables, against a real catalog."""
 
-from cdc.postgres.unique_keys import keyed_columns, keyed_tables
+from cdc.postgres.captured import keyed_columns, keyed_tables
 from tests.fixtures.source import Conninfo, capture, described, run, session
 
 

@@ -11,7 +11,7 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as open_metrics
 from prometheus_client.parser import text_string_to_metric_families as prometheus
 
-from deploy.local.ports import reserve_port
+from deploy.local.processes import reserve_port
 from tests.fixtures.pipeline import RunningPipeline
 from tests.fixtures.source import Conninfo, run
 from tests.integration.snapshots.test_signal_topic import tell

@@ -7,9 +7,9 @@ import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
-from deploy.local.accounts import Account
 from deploy.local.certificates import Certificates
 from deploy.local.postgres import Postgres
+from deploy.local.processes import Account
 
 pytestmark = pytest.mark.postgres
 

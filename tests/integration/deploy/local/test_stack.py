@@ -4,10 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from deploy.local.kept import KeptProcess
 from deploy.local.postgres import Postgres
 from deploy.local.processes import ServerError
-from deploy.local.stack import Stack, main
+from deploy.local.stack import KeptProcess, Stack, main
 
 pytestmark = [pytest.mark.postgres, pytest.mark.kafka, pytest.mark.opensearch]
 

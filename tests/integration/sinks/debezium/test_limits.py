@@ -13,7 +13,7 @@ from confluent_kafka.cimpl import NewPartitions, NewTopic
 
 from cdc.errors import ConfigError, ExitCode, MillraceError
 from cdc.records.schema import TableName
-from sinks.changes.paths import table_path
+from sinks.changes.derived import table_path
 from sinks.run.options import RunOptions
 from sinks.run.summary import RunSummary
 from tests.fixtures.debezium_lake import DebeziumLake, event

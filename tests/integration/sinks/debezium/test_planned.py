@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 import pytest
-from pyspark.sql import functions as F  # noqa: N812 (as everybody calls it)
+from pyspark.sql import functions as F
 
 from sinks.debezium.declared import declared
 from sinks.debezium.described import Reading

@@ -9,8 +9,8 @@ import pytest
 from sinks.changes.names import OP, OWN
 from sinks.changes.shape import plain
 from sinks.changes.versions import versions
+from sinks.debezium.duplicates import unrepeated
 from sinks.debezium.parse import parse
-from sinks.debezium.repeated import unrepeated
 from tests.fixtures.debezium_topics import Raw, described, frame
 
 if TYPE_CHECKING:

@@ -76,7 +76,7 @@ def opened(database: Conninfo) -> Iterator[psycopg.Connection]:
 @pytest.fixture
 def refused_is_null(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let what would end a table's run be null, so that all other values are looked at."""
-    from pyspark.sql import functions as F  # noqa: N812
+    from pyspark.sql import functions as F
 
     def nothing(_condition: "SparkColumn", _message: "SparkColumn", kind: str) -> "SparkColumn":
         return F.lit(None).cast(kind)
@@ -87,7 +87,7 @@ def refused_is_null(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def collected(rows: "DataFrame") -> list[dict[str, str]]:
     """The typed values' representations; timestamps are text, for Python has none near year 1."""
-    from pyspark.sql import functions as F  # noqa: N812
+    from pyspark.sql import functions as F
 
     texts = [
         F.col(quoted(name)).cast(re.sub("timestamp(_ntz)?", "string", kind)).alias(name)

@@ -3,7 +3,7 @@
 import pytest
 
 from cdc.errors import ConfigError, ExitCode
-from sinks.changes.paths import table_path
+from sinks.changes.derived import table_path
 from tests.fixtures.lakehouse import Lakehouse
 from tests.fixtures.spark import at, column, table_schema
 

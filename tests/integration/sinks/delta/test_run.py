@@ -10,7 +10,7 @@ import pytest
 
 from cdc.errors import ExitCode, LogForgottenError
 from cdc.records.state import Phase
-from sinks.changes.paths import table_path
+from sinks.changes.derived import table_path
 from sinks.delta import apply, commit
 from sinks.run.plan import Outcome
 from sinks.run.plans import lakehouse_plans

@@ -3,8 +3,8 @@
 import pytest
 
 from cdc.errors import BusyError, ExitCode
-from sinks.run.files import one_at_a_time
 from sinks.run.options import RunOptions
+from sinks.run.plans import one_at_a_time
 from tests.fixtures.lakehouse import Lakehouse
 from tests.fixtures.spark import at, column, table_schema
 

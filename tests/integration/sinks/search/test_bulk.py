@@ -12,11 +12,10 @@ import pytest
 
 from cdc.errors import SinkError, SinkUnreachableError
 from deploy.local.opensearch import OpenSearch
-from sinks.search.absent import Completion
 from sinks.search.bulk import Action, Counts, Judge, write
-from sinks.search.client import connect
+from sinks.search.client import Patience, connect
 from sinks.search.dead_letters import MADE_MAX, Letters
-from sinks.search.retries import Patience
+from sinks.search.executors import Completion
 from tests.fixtures.proxy import Proxy
 from tests.fixtures.search_tables import Target, delete, position, settings, upsert
 
@@ -385,7 +384,7 @@ def test_server_killed_in_mid_bulk_has_everything_after_the_repeat(server_folder
 
 
 def test_pauses_grow_and_end() -> None:
-    from sinks.search.retries import Backoff
+    from sinks.search.client import Backoff
 
     slept: list[float] = []
     now = time.monotonic()

@@ -16,8 +16,8 @@ from cdc.records.schema import TableName
 from cdc.records.state import Phase
 from deploy.local.certificates import Certificates
 from deploy.local.opensearch import OpenSearch
-from deploy.local.ports import reserve_port
-from sinks.search.query import search
+from deploy.local.processes import reserve_port
+from sinks.search.client import search
 from sinks.search.run import run_search
 from tests.fixtures.front import Front
 from tests.fixtures.indexes import ALIAS, Indexes, loaded

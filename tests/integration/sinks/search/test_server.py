@@ -10,12 +10,11 @@ from opensearchpy import OpenSearch as Client
 
 from cdc.errors import ConfigError, ExitCode, SinkError, SinkUnreachableError
 from deploy.local.opensearch import OpenSearch
-from deploy.local.ports import reserve_port
+from deploy.local.processes import reserve_port
 from sinks.search.bulk import write
-from sinks.search.client import check, connect, explained
+from sinks.search.client import check, connect, explained, search
 from sinks.search.documents import mapping
 from sinks.search.indexes import MisfitError, TableIndex
-from sinks.search.query import search
 from tests.fixtures.search_tables import (
     TABLE,
     Target,

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from cdc.values.arrays import _nested, elements
+from cdc.values.lists import _nested, elements
 
 TEXTS = st.text(st.sampled_from('ab N,;{}"\\\n'), max_size=4) | st.just("NULL")
 

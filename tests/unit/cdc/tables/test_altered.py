@@ -6,8 +6,7 @@ import pytest
 
 from cdc.records.position import Lsn, Position
 from cdc.records.schema import TableSchema
-from cdc.tables.altered import altered_columns
-from cdc.tables.schema_history import SchemaHistory
+from cdc.tables.schema_history import SchemaHistory, altered_columns
 from tests.fixtures.spark import column, table_schema
 
 

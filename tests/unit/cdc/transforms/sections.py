@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from cdc.settings.named import in_order
+from cdc.settings.model import in_order
 from cdc.transforms.chain import Chain, chain
 
 

@@ -5,7 +5,7 @@ from io import StringIO
 from rich.console import Console
 from structlog.testing import capture_logs
 
-from deploy.commands.bars import LINE_S, TableBars
+from deploy.commands.console import LINE_S, TableBars
 
 
 def test_lines_tell_rows_a_second_and_the_time_left() -> None:

@@ -9,7 +9,7 @@ from structlog.testing import capture_logs
 
 from cdc.records.schema import TableName
 from cdc.records.state import LeafRead, SnapshotRequest, TableState
-from deploy.commands import bars, console
+from deploy.commands import console
 from deploy.commands.console import ConsoleObserver
 from tests.fixtures.made_states import table_state
 
@@ -27,7 +27,7 @@ def being_read(rows: int, pages: int) -> TableState:
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing waits for its time."""
-    monkeypatch.setattr(bars, "LINE_S", 0.0)
+    monkeypatch.setattr(console, "LINE_S", 0.0)
     monkeypatch.setattr(console, "WINDOWS_S", 0.0)
 
 

@@ -10,7 +10,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from deploy.commands.health import HealthServer
-from deploy.local.ports import reserve_port
+from deploy.local.processes import reserve_port
 
 
 def test_a_client_that_goes_away_is_nothing_to_tell(

@@ -12,7 +12,7 @@ from cdc.records.schema import TableName
 from cdc.records.state import Phase, SnapshotOutcome, SnapshotRequest, TableState
 from cdc.settings import Settings
 from deploy.commands import snapshot
-from deploy.commands.bars import TableBars
+from deploy.commands.console import TableBars
 from deploy.commands.snapshot import _Watch
 from tests.fixtures.made_states import table_state
 

@@ -2,8 +2,7 @@
 
 from cdc.records.schema import TableName
 from cdc.records.state import Phase, SnapshotRequest, TableState
-from deploy.commands.status import table_status
-from deploy.commands.status_text import _snapshot_text
+from deploy.commands.status import _snapshot_text, table_status
 from tests.fixtures.made_states import table_state
 
 NOW_MS = 11_000

@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 
 from deploy.local import jars
-from deploy.local.accounts import Account, run_folder, unprivileged
 from deploy.local.certificates import Certificates
-from deploy.local.ports import reserve_port
+from deploy.local.processes import Account, reserve_port, run_folder, unprivileged
 
 
 def test_reserved_ports_differ_and_can_be_listened_on() -> None:
@@ -24,7 +23,7 @@ def test_reserved_ports_differ_and_can_be_listened_on() -> None:
 
 def test_port_reserved_by_us_is_not_reserved_by_another_process() -> None:
     port = reserve_port()
-    script = f"from deploy.local import ports; print(ports._bind({port}, 2))"
+    script = f"from deploy.local import processes; print(processes._bind({port}, 2))"
     answer = subprocess.run([sys.executable, "-c", script], capture_output=True, check=True)
     assert answer.stdout.strip() == b"None"
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from deploy.local.kept import KeptProcess, KeptStack
 from deploy.local.processes import Command, ServerError, environment_with
+from deploy.local.stack import KeptProcess, KeptStack
 
 PARENT = """
 import os, signal, sys

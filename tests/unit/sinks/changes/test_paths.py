@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from cdc.records.schema import TableName
-from sinks.changes.paths import local_path, table_path
+from sinks.changes.derived import local_path, table_path
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from cdc.errors import ConfigError, SinkError
 from cdc.records.schema import TableName, TableSchema
 from sinks.debezium.declared import declared
 from sinks.debezium.described import Described, Reading, describe
-from sinks.debezium.discovery import Seen
+from sinks.debezium.records import Seen
 from tests.fixtures.debezium_topics import DEBEZIUM
 
 NAME = TableName("public", "t")

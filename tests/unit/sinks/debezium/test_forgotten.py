@@ -8,8 +8,8 @@ import pytest
 
 from cdc.errors import LogForgottenError, TopicMismatchError
 from cdc.records.state import Phase, Progress
-from sinks.debezium.bounded import part
 from sinks.debezium.forgotten import Topics, remembered
+from sinks.debezium.log import part
 from sinks.debezium.origin import NOWHERE
 from sinks.log.offsets import Log, LogState, Offsets
 from sinks.run.forgotten import Remembered

@@ -10,7 +10,7 @@ import pytest
 from cdc.convert.avro_schema import AvroOptions, avro
 from cdc.errors import SinkError
 from cdc.records.connect import DECIMAL, Field, Schema, Type
-from sinks.debezium import avro_schema, json_schema
+from sinks.debezium import schemas
 from tests.fixtures.debezium_topics import MadeRegistry, in_avro, recorded
 from tests.fixtures.recorded import schema_of
 
@@ -40,7 +40,7 @@ def test_a_schema_inside_of_records(case: str, table: str) -> None:
         for side in (one.key, one.value):
             if side is not None:
                 written = json.loads(side)["schema"]
-                assert said(json_schema.read_schema(json.dumps(written))) == said(
+                assert said(schemas.read_json_schema(json.dumps(written))) == said(
                     schema_of(written)
                 )
 
@@ -54,7 +54,7 @@ def test_a_schema_of_the_registry_is_the_same(case: str, table: str) -> None:
                 assert made is None
                 continue
             assert made is not None
-            read = avro_schema.read_schema(registry.text_of(int.from_bytes(made[1:5])))
+            read = schemas.read_avro_schema(registry.text_of(int.from_bytes(made[1:5])))
             assert said(read.schema) == said(schema_of(json.loads(text)["schema"]))
 
 
@@ -83,7 +83,7 @@ def test_spark_reads_the_same_bytes_by_places() -> None:
         fields=(Field("before", row), Field("after", row), Field("op", Schema(Type.STRING))),
     )
     made = avro(envelope, AvroOptions())
-    read = avro_schema.read_schema(json.dumps(made.schema))
+    read = schemas.read_avro_schema(json.dumps(made.schema))
     value = {"id": 1, "ID": None, "price": b"\5", "amount": b"\6"}
     out = io.BytesIO()
     datum = made.shape({"before": None, "after": value, "op": "c"})
@@ -110,11 +110,11 @@ def test_avro_without_connects_own_properties() -> None:
         {"name": "m", "type": {"type": "map", "values": ["null", "string"]}},
     ]
     text = json.dumps({"type": "record", "name": "R", "namespace": "a.b", "fields": fields})
-    read = avro_schema.read_schema(text)
+    read = schemas.read_avro_schema(text)
     d, at, n, m = (field.schema for field in read.schema.fields)
     assert d.name == "org.apache.kafka.connect.data.Date"
     assert at.name == "org.apache.kafka.connect.data.Timestamp"
-    assert (n.name, n.optional, avro_schema.decimal_digits(n)) == (DECIMAL, True, (5, 2))
+    assert (n.name, n.optional, schemas.decimal_digits(n)) == (DECIMAL, True, (5, 2))
     assert (m.type, m.of_items().type) == (Type.MAP, Type.STRING)
 
 
@@ -123,7 +123,7 @@ def test_avro_without_connects_own_properties() -> None:
 )
 def test_what_is_no_schema_is_refused(text: str) -> None:
     with pytest.raises(SinkError, match="Kafka Connect's"):
-        json_schema.read_schema(text)
+        schemas.read_json_schema(text)
 
 
 @pytest.mark.parametrize(
@@ -131,4 +131,4 @@ def test_what_is_no_schema_is_refused(text: str) -> None:
 )
 def test_what_is_no_avro_schema_of_connect_is_refused(text: str) -> None:
     with pytest.raises(SinkError, match="Kafka Connect's"):
-        avro_schema.read_schema(text)
+        schemas.read_avro_schema(text)

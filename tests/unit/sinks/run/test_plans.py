@@ -9,11 +9,10 @@ from cdc.errors import BusyError, LogForgottenError, LogFormatError
 from cdc.records.position import Lsn, Position
 from cdc.records.schema import TableName, TableSchema
 from cdc.records.state import Phase, Progress
-from sinks.log.counted import counted
+from sinks.log.counts import counted
 from sinks.log.offsets import LogState
-from sinks.run.files import LocalFiles
 from sinks.run.plan import Found, Outcome, Plan, TablePlan, Wanted, goes_on, proposed
-from sinks.run.plans import Plans
+from sinks.run.plans import LocalFiles, Plans
 from tests.fixtures.made_changes import table as made_table
 from tests.fixtures.made_states import table_state
 

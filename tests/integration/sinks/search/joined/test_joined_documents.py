@@ -13,9 +13,9 @@ from psycopg.conninfo import make_conninfo
 
 from cdc.errors import ExitCode
 from sinks.search.dead_letters import Letters
-from sinks.search.joined.record import Loading
 from sinks.search.joined.run import _Documents
 from sinks.search.progress import Ledger
+from sinks.search.progress_records import Loading
 from tests.fixtures.library import BOOKS, CHANGES, SQL, Library, Transaction
 from tests.fixtures.pipeline import RunningPipeline
 

@@ -1,14 +1,48 @@
-"""What an index was made for, and what the lakehouse is now → why it can't go on as it is."""
+"""A tree → its index's mapping; and what an index was made for → why it can't go on as it is."""
 
 from collections.abc import Mapping
 from typing import Any
 
+from pyspark.sql.types import ArrayType, DataType, StructType
+
 from cdc.errors import ConfigError
 from cdc.settings.search import Document
 from sinks.changes.shape import Shape
-from sinks.search.joined.record import DocumentRecord, Instant, Target
+from sinks.search.documents import field_mapping, mapping_of, override, type_mapping, type_of
 from sinks.search.joined.source import Lakehouse
-from sinks.search.joined.tree import tree
+from sinks.search.joined.tree import Node, tree
+from sinks.search.progress_records import DocumentRecord, Instant, Target
+
+
+def mapping(root: Node, types: StructType, document: Document) -> dict[str, Any]:
+    """The mapping of a document's index; ``types`` are those of its fields, in Spark.
+
+    Raises ConfigError where the user speaks of a field that isn't there.
+    """
+    properties = _properties(root, types)
+    override(properties, document.mapping, f"[[search.documents]] {document.name}")
+    return mapping_of(properties)
+
+
+def _properties(node: Node, types: StructType) -> dict[str, Any]:
+    properties = {name: field_mapping(field.column) for name, field in node.fields.items()}
+    for name, _ in node.computed:
+        properties[name] = _computed(types[name].dataType)
+    for one in node.embeds:
+        kind = types[one.field].dataType
+        inner = kind.elementType if isinstance(kind, ArrayType) else kind
+        assert isinstance(inner, StructType)  # noqa: S101 (assemble makes it so)
+        found = {"properties": _properties(one.shown, inner)}
+        properties[one.field] = {"type": "nested", **found} if one.many else found
+    return properties
+
+
+def _computed(kind: DataType) -> dict[str, Any]:
+    if isinstance(kind, ArrayType):
+        return _computed(kind.elementType)
+    if isinstance(kind, StructType):
+        return {"properties": {one.name: _computed(one.dataType) for one in kind.fields}}
+    return type_mapping(type_of(kind.simpleString()))
 
 
 def unfit(lakehouse: Lakehouse, record: DocumentRecord, newest: Instant) -> str | None:

@@ -1,13 +1,7 @@
-"""An Avro schema of the registry → Connect's schema, and the schema that Spark decodes it by.
-
-Confluent's AvroConverter puts what Avro can't say into ``connect.…`` properties; without them
-(``connect.meta.data=false``) Avro's own logical types are left. Spark finds members by their place
-(``f0``, ``f1`` …), since its names ignore case; nobody needs defaults, for a value is decoded by
-the schema that it was written with.
-https://docs.confluent.io/platform/current/schema-registry/connect.html
-"""
+"""A record's own schema, JSON's or Avro's → Connect's schema, and what Spark decodes it by."""
 
 import json
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
@@ -34,6 +28,28 @@ _LOGICAL: Final = {
 }
 
 
+def read_json_schema(text: str) -> Schema:
+    """Read a schema's JSON; raises SinkError for anything else."""
+    try:
+        return _schema(json.loads(text))
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise SinkError(f"a record's schema isn't one of Kafka Connect's: {error!r}") from None
+
+
+def _schema(read: Mapping[str, Any]) -> Schema:
+    items = read.get("items", read.get("values"))
+    parameters = read.get("parameters")
+    return Schema(
+        Type(read["type"]),
+        optional=bool(read.get("optional", False)),
+        name=read.get("name"),
+        parameters={name: str(value) for name, value in parameters.items()} if parameters else None,
+        keys=_schema(read["keys"]) if "keys" in read else None,
+        items=_schema(items) if items is not None else None,
+        fields=tuple(Field(one["field"], _schema(one)) for one in read.get("fields", ())),
+    )
+
+
 class AvroSchema(NamedTuple):
     """A schema as Connect has it, and its text for Spark."""
 
@@ -41,7 +57,7 @@ class AvroSchema(NamedTuple):
     text: str
 
 
-def read_schema(text: str) -> AvroSchema:
+def read_avro_schema(text: str) -> AvroSchema:
     """Read the registry's text of a schema; raises SinkError for one that Connect doesn't make."""
     try:
         schema, neutral = _Reader().read(json.loads(text))

@@ -1,8 +1,4 @@
-"""A topic's first partition → what is committed there, from a place on, as it comes.
-
-Reads in a thread of its own, so that brokers which are silent hold nobody up: whoever takes what
-has come never waits.
-"""
+"""The signal topic: what is committed there, from a place on, as it comes; and one record more."""
 
 import threading
 import time
@@ -16,13 +12,16 @@ from confluent_kafka import (
     Consumer,
     KafkaError,
     KafkaException,
+    Message,
+    Producer,
     TopicCollection,
     TopicPartition,
 )
 from confluent_kafka.admin import AdminClient
 
+from cdc.errors import LogUnreachableError
 from cdc.kafka import options
-from cdc.kafka.errors import option_error
+from cdc.kafka.errors import log_error, option_error, reason
 from cdc.kafka.errors import reason as reason_of
 
 log = structlog.get_logger()
@@ -35,6 +34,10 @@ _HELD_MAX: Final = 1_000
 _CLOSE_S: Final = 1.0
 _LOOK_S: Final = 10.0
 """How often it is looked whether a topic is another one by now."""
+
+
+_WAIT_S: Final = 30.0
+_ATTEMPT_S: Final = 0.5
 
 
 class Followed(NamedTuple):
@@ -157,3 +160,29 @@ class Follower:
 
 def _ignore(_error: KafkaError) -> None:
     """A client finds its way back to the brokers by itself."""
+
+
+def send(kafka_options: Mapping[str, str], topic: str, key: bytes, value: bytes) -> int:
+    """Write it to the topic's first partition; returns its offset, or raises a log's error."""
+    answers: list[tuple[KafkaError | None, int]] = []
+
+    def answered(error: KafkaError | None, message: Message) -> None:
+        answers.append((error, message.offset() or 0))
+
+    try:
+        producer = Producer(options.producer_options(kafka_options, None), logger=options.LOGGER)
+        producer.produce(topic, value, key, 0, on_delivery=answered)
+    except KafkaException as exception:
+        raise option_error(reason(exception), kafka_options) from None
+    deadline = time.monotonic() + _WAIT_S
+    while not answers and time.monotonic() < deadline:
+        producer.flush(_ATTEMPT_S)
+    if not answers:
+        producer.purge()
+        what = f"sending a signal: no answer for {_WAIT_S:.0f} s"
+        remedy = "check bootstrap.servers in [kafka], and that the brokers run"
+        raise LogUnreachableError(what, where=f"topic {topic}", remedy=remedy)
+    ((error, offset),) = answers
+    if error is not None:
+        raise log_error(error, "sending a signal", f"topic {topic}")
+    return offset
