@@ -13,6 +13,7 @@ from cdc.dead_letters.claims import Claims
 from cdc.dead_letters.letters import DeadLetters, Oversized, Refusals
 from cdc.dead_letters.replay import Orders
 from cdc.errors import UnreadTableError
+from cdc.events.changes import Reread
 from cdc.events.rules import EventRules
 from cdc.kafka.topics import LogTopics
 from cdc.log.state import read_all
@@ -30,7 +31,6 @@ from cdc.records.state import TableState
 from cdc.records.topics import claim_topic, schema_topic, table_topic
 from cdc.settings import CaptureSettings, Settings
 from cdc.settings.modes import Patterns
-from cdc.stream.completion import Reread
 from cdc.tables.lookups import Lookups
 from cdc.tables.tables import Tables
 from cdc.transforms.chain import chain, routes_events

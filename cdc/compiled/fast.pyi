@@ -1,12 +1,15 @@
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 from cdc.records.position import Lsn, Position
 from cdc.records.record import Part, Record
-from cdc.stream.transactions import Resumed, Transaction
-from cdc.wal.messages import Origin
+from cdc.records.transaction import Origin, Transaction
 
 Column: TypeAlias = tuple[int, int, bytes, bytes, bytes, bytes, Callable[[bytes], str]]
+
+class _Resumed(Protocol):
+    def begins(self, commit_lsn: Lsn) -> None: ...
+    def ends(self, commit_lsn: Lsn, frames: int) -> None: ...
 
 class Rows:
     size: int
@@ -93,7 +96,7 @@ class Writing:
 
 class Translator(Writing):
     received: int
-    resumed: Resumed | None
+    resumed: _Resumed | None
 
     def __init__(
         self,

@@ -21,7 +21,7 @@ from cdc.records.connect import SourceRecord
 from cdc.records.position import HEADER, Lsn, Position, header
 from cdc.records.record import Record
 from cdc.records.schema import TableSchema
-from cdc.stream.transactions import Transaction
+from cdc.records.transaction import Transaction
 
 Transform = Callable[[SourceRecord], list[SourceRecord]]
 OpenTopic = Callable[[str, Literal["compact", "delete"]], None]

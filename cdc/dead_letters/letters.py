@@ -37,8 +37,8 @@ from cdc.records.position import Lsn, Position, header
 from cdc.records.record import Record, record_bytes
 from cdc.records.schema import TableSchema
 from cdc.records.topics import dead_letter_topic
+from cdc.records.transaction import Transaction
 from cdc.settings.modes import ColumnModes
-from cdc.stream.transactions import Transaction
 from cdc.wal.decoder import decode
 from cdc.wal.messages import Insert
 

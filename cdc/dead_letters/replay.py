@@ -28,8 +28,8 @@ from cdc.records.position import Lsn, Position, header
 from cdc.records.record import Record
 from cdc.records.schema import TableName
 from cdc.records.topics import dead_letter_topic
+from cdc.records.transaction import Transaction
 from cdc.settings import Settings
-from cdc.stream.transactions import Transaction
 from cdc.tables.tables import Tables
 
 log = structlog.get_logger()

@@ -1,5 +1,6 @@
 """A row message in its transaction → Change: the reference form of what happened to one row."""
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
@@ -7,10 +8,16 @@ from typing import NamedTuple
 from cdc.errors import TableRefusedError
 from cdc.records.position import Lsn, Position
 from cdc.records.schema import TableSchema
-from cdc.stream.transactions import Transaction
-from cdc.wal.messages import ABSENT, Row, Value
+from cdc.records.transaction import Transaction
+from cdc.wal.messages import ABSENT, Relation, Row, Value
 
-__all__ = ["ABSENT", "Change", "Operation", "Read", "Row", "Value", "filled", "no_key"]
+__all__ = [
+    "ABSENT", "Asked", "Change", "Key", "Operation", "Read", "Reread", "Row", "Value", "filled",
+    "no_key",
+]  # fmt: skip
+
+Key = tuple[bytes, ...]
+"""The texts of a row's replica identity, in the order of its columns."""
 
 
 class Operation(StrEnum):
@@ -53,6 +60,27 @@ class Change:
     transaction: Transaction | None
     ts_us: int
     read: Read = Read()  # noqa: RUF009 (immutable)
+
+
+class Asked(NamedTuple):
+    """Rows of a relation to be read again.
+
+    ``identity`` and ``columns`` are indexes of the relation's columns: what ``keys`` are the texts
+    of, and what is wanted. Transactions ``xids`` must be visible to whoever reads.
+    """
+
+    relation: Relation
+    identity: tuple[int, ...]
+    columns: tuple[int, ...]
+    keys: tuple[Key, ...]
+    xids: frozenset[int]
+
+
+Reread = Callable[[Asked], Mapping[Key, Row] | None]
+"""The rows that were found: the texts of the columns asked for, ABSENT where there is none now.
+
+None where the source doesn't let us read.
+"""
 
 
 def filled(new: Row, old: Row, *, old_is_key: bool) -> Row:

@@ -18,7 +18,7 @@ from cdc.events.rules import EventRules
 from cdc.records.connect import SourceRecord
 from cdc.records.position import Lsn
 from cdc.records.topics import message_topic
-from cdc.stream.transactions import Transaction
+from cdc.records.transaction import Transaction
 from cdc.wal.messages import LogicalMessage
 
 MESSAGES: Final = "message"

@@ -21,8 +21,7 @@ from cdc.records.connect import Header, Schema, SourceRecord
 from cdc.records.envelope import CONNECTOR, VERSION
 from cdc.records.position import Lsn
 from cdc.records.schema import TableSchema
-from cdc.stream.transactions import Transaction
-from cdc.wal.messages import Origin
+from cdc.records.transaction import Origin, Transaction
 
 NEW_KEY: Final = "__debezium.newkey"
 OLD_KEY: Final = "__debezium.oldkey"

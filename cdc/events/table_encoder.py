@@ -19,8 +19,8 @@ from cdc.records.position import HEADER, Lsn, Position, filled_field
 from cdc.records.record import Record
 from cdc.records.schema import TableSchema
 from cdc.records.topics import TRUNCATE_KEY
+from cdc.records.transaction import Transaction, after_lsn
 from cdc.settings.modes import ValueModes
-from cdc.stream.transactions import Transaction, after_lsn
 
 NATIVE: Final = ValueModes()
 

@@ -15,12 +15,11 @@ import structlog
 from psycopg import pq, sql
 
 from cdc.errors import SourceUnreachableError
-from cdc.events.changes import ABSENT, Row, Value
+from cdc.events.changes import ABSENT, Asked, Key, Row, Value
 from cdc.postgres.connection import connect, query
 from cdc.postgres.described import TableDescription
 from cdc.postgres.failures import explained
 from cdc.settings import LibraryOptions
-from cdc.stream.completion import Asked, Key
 
 log = structlog.get_logger()
 

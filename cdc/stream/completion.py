@@ -8,45 +8,21 @@ A row that isn't found has its delete following, a value that is newer than the 
 that made it: both are in the WAL behind the event that asks. What can't be read stays absent.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple, Protocol
 
-from cdc.events.changes import ABSENT, Row, filled
+from cdc.events.changes import ABSENT, Asked, Key, Reread, Row, filled
 from cdc.records.position import Lsn, Position
 from cdc.records.record import Part, Record, record_bytes
 from cdc.records.schema import TableName
-from cdc.stream.transactions import Transaction
+from cdc.records.transaction import Transaction
 from cdc.wal.messages import Relation, Update
-
-Key = tuple[bytes, ...]
-"""The texts of a row's replica identity, in the order of its columns."""
 
 _FIRST_ROWS: Final = 16
 _ROWS_MAX: Final = 500
 _BYTES: Final = 4 << 20
 """So many rows are read at once as have about as many bytes, judged by the largest before."""
 _GROWTH: Final = 4
-
-
-class Asked(NamedTuple):
-    """Rows of a relation to be read again.
-
-    ``identity`` and ``columns`` are indexes of the relation's columns: what ``keys`` are the texts
-    of, and what is wanted. Transactions ``xids`` must be visible to whoever reads.
-    """
-
-    relation: Relation
-    identity: tuple[int, ...]
-    columns: tuple[int, ...]
-    keys: tuple[Key, ...]
-    xids: frozenset[int]
-
-
-Reread = Callable[[Asked], Mapping[Key, Row] | None]
-"""The rows that were found: the texts of the columns asked for, ABSENT where there is none now.
-
-None where the source doesn't let us read.
-"""
 
 
 class Encoding(Protocol):

@@ -10,8 +10,8 @@ from cdc.errors import CorruptMessageError
 from cdc.records.position import Position
 from cdc.records.record import Record
 from cdc.records.schema import TableName
+from cdc.records.transaction import Transaction
 from cdc.stream.signals import Signals
-from cdc.stream.transactions import Transaction
 from cdc.tables.tables import Tables
 from cdc.wal.messages import Relation
 

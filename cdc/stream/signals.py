@@ -12,7 +12,7 @@ from cdc.records.position import Lsn, Position
 from cdc.records.record import Part, Record
 from cdc.records.schema import TableName
 from cdc.records.state import Progress
-from cdc.stream.transactions import Transaction
+from cdc.records.transaction import Transaction
 from cdc.wal.messages import Relation
 
 WATERMARK: Final = "millrace.watermark"

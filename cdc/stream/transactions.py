@@ -4,30 +4,14 @@ The cursor gives each frame of a transaction its position and tells which frames
 has, so that a start goes on in the middle of a transaction (docs/decisions/0002).
 """
 
-from json.encoder import encode_basestring
-from typing import Final, NamedTuple
+from typing import Final
 
 from cdc.errors import CorruptMessageError, GapError
 from cdc.records.position import Lsn, Position
-from cdc.wal.messages import Origin
+from cdc.records.transaction import Origin, Transaction
 
 COMMITS_MAX: Final = 16_384
 """So many transactions are remembered by where they were committed."""
-
-
-class Transaction(NamedTuple):
-    """A source transaction, as Begin announces it.
-
-    ``commit_lsn`` is Begin's final LSN; ``commit_ts_us`` is µs since 1970, UTC;
-    ``previous_commit_lsn`` is that of the transaction before it in this stream, if there was one
-    (Debezium's ``sequence`` names it). ``origin`` is set where it was replicated from elsewhere.
-    """
-
-    xid: int
-    commit_lsn: Lsn
-    commit_ts_us: int
-    previous_commit_lsn: Lsn | None
-    origin: Origin | None = None
 
 
 class Cursor:
@@ -193,13 +177,3 @@ class Resumed:
             remedy="`millrace new-epoch --yes`, with the daemon stopped, goes on from this server: "
             "it reads all tables again (docs/operations.md)",
         )
-
-
-def after_lsn(origin: Origin | None) -> str:
-    """The text of an event from its source's LSN to its operation, as cdc.events.reference says."""
-    name, lsn = (
-        ("null", "null")
-        if origin is None
-        else (encode_basestring(origin.name), int(origin.commit_lsn))
-    )
-    return f',"xmin":null,"origin":{name},"origin_lsn":{lsn}}},"transaction":null,"op":"'

@@ -3,10 +3,10 @@
 from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple
 
+from cdc.events.changes import Reread
 from cdc.postgres.described import TableDescription
 from cdc.records.position import Lsn
 from cdc.records.schema import Column, TableName
-from cdc.stream.completion import Reread
 from cdc.wal.messages import Relation
 
 

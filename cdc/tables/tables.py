@@ -26,8 +26,8 @@ from cdc.records.record import Record
 from cdc.records.schema import Column, TableName, TableSchema
 from cdc.records.state import SnapshotRequest, TableState, schema_record
 from cdc.records.topics import data_topic
+from cdc.records.transaction import Transaction
 from cdc.settings import Settings
-from cdc.stream.transactions import Transaction
 from cdc.tables.lookups import Lookups
 from cdc.tables.notifications import Notifications
 from cdc.tables.schema_history import SchemaHistory, altered_columns

@@ -10,6 +10,7 @@ from enum import Enum
 from typing import Final, Literal, NamedTuple
 
 from cdc.records.position import Lsn
+from cdc.records.transaction import Origin as Origin  # noqa: PLC0414 (it is a message, too)
 
 
 class Absent(Enum):
@@ -46,13 +47,6 @@ class Commit(NamedTuple):
     commit_lsn: Lsn
     end_lsn: Lsn
     commit_ts_us: int
-
-
-class Origin(NamedTuple):
-    """The transaction was replicated from elsewhere."""
-
-    commit_lsn: Lsn
-    name: str
 
 
 class RelationColumn(NamedTuple):

@@ -9,8 +9,9 @@ from cdc.postgres.catalog import relation_signature
 from cdc.postgres.described import TableDescription
 from cdc.records.position import Lsn, Position
 from cdc.records.schema import Column, TableName
+from cdc.records.transaction import Transaction
 from cdc.stream.signals import SeenRow
-from cdc.stream.transactions import COMMITS_MAX, Cursor, Transaction
+from cdc.stream.transactions import COMMITS_MAX, Cursor
 from cdc.wal.messages import Relation, RelationColumn
 from snapshots import overtaken as module
 from snapshots.overtaken import Changes, Visibility

@@ -8,10 +8,9 @@ import pytest
 from structlog.testing import capture_logs
 
 from cdc.errors import SourceUnreachableError
-from cdc.events.changes import ABSENT, Row
+from cdc.events.changes import ABSENT, Asked, Key, Row
 from cdc.postgres import reselect
 from cdc.postgres.reselect import Rereading, is_visible
-from cdc.stream.completion import Asked, Key
 from cdc.wal.messages import Relation, RelationColumn
 from tests.fixtures.source import Conninfo, run, session
 

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from cdc.compiled.extension import IMPLEMENTATION
 from cdc.convert.pipeline import NATIVE, Encoder
 from cdc.errors import CorruptMessageError, MillraceError, TableRefusedError
+from cdc.events.changes import Asked
 from cdc.events.metadata import MessageEvents
 from cdc.events.reference import Log
 from cdc.events.rules import EventRules
@@ -22,7 +23,6 @@ from cdc.events.table_encoder import TableEncoder
 from cdc.records.position import Lsn, Position, parse_filled
 from cdc.records.record import Record, each
 from cdc.records.schema import Column, TableName, TableSchema
-from cdc.stream.completion import Asked
 from cdc.stream.in_progress import InProgress
 from cdc.stream.translation import Limits, Translation
 from cdc.tables.tables import Tables

@@ -17,8 +17,8 @@ from cdc.records.envelope import Envelope
 from cdc.records.position import HEADER, Lsn, Position, header
 from cdc.records.record import Record
 from cdc.records.schema import Column, TableSchema
-from cdc.stream.transactions import Transaction
-from cdc.wal.messages import ABSENT, Origin, Row, Value
+from cdc.records.transaction import Origin, Transaction
+from cdc.wal.messages import ABSENT, Row, Value
 
 T = TypeVar("T")
 CLOCK_NS = 1_795_254_064_438_971_317

@@ -16,6 +16,7 @@ from cdc.compiled import blocks
 from cdc.compiled.blocks import pure_plain_messages
 from cdc.errors import UnclearMessagesError
 from cdc.records.position import Lsn
+from cdc.records.transaction import Origin
 from cdc.stream.in_progress import InProgress
 from cdc.wal.decoder import decode
 from cdc.wal.frames import COPY_DATA_BYTES, XLogData, copy_data, copy_data_end, parse
@@ -25,7 +26,6 @@ from cdc.wal.messages import (
     Insert,
     LogicalMessage,
     Message,
-    Origin,
     Relation,
     StreamAbort,
     StreamCommit,

@@ -12,7 +12,7 @@ from cdc.records.position import Lsn, Position, parse_header
 from cdc.records.record import Record
 from cdc.records.schema import Column, TableSchema
 from cdc.records.topics import TRUNCATE_KEY
-from cdc.stream.transactions import Transaction
+from cdc.records.transaction import Transaction
 from cdc.wal.messages import ABSENT
 
 POSITION = Position(1, Lsn(972_600_336), 3)

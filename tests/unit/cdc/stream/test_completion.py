@@ -5,11 +5,11 @@ from collections.abc import Mapping
 import pytest
 
 from cdc.errors import CorruptMessageError
-from cdc.events.changes import ABSENT, Row, Value
+from cdc.events.changes import ABSENT, Asked, Key, Row, Value
 from cdc.records.position import Lsn, Position
 from cdc.records.record import Part, Record, each
-from cdc.stream.completion import Asked, Completion, Key
-from cdc.stream.transactions import Transaction
+from cdc.records.transaction import Transaction
+from cdc.stream.completion import Completion
 from cdc.wal.messages import Relation, RelationColumn, Update
 
 NAMES = ("id", "n", "big", "more")
