@@ -14,7 +14,7 @@ RUN := .venv/bin/python
 PIP := $(RUN) -m pip --quiet --disable-pip-version-check --no-input
 SETS := kafka spark opensearch
 
-.PHONY: help setup prerequisites environment jars registry opensearch3 demo psql stop test thorough golden fuzz chaos fire heap lint bench bench-peers bench-pgsync lock clean
+.PHONY: help setup prerequisites environment jars registry opensearch3 postgres demo psql stop quick test proof golden fuzz chaos heap lint bench bench-peers bench-pgsync lock clean
 
 ## help                 list these commands
 help:
@@ -69,10 +69,20 @@ $(JARS)/%/OsNode.class: deploy/local/jars/opensearch/OsNode.java $(JARS)/%/.comp
 		$(JARS)/opensearch/.complete
 	@"$${JAVA_HOME:+$$JAVA_HOME/bin/}javac" --release 17 -d $(@D) -cp '$(JARS)/opensearch/*' $<
 
-## opensearch3          fetch OpenSearch 3 (70 MB), which the tests run against beside 2.19
+## opensearch3          fetch OpenSearch 3 (70 MB), on which make proof runs all of search
 opensearch3: $(JARS)/opensearch3/OsNode.class
 
 $(JARS)/opensearch3/.complete: | $(JARS)/opensearch/.complete
+
+## postgres             fetch PostgreSQL 14 to 17 (60 MB), on which make proof runs the core
+postgres: $(JARS)/postgres/.complete
+
+# Archives that tests unpack, not jars of a class path.
+$(JARS)/postgres/.complete: deploy/local/jars/postgres/pom.xml | $(JARS)/opensearch/.complete
+	@echo "setup: PostgreSQL 14 to 17"
+	@rm -rf $(@D) && mkdir -p $(@D)
+	@mvn -q -B -ntp -Dstyle.color=never -f $< dependency:copy -DoutputDirectory=$(@D) </dev/null
+	@touch $@
 
 ## registry             fetch the schema registry (140 MB) that the tests of Avro need
 registry: $(JARS)/registry/.complete
@@ -97,13 +107,17 @@ psql:
 stop:
 	@$(RUN) -m deploy.local.stack stop
 
-## test [TESTS=path]    lint, then the tests; OPENSEARCH="2 3": all of search on both releases
-test: setup registry opensearch3 lint
-	OPENSEARCH="$(OPENSEARCH)" $(RUN) -m pytest $(or $(TESTS),-n 3 --dist loadgroup)
+## quick                lint, and the tests that need neither a server nor Spark: a minute
+quick: environment lint
+	$(RUN) -m pytest -m "not server and not proof" -n 2
 
-## thorough             the tests that take long, and that make test leaves out
-thorough: setup registry opensearch3
-	$(RUN) -m pytest -m thorough -n 3 --dist loadgroup
+## test [TESTS=path]    lint, then the tests; OPENSEARCH="2 3", POSTGRES=14: on these releases
+test: setup $(if $(TESTS),,registry) lint
+	$(RUN) -m pytest $(or $(TESTS),-n 3 --dist loadgroup)
+
+## proof [STAGES="a b"]  all that make test leaves out: hours; .cache/proof.json says what ran
+proof: setup registry opensearch3 postgres
+	@$(RUN) -m tests.proof $(STAGES)
 
 ## golden [CASES=dir]   recorded cases of a real Debezium against the daemon; NAMES="a b": only these
 golden: setup
@@ -132,20 +146,16 @@ sanitized: environment
 	@cd $(SANITIZED) && rm -f cdc/compiled/*.so && CFLAGS="-g -O1 -fsanitize=address,undefined \
 		-fno-sanitize-recover" $(CURDIR)/$(RUN) setup.py -q build_ext --inplace --force
 
-## fire                 merges and the search server are killed, and more, while tables change
-fire: setup opensearch3
-	@$(RUN) -m pytest -m fire tests/faults
-
 ## heap [HEAPS=n]       merges of a log n times as large as the driver's memory (10)
 heap: setup
-	@HEAPS=$(or $(HEAPS),10) $(RUN) -m pytest -m thorough tests/integration/sinks/run/test_driver_memory.py
+	@HEAPS=$(or $(HEAPS),10) $(RUN) -m pytest -m proof tests/integration/sinks/run/test_driver_memory.py
 
 ## lint                 ruff, mypy and the import rules
 lint:
 	.venv/bin/ruff check
 	.venv/bin/ruff format --check
 	.venv/bin/mypy
-	.venv/bin/lint-imports
+	$(RUN) -m pytest tests/test_layout.py
 
 ## bench NAME=name      one of the benchmarks; ARGS="--rows 1000000" as it takes them
 bench: setup

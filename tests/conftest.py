@@ -1,7 +1,13 @@
 """The fixtures that every test may ask for; each server starts when the first test wants it."""
 
+import os
+import subprocess
+from typing import Final
+
 import pytest
 from hypothesis import settings
+
+from deploy.local.jars import REPOSITORY
 
 # On a busy machine an example may take long: that is no fault of the code.
 settings.register_profile("machine", deadline=None)
@@ -33,15 +39,40 @@ def here(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gc.set_threshold", lambda _: None)
 
 
-@pytest.hookimpl(tryfirst=True)  # xdist looks at the groups in a hook of its own
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Let one worker have all tests that share a search server, and others those of Spark.
+SERVERS: Final = {"postgres", "kafka", "opensearch", "registry", "spark"}
+"""Fixtures, and markers of tests that start such servers by themselves."""
 
-    But those that name a group of their own.
+
+@pytest.hookimpl(tryfirst=True)  # before tests are selected by their markers, and xdist groups them
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark tests that need a server, and let one worker have those that share a dear one.
+
+    All tests of a search server are one worker's, and those of Spark are; but for those that name a
+    group of their own.
     """
     for item in items:
+        fixtures = set(getattr(item, "fixturenames", ()))
+        if SERVERS & (fixtures | {marker.name for marker in item.iter_markers()}):
+            item.add_marker(pytest.mark.server)
         if isinstance(item, pytest.Function) and "opensearch" in item.fixturenames:
             item.add_marker(pytest.mark.xdist_group(f"search{item.callspec.params['opensearch']}"))
         elif item.get_closest_marker("spark") and not item.get_closest_marker("xdist_group"):
             group = "debezium" if "debezium" in item.nodeid else "lakehouse"
             item.add_marker(pytest.mark.xdist_group(group))
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Fetch what setup leaves out, and these tests need: the schema registry, OpenSearch 3.
+
+    Workers find it there: whoever starts them has fetched it.
+    """
+    if "PYTEST_XDIST_WORKER" in os.environ or session.config.option.collectonly:
+        return
+    fixtures = {name for item in session.items for name in getattr(item, "fixturenames", ())}
+    wanted = {"registry"} & fixtures
+    if "opensearch" in fixtures and "3" in os.environ.get("OPENSEARCH", "").split():
+        wanted.add("opensearch3")
+    if "postgres" in fixtures and "POSTGRES" in os.environ:
+        wanted.add("postgres")
+    if wanted:
+        subprocess.run(["make", "--silent", *sorted(wanted)], cwd=REPOSITORY, check=True)

@@ -6,8 +6,10 @@ import shutil
 from pathlib import Path
 from typing import Final, Literal
 
-Component = Literal["kafka", "spark", "opensearch", "opensearch3", "registry"]
+Component = Literal["kafka", "spark", "opensearch", "opensearch3", "registry", "postgres"]
 
+ON_DEMAND: Final = frozenset({"registry", "opensearch3", "postgres"})
+"""What `make setup` leaves out; a target of the same name fetches it."""
 REPOSITORY: Final = Path(__file__).resolve().parents[2]
 
 
@@ -20,7 +22,7 @@ def jar_folder(component: Component) -> Path:
     root = Path(os.environ.get("MILLRACE_JARS") or REPOSITORY / ".cache" / "jars")
     folder = root / component
     if not any(folder.glob("*.jar")):
-        target = component if component in {"registry", "opensearch3"} else "setup"
+        target = component if component in ON_DEMAND else "setup"
         raise SetupError(f"no jars of {component} in {folder}: run make {target}")
     return folder
 

@@ -17,7 +17,7 @@ SEED = 33
 """Its first faults are of seven kinds, and two daemons meet them."""
 
 
-@pytest.mark.thorough
+@pytest.mark.proof
 @pytest.mark.timeout(900)
 def test_whatever_dies_the_log_is_what_was_committed(server_folder: Path) -> None:
     outcome = run(Plan(DURATION_S, SEED), server_folder)

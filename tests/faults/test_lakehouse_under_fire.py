@@ -34,7 +34,7 @@ pytestmark = [
     pytest.mark.postgres,
     pytest.mark.kafka,
     pytest.mark.spark,
-    pytest.mark.fire,
+    pytest.mark.proof,
     pytest.mark.timeout(600),  # it starts a JVM for each merge that is killed
 ]
 WRITERS = 2

@@ -1,6 +1,6 @@
 """Whatever happens to the search server and to runs: indexes are the source in the end.
 
-Nothing is lost, nothing that was deleted comes back, no document shows a mixture: `make fire`.
+Nothing is lost, nothing that was deleted comes back, no document shows a mixture: `make proof`.
 """
 
 import http.client
@@ -30,7 +30,7 @@ pytestmark = [
     pytest.mark.kafka,
     pytest.mark.spark,
     pytest.mark.timeout(600),
-    pytest.mark.fire,
+    pytest.mark.proof,
 ]
 SEED: Final = 5
 KILLS: Final = 2

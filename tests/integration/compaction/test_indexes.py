@@ -9,7 +9,7 @@ from deploy.local.opensearch import OpenSearch
 from sinks.search.bulk import write
 from tests.fixtures.search_tables import TABLE, Target, upsert
 
-pytestmark = pytest.mark.opensearch("2", "3")
+pytestmark = pytest.mark.opensearch
 
 
 @pytest.fixture
@@ -27,8 +27,7 @@ def fill(target: Target, version: int, keys: range) -> None:
     target.table_index.refresh(target.index)
 
 
-@pytest.mark.thorough
-@pytest.mark.opensearch("3")  # half a minute of waiting: once is enough
+@pytest.mark.proof
 def test_index_with_many_deleted_documents_is_merged(target: Target) -> None:
     fill(target, 1, range(2_000))
     fill(target, 2, range(900))

@@ -55,7 +55,7 @@ def test_compaction_makes_fewer_files_and_keeps_every_cut(
     assert [table.error for table in lakehouse.merge().tables] == [None]
 
 
-@pytest.mark.thorough
+@pytest.mark.proof
 def test_an_idle_tables_later_cuts_do_not_need_what_compaction_has_replaced(
     lakehouse: Lakehouse,
 ) -> None:
@@ -78,7 +78,7 @@ def test_an_idle_tables_later_cuts_do_not_need_what_compaction_has_replaced(
     assert after.versions["public.idle"] == left
 
 
-@pytest.mark.thorough
+@pytest.mark.proof
 def test_what_no_cut_needs_any_more_is_removed(
     lakehouse: Lakehouse, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -190,7 +190,7 @@ def test_a_table_that_is_asked_for_by_name_is_read_whatever_the_mode(
     assert {table for table, _, _ in operations(made, topic_prefix)} == {"a"}
 
 
-@pytest.mark.thorough
+@pytest.mark.proof
 @pytest.mark.kafka
 @pytest.mark.usefixtures("here")
 def test_the_command_alone_reads_what_isnt_paused_and_ends(

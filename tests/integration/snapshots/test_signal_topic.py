@@ -200,7 +200,7 @@ def test_the_first_snapshot_is_told_of(
     ) == ["1000", "300"]
 
 
-@pytest.mark.thorough
+@pytest.mark.proof
 @pytest.mark.usefixtures("here")
 def test_the_command_asks_the_daemon_that_runs(pipeline: MakePipeline, source: Conninfo) -> None:
     made = pipeline(**SIGNALS)

@@ -84,7 +84,7 @@ def test_what_open_transactions_did_before_a_table_was_published_is_read(
     assert logged(made, "item") == rows(database, "item")
 
 
-@pytest.mark.thorough
+@pytest.mark.proof
 def test_a_table_that_is_made_anew_has_nothing_of_the_old_one(
     pipeline: MakePipeline, database: Conninfo, own: dict[str, object]
 ) -> None:

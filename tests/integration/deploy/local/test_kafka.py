@@ -65,7 +65,7 @@ def test_topics_are_not_created_by_accident(kafka: Kafka, topic_prefix: str) -> 
     assert topic.error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART
 
 
-@pytest.mark.thorough
+@pytest.mark.proof
 def test_restart_pause_and_crash_keep_port_and_data(server_folder: Path) -> None:
     broker = Kafka(server_folder).start()
     options = broker.client_options()

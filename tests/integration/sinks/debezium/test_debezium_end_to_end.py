@@ -102,7 +102,7 @@ def merged_while_it_changes(
         assert made.stop(daemon) == 0
 
 
-@pytest.mark.thorough
+@pytest.mark.proof
 def test_json_with_schemas_tells_everything(
     pipeline: Callable[..., RunningPipeline],
     spark: "SparkSession",
@@ -131,7 +131,7 @@ def test_types_that_records_do_not_tell_are_asked_for_once(
     merged_while_it_changes(made, spark, database, options)
 
 
-@pytest.mark.thorough
+@pytest.mark.proof
 @pytest.mark.registry
 def test_avro_is_read_by_the_registry(
     pipeline: Callable[..., RunningPipeline],

@@ -85,7 +85,7 @@ def killed(*_arguments: object) -> None:
     raise KeyboardInterrupt
 
 
-@pytest.mark.thorough
+@pytest.mark.proof
 def test_what_topics_must_not_become_is_told_and_others_go_on(lake: DebeziumLake) -> None:
     names = [f"public.{name}" for name in ("anew", "moved", "ended", "compacted", "t")]
     history = {"source": "public.ended", "kind": "history"}
@@ -149,7 +149,7 @@ def test_a_plan_is_not_finished_with_another_topics_records(
     assert lake.rows() == [(2, "a", 2)], "the same run goes on with the new one"
 
 
-@pytest.mark.thorough
+@pytest.mark.proof
 def test_a_compacted_topic_that_comes_late_is_rebuilt(
     lake: DebeziumLake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -230,7 +230,7 @@ def test_columns_are_as_the_derived_table_wants_them(lake: DebeziumLake) -> None
     assert "can't hold 39.06" in refused(lake.merge())
 
 
-@pytest.mark.thorough
+@pytest.mark.proof
 def test_a_type_that_does_not_fit_fails_the_table_or_its_values(lake: DebeziumLake) -> None:
     lake.configure(types=TYPES)
     lake.topic()

@@ -97,7 +97,7 @@ def topics(spark: "SparkSession", kafka: Kafka, topic_prefix: str, tmp_path: Pat
     return Topics(spark, kafka, topic_prefix, tmp_path / "lake")
 
 
-@pytest.mark.thorough
+@pytest.mark.proof
 def test_a_snapshot_then_changes_become_a_table(topics: Topics) -> None:
     first, *later = recorded("schemas_typical", "cust")
     assert topics.merge().described is None, "an empty topic tells nothing"
@@ -115,7 +115,7 @@ def test_a_snapshot_then_changes_become_a_table(topics: Topics) -> None:
     assert topics.merge().events == 0
 
 
-@pytest.mark.thorough
+@pytest.mark.proof
 def test_avro_goes_on_where_json_ended(topics: Topics, has_avro: None) -> None:
     registry = MadeRegistry()
     first, second, *_ = recorded("schemas_typical", "cust")

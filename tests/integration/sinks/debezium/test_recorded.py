@@ -21,7 +21,7 @@ KEPT = (
 )  # fmt: skip
 
 
-@pytest.mark.thorough
+@pytest.mark.proof
 def test_large_values_that_updates_left_unchanged_stay(lake: DebeziumLake) -> None:
     table = "public.to_default"
     lake.configure(types={table: LARGE})
@@ -53,7 +53,7 @@ def test_large_values_that_updates_left_unchanged_stay(lake: DebeziumLake) -> No
     assert lake.merge().exit_code == ExitCode.NOTHING_TO_DO
 
 
-@pytest.mark.thorough
+@pytest.mark.proof
 def test_each_truncate_takes_away_what_there_was(lake: DebeziumLake) -> None:
     table = "public.tr_a"
     lake.configure(types={table: {"id": "int", "v": "text"}}, kinds=["current", "history"])
@@ -69,7 +69,7 @@ def test_each_truncate_takes_away_what_there_was(lake: DebeziumLake) -> None:
     assert sorted(row["id"] for row in history.collect()) == [1, 2, 3]
 
 
-@pytest.mark.thorough
+@pytest.mark.proof
 def test_rows_without_a_key_are_told_by_their_images(lake: DebeziumLake) -> None:
     """Those of runs before, and those that come and go in one run."""
     small, large = "public.ri_nopk_full", "public.at_once"

@@ -51,7 +51,7 @@ def test_each_run_applies_what_is_new(lake: DebeziumLake) -> None:
     assert lake.merge().exit_code == ExitCode.NOTHING_TO_DO
 
 
-@pytest.mark.thorough
+@pytest.mark.proof
 def test_truncate_takes_away_what_was_there_before(lake: DebeziumLake) -> None:
     """By the order of one partition, or by the LSNs of two."""
     marked = {"source": "public.marked", "deletes": "mark"}
@@ -91,7 +91,7 @@ def test_truncate_takes_away_what_was_there_before(lake: DebeziumLake) -> None:
     assert merged() == {"t": rows, "marked": rows, "late": [(3, "from after")]}
 
 
-@pytest.mark.thorough
+@pytest.mark.proof
 def test_a_table_without_key_keeps_as_many_copies_as_the_source(lake: DebeziumLake) -> None:
     lake.configure(types={"public.t": {"a": "text", "n": "int"}})
     lake.topic()
@@ -115,7 +115,7 @@ def test_a_table_without_key_keeps_as_many_copies_as_the_source(lake: DebeziumLa
     assert lake.rows() == [("y", 2)]
 
 
-@pytest.mark.thorough
+@pytest.mark.proof
 def test_histories_and_archives_have_their_columns_of_the_events(lake: DebeziumLake) -> None:
     lake.configure(types=TYPES, kinds=["current", "history", "changes"])
     lake.topic()

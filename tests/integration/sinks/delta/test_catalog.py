@@ -10,7 +10,7 @@ from tests.fixtures.spark import at, column, table_schema
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
 
-@pytest.mark.thorough
+@pytest.mark.proof
 def test_tables_have_names_in_the_catalog(lakehouse: Lakehouse) -> None:
     spark = lakehouse.spark
     spark.sql("CREATE SCHEMA sales")
@@ -46,7 +46,7 @@ def test_tables_have_names_in_the_catalog(lakehouse: Lakehouse) -> None:
     spark.sql("DROP SCHEMA sales CASCADE")
 
 
-@pytest.mark.thorough
+@pytest.mark.proof
 def test_tables_of_two_schemas_cant_have_one_name(lakehouse: Lakehouse) -> None:
     log = lakehouse.log(column("id", "int4", 1))
     other = table_schema(lakehouse.prefix, "T", column("id", "int4", 1))

@@ -16,7 +16,7 @@ VALUES = (
 ARRAYS = "ia int4, ta text, na numeric, ib int4, tb text, nb numeric, da date, db date"
 
 
-@pytest.mark.thorough
+@pytest.mark.proof
 @pytest.mark.timeout(120)
 def test_columns_of_many_types_are_soon_planned(lakehouse: Lakehouse) -> None:
     """Spark used to infer from each value's conditions without an end."""
@@ -54,7 +54,7 @@ def test_an_empty_text_does_not_become_null_by_partitioning(lakehouse: Lakehouse
     assert found == [None, None, "a"]
 
 
-@pytest.mark.thorough
+@pytest.mark.proof
 def test_a_table_without_a_key_has_the_usual_kinds_that_it_can_have(lakehouse: Lakehouse) -> None:
     usual = {"kinds": ["current", "history", "changes"], "deletes": "mark"}
     lakehouse.configure(**usual)

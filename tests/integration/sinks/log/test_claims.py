@@ -118,7 +118,7 @@ def assert_same(made: RunningPipeline, spark: "SparkSession", connection: Any, t
     assert sorted(map(tuple, found.select(*columns).collect())) == sorted(rows)
 
 
-@pytest.mark.thorough
+@pytest.mark.proof
 def test_rows_too_large_for_their_topics_reach_the_lakehouse_whole(
     configured: Configured,
     database: dict[str, str],

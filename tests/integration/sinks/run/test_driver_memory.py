@@ -35,7 +35,7 @@ FILL = """
 """
 
 
-@pytest.mark.thorough
+@pytest.mark.proof
 @pytest.mark.parametrize("table", TABLES)
 def test_a_merge_of_more_than_the_drivers_memory_needs_no_more_of_it(
     pipeline: Callable[..., RunningPipeline], database: dict[str, str], tmp_path: Path, table: str

@@ -85,7 +85,7 @@ def own(lakehouse: Lakehouse, name: str, *names: str) -> list[tuple[Any, ...]]:
     return sorted((tuple(row) for row in table.select(*names).collect()), key=str)
 
 
-@pytest.mark.thorough
+@pytest.mark.proof
 def test_current_rows_are_rebuilt_and_a_history_waits_until_the_gap_is_accepted(
     lakehouse: Lakehouse,
 ) -> None:
@@ -127,7 +127,7 @@ def test_current_rows_are_rebuilt_and_a_history_waits_until_the_gap_is_accepted(
     assert (4, "a4", 0) in own(lakehouse, "public.t_history", "id", "a", "n")
 
 
-@pytest.mark.thorough
+@pytest.mark.proof
 def test_a_history_that_is_wanted_later_comes_from_the_archive(lakehouse: Lakehouse) -> None:
     log = begun(lakehouse, kinds=["changes"])
     change(log)

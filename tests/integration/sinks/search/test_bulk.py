@@ -19,7 +19,7 @@ from sinks.search.executors import Completion
 from tests.fixtures.proxy import Proxy
 from tests.fixtures.search_tables import Target, delete, position, settings, upsert
 
-pytestmark = pytest.mark.opensearch("2", "3")
+pytestmark = pytest.mark.opensearch
 
 BULK_BYTES = 1 << 16
 QUICK = Patience(total_s=1.0, first_pause_s=0.01, pause_s_max=0.05)

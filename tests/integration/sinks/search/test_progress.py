@@ -18,7 +18,7 @@ from sinks.search.progress import Ledger
 from sinks.search.progress_records import Owner, RunRecord, TableRecord
 from tests.fixtures.search_tables import TABLE, settings
 
-pytestmark = pytest.mark.opensearch("2", "3")
+pytestmark = pytest.mark.opensearch
 
 
 @pytest.fixture

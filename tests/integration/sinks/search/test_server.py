@@ -24,7 +24,7 @@ from tests.fixtures.search_tables import (
     upsert,
 )
 
-pytestmark = pytest.mark.opensearch("2", "3")
+pytestmark = pytest.mark.opensearch
 
 
 @pytest.fixture

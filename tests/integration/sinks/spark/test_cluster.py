@@ -38,7 +38,7 @@ def cluster(tmp_path: Path) -> Iterator[Standalone]:
         yield Standalone(tmp_path, stack, workers=2)
 
 
-@pytest.mark.thorough
+@pytest.mark.proof
 def test_a_merge_that_loses_its_executors_ends_in_what_the_source_has(
     cluster: Standalone,
     pipeline: Callable[..., RunningPipeline],

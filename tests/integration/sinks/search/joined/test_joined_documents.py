@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 pytestmark = [
     pytest.mark.postgres,
     pytest.mark.kafka,
-    pytest.mark.opensearch("3"),
+    pytest.mark.opensearch,
     pytest.mark.usefixtures("opensearch"),
     pytest.mark.spark,
     pytest.mark.timeout(600),
@@ -196,7 +196,7 @@ def test_a_new_definition_is_a_new_index_beside_the_one_that_serves(
     assert library.client.indices.exists(index=before) is False
 
 
-@pytest.mark.thorough
+@pytest.mark.proof
 def test_columns_that_come_change_and_go(library: Library, monkeypatch: pytest.MonkeyPatch) -> None:
     """A new one joins the index; where one doesn't fit any more, another index takes its place."""
     library.merge()
@@ -235,7 +235,7 @@ def test_columns_that_come_change_and_go(library: Library, monkeypatch: pytest.M
     assert len(library.documents()) == len(library.expected(SQL.replace("b.summary", "NULL")))
 
 
-@pytest.mark.thorough
+@pytest.mark.proof
 def test_a_definition_that_fails_some_day_is_mended_by_another_one(library: Library) -> None:
     library.define(BOOKS | {"computed": {"x": "1 / (price - 1000)"}})
     library.merge()
@@ -248,7 +248,7 @@ def test_a_definition_that_fails_some_day_is_mended_by_another_one(library: Libr
     assert library.documents() == library.expected()
 
 
-@pytest.mark.thorough
+@pytest.mark.proof
 def test_what_a_definition_asks_for_in_vain_is_said(library: Library) -> None:
     writer = BOOKS["embed"][0]
     for change, said in (

@@ -1,0 +1,117 @@
+"""``python -m tests.proof [STAGE …]``: all that `make test` leaves out → a JSON of what ran.
+
+Stages run one after the other, each as a command of its own that a person can run, too; a failed
+one doesn't keep the next from running. ``.cache/proof.json`` has each stage's command, seconds,
+exit code, and the outcome of each of its tests; the last line of output is the sum of it.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+from xml.etree import ElementTree as ET
+
+from deploy.local.jars import REPOSITORY
+
+REPORT: Final = REPOSITORY / ".cache" / "proof.json"
+PYTEST: Final = (sys.executable, "-m", "pytest")
+WORKERS: Final = ("-n", "3", "--dist", "loadgroup")
+CORE: Final = (
+    "tests/integration/test_end_to_end.py",
+    "tests/integration/cdc/postgres",
+    "tests/integration/cdc/values/test_values_against_postgres.py",
+    "tests/integration/snapshots/test_initial.py",
+    "tests/integration/snapshots/test_while_streaming.py",
+    "tests/faults/test_killed_daemon.py",
+)
+"""What is run on each PostgreSQL: sessions, types, snapshots, the whole way, and deaths."""
+SEARCH: Final = ("tests/integration/sinks/search", "tests/integration/compaction/test_indexes.py")
+CHAOS_S: Final = 600
+FUZZ_INPUTS: Final = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """A command, with what it adds to the environment."""
+
+    name: str
+    words: tuple[str, ...]
+    environment: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def is_pytest(self) -> bool:
+        """Whether it tells of each test."""
+        return self.words[: len(PYTEST)] == PYTEST
+
+    def run(self) -> dict[str, Any]:
+        """Run it to its end; returns what is to be told of it."""
+        print(f"\nproof: {self.name}", flush=True)
+        began = time.monotonic()
+        with tempfile.TemporaryDirectory() as folder:
+            results = Path(folder, "results.xml")
+            words = (*self.words, f"--junitxml={results}") if self.is_pytest else self.words
+            environment = {**os.environ, **self.environment}
+            ended = subprocess.run(words, cwd=REPOSITORY, env=environment, check=False)
+            tests = outcomes(results) if results.exists() else {}
+        return {
+            "stage": self.name,
+            "command": " ".join([*(f"{k}={v}" for k, v in self.environment.items()), *self.words]),
+            "seconds": round(time.monotonic() - began),
+            "exit_code": ended.returncode,
+            "counts": dict(Counter(tests.values())),
+            "tests": tests,
+        }
+
+
+STAGES: Final = (
+    Stage("rare", (*PYTEST, "-m", "proof", *WORKERS)),
+    Stage("opensearch-3", (*PYTEST, "-m", "", *SEARCH), {"OPENSEARCH": "3"}),
+    *(
+        Stage(f"postgres-{version}", (*PYTEST, *CORE, *WORKERS), {"POSTGRES": version})
+        for version in ("14", "15", "16", "17")
+    ),
+    Stage("chaos", (sys.executable, "-m", "tests.chaos", "--duration", str(CHAOS_S))),
+    Stage("fuzz", (sys.executable, "-m", "tests.fuzz", "--inputs", str(FUZZ_INPUTS))),
+)
+
+
+def outcomes(results: Path) -> dict[str, str]:
+    """The outcome of each test in a JUnit report."""
+    tests = {}
+    for case in ET.parse(results).iter("testcase"):  # noqa: S314 (pytest wrote it just now)
+        outcome = next((child.tag for child in case if child.tag != "properties"), "passed")
+        tests[f"{case.get('classname')}::{case.get('name')}"] = outcome
+    return tests
+
+
+def main(names: list[str]) -> int:
+    """Run the named stages, or all; returns 1 where one has failed."""
+    stages = {stage.name: stage for stage in STAGES}
+    if unknown := set(names) - stages.keys():
+        print(f"proof: no stage {', '.join(sorted(unknown))}; there are {', '.join(stages)}")
+        return 2
+    commit = subprocess.run(
+        ("git", "rev-parse", "HEAD"), cwd=REPOSITORY, check=True, capture_output=True, text=True
+    ).stdout.strip()
+    ran: list[dict[str, Any]] = []
+    for each in STAGES:
+        if not names or each.name in names:
+            ran.append(each.run())
+            REPORT.parent.mkdir(exist_ok=True)
+            REPORT.write_text(json.dumps({"commit": commit, "stages": ran}, indent=1))
+    figures = {
+        stage["stage"]: {key: stage[key] for key in ("seconds", "exit_code", "counts")}
+        for stage in ran
+    }
+    print(json.dumps({"proof": commit, "stages": figures}))
+    return int(any(stage["exit_code"] for stage in ran))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
