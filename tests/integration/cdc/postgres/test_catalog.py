@@ -209,6 +209,7 @@ def test_catalog_and_relation_message_have_one_signature(database: Conninfo) -> 
             assert describe_relation(opened, relation, PUBLICATION) == after[name].columns
 
 
+@pytest.mark.since(15, "column lists and row filters of publications")
 def test_column_lists_and_row_filters_of_a_publication_hold(database: Conninfo) -> None:
     run(
         database,

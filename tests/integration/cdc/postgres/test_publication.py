@@ -57,9 +57,10 @@ def test_it_is_made_once_and_found_again(database: Conninfo) -> None:
             ["every operation", "SET (publish = 'insert, update, delete, truncate'"],
         ),
         (f"FOR ALL TABLES {COMPLETE}", ["publishes other.d too", "DROP PUBLICATION millrace;"]),
-        (
+        pytest.param(
             f"FOR TABLES IN SCHEMA public, other {COMPLETE}",
             ["publishes other.d too", 'SET TABLE ONLY public."B c", ONLY public.a;'],
+            marks=pytest.mark.since(15, "publications of schemas"),
         ),
     ],
 )

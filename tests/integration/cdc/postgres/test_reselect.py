@@ -260,6 +260,7 @@ def test_a_lost_connection_is_an_error(database: Conninfo) -> None:
             source(of)
 
 
+@pytest.mark.since(15, "pg_stat_force_next_flush, which this test looks by")
 def test_rows_are_found_by_the_index_whatever_the_planner_thinks(database: Conninfo) -> None:
     run(
         database,

@@ -116,6 +116,7 @@ def test_a_slot_in_use_names_its_reader(database: Conninfo) -> None:
     assert caught.value.retry
 
 
+@pytest.mark.since(17, "slots that fail over")
 def test_a_slot_is_made_for_a_failover_or_altered_to_be(database: Conninfo) -> None:
     pgconn = connection.connect_replication(database)
     try:

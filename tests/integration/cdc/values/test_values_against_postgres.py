@@ -51,7 +51,7 @@ JSON = st.recursive(
 )
 INTERVALS = st.tuples(
     st.integers(-1_000, 1_000), st.integers(-1_000, 1_000), st.integers(-(10**12), 10**12)
-).map(lambda parts: "{} months {} days {} microseconds".format(*parts))
+).map(lambda parts: f"{parts[0]} months {parts[1]} days {Decimal(parts[2]) / 10**6:f} seconds")
 
 SOURCE = {"date": "(split_part($1, ' ', 1)::date + split_part($1, ' ', 2)::int)"}
 """How a drawn text becomes a value, where a cast isn't enough."""
