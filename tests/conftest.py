@@ -8,7 +8,6 @@ import pytest
 from hypothesis import settings
 
 from deploy.local.jars import REPOSITORY
-from tests.fixtures.postgres import VERSION
 
 # On a busy machine an example may take long: that is no fault of the code.
 settings.register_profile("machine", deadline=None)
