@@ -54,9 +54,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         fixtures = set(getattr(item, "fixturenames", ()))
         if SERVERS & (fixtures | {marker.name for marker in item.iter_markers()}):
             item.add_marker(pytest.mark.server)
-        if (since := item.get_closest_marker("since")) and since.args[0] > VERSION:
-            reason = f"PostgreSQL {VERSION} doesn't have {since.args[1]}"
-            item.add_marker(pytest.mark.skip(reason=reason))
         if isinstance(item, pytest.Function) and "opensearch" in item.fixturenames:
             item.add_marker(pytest.mark.xdist_group(f"search{item.callspec.params['opensearch']}"))
         elif item.get_closest_marker("spark") and not item.get_closest_marker("xdist_group"):
