@@ -19,12 +19,20 @@ class SetupError(RuntimeError):
 
 def jar_folder(component: Component) -> Path:
     """Return the folder with a component's jars: MILLRACE_JARS or .cache/jars, one folder each."""
-    root = Path(os.environ.get("MILLRACE_JARS") or REPOSITORY / ".cache" / "jars")
-    folder = root / component
+    folder = _folder(component)
     if not any(folder.glob("*.jar")):
         target = component if component in ON_DEMAND else "setup"
         raise SetupError(f"no jars of {component} in {folder}: run make {target}")
     return folder
+
+
+def is_fetched(component: Component) -> bool:
+    """Whether a component is there, as `make` has noted it."""
+    return (_folder(component) / ".complete").exists()
+
+
+def _folder(component: Component) -> Path:
+    return Path(os.environ.get("MILLRACE_JARS") or REPOSITORY / ".cache" / "jars") / component
 
 
 def classpath(component: Component) -> str:
