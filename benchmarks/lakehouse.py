@@ -20,7 +20,7 @@ from cdc.settings.lakehouse import DerivedTable, Kind, LakehouseSettings
 from deploy.local.pipeline import Pipeline
 from deploy.local.processes import Process
 from sinks.changes.derived import table_path
-from sinks.delta.run import run_lakehouse
+from sinks.job import run_lakehouse
 from sinks.log.offsets import Log, LogState, Offsets
 from sinks.run.plans import lakehouse_plans
 from sinks.spark.session import open_session

@@ -1,7 +1,7 @@
 """Settings and a sink's name → runs, with one Spark session for all of them."""
 
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import replace
 from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Self
@@ -15,9 +15,11 @@ from cdc.errors import (
 )
 from cdc.settings import Settings
 from cdc.settings.modes import ValueModes
-from sinks.delta.run import run_lakehouse
+from sinks.delta.origin import Origin, OwnLog
+from sinks.delta.run import LakehouseRun
 from sinks.log.offsets import Report
 from sinks.run.options import Held, RunOptions
+from sinks.run.plans import one_at_a_time
 from sinks.run.summary import RunSummary
 from sinks.spark.session import RECORDS_FEW, Session, first_line, jvm_ended, open_session
 
@@ -113,6 +115,39 @@ class Jobs:
                 remedy="add one of these sections",
             )
         return runs
+
+
+def run_lakehouse(
+    settings: Settings,
+    session: Session,
+    report: Report = print,
+    options: RunOptions = RunOptions(),  # noqa: B008 (frozen)
+) -> RunSummary:
+    """Apply what the log has to the lakehouse; tables that fail are in the summary.
+
+    ``session`` is called once there is something for Spark to do. Raises MillraceError where no
+    table could be applied at all (the log or the lakehouse can't be reached, another run).
+    """
+    if settings.lakehouse is None:
+        raise ConfigError(
+            "there is no lakehouse to merge into",
+            where="[lakehouse]",
+            remedy='add a section [lakehouse] with path = "…"',
+        )
+    with (
+        one_at_a_time(settings.lakehouse.path),
+        closing(_origin_of(settings, session, report, options)) as origin,
+    ):
+        return LakehouseRun(settings, settings.lakehouse, session, report, options, origin).once()
+
+
+def _origin_of(settings: Settings, session: Session, report: Report, options: RunOptions) -> Origin:
+    """The topics of the writer that the configuration names; ``close`` them."""
+    if settings.lakehouse is not None and settings.lakehouse.topics_written_by == "debezium":
+        from sinks.debezium.origin import DebeziumTopics
+
+        return DebeziumTopics(settings, session, report, options)
+    return OwnLog(settings, session, report, options)
 
 
 def _search(

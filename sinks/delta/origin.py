@@ -1,7 +1,7 @@
 """Whoever writes the topics → what a run has to ask of them: the log's state, the new records.
 
 Millrace's own log has positions, schemas and a cut; topics of a real Debezium have none of these
-(sinks/debezium/origin.py). All else of a run is the same for both.
+(sinks/debezium/origin.py). All else of a run is the same for both; sinks/job.py chooses.
 """
 
 from collections.abc import Mapping
@@ -85,15 +85,6 @@ class Origin(Protocol):
     ) -> "Rows":
         """Commit what the plan says to a table, unless the table has it already."""
         ...
-
-
-def origin_of(settings: Settings, session: Session, report: Report, options: RunOptions) -> Origin:
-    """The one that the configuration tells of; ``close`` it."""
-    if settings.lakehouse is not None and settings.lakehouse.topics_written_by == "debezium":
-        from sinks.debezium.origin import DebeziumTopics
-
-        return DebeziumTopics(settings, session, report, options)
-    return OwnLog(settings, session, report, options)
 
 
 class OwnLog:
