@@ -15,10 +15,10 @@ from typing import Final, NamedTuple
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from cdc.errors import ExitCode, MillraceError, SparkEndedError
+from cdc.kafka.options import LOGGER, reader_options
 from cdc.records.topics import progress_topic
 from cdc.settings import Settings
 from sinks.job import Jobs
-from sinks.log.kafka_options import client_options
 from sinks.log.offsets import Report
 from sinks.run.options import Held
 from sinks.run.summary import RunSummary, TableResult
@@ -76,14 +76,9 @@ class News:
     def __init__(self, settings: Settings) -> None:
         self._topic = progress_topic(settings.capture.topic_prefix)
         self._assigned = False
-        self._consumer = Consumer({
-            **client_options(settings.kafka),
-            "log_level": 0,
-            "group.id": "millrace-sinks",
-            "enable.auto.commit": False,
-            "isolation.level": "read_committed",
-            "auto.offset.reset": "earliest",
-        })  # fmt: skip
+        self._consumer = Consumer(
+            {**reader_options(settings.kafka), "auto.offset.reset": "earliest"}, logger=LOGGER
+        )
         self._assign()
 
     def close(self) -> None:

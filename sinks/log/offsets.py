@@ -25,10 +25,11 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._listoffsets import OffsetSpec
 
 from cdc.errors import LogAccessError, LogError, LogForgottenError, LogUnreachableError
+from cdc.kafka.options import LOGGER, admin_options, reader_options
 from cdc.records.schema import TableSchema
 from cdc.records.state import Progress, StateRecord, TableState, parse_state
 from cdc.records.topics import progress_topic, schema_topic, table_topic
-from sinks.log.kafka_options import FETCH_WAIT_MS, client_options, spark_options
+from sinks.log.kafka_options import spark_options
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -86,22 +87,10 @@ class Log:
     def __init__(self, kafka: Mapping[str, str]) -> None:
         self._where = kafka["bootstrap.servers"]
         self._failures: list[KafkaError] = []
-        options: dict[str, Any] = {
-            **client_options(kafka),
-            "log_level": 0,
-            "error_cb": self._failures.append,
-        }
+        heard: dict[str, Any] = {"error_cb": self._failures.append}
         try:
-            self._admin = AdminClient(options)
-            self._consumer = Consumer({
-                **options,
-                "fetch.wait.max.ms": FETCH_WAIT_MS,
-                "group.id": "millrace-sinks",
-                "enable.auto.commit": False,
-                "isolation.level": "read_committed",
-                "enable.partition.eof": True,
-                "auto.offset.reset": "error",
-            })  # fmt: skip
+            self._admin = AdminClient({**admin_options(kafka), **heard}, logger=LOGGER)
+            self._consumer = Consumer({**reader_options(kafka), **heard}, logger=LOGGER)
         except KafkaException as error:
             raise self._error(error) from None
 
