@@ -14,6 +14,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from benchmarks.scene import Scene, cpu_s, say
+from cdc.log.offsets import Log, LogState, Offsets
 from cdc.records.schema import TableName
 from cdc.settings import Settings
 from cdc.settings.lakehouse import DerivedTable, Kind, LakehouseSettings
@@ -21,7 +22,6 @@ from deploy.local.pipeline import Pipeline
 from deploy.local.processes import Process
 from sinks.changes.derived import table_path
 from sinks.job import run_lakehouse
-from sinks.log.offsets import Log, LogState, Offsets
 from sinks.run.plans import lakehouse_plans
 from sinks.spark.session import open_session
 

@@ -17,8 +17,7 @@ from cdc.settings import Settings
 from cdc.settings.modes import ValueModes
 from sinks.delta.origin import Origin, OwnLog
 from sinks.delta.run import LakehouseRun
-from sinks.log.offsets import Report
-from sinks.run.options import Held, RunOptions
+from sinks.run.options import Held, Report, RunOptions
 from sinks.run.plans import one_at_a_time
 from sinks.run.summary import RunSummary
 from sinks.spark.session import RECORDS_FEW, Session, first_line, jvm_ended, open_session

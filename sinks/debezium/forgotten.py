@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from cdc.errors import LogForgottenError, TopicMismatchError
-from sinks.log.offsets import Log, LogState, Offsets, require_retained
-from sinks.run.forgotten import Remembered
+from cdc.log.offsets import Log, LogState, Offsets
+from sinks.run.forgotten import Remembered, require_retained
 from sinks.run.options import RunOptions
 from sinks.run.plan import TablePlan
 from sinks.run.plans import Checked

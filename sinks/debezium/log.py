@@ -16,8 +16,9 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # re-exported
 from confluent_kafka.admin._listoffsets import OffsetSpec
 
 from cdc.errors import LogError
+from cdc.log.offsets import CALL_S, Log, Offsets
 from cdc.records.schema import TableName
-from sinks.log.offsets import CALL_S, Log, Offsets, committed, has_records
+from sinks.log.records import committed, has_records
 from sinks.run.plan import TablePlan
 
 if TYPE_CHECKING:

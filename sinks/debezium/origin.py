@@ -17,6 +17,7 @@ from cdc.errors import (
     MillraceError,
     TopicMismatchError,
 )
+from cdc.log.offsets import LogState, Offsets
 from cdc.records.position import FIRST_EPOCH, Lsn, Position
 from cdc.records.schema import Column, TableName
 from cdc.records.state import Phase, Progress, TableState
@@ -28,9 +29,8 @@ from sinks.debezium.declared import reading_of, told_of
 from sinks.debezium.forgotten import Topics, remembered
 from sinks.debezium.log import UNKNOWN, Found, TopicLog, part
 from sinks.delta.origin import Looked
-from sinks.log.offsets import LogState, Offsets, Report
 from sinks.run.forgotten import Remembered
-from sinks.run.options import RunOptions
+from sinks.run.options import Report, RunOptions
 from sinks.run.plan import Plan, TablePlan, Wanted, proposed, to_read
 from sinks.run.plans import Checked
 from sinks.spark.session import Session, tune

@@ -8,15 +8,15 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from cdc.errors import MillraceError
+from cdc.log.offsets import Log, LogState
 from cdc.records.schema import TableSchema
 from cdc.settings import Settings
 from cdc.settings.lakehouse import Writer
 from sinks.changes.derived import Derived
 from sinks.log.counts import counted
-from sinks.log.offsets import Log, LogState, Report
 from sinks.log.records import Records
 from sinks.run.forgotten import Remembered, remembered
-from sinks.run.options import RunOptions
+from sinks.run.options import Report, RunOptions
 from sinks.run.plan import Plan, TablePlan, Truncates, Wanted, proposed, to_read
 from sinks.run.plans import Checked
 from sinks.spark.session import RECORDS_FEW, Session, tune

@@ -12,13 +12,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from cdc.errors import ConfigError, LogForgottenError, MillraceError
+from cdc.log.offsets import LogState
 from cdc.settings import LakehouseSettings, Settings
 from sinks.changes.derived import Derived, derived_tables, local_path, without_unfit
 from sinks.delta.origin import Origin
-from sinks.log.offsets import TABLES_AT_ONCE, LogState, Report
 from sinks.log.records import KeptLostError
 from sinks.run.forgotten import replayed
-from sinks.run.options import RunOptions
+from sinks.run.options import TABLES_AT_ONCE, Report, RunOptions
 from sinks.run.plan import (
     Outcome,
     Plan,

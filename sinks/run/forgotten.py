@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 
 from cdc.errors import LogForgottenError, MillraceError
+from cdc.log.offsets import Log, LogState, Offsets
 from sinks.changes.derived import Derived
-from sinks.log.offsets import Log, LogState, require_retained
 from sinks.run.options import RunOptions
 from sinks.run.plan import Replay, TablePlan, TableVersion
 from sinks.run.plans import Checked
@@ -130,3 +130,17 @@ def replayed(
         return table.model_copy(update=update)
 
     return {name: from_archive(name, table) for name, table in tables.items()}
+
+
+def require_retained(start: Offsets, kept_from: Offsets, what: str, keep: timedelta) -> None:
+    """Raise LogForgottenError if the log no longer has all records from ``start`` on."""
+    for topic, partitions in start.items():
+        for partition, offset in partitions.items():
+            if kept_from.get(topic, {}).get(partition, 0) > offset:
+                raise LogForgottenError(
+                    f"{what} comes too late: the log promises {keep} only, and may lack changes "
+                    "that have not been applied",
+                    where=f"topic {topic}, partition {partition}, offset {offset}",
+                    remedy="remove the derived table, so that the next run rebuilds it from the "
+                    "log where that has every key, or take a new snapshot",
+                )

@@ -11,11 +11,11 @@ from typing import Final, Literal, NamedTuple, TypeVar
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from cdc.errors import ConfigError, LogForgottenError, LogFormatError
+from cdc.log.offsets import LogState
 from cdc.records.position import Position
 from cdc.records.schema import TableSchema
 from cdc.records.state import PositionField, TableState
 from cdc.settings.lakehouse import Kind, Writer
-from sinks.log.offsets import LogState
 
 FORMAT: Final = 1
 Stored = TypeVar("Stored", bound=BaseModel)

@@ -23,12 +23,13 @@ from cdc.errors import (
     SinkError,
     SinkUnreachableError,
 )
+from cdc.log.offsets import Log, LogState
 from cdc.records.schema import TableName
 from cdc.settings import Settings
 from sinks.log.counts import counted
-from sinks.log.offsets import TABLES_AT_ONCE, Log, LogState, Report, require_retained
 from sinks.log.records import Records
-from sinks.run.options import RunOptions
+from sinks.run.forgotten import require_retained
+from sinks.run.options import TABLES_AT_ONCE, Report, RunOptions
 from sinks.run.plan import (
     Outcome,
     Plan,

@@ -30,7 +30,7 @@ class Followed:
         self.lines: list[str] = []
         self._turns = list(turns)
         self._stop = threading.Event()
-        monkeypatch.setattr(follow, "News", lambda _: self)
+        monkeypatch.setattr(follow, "News", lambda *_: self)
         monkeypatch.setattr(follow, "_pause_s", lambda _: pause_s)
 
     def turns(self, report: Any, held: Held) -> Iterator[tuple[str, Any]]:

@@ -11,6 +11,7 @@ from confluent_kafka.cimpl import NewTopic
 
 from cdc.errors import LogError
 from cdc.kafka.admin import LogAdmin
+from cdc.log.offsets import Offsets
 from cdc.records.schema import TableName, TableSchema
 from cdc.settings import LakehouseSettings
 from deploy.local.kafka import Kafka
@@ -21,7 +22,6 @@ from sinks.debezium.described import Reading
 from sinks.debezium.log import Found, TopicLog, read_records, tables_of
 from sinks.debezium.parse import parse
 from sinks.debezium.planned import Look, Topic, look
-from sinks.log.offsets import Offsets
 from tests.fixtures.debezium_topics import DEBEZIUM, MadeRegistry, Raw, as_avro, recorded
 
 if TYPE_CHECKING:

@@ -4,8 +4,8 @@ import threading
 
 import pytest
 
+from cdc.log.offsets import Log
 from deploy.local.kafka import Kafka
-from sinks.log.offsets import Log
 from tests.fixtures.spark import HandLog, at, column, table_schema
 
 pytestmark = pytest.mark.kafka

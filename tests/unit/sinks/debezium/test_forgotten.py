@@ -7,11 +7,11 @@ from typing import Any, cast
 import pytest
 
 from cdc.errors import LogForgottenError, TopicMismatchError
+from cdc.log.offsets import Log, LogState, Offsets
 from cdc.records.state import Phase, Progress
 from sinks.debezium.forgotten import Topics, remembered
 from sinks.debezium.log import part
 from sinks.debezium.origin import NOWHERE
-from sinks.log.offsets import Log, LogState, Offsets
 from sinks.run.forgotten import Remembered
 from sinks.run.options import RunOptions
 from sinks.run.plan import TablePlan

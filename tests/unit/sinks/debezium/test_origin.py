@@ -6,12 +6,12 @@ from typing import Any, NoReturn
 import pytest
 
 from cdc.errors import LogAccessError, LogError, LogForgottenError
+from cdc.log.offsets import Offsets
 from cdc.records.schema import TableName
 from cdc.settings import Settings
 from sinks.changes.derived import derived_tables
 from sinks.debezium.log import Found
 from sinks.debezium.origin import DebeziumTopics
-from sinks.log.offsets import Offsets
 from sinks.run.options import RunOptions
 from sinks.run.plan import Wanted
 from tests.fixtures.made_plans import table_plan

@@ -1,16 +1,15 @@
-"""Kafka → what there is to apply (state records, offsets), and offset ranges → raw records.
+"""Kafka → what there is to apply: state records, and the offsets of the data partitions.
 
 The cut is found as docs/decisions/0004-sinks-and-cuts.md says: the last progress record first,
 then end offsets that hide nothing, then a wait until a reader of committed records can see as far.
 A run that finds nothing new ends here, before any JVM has started.
 """
 
-import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from confluent_kafka import (
     OFFSET_BEGINNING,
@@ -24,34 +23,21 @@ from confluent_kafka import (
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._listoffsets import OffsetSpec
 
-from cdc.errors import LogAccessError, LogError, LogForgottenError, LogUnreachableError
+from cdc.errors import LogAccessError, LogError, LogUnreachableError
 from cdc.kafka.options import LOGGER, admin_options, reader_options
 from cdc.records.schema import TableSchema
 from cdc.records.state import Progress, StateRecord, TableState, parse_state
 from cdc.records.topics import progress_topic, schema_topic, table_topic
-from sinks.log.kafka_options import spark_options
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
 
 Offsets = dict[str, dict[int, int]]
 """Topic → partition → offset."""
 Report = Callable[[str], None]
 
-TABLES_AT_ONCE: Final = 2
-"""How many tables a run applies side by side."""
-TASK_RECORDS_MAX: Final = 50_000
-"""Of a partition with more records several tasks read, so that all cores have some to the end."""
 CALL_S: Final = 15.0
 """How long one call to Kafka may take before the log counts as unreachable."""
 MARKERS_S: Final = 150.0
 """How long to wait for open transactions. A daemon that was killed leaves one: Kafka aborts it
 after its transaction.timeout.ms (120 s), and looks for such every 10 s."""
-RAW: Final = (
-    "topic string, partition int, offset bigint, key string, value string, position string, "
-    "commit_lsn bigint, schema_version int, filled string, claim string, ts_ms bigint"
-)
-"""The columns of raw records, in Spark's words."""
 _EARLIEST: Final = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
 _LATEST: Final = OffsetSpec.latest()  # type: ignore[no-untyped-call]
 _FIRST_STEP: Final = 16
@@ -288,90 +274,3 @@ class Log:
             where=self._where,
             remedy="check bootstrap.servers in [kafka], and that the broker runs",
         )
-
-
-def require_retained(start: Offsets, kept_from: Offsets, what: str, keep: timedelta) -> None:
-    """Raise LogForgottenError if the log no longer has all records from ``start`` on."""
-    for topic, partitions in start.items():
-        for partition, offset in partitions.items():
-            if kept_from.get(topic, {}).get(partition, 0) > offset:
-                raise LogForgottenError(
-                    f"{what} comes too late: the log promises {keep} only, and may lack changes "
-                    "that have not been applied",
-                    where=f"topic {topic}, partition {partition}, offset {offset}",
-                    remedy="remove the derived table, so that the next run rebuilds it from the "
-                    "log where that has every key, or take a new snapshot",
-                )
-
-
-def has_records(start: Offsets, end: Offsets) -> bool:
-    """Whether there is anything between the offsets."""
-    return any(
-        end[topic][partition] > offset
-        for topic, partitions in start.items()
-        for partition, offset in partitions.items()
-    )
-
-
-def committed(
-    spark: "SparkSession",
-    kafka: Mapping[str, str],
-    start: Offsets,
-    end: Offsets,
-    *,
-    headers: bool,
-) -> "DataFrame":
-    """Spark's frame of exactly the committed records between the offsets, where there are any."""
-    filled = {
-        topic: [number for number, offset in partitions.items() if end[topic][number] > offset]
-        for topic, partitions in start.items()
-    }
-    chosen = {topic: numbers for topic, numbers in filled.items() if numbers}
-
-    def offsets(bound: Offsets) -> str:
-        return json.dumps({t: {p: bound[t][p] for p in numbers} for t, numbers in chosen.items()})
-
-    return (
-        spark.read.format("kafka")
-        .options(**spark_options(kafka))
-        .option("kafka.isolation.level", "read_committed")
-        .option("assign", json.dumps(chosen))
-        .option("startingOffsets", offsets(start))
-        .option("endingOffsets", offsets(end))
-        .option("includeHeaders", str(headers).lower())
-        .option("failOnDataLoss", "true")
-        .option("minPartitions", str(spark.sparkContext.defaultParallelism))
-        .option("maxRecordsPerPartition", str(TASK_RECORDS_MAX))
-        .load()
-    )
-
-
-def read_raw(
-    spark: "SparkSession", kafka: Mapping[str, str], start: Offsets, end: Offsets
-) -> "DataFrame":
-    """Read exactly the committed records from ``start`` up to, not including, ``end``.
-
-    Columns: topic, partition, offset, key, value (text), position (text, null where a record has
-    no header of ours), commit_lsn (bigint), schema_version (int), filled (text: the ordinals of
-    the columns whose values were filled, null where none were), claim (text: the header that says
-    where the whole value is, null where it is here) and ts_ms (since 1970).
-    """
-    from pyspark.sql import functions as F
-
-    from sinks.spark.expressions import header_fields
-
-    if not has_records(start, end):
-        return spark.createDataFrame([], RAW)
-
-    records = committed(spark, kafka, start, end, headers=True)
-    told = F.col("told")
-    fields = ("position", "commit_lsn", "schema_version", "filled", "claim")
-    return records.withColumn("told", header_fields(F.col("headers"))).select(
-        "topic",
-        "partition",
-        "offset",
-        F.col("key").cast("string").alias("key"),
-        F.col("value").cast("string").alias("value"),
-        *(told[name].alias(name) for name in fields),
-        F.unix_millis("timestamp").alias("ts_ms"),
-    )
