@@ -25,6 +25,7 @@ from confluent_kafka.admin._listoffsets import OffsetSpec
 
 from cdc.errors import LogAccessError, LogError, LogUnreachableError
 from cdc.kafka.options import LOGGER, admin_options, reader_options
+from cdc.log.state import last_progress
 from cdc.records.schema import TableSchema
 from cdc.records.state import Progress, StateRecord, TableState, parse_state
 from cdc.records.topics import progress_topic, schema_topic, table_topic
@@ -40,8 +41,6 @@ MARKERS_S: Final = 150.0
 after its transaction.timeout.ms (120 s), and looks for such every 10 s."""
 _EARLIEST: Final = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
 _LATEST: Final = OffsetSpec.latest()  # type: ignore[no-untyped-call]
-_FIRST_STEP: Final = 16
-"""Offsets read back from the progress topic's end at first: its last record, and markers."""
 _ACCESS: Final = frozenset({
     KafkaError._AUTHENTICATION,  # noqa: SLF001 (that is how the library names its constants)
     KafkaError._SSL,  # noqa: SLF001
@@ -71,6 +70,7 @@ class Log:
     """A reader of committed records; one call, one answer, and errors that name the log."""
 
     def __init__(self, kafka: Mapping[str, str]) -> None:
+        self._kafka = kafka
         self._where = kafka["bootstrap.servers"]
         self._failures: list[KafkaError] = []
         heard: dict[str, Any] = {"error_cb": self._failures.append}
@@ -86,7 +86,7 @@ class Log:
 
     def state(self, prefix: str, slot: str, report: Report = print) -> LogState | None:
         """Return the log's state once it can be read up to its ends; None before a first start."""
-        progress = self.progress(prefix, slot)
+        progress = last_progress(self._kafka, progress_topic(prefix), slot)
         if progress is None:
             return None
         state_topics = [(table_topic(prefix), 0), (schema_topic(prefix), 0)]
@@ -104,25 +104,6 @@ class Log:
         ends = self._offsets(partitions, _LATEST)
         self._wait_for_markers(ends, report)
         return LogState(progress, tables, schemas, starts, ends)
-
-    def progress(self, prefix: str, slot: str) -> Progress | None:
-        """Return the last committed progress record, read back from the end in doubling steps."""
-        topic = progress_topic(prefix)
-        bounds = self._bounds(topic)
-        if bounds is None:
-            return None
-        low, high = bounds
-        step = _FIRST_STEP
-        while True:
-            start = max(low, high - step)
-            found: Progress | None = None
-            for message in self._read(topic, start):
-                value = message.value()
-                record = parse_state(Progress, value, topic) if value is not None else None
-                found = record if record is not None and record.slot == slot else found
-            if found is not None or start == low:
-                return found
-            step *= 2
 
     def forgotten(self, offsets: Offsets, keep: timedelta) -> Offsets:
         """Those of the offsets that have records older than ``keep`` at or after them."""
