@@ -6,18 +6,16 @@ A run that finds nothing new ends here, before any JVM has started.
 """
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final
 
 from confluent_kafka import (
-    OFFSET_BEGINNING,
     Consumer,
     IsolationLevel,
     KafkaError,
     KafkaException,
-    Message,
     TopicPartition,
 )
 from confluent_kafka.admin import AdminClient
@@ -25,9 +23,9 @@ from confluent_kafka.admin._listoffsets import OffsetSpec
 
 from cdc.errors import LogAccessError, LogError, LogUnreachableError
 from cdc.kafka.options import LOGGER, admin_options, reader_options
-from cdc.log.state import last_progress
+from cdc.log.state import last_progress, read_all
 from cdc.records.schema import TableSchema
-from cdc.records.state import Progress, StateRecord, TableState, parse_state
+from cdc.records.state import Progress, TableState
 from cdc.records.topics import progress_topic, schema_topic, table_topic
 
 Offsets = dict[str, dict[int, int]]
@@ -91,10 +89,14 @@ class Log:
             return None
         state_topics = [(table_topic(prefix), 0), (schema_topic(prefix), 0)]
         self._wait_for_markers(self._offsets(state_topics, _LATEST), report)
-        tables = {str(table.name): table for table in self._all(TableState, table_topic(prefix))}
+        tables = {
+            str(table.name): table
+            for table in read_all(self._kafka, table_topic(prefix), TableState)
+        }
         schemas: dict[str, tuple[TableSchema, ...]] = {}
         for schema in sorted(
-            self._all(TableSchema, schema_topic(prefix)), key=lambda schema: schema.version
+            read_all(self._kafka, schema_topic(prefix), TableSchema),
+            key=lambda schema: schema.version,
         ):
             schemas[str(schema.name)] = (*schemas.get(str(schema.name), ()), schema)
         partitions = [
@@ -177,35 +179,6 @@ class Log:
         if failure.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
             return None
         raise self._error(KafkaException(failure))
-
-    def _all(self, kind: type[StateRecord], topic: str) -> list[StateRecord]:
-        """The newest record of every key of a state topic."""
-        if self._bounds(topic) is None:
-            return []
-        newest = {message.key(): message.value() for message in self._read(topic)}
-        return [parse_state(kind, value, topic) for value in newest.values() if value is not None]
-
-    def _read(self, topic: str, start: int = OFFSET_BEGINNING) -> Iterator[Message]:
-        """The committed records of a topic's only partition, from ``start`` to its end."""
-        self._consumer.assign([TopicPartition(topic, 0, start)])
-        last_answer = time.monotonic()
-        try:
-            while True:
-                message = self._consumer.poll(0.5)
-                if message is None:
-                    if time.monotonic() - last_answer > CALL_S:
-                        raise self._unreachable()
-                    continue
-                last_answer = time.monotonic()
-                failure = message.error()
-                if failure is None:
-                    yield message
-                elif failure.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001
-                    return
-                else:
-                    raise self._error(KafkaException(failure))
-        finally:
-            self._consumer.unassign()
 
     def _offsets(
         self,
