@@ -1,7 +1,7 @@
 """Settings and a sink's name → runs, with one Spark session for all of them."""
 
 from collections.abc import Callable, Iterator
-from contextlib import closing, suppress
+from contextlib import suppress
 from dataclasses import replace
 from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Self
@@ -133,15 +133,17 @@ def run_lakehouse(
             where="[lakehouse]",
             remedy='add a section [lakehouse] with path = "…"',
         )
-    with (
-        one_at_a_time(settings.lakehouse.path),
-        closing(_origin_of(settings, session, report, options)) as origin,
-    ):
-        return LakehouseRun(settings, settings.lakehouse, session, report, options, origin).once()
+    with one_at_a_time(settings.lakehouse.path):
+        origin = _origin_of(settings, session, report, options)
+        run = LakehouseRun(settings, settings.lakehouse, session, report, options, origin)
+        try:
+            return run.once()
+        finally:
+            origin.forget()
 
 
 def _origin_of(settings: Settings, session: Session, report: Report, options: RunOptions) -> Origin:
-    """The topics of the writer that the configuration names; ``close`` them."""
+    """The topics of the writer that the configuration names."""
     if settings.lakehouse is not None and settings.lakehouse.topics_written_by == "debezium":
         from sinks.debezium.origin import DebeziumTopics
 

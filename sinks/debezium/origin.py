@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Final
 
 from cdc.errors import (
     ConfigError,
-    LogError,
     LogForgottenError,
     MillraceError,
     TopicMismatchError,
@@ -61,14 +60,10 @@ class DebeziumTopics:
         self._reading = reading_of(settings)
         self._told = {table: told_of(types) for table, types in settings.lakehouse.types.items()}
         self._topics: dict[str, Found] = {}
-        self._failed: dict[str, LogError] = {}
+        self._failed: dict[str, MillraceError] = {}
         self._ends: Offsets = {}
         self._seen: dict[str, tuple[Seen, ...]] = {}
         self._log = TopicLog(settings.kafka)
-
-    def close(self) -> None:
-        """Give connections back."""
-        self._log.close()
 
     def forget(self) -> None:
         """Each table reads its own records: there are none."""
@@ -79,7 +74,7 @@ class DebeziumTopics:
         tables = self._log.tables(capture.topic_prefix, capture.captures)
         if not tables:
             return None
-        failed: dict[str, LogError] = {}
+        failed: dict[str, MillraceError] = {}
         found = self._log.described(list(tables.values()), failed)
         starts, self._ends = self._log.bounds(found, failed)
         if len(failed) == len(tables):

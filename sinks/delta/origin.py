@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from cdc.errors import MillraceError
-from cdc.log.offsets import Log, LogState
+from cdc.log.offsets import LogReader, LogState
 from cdc.records.schema import TableSchema
 from cdc.settings import Settings
 from cdc.settings.lakehouse import Writer
@@ -39,9 +39,6 @@ class Origin(Protocol):
 
     written_by: Writer
     empty: str
-
-    def close(self) -> None:
-        """Give connections back."""
 
     def forget(self) -> None:
         """Let records go that were kept for several tables."""
@@ -100,17 +97,12 @@ class OwnLog:
         self._session = session
         self._report = report
         self._options = options
-        self._log = Log(settings.kafka)
+        self._log = LogReader(settings.kafka)
         self._records = Records(settings.kafka)
         self._early: dict[str, Early] = {}
 
-    def close(self) -> None:
-        """Give connections back, and the room of records that were kept."""
-        self.forget()
-        self._log.close()
-
     def forget(self) -> None:
-        """They are read again, then."""
+        """They are read again where they are needed once more."""
         self._records.forget()
         # Taken away first: other tables' threads look for theirs meanwhile.
         unused, self._early = self._early, {}

@@ -6,7 +6,6 @@ most of it, and each run reads twice: to look, and to apply.
 
 import json
 from collections.abc import Iterable, Mapping
-from contextlib import closing
 from functools import reduce
 from operator import and_, or_
 from typing import TYPE_CHECKING, Any, Final
@@ -16,7 +15,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from cdc.errors import SinkError
-from cdc.log.offsets import Log, Offsets
+from cdc.log.offsets import LogReader, Offsets
 from cdc.records.claims import PIECES_PARTITION
 from cdc.records.topics import claim_topic
 from sinks.changes.names import LOST
@@ -126,8 +125,8 @@ def with_values(
     if table.claims_ms is None:
         return raw
     topic = claim_topic(plan.prefix)
-    with closing(Log(kafka)) as log:
-        start, end = log.since(topic, PIECES_PARTITION, table.claims_ms - _CLOCKS_MS)
+    since_ms = table.claims_ms - _CLOCKS_MS
+    start, end = LogReader(kafka).since(topic, PIECES_PARTITION, since_ms)
     pieces = read_raw(raw.sparkSession, kafka, start, end)
     return joined(raw, pieces, topic)
 

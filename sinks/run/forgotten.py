@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 
 from cdc.errors import LogForgottenError, MillraceError
-from cdc.log.offsets import Log, LogState, Offsets
+from cdc.log.offsets import LogReader, LogState, Offsets
 from sinks.changes.derived import Derived
 from sinks.run.options import RunOptions
 from sinks.run.plan import Replay, TablePlan, TableVersion
@@ -27,7 +27,7 @@ class Remembered:
 
 
 def remembered(
-    log: Log,
+    log: LogReader,
     state: LogState,
     tables: dict[str, TablePlan],
     *,
@@ -52,7 +52,7 @@ def remembered(
 
 
 def _require_whole(
-    log: Log, state: LogState, name: str, table: TablePlan, keep: timedelta, *, fresh: bool
+    log: LogReader, state: LogState, name: str, table: TablePlan, keep: timedelta, *, fresh: bool
 ) -> None:
     """Raise LogForgottenError where the log may lack something of what the table has to read."""
     start = {table.topic: table.start}

@@ -1,12 +1,19 @@
 """A log → what a run reads of it, also while the brokers still show a transaction in part."""
 
 import threading
+import time
+from datetime import timedelta
 
 import pytest
 from confluent_kafka import Producer
 
-from cdc.errors import LogFormatError
-from cdc.log.offsets import Log, LogState
+from cdc.errors import (
+    ConfigError,
+    LogAccessError,
+    LogFormatError,
+    LogUnreachableError,
+)
+from cdc.log.offsets import LogReader, LogState
 from cdc.records.state import progress_key
 from cdc.records.topics import progress_topic
 from deploy.local.kafka import Kafka
@@ -29,11 +36,7 @@ def test_schemas_are_read_when_their_transaction_is_shown(kafka: Kafka, topic_pr
     late.add_schema(schema.model_copy(update={"version": 2}))
     late.flush()
     threading.Timer(1, late.commit).start()
-    reader = Log(kafka.client_options())
-    try:
-        state = reader.state(topic_prefix, "millrace", lambda _line: None)
-    finally:
-        reader.close()
+    state = state_of(kafka, topic_prefix)
     assert state is not None
     assert [version.version for version in state.schemas["public.item"]] == [1, 2]
 
@@ -49,7 +52,7 @@ def log(kafka: Kafka, topic_prefix: str) -> HandLog:
 
 
 def state_of(kafka: Kafka, prefix: str) -> LogState | None:
-    return Log(kafka.client_options()).state(prefix, "millrace", lambda _line: None)
+    return LogReader(kafka.client_options()).state(prefix, "millrace", lambda _line: None)
 
 
 def write(kafka: Kafka, topic: str, key: bytes, value: bytes | None) -> None:
@@ -80,3 +83,47 @@ def test_a_newer_daemons_progress_is_refused(kafka: Kafka, topic_prefix: str, lo
     write(kafka, progress_topic(topic_prefix), progress_key("millrace"), b'{"format":2}')
     with pytest.raises(LogFormatError, match="newer"):
         state_of(kafka, log.prefix)
+
+
+def test_an_option_that_kafka_does_not_know_is_the_configurations_error(kafka: Kafka) -> None:
+    with pytest.raises(ConfigError, match=r"no\.such\.option"):
+        LogReader({**kafka.client_options(), "no.such.option": "1"})
+
+
+def test_a_password_that_is_refused_is_an_access_error(kafka: Kafka) -> None:
+    options = {
+        **kafka.client_options(),
+        "security.protocol": "sasl_plaintext",
+        "sasl.mechanism": "PLAIN",
+        "sasl.username": "u",
+        "sasl.password": "verysecret",
+    }
+    with pytest.raises(LogAccessError) as raised:
+        LogReader(options).state("p", "millrace")
+    assert "verysecret" not in str(raised.value)
+
+
+def test_a_broker_that_is_away_is_unreachable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cdc.log.state.SILENCE_S", 2.0)
+    with pytest.raises(LogUnreachableError, match=r"127\.0\.0\.1:1"):
+        LogReader({"bootstrap.servers": "127.0.0.1:1"}).state("p", "millrace")
+
+
+def test_offsets_are_told_by_the_age_of_their_records(
+    kafka: Kafka, topic_prefix: str, log: HandLog
+) -> None:
+    """Of one partition all records are old, the other one has a new one."""
+    topic = log.schema.topic
+    now_ms = int(time.time() * 1000)
+    producer = Producer({**kafka.client_options()})
+    for partition, hours in ((0, 3), (0, 2), (1, 3), (1, 0)):
+        timestamp = now_ms - hours * 3_600_000
+        producer.produce(topic, b"{}", b"{}", partition=partition, timestamp=timestamp)
+    assert producer.flush(10) == 0
+    reader = LogReader(kafka.client_options())
+    since_ms = now_ms - 3_600_000
+    assert reader.forgotten({topic: {0: 0, 1: 0}}, timedelta(hours=1)) == {topic: {0: 2, 1: 1}}
+    assert reader.forgotten({topic: {0: 2, 1: 1}}, timedelta(hours=1)) == {}
+    assert reader.since(topic, 0, since_ms) == ({topic: {0: 2}}, {topic: {0: 2}})
+    assert reader.since(topic, 1, since_ms) == ({topic: {1: 1}}, {topic: {1: 2}})
+    assert reader.since(f"{topic_prefix}.none", 0, since_ms)[0] == {f"{topic_prefix}.none": {}}
