@@ -168,7 +168,7 @@ class OwnLog:
                 table,
                 found.get(name, {}),
                 cut,
-                keyed=bool(state.schemas[table.source or name][-1].key),
+                keyed=bool(state.schemas[table.source][-1].key),
                 archived=self._archived(table, derived),
             )
             if table.pending or not table.base or table.rebuilds
@@ -187,7 +187,7 @@ class OwnLog:
         name, table = max(tables.items(), key=lambda one: one[1].unread, default=("", None))
         if table is None or not can_be_early(table):
             return {}
-        versions = _versions(state, name, table)
+        versions = _versions(state, table)
         try:
             columns = columns_of(derived[name], table, versions)
         except MillraceError:  # told where the table is applied
@@ -214,7 +214,7 @@ class OwnLog:
         table = plan.tables[target.name]
         if table.replay is None:
             tune(target.spark, table.events, target.size_bytes())
-        versions = _versions(state, target.name, table)
+        versions = _versions(state, table)
         early = self._early.pop(target.name, None)
         rows = early.rows if early is not None and table.truncated is None else None
         try:
@@ -224,7 +224,7 @@ class OwnLog:
                 early.let_go()
 
 
-def _versions(state: LogState, name: str, table: TablePlan) -> list[TableSchema]:
+def _versions(state: LogState, table: TablePlan) -> list[TableSchema]:
     """A table's schema versions that its plan knows."""
-    known = state.schemas.get(table.source or name, ())
+    known = state.schemas.get(table.source, ())
     return [schema for schema in known if schema.version <= table.schema_version]

@@ -285,7 +285,7 @@ class LakehouseRun:
         planned = {
             name: table
             for name, table in plan.tables.items()
-            if table.base and (table.source or name) in state.tables
+            if table.base and table.source in state.tables
         }
         found = self._origin.remembered(state, planned, self._plans.checked())
         error = LogForgottenError(f"run {plan.run} was interrupted for longer than log.keep")

@@ -56,7 +56,7 @@ def _require_whole(
 ) -> None:
     """Raise LogForgottenError where the log may lack something of what the table has to read."""
     start = {table.topic: table.start}
-    retained = state.tables[table.source or name].cleanup == "delete"
+    retained = state.tables[table.source].cleanup == "delete"
     if retained and not table.base and table.replay is None:
         from_zero = {table.topic: dict.fromkeys(table.start, 0)}
         require_retained(from_zero, state.starts, name, keep)
@@ -69,7 +69,7 @@ def _late(
     found: Remembered, state: LogState, name: str, options: RunOptions, error: LogForgottenError
 ) -> None:
     table = found.tables.pop(name)
-    compacted = state.tables[table.source or name].cleanup == "compact"
+    compacted = state.tables[table.source].cleanup == "compact"
     anew: dict[str, object] = {
         "start": state.starts[table.topic],
         "fresh_ms": int(time.time() * 1000),

@@ -186,6 +186,7 @@ class Loads:
             base=0,
             events=0,
             fresh_ms=0,
+            source=name,
         )
         return Plan(
             run=record.run,

@@ -37,6 +37,7 @@ def table_plan(**changes: object) -> TablePlan:
         base=3,
         events=2,
         fresh_ms=1,
+        source="s.a",
     )
     return plan.model_copy(update=changes)
 
