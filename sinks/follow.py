@@ -13,7 +13,7 @@ from threading import Event
 from typing import Final, NamedTuple
 
 from cdc.errors import ExitCode, MillraceError, SparkEndedError
-from cdc.log.news import News
+from cdc.log.state import News
 from cdc.settings import Settings
 from sinks.job import Jobs
 from sinks.run.options import Held, Report

@@ -195,7 +195,7 @@ def _require_readable(settings: Settings, sink: str) -> None:
 
 def _require_debeziums(settings: Settings) -> None:
     """Refuse what a connector's topics can't be read with; raises ConfigError."""
-    from sinks.debezium.declared import reading_of
+    from sinks.debezium.described import reading_of
 
     reading_of(settings)
     if settings.transforms:

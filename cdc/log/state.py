@@ -9,6 +9,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
+from threading import Event
 from typing import Any, Final
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
@@ -19,6 +20,7 @@ from cdc.kafka.admin import ATTEMPT_S, METADATA_S, do_nothing
 from cdc.kafka.errors import COMPLAINTS_MAX, is_access, log_error, option_error, reason, telling
 from cdc.records.dead_letters import PIECES_PARTITION, DeadLetter, piece_key
 from cdc.records.state import Progress, StateRecord, parse_state, progress_key
+from cdc.records.topics import progress_topic
 
 SILENCE_S: Final = 30.0
 """A read that brings nothing for so long is given up."""
@@ -27,6 +29,9 @@ _CLOCKS_MS: Final = 600_000
 """How much earlier than its letter says a record may have been sent."""
 FIRST_STEP: Final = 128
 STEP_GROWTH: Final = 4
+_CALL_S: Final = 5.0
+_BACK: Final = 16
+"""Records that a wait for news begins with: at worst, one run finds nothing."""
 
 
 def last_progress(
@@ -199,3 +204,48 @@ class _Reader:
             raise LogUnreachableError(
                 f"reading the log: nothing came for {SILENCE_S:.0f} s", where=f"topic {self._topic}"
             )
+
+
+class News:
+    """The progress topic, where the log has one: it tells of every transaction."""
+
+    def __init__(self, kafka_options: Mapping[str, str], prefix: str) -> None:
+        self._topic = progress_topic(prefix)
+        self._assigned = False
+        self._consumer = Consumer(
+            {**options.reader_options(kafka_options), "auto.offset.reset": "earliest"},
+            logger=options.LOGGER,
+        )
+        self._assign()
+
+    def close(self) -> None:
+        """Give the connections back."""
+        self._consumer.close()
+
+    def wait(self, stop: Event, seconds: float, interval_s: float) -> None:
+        """Wait for news, or so many seconds; only for the interval where nothing tells."""
+        if not self._assigned:
+            stop.wait(min(seconds, interval_s))
+            self._assign()
+            return
+        deadline = time.monotonic() + seconds
+        while not stop.is_set() and (left_s := deadline - time.monotonic()) > 0:
+            message = self._consumer.poll(min(left_s, ATTEMPT_S))
+            if message is not None and message.error() is None:
+                while self._consumer.poll(0) is not None:
+                    pass
+                return
+
+    def _assign(self) -> None:
+        """Read on from about the topic's end, if it is there; who can't be reached, runs tell."""
+        try:
+            found = self._consumer.list_topics(self._topic, timeout=_CALL_S).topics[self._topic]
+            if found.error is not None:
+                return
+            place = TopicPartition(self._topic, 0)
+            low, high = self._consumer.get_watermark_offsets(place, timeout=_CALL_S)
+        except KafkaException:
+            return
+        place.offset = max(low, high - _BACK)
+        self._consumer.assign([place])
+        self._assigned = True

@@ -24,7 +24,7 @@ from cdc.records.topics import data_topic
 from cdc.settings import Settings
 from cdc.settings.lakehouse import Writer
 from sinks.changes.derived import Derived
-from sinks.debezium.declared import reading_of, told_of
+from sinks.debezium.described import reading_of, told_of
 from sinks.debezium.forgotten import Topics, remembered
 from sinks.debezium.log import UNKNOWN, Found, TopicLog, part
 from sinks.delta.origin import Looked
