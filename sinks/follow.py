@@ -8,7 +8,7 @@ none, and are looked at every time. docs/decisions/0015-follow.md.
 
 import time
 from collections.abc import Sequence
-from contextlib import closing, suppress
+from contextlib import suppress
 from threading import Event
 from typing import Final, NamedTuple
 
@@ -38,27 +38,27 @@ def follow(
         jobs.session()
     told, broken = _Told(report), _Broken()
     failures = 0
-    with closing(News(settings.kafka, settings.capture.topic_prefix)) as news:
-        while not stop.is_set():
-            began = time.monotonic()
-            held = broken.held()
-            done = []
-            for name, turn in jobs.turns(told, held):
-                done.append(turn)
-                _report(told, name, turn, held)
-            if any(isinstance(turn, SparkEndedError) for turn in done):
-                return ExitCode.SINK_UNREACHABLE
-            told.begin()
-            tables = [t for turn in done if isinstance(turn, RunSummary) for t in turn.tables]
-            failed = any(isinstance(turn, MillraceError) for turn in done)
-            broken.learn(tables, held, whole=not failed)
-            failures = failures + 1 if failed else 0
-            if failed:
-                stop.wait(_pause_s(failures))
-                continue
-            stop.wait(began + interval_s - time.monotonic())
-            if all(table.error is not None for table in tables):
-                news.wait(stop, min(IDLE_MAX_S, broken.again_s()), interval_s)
+    news = News(settings.kafka, settings.capture.topic_prefix)
+    while not stop.is_set():
+        began = time.monotonic()
+        held = broken.held()
+        done = []
+        for name, turn in jobs.turns(told, held):
+            done.append(turn)
+            _report(told, name, turn, held)
+        if any(isinstance(turn, SparkEndedError) for turn in done):
+            return ExitCode.SINK_UNREACHABLE
+        told.begin()
+        tables = [t for turn in done if isinstance(turn, RunSummary) for t in turn.tables]
+        failed = any(isinstance(turn, MillraceError) for turn in done)
+        broken.learn(tables, held, whole=not failed)
+        failures = failures + 1 if failed else 0
+        if failed:
+            stop.wait(_pause_s(failures))
+            continue
+        stop.wait(began + interval_s - time.monotonic())
+        if all(table.error is not None for table in tables):
+            news.wait(stop, min(IDLE_MAX_S, broken.again_s()), interval_s)
     return ExitCode.OK
 
 

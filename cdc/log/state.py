@@ -1,4 +1,4 @@
-"""State topics → the records in them: the last progress from the end, the others whole.
+"""State topics → the records in them, or a wait for more: the last progress from the end.
 
 Only committed records are seen. The end is the last stable offset: while a transaction is open,
 what stands before it. Offsets aren't a count (transaction markers, aborted records and what
@@ -119,11 +119,20 @@ def read_pieces(
     return b"".join(found[number] for number in sorted(found))
 
 
-class _Reader:
-    """Reads a partition of a topic; a topic that doesn't exist reads as an empty one.
+def _consumer(kafka_options: Mapping[str, str], **more: Any) -> Consumer:
+    """One that is dropped, not closed: closing would talk to a group coordinator, without bounds.
 
-    It is dropped rather than closed: closing would talk to a group coordinator, without bounds.
+    Raises ConfigError for an option that the client doesn't take.
     """
+    config: dict[str, Any] = {**options.reader_options(kafka_options), **more}
+    try:
+        return Consumer(config, logger=options.LOGGER)
+    except KafkaException as exception:
+        raise option_error(reason(exception), kafka_options) from None
+
+
+class _Reader:
+    """Reads a partition of a topic; a topic that doesn't exist reads as an empty one."""
 
     def __init__(
         self,
@@ -136,14 +145,7 @@ class _Reader:
         self._partition = partition
         self._while_waiting = while_waiting
         self._complaints: deque[KafkaError] = deque(maxlen=COMPLAINTS_MAX)
-        config: dict[str, Any] = {
-            **options.reader_options(kafka_options),
-            "error_cb": self._complaints.append,
-        }
-        try:
-            self._consumer = Consumer(config, logger=options.LOGGER)
-        except KafkaException as exception:
-            raise option_error(reason(exception), kafka_options) from None
+        self._consumer = _consumer(kafka_options, error_cb=self._complaints.append)
 
     def bounds(self) -> tuple[int, int]:
         """The first offset, and the last stable one."""
@@ -212,15 +214,11 @@ class News:
     def __init__(self, kafka_options: Mapping[str, str], prefix: str) -> None:
         self._topic = progress_topic(prefix)
         self._assigned = False
-        self._consumer = Consumer(
-            {**options.reader_options(kafka_options), "auto.offset.reset": "earliest"},
-            logger=options.LOGGER,
+        # A topic that was made anew is read from its beginning. That nobody answers, the runs tell.
+        self._consumer = _consumer(
+            kafka_options, **{"auto.offset.reset": "earliest", "error_cb": lambda _error: None}
         )
         self._assign()
-
-    def close(self) -> None:
-        """Give the connections back."""
-        self._consumer.close()
 
     def wait(self, stop: Event, seconds: float, interval_s: float) -> None:
         """Wait for news, or so many seconds; only for the interval where nothing tells."""
@@ -239,13 +237,13 @@ class News:
     def _assign(self) -> None:
         """Read on from about the topic's end, if it is there; who can't be reached, runs tell."""
         try:
-            found = self._consumer.list_topics(self._topic, timeout=_CALL_S).topics[self._topic]
-            if found.error is not None:
+            topics = self._consumer.list_topics(self._topic, timeout=_CALL_S).topics
+            if topics[self._topic].error is not None:
                 return
-            place = TopicPartition(self._topic, 0)
-            low, high = self._consumer.get_watermark_offsets(place, timeout=_CALL_S)
+            partition = TopicPartition(self._topic, 0)
+            low, high = self._consumer.get_watermark_offsets(partition, timeout=_CALL_S)
         except KafkaException:
             return
-        place.offset = max(low, high - _BACK)
-        self._consumer.assign([place])
+        partition.offset = max(low, high - _BACK)
+        self._consumer.assign([partition])
         self._assigned = True
