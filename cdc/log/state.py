@@ -104,19 +104,19 @@ def read_pieces(
     """What a dead letter holds; raises LogFormatError where that is gone."""
     reader = _Reader(kafka_options, topic, while_waiting, partition=PIECES_PARTITION)
     wanted = {piece_key(letter.id, number): number for number in range(letter.pieces)}
-    found: dict[int, bytes] = {}
+    pieces: dict[int, bytes] = {}
     low, stop = reader.bounds()
     for message in reader.read(max(low, reader.offset_at(letter.ts_ms - _CLOCKS_MS)), stop):
         number = wanted.get(message.key() or b"")
         if number is not None and (value := message.value()) is not None:
-            found[number] = value
-        if len(found) == letter.pieces:
+            pieces[number] = value
+        if len(pieces) == letter.pieces:
             break
     else:
         if wanted:
             what = f"what dead letter {letter.id} holds is gone"
             raise LogFormatError(what, where=f"topic {topic}", remedy="discard it")
-    return b"".join(found[number] for number in sorted(found))
+    return b"".join(pieces[number] for number in sorted(pieces))
 
 
 def _consumer(kafka_options: Mapping[str, str], **more: Any) -> Consumer:
@@ -153,8 +153,8 @@ class _Reader:
         deadline = time.monotonic() + SILENCE_S
         while True:
             try:
-                found = self._consumer.list_topics(self._topic, timeout=METADATA_S)
-                error = found.topics[self._topic].error
+                topics = self._consumer.list_topics(self._topic, timeout=METADATA_S).topics
+                error = topics[self._topic].error
                 if error is None:
                     bounds = self._consumer.get_watermark_offsets(
                         partition, timeout=METADATA_S, cached=False
@@ -170,12 +170,12 @@ class _Reader:
 
     def offset_at(self, ts_ms: int) -> int:
         """The first offset since a time (ms since 1970), or an earlier one."""
-        asked = TopicPartition(self._topic, self._partition, max(0, ts_ms))
+        since = TopicPartition(self._topic, self._partition, max(0, ts_ms))
         try:
-            (found,) = self._consumer.offsets_for_times([asked], timeout=METADATA_S)
+            (first,) = self._consumer.offsets_for_times([since], timeout=METADATA_S)
         except KafkaException:
             return 0
-        return max(0, found.offset)
+        return max(0, first.offset)
 
     def read(self, start: int, stop: int) -> Iterator[Message]:
         """Committed records from ``start`` until before ``stop``, or the end."""
