@@ -55,6 +55,7 @@ ALLOWED: Final = {
     | {"sinks.changes", "sinks.delta", "sinks.log", "sinks.run", "sinks.spark"},
     "sinks": CONTRACT | {"sinks"},
     "compaction": CONTRACT | {"cdc.kafka", "sinks"},
+    "deploy": SETTINGS | {"cdc.convert", "sinks"},
     "deploy.local": CONTRACT | {"sinks.spark"},
     "deploy.demo": CONTRACT | {"deploy.local", "sinks"},
     "deploy.commands": {"cdc", "compaction", "sinks", "snapshots"},
