@@ -65,7 +65,7 @@ ALLOWED: Final = {
 
 LIBRARIES: Final = {
     "psycopg": {"cdc.capture", "cdc.dead_letters", "cdc.postgres", "snapshots", "deploy"},
-    "confluent_kafka": {"cdc.convert", "cdc.kafka", "cdc.log", "sinks", "deploy"},
+    "confluent_kafka": {"cdc.convert", "cdc.kafka", "cdc.log", "deploy"},
     "pyspark": {"sinks", "compaction", "deploy"},
     "delta": {"sinks", "compaction"},
     "opensearchpy": {"sinks.search", "compaction", "deploy"},
