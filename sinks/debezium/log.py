@@ -7,17 +7,10 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from confluent_kafka import IsolationLevel, KafkaException, TopicCollection
-from confluent_kafka.admin import (  # type: ignore[attr-defined]  # re-exported without saying so
-    ClusterMetadata,
-    ConfigResource,
-    ResourceType,
-)
-from confluent_kafka.admin._listoffsets import OffsetSpec
-
-from cdc.errors import LogError
+from cdc.errors import MillraceError
+from cdc.log.offsets import LogReader, Offsets
 from cdc.records.schema import TableName
-from sinks.log.offsets import CALL_S, Log, Offsets, committed, has_records
+from sinks.log.records import committed, has_records
 from sinks.run.plan import TablePlan
 
 if TYPE_CHECKING:
@@ -43,7 +36,7 @@ UNKNOWN: Final = Found("", 0, None)
 """Of a topic that the brokers tell nothing of."""
 
 
-class TopicLog(Log):
+class TopicLog(LogReader):
     """A reader of topics that somebody else writes."""
 
     def tables(self, prefix: str, captures: Callable[[str], bool]) -> dict[TableName, str]:
@@ -51,54 +44,30 @@ class TopicLog(Log):
 
         Names are as topics spell them: what isn't a letter or digit may be ``_`` in them.
         """
-        return tables_of(self._metadata().topics, prefix, captures)
+        return tables_of(self._admin.partitions(), prefix, captures)
 
     def cluster(self) -> str:
         """The cluster's own name, by which another one is told from it."""
-        return str(self._metadata().cluster_id)
+        return self._admin.cluster_id()
 
     def bounds(
-        self, found: Mapping[str, Found], failed: dict[str, LogError]
+        self, topics: Mapping[str, Found], failed: dict[str, MillraceError]
     ) -> tuple[Offsets, Offsets]:
         """The first offset of every partition, and the end of what is committed in it.
 
         Topics that don't tell them have ``failed``.
         """
-        places = [
-            (topic, number) for topic, one in found.items() for number in range(one.partitions)
+        partitions = [
+            (name, number) for name, topic in topics.items() for number in range(topic.partitions)
         ]
-        earliest, latest = OffsetSpec.earliest(), OffsetSpec.latest()  # type: ignore[no-untyped-call]
-        starts = self._offsets(places, earliest, failed=failed)
-        ends = self._offsets(places, latest, IsolationLevel.READ_COMMITTED, failed)
-        return starts, ends
+        return self._committed_bounds(partitions, failed)
 
-    def described(self, topics: list[str], failed: dict[str, LogError]) -> dict[str, Found]:
+    def described(self, topics: list[str], failed: dict[str, MillraceError]) -> dict[str, Found]:
         """What the brokers say of some topics; those that they don't tell us of have ``failed``."""
-        if not topics:
-            return {}
-        asked = [ConfigResource(ResourceType.TOPIC, topic) for topic in topics]
-        try:
-            told = self._admin.describe_topics(TopicCollection(topics), request_timeout=CALL_S)
-            settings = self._admin.describe_configs(asked, request_timeout=CALL_S)
-        except KafkaException as error:
-            raise self._error(error) from None
-        kept = {one.name: future for one, future in settings.items()}
-        found: dict[str, Found] = {}
-        for topic in topics:
-            try:
-                one, config = told[topic].result(CALL_S + 1), kept[topic].result(CALL_S + 1)
-            except KafkaException as error:
-                failed[topic] = self._error(error)
-            else:
-                after = _compacted_after({name: str(entry.value) for name, entry in config.items()})
-                found[topic] = Found(str(one.topic_id), len(one.partitions), after)
-        return found
-
-    def _metadata(self) -> ClusterMetadata:
-        try:
-            return self._admin.list_topics(timeout=CALL_S)
-        except KafkaException as error:
-            raise self._error(error) from None
+        return {
+            name: Found(topic.id, topic.partitions, _compacted_after(topic.config))
+            for name, topic in self._admin.details(topics, failed).items()
+        }
 
 
 def _compacted_after(config: Mapping[str, str]) -> timedelta | None:

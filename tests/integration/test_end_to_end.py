@@ -17,7 +17,7 @@ from cdc.records.schema import TableName
 from deploy.demo.proof import connect, index_differences, lakehouse_differences
 from millrace import app
 from sinks.changes.derived import table_path
-from sinks.delta.run import run_lakehouse
+from sinks.job import run_lakehouse
 from sinks.run.plan import ready
 from sinks.search.client import connect as connect_search
 from sinks.search.documents import index_name

@@ -19,7 +19,7 @@ from deploy.demo.proof import lakehouse_differences
 from deploy.local.registry import SchemaRegistry
 from millrace import app
 from sinks.changes.derived import table_path
-from sinks.delta.run import run_lakehouse
+from sinks.job import run_lakehouse
 from sinks.run.options import RunOptions
 from tests.fixtures.pipeline import RunningPipeline
 from tests.fixtures.spark import SPARK

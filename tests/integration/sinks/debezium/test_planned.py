@@ -5,8 +5,7 @@ from typing import TYPE_CHECKING
 import pytest
 from pyspark.sql import functions as F
 
-from sinks.debezium.declared import declared
-from sinks.debezium.described import Reading
+from sinks.debezium.described import Reading, declared
 from sinks.debezium.planned import Asked, Planned, looked_at
 from sinks.run.plan import TablePlan
 from tests.fixtures.debezium_topics import DEBEZIUM, Raw, frame, made_record

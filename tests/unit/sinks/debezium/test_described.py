@@ -7,8 +7,7 @@ import pytest
 
 from cdc.errors import ConfigError, SinkError
 from cdc.records.schema import TableName, TableSchema
-from sinks.debezium.declared import declared
-from sinks.debezium.described import Described, Reading, describe
+from sinks.debezium.described import Described, Reading, declared, describe
 from sinks.debezium.records import Seen
 from tests.fixtures.debezium_topics import DEBEZIUM
 

@@ -6,7 +6,7 @@ import pytest
 
 from cdc.errors import ConfigError
 from cdc.settings import Settings
-from sinks.debezium.declared import reading_of, told_of
+from sinks.debezium.described import reading_of, told_of
 
 
 def settings(**more: Any) -> Settings:
