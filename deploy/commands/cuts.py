@@ -5,7 +5,6 @@ import json as json_text
 import sys
 from collections.abc import Iterator
 from enum import StrEnum
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -15,14 +14,12 @@ from rich.text import Text
 
 from cdc.errors import ConfigError
 from cdc.settings import DEFAULT_PATH, LakehouseSettings, Settings, load
+from deploy.commands.app import ConfigOption, JsonOption
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from sinks.delta.cuts import Cut
-
-ConfigOption = Annotated[Path, typer.Option("--config", "-c", help="The configuration file.")]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 
 
 class Form(StrEnum):

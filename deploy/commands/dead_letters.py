@@ -8,7 +8,6 @@ import json as json_text
 import time
 from collections.abc import Collection, Mapping
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
@@ -16,29 +15,80 @@ from rich.console import Console
 from rich.table import Column, Table
 from rich.text import Text
 
+from cdc.dead_letters.letters import row_of
 from cdc.errors import ConfigError, NotDoneError
+from cdc.log.state import read_letters, read_pieces
+from cdc.postgres.connection import connect, query
 from cdc.records.dead_letters import ORDERS, DeadLetter, Order, Outcome
 from cdc.records.topics import dead_letter_topic
 from cdc.settings import DEFAULT_PATH, Settings, load
-from deploy.commands.search import refused
+from deploy.commands.app import ConfigOption, JsonOption, print_line
+from deploy.commands.search import search_settings
+from deploy.commands.sink_status import all_aliases
 
 _POLL_S: Final = 0.2
 _WAIT_S: Final = 30.0
 _EMIT: Final = "SELECT pg_logical_emit_message(true, %s, %s::text)"
 
-app = typer.Typer(
+dead_letters = typer.Typer(
     help="Records that couldn't be written: look at them, send them again, or let them go.",
     no_args_is_help=True,
 )
-app.command("search")(refused)
-ConfigOption = Annotated[Path, typer.Option("--config", "-c", help="The configuration file.")]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 Numbers = Annotated[list[int] | None, typer.Argument(help="Their numbers.")]
 AllOption = Annotated[bool, typer.Option("--all", help="All that nobody has dealt with.")]
 TableOption = Annotated[str | None, typer.Option("--table", help="Those of this table only.")]
 
 
-@app.command("list")
+@dead_letters.command()
+def search(
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(help="schema.table, or names of joined documents. Default: all."),
+    ] = None,
+    config: ConfigOption = DEFAULT_PATH,
+    *,
+    replay: Annotated[
+        bool, typer.Option("--replay", help="Make these documents again, from the rows as of now.")
+    ] = False,
+    discard: Annotated[
+        bool, typer.Option("--discard", help="Forget that they are missing.")
+    ] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON, a letter a line.")] = False,
+) -> None:
+    """List documents that the search server refused, with its reasons."""
+    from sinks.search.client import connect as connect_search
+    from sinks.search.dead_letters import Letters
+
+    settings = load(config)
+    chosen = _aliases(settings, names or [])
+    if replay and discard:
+        raise ConfigError("--replay and --discard exclude each other")
+    if replay:
+        from sinks.job import Jobs
+        from sinks.run.options import RunOptions
+
+        with Jobs(settings, "search", RunOptions(replayed=frozenset(chosen))) as jobs:
+            raise typer.Exit(jobs.run(print_line))
+    server = search_settings(settings)
+    client = connect_search(server)
+    letters = {name: Letters(client, server.index_prefix, alias) for name, alias in chosen.items()}
+    if discard:
+        for one in letters.values():
+            one.forget()
+        return
+    found = ((name, letter) for name, one in letters.items() for letter in one.all())
+    if json:
+        for name, letter in found:
+            print(json_text.dumps({"name": name, **letter}, ensure_ascii=False))
+        return
+    shown = Table("index of", "document", "time", "reason")
+    for name, letter in found:
+        row = (name, letter["document"], _time(letter["ts_ms"]), letter["reason"])
+        shown.add_row(*map(Text, row))
+    Console().print(shown)
+
+
+@dead_letters.command("list")
 def list_letters(
     config: ConfigOption = DEFAULT_PATH,
     *,
@@ -66,13 +116,11 @@ def list_letters(
     Console().print(shown)
 
 
-@app.command()
+@dead_letters.command()
 def show(
     number: Annotated[int, typer.Argument(help="Its number.")], config: ConfigOption = DEFAULT_PATH
 ) -> None:
     """Show one with all that it holds, as JSON."""
-    from cdc.log.state import read_pieces
-
     settings = load(config)
     letter = _chosen(_letters(settings), [number], table=None, every=False)[number]
     shown: dict[str, Any] = {"number": number, **letter.model_dump(mode="json")}
@@ -82,7 +130,7 @@ def show(
     print(json_text.dumps(shown, indent=2, ensure_ascii=False))
 
 
-@app.command()
+@dead_letters.command()
 def replay(
     numbers: Numbers = None,
     config: ConfigOption = DEFAULT_PATH,
@@ -94,7 +142,7 @@ def replay(
     _order(load(config), numbers or [], table, "replayed", every=every)
 
 
-@app.command()
+@dead_letters.command()
 def discard(
     numbers: Numbers = None,
     config: ConfigOption = DEFAULT_PATH,
@@ -107,8 +155,6 @@ def discard(
 
 
 def _letters(settings: Settings) -> dict[int, DeadLetter]:
-    from cdc.log.state import read_letters
-
     return read_letters(settings.kafka, dead_letter_topic(settings.capture.topic_prefix))
 
 
@@ -132,8 +178,6 @@ def _order(
     settings: Settings, numbers: list[int], table: str | None, outcome: Outcome, *, every: bool
 ) -> None:
     """Tell the daemon, and wait until it has done so."""
-    from cdc.postgres.connection import connect, query
-
     letters = _letters(settings)
     chosen = _chosen(letters, numbers, table, every=every)
     wanted = {number: letter for number, letter in chosen.items() if letter.outcome is None}
@@ -168,8 +212,6 @@ def _order(
 
 def _held(letter: DeadLetter, held: bytes) -> dict[str, Any]:
     """What a letter holds, as text as far as it is text."""
-    from cdc.dead_letters.letters import row_of
-
     shown: dict[str, Any] = {}
     for name, part in letter.parts(held).items():
         if name == "key":
@@ -190,3 +232,15 @@ def _text(value: bytes) -> str:
 
 def _time(ts_ms: int) -> str:
     return datetime.fromtimestamp(ts_ms / 1_000, UTC).isoformat(" ", "seconds")
+
+
+def _aliases(settings: Settings, names: Collection[str]) -> dict[str, str]:
+    """The aliases of these indexes, by their names; none named: of all."""
+    search_settings(settings)
+    known = all_aliases(settings)
+    if strange := sorted(set(names) - known.keys()):
+        raise ConfigError(
+            f"there is no index {', '.join(strange)}",
+            remedy=f"there are: {', '.join(sorted(known))}",
+        )
+    return {name: alias for name, alias in known.items() if not names or name in names}

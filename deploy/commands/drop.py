@@ -1,22 +1,22 @@
-"""Configuration and what was named → the steps that take a capture away: ``millrace drop``."""
+"""``millrace drop``: configuration and what was named → the steps that take a capture away."""
 
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+import typer
 
 from cdc.errors import ConfigError
 from cdc.kafka.admin import LogAdmin
 from cdc.kafka.topics import LogTopics
-from cdc.log.state import read_all
 from cdc.postgres import publication, slot
 from cdc.postgres.catalog import publication_exists
 from cdc.postgres.connection import connect
 from cdc.postgres.failures import place
 from cdc.records.schema import TableName
-from cdc.records.state import TableState
 from cdc.records.topics import (
     claim_topic,
     dead_letter_topic,
@@ -25,10 +25,33 @@ from cdc.records.topics import (
     signal_topic,
     table_topic,
 )
-from cdc.settings import Settings
+from cdc.settings import DEFAULT_PATH, Settings, load
+from deploy.commands.app import ConfigOption
+from deploy.commands.sink_status import table_states
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+
+def drop(
+    config: ConfigOption = DEFAULT_PATH,
+    *,
+    yes: Annotated[bool, typer.Option("--yes", help="Do it; without, only show.")] = False,
+    topics: Annotated[bool, typer.Option("--topics", help="The topics, too.")] = False,
+    lakehouse: Annotated[bool, typer.Option("--lakehouse", help="The Delta tables, too.")] = False,
+    indexes: Annotated[bool, typer.Option("--indexes", help="The search indexes, too.")] = False,
+) -> None:
+    """Remove slot and publication, so that nothing holds WAL back any more."""
+    settings = load(config)
+    steps = plan(settings, topics=topics, lakehouse=lakehouse, indexes=indexes)
+    for step in steps:
+        print(f"{'dropping' if yes else 'would drop'} {step.what}", flush=True)
+        if yes:
+            step.act()
+    if not steps:
+        print("nothing to drop")
+    elif not yes:
+        print("nothing was changed; --yes drops it")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,10 +72,6 @@ def plan(settings: Settings, *, topics: bool, lakehouse: bool, indexes: bool) ->
     if topics:
         steps += _topics(settings)
     return steps
-
-
-def _states(settings: Settings) -> list[TableState]:
-    return read_all(settings.kafka, table_topic(settings.capture.topic_prefix), TableState)
 
 
 def _source(settings: Settings) -> list[Step]:
@@ -96,9 +115,8 @@ def _topics(settings: Settings) -> list[Step]:
     own = [named(prefix) for named in (signal_topic, dead_letter_topic, claim_topic, *state)]
     existing = LogAdmin(settings.kafka).partitions()
     # The state topics go last: without them nobody knows which data topics there are.
-    names = [
-        name for name in [*(state.topic for state in _states(settings)), *own] if name in existing
-    ]
+    data = [state.topic for state in table_states(settings)]
+    names = [name for name in (*data, *own) if name in existing]
 
     def delete(name: str) -> Step:
         return Step(f"topic {name}", lambda: LogTopics(settings).delete([name]))

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from typing import TypeVar
 
 from pydantic import BaseModel
-from rich.console import Group
+from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
@@ -22,10 +22,20 @@ from cdc.postgres.connection import connect
 from cdc.postgres.slot import concerns
 from cdc.records.state import Phase, Progress, SnapshotRequest, TableState
 from cdc.records.topics import dead_letter_topic, progress_topic, table_topic
-from cdc.settings import Settings
+from cdc.settings import DEFAULT_PATH, Settings, load
+from deploy.commands.app import ConfigOption, JsonOption
 from deploy.commands.sink_status import SinkStatus, keyed_tables, lakehouse_status, search_status
 
 Found = TypeVar("Found")
+
+
+def status(config: ConfigOption = DEFAULT_PATH, *, json: JsonOption = False) -> None:
+    """Show slot, lag, snapshot progress, and how far each sink is."""
+    shown = collect(load(config))
+    if json:
+        print(shown.model_dump_json(indent=2))
+    else:
+        Console().print(render(shown))
 
 
 class SlotStatus(BaseModel):

@@ -14,10 +14,10 @@ from typer.testing import CliRunner, Result
 
 from cdc.errors import ExitCode
 from cdc.records.schema import TableName
+from deploy.commands.app import app
 from deploy.commands.merge import run_options
 from deploy.demo.proof import lakehouse_differences
 from deploy.local.registry import SchemaRegistry
-from millrace import app
 from sinks.changes.derived import table_path
 from sinks.delta.run import run_lakehouse
 from sinks.run.options import RunOptions

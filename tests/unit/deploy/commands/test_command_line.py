@@ -3,22 +3,55 @@
 import os
 import signal
 import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
+import millrace
 from cdc.capture.daemon import Daemon
 from cdc.capture.slot_lease import StoppedError
 from cdc.errors import ConfigError, ExitCode, SourceUnreachableError
 from cdc.settings import load
-from millrace import app
+from deploy.commands.app import COMMANDS, app
+
+EXTRAS = ("pyspark", "delta", "opensearchpy", "fastavro", "confluent_kafka.schema_registry")
+"""What a machine without the extras spark, search and avro lacks."""
+
+
+def python(program: str, *words: str) -> subprocess.CompletedProcess[str]:
+    """Run a program in a fresh interpreter, where nothing is imported yet."""
+    return subprocess.run(
+        [sys.executable, "-c", program, *words], capture_output=True, text=True, check=False
+    )
 
 
 def test_version_is_the_packages() -> None:
-    found = CliRunner().invoke(app, ["--version"])
-    assert found.exit_code == 0
-    assert found.output.startswith("millrace ")
+    ended = CliRunner().invoke(app, ["--version"])
+    assert ended.exit_code == 0
+    assert ended.output == f"millrace {millrace.__version__}\n"
+
+
+def test_importing_millrace_imports_neither_the_command_line_nor_the_settings() -> None:
+    ended = python("import millrace, sys; print(*sys.modules)")
+    assert not {"typer", "pydantic", "deploy"} & set(ended.stdout.split()), ended.stderr
+
+
+def test_a_command_line_without_the_extras_shows_the_help_of_every_command() -> None:
+    lacking = f"import sys; sys.modules.update(dict.fromkeys({EXTRAS}))"
+    ended = python(f"{lacking}; import millrace; millrace.main()", "--help")
+    assert ended.returncode == ExitCode.OK, ended.stderr
+    listed = ended.stdout.partition("Commands:\n")[2].splitlines()
+    assert [line.split()[0] for line in listed] == list(COMMANDS)
+    assert all(len(line.split()) > 1 for line in listed), "a command has no help"
+
+
+def test_a_mistyped_command_is_answered_with_the_nearest_one() -> None:
+    ended = CliRunner().invoke(app, ["statu"])
+    assert ended.exit_code == ExitCode.CONFIG
+    assert "Did you mean 'status'?" in ended.output
 
 
 def test_init_writes_a_configuration_that_loads_and_keeps_one_that_is_there(
