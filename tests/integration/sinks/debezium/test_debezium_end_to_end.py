@@ -17,11 +17,11 @@ from cdc.records.schema import TableName
 from deploy.commands.app import app
 from deploy.commands.merge import run_options
 from deploy.demo.proof import lakehouse_differences
-from deploy.local.registry import SchemaRegistry
 from sinks.changes.derived import table_path
 from sinks.delta.run import run_lakehouse
 from sinks.run.options import RunOptions
 from tests.fixtures.pipeline import RunningPipeline
+from tests.fixtures.registry import SchemaRegistry
 from tests.fixtures.spark import SPARK
 from tests.integration.test_end_to_end import live
 
