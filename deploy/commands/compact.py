@@ -40,16 +40,16 @@ def compact(
         print_line(line)
 
 
-def compact_all(settings: Settings, part: str, *, dry_run: bool) -> Iterator[str]:
+def compact_all(settings: Settings, what: str, *, dry_run: bool) -> Iterator[str]:
     """Check the topics' compaction, then compact tables and indexes; one line for each.
 
-    ``part`` is topics, lakehouse, search or all.
+    ``what`` is topics, lakehouse, search or all.
     """
-    if part in {"topics", "all"}:
+    if what in {"topics", "all"}:
         yield from _topics(settings)
-    if part in {"lakehouse", "all"} and settings.lakehouse is not None:
+    if what in {"lakehouse", "all"} and settings.lakehouse is not None:
         yield from _lakehouse(settings, dry_run=dry_run)
-    if part in {"search", "all"} and settings.search is not None:
+    if what in {"search", "all"} and settings.search is not None:
         yield from _search(settings, settings.search, dry_run=dry_run)
 
 
@@ -62,8 +62,8 @@ def _topics(settings: Settings) -> Iterator[str]:
 def _search(settings: Settings, search: SearchSettings, *, dry_run: bool) -> Iterator[str]:
     from compaction.indexes import compact
 
-    for one in compact(search, keyed_tables(settings), dry_run=dry_run):
-        yield f"index {one}"
+    for index in compact(search, keyed_tables(settings), dry_run=dry_run):
+        yield f"index {index}"
 
 
 def _lakehouse(settings: Settings, *, dry_run: bool) -> Iterator[str]:

@@ -37,12 +37,12 @@ def cuts(
     json: JsonOption = False,
 ) -> None:
     """List the instants of the source that the lakehouse's tables have stood at together."""
-    found = _cuts(load(config), newest)
+    listed = _cuts(load(config), newest)
     if json:
-        print(json_text.dumps([cut.model_dump(mode="json") for cut in found], indent=2))
+        print(json_text.dumps([cut.model_dump(mode="json") for cut in listed], indent=2))
         return
     shown = Table("run", "LSN", "committed (UTC)", "tables", "not there")
-    for cut in found:
+    for cut in listed:
         shown.add_row(
             str(cut.run),
             cut.where,

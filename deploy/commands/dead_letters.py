@@ -71,25 +71,25 @@ def search(
             raise typer.Exit(jobs.run(print_line))
     server = search_settings(settings)
     client = connect_search(server)
-    letters = {name: Letters(client, server.index_prefix, alias) for name, alias in chosen.items()}
+    refusals = {name: Letters(client, server.index_prefix, alias) for name, alias in chosen.items()}
     if discard:
-        for one in letters.values():
-            one.forget()
+        for of_index in refusals.values():
+            of_index.forget()
         return
-    found = ((name, letter) for name, one in letters.items() for letter in one.all())
+    refused = ((name, each) for name, of_index in refusals.items() for each in of_index.all())
     if json:
-        for name, letter in found:
-            print(json_text.dumps({"name": name, **letter}, ensure_ascii=False))
+        for name, document in refused:
+            print(json_text.dumps({"name": name, **document}, ensure_ascii=False))
         return
     shown = Table("index of", "document", "time", "reason")
-    for name, letter in found:
-        row = (name, letter["document"], _time(letter["ts_ms"]), letter["reason"])
+    for name, document in refused:
+        row = (name, document["document"], _time(document["ts_ms"]), document["reason"])
         shown.add_row(*map(Text, row))
     Console().print(shown)
 
 
 @dead_letters.command("list")
-def list_letters(
+def list_dead_letters(
     config: ConfigOption = DEFAULT_PATH,
     *,
     table: TableOption = None,
@@ -97,21 +97,20 @@ def list_letters(
     json: JsonOption = False,
 ) -> None:
     """List what nobody has dealt with."""
-    found = {
-        number: letter
-        for number, letter in _letters(load(config)).items()
-        if (handled or letter.outcome is None) and table in {None, letter.table}
+    listed = {
+        number: each
+        for number, each in _dead_letters(load(config)).items()
+        if (handled or each.outcome is None) and table in {None, each.table}
     }
     if json:
-        rows = [{"number": n, **letter.model_dump(mode="json")} for n, letter in found.items()]
+        rows = [{"number": n, **each.model_dump(mode="json")} for n, each in listed.items()]
         print(json_text.dumps(rows, indent=2))
         return
-    whole = Column("position", overflow="fold")
-    shown = Table("number", "table", "op", whole, "time", "reason")
-    for number, letter in found.items():
-        reason = f"{letter.outcome}: {letter.reason}" if letter.outcome else letter.reason
-        place = str(letter.position)
-        row = (letter.table, letter.op, place, _time(letter.ts_ms), reason)
+    position = Column("position", overflow="fold")
+    shown = Table("number", "table", "op", position, "time", "reason")
+    for number, each in listed.items():
+        reason = f"{each.outcome}: {each.reason}" if each.outcome else each.reason
+        row = (each.table, each.op, str(each.position), _time(each.ts_ms), reason)
         shown.add_row(str(number), *map(Text, row))
     Console().print(shown)
 
@@ -122,11 +121,11 @@ def show(
 ) -> None:
     """Show one with all that it holds, as JSON."""
     settings = load(config)
-    letter = _chosen(_letters(settings), [number], table=None, every=False)[number]
-    shown: dict[str, Any] = {"number": number, **letter.model_dump(mode="json")}
-    if letter.outcome is None:
+    dead_letter = _chosen(_dead_letters(settings), [number], table=None, every=False)[number]
+    shown: dict[str, Any] = {"number": number, **dead_letter.model_dump(mode="json")}
+    if dead_letter.outcome is None:
         topic = dead_letter_topic(settings.capture.topic_prefix)
-        shown |= _held(letter, read_pieces(settings.kafka, topic, letter))
+        shown |= _held(dead_letter, read_pieces(settings.kafka, topic, dead_letter))
     print(json_text.dumps(shown, indent=2, ensure_ascii=False))
 
 
@@ -154,23 +153,23 @@ def discard(
     _order(load(config), numbers or [], table, "discarded", every=every)
 
 
-def _letters(settings: Settings) -> dict[int, DeadLetter]:
+def _dead_letters(settings: Settings) -> dict[int, DeadLetter]:
     return read_letters(settings.kafka, dead_letter_topic(settings.capture.topic_prefix))
 
 
 def _chosen(
-    letters: Mapping[int, DeadLetter], numbers: Collection[int], table: str | None, *, every: bool
+    existing: Mapping[int, DeadLetter], numbers: Collection[int], table: str | None, *, every: bool
 ) -> dict[int, DeadLetter]:
     """Those that were named; raises ConfigError for a number that there isn't."""
-    missing = sorted(set(numbers) - letters.keys())
+    missing = sorted(set(numbers) - existing.keys())
     if missing or not (numbers or every or table):
         what = f"there is no dead letter {missing[0]}" if missing else "no dead letter is named"
         remedy = "millrace dead-letters list shows the numbers; --all and --table take several"
         raise ConfigError(what, remedy=remedy)
     return {
-        number: letter
-        for number, letter in letters.items()
-        if number in numbers or (not numbers and table in {None, letter.table})
+        number: dead_letter
+        for number, dead_letter in existing.items()
+        if number in numbers or (not numbers and table in {None, dead_letter.table})
     }
 
 
@@ -178,28 +177,28 @@ def _order(
     settings: Settings, numbers: list[int], table: str | None, outcome: Outcome, *, every: bool
 ) -> None:
     """Tell the daemon, and wait until it has done so."""
-    letters = _letters(settings)
-    chosen = _chosen(letters, numbers, table, every=every)
-    wanted = {number: letter for number, letter in chosen.items() if letter.outcome is None}
+    at_first = _dead_letters(settings)
+    chosen = _chosen(at_first, numbers, table, every=every)
+    wanted = {number: each for number, each in chosen.items() if each.outcome is None}
     if not wanted:
         dealt_with = "they were dealt with" if chosen else "there are no dead letters"
         print(f"nothing to do: {dealt_with}")
         return
     with connect(settings.source, purpose="dead-letters") as connection:
-        for number, letter in wanted.items():
-            order = Order(outcome=outcome, number=number, id=letter.id)
+        for number, dead_letter in wanted.items():
+            order = Order(outcome=outcome, number=number, id=dead_letter.id)
             query(connection, _EMIT, [ORDERS, order.model_dump_json()])
     deadline = time.monotonic() + _WAIT_S
-    left, now = wanted, letters
+    left, now = wanted, at_first
     while left and time.monotonic() < deadline:
         time.sleep(_POLL_S)
-        now = _letters(settings)
-        before, left = left, {n: one for n, one in left.items() if now[n].outcome is None}
+        now = _dead_letters(settings)
+        before, left = left, {n: each for n, each in left.items() if now[n].outcome is None}
         if len(left) < len(before):
             deadline = time.monotonic() + _WAIT_S
     print(f"{outcome}: {len(wanted) - len(left)}")
-    tables = {letter.table for letter in wanted.values()}
-    new = [n for n, one in now.items() if n not in letters and one.table in tables]
+    tables = {dead_letter.table for dead_letter in wanted.values()}
+    new = [n for n, each in now.items() if n not in at_first and each.table in tables]
     if new:
         print(f"new letters of the same tables: {', '.join(map(str, new))}")
     if left:
@@ -210,14 +209,14 @@ def _order(
         )
 
 
-def _held(letter: DeadLetter, held: bytes) -> dict[str, Any]:
-    """What a letter holds, as text as far as it is text."""
+def _held(dead_letter: DeadLetter, held: bytes) -> dict[str, Any]:
+    """What a dead letter holds, as text as far as it is text."""
     shown: dict[str, Any] = {}
-    for name, part in letter.parts(held).items():
+    for name, content in dead_letter.parts(held).items():
         if name == "key":
-            shown[name] = _text(part)
+            shown[name] = _text(content)
         else:
-            row = zip(letter.columns, row_of(part), strict=True)
+            row = zip(dead_letter.columns, row_of(content), strict=True)
             shown[name] = {
                 column: _text(value) if isinstance(value, bytes) else value
                 for column, value in row
@@ -237,10 +236,10 @@ def _time(ts_ms: int) -> str:
 def _aliases(settings: Settings, names: Collection[str]) -> dict[str, str]:
     """The aliases of these indexes, by their names; none named: of all."""
     search_settings(settings)
-    known = all_aliases(settings)
-    if strange := sorted(set(names) - known.keys()):
+    aliases = all_aliases(settings)
+    if strange := sorted(set(names) - aliases.keys()):
         raise ConfigError(
             f"there is no index {', '.join(strange)}",
-            remedy=f"there are: {', '.join(sorted(known))}",
+            remedy=f"there are: {', '.join(sorted(aliases))}",
         )
-    return {name: alias for name, alias in known.items() if not names or name in names}
+    return {name: alias for name, alias in aliases.items() if not names or name in names}

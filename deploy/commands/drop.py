@@ -78,12 +78,12 @@ def _source(settings: Settings) -> list[Step]:
     capture = settings.capture
     with connect(settings.source, purpose="drop") as connection:
         steps = []
-        found = slot.inspect(connection, capture.slot_name)
-        if found is not None:
-            slot.verify_ours(connection, found)
+        state = slot.inspect(connection, capture.slot_name)
+        if state is not None:
+            slot.verify_ours(connection, state)
             what = (
-                f"slot {found.name} ({found.retained_bytes:,} bytes of WAL held back"
-                f"{', in use: stop the daemon first' if found.active else ''})"
+                f"slot {state.name} ({state.retained_bytes:,} bytes of WAL held back"
+                f"{', in use: stop the daemon first' if state.active else ''})"
             )
             steps.append(Step(what, lambda: _drop_slot(settings)))
         if capture.publication_autocreate_mode == "filtered" and publication_exists(
@@ -168,13 +168,13 @@ def _indexes(settings: Settings) -> list[Step]:
     check(client, settings.search)
     prefix, index_prefix = settings.capture.topic_prefix, settings.search.index_prefix
     indexes = indexes_of(client, index_prefix, prefix)
-    steps = [Step(f"index {one}", partial(client.indices.delete, index=one)) for one in indexes]
+    steps = [Step(f"index {name}", partial(client.indices.delete, index=name)) for name in indexes]
     ledger = Ledger(client, index_prefix, prefix)
     if ledger.is_begun():
         what = f"the progress of {prefix} in index {ledger.index}"
         steps.append(Step(what, ledger.forget))
     for alias in sorted({alias_of(index) for index in indexes}):
-        letters = Letters(client, index_prefix, alias)
-        if letters.known():
-            steps.append(Step(f"dead letters about index {alias}", letters.forget))
+        refusals = Letters(client, index_prefix, alias)
+        if refusals.known():
+            steps.append(Step(f"dead letters about index {alias}", refusals.forget))
     return steps

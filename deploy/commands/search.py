@@ -34,13 +34,13 @@ def search(
     """Search an index, and show the best documents."""
     from sinks.search.client import search as find
 
-    found = find(search_settings(load(config)), index, query, limit)
+    answer = find(search_settings(load(config)), index, query, limit)
     if json:
-        for hit in found.hits:
+        for hit in answer.hits:
             print(json_text.dumps(hit, ensure_ascii=False))
         return
-    shown = Table("_id", "_score", "document", caption=f"{found.total:,} found")
-    for hit in found.hits:
+    shown = Table("_id", "_score", "document", caption=f"{answer.total:,} found")
+    for hit in answer.hits:
         score = hit["_score"]
         document = {name: value for name, value in hit.items() if not name.startswith("_")}
         shown.add_row(Text(hit["_id"]), f"{score:.3g}" if score else "", Text(_short(document)))

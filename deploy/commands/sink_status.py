@@ -184,18 +184,18 @@ def _indexes(
     from sinks.search.documents import aliases
 
     refused = Letters(client, search.index_prefix, None).counts()
-    of_tables = {str(name): one for name, one in ledger.tables(names).items()}
+    of_tables = {str(name): record for name, record in ledger.tables(names).items()}
     tables = {str(name): name for name in names}
-    found = []
+    statuses = []
     for name, alias in aliases(search, names).items():
         if name not in tables:
-            one = _of_documents(name, ledger)
+            status = _of_documents(name, ledger)
         elif name in of_tables:
-            one = _of_table(name, of_tables[name])
+            status = _of_table(name, of_tables[name])
         else:
-            one = _of_first_load(name, ledger.first_load(tables[name]))
-        found.append(one.model_copy(update={"refused": refused.get(alias, 0)}))
-    return found
+            status = _of_first_load(name, ledger.first_load(tables[name]))
+        statuses.append(status.model_copy(update={"refused": refused.get(alias, 0)}))
+    return statuses
 
 
 def _of_table(name: str, record: "TableRecord") -> IndexStatus:

@@ -80,8 +80,8 @@ def snapshot(
                 return
         print("the daemon goes on with it: `millrace status` shows how far it is", file=sys.stderr)
         raise typer.Exit(ExitCode.INTERRUPTED)
-    use, asked = (Daemon.resume, (names,)) if resume else (Daemon.snapshot, (names, where))
-    if use_daemon(config, json_log, use, *asked, threads=parallel):
+    use, arguments = (Daemon.resume, (names,)) if resume else (Daemon.snapshot, (names, where))
+    if use_daemon(config, json_log, use, *arguments, threads=parallel):
         raise typer.Exit(ExitCode.INTERRUPTED)  # what is left is read by the next start
 
 
@@ -127,14 +127,14 @@ def render_plan(
 ) -> Table:
     """What would be read, and how; nothing is changed. ``beside``: a daemon would do it."""
     states = {str(state.name): state for state in table_states(settings)}
-    found = [
+    tables = [
         table
         for table in described
         if names or states.get(str(table.name)) is None or not is_whole(states[str(table.name)])
     ]
     way = "daemon" if beside else "this command"
     shown = Table("table", "rows (guess)", "size", "chunks", "read by", "rows read before")
-    for table in found:
+    for table in tables:
         size = table.pages * table.block_bytes
         chunks = sum(
             max(
@@ -142,14 +142,14 @@ def render_plan(
             )
             for leaf in table.leaves
         )
-        known = states.get(str(table.name))
+        state = states.get(str(table.name))
         shown.add_row(
             str(table.name),
             f"{table.rows_estimated:,}",
             f"{size / (1 << 20):,.1f} MiB",
             f"{chunks:,}",
             way,
-            "none" if known is None else f"{known.rows_sent:,}",
+            "none" if state is None else f"{state.rows_sent:,}",
         )
     return shown
 

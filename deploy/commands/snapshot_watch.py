@@ -83,7 +83,7 @@ class Watch:
         Of a table it is the one that is served last.
         """
         for name, state in self._states.items():
-            for request in sorted(state.requests, key=lambda one: one.order):
+            for request in sorted(state.requests, key=lambda each: each.order):
                 if request.kind != "blocking" and (not names or name in names):
                     self.wanted[name] = request
 
@@ -128,8 +128,8 @@ class Watch:
 
     def _take(self, offset: int, state: TableState) -> None:
         """Take in what comes, but for what is older than what was there at first."""
-        known = self._states.get(str(state.name))
-        if known is None or offset >= self._looked_until or state.ts_ms >= known.ts_ms:
+        previous = self._states.get(str(state.name))
+        if previous is None or offset >= self._looked_until or state.ts_ms >= previous.ts_ms:
             self._learn(state)
 
     def _learn(self, state: TableState) -> None:
@@ -209,13 +209,13 @@ class Watch:
 
 def _request(state: TableState, wanted: SnapshotRequest) -> SnapshotRequest | None:
     """What is left of a read. A signal's may become another kind, when it resets the table."""
-    found = (
-        one
-        for one in state.requests
-        if one.signal == wanted.signal
-        if wanted.signal or (one.kind, one.order) == (wanted.kind, wanted.order)
+    candidates = (
+        request
+        for request in state.requests
+        if request.signal == wanted.signal
+        if wanted.signal or (request.kind, request.order) == (wanted.kind, wanted.order)
     )
-    return next(found, None)
+    return next(candidates, None)
 
 
 def _outcome(state: TableState, wanted: SnapshotRequest) -> SnapshotOutcome | None:
@@ -223,5 +223,5 @@ def _outcome(state: TableState, wanted: SnapshotRequest) -> SnapshotOutcome | No
     if wanted.kind == "initial" and not wanted.signal:  # nobody has asked: the phase has to tell
         done = SnapshotOutcome(signal="", status="SUCCEEDED", rows=state.rows_sent)
         return done if is_whole(state) else None
-    found = state.outcome
-    return found if found is not None and found.signal == wanted.signal else None
+    outcome = state.outcome
+    return outcome if outcome is not None and outcome.signal == wanted.signal else None

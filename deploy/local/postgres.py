@@ -228,7 +228,7 @@ def _installation(account: Account | None, folder: Path) -> Path:
     if account is not None and not account.reaches(installed / "pginstall" / "bin"):
         # Its libraries lie in a folder beside the package and are found by a relative path.
         copy = folder / "wheel"
-        for part in installed.parent.glob(f"{installed.name}*"):
-            shutil.copytree(part, copy / part.name, symlinks=True, dirs_exist_ok=True)
+        for source in installed.parent.glob(f"{installed.name}*"):
+            shutil.copytree(source, copy / source.name, symlinks=True, dirs_exist_ok=True)
         installed = copy / installed.name
     return installed / "pginstall"

@@ -208,8 +208,8 @@ class Command:
 
 def environment_with(more: Mapping[str, str]) -> dict[str, str]:
     """This process's environment, in which another thread may unset something, and more."""
-    found = {name: os.environ.get(name) for name in list(os.environ)}
-    return {name: value for name, value in found.items() if value is not None} | dict(more)
+    own = {name: os.environ.get(name) for name in list(os.environ)}
+    return {name: value for name, value in own.items() if value is not None} | dict(more)
 
 
 def end(child: Child, ask: signal.Signals, timeout_s: float = _STOP_TIMEOUT_S) -> None:
