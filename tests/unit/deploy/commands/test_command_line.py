@@ -19,6 +19,12 @@ from deploy.commands.app import COMMANDS, app
 
 EXTRAS = ("pyspark", "delta", "opensearchpy", "fastavro", "confluent_kafka.schema_registry")
 """What a machine without the extras spark, search and avro lacks."""
+NOWHERE = """
+    source = { host = "127.0.0.1", port = 1, user = "u", dbname = "d" }
+    capture = { "topic.prefix" = "t" }
+    kafka = { "bootstrap.servers" = "127.0.0.1:1" }
+"""
+LACKING = f"import sys; sys.modules.update(dict.fromkeys({EXTRAS})); import millrace"
 
 
 def python(program: str, *words: str) -> subprocess.CompletedProcess[str]:
@@ -40,12 +46,29 @@ def test_importing_millrace_imports_neither_the_command_line_nor_the_settings() 
 
 
 def test_a_command_line_without_the_extras_shows_the_help_of_every_command() -> None:
-    lacking = f"import sys; sys.modules.update(dict.fromkeys({EXTRAS}))"
-    ended = python(f"{lacking}; import millrace; millrace.main()", "--help")
+    ended = python(f"{LACKING}; millrace.main()", "--help")
     assert ended.returncode == ExitCode.OK, ended.stderr
     listed = ended.stdout.partition("Commands:\n")[2].splitlines()
     assert [line.split()[0] for line in listed] == list(COMMANDS)
     assert all(len(line.split()) > 1 for line in listed), "a command has no help"
+
+
+def test_cuts_are_listed_where_there_is_no_spark(tmp_path: Path) -> None:
+    """`millrace status` lists them, too: on the daemon's machine."""
+    path = tmp_path / "millrace.toml"
+    path.write_text(f'{NOWHERE}\nlakehouse = {{ path = "{tmp_path}" }}')
+    ended = python(f"{LACKING}; millrace.main()", "cuts", "--json", "--config", str(path))
+    assert (ended.returncode, ended.stdout) == (ExitCode.OK, "[]\n"), ended.stderr
+
+
+def test_a_merge_of_our_own_log_needs_no_avro(tmp_path: Path) -> None:
+    path = tmp_path / "millrace.toml"
+    path.write_text(f'{NOWHERE}\nlakehouse = {{ path = "{tmp_path}" }}')
+    lacking = "sys.modules.pop('pyspark'); sys.modules.pop('delta')"
+    words = ("merge", "lakehouse", "--interval", "never", "--config", str(path))
+    ended = python(f"{LACKING}; {lacking}; millrace.main()", *words)
+    assert ended.returncode == ExitCode.CONFIG, ended.stderr
+    assert "not a duration: never" in ended.stderr
 
 
 def test_a_mistyped_command_is_answered_with_the_nearest_one() -> None:
@@ -65,13 +88,6 @@ def test_init_writes_a_configuration_that_loads_and_keeps_one_that_is_there(
     again = CliRunner().invoke(app, ["init", str(path)])
     assert isinstance(again.exception, ConfigError)
     assert path.read_text() == "changed = 1\n"
-
-
-NOWHERE = """
-    source = { host = "127.0.0.1", port = 1, user = "u", dbname = "d" }
-    capture = { "topic.prefix" = "t" }
-    kafka = { "bootstrap.servers" = "127.0.0.1:1" }
-"""
 
 
 @pytest.mark.usefixtures("here")
