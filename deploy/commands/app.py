@@ -32,10 +32,10 @@ COMMANDS: Final = {
     "rebuild": "search",
     "dead-letters": "dead_letters",
 }
-"""Each command, as help lists them, and its module in this package.
+"""Command → its module in this package, in the order of the help.
 
-The function is named as the command is, with _ for -. Commands share a module where one is the
-other but for its last step.
+The function has the command's name, with _ for -. Two commands share a module where they differ in
+the last step only: both open a daemon, list the cuts, or need the search indexes.
 """
 ConfigOption = Annotated[Path, typer.Option("--config", "-c", help="The configuration file.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
