@@ -27,6 +27,7 @@ pytest_plugins = [
     "tests.fixtures.debezium_topics",
     "tests.fixtures.debezium_lake",
     "tests.fixtures.pipeline",
+    "tests.fixtures.command_line",
     "tests.fixtures.refusals",
 ]
 

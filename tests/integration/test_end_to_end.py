@@ -14,8 +14,8 @@ from typer.testing import CliRunner
 from cdc.errors import ExitCode
 from cdc.faults import VARIABLE, FaultPoint
 from cdc.records.schema import TableName
+from deploy.commands.app import app
 from deploy.demo.proof import connect, index_differences, lakehouse_differences
-from millrace import app
 from sinks.changes.derived import table_path
 from sinks.job import run_lakehouse
 from sinks.run.plan import ready

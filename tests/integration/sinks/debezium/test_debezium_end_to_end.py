@@ -14,14 +14,14 @@ from typer.testing import CliRunner, Result
 
 from cdc.errors import ExitCode
 from cdc.records.schema import TableName
+from deploy.commands.app import app
 from deploy.commands.merge import run_options
 from deploy.demo.proof import lakehouse_differences
-from deploy.local.registry import SchemaRegistry
-from millrace import app
 from sinks.changes.derived import table_path
 from sinks.job import run_lakehouse
 from sinks.run.options import RunOptions
 from tests.fixtures.pipeline import RunningPipeline
+from tests.fixtures.registry import SchemaRegistry
 from tests.fixtures.spark import SPARK
 from tests.integration.test_end_to_end import live
 
