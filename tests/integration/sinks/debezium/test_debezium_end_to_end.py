@@ -144,7 +144,7 @@ def test_avro_is_read_by_the_registry(
     sections = {"lakehouse": {"topics_written_by": "debezium"}, "format": avro}
     made = pipeline(preset="debezium", sections=sections, **{"skipped.operations": "none"})
     options = run_options(made.settings, None, frozenset(), types_from_source=False)
-    # What runs go on with is no format's: test_debezium_log.py has Avro in a second one.
+    # What runs go on with is no format's: test_log.py has Avro in a second one.
     merged_while_it_changes(made, spark, database, lambda _: options, merges=1)
     path = table_path(str(made.folder / "lakehouse"), TableName("public", "Odd_N_me"))
     odd = spark.read.format("delta").load(path).select("a", "the_key", "v").collect()
