@@ -22,7 +22,7 @@ from cdc.events.reference import INCREMENTAL
 from cdc.faults import FaultPoint, reach
 from cdc.postgres.described import CapturedTable
 from cdc.records.position import Lsn, Position
-from cdc.records.record import Part, Record
+from cdc.records.record import Record, RecordOrBatch
 from cdc.records.schema import TableName
 from cdc.records.state import SnapshotOutcome, SnapshotRequest
 from cdc.stream.signals import NOTHING, SeenRow, Told, Watch
@@ -279,7 +279,7 @@ class IncrementalSnapshots:
         work.changes.settle(chunk.visibility, list(work.chunks))
         started = self._clock()
         copied, states = self._copied(work, chunk, stale, at)
-        events: list[Part] = []
+        events: list[RecordOrBatch] = []
         fed, size = 0, len(chunk.rows)
         while fed < size:
             fed = copied.feed(chunk.rows, fed, size, _UNLIMITED)

@@ -24,7 +24,7 @@ from cdc.values import Kind
 _ROWS: Final = {Operation.CREATE.value, Operation.UPDATE.value, Operation.DELETE.value}
 _JAVA_FLOAT: Final = 1
 """In place of a FLOAT's number of digits."""
-_LEFT_OUT: Final["fast.Column"] = (
+_LEFT_OUT: Final["fast.CompiledColumn"] = (
     *(-1, 0, b"", b"", b"", b""),
     lambda _text: "",
 )
@@ -95,7 +95,7 @@ def _table(
     if fast is None:
         return None
     (row, key_fields), (key, value), plan = fields, converters, events.plan
-    columns: list[fast.Column] = [_LEFT_OUT] * len(schema.columns)
+    columns: list[fast.CompiledColumn] = [_LEFT_OUT] * len(schema.columns)
     for field in row:
         columns[field.column] = _column(field, value)
     if not all(_is_of_row(field, row, columns, converters) for field in key_fields):
@@ -116,7 +116,7 @@ def _table(
     )
 
 
-def _column(field: EventField, converter: JsonConverter) -> "fast.Column":
+def _column(field: EventField, converter: JsonConverter) -> "fast.CompiledColumn":
     write = converter.writer(field.schema)
     kind, digits = field.kind, field.digits
     if kind.of_element is Kind.FLOAT and converter.options.java_floats:
@@ -148,7 +148,7 @@ def _fragment(write: Write, field: EventField, text: bytes) -> str:
 def _is_of_row(
     field: EventField,
     row: tuple[EventField, ...],
-    columns: "list[fast.Column]",
+    columns: "list[fast.CompiledColumn]",
     converters: tuple[JsonConverter, JsonConverter],
 ) -> bool:
     """Whether a key's member reads the same in the row, from which it is copied."""

@@ -74,7 +74,7 @@ class TableEncoder:
         """The same for the compiled way, which does everything but key changes and TRUNCATE."""
         if fast is None:
             return None
-        columns: list[fast.Column] = []
+        columns: list[fast.CompiledColumn] = []
         for column, (name, fragment) in zip(self._schema.columns, self._columns, strict=True):
             codec, text = values.codec(column, NATIVE), name.encode()
             kind, digits = (codec.kind, codec.digits) if codec else (values.Kind.OTHER, 0)

@@ -15,7 +15,7 @@ from confluent_kafka import KafkaError, Message
 from cdc.kafka.admin import do_nothing
 from cdc.kafka.errors import is_refusal, log_error
 from cdc.kafka.producer import LogWriter, Suspects
-from cdc.records.record import Part, Record
+from cdc.records.record import Record, RecordOrBatch
 from cdc.records.topics import OWN_TOPICS
 
 _DOING: Final = "sending to the log"
@@ -33,7 +33,7 @@ class AtLeastOnceWriter(LogWriter):
     ) -> None:
         super().__init__(kafka_options, None, while_waiting, suspects)
         self._state = LogWriter(kafka_options, transactional_id, while_waiting)
-        self._held: list[Part] = []
+        self._held: list[RecordOrBatch] = []
         self._lost: KafkaError | None = None
 
     @property
@@ -47,9 +47,9 @@ class AtLeastOnceWriter(LogWriter):
         self._state.while_waiting = do_nothing  # commits have a thread of their own
         self._opened = True
 
-    def write(self, records: Iterable[Part]) -> None:
+    def write(self, records: Iterable[RecordOrBatch]) -> None:
         """Send events; keep state records for the commit."""
-        events: list[Part] = []
+        events: list[RecordOrBatch] = []
         for part in records:
             is_state = isinstance(part, Record) and part.topic.startswith(OWN_TOPICS)
             (self._held if is_state else events).append(part)

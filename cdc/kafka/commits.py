@@ -19,7 +19,7 @@ from types import TracebackType
 from typing import Final, Self
 
 from cdc.kafka.producer import CLOSE_S, LogWriter
-from cdc.records.record import Part
+from cdc.records.record import RecordOrBatch
 
 IDLE_WAIT_S: Final = 0.2
 _FLUSHED: Final = b"f"
@@ -33,7 +33,7 @@ class AlternatingWriters:
         self.current = first
         """The writer whose turn it is."""
         self._other = second
-        self._ahead: list[Part] = []
+        self._ahead: list[RecordOrBatch] = []
         self._ahead_records = self._ahead_bytes = 0
         self._asked: SimpleQueue[LogWriter | None] = SimpleQueue()
         self._failure: BaseException | None = None
@@ -71,7 +71,7 @@ class AlternatingWriters:
         """Bytes of their keys and values."""
         return self.current.pending_bytes + self._ahead_bytes
 
-    def add(self, parts: Iterable[Part], records: int, size: int) -> None:
+    def add(self, parts: Iterable[RecordOrBatch], records: int, size: int) -> None:
         """Take what is to be written; ``records`` and ``size`` (bytes) are what counts of it."""
         self._ahead += parts
         self._ahead_records += records

@@ -29,9 +29,16 @@ from cdc.kafka.errors import (
     reason,
     telling,
 )
-from cdc.kafka.written import Note, Written, produce
+from cdc.kafka.written import Note, WrittenRecords, produce
 from cdc.records.position import HEADER
-from cdc.records.record import Part, Record, each, place, place_of, record_bytes
+from cdc.records.record import (
+    Record,
+    RecordOrBatch,
+    each,
+    header_position_text,
+    position_text,
+    record_bytes,
+)
 
 ATTEMPT_S: Final = 0.5
 GIVE_UP_S: Final = options.TRANSACTION_TIMEOUT_MS / 1_000
@@ -75,7 +82,7 @@ class LogWriter:
         self._group: list[Record] = []
         """Suspects that were sent since all before them were taken."""
         self._where = f"transactional.id {transactional_id}" if transactional_id else "events"
-        self._written = Written()
+        self._written = WrittenRecords()
         self._refused: list[_Report] = []
         self._complaints: deque[KafkaError] = deque(maxlen=COMPLAINTS_MAX)
         self._begun: float | None = None
@@ -116,7 +123,7 @@ class LogWriter:
         self._resume(self._client().init_transactions, "opening the log for writing")
         self._opened = True
 
-    def write(self, records: Iterable[Part]) -> None:
+    def write(self, records: Iterable[RecordOrBatch]) -> None:
         """Add records to the transaction, beginning one if none is open.
 
         Waits for room in the client's bounded queue: this is the back pressure.
@@ -126,10 +133,10 @@ class LogWriter:
             batch = self._write_suspects(list(each(batch)), self._suspects)
         self._send(batch)
 
-    def _write_suspects(self, records: list[Record], suspects: Suspects) -> list[Part]:
+    def _write_suspects(self, records: list[Record], suspects: Suspects) -> list[RecordOrBatch]:
         """Send those up to the last suspect, in groups that are reported apart; returns others."""
         for number, record in enumerate(records):
-            at = place_of(record)
+            at = position_text(record)
             if at > suspects.last:
                 self._deliver()
                 self._suspects = None
@@ -160,7 +167,7 @@ class LogWriter:
                 raise LogUnreachableError(what, where=self._where)
         self._group.clear()
 
-    def _send(self, batch: list[Part]) -> None:
+    def _send(self, batch: list[RecordOrBatch]) -> None:
         done = 0
         deadline = time.monotonic() + GIVE_UP_S
         while done < len(batch):
@@ -323,9 +330,9 @@ class LogWriter:
         """Tell what is known: for sure only if the record was sent by itself."""
         group = self._group
         position = self._written.position(*record)
-        first, last = (place(header) for header in self._written.span())
+        first, last = (header_position_text(header) for header in self._written.span())
         if group:
-            first, last = place_of(group[0]), place_of(group[-1])
+            first, last = position_text(group[0]), position_text(group[-1])
         if len(group) == 1:
             position = dict(group[0].headers).get(HEADER, b"")
         told = _refusal(error, record, position.decode("ascii", "backslashreplace") or "unknown")

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple, Protocol
 
 from cdc.events.changes import ABSENT, Asked, Key, Reread, Row, filled
 from cdc.records.position import Lsn, Position
-from cdc.records.record import Part, Record, record_bytes
+from cdc.records.record import Record, RecordOrBatch, record_bytes
 from cdc.records.schema import TableName
 from cdc.records.transaction import Transaction
 from cdc.wal.messages import Relation, Update
@@ -81,7 +81,7 @@ class Completion:
         update: Update,
         relation: Relation,
         encoding: Encoding,
-        records: list[Part],
+        records: list[RecordOrBatch],
         at: tuple[Lsn, Position, Transaction],
     ) -> bool:
         """Whether the update lacks values that are to be read: then it waits, at its place."""
@@ -99,12 +99,12 @@ class Completion:
         records.append(Record("", None, None, []))
         return True
 
-    def complete(self, records: list[Part]) -> int:
+    def complete(self, records: list[RecordOrBatch]) -> int:
         """Put what waits into its places among the records; returns the bytes that came by it."""
         if not self._waiting:
             return 0
         waiting, self._waiting = self._waiting, []
-        made: list[Part] = []
+        made: list[RecordOrBatch] = []
         start = size = 0
         try:
             found = self._read(waiting)

@@ -7,7 +7,7 @@ import pytest
 from cdc.errors import CorruptMessageError
 from cdc.events.changes import ABSENT, Asked, Key, Row, Value
 from cdc.records.position import Lsn, Position
-from cdc.records.record import Part, Record, each
+from cdc.records.record import Record, RecordOrBatch, each
 from cdc.records.transaction import Transaction
 from cdc.stream.completion import Completion
 from cdc.wal.messages import Relation, RelationColumn, Update
@@ -70,20 +70,20 @@ def update(key: str, *values: Value, old: Row | None = None) -> Update:
 
 
 def take(
-    made: Completion, records: list[Part], row: Update, encoding: Encoding, xid: int = 1
+    made: Completion, records: list[RecordOrBatch], row: Update, encoding: Encoding, xid: int = 1
 ) -> bool:
     at = Lsn(5), Position(1, Lsn(9), len(records) + 1), Transaction(xid, Lsn(9), 0, None)
     return made.takes(row, RELATION, encoding, records, at)
 
 
-def values(records: list[Part]) -> list[str]:
+def values(records: list[RecordOrBatch]) -> list[str]:
     return [(record.value or b"-").decode() for record in each(records)]
 
 
 def test_rows_take_their_places_among_the_others() -> None:
     source = Source({(b"1",): {"big": b"B"}, (b"2",): {"big": None}})
     made, encoding = Completion(source), Encoding()
-    records: list[Part] = [Record("t", b"", b"first", [])]
+    records: list[RecordOrBatch] = [Record("t", b"", b"first", [])]
     assert take(made, records, update("1", b"1", ABSENT, b"m"), encoding, xid=4)
     records.append(Record("t", b"", b"between", []))
     old: Row = (b"9", None, None, None)
@@ -110,7 +110,7 @@ def test_rows_take_their_places_among_the_others() -> None:
 
 def test_a_row_is_asked_for_once_per_set_of_columns() -> None:
     source = Source({(b"1",): {"big": b"B", "more": b"M"}})
-    made, encoding, records = Completion(source), Encoding(), list[Part]()
+    made, encoding, records = Completion(source), Encoding(), list[RecordOrBatch]()
     for row in (("x", ABSENT, b"m"), ("y", ABSENT, b"m"), ("z", ABSENT, ABSENT)):
         n, big, more = row
         assert take(made, records, update("1", n.encode(), big, more), encoding)
@@ -131,7 +131,7 @@ def test_a_row_is_asked_for_once_per_set_of_columns() -> None:
     ],
 )
 def test_what_needs_or_allows_no_look_does_not_wait(row: Update, reselects: set[int]) -> None:
-    made, records = Completion(Source({})), list[Part]()
+    made, records = Completion(Source({})), list[RecordOrBatch]()
     assert not take(made, records, row, Encoding(frozenset(reselects)))
     assert records == []
 
@@ -151,7 +151,7 @@ def test_a_batch_is_as_long_as_its_values_are_small() -> None:
 
 def waits(made: Completion, encoding: Encoding, key: int) -> int:
     """How many rows wait until the batch is full."""
-    records: list[Part] = []
+    records: list[RecordOrBatch] = []
     while not made.is_full:
         assert take(made, records, update(str(key), b"1", ABSENT, b"m"), encoding)
     made.complete(records)
@@ -160,7 +160,7 @@ def waits(made: Completion, encoding: Encoding, key: int) -> int:
 
 def test_a_row_that_is_wrong_ends_the_records_in_front_of_it() -> None:
     made, encoding = Completion(Source({})), Encoding()
-    records: list[Part] = [Record("t", b"", b"first", [])]
+    records: list[RecordOrBatch] = [Record("t", b"", b"first", [])]
     take(made, records, update("1", b"wrong", ABSENT, b"m"), encoding)
     records.append(Record("t", b"", b"behind", []))
     with pytest.raises(CorruptMessageError):
