@@ -96,7 +96,7 @@ class Translation:
             messages.Delete: self._delete,
             messages.Truncate: self._truncate,
             messages.LogicalMessage: self._logical_message,
-            messages.Type: _ignore,
+            messages.TypeMessage: _ignore,
             messages.Origin: self._origin,
             messages.StreamStart: self._stream_start,
             messages.StreamStop: self._stream_stop,
