@@ -8,7 +8,7 @@ from functools import partial
 import psycopg
 
 from cdc.convert.converters import Converters, converters
-from cdc.convert.pipeline import OpenTopic, Pipeline
+from cdc.convert.pipeline import OpenTopic, RecordPipeline
 from cdc.dead_letters.claims import Claims
 from cdc.dead_letters.letters import DeadLetters, Oversized, Refusals
 from cdc.dead_letters.replay import Orders
@@ -54,7 +54,7 @@ def event_rules(settings: Settings) -> EventRules:
     )
 
 
-def pipeline(settings: Settings, open_topic: OpenTopic) -> Pipeline:
+def pipeline(settings: Settings, open_topic: OpenTopic) -> RecordPipeline:
     """Transforms and converters; raises what they have to say of their settings.
 
     Asks a schema registry whether it is there.
@@ -63,7 +63,7 @@ def pipeline(settings: Settings, open_topic: OpenTopic) -> Pipeline:
     convert.check()
     # Made even where nothing goes through it: it says what is wrong with a predicate, too.
     made = chain(settings.transforms, settings.predicates, lossless=settings.capture.lossless)
-    return Pipeline(
+    return RecordPipeline(
         convert,
         made if settings.transforms else None,
         position_header=settings.capture.position_header,

@@ -14,7 +14,7 @@ from cdc.compiled.extension import fast
 from cdc.convert.compiled_table import compiled_read, compiled_table, read_source
 from cdc.convert.converters import Converters, converters
 from cdc.events.changes import Change, Operation, Read, Row
-from cdc.events.reference import Log, TableEvents, TransactionBlocks
+from cdc.events.reference import LogContext, TableEvents, TransactionBlocks
 from cdc.events.rules import EventRules
 from cdc.events.table_encoder import TableEncoder
 from cdc.records.connect import SourceRecord
@@ -22,8 +22,8 @@ from cdc.records.position import HEADER, Lsn, Position, header
 from cdc.records.record import Record
 from cdc.records.schema import TableSchema
 from cdc.records.transaction import Transaction
+from cdc.transforms.chain import Chain
 
-Transform = Callable[[SourceRecord], list[SourceRecord]]
 OpenTopic = Callable[[str, Literal["compact", "delete"]], None]
 """Makes a topic that there is none of yet; asked again, it does nothing."""
 
@@ -36,7 +36,7 @@ def no_topic(_name: str, _cleanup: Literal["compact", "delete"]) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Pipeline:
+class RecordPipeline:
     """What happens to every Connect record: transforms in their order, converter, our header.
 
     ``plain``: the converter is the native one, which writes what the hot path does.
@@ -44,7 +44,7 @@ class Pipeline:
     """
 
     convert: Converters
-    transform: Transform | None = None
+    transform: Chain | None = None
     position_header: bool = True
     plain: bool = False
     open_topic: OpenTopic = no_topic
@@ -112,7 +112,7 @@ def _has_after(event: SourceRecord) -> bool:
 
 _PLAIN_READ: Final = Read()
 
-NATIVE: Final = Pipeline(converters({}), plain=True)
+NATIVE: Final = RecordPipeline(converters({}), plain=True)
 
 
 class ReadableEncoder:
@@ -126,8 +126,8 @@ class ReadableEncoder:
         self,
         schema: TableSchema,
         rules: EventRules,
-        log: Log,
-        pipeline: Pipeline,
+        log: LogContext,
+        pipeline: RecordPipeline,
         *,
         blocks: TransactionBlocks | None = None,
         reselects: bool = False,

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 import structlog
 
 from cdc.compiled.extension import fast
-from cdc.convert.pipeline import Pipeline, ReadableEncoder
+from cdc.convert.pipeline import ReadableEncoder, RecordPipeline
 from cdc.dead_letters.claims import Claims
 from cdc.errors import (
     ConversionError,
@@ -27,7 +27,7 @@ from cdc.errors import (
     TableRefusedError,
 )
 from cdc.events.changes import ABSENT, Change, Read, Row
-from cdc.events.reference import Log, TransactionBlocks
+from cdc.events.reference import LogContext, TransactionBlocks
 from cdc.events.rules import EventRules
 from cdc.kafka.producer import Suspects
 from cdc.kafka.topics import Takes
@@ -294,8 +294,8 @@ class GuardedEncoder(ReadableEncoder):
         letters: DeadLetters,
         schema: TableSchema,
         rules: EventRules,
-        log: Log,
-        pipeline: Pipeline,
+        log: LogContext,
+        pipeline: RecordPipeline,
         *,
         blocks: TransactionBlocks | None = None,
         reselects: bool = False,

@@ -12,11 +12,11 @@ from cdc.records.transaction import Transaction
 from cdc.wal.messages import ABSENT, Relation, Row, Value
 
 __all__ = [
-    "ABSENT", "Asked", "Change", "Key", "Operation", "Read", "Reread", "Row", "Value", "filled",
-    "no_key",
+    "ABSENT", "Change", "IdentityKey", "Operation", "Read", "Reread", "RereadRequest", "Row",
+    "Value", "filled", "no_key",
 ]  # fmt: skip
 
-Key = tuple[bytes, ...]
+IdentityKey = tuple[bytes, ...]
 """The texts of a row's replica identity, in the order of its columns."""
 
 
@@ -62,7 +62,7 @@ class Change:
     read: Read = Read()  # noqa: RUF009 (immutable)
 
 
-class Asked(NamedTuple):
+class RereadRequest(NamedTuple):
     """Rows of a relation to be read again.
 
     ``identity`` and ``columns`` are indexes of the relation's columns: what ``keys`` are the texts
@@ -72,11 +72,11 @@ class Asked(NamedTuple):
     relation: Relation
     identity: tuple[int, ...]
     columns: tuple[int, ...]
-    keys: tuple[Key, ...]
+    keys: tuple[IdentityKey, ...]
     xids: frozenset[int]
 
 
-Reread = Callable[[Asked], Mapping[Key, Row] | None]
+Reread = Callable[[RereadRequest], Mapping[IdentityKey, Row] | None]
 """The rows that were found: the texts of the columns asked for, ABSENT where there is none now.
 
 None where the source doesn't let us read.

@@ -13,7 +13,7 @@ from typing import Any, Final, Literal
 
 from cdc.errors import CorruptMessageError
 from cdc.events import schemas
-from cdc.events.reference import Log, TransactionBlocks, source
+from cdc.events.reference import LogContext, TransactionBlocks, source
 from cdc.events.rules import EventRules
 from cdc.records.connect import SourceRecord
 from cdc.records.position import Lsn
@@ -94,7 +94,7 @@ class MessageEvents:
     def __init__(
         self,
         rules: EventRules,
-        log: Log,
+        log: LogContext,
         *,
         blocks: TransactionBlocks | None = None,
         clock_ns: Callable[[], int] = time.time_ns,

@@ -31,7 +31,7 @@ _TASK: Final = "0"
 Image = dict[str, Any]
 
 
-class Log(NamedTuple):
+class LogContext(NamedTuple):
     """What an event says about the log that it goes to; ``run_id`` names this run of the daemon."""
 
     prefix: str
@@ -59,7 +59,7 @@ class TableEvents:
         self,
         schema: TableSchema,
         rules: EventRules,
-        log: Log,
+        log: LogContext,
         *,
         blocks: TransactionBlocks | None = None,
         clock_ns: Callable[[], int] = time.time_ns,
@@ -238,7 +238,7 @@ class TableEvents:
 
 
 def source(
-    log: Log,
+    log: LogContext,
     table: tuple[str, str],
     lsn: Lsn,
     ts_us: int,
@@ -270,7 +270,7 @@ def source(
     }
 
 
-def context_headers(log: Log) -> tuple[Header, ...]:
+def context_headers(log: LogContext) -> tuple[Header, ...]:
     """extended.headers.enabled: which connector a record comes from."""
     said = {
         "connectorLogicalName": log.prefix,

@@ -5,13 +5,14 @@ Each option can be set in both. docs/debezium.md has the options and how they ac
 """
 
 from dataclasses import dataclass, replace
-from typing import Final, Literal
+from typing import Final
 
 from cdc.errors import TableRefusedError
 from cdc.events.changes import Operation
 from cdc.records.avro_names import Adjustment
 from cdc.records.schema import Column, TableName
 from cdc.settings.modes import ColumnModes, EventModes, Patterns, ValueModes
+from cdc.wal.messages import ReplicaIdentity
 
 _NO_PATTERNS: Final = Patterns(())
 
@@ -67,7 +68,7 @@ class EventRules:
 def rekeyed(
     columns: tuple[Column, ...],
     table: TableName,
-    replica_identity: Literal["d", "n", "f", "i"],
+    replica_identity: ReplicaIdentity,
     rules: EventRules,
 ) -> tuple[Column, ...]:
     """The columns with the record's key: message.key.columns', in the table's order, or their own.

@@ -12,9 +12,9 @@ import psycopg
 
 from cdc.postgres.columns import Attribute, ColumnType, column, resolve
 from cdc.postgres.connection import at_one_instant, query
-from cdc.postgres.described import CapturedTable, Leaf, ReplicaIdentity, TableDescription
+from cdc.postgres.described import CapturedTable, Leaf, TableDescription
 from cdc.records.schema import Column, TableName
-from cdc.wal.messages import Relation
+from cdc.wal.messages import Relation, ReplicaIdentity
 
 # What identifies a row for the log of old rows: as RelationGetIdentityKeyBitmap() decides it. A
 # deferrable primary key is no key: within a transaction two rows may have the same.

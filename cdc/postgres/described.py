@@ -1,11 +1,10 @@
 """What the daemon has to know of a captured table before it reads it: catalog.py describes it."""
 
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from cdc.records.schema import Column, TableName
-
-ReplicaIdentity = Literal["d", "n", "f", "i"]
+from cdc.wal.messages import ReplicaIdentity
 
 
 class CapturedTable(NamedTuple):

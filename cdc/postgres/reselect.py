@@ -15,7 +15,7 @@ import structlog
 from psycopg import pq, sql
 
 from cdc.errors import SourceUnreachableError
-from cdc.events.changes import ABSENT, Asked, Key, Row, Value
+from cdc.events.changes import ABSENT, IdentityKey, RereadRequest, Row, Value
 from cdc.postgres.connection import connect, query
 from cdc.postgres.described import TableDescription
 from cdc.postgres.failures import explained
@@ -115,14 +115,14 @@ class Rereading:
         if self._connection is not None:
             self._connection.close()
 
-    def __call__(self, asked: Asked) -> Mapping[Key, Row] | None:
+    def __call__(self, request: RereadRequest) -> Mapping[IdentityKey, Row] | None:
         """The rows that are there; see cdc.stream.completion.Reread."""
-        relation = asked.relation
+        relation = request.relation
         if self._paused.get(relation.oid, 0.0) > time.monotonic():
             return None
         self._keep_alive()
         try:
-            return self._read(asked)
+            return self._read(request)
         except psycopg.Error as error:
             connection = self._connection
             if connection is None:
@@ -135,40 +135,40 @@ class Rereading:
         except _InVainError as error:
             reason = str(error)
         self._paused[relation.oid] = time.monotonic() + PAUSE_S
-        _warn(asked, reason, again_in_s=PAUSE_S)
+        _warn(request, reason, again_in_s=PAUSE_S)
         return None
 
-    def _read(self, asked: Asked) -> Mapping[Key, Row] | None:
+    def _read(self, request: RereadRequest) -> Mapping[IdentityKey, Row] | None:
         connection = self._open()
-        self._wait_until_visible(connection, asked.xids)
-        names = [asked.relation.columns[index].name for index in asked.identity]
-        table = _look_up(connection, asked.relation.oid, names)
+        self._wait_until_visible(connection, request.xids)
+        names = [request.relation.columns[index].name for index in request.identity]
+        table = _look_up(connection, request.relation.oid, names)
         if table is None:
             return {}
-        wanted = [index for index in asked.columns if _is_same(asked, index, table)]
-        if len(wanted) < len(asked.columns):
-            self._tell_lost(asked, set(asked.columns).difference(wanted))
+        wanted = [index for index in request.columns if _is_same(request, index, table)]
+        if len(wanted) < len(request.columns):
+            self._tell_lost(request, set(request.columns).difference(wanted))
         if not wanted:
             return None
-        if not all(_is_same(asked, index, table) for index in asked.identity) or (
+        if not all(_is_same(request, index, table) for index in request.identity) or (
             set(names) != table.operators.keys()
         ):
             raise _InVainError("the table's key was changed")
         escape = pq.Escaping(connection.pgconn).escape_literal
         statement = _statement(
-            table, asked, names, wanted, lambda text: bytes(escape(text)).decode()
+            table, request, names, wanted, lambda text: bytes(escape(text)).decode()
         )
         cursor = connection.execute(statement)
-        return _rows(cursor, asked, wanted)
+        return _rows(cursor, request, wanted)
 
-    def _tell_lost(self, asked: Asked, lost: Iterable[int]) -> None:
+    def _tell_lost(self, request: RereadRequest, lost: Iterable[int]) -> None:
         """Warn of columns that can't be told apart from dropped ones: nothing will fill them."""
-        oid = asked.relation.oid
+        oid = request.relation.oid
         if self._told.get(oid, 0.0) > time.monotonic():
             return
         self._told[oid] = time.monotonic() + PAUSE_S
-        names = ", ".join(asked.relation.columns[index].name for index in sorted(lost))
-        _warn(asked, f"dropped, or of another name or type by now: {names}")
+        names = ", ".join(request.relation.columns[index].name for index in sorted(lost))
+        _warn(request, f"dropped, or of another name or type by now: {names}")
 
     def _open(self) -> psycopg.Connection:
         if self._connection is None:
@@ -205,11 +205,11 @@ def await_visible(
         time.sleep(_POLL_S)
 
 
-def _warn(asked: Asked, reason: str, **more: float) -> None:
+def _warn(request: RereadRequest, reason: str, **more: float) -> None:
     log.warning(
         "unchanged values stay absent",
-        table=f"{asked.relation.namespace}.{asked.relation.name}",
-        rows=len(asked.keys),
+        table=f"{request.relation.namespace}.{request.relation.name}",
+        rows=len(request.keys),
         reason=reason,
         **more,
     )
@@ -242,15 +242,15 @@ def _look_up(connection: psycopg.Connection, oid: int, key: list[str]) -> _Table
     return _Table(namespace, name, partitioned, columns, same)
 
 
-def _is_same(asked: Asked, index: int, table: _Table) -> bool:
+def _is_same(request: RereadRequest, index: int, table: _Table) -> bool:
     """Whether the table still has the column, of the same type."""
-    column = asked.relation.columns[index]
+    column = request.relation.columns[index]
     return table.columns.get(column.name, (0, 0, ""))[:2] == (column.type_oid, column.modifier)
 
 
 def _statement(
     table: _Table,
-    asked: Asked,
+    request: RereadRequest,
     names: list[str],
     wanted: list[int],
     quoted: Callable[[bytes], str],
@@ -258,12 +258,12 @@ def _statement(
     """The SELECT of some columns of the rows that are asked for; ``quoted`` makes SQL of a text."""
     place = sql.Identifier(table.namespace, table.name)
     comma = sql.SQL(", ")
-    read = [*names, *(asked.relation.columns[index].name for index in wanted)]
+    read = [*names, *(request.relation.columns[index].name for index in wanted)]
     types = [table.columns[name][2] for name in names]
     # Neither parameters (a name may have a percent sign) nor objects (there are hundreds of keys).
     keys = ",".join(
         f"({','.join(f'{quoted(text)}::{kind}' for text, kind in zip(key, types, strict=True))})"
-        for key in asked.keys
+        for key in request.keys
     )
     return _SELECT.format(
         columns=comma.join(sql.Identifier("t", name) for name in read),
@@ -280,22 +280,24 @@ def _statement(
             for name in names
         ),
         name=sql.Literal(place.as_string(None)),
-        oid=sql.Literal(asked.relation.oid),
+        oid=sql.Literal(request.relation.oid),
     )
 
 
-def _rows(cursor: psycopg.Cursor, asked: Asked, wanted: list[int]) -> dict[Key, Row]:
+def _rows(
+    cursor: psycopg.Cursor, request: RereadRequest, wanted: list[int]
+) -> dict[IdentityKey, Row]:
     """The answer's texts as they came."""
     result = cursor.pgresult
-    rows: dict[Key, Row] = {}
+    rows: dict[IdentityKey, Row] = {}
     if result is None:
         return rows
-    width = len(asked.identity)
+    width = len(request.identity)
     for number in range(result.ntuples):
         texts = [result.get_value(number, column) for column in range(width + len(wanted))]
         found: dict[int, Value] = dict(zip(wanted, texts[width:], strict=True))
         key = tuple(text or b"" for text in texts[:width])
-        rows[key] = tuple(found.get(index, ABSENT) for index in asked.columns)
+        rows[key] = tuple(found.get(index, ABSENT) for index in request.columns)
     return rows
 
 

@@ -11,7 +11,7 @@ that made it: both are in the WAL behind the event that asks. What can't be read
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple, Protocol
 
-from cdc.events.changes import ABSENT, Asked, Key, Reread, Row, filled
+from cdc.events.changes import ABSENT, IdentityKey, Reread, RereadRequest, Row, filled
 from cdc.records.position import Lsn, Position
 from cdc.records.record import Record, RecordOrBatch, record_bytes
 from cdc.records.schema import TableName
@@ -52,7 +52,7 @@ class _Waiting(NamedTuple):
     encoding: Encoding
     relation: Relation
     columns: tuple[int, ...]
-    key: Key
+    key: IdentityKey
     update: Update
     lsn: Lsn
     position: Position
@@ -122,23 +122,23 @@ class Completion:
 
     def _read(
         self, waiting: Sequence[_Waiting]
-    ) -> dict[tuple[Encoding, tuple[int, ...]], Mapping[Key, Row]]:
+    ) -> dict[tuple[Encoding, tuple[int, ...]], Mapping[IdentityKey, Row]]:
         """One look per table, in each version of its schema, and set of columns."""
         groups: dict[tuple[Encoding, tuple[int, ...]], list[_Waiting]] = {}
         for row in waiting:
             groups.setdefault((row.encoding, row.columns), []).append(row)
-        found: dict[tuple[Encoding, tuple[int, ...]], Mapping[Key, Row]] = {}
+        found: dict[tuple[Encoding, tuple[int, ...]], Mapping[IdentityKey, Row]] = {}
         largest = 1
         for group, rows in groups.items():
             relation = rows[0].relation
-            asked = Asked(
+            request = RereadRequest(
                 relation,
                 _identity(relation),
                 group[1],
                 tuple(dict.fromkeys(row.key for row in rows)),
                 frozenset(row.transaction.xid for row in rows),
             )
-            read = self._reread(asked)
+            read = self._reread(request)
             if read is None or any(ABSENT in values for values in read.values()):
                 self.in_vain.add(TableName(relation.namespace, relation.name))
             found[group] = read or {}
@@ -175,7 +175,7 @@ def _identity(relation: Relation) -> tuple[int, ...]:
     return tuple(index for index, column in enumerate(relation.columns) if column.key)
 
 
-def _key(row: Row, relation: Relation) -> Key | None:
+def _key(row: Row, relation: Relation) -> IdentityKey | None:
     """The row's replica identity; None where it has none, or isn't of the relation."""
     if len(row) != len(relation.columns):
         return None

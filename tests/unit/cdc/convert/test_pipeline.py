@@ -7,7 +7,7 @@ import pytest
 
 from cdc.convert.converters import converters
 from cdc.convert.pipeline import NATIVE as PLAIN
-from cdc.convert.pipeline import Pipeline, ReadableEncoder, row_records
+from cdc.convert.pipeline import ReadableEncoder, RecordPipeline, row_records
 from cdc.events.changes import Read
 from cdc.events.rules import EventRules
 from cdc.events.table_encoder import TableEncoder
@@ -27,10 +27,10 @@ from tests.fixtures.made_changes import (
 from tests.fixtures.preset import DEBEZIUM
 
 ID_V = table("id int4!, v text")
-DEBEZIUM_S = Pipeline(converters({}, preset=True), position_header=False)
+DEBEZIUM_S = RecordPipeline(converters({}, preset=True), position_header=False)
 
 
-def encoder(rules: EventRules = NATIVE, pipeline: Pipeline = PLAIN) -> ReadableEncoder:
+def encoder(rules: EventRules = NATIVE, pipeline: RecordPipeline = PLAIN) -> ReadableEncoder:
     made = ReadableEncoder(ID_V, rules, LOG, pipeline, clock_ns=lambda: CLOCK_NS)
     made.begin(TRANSACTION)
     return made

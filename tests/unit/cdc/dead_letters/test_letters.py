@@ -7,7 +7,7 @@ import pytest
 from cdc.compiled.extension import fast
 from cdc.convert.converters import converters
 from cdc.convert.pipeline import NATIVE as PLAIN
-from cdc.convert.pipeline import Pipeline, ReadableEncoder
+from cdc.convert.pipeline import ReadableEncoder, RecordPipeline
 from cdc.dead_letters.letters import DeadLetters, GuardedEncoder, Refusals, row_of
 from cdc.errors import RecordRefusedError, Refused, RegistryUnreachableError
 from cdc.events.changes import ABSENT, Row
@@ -27,7 +27,7 @@ LIMIT = 2_000
 
 def encoder(
     refusals: Refusals | None = None,
-    pipeline: Pipeline = PLAIN,
+    pipeline: RecordPipeline = PLAIN,
     limit: int = LIMIT,
     columns: ColumnModes = ColumnModes(),  # noqa: B008 (immutable)
 ) -> GuardedEncoder:
@@ -125,7 +125,7 @@ def test_a_record_without_key_isnt_sent_to_a_compacted_topic() -> None:
     def keyless(record: SourceRecord) -> list[SourceRecord]:
         return [record._replace(key=None, key_schema=None)]
 
-    pipeline = Pipeline(converters({}), keyless)
+    pipeline = RecordPipeline(converters({}), keyless)
     letter, _ = read(encoder(pipeline=pipeline).insert(row("1", "x"), LSN, POSITION))
     assert "without a key" in letter.reason
 
@@ -149,7 +149,7 @@ def test_what_starting_over_mends_is_no_broken_record() -> None:
         raise RegistryUnreachableError("away")
 
     with pytest.raises(RegistryUnreachableError):
-        encoder(pipeline=Pipeline(converters({}), away)).insert(row("1", "x"), LSN, POSITION)
+        encoder(pipeline=RecordPipeline(converters({}), away)).insert(row("1", "x"), LSN, POSITION)
 
 
 @pytest.mark.skipif(fast is None, reason="there was no C compiler when Millrace was installed")

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import pytest
 
 from cdc.errors import CorruptMessageError
-from cdc.events.changes import ABSENT, Asked, Key, Row, Value
+from cdc.events.changes import ABSENT, IdentityKey, RereadRequest, Row, Value
 from cdc.records.position import Lsn, Position
 from cdc.records.record import Record, RecordOrBatch, each
 from cdc.records.transaction import Transaction
@@ -52,15 +52,15 @@ def said(value: Value) -> str:
 class Source:
     """Has the same values for each key, and remembers what it was asked."""
 
-    def __init__(self, rows: Mapping[Key, Mapping[str, Value]]) -> None:
+    def __init__(self, rows: Mapping[IdentityKey, Mapping[str, Value]]) -> None:
         self.rows = rows
-        self.asked: list[Asked] = []
+        self.requests: list[RereadRequest] = []
 
-    def __call__(self, asked: Asked) -> Mapping[Key, Row]:
-        self.asked.append(asked)
+    def __call__(self, request: RereadRequest) -> Mapping[IdentityKey, Row]:
+        self.requests.append(request)
         return {
-            key: tuple(self.rows[key].get(NAMES[index], ABSENT) for index in asked.columns)
-            for key in asked.keys
+            key: tuple(self.rows[key].get(NAMES[index], ABSENT) for index in request.columns)
+            for key in request.keys
             if key in self.rows
         }
 
@@ -101,10 +101,10 @@ def test_rows_take_their_places_among_the_others() -> None:
         "last",
     ]
     assert size == sum(len(record.value or b"") + 1 for record in each(records) if record.key)
-    (asked,) = source.asked
-    assert (asked.identity, asked.columns) == ((0,), (2,))
-    assert asked.keys == ((b"1",), (b"2",), (b"3",))
-    assert asked.xids == frozenset({4, 5})
+    (request,) = source.requests
+    assert (request.identity, request.columns) == ((0,), (2,))
+    assert request.keys == ((b"1",), (b"2",), (b"3",))
+    assert request.xids == frozenset({4, 5})
     assert made.complete(records) == 0
 
 
@@ -115,8 +115,8 @@ def test_a_row_is_asked_for_once_per_set_of_columns() -> None:
         n, big, more = row
         assert take(made, records, update("1", n.encode(), big, more), encoding)
     made.complete(records)
-    assert [asked.columns for asked in source.asked] == [(2,), (2, 3)]
-    assert [len(asked.keys) for asked in source.asked] == [1, 1]
+    assert [request.columns for request in source.requests] == [(2,), (2, 3)]
+    assert [len(request.keys) for request in source.requests] == [1, 1]
     assert values(records) == ["1:1,x,B,m:(2,)", "1:1,y,B,m:(2,)", "1:1,z,B,M:(2, 3)"]
 
 
@@ -137,7 +137,7 @@ def test_what_needs_or_allows_no_look_does_not_wait(row: Update, reselects: set[
 
 
 def test_a_batch_is_as_long_as_its_values_are_small() -> None:
-    big: dict[Key, dict[str, Value]] = {
+    big: dict[IdentityKey, dict[str, Value]] = {
         (str(key).encode(),): {"big": b"x" * size} for key, size in enumerate((10, 1 << 20))
     }
     made, encoding = Completion(Source(big)), Encoding()
