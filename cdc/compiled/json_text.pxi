@@ -8,7 +8,7 @@ fewer than hexadecimal digits; and what else has a length of its own takes less 
 Texts are copied eight bytes at a time, so a few behind them may be written, for which there is room.
 """
 
-cdef enum:  # cdc.values.blocks.Kind, which says what each one is
+cdef enum:  # cdc.values.blocks.ValueKind, which says what each one is
     LEFT_OUT = -1
     OTHER
     TEXT

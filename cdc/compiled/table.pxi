@@ -29,7 +29,7 @@ cdef struct Extent:  # of a column and its name in the output
 cdef class Table:
     """What the compiled way has to know of a table: a TableEncoder's constants, as bytes.
 
-    ``columns``: per column its kind (cdc.values.blocks.Kind), number of digits, ``,"name":``, what stands for NULL,
+    ``columns``: per column its kind (cdc.values.blocks.ValueKind), number of digits, ``,"name":``, what stands for NULL,
     for an absent value and for one that an old key doesn't carry, and its text → JSON function.
     A kind below zero is that of a column that events don't have.
     ``flags``: whether tombstones follow deletes, whether unchanged values are read again, and

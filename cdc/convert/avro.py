@@ -14,7 +14,7 @@ from typing import Any, Final, Protocol
 import fastavro
 from fastavro.types import Schema as ParsedSchema
 
-from cdc.convert.avro_schema import AvroOptions, Shape, avro
+from cdc.convert.avro_schema import AvroOptions, ToDatum, avro
 from cdc.errors import ConversionError
 from cdc.records.connect import PerSchema, Schema
 
@@ -39,13 +39,13 @@ SUBJECTS: Final[Mapping[str, Subject]] = {
 
 
 @dataclass(slots=True)
-class _Plan:
+class _AvroPlan:
     """What is known of one Connect schema: Avro's text for the registry, and how to write."""
 
     text: str
     name: str
     parsed: ParsedSchema
-    shape: Shape
+    to_datum: ToDatum
     starts: dict[str, bytes] = field(default_factory=dict)
     """Topic → magic byte and id."""
 
@@ -80,14 +80,14 @@ class AvroConverter:
                 where=f"topic {topic}, schema {plan.name}",
             ) from error
 
-    def _plan(self, schema: Schema) -> _Plan:
+    def _plan(self, schema: Schema) -> _AvroPlan:
         made = avro(schema, self._options)
         parsed = fastavro.parse_schema(made.schema)
-        return _Plan(json.dumps(made.schema), made.branch, parsed, made.shape)
+        return _AvroPlan(json.dumps(made.schema), made.branch, parsed, made.to_datum)
 
 
-def _written(plan: _Plan, value: Any) -> bytes:
-    datum = plan.shape(value)
+def _written(plan: _AvroPlan, value: Any) -> bytes:
+    datum = plan.to_datum(value)
     out = io.BytesIO()
     try:
         fastavro.schemaless_writer(out, plan.parsed, datum)

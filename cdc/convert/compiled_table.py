@@ -19,7 +19,7 @@ from cdc.events.table_encoder import SourceText
 from cdc.records.connect import DECIMAL
 from cdc.records.position import Lsn
 from cdc.records.schema import TableSchema
-from cdc.values import Kind
+from cdc.values import ValueKind
 
 _ROWS: Final = {Operation.CREATE.value, Operation.UPDATE.value, Operation.DELETE.value}
 _JAVA_FLOAT: Final = 1
@@ -119,11 +119,11 @@ def _table(
 def _column(field: EventField, converter: JsonConverter) -> "fast.CompiledColumn":
     write = converter.writer(field.schema)
     kind, digits = field.kind, field.digits
-    if kind.of_element is Kind.FLOAT and converter.options.java_floats:
+    if kind.of_element is ValueKind.FLOAT and converter.options.java_floats:
         digits = _JAVA_FLOAT
     schema = field.schema.items or field.schema
     if schema.name == DECIMAL and converter.options.decimal_numbers:
-        kind = Kind.OTHER
+        kind = ValueKind.OTHER
     name = label(field.name)
     return (
         kind,
@@ -156,7 +156,7 @@ def _is_of_row(
     if twin is None or not (twin.exact and field.exact):
         return False
     of_key, of_row = _column(field, converters[0]), columns[field.column]
-    if of_row[0] == Kind.OTHER:  # a converter writes all of it: numbers within it, too
+    if of_row[0] == ValueKind.OTHER:  # a converter writes all of it: numbers within it, too
         key, value = (replace(one.options, schemas=False) for one in converters)
         if key != value:
             return False

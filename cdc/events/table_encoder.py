@@ -77,7 +77,7 @@ class TableEncoder:
         columns: list[fast.CompiledColumn] = []
         for column, (name, fragment) in zip(self._schema.columns, self._columns, strict=True):
             codec, text = values.codec(column, NATIVE), name.encode()
-            kind, digits = (codec.kind, codec.digits) if codec else (values.Kind.OTHER, 0)
+            kind, digits = (codec.kind, codec.digits) if codec else (values.ValueKind.OTHER, 0)
             columns.append((kind, digits, text, text + b"null", b"", b"", fragment))
         source = self._source.around()
         version = self._header_end.encode()

@@ -6,11 +6,9 @@ from typing import Annotated, Any, Final, Literal, NamedTuple, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
+from cdc.records.avro_names import Adjustment
 from cdc.settings.kinds import PatternList, Section, names, regex
 from cdc.settings.modes import PLACEHOLDER, ColumnModes, ColumnRule, KeyRule, Patterns, ValueModes
-
-Adjustment = Literal["none", "avro", "avro_unicode"]
-
 
 _TRUNCATE: Final = re.compile(r"column\.truncate\.to\.(\d+)\.chars")
 _MASK: Final = re.compile(r"column\.mask\.with\.(\d+)\.chars")

@@ -9,11 +9,11 @@ from pydantic import AfterValidator, Field, SecretStr, field_validator, model_va
 
 from cdc.settings.kinds import Duration, Section
 
-Kind = Literal["current", "history", "changes"]
+TableKind = Literal["current", "history", "changes"]
 Mask = Literal["hash", "null"]
 Incompatible = Literal["fail_table", "new_column", "cast"]
 Unfit = Literal["fail", "null"]
-Writer = Literal["millrace", "debezium"]
+TopicWriter = Literal["millrace", "debezium"]
 _TYPE: Final = re.compile(
     r"string|smallint|int|bigint|float|double|decimal\((?:[1-9]|[12]\d|3[0-8]),\s*\d{1,2}\)"
 )
@@ -43,7 +43,7 @@ class DerivedTable(Section):
     """
 
     source: TableText
-    kind: Kind = "current"
+    kind: TableKind = "current"
     name: TableText | None = None
     path: str | None = Field(None, min_length=1)
     catalog: str | None = Field(None, pattern=_IN_CATALOG)
@@ -100,13 +100,13 @@ class LakehouseSettings(Section):
     path: str = Field(min_length=1)
     catalog: str | None = Field(None, pattern=_SCHEMA)
     keep: Duration = Field(timedelta(days=7), ge=timedelta(hours=1))
-    kinds: tuple[Kind, ...] = ("current",)
+    kinds: tuple[TableKind, ...] = ("current",)
     deletes: Literal["remove", "mark"] = "remove"
     incompatible: Incompatible = "fail_table"
     deletion_vectors: bool = True
     salt: SecretStr | None = None
     tables: tuple[DerivedTable, ...] = ()
-    topics_written_by: Writer = "millrace"
+    topics_written_by: TopicWriter = "millrace"
     types: dict[str, dict[str, str]] = Field({})
 
     @model_validator(mode="before")

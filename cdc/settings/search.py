@@ -93,10 +93,10 @@ class Indexed(Section):
     settings: dict[str, Any] = Field({})
 
     @property
-    def wishes(self) -> str:
-        """Both, to be compared with what an index was made with; empty: none."""
-        said = self.model_dump(include={"mapping", "settings"}, exclude_defaults=True)
-        return json.dumps(said, sort_keys=True) if said else ""
+    def overrides(self) -> str:
+        """Mapping and settings as text, to compare with those of an existing index; empty: none."""
+        overrides = self.model_dump(include={"mapping", "settings"}, exclude_defaults=True)
+        return json.dumps(overrides, sort_keys=True) if overrides else ""
 
 
 class Document(JoinedRows, Indexed):

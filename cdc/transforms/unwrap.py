@@ -72,7 +72,7 @@ class _Reference(NamedTuple):
         return None if block is None else block.get(self.name)
 
 
-class _Plan(NamedTuple):
+class _UnwrapPlan(NamedTuple):
     """What one envelope schema comes to."""
 
     row: Schema
@@ -139,7 +139,7 @@ class Unwrap:
         return last[2]
 
     def _deleted(
-        self, record: SourceRecord, plan: _Plan, envelope: Mapping[str, Any], before: Any
+        self, record: SourceRecord, plan: _UnwrapPlan, envelope: Mapping[str, Any], before: Any
     ) -> SourceRecord | None:
         if self._mode == "drop":
             return None
@@ -153,7 +153,7 @@ class Unwrap:
     def _flat(
         self,
         record: SourceRecord,
-        plan: _Plan,
+        plan: _UnwrapPlan,
         envelope: Mapping[str, Any],
         row: Mapping[str, Any],
         *,
@@ -208,7 +208,7 @@ class Unwrap:
         kept = {field.name for field in made[names].fields}
         return {name: value for name, value in struct.items() if name in kept}, made[names]
 
-    def _plan(self, envelope: Schema) -> _Plan:
+    def _plan(self, envelope: Schema) -> _UnwrapPlan:
         row = envelope.of_field("after") or envelope.of_field("before") or Schema(Type.STRUCT)
         fields = [found for one in self._fields if (found := one.resolve(envelope))]
         added = [Field(_DELETED, Schema(Type.STRING, optional=True))] if self._rewrites else []
@@ -216,7 +216,7 @@ class Unwrap:
         flat = replace(row, optional=False, default=None, fields=(*row.fields, *added))
         _refuse_same_names(flat, envelope)
         headers = [found for one in self._headers if (found := one.resolve(envelope))]
-        return _Plan(row, [reference for reference, _ in fields], headers, flat)
+        return _UnwrapPlan(row, [reference for reference, _ in fields], headers, flat)
 
 
 def _refuse_same_names(flat: Schema, envelope: Schema) -> None:

@@ -13,8 +13,8 @@ from cdc.values.blocks import (
     Codec,
     Decode,
     Fragment,
-    Kind,
     UnconvertibleError,
+    ValueKind,
     structured,
     text_fragment,
 )
@@ -129,8 +129,8 @@ def of_array(column: Column, element: Codec) -> Codec:
     """An array of any dimensions, with nothing lost."""
     delimiter = _delimiter(column)
     fragment: Fragment = partial(_array_fragment, element.fragment, delimiter)
-    kind = element.kind.of_array if delimiter == b"," else Kind.OTHER
-    fragment = _text_array_fragment if kind is Kind.TEXT_ARRAY else fragment
+    kind = element.kind.of_array if delimiter == b"," else ValueKind.OTHER
+    fragment = _text_array_fragment if kind is ValueKind.TEXT_ARRAY else fragment
     schema = _schema(element, optional=True)
     decode = partial(_array, element.decode, delimiter)
     return Codec(decode, fragment, schema, kind, element.digits)
@@ -148,7 +148,7 @@ def of_debezium_array(column: Column, element: Codec, modes: ValueModes, *, know
     keeps_null = optional and column.type != "ltree"
     delimiter = _delimiter(column)
     decode = partial(_one_dimension, element.decode, delimiter, keeps_null)
-    kind = element.kind.of_array if keeps_null and delimiter == b"," else Kind.OTHER
+    kind = element.kind.of_array if keeps_null and delimiter == b"," else ValueKind.OTHER
     made = structured(decode, _schema(element, optional=optional))
     return made._replace(kind=kind, digits=element.digits)
 

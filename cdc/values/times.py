@@ -13,7 +13,7 @@ from cdc.records.connect import Schema, Type
 from cdc.records.schema import Column
 from cdc.settings.modes import ValueModes
 from cdc.values import temporal
-from cdc.values.blocks import Codec, Kind, named, number, plain
+from cdc.values.blocks import Codec, ValueKind, named, number, plain
 
 _INT64 = (-(2**63), 2**63 - 1)
 _DAY_US: Final = 86_400_000_000
@@ -51,7 +51,7 @@ def of_date(_column: Column, modes: ValueModes) -> Codec:
     of_connect = modes.time_precision == "connect"
     schema = _connect(Type.INT32, "Date") if of_connect else _debezium(Type.INT32, "Date")
     inner = temporal.epoch_days if modes.lossless else _epoch_days_in_debezium
-    codec = number(inner, schema, Kind.DATE)
+    codec = number(inner, schema, ValueKind.DATE)
     return codec._replace(fragment=_DATE_FRAGMENTS[modes.lossless])
 
 
@@ -124,17 +124,17 @@ def of_timestamp(column: Column, modes: ValueModes) -> Codec:
             schema = _debezium(Type.STRING, "IsoTimestamp")
             return plain(temporal.iso_timestamp if modes.lossless else _iso_in_debezium, schema)
         case "connect":
-            return number(_floor_ms, _connect(Type.INT64, "Timestamp"), Kind.TIMESTAMP_MS)
+            return number(_floor_ms, _connect(Type.INT64, "Timestamp"), ValueKind.TIMESTAMP_MS)
         case "nanoseconds":
             return _of_nanoseconds(modes)
         case "native" | "adaptive" | "adaptive_time_microseconds" if column.time_precision <= 3:
             inner = temporal.timestamp_ms if modes.lossless else _floor_ms
             schema = _debezium(Type.INT64, "Timestamp")
-            kind = Kind.TIMESTAMP_MS
+            kind = ValueKind.TIMESTAMP_MS
         case _:
             inner = temporal.timestamp_us if modes.lossless else _us_in_debezium
             schema = _debezium(Type.INT64, "MicroTimestamp")
-            kind = Kind.TIMESTAMP_US
+            kind = ValueKind.TIMESTAMP_US
     return number(inner, schema, kind)
 
 
@@ -177,7 +177,7 @@ def of_timestamptz(column: Column, _modes: ValueModes) -> Codec:
     """ISO 8601 in UTC, infinity as it is, in every mode."""
     digits = column.time_precision
     schema = _debezium(Type.STRING, "ZonedTimestamp")
-    return plain(partial(temporal.zoned_timestamp, digits), schema, Kind.TIMESTAMPTZ, digits)
+    return plain(partial(temporal.zoned_timestamp, digits), schema, ValueKind.TIMESTAMPTZ, digits)
 
 
 def of_interval(_column: Column, modes: ValueModes) -> Codec:

@@ -14,7 +14,7 @@ from cdc.errors import ConfigError, LogForgottenError, LogFormatError
 from cdc.records.position import Position
 from cdc.records.schema import TableSchema
 from cdc.records.state import PositionField, TableState
-from cdc.settings.lakehouse import Kind, Writer
+from cdc.settings.lakehouse import TableKind, TopicWriter
 from sinks.log.offsets import LogState
 
 FORMAT: Final = 1
@@ -78,7 +78,7 @@ class TablePlan(BaseModel):
     fresh_ms: int
     claims_ms: int | None = None
     source: str = ""
-    kind: Kind = "current"
+    kind: TableKind = "current"
     first_version: int = 0
     seen: dict[int, int] = {}
     snapshot_ms: int = 0
@@ -146,7 +146,7 @@ class Plan(BaseModel):
     cut_ts_us: int
     ts_ms: int
     tables: dict[str, TablePlan]
-    written_by: Writer = "millrace"
+    written_by: TopicWriter = "millrace"
 
     @property
     def where(self) -> str:
@@ -217,7 +217,7 @@ class Wanted(NamedTuple):
     """
 
     source: str
-    kind: Kind = "current"
+    kind: TableKind = "current"
     is_whole: bool = True
 
 
