@@ -17,7 +17,7 @@ from cdc.errors import (
 )
 from cdc.postgres.connection import query
 from cdc.postgres.described import Leaf
-from cdc.postgres.failures import place
+from cdc.postgres.failures import server_address
 from cdc.postgres.slot import ExportedSnapshot
 from cdc.records.record import RecordOrBatch
 from cdc.records.schema import TableName
@@ -129,7 +129,7 @@ def lock(connection: psycopg.Connection, leaf: Leaf) -> int:
 
     Returns the leaf's filenode. Raises TableChangedError where they aren't.
     """
-    where = place(connection.pgconn)
+    where = server_address(connection.pgconn)
     try:
         name = sql.Identifier(*leaf.name)
         query(connection, sql.SQL("LOCK TABLE ONLY {} IN ACCESS SHARE MODE").format(name))

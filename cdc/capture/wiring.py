@@ -22,7 +22,7 @@ from cdc.postgres.captured import captured_tables, described_tables, keyed_colum
 from cdc.postgres.columns import filled_columns
 from cdc.postgres.connection import System, current_insert_lsn, current_snapshot
 from cdc.postgres.described import CapturedTable, TableDescription
-from cdc.postgres.failures import place
+from cdc.postgres.failures import server_address
 from cdc.postgres.reselect import INVISIBLE, Rereading, await_visible
 from cdc.records.claims import ClaimHead
 from cdc.records.position import Lsn
@@ -107,7 +107,9 @@ def lookups(
         ask = partial(current_snapshot, connection)
         if not await_visible(ask, frozenset({xid}), keep_alive):
             remedy = "it goes on once that has ended"
-            raise UnreadTableError(INVISIBLE, where=place(connection.pgconn), remedy=remedy)
+            raise UnreadTableError(
+                INVISIBLE, where=server_address(connection.pgconn), remedy=remedy
+            )
 
     filled = partial(filled_columns, connection)
     return Lookups(describe, entry, reread, late, instant, check, visible, filled)

@@ -32,7 +32,7 @@ from cdc.events.rules import EventRules
 from cdc.kafka.producer import Suspects
 from cdc.kafka.topics import Takes
 from cdc.records.claims import ClaimHead
-from cdc.records.dead_letters import PIECE_BYTES_MAX, DeadLetter, letter_records
+from cdc.records.dead_letters import PIECE_BYTES_MAX, DeadLetter, dead_letter_records
 from cdc.records.position import Lsn, Position, header
 from cdc.records.record import Record, record_bytes
 from cdc.records.schema import TableSchema
@@ -254,7 +254,7 @@ class DeadLetters:
         )
         self._tell(head)
         place = header(change.position, schema.version)
-        return letter_records(self._prefix, head, parts, place, self._piece_bytes())
+        return dead_letter_records(self._prefix, head, parts, place, self._piece_bytes())
 
     def _columns_where(
         self, schema: TableSchema, test: Callable[[tuple[str, str]], bool]

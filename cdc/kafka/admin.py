@@ -38,7 +38,7 @@ PARTITIONS_PER_REQUEST_MAX: Final = 2_000
 Asked = TypeVar("Asked", bound=Hashable)
 
 
-class TopicFound(NamedTuple):
+class TopicDescription(NamedTuple):
     """A topic as the brokers describe it."""
 
     partitions: int
@@ -85,7 +85,7 @@ class LogAdmin:
             if is_access(error) or time.monotonic() > deadline:
                 raise log_error(error, "connecting to Kafka", f"bootstrap.servers {self.servers}")
 
-    def describe(self, names: Iterable[str]) -> dict[str, TopicFound]:
+    def describe(self, names: Iterable[str]) -> dict[str, TopicDescription]:
         """Partitions and settings of those of the topics that exist."""
         existing = self.partitions()
         wanted = [name for name in names if name in existing]
@@ -94,7 +94,7 @@ class LogAdmin:
             if isinstance(answer, KafkaError):
                 raise log_error(answer, "reading a topic's settings", f"topic {name}")
         return {
-            name: TopicFound(existing[name], config)
+            name: TopicDescription(existing[name], config)
             for name, config in answers.items()
             if not isinstance(config, KafkaError)
         }

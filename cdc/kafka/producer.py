@@ -16,7 +16,7 @@ from typing import Final, NamedTuple, NoReturn
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
-from cdc.errors import LogUnreachableError, MillraceError, RecordRefusedError, Refused
+from cdc.errors import LogUnreachableError, MillraceError, RecordRefusedError, RefusedRecord
 from cdc.kafka import options
 from cdc.kafka.errors import (
     COMPLAINTS_MAX,
@@ -61,7 +61,7 @@ class Suspects(NamedTuple):
     group: int
 
 
-class _Report(NamedTuple):
+class _DeliveryFailure(NamedTuple):
     error: KafkaError
     record: Note
 
@@ -83,7 +83,7 @@ class LogWriter:
         """Suspects that were sent since all before them were taken."""
         self._where = f"transactional.id {transactional_id}" if transactional_id else "events"
         self._written = WrittenRecords()
-        self._refused: list[_Report] = []
+        self._refused: list[_DeliveryFailure] = []
         self._complaints: deque[KafkaError] = deque(maxlen=COMPLAINTS_MAX)
         self._begun: float | None = None
         self._opened = False
@@ -283,7 +283,9 @@ class LogWriter:
     def _on_refused(self, error: KafkaError | None, message: Message) -> None:
         if error is not None and is_refusal(error):
             size = len(message.key() or b"") + len(message.value() or b"")
-            self._refused.append(_Report(error, Note(message.topic() or "", message.key(), size)))
+            self._refused.append(
+                _DeliveryFailure(error, Note(message.topic() or "", message.key(), size))
+            )
 
     def _fail_produce(self, error: KafkaError, record: Record | None) -> NoReturn:
         assert record is not None, "the client was given none"  # noqa: S101
@@ -337,7 +339,7 @@ class LogWriter:
             position = dict(group[0].headers).get(HEADER, b"")
         told = _refusal(error, record, position.decode("ascii", "backslashreplace") or "unknown")
         suspects = len(group) or len(self._written)
-        told.refused = Refused(record.topic, record.key, first, last, suspects)
+        told.refused = RefusedRecord(record.topic, record.key, first, last, suspects)
         return told
 
 

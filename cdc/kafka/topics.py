@@ -12,7 +12,7 @@ import structlog
 from confluent_kafka.cimpl import NewTopic
 
 from cdc.errors import ConfigError, LogAccessError, TopicMismatchError
-from cdc.kafka.admin import LogAdmin, TopicFound, do_nothing
+from cdc.kafka.admin import LogAdmin, TopicDescription, do_nothing
 from cdc.kafka.errors import log_error
 from cdc.kafka.options import BATCH_BYTES, MESSAGE_BYTES_MAX
 from cdc.records.schema import Column, TableName
@@ -40,8 +40,8 @@ STATE_CONFIG: Final[Mapping[str, str]] = {
 SHOWN_MAX: Final = 20
 
 
-class CapturedTable(Protocol):
-    """What is needed of a table's description: its name, and whether it has a key."""
+class TopicTable(Protocol):
+    """A table as its topic needs it: the name, and columns that say whether it has a key."""
 
     @property
     def name(self) -> TableName:
@@ -84,8 +84,10 @@ class LogTopics:
         self._lossless = settings.capture.lossless
         self._kafka = settings.kafka
         oversized = settings.capture.oversized_record
-        has_letters = settings.capture.errors_dead_letter_include_list or oversized == "dead_letter"
-        self._beside = [dead_letter_topic(self._prefix)] if has_letters else []
+        has_dead_letters = (
+            settings.capture.errors_dead_letter_include_list or oversized == "dead_letter"
+        )
+        self._beside = [dead_letter_topic(self._prefix)] if has_dead_letters else []
         """Topics for what stands in for records that don't fit into theirs."""
         if oversized == "claim_check":
             self._beside.append(claim_topic(self._prefix))
@@ -112,10 +114,10 @@ class LogTopics:
         names = [named(self._prefix) for named in (progress_topic, schema_topic, table_topic)]
         self._ensure([WantedTopic(name, 1, "compact") for name in names], STATE_CONFIG, keep_ms=0)
         if self._notifications is not None:
-            self._ensure_told(self._notifications)
+            self._ensure_channel(self._notifications)
         if self._signals is not None:
             try:
-                self._ensure_told(self._signals)
+                self._ensure_channel(self._signals)
             except (LogAccessError, TopicMismatchError) as error:
                 log.warning(
                     "no signals come by the topic, as long as it can't be read",
@@ -127,8 +129,8 @@ class LogTopics:
         if beside:
             self._ensure(beside, self._data_config, self._keep_ms)
 
-    def _ensure_told(self, name: str) -> None:
-        """The same for signals, or notifications, in order; what others have made is theirs."""
+    def _ensure_channel(self, name: str) -> None:
+        """The same for a topic of signals or notifications; an existing one is left as it is."""
         topic = self._admin.describe([name]).get(name)
         if topic is None:
             self._create([WantedTopic(name, 1, "delete")], {}, self._keep_ms)
@@ -142,7 +144,7 @@ class LogTopics:
             )
         self._opened.add(name)
 
-    def writer_options(self, tables: Iterable[CapturedTable]) -> dict[str, str]:
+    def writer_options(self, tables: Iterable[TopicTable]) -> dict[str, str]:
         """The options of a writer whose batches all of the tables' topics take.
 
         A topic's limit is one for batches; where records are set aside, only such may be refused
@@ -156,8 +158,8 @@ class LogTopics:
             options["batch.size"] = str(min([asked, *map(_batch_bytes_max, found)]))
         return options
 
-    def look_again(self, names: Iterable[str]) -> None:
-        """Look up what these topics take by now."""
+    def refresh_limits(self, names: Iterable[str]) -> None:
+        """Read again what these topics take."""
         own = int(self._record_bytes_max)
         for name, topic in self._admin.describe(names).items():
             if name in self.takes:
@@ -165,7 +167,7 @@ class LogTopics:
                 self.takes[name] = self.takes[name]._replace(bytes_max=limit)
 
     def ensure_data_topics(
-        self, states: Iterable[TableState], tables: Iterable[CapturedTable]
+        self, states: Iterable[TableState], tables: Iterable[TopicTable]
     ) -> None:
         """The same for the tables' topics; what is recorded of one comes before the settings."""
         recorded = {state.name: state for state in states}
@@ -199,7 +201,7 @@ class LogTopics:
             if error.name() != "UNKNOWN_TOPIC_OR_PART":
                 raise log_error(error, "deleting a topic", f"topic {name}")
 
-    def _wanted(self, table: CapturedTable, state: TableState | None) -> WantedTopic:
+    def _wanted(self, table: TopicTable, state: TableState | None) -> WantedTopic:
         keyed = any(column.key is not None for column in table.columns)
         asked = self._log.topic_cleanup_policy
         cleanup: Cleanup = asked if keyed else "delete"
@@ -248,7 +250,7 @@ class LogTopics:
     def _note(
         self,
         wanted: Iterable[WantedTopic],
-        found: Mapping[str, TopicFound],
+        found: Mapping[str, TopicDescription],
         config: Mapping[str, str],
     ) -> None:
         """Note what the topics take; tell of those that take less than the client sends."""
@@ -285,7 +287,7 @@ class LogTopics:
         if raced:  # somebody else was faster: it has to be what we would have made
             self._ensure(raced, config, keep_ms)
 
-    def _mismatches(self, wanted: WantedTopic, found: TopicFound, keep_ms: int) -> list[str]:
+    def _mismatches(self, wanted: WantedTopic, found: TopicDescription, keep_ms: int) -> list[str]:
         findings = [
             f"topic {wanted.name}: {finding}\n    → {self._alter(wanted.name, name, value)}"
             for name, value, finding in setting_findings(wanted.cleanup, found.config, keep_ms)
@@ -310,7 +312,7 @@ class LogTopics:
         )
 
 
-def _batch_bytes_max(topic: TopicFound) -> int:
+def _batch_bytes_max(topic: TopicDescription) -> int:
     return int(topic.config.get("max.message.bytes", MESSAGE_BYTES_MAX))
 
 

@@ -143,8 +143,8 @@ _STATEMENT_FAILURES: dict[str, tuple[type[MillraceError], str]] = {
 """SQLSTATE, or the beginning of one → the error; the longest match counts."""
 
 
-def place(pgconn: PGconn) -> str:
-    """Where a connection leads: ``host:port/dbname``."""
+def server_address(pgconn: PGconn) -> str:
+    """A connection → ``host:port/dbname``, which messages name as the place."""
     host, port, name = (part.decode() for part in (pgconn.host, pgconn.port, pgconn.db))
     return f"{host or 'local'}:{port}/{name}"
 
@@ -179,7 +179,7 @@ def statement_error(sqlstate: str | None, text: str, where: str) -> MillraceErro
 @contextmanager
 def explained(pgconn: PGconn) -> Iterator[None]:
     """Turn what psycopg raises within into our errors."""
-    where = place(pgconn) if pgconn.status == pq.ConnStatus.OK else ""
+    where = server_address(pgconn) if pgconn.status == pq.ConnStatus.OK else ""
     try:
         yield
     except psycopg.Error as error:

@@ -24,7 +24,7 @@ from cdc.postgres import connection as connections
 from cdc.postgres import slot as slots
 from cdc.postgres.connection import query
 from cdc.postgres.described import TableDescription
-from cdc.postgres.failures import place, quote
+from cdc.postgres.failures import quote, server_address
 from cdc.records.schema import TableName
 from cdc.records.topics import data_topic
 from cdc.settings import CaptureSettings, LibraryOptions
@@ -90,7 +90,7 @@ def find_problems(
     tables: Sequence[TableDescription],
 ) -> Iterator[MillraceError]:
     """Every requirement that isn't met."""
-    where = place(connection.pgconn)
+    where = server_address(connection.pgconn)
     yield from _server(connection, settings.slot_name, where)
     yield from _role(source)
     yield from _some_tables(tables, where)
@@ -301,7 +301,7 @@ def check_joining(
     connection: psycopg.Connection, settings: CaptureSettings, table: TableDescription
 ) -> None:
     """Raise TableRefusedError for a table that joins with a key that two rows may share."""
-    for error in _keyed_apart(connection, settings, [table], place(connection.pgconn)):
+    for error in _keyed_apart(connection, settings, [table], server_address(connection.pgconn)):
         raise error
 
 

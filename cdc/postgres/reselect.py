@@ -84,7 +84,7 @@ _LIMITS: Final = (
 )
 
 
-class _Table(NamedTuple):
+class _CurrentTable(NamedTuple):
     """A table as it is now: per column its type's OID, modifier and name; per key its operator."""
 
     namespace: str
@@ -94,7 +94,7 @@ class _Table(NamedTuple):
     operators: Mapping[str, str]
 
 
-class _InVainError(Exception):
+class _UnreadableError(Exception):
     """Why values can't be read."""
 
 
@@ -107,7 +107,7 @@ class Rereading:
         self._keep_alive = keep_alive
         self._connection: psycopg.Connection | None = None
         self._paused: dict[int, float] = {}
-        self._told: dict[int, float] = {}
+        self._warned_until: dict[int, float] = {}
         """Relations whose lost columns were told, and until when that is enough."""
 
     def close(self) -> None:
@@ -132,7 +132,7 @@ class Rereading:
                 with explained(connection.pgconn):
                     raise
             reason = error.diag.message_primary or str(error)
-        except _InVainError as error:
+        except _UnreadableError as error:
             reason = str(error)
         self._paused[relation.oid] = time.monotonic() + PAUSE_S
         _warn(request, reason, again_in_s=PAUSE_S)
@@ -142,18 +142,18 @@ class Rereading:
         connection = self._open()
         self._wait_until_visible(connection, request.xids)
         names = [request.relation.columns[index].name for index in request.identity]
-        table = _look_up(connection, request.relation.oid, names)
+        table = _current_table(connection, request.relation.oid, names)
         if table is None:
             return {}
         wanted = [index for index in request.columns if _is_same(request, index, table)]
         if len(wanted) < len(request.columns):
-            self._tell_lost(request, set(request.columns).difference(wanted))
+            self._warn_of_lost(request, set(request.columns).difference(wanted))
         if not wanted:
             return None
         if not all(_is_same(request, index, table) for index in request.identity) or (
             set(names) != table.operators.keys()
         ):
-            raise _InVainError("the table's key was changed")
+            raise _UnreadableError("the table's key was changed")
         escape = pq.Escaping(connection.pgconn).escape_literal
         statement = _statement(
             table, request, names, wanted, lambda text: bytes(escape(text)).decode()
@@ -161,12 +161,12 @@ class Rereading:
         cursor = connection.execute(statement)
         return _rows(cursor, request, wanted)
 
-    def _tell_lost(self, request: RereadRequest, lost: Iterable[int]) -> None:
+    def _warn_of_lost(self, request: RereadRequest, lost: Iterable[int]) -> None:
         """Warn of columns that can't be told apart from dropped ones: nothing will fill them."""
         oid = request.relation.oid
-        if self._told.get(oid, 0.0) > time.monotonic():
+        if self._warned_until.get(oid, 0.0) > time.monotonic():
             return
-        self._told[oid] = time.monotonic() + PAUSE_S
+        self._warned_until[oid] = time.monotonic() + PAUSE_S
         names = ", ".join(request.relation.columns[index].name for index in sorted(lost))
         _warn(request, f"dropped, or of another name or type by now: {names}")
 
@@ -185,7 +185,7 @@ class Rereading:
             return str(snapshot)
 
         if not await_visible(ask, xids, self._keep_alive):
-            raise _InVainError(INVISIBLE)
+            raise _UnreadableError(INVISIBLE)
 
 
 def await_visible(
@@ -227,7 +227,9 @@ def is_visible(snapshot: str, xids: frozenset[int]) -> bool:
     return True
 
 
-def _look_up(connection: psycopg.Connection, oid: int, key: list[str]) -> _Table | None:
+def _current_table(
+    connection: psycopg.Connection, oid: int, key: list[str]
+) -> _CurrentTable | None:
     """The table as it is now, None where it is gone; no operators where ``key`` has no index."""
     rows = connection.execute(_TABLE, [oid]).fetchall()
     if not rows:
@@ -239,17 +241,17 @@ def _look_up(connection: psycopg.Connection, oid: int, key: list[str]) -> _Table
         for names, operators in connection.execute(_INDEXES, [oid]).fetchall()
     ]
     same = next((index for index in indexes if index.keys() == set(key)), {})
-    return _Table(namespace, name, partitioned, columns, same)
+    return _CurrentTable(namespace, name, partitioned, columns, same)
 
 
-def _is_same(request: RereadRequest, index: int, table: _Table) -> bool:
+def _is_same(request: RereadRequest, index: int, table: _CurrentTable) -> bool:
     """Whether the table still has the column, of the same type."""
     column = request.relation.columns[index]
     return table.columns.get(column.name, (0, 0, ""))[:2] == (column.type_oid, column.modifier)
 
 
 def _statement(
-    table: _Table,
+    table: _CurrentTable,
     request: RereadRequest,
     names: list[str],
     wanted: list[int],

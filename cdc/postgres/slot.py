@@ -21,7 +21,13 @@ from cdc.errors import (
     SourceUnreachableError,
 )
 from cdc.postgres.connection import command, connect_replication, query, wait_readable
-from cdc.postgres.failures import explained, place, raise_result, result_sqlstate, result_text
+from cdc.postgres.failures import (
+    explained,
+    raise_result,
+    result_sqlstate,
+    result_text,
+    server_address,
+)
 from cdc.records.position import Lsn
 from cdc.settings import LibraryOptions
 
@@ -144,7 +150,7 @@ def verify_ours(connection: psycopg.Connection, state: SlotState) -> None:
         kind = f"plugin {state.plugin}" if state.plugin else "physical"
         raise ConfigError(
             f"slot {state.name} belongs to something else ({kind}, database {state.database})",
-            where=place(connection.pgconn),
+            where=server_address(connection.pgconn),
             remedy=f"choose another slot.name; or, if nobody needs that slot, drop it there: SELECT"
             f" pg_drop_replication_slot('{state.name}')",
         )
@@ -221,7 +227,7 @@ def create(
             pgconn.get_cancel().cancel()
         raise
     if result.status != pq.ExecStatus.TUPLES_OK:
-        _raise_not_created(result, name, place(pgconn))
+        _raise_not_created(result, name, server_address(pgconn))
     _, point, snapshot, _ = ((result.get_value(0, i) or b"").decode() for i in range(4))
     return ExportedSnapshot(Lsn.parse(point), snapshot)
 
@@ -260,7 +266,7 @@ def drop(connection: psycopg.Connection, name: str) -> bool:
     if state is None:
         return False
     if state.active:
-        raise in_use(name, state.active_pid, place(connection.pgconn))
+        raise in_use(name, state.active_pid, server_address(connection.pgconn))
     query(connection, "SELECT pg_drop_replication_slot(%s)", [name])
     return True
 

@@ -22,7 +22,7 @@ from psycopg.pq.abc import PGconn
 
 from cdc.errors import PublicationError, SourceSettingError, SourceUnreachableError
 from cdc.postgres import slot as slots
-from cdc.postgres.failures import place, statement_error
+from cdc.postgres.failures import server_address, statement_error
 from cdc.postgres.socket_buffer import RefusedError
 from cdc.postgres.wire import PlainWire, Wire, wire
 from cdc.records.position import Lsn
@@ -61,7 +61,7 @@ class ReplicationStream:
         self._publication = publication
         self._interval_s = status_interval_s
         self._clock = clock
-        self._where = place(pgconn)
+        self._where = server_address(pgconn)
         self._received = Lsn(0)
         self._flushed = Lsn(0)
         self._sent_at = clock()

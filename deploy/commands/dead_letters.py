@@ -17,7 +17,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from cdc.errors import ConfigError, NotDoneError
-from cdc.records.dead_letters import ORDERS, DeadLetter, Order, Outcome
+from cdc.records.dead_letters import ORDERS, DeadLetter, DeadLetterOutcome, Order
 from cdc.records.topics import dead_letter_topic
 from cdc.settings import DEFAULT_PATH, Settings, load
 from deploy.commands.search import refused
@@ -129,7 +129,12 @@ def _chosen(
 
 
 def _order(
-    settings: Settings, numbers: list[int], table: str | None, outcome: Outcome, *, every: bool
+    settings: Settings,
+    numbers: list[int],
+    table: str | None,
+    outcome: DeadLetterOutcome,
+    *,
+    every: bool,
 ) -> None:
     """Tell the daemon, and wait until it has done so."""
     from cdc.postgres.connection import connect, query
@@ -171,7 +176,7 @@ def _held(letter: DeadLetter, held: bytes) -> dict[str, Any]:
     from cdc.dead_letters.letters import row_of
 
     shown: dict[str, Any] = {}
-    for name, part in letter.parts(held).items():
+    for name, part in letter.contents(held).items():
         if name == "key":
             shown[name] = _text(part)
         else:
