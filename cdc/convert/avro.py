@@ -40,7 +40,7 @@ SUBJECTS: Final[Mapping[str, Subject]] = {
 
 @dataclass(slots=True)
 class _AvroPlan:
-    """What is known of one Connect schema: Avro's text for the registry, and how to write."""
+    """How to write values of one Connect schema; ``text`` is the Avro schema for the registry."""
 
     text: str
     name: str
@@ -102,10 +102,10 @@ def _encodable(datum: Any) -> Any:
     if isinstance(datum, str):
         return datum.encode("utf-8", "replace").decode()
     if isinstance(datum, dict):
-        return {_encodable(name): _encodable(one) for name, one in datum.items()}
+        return {_encodable(name): _encodable(member) for name, member in datum.items()}
     if isinstance(datum, list):
-        return [_encodable(one) for one in datum]
+        return [_encodable(item) for item in datum]
     if isinstance(datum, tuple):
-        branch, one = datum
-        return branch, _encodable(one)
+        branch, value = datum
+        return branch, _encodable(value)
     return datum

@@ -113,9 +113,9 @@ class _Compiler:
         same = replace(schema, optional=False, default=None)
         attempt, number = full, 1
         while attempt in self._records:
-            known, made = self._records[attempt]
+            existing, made = self._records[attempt]
             # A name without a dot would be looked up in the namespace around the reference.
-            if known == same and "." in attempt:
+            if existing == same and "." in attempt:
                 return made._replace(schema=made.branch)
             number += 1
             attempt = f"{full}{number}"
@@ -204,9 +204,9 @@ class _Compiler:
         if schema.type is Type.BYTES:
             return value.decode("latin-1")
         if schema.type is Type.ARRAY:
-            return [self._default(schema.of_items(), one) for one in value]
+            return [self._default(schema.of_items(), item) for item in value]
         if schema.type is Type.MAP:
-            return {key: self._default(schema.of_items(), one) for key, one in value.items()}
+            return {key: self._default(schema.of_items(), item) for key, item in value.items()}
         if schema.type is Type.STRUCT:
             return {
                 self._field_name(field.name): self._default(field.schema, value.get(field.name))
@@ -221,7 +221,7 @@ def _proper(full: str) -> str:
     Registries refuse such a schema, without saying why.
     """
     return ".".join(
-        f"_{part}" if not part or part[0].isdigit() else part for part in full.split(".")
+        f"_{name}" if not name or name[0].isdigit() else name for name in full.split(".")
     )
 
 

@@ -25,7 +25,12 @@ _ROWS: Final = {Operation.CREATE.value, Operation.UPDATE.value, Operation.DELETE
 _JAVA_FLOAT: Final = 1
 """In place of a FLOAT's number of digits."""
 _LEFT_OUT: Final["fast.CompiledColumn"] = (
-    *(-1, 0, b"", b"", b"", b""),
+    -1,
+    0,
+    b"",
+    b"",
+    b"",
+    b"",
     lambda _text: "",
 )
 """A column that events don't have."""
@@ -152,12 +157,12 @@ def _is_of_row(
     converters: tuple[JsonConverter, JsonConverter],
 ) -> bool:
     """Whether a key's member reads the same in the row, from which it is copied."""
-    twin = next((one for one in row if one.column == field.column), None)
+    twin = next((member for member in row if member.column == field.column), None)
     if twin is None or not (twin.exact and field.exact):
         return False
     of_key, of_row = _column(field, converters[0]), columns[field.column]
     if of_row[0] == ValueKind.OTHER:  # a converter writes all of it: numbers within it, too
-        key, value = (replace(one.options, schemas=False) for one in converters)
+        key, value = (replace(converter.options, schemas=False) for converter in converters)
         if key != value:
             return False
     return of_key[:6] == of_row[:6]

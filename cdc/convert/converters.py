@@ -59,7 +59,9 @@ class Converters:
 
     def headers(self, headers: tuple[Header, ...]) -> list[tuple[str, bytes]]:
         """Convert headers alone."""
-        return [(one.name, self._header.payload(one.schema, one.value)) for one in headers]
+        return [
+            (header.name, self._header.payload(header.schema, header.value)) for header in headers
+        ]
 
     def check(self) -> None:
         """Ask each registry whether it is there and lets us in."""

@@ -56,15 +56,15 @@ class _Reference(NamedTuple):
         return cls(parent, name, prefix + (aliases[0] if aliases else name))
 
     def resolve(self, envelope: Schema) -> tuple["_Reference", Schema] | None:
-        """Return where it is found in this envelope, and its schema; None: it has no such."""
+        """Return the reference and its schema in this envelope; None: the envelope lacks it."""
         block = envelope if self.parent is None else envelope.of_field(self.parent)
-        found = block.of_field(self.name) if block is not None else None
-        if found is not None:
-            return self, replace(found, optional=True, default=None)
-        found = envelope.of_field(self.name)  # put there by another transform
-        if found is None:
+        schema = block.of_field(self.name) if block is not None else None
+        if schema is not None:
+            return self, replace(schema, optional=True, default=None)
+        schema = envelope.of_field(self.name)  # put there by another transform
+        if schema is None:
             return None
-        return self._replace(parent=None), replace(found, optional=True, default=None)
+        return self._replace(parent=None), replace(schema, optional=True, default=None)
 
     def value(self, envelope: Mapping[str, Any]) -> Any:
         """Return the value; None too where the whole block is missing."""
@@ -181,7 +181,9 @@ class Unwrap:
         """Leave out the columns that the header of ``drop.fields.header.name`` lists."""
         if not self._drop_header:
             return record
-        listed = next((one.value for one in record.headers if one.name == self._drop_header), None)
+        listed = next(
+            (header.value for header in record.headers if header.name == self._drop_header), None
+        )
         names = frozenset(listed or ())
         if schema is not None and names:
             value, value_schema = self._reduced(record.value, schema, names)
@@ -210,12 +212,12 @@ class Unwrap:
 
     def _plan(self, envelope: Schema) -> _UnwrapPlan:
         row = envelope.of_field("after") or envelope.of_field("before") or Schema(Type.STRUCT)
-        fields = [found for one in self._fields if (found := one.resolve(envelope))]
+        fields = [field for added in self._fields if (field := added.resolve(envelope))]
         added = [Field(_DELETED, Schema(Type.STRING, optional=True))] if self._rewrites else []
         added += [Field(reference.new_name, schema) for reference, schema in fields]
         flat = replace(row, optional=False, default=None, fields=(*row.fields, *added))
         _refuse_same_names(flat, envelope)
-        headers = [found for one in self._headers if (found := one.resolve(envelope))]
+        headers = [header for added in self._headers if (header := added.resolve(envelope))]
         return _UnwrapPlan(row, [reference for reference, _ in fields], headers, flat)
 
 
