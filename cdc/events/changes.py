@@ -33,8 +33,8 @@ class Operation(StrEnum):
 class Read(NamedTuple):
     """What an event says about the snapshot that read its row.
 
-    ``marker`` is Debezium's word for the row's place in the snapshot (``first``, ``last``,
-    ``incremental`` …), ``xid`` the transaction that made the slot, if that is to be told.
+    ``marker`` is Debezium's word for where the row is in the snapshot (``first``, ``last``,
+    ``incremental`` …), ``xid`` the transaction that made the slot; None leaves it out.
     """
 
     marker: str = "true"
@@ -63,10 +63,10 @@ class Change:
 
 
 class RereadRequest(NamedTuple):
-    """Rows of a relation to be read again.
+    """A request to read rows of a relation again.
 
-    ``identity`` and ``columns`` are indexes of the relation's columns: what ``keys`` are the texts
-    of, and what is wanted. Transactions ``xids`` must be visible to whoever reads.
+    ``identity`` and ``columns`` are indexes of the relation's columns: ``keys`` have the texts of
+    the former, the answer those of the latter. The reader must see the transactions ``xids``.
     """
 
     relation: Relation
@@ -77,7 +77,7 @@ class RereadRequest(NamedTuple):
 
 
 Reread = Callable[[RereadRequest], Mapping[IdentityKey, Row] | None]
-"""The rows that were found: the texts of the columns asked for, ABSENT where there is none now.
+"""A request → the rows that exist: the texts of its columns, ABSENT for a column without one now.
 
 None where the source doesn't let us read.
 """

@@ -245,10 +245,10 @@ def _read_key(
 ) -> tuple[EventField, ...]:
     """Debezium's snapshot doesn't read columns that events don't have, not even for the key."""
     return tuple(
-        part
-        if rules.columns.keeps(str(schema.name), schema.columns[part.column].name)
-        else part._replace(decode=_always(part.unsent))
-        for part in key
+        field
+        if rules.columns.keeps(str(schema.name), schema.columns[field.column].name)
+        else field._replace(decode=_always(field.unsent))
+        for field in key
     )
 
 

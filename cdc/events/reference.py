@@ -187,7 +187,7 @@ class TableEvents:
 
     def _source(self, change: Change) -> Image:
         transaction = change.transaction
-        found = source(
+        block = source(
             self.log,
             self._schema.name,
             change.lsn,
@@ -198,8 +198,8 @@ class TableEvents:
             origin=transaction.origin if transaction else None,
         )
         if transaction is None and change.read.marker == INCREMENTAL:
-            found["lsn"] = None
-        return found
+            block["lsn"] = None
+        return block
 
     def _before(self, old: Row | None, *, key_only: bool) -> Image | None:
         if old is None:

@@ -76,10 +76,10 @@ def rekeyed(
     Raises TableRefusedError for a column that isn't there and, lossless, for a key that old rows
     wouldn't come with: a row whose key changed would stay under its old one for ever.
     """
-    asked = rules.columns.key_columns(str(table))
-    if asked is None:
+    key_columns = rules.columns.key_columns(str(table))
+    if key_columns is None:
         return columns
-    wanted = {name.lower() for name in asked}
+    wanted = {name.lower() for name in key_columns}
     names = [column.name for column in columns if column.name.lower() in wanted]
     lacking = wanted - {name.lower() for name in names}
     if lacking and rules.lossless:
@@ -108,7 +108,7 @@ def rekeyed(
 def key_signature(signature: str, table: TableName, rules: EventRules) -> str:
     """A table schema's signature that also tells a record key of message.key.columns.
 
-    Otherwise records keyed anew would go on under the old schema.
+    Otherwise records with the new key would keep the old schema.
     """
-    asked = rules.columns.key_columns(str(table))
-    return signature if asked is None else f"{signature} key {','.join(asked)}"
+    key_columns = rules.columns.key_columns(str(table))
+    return signature if key_columns is None else f"{signature} key {','.join(key_columns)}"

@@ -60,7 +60,7 @@ class DerivedTable(Section):
 
     @field_validator("types")
     @classmethod
-    def _known(cls, types: dict[str, str]) -> dict[str, str]:
+    def _check_types(cls, types: dict[str, str]) -> dict[str, str]:
         for column, kind in types.items():
             if not _TYPE.fullmatch(kind):
                 raise ValueError(f"{column}: {kind} is none of string, smallint, int, bigint, "
@@ -115,14 +115,14 @@ class LakehouseSettings(Section):
         """Keys that hold a table's name and a column's can't be fields: they become one."""
         if not isinstance(data, Mapping):
             return data
-        told = {key: value for key, value in data.items() if str(key).startswith(_TYPES)}
-        if not told:
+        gathered = {key: value for key, value in data.items() if str(key).startswith(_TYPES)}
+        if not gathered:
             return data
         types: dict[str, dict[str, Any]] = {}
-        for key, value in told.items():
+        for key, value in gathered.items():
             table, _, column = str(key).removeprefix(_TYPES).rpartition(".")
             types.setdefault(table, {})[column] = value
-        return {key: value for key, value in data.items() if key not in told} | {"types": types}
+        return {key: value for key, value in data.items() if key not in gathered} | {"types": types}
 
     @model_validator(mode="after")
     def _complete(self) -> Self:

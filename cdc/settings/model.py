@@ -64,7 +64,7 @@ def in_order(section: Any) -> Any:
             given.setdefault(name, {})[option] = _text(value)
         elif name != "order":
             raise ValueError(f"{name}: no such key; options are <name>.type, <name>.…")
-    order = [part.strip() for part in str(section.get("order", ",".join(given))).split(",")]
+    order = [name.strip() for name in str(section.get("order", ",".join(given))).split(",")]
     order = [name for name in order if name]
     if sorted(order) != sorted(given):
         odd = sorted(set(order) ^ set(given)) or order

@@ -47,8 +47,8 @@ def of_text(_column: Column, _modes: ValueModes) -> Codec:
 
 def of_named_text(name: str) -> Callable[[Column, ValueModes], Codec]:
     """Text that Debezium gives a name: uuid, json, xml and the like."""
-    one = Codec(text, text_fragment, named(Type.STRING, name), ValueKind.TEXT)
-    return lambda _column, _modes: one
+    codec = Codec(text, text_fragment, named(Type.STRING, name), ValueKind.TEXT)
+    return lambda _column, _modes: codec
 
 
 def of_enum(column: Column, _modes: ValueModes) -> Codec:
@@ -66,8 +66,8 @@ def of_bool(_column: Column, _modes: ValueModes) -> Codec:
 
 def of_integer(type_: Type) -> Callable[[Column, ValueModes], Codec]:
     """An integer of one of Connect's sizes; it is PostgreSQL that keeps to the size."""
-    one = Codec(_integer, _integer_text, Schema(type_), ValueKind.INTEGER)
-    return lambda _column, _modes: one
+    codec = Codec(_integer, _integer_text, Schema(type_), ValueKind.INTEGER)
+    return lambda _column, _modes: codec
 
 
 def _integer_text(value: bytes) -> str:
