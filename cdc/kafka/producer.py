@@ -268,12 +268,12 @@ class LogWriter:
             quick = time.monotonic() - started < _ROOM_S
             self._poll(_ROOM_S if quick else 0, doing)
             (while_waiting or self.while_waiting)()
-            told = telling(None, self._complaints)
-            if not self._opened and told is not None and is_access(told):
-                raise log_error(told, doing, self._where)
+            complaint = telling(None, self._complaints)
+            if not self._opened and complaint is not None and is_access(complaint):
+                raise log_error(complaint, doing, self._where)
             if time.monotonic() > deadline:
                 self._broken = True
-                because = f": {told.str()}" if told else ""
+                because = f": {complaint.str()}" if complaint else ""
                 raise LogUnreachableError(
                     f"{doing}: the brokers didn't answer for {give_up_s:.0f} s{because}",
                     where=self._where,
@@ -296,8 +296,8 @@ class LogWriter:
             # The transaction has failed already; beginning another one tells why.
             try:
                 self._client().begin_transaction()
-            except KafkaException as told:
-                error = reason(told)
+            except KafkaException as exception:
+                error = reason(exception)
         self._fail(error, f"writing to topic {record.topic}")
 
     def _fail(self, error: KafkaError, doing: str) -> NoReturn:
@@ -321,15 +321,15 @@ class LogWriter:
     def _fail_refused(self) -> NoReturn:
         """Name the culprit: a whole batch is reported, with nothing to tell its records apart."""
         error = self._refused[0].error
-        alike = [one for one in self._refused if one.error.code() == error.code()]
+        alike = [failure for failure in self._refused if failure.error.code() == error.code()]
         if is_too_large(error):
-            culprit = max(alike, key=lambda one: one.record.size)
+            culprit = max(alike, key=lambda failure: failure.record.size)
         else:
-            culprit = next((one for one in alike if one.record.key is None), alike[0])
+            culprit = next((failure for failure in alike if failure.record.key is None), alike[0])
         raise self._refusal(error, culprit.record)
 
     def _refusal(self, error: KafkaError, record: Note) -> RecordRefusedError:
-        """Tell what is known: for sure only if the record was sent by itself."""
+        """Name the refused record: for sure only if it was sent by itself."""
         group = self._group
         position = self._written.position(*record)
         first, last = (header_position_text(header) for header in self._written.span())
@@ -337,10 +337,10 @@ class LogWriter:
             first, last = position_text(group[0]), position_text(group[-1])
         if len(group) == 1:
             position = dict(group[0].headers).get(HEADER, b"")
-        told = _refusal(error, record, position.decode("ascii", "backslashreplace") or "unknown")
+        refusal = _refusal(error, record, position.decode("ascii", "backslashreplace") or "unknown")
         suspects = len(group) or len(self._written)
-        told.refused = RefusedRecord(record.topic, record.key, first, last, suspects)
-        return told
+        refusal.refused = RefusedRecord(record.topic, record.key, first, last, suspects)
+        return refusal
 
 
 def _refusal(error: KafkaError, record: Note, position: str) -> RecordRefusedError:

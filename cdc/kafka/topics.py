@@ -73,8 +73,8 @@ class Takes(NamedTuple):
 class LogTopics:
     """Makes and verifies the topics of one topic.prefix.
 
-    ``takes`` is what each of them takes, as far as they were looked at; what the client wouldn't
-    send counts, too.
+    ``takes`` is what each of them takes, as far as they were described; the client's
+    own limit counts, too.
     """
 
     def __init__(self, settings: Settings, while_waiting: Callable[[], None] = do_nothing) -> None:
@@ -153,9 +153,9 @@ class LogTopics:
         options = dict(self._kafka)
         if self._beside:
             names = [data_topic(self._prefix, table.name) for table in tables]
-            found = self._admin.describe([*names, *self._beside]).values()
-            asked = int(options.get("batch.size", BATCH_BYTES))
-            options["batch.size"] = str(min([asked, *map(_batch_bytes_max, found)]))
+            descriptions = self._admin.describe([*names, *self._beside]).values()
+            batch_bytes = int(options.get("batch.size", BATCH_BYTES))
+            options["batch.size"] = str(min([batch_bytes, *map(_batch_bytes_max, descriptions)]))
         return options
 
     def refresh_limits(self, names: Iterable[str]) -> None:
@@ -185,7 +185,7 @@ class LogTopics:
         self._ensure(wanted.values(), self._data_config, self._keep_ms)
 
     def open_topic(self, name: str, cleanup: Cleanup = "delete") -> None:
-        """The same for one topic that wasn't known at the start; asked again, it does nothing.
+        """The same for one topic that is new since the start; for an open topic it does nothing.
 
         A table that appears, and what isn't a table's: transactions, heartbeats, messages, routes.
         """
@@ -203,12 +203,12 @@ class LogTopics:
 
     def _wanted(self, table: TopicTable, state: TableState | None) -> WantedTopic:
         keyed = any(column.key is not None for column in table.columns)
-        asked = self._log.topic_cleanup_policy
-        cleanup: Cleanup = asked if keyed else "delete"
+        policy = self._log.topic_cleanup_policy
+        cleanup: Cleanup = policy if keyed else "delete"
         name = data_topic(self._prefix, table.name)
         if state is None:
             return WantedTopic(name, self._log.topic_partitions, cleanup)
-        if keyed and asked == "delete" and state.cleanup == "compact":
+        if keyed and policy == "delete" and state.cleanup == "compact":
             raise TopicMismatchError(
                 f"table {table.name} has a compacted topic, and topic.cleanup.policy is delete now",
                 where=f"topic {state.topic}",
@@ -229,15 +229,15 @@ class LogTopics:
         self, topics: Iterable[WantedTopic], config: Mapping[str, str], keep_ms: int
     ) -> None:
         wanted = {topic.name: topic for topic in topics}
-        found = self._admin.describe(wanted)
-        missing = [topic for name, topic in wanted.items() if name not in found]
+        existing = self._admin.describe(wanted)
+        missing = [topic for name, topic in wanted.items() if name not in existing]
         mismatches = [
             f"topic {topic.name} was deleted, and what it held is nowhere else\n    → "
-            "start anew: millrace drop --yes --topics, then millrace run"
+            "start over: millrace drop --yes --topics, then millrace run"
             for topic in missing
             if topic.recorded
         ]
-        for name, topic in found.items():
+        for name, topic in existing.items():
             mismatches += self._mismatches(wanted[name], topic, keep_ms)
         if mismatches:
             raise TopicMismatchError(
@@ -245,19 +245,19 @@ class LogTopics:
                 where=f"{len(mismatches)} finding{'s' if len(mismatches) > 1 else ''}",
             )
         self._create(missing, config, keep_ms)
-        self._note(wanted.values(), found, config)
+        self._note(wanted.values(), existing, config)
 
     def _note(
         self,
         wanted: Iterable[WantedTopic],
-        found: Mapping[str, TopicDescription],
+        existing: Mapping[str, TopicDescription],
         config: Mapping[str, str],
     ) -> None:
-        """Note what the topics take; tell of those that take less than the client sends."""
+        """Note what the topics take; warn of those that take less than the client sends."""
         own = int(self._record_bytes_max)
         lower: dict[str, int] = {}
         for topic in wanted:
-            limit = _batch_bytes_max(found[topic.name]) if topic.name in found else own
+            limit = _batch_bytes_max(existing[topic.name]) if topic.name in existing else own
             self.takes[topic.name] = Takes(min(limit, own), topic.cleanup == "delete")
             if limit < own and "max.message.bytes" in config:
                 lower[topic.name] = limit
@@ -287,20 +287,23 @@ class LogTopics:
         if raced:  # somebody else was faster: it has to be what we would have made
             self._ensure(raced, config, keep_ms)
 
-    def _mismatches(self, wanted: WantedTopic, found: TopicDescription, keep_ms: int) -> list[str]:
+    def _mismatches(
+        self, wanted: WantedTopic, existing: TopicDescription, keep_ms: int
+    ) -> list[str]:
         findings = [
             f"topic {wanted.name}: {finding}\n    → {self._alter(wanted.name, name, value)}"
-            for name, value, finding in setting_findings(wanted.cleanup, found.config, keep_ms)
+            for name, value, finding in setting_findings(wanted.cleanup, existing.config, keep_ms)
         ]
-        if found.partitions != wanted.partitions:
+        partitions = existing.partitions
+        if partitions != wanted.partitions:
             remedy = (
-                "keys have moved between partitions: start anew with a new topic "
+                "keys have moved between partitions: start over with a new topic "
                 "(millrace drop --yes --topics, then millrace run)"
                 if wanted.recorded
-                else f"delete the topic, or set topic.partitions = {found.partitions} under [log]"
+                else f"delete the topic, or set topic.partitions = {partitions} under [log]"
             )
             findings.append(
-                f"topic {wanted.name} has {found.partitions} partitions, not {wanted.partitions}"
+                f"topic {wanted.name} has {partitions} partitions, not {wanted.partitions}"
                 f"\n    → {remedy}"
             )
         return findings

@@ -64,12 +64,12 @@ def pure_produce(
     end: int,
     written: "fast.WrittenRecords | PureWrittenRecords",
 ) -> int:
-    """Hand a part of the records to the client; returns where its queue was full, or the end."""
+    """Hand a range of the records to the client; returns where its queue was full, or the end."""
     for number, record in enumerate(each(records[start:end]), start):
         topic, key, value, headers, partition, timestamp_ms = record
-        place = -1 if partition is None else partition
+        partition_number = -1 if partition is None else partition
         try:
-            send(topic, value, key, place, None, None, timestamp_ms, headers)
+            send(topic, value, key, partition_number, None, None, timestamp_ms, headers)
         except BufferError:
             return number
         except BaseException:

@@ -243,8 +243,8 @@ def _forks(pgconn: PGconn, timeline: int) -> dict[int, Lsn]:
     if result.status != pq.ExecStatus.TUPLES_OK:  # the file is gone: then nothing is known
         return {}
     content = (result.get_value(0, 1) or b"").decode("utf-8", "replace")
-    found = re.findall(r"^\s*(\d+)\s+([0-9A-Fa-f]+/[0-9A-Fa-f]+)", content, re.MULTILINE)
-    return {int(number): Lsn.parse(lsn) for number, lsn in found}
+    forks = re.findall(r"^\s*(\d+)\s+([0-9A-Fa-f]+/[0-9A-Fa-f]+)", content, re.MULTILINE)
+    return {int(number): Lsn.parse(lsn) for number, lsn in forks}
 
 
 def wait_readable(pgconn: PGconn, timeout_s: float) -> bool:

@@ -24,9 +24,9 @@ from cdc.settings import LibraryOptions
 log = structlog.get_logger()
 
 PATIENCE_S: Final = 4.0
-"""How long one look may take; the server may hear nothing from us for 10 s (wal_sender_timeout)."""
+"""How long one query may take: the server ends a connection that is silent for 10 s."""
 PAUSE_S: Final = 10.0
-"""After a look in vain the table is left alone for so long."""
+"""After a query in vain no rows of the table are read for so long."""
 _POLL_S: Final = 0.005
 
 _SESSION: Final = (
@@ -84,13 +84,21 @@ _LIMITS: Final = (
 )
 
 
+class _CurrentColumn(NamedTuple):
+    """A column's type as it is now; ``declared`` is its name in SQL."""
+
+    type_oid: int
+    modifier: int
+    declared: str
+
+
 class _CurrentTable(NamedTuple):
-    """A table as it is now: per column its type's OID, modifier and name; per key its operator."""
+    """A table as it is now; ``operators`` has the equality operator of each key column."""
 
     namespace: str
     name: str
     partitioned: bool
-    columns: Mapping[str, tuple[int, int, str]]
+    columns: Mapping[str, _CurrentColumn]
     operators: Mapping[str, str]
 
 
@@ -99,16 +107,16 @@ class _UnreadableError(Exception):
 
 
 class Rereading:
-    """Reads rows again, on a connection that is made when the first one is asked for."""
+    """Reads rows again; connects at the first request."""
 
     def __init__(self, source: LibraryOptions, keep_alive: Callable[[], None]) -> None:
-        """``keep_alive`` is called before each look, and while one waits for a transaction."""
+        """``keep_alive`` is called before each query, and while it waits for a transaction."""
         self._source = source
         self._keep_alive = keep_alive
         self._connection: psycopg.Connection | None = None
         self._paused: dict[int, float] = {}
         self._warned_until: dict[int, float] = {}
-        """Relations whose lost columns were told, and until when that is enough."""
+        """Relation → when to warn of its lost columns again."""
 
     def close(self) -> None:
         """Give the connection back."""
@@ -116,7 +124,7 @@ class Rereading:
             self._connection.close()
 
     def __call__(self, request: RereadRequest) -> Mapping[IdentityKey, Row] | None:
-        """The rows that are there; see cdc.stream.completion.Reread."""
+        """The rows that exist; see cdc.events.changes.Reread."""
         relation = request.relation
         if self._paused.get(relation.oid, 0.0) > time.monotonic():
             return None
@@ -234,20 +242,26 @@ def _current_table(
     rows = connection.execute(_TABLE, [oid]).fetchall()
     if not rows:
         return None
-    namespace, name, partitioned = rows[0][:3]
-    columns = {column: (type_oid, modifier, text) for *_, column, type_oid, modifier, text in rows}
+    columns = {
+        column: _CurrentColumn(type_oid, modifier, declared)
+        for _namespace, _name, _partitioned, column, type_oid, modifier, declared in rows
+    }
     indexes = [
         dict(zip(names, operators, strict=True))
         for names, operators in connection.execute(_INDEXES, [oid]).fetchall()
     ]
     same = next((index for index in indexes if index.keys() == set(key)), {})
+    namespace, name, partitioned, *_column = rows[0]
     return _CurrentTable(namespace, name, partitioned, columns, same)
 
 
 def _is_same(request: RereadRequest, index: int, table: _CurrentTable) -> bool:
     """Whether the table still has the column, of the same type."""
     column = request.relation.columns[index]
-    return table.columns.get(column.name, (0, 0, ""))[:2] == (column.type_oid, column.modifier)
+    current = table.columns.get(column.name)
+    return current is not None and (
+        (current.type_oid, current.modifier) == (column.type_oid, column.modifier)
+    )
 
 
 def _statement(
@@ -257,11 +271,11 @@ def _statement(
     wanted: list[int],
     quoted: Callable[[bytes], str],
 ) -> sql.Composed:
-    """The SELECT of some columns of the rows that are asked for; ``quoted`` makes SQL of a text."""
-    place = sql.Identifier(table.namespace, table.name)
+    """The SELECT of some columns of the requested rows; ``quoted`` makes SQL of a text."""
+    qualified_name = sql.Identifier(table.namespace, table.name)
     comma = sql.SQL(", ")
     read = [*names, *(request.relation.columns[index].name for index in wanted)]
-    types = [table.columns[name][2] for name in names]
+    types = [table.columns[name].declared for name in names]
     # Neither parameters (a name may have a percent sign) nor objects (there are hundreds of keys).
     keys = ",".join(
         f"({','.join(f'{quoted(text)}::{kind}' for text, kind in zip(key, types, strict=True))})"
@@ -272,7 +286,7 @@ def _statement(
         keys=sql.SQL(keys),
         names=comma.join(map(sql.Identifier, names)),
         only=sql.SQL("" if table.partitioned else "ONLY"),
-        table=place,
+        table=qualified_name,
         same=sql.SQL(" AND ").join(
             sql.SQL("{} {} {}").format(
                 sql.Identifier("t", name),
@@ -281,7 +295,7 @@ def _statement(
             )
             for name in names
         ),
-        name=sql.Literal(place.as_string(None)),
+        name=sql.Literal(qualified_name.as_string(None)),
         oid=sql.Literal(request.relation.oid),
     )
 
@@ -297,9 +311,9 @@ def _rows(
     width = len(request.identity)
     for number in range(result.ntuples):
         texts = [result.get_value(number, column) for column in range(width + len(wanted))]
-        found: dict[int, Value] = dict(zip(wanted, texts[width:], strict=True))
+        values: dict[int, Value] = dict(zip(wanted, texts[width:], strict=True))
         key = tuple(text or b"" for text in texts[:width])
-        rows[key] = tuple(found.get(index, ABSENT) for index in request.columns)
+        rows[key] = tuple(values.get(index, ABSENT) for index in request.columns)
     return rows
 
 
@@ -329,11 +343,11 @@ def current_row(
     finally:
         if not connection.broken:
             query(connection, "ROLLBACK")
-    places = [table.columns.index(column) for column in keyed]
+    key_indexes = [table.columns.index(column) for column in keyed]
     for number in range(result.ntuples if result is not None else 0):
         assert result is not None  # noqa: S101 (it has rows)
         row = tuple(result.get_value(number, index) for index in range(len(table.columns)))
-        if tuple(row[place] for place in places) == key:
+        if tuple(row[index] for index in key_indexes) == key:
             return row
     return None
 

@@ -62,7 +62,7 @@ AND classid = %s::oid AND objid = %s::oid
 
 
 LEVELS: Final = (100, 80, 50)
-"""Percents of a limit that are told."""
+"""Percents of a limit that are reported."""
 _STATUSES: Final = {
     "extended": "it holds back more WAL than max_wal_size",
     "unreserved": "the server may remove WAL that it needs at the next checkpoint, unless it"
@@ -110,31 +110,54 @@ class SlotState(NamedTuple):
     limits: Mapping[str, str | None]
 
 
+class _SlotRow(NamedTuple):
+    """A row of _STATE."""
+
+    plugin: str | None
+    database: str | None
+    temporary: bool
+    active: bool
+    active_pid: int | None
+    confirmed: str | None
+    restart: str | None
+    wal_status: str | None
+    safe_wal_size: int | None
+    lag_bytes: int | None
+    retained_bytes: int | None
+    invalidation_reason: str | None
+    failover: bool
+    synced: bool
+    wal_keep_size: str | None
+    idle_timeout: str | None
+
+
 def inspect(connection: psycopg.Connection, name: str) -> SlotState | None:
     """The slot's state now, or None when there is no such slot."""
     since_17 = _SINCE_17 if has_failover(connection.pgconn) else "NULL, false, false"
     rows = query(connection, _STATE.format(since_17=since_17), [name])
     if not rows:
         return None
-    (plugin, database, temporary, active, pid, confirmed, restart, *rest) = rows[0]
-    wal_status, safe_wal_size, lag, retained, invalidation_reason, failover, synced, *limits = rest
+    slot = _SlotRow(*rows[0])
     return SlotState(
-        name,
-        plugin,
-        database,
-        temporary,
-        active,
-        pid,
-        Lsn.parse(confirmed) if confirmed else Lsn(0),
-        Lsn.parse(restart) if restart else None,
-        wal_status,
-        safe_wal_size,
-        max(0, lag or 0),
-        max(0, retained or 0),
-        invalidation_reason,
-        failover,
-        synced,
-        dict(zip(("max_slot_wal_keep_size", "idle_replication_slot_timeout"), limits, strict=True)),
+        name=name,
+        plugin=slot.plugin,
+        database=slot.database,
+        temporary=slot.temporary,
+        active=slot.active,
+        active_pid=slot.active_pid,
+        confirmed_flush_lsn=Lsn.parse(slot.confirmed) if slot.confirmed else Lsn(0),
+        restart_lsn=Lsn.parse(slot.restart) if slot.restart else None,
+        wal_status=slot.wal_status,
+        safe_wal_size=slot.safe_wal_size,
+        lag_bytes=max(0, slot.lag_bytes or 0),
+        retained_bytes=max(0, slot.retained_bytes or 0),
+        invalidation_reason=slot.invalidation_reason,
+        failover=slot.failover,
+        synced=slot.synced,
+        limits={
+            "max_slot_wal_keep_size": slot.wal_keep_size,
+            "idle_replication_slot_timeout": slot.idle_timeout,
+        },
     )
 
 
@@ -284,12 +307,12 @@ def in_use(name: str, pid: int | None, where: str) -> SlotInUseError:
 
 def _await_result(pgconn: PGconn, on_wait: Callable[[float], None] | None) -> PGresult:
     started = time.monotonic()
-    told = 0
+    reported_s = 0
     while pgconn.is_busy():
         wait_readable(pgconn, 0.2)
         waited = time.monotonic() - started
-        if on_wait is not None and int(waited) > told:
-            told = int(waited)
+        if on_wait is not None and int(waited) > reported_s:
+            reported_s = int(waited)
             on_wait(waited)
     with explained(pgconn):
         result = pgconn.get_result()

@@ -151,6 +151,8 @@ def message(kind: bytes, body: bytes = b"") -> bytes:
 
 def error_fields(body: bytes) -> tuple[str | None, str]:
     """SQLSTATE and text of an ErrorResponse or NoticeResponse: message, detail and hint."""
-    parts = {part[:1]: part[1:].decode("utf-8", "replace") for part in body.split(b"\0") if part}
-    text = "; ".join(parts[kind] for kind in (b"M", b"D", b"H") if kind in parts)
-    return parts.get(b"C"), text
+    fields = {
+        field[:1]: field[1:].decode("utf-8", "replace") for field in body.split(b"\0") if field
+    }
+    text = "; ".join(fields[kind] for kind in (b"M", b"D", b"H") if kind in fields)
+    return fields.get(b"C"), text
