@@ -6,7 +6,7 @@ It does what translation.py, events.py, readable.py and values say, byte for byt
 Begin, Commit, Insert, Update and Delete, and for the rows of a COPY (snapshots/copied_rows.py), of tables whose
 events are JSON. Everything else goes
 back to them: a message that it doesn't know or that is wrong in any way is given to ``slow`` as if
-it hadn't been looked at, and a column's text that it doesn't know goes through the column's own
+it hadn't been read, and a column's text that it doesn't know goes through the column's own
 function. So each rule and each error has one definition, which isn't here.
 
 Safety: a length is compared with what is left before it is used; room for the longest form that a
@@ -81,7 +81,7 @@ cdef class Translator(Writing):
     cdef public object resumed  # a cdc.stream.transactions.Resumed that isn't settled yet, or None
     cdef Table last
     cdef readonly uint64_t received
-    """Where the last message that was looked at starts in the WAL."""
+    """Where the last message that was read starts in the WAL."""
 
     def __cinit__(self, Cursor cursor, list records, table, slow):
         self.cursor, self.records, self.find, self.slow = cursor, records, table, slow
@@ -90,7 +90,7 @@ cdef class Translator(Writing):
         self.last = None
 
     def forget(self, oid):
-        """A new Relation message: what the relation means is asked for again."""
+        """A new Relation message: find its table again."""
         self.tables.pop(oid, None)
         self.unwanted.discard(oid)
         self.last = None

@@ -216,9 +216,9 @@ class _Compiler:
 
 
 def _proper(full: str) -> str:
-    """Each part of a name begins with a letter or an underscore; Debezium adjusts the first alone.
+    """A full name → one whose names between the dots begin with a letter or an underscore.
 
-    Registries refuse such a schema, without saying why.
+    Debezium adjusts the first of them alone; registries refuse that schema without a reason.
     """
     return ".".join(
         f"_{name}" if not name or name[0].isdigit() else name for name in full.split(".")

@@ -99,7 +99,9 @@ def _table(
     """``fields`` are those of a row and of the key."""
     if fast is None:
         return None
-    (row, key_fields), (key, value), plan = fields, converters, events.plan
+    row, key_fields = fields
+    key, value = converters
+    plan = events.plan
     columns: list[fast.CompiledColumn] = [_LEFT_OUT] * len(schema.columns)
     for field in row:
         columns[field.column] = _column(field, value)

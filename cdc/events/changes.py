@@ -21,7 +21,7 @@ IdentityKey = tuple[bytes, ...]
 
 
 class Operation(StrEnum):
-    """Debezium's letters."""
+    """Debezium's codes."""
 
     CREATE = "c"
     UPDATE = "u"

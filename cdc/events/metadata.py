@@ -17,6 +17,7 @@ from cdc.events.reference import LogContext, TransactionBlocks, source
 from cdc.events.rules import EventRules
 from cdc.records.connect import SourceRecord
 from cdc.records.position import Lsn
+from cdc.records.schema import TableName
 from cdc.records.topics import message_topic
 from cdc.records.transaction import Transaction
 from cdc.wal.messages import LogicalMessage
@@ -128,7 +129,7 @@ class MessageEvents:
             "ts_ms": clock // 1_000_000,
             "source": source(
                 self._log,
-                ("", ""),
+                TableName("", ""),
                 lsn,
                 happened.commit_ts_us if happened else clock // 1_000,
                 snapshot="false" if self._rules.lossless else None,

@@ -76,7 +76,7 @@ class LogWriter:
         while_waiting: Callable[[], None],
         suspects: Suspects | None = None,
     ) -> None:
-        """``suspects``: where a record is looked for that the brokers have refused before."""
+        """``suspects``: the range of records with one that the brokers have refused before."""
         self.while_waiting = while_waiting
         self._suspects = suspects
         self._group: list[Record] = []

@@ -126,7 +126,7 @@ def column(
 def filled_columns(connection: psycopg.Connection, oid: int, names: Sequence[str]) -> set[str]:
     """Those of the named columns in which rows of a table, or of its partitions, may have values.
 
-    All of them, where the rows can't be looked at right now.
+    All of them, where the rows can't be read right now.
     """
     existing = dict(query(connection, _COLUMNS, [oid, list(names)]))
     filled = {name for name, is_filled in existing.items() if is_filled}

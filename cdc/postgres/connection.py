@@ -349,7 +349,7 @@ def _refused(text: str, source: LibraryOptions) -> Exception:
 
 
 def act(connection: psycopg.Connection, statement: str) -> None:
-    """Run the user's statement; as with Debezium its failing is told, and streaming goes on.
+    """Run the user's statement; as with Debezium its failure is logged, and streaming goes on.
 
     Our sessions look names up in pg_catalog alone, the user's statement where PostgreSQL does.
     """

@@ -33,7 +33,7 @@ from cdc.settings import LibraryOptions
 
 log = structlog.get_logger()
 PLUGIN: Final = "pgoutput"
-NEW_EPOCH: Final = "to go on all the same: millrace new-epoch, which reads every table anew"
+NEW_EPOCH: Final = "to go on all the same: millrace new-epoch, which reads every table again"
 _SINCE_17: Final = "invalidation_reason, failover, synced"
 _STATE: Final = """
 SELECT plugin, database, temporary, active, active_pid, confirmed_flush_lsn::text,

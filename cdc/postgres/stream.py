@@ -1,7 +1,7 @@
 """A slot and a publication → CopyData in a buffer; positions reached → status updates.
 
 In: CopyData from START_REPLICATION. Out: bytes as received; our status updates. Rules:
-- ``read`` takes what has arrived, and blocks no longer than told.
+- ``read`` takes what has arrived, and blocks for its timeout at most.
 - ``keep_alive`` sends the last positions again when an update is due. It reads nothing and never
   blocks, so it can be called between the slices of a Kafka call.
 - A server that answers nothing while we listen, though asked to, counts as gone: what lies between

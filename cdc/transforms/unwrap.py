@@ -81,6 +81,14 @@ class _UnwrapPlan(NamedTuple):
     flat: Schema
 
 
+class _Delete(NamedTuple):
+    """A delete that was unwrapped last, and the headers that it got."""
+
+    topic: str
+    key: Any
+    headers: tuple[Header, ...]
+
+
 class Unwrap:
     """Takes the row out of each envelope; other records pass."""
 
@@ -94,7 +102,7 @@ class Unwrap:
         self._drops_from_key = options.flag("drop.fields.from.key", False)
         self._drops_optional_only = options.flag("drop.fields.keep.schema.compatible", True)
         self._lossless = lossless
-        self._last_delete: tuple[str, Any, tuple[Header, ...]] | None = None
+        self._last_delete: _Delete | None = None
         self._defaults = options.flag("replace.null.with.default", not lossless)
         self._plans = PerSchema(self._plan)
         self._without: PerSchema[dict[frozenset[str], Schema]] = PerSchema(lambda _schema: {})
@@ -111,7 +119,7 @@ class Unwrap:
             Header(to.new_name, to.value(envelope), schema) for to, schema in plan.headers
         )
         row, before = envelope.get("after"), envelope.get("before")
-        self._last_delete = (record.topic, record.key, added) if row is None else None
+        self._last_delete = _Delete(record.topic, record.key, added) if row is None else None
         record = record._replace(headers=(*record.headers, *added))
         if row is not None:
             record = self._routed(record, row)
@@ -134,9 +142,10 @@ class Unwrap:
     def _of_delete(self, tombstone: SourceRecord) -> tuple[Header, ...]:
         """Debezium adds the headers of a delete to its tombstone, too: they share one list."""
         last, self._last_delete = self._last_delete, None
-        if self._lossless or last is None or last[:2] != (tombstone.topic, tombstone.key):
+        if self._lossless or last is None:
             return ()
-        return last[2]
+        is_its = (last.topic, last.key) == (tombstone.topic, tombstone.key)
+        return last.headers if is_its else ()
 
     def _deleted(
         self, record: SourceRecord, plan: _UnwrapPlan, envelope: Mapping[str, Any], before: Any
