@@ -16,7 +16,7 @@ from benchmarks.scene import Scene, cpu_s, say
 from cdc.log.offsets import LogReader, LogState, Offsets
 from cdc.records.schema import TableName
 from cdc.settings import Settings
-from cdc.settings.lakehouse import DerivedTable, Kind, LakehouseSettings
+from cdc.settings.lakehouse import DerivedTable, LakehouseSettings, TableKind
 from deploy.local.pipeline import Pipeline
 from deploy.local.processes import Process
 from sinks.changes.derived import table_path
@@ -55,7 +55,7 @@ class Lake:
     spark: "SparkSession"
     pipeline: Pipeline
     folder: Path
-    kind: Kind = "current"
+    kind: TableKind = "current"
 
     @property
     def settings(self) -> Settings:

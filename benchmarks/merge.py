@@ -34,7 +34,7 @@ from benchmarks.lakehouse import (
 from benchmarks.scene import Scene, load, own_peak_rss_mb, peak_rss_of, say, scene
 from benchmarks.textbook import textbook
 from cdc.errors import ExitCode
-from cdc.settings.lakehouse import Kind
+from cdc.settings.lakehouse import TableKind
 from deploy.local.pipeline import Pipeline
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 Figures = dict[str, object]
 
 STAGES = ("nothing", "merge", "kinds", "fifty")
-KINDS: tuple[Kind, ...] = ("current", "history", "changes")
+KINDS: tuple[TableKind, ...] = ("current", "history", "changes")
 _KINDS_PART = 4
 """The part of the other stages' rows and changes: a history takes several times as long."""
 _TABLES = 50

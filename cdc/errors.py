@@ -188,7 +188,7 @@ class UnclearMessagesError(SourceError):
     retry = True
 
 
-class Refused(NamedTuple):
+class RefusedRecord(NamedTuple):
     """What is known of a refused record: one of ``suspects``, from position ``first`` to ``last``.
 
     Positions are text, empty where they aren't known. ``topic`` is its own, and if it is the only
@@ -229,7 +229,7 @@ class RecordRefusedError(LogError):
     """The broker refuses a record (too large, no key in a compacted topic, disk full)."""
 
     exit_code = ExitCode.RECORD_REFUSED
-    refused: Refused | None = None
+    refused: RefusedRecord | None = None
 
 
 class LogFormatError(LogError):

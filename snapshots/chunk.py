@@ -114,7 +114,7 @@ def look(
         (table,) = found
         marks = {leaf.oid: _marks(connection, settings, table, leaf)[1] for leaf in table.leaves}
     if not table.is_chunked:
-        blocking = "ask for a snapshot of type blocking; or " if table.told_apart_by else ""
+        blocking = "ask for a snapshot of type blocking; or " if table.identifying_columns else ""
         raise TableRefusedError(
             "it can't be read while it is streamed, which takes a key (or a replica identity by an"
             " index), a heap, and a publication that has UPDATE and DELETE",

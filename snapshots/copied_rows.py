@@ -14,7 +14,7 @@ from cdc.compiled.extension import fast
 from cdc.convert.pipeline import Encoder, row_records
 from cdc.events.changes import Read
 from cdc.records.position import Lsn, Position, header
-from cdc.records.record import Part, Record, record_bytes
+from cdc.records.record import Record, RecordOrBatch, record_bytes
 from cdc.stream.translation import Limits
 from cdc.wal.frames import COPY_DATA_BYTES, copy_data_end, pure_last_copy_data
 
@@ -86,7 +86,7 @@ class Copied:
         self._width = len(encoder.schema.columns)
         self._key = key
         self._extra = extra
-        self._records: list[Part] = []
+        self._records: list[RecordOrBatch] = []
         self._stale: Container[bytes] = ()
         self._rows = 0
         self._bytes = 0
@@ -114,7 +114,7 @@ class Copied:
     @property
     def rows(self) -> int:
         """How many rows have come, those left out included."""
-        return self._fast.seen if self._fast is not None else self._rows
+        return self._fast.row_count if self._fast is not None else self._rows
 
     @property
     def size(self) -> int:
@@ -141,7 +141,7 @@ class Copied:
             start = stop
         return start
 
-    def take(self) -> list[Part]:
+    def take(self) -> list[RecordOrBatch]:
         """What was made since the last time."""
         made = [*self._records]
         self._records.clear()

@@ -20,9 +20,9 @@ from psycopg.pq.abc import PGconn
 from cdc.errors import MillraceError
 from cdc.postgres.failures import (
     explained,
-    place,
     result_sqlstate,
     result_text,
+    server_address,
     statement_error,
 )
 from cdc.postgres.socket_buffer import (
@@ -97,7 +97,7 @@ class PlainCopy(SocketBuffer):
 
     def __init__(self, pgconn: PGconn) -> None:
         super().__init__(pgconn)
-        self._where = place(pgconn)
+        self._where = server_address(pgconn)
         self._runs = False
         self._refusal: RefusedError | None = None
 
@@ -153,7 +153,7 @@ class LibpqCopy:
 
     def __init__(self, pgconn: PGconn) -> None:
         self._pgconn = pgconn
-        self._where = place(pgconn)
+        self._where = server_address(pgconn)
         self._runs = self._copies = False
         self._refusal: RefusedError | None = None
         self.buffer = bytearray()

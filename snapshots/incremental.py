@@ -22,7 +22,7 @@ from cdc.events.reference import INCREMENTAL
 from cdc.faults import FaultPoint, reach
 from cdc.postgres.described import CapturedTable
 from cdc.records.position import Lsn, Position
-from cdc.records.record import Part, Record
+from cdc.records.record import Record, RecordOrBatch
 from cdc.records.schema import TableName
 from cdc.records.state import SnapshotOutcome, SnapshotRequest
 from cdc.stream.signals import NOTHING, SeenRow, Told, Watch
@@ -279,7 +279,7 @@ class IncrementalSnapshots:
         work.changes.settle(chunk.visibility, list(work.chunks))
         started = self._clock()
         copied, states = self._copied(work, chunk, stale, at)
-        events: list[Part] = []
+        events: list[RecordOrBatch] = []
         fed, size = 0, len(chunk.rows)
         while fed < size:
             fed = copied.feed(chunk.rows, fed, size, _UNLIMITED)
@@ -294,7 +294,7 @@ class IncrementalSnapshots:
         assert self._place is not None  # noqa: S101 (chunks are begun by turn)
         if (
             begun.forgotten != work.changes.forgotten
-            or chunk.known.table.told_apart_by != work.changes.key
+            or chunk.known.table.identifying_columns != work.changes.key
             or not work.changes.fits(chunk.known.table, begun.announced)
         ):
             return None
@@ -316,7 +316,7 @@ class IncrementalSnapshots:
             encoder, states = make(table, at)
             work.encoder = table, encoder
         _, encoder = work.encoder
-        key = tuple(map(columns.index, table.told_apart_by))
+        key = tuple(map(columns.index, table.identifying_columns))
         copied = Copied(encoder, at, at.commit_lsn, chunk.read_us, read, key=key, extra=1)
         copied.stale = stale
         return copied, states

@@ -21,7 +21,7 @@ from cdc.postgres.described import TableDescription
 from cdc.postgres.failures import blaming
 from cdc.postgres.slot import ExportedSnapshot
 from cdc.records.position import Position
-from cdc.records.record import Part
+from cdc.records.record import RecordOrBatch
 from cdc.settings import CaptureSettings, LibraryOptions
 from cdc.stream.translation import Limits
 from cdc.wal.frames import copy_data_end
@@ -70,7 +70,7 @@ class Marked:
         self._copied = copied
         self._first = Marker.FIRST if first else Marker.FIRST_IN_DATA_COLLECTION
         self._others: Copied | None = None
-        self._made: list[Part] = []
+        self._made: list[RecordOrBatch] = []
         self._held: bytearray | None = None
         self.rows = 0
         """How many rows have their marker."""
@@ -103,7 +103,7 @@ class Marked:
             marker = Marker.FIRST
         self._mark_held(marker)
 
-    def take(self) -> list[Part]:
+    def take(self) -> list[RecordOrBatch]:
         """What was made since the last time."""
         made, self._made = self._made, []
         return made

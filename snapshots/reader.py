@@ -17,9 +17,9 @@ from cdc.errors import (
 )
 from cdc.postgres.connection import query
 from cdc.postgres.described import Leaf
-from cdc.postgres.failures import place
+from cdc.postgres.failures import server_address
 from cdc.postgres.slot import ExportedSnapshot
-from cdc.records.record import Part
+from cdc.records.record import RecordOrBatch
 from cdc.records.schema import TableName
 from cdc.stream.translation import Limits
 from cdc.wal.frames import copy_data_end
@@ -129,7 +129,7 @@ def lock(connection: psycopg.Connection, leaf: Leaf) -> int:
 
     Returns the leaf's filenode. Raises TableChangedError where they aren't.
     """
-    where = place(connection.pgconn)
+    where = server_address(connection.pgconn)
     try:
         name = sql.Identifier(*leaf.name)
         query(connection, sql.SQL("LOCK TABLE ONLY {} IN ACCESS SHARE MODE").format(name))
@@ -168,7 +168,7 @@ class Taker(Protocol):
         """Take in CopyData messages; returns where those end."""
         ...
 
-    def take(self) -> list[Part]:
+    def take(self) -> list[RecordOrBatch]:
         """What was made since the last time."""
         ...
 
@@ -213,7 +213,7 @@ def any_row(connection: psycopg.Connection, select: sql.Composed) -> bool:
 
 def read(
     connection: psycopg.Connection, select: sql.Composed, taker: Taker, limits: Limits = LIMITS
-) -> Iterator[list[Part]]:
+) -> Iterator[list[RecordOrBatch]]:
     """What ``taker`` makes of the rows in their order, a batch at a time; it may be nothing.
 
     Left early, it leaves the connection in the middle of a COPY: whoever does that closes it.

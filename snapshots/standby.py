@@ -13,7 +13,7 @@ import psycopg
 
 from cdc.errors import SourceSettingError, SourceUnreachableError
 from cdc.postgres.connection import query
-from cdc.postgres.failures import place
+from cdc.postgres.failures import server_address
 from cdc.records.position import Lsn
 
 WAIT_S: Final = 10.0
@@ -31,7 +31,7 @@ def check(standby: psycopg.Connection, primary: psycopg.Connection) -> None:
         reason = "is no standby" if its == ours else "belongs to another cluster"
         raise SourceSettingError(
             f"the server that [snapshot_source] leads to {reason}",
-            where=place(standby.pgconn),
+            where=server_address(standby.pgconn),
             remedy="let [snapshot_source] lead to a standby of [source]; without it, rows are read"
             " from [source]",
         )
@@ -53,6 +53,6 @@ def await_replay(standby: psycopg.Connection, streamed: Lsn, wait: Callable[[flo
     state = f"has replayed {replayed}, and not yet {streamed}" if is_standby else "is none any more"
     raise SourceUnreachableError(
         f"the standby that rows are read from {state}",
-        where=place(standby.pgconn),
+        where=server_address(standby.pgconn),
         remedy="see why it is behind (pg_stat_replication at the primary)",
     )

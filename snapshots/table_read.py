@@ -84,7 +84,7 @@ class Work:
     def learn(self, known: Known) -> None:
         """Take in how the table is described, and by which columns its rows are told apart."""
         self.known, self.looking = known, None
-        self.changes.tell_apart_by(known.table.told_apart_by)
+        self.changes.tell_apart_by(known.table.identifying_columns)
 
     def remember(self, reached: Lsn) -> None:
         """What was forgotten has to be shown by chunks that are begun from here on."""

@@ -16,7 +16,7 @@ from psycopg import sql
 from cdc.errors import MillraceError, SourceUnreachableError
 from cdc.postgres.catalog import new_xid
 from cdc.postgres.connection import current_insert_lsn, query
-from cdc.postgres.failures import place
+from cdc.postgres.failures import server_address
 from cdc.records.position import Lsn
 from cdc.records.schema import TableName
 from cdc.settings import CaptureSettings
@@ -75,7 +75,7 @@ class Watermarks:
                     raise SourceUnreachableError(
                         "transactions are open, and nobody can tell whether one of them was"
                         " committed and waits for a synchronous standby",
-                        where=place(connection.pgconn),
+                        where=server_address(connection.pgconn),
                         remedy="end the oldest one (pg_stat_activity.xact_start), or choose another"
                         " incremental.snapshot.watermarking.strategy",
                     )

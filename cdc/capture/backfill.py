@@ -19,7 +19,7 @@ from cdc.kafka.producer import LogWriter
 from cdc.postgres.described import TableDescription
 from cdc.postgres.slot import ExportedSnapshot
 from cdc.records.position import Position
-from cdc.records.record import Part, Record, count
+from cdc.records.record import Record, RecordOrBatch, count
 from cdc.records.record import size as record_size
 from cdc.records.schema import TableName
 from cdc.records.state import LeafRead, SnapshotRequest
@@ -54,7 +54,7 @@ class SnapshotBatch(NamedTuple):
     """
 
     table: TableName
-    records: Sequence[Part]
+    records: Sequence[RecordOrBatch]
     rows: int
     read: tuple[LeafRead, ...] | None = None
     pages_done: int = 0
@@ -254,7 +254,7 @@ class SnapshotWriter:
 
         return encoder
 
-    def _add(self, records: Sequence[Part]) -> None:
+    def _add(self, records: Sequence[RecordOrBatch]) -> None:
         """Let records follow those that are written; waits where too many are on their way."""
         self._writers.add(records, count(records), record_size(records))
         self._advance()

@@ -24,7 +24,7 @@ from cdc.capture.health import Health, Stage
 from cdc.errors import MillraceError, SlotInUseError, SourceUnreachableError
 from cdc.postgres import slot
 from cdc.postgres.connection import connect, connect_replication, query
-from cdc.postgres.failures import place
+from cdc.postgres.failures import server_address
 from cdc.postgres.stream import ReplicationStream
 from cdc.records.position import Lsn
 from cdc.settings import LibraryOptions, Settings
@@ -194,7 +194,7 @@ class Hold:
     def connect_replication(self) -> PGconn:
         """Open a replication connection to the server that the session is connected to."""
         connection = connect_replication(self._source)
-        ours, other = place(self._sql.pgconn), place(connection)
+        ours, other = server_address(self._sql.pgconn), server_address(connection)
         if ours != other:
             connection.finish()
             raise SourceUnreachableError(
@@ -208,7 +208,7 @@ class Hold:
         name = self._capture.slot_name
         state = slot.inspect(self._sql, name)
         if state is not None and state.active:  # seen without a connection of its own
-            return slot.in_use(name, state.active_pid, place(self._sql.pgconn))
+            return slot.in_use(name, state.active_pid, server_address(self._sql.pgconn))
         connection = self.connect_replication()
         try:
             if state is not None and self._capture.slot_failover:
@@ -231,7 +231,7 @@ class Hold:
         state = slot.inspect(self._sql, name)
         if state is None:  # the stream has ended already, and somebody has dropped it
             raise SourceUnreachableError(
-                f"slot {name} went away as it was taken", where=place(self._sql.pgconn)
+                f"slot {name} went away as it was taken", where=server_address(self._sql.pgconn)
             )
         self.begin = state.confirmed_flush_lsn
         return None

@@ -8,7 +8,7 @@ from functools import partial
 import psycopg
 
 from cdc.convert.converters import Converters, converters
-from cdc.convert.pipeline import OpenTopic, Pipeline
+from cdc.convert.pipeline import OpenTopic, RecordPipeline
 from cdc.dead_letters.claims import Claims
 from cdc.dead_letters.letters import DeadLetters, Oversized, Refusals
 from cdc.dead_letters.replay import Orders
@@ -22,7 +22,7 @@ from cdc.postgres.captured import captured_tables, described_tables, keyed_colum
 from cdc.postgres.columns import filled_columns
 from cdc.postgres.connection import System, current_insert_lsn, current_snapshot
 from cdc.postgres.described import CapturedTable, TableDescription
-from cdc.postgres.failures import place
+from cdc.postgres.failures import server_address
 from cdc.postgres.reselect import INVISIBLE, Rereading, await_visible
 from cdc.records.claims import ClaimHead
 from cdc.records.position import Lsn
@@ -54,7 +54,7 @@ def event_rules(settings: Settings) -> EventRules:
     )
 
 
-def pipeline(settings: Settings, open_topic: OpenTopic) -> Pipeline:
+def pipeline(settings: Settings, open_topic: OpenTopic) -> RecordPipeline:
     """Transforms and converters; raises what they have to say of their settings.
 
     Asks a schema registry whether it is there.
@@ -63,7 +63,7 @@ def pipeline(settings: Settings, open_topic: OpenTopic) -> Pipeline:
     convert.check()
     # Made even where nothing goes through it: it says what is wrong with a predicate, too.
     made = chain(settings.transforms, settings.predicates, lossless=settings.capture.lossless)
-    return Pipeline(
+    return RecordPipeline(
         convert,
         made if settings.transforms else None,
         position_header=settings.capture.position_header,
@@ -107,7 +107,9 @@ def lookups(
         ask = partial(current_snapshot, connection)
         if not await_visible(ask, frozenset({xid}), keep_alive):
             remedy = "it goes on once that has ended"
-            raise UnreadTableError(INVISIBLE, where=place(connection.pgconn), remedy=remedy)
+            raise UnreadTableError(
+                INVISIBLE, where=server_address(connection.pgconn), remedy=remedy
+            )
 
     filled = partial(filled_columns, connection)
     return Lookups(describe, entry, reread, late, instant, check, visible, filled)

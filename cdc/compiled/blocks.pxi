@@ -13,7 +13,7 @@ def plain_messages(data, Py_ssize_t start, Py_ssize_t end, xid, bint after_messa
     PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
     try:
         if not 0 <= start <= end <= view.len:
-            raise ValueError("a part of the buffer that it doesn't have")
+            raise ValueError("a range outside of the buffer")
         p = <const uint8_t*>view.buf
         reserve(&out, end - start)
         while end - start >= 5 and p[start] == c"d":

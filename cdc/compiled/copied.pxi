@@ -13,7 +13,7 @@ cdef class Copier(Writing):
     cdef int extra
     cdef Out scratch  # the line's texts that had escapes
     cdef object left_out
-    cdef readonly Py_ssize_t seen
+    cdef readonly Py_ssize_t row_count
     """Rows so far."""
 
     def __cinit__(self, list records, slow, Table table, bytes source, bytes position, key, extra):
@@ -39,19 +39,19 @@ cdef class Copier(Writing):
     cdef int _frame(self, const uint8_t* p, Py_ssize_t size) except -1:
         cdef Table table = self.table
         if not self._cut(p, size):
-            return self._seen(0)
+            return self._count_row(0)
         if self.left_out and self._is_stale():
-            return self._seen(1)
+            return self._count_row(1)
         if self.rows is None:
             self._open_rows()
         if not self._read():
             self.rows.out.size = self.rows.end
-            return self._seen(0)
-        return self._seen(1)
+            return self._count_row(0)
+        return self._count_row(1)
 
-    cdef inline int _seen(self, int known) noexcept:
-        self.seen += 1
-        return known
+    cdef inline int _count_row(self, int is_written) noexcept:
+        self.row_count += 1
+        return is_written
 
     cdef int _cut(self, const uint8_t* p, Py_ssize_t size) except -1:
         """Cut a line into the table's cells; 0 unless it has its end, and as many as it should."""
@@ -102,7 +102,7 @@ cdef class Copier(Writing):
         reserve(out, PyBytes_GET_SIZE(table.value_before) + 64)
         put_bytes(out, table.value_before)
         put_literal(out, b'{"before":null,"after":')
-        if not self._image(table, table.cells, table.parts, False):
+        if not self._image(table, table.cells, table.extents, False):
             return 0
         reserve(
             out,
@@ -167,7 +167,7 @@ def last_copy_data(data, Py_ssize_t start, Py_ssize_t end):
     PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
     try:
         if not 0 <= start <= end <= view.len:
-            raise ValueError("a part of the buffer that it doesn't have")
+            raise ValueError("a range outside of the buffer")
         p = <const uint8_t*>view.buf
         while end - start >= 5 and p[start] == c"d":
             length = be32(p + start + 1)

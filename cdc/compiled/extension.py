@@ -21,5 +21,5 @@ def warn_if_pure() -> None:
         structlog.get_logger().warning(
             "decoding in pure Python, many times slower: there was no C compiler (or Python's"
             " headers, python3-dev) when Millrace was installed",
-            remedy="install them, then install Millrace anew",
+            remedy="install them, then install Millrace again",
         )

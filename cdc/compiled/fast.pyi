@@ -2,23 +2,23 @@ from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from typing import Protocol, TypeAlias
 
 from cdc.records.position import Lsn, Position
-from cdc.records.record import Part, Record
+from cdc.records.record import Record, RecordOrBatch
 from cdc.records.transaction import Origin, Transaction
 
-Column: TypeAlias = tuple[int, int, bytes, bytes, bytes, bytes, Callable[[bytes], str]]
+CompiledColumn: TypeAlias = tuple[int, int, bytes, bytes, bytes, bytes, Callable[[bytes], str]]
 
 class _Resumed(Protocol):
     def begins(self, commit_lsn: Lsn) -> None: ...
     def ends(self, commit_lsn: Lsn, frames: int) -> None: ...
 
-class Rows:
+class PackedRecords:
     size: int
 
     def __len__(self) -> int: ...
     def __getitem__(self, number: int) -> Record: ...
     def __iter__(self) -> Iterator[Record]: ...
 
-class Written:
+class WrittenRecords:
     size: int
     culprit: Record | None
 
@@ -30,10 +30,10 @@ class Written:
 
 def produce(
     send: Callable[..., None],
-    records: list[Part],
+    records: list[RecordOrBatch],
     start: int,
     end: int,
-    written: Written,
+    written: WrittenRecords,
 ) -> int: ...
 def last_copy_data(data: bytearray, start: int, end: int) -> tuple[int, int]: ...
 def plain_messages(
@@ -55,7 +55,7 @@ class Cursor:
     def begin(self, xid: int, commit_lsn: Lsn, commit_ts_us: int) -> Transaction: ...
     def came_from(self, origin: Origin) -> None: ...
     @property
-    def place(self) -> Position: ...
+    def position(self) -> Position: ...
     @property
     def is_ended(self) -> bool: ...
     def message_at(self, lsn: Lsn) -> Position | None: ...
@@ -71,7 +71,7 @@ class Table:
     def __init__(
         self,
         topic: str,
-        columns: Sequence[Column],
+        columns: Sequence[CompiledColumn],
         key: Sequence[int],
         source: tuple[bytes, bytes, bytes],
         flags: tuple[bool, bool, bool],
@@ -79,7 +79,9 @@ class Table:
         around: tuple[bytes, ...] = ...,
         headers: tuple[tuple[str, bytes], ...] = ...,
     ) -> None: ...
-    def tell(self, identity: Sequence[int], watch: Callable[[int], list[bytes | None]]) -> None: ...
+    def track_changes(
+        self, identity: Sequence[int], watch: Callable[[int], list[bytes | None]]
+    ) -> None: ...
 
 class Writing:
     made_bytes: int
@@ -101,19 +103,19 @@ class Translator(Writing):
     def __init__(
         self,
         cursor: Cursor,
-        records: list[Part],
+        records: list[RecordOrBatch],
         table: Callable[[int, Position], Table | bool | None],
         slow: Callable[[bytes], bool],
     ) -> None: ...
     def forget(self, oid: int) -> None: ...
 
 class Copier(Writing):
-    seen: int
+    row_count: int
     stale: Container[bytes]
 
     def __init__(
         self,
-        records: list[Part],
+        records: list[RecordOrBatch],
         slow: Callable[[bytes], bool],
         table: Table,
         source: bytes,

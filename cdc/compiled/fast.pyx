@@ -6,7 +6,7 @@ It does what cdc/stream/translation.py, cdc/events/table_encoder.py, cdc/convert
 cdc.values say, byte for byte (tests/properties), for Begin, Commit, Insert, Update and Delete, and for
 the rows of a COPY (snapshots/copied_rows.py), of tables whose events are JSON. Everything else goes
 back to them: a message that it doesn't know or that is wrong in any way is given to ``slow`` as if
-it hadn't been looked at, and a column's text that it doesn't know goes through the column's own
+it hadn't been read, and a column's text that it doesn't know goes through the column's own
 function. So each rule and each error has one definition, which isn't here.
 
 Safety: a length is compared with what is left before it is used; room for the longest form that a
@@ -81,7 +81,7 @@ cdef class Translator(Writing):
     cdef public object resumed  # a cdc.stream.transactions.Resumed that isn't settled yet, or None
     cdef Table last
     cdef readonly uint64_t received
-    """Where the last message that was looked at starts in the WAL."""
+    """Where the last message that was read starts in the WAL."""
 
     def __cinit__(self, Cursor cursor, list records, table, slow):
         self.cursor, self.records, self.find, self.slow = cursor, records, table, slow
@@ -90,7 +90,7 @@ cdef class Translator(Writing):
         self.last = None
 
     def forget(self, oid):
-        """A new Relation message: what the relation means is asked for again."""
+        """A new Relation message: find its table again."""
         self.tables.pop(oid, None)
         self.unwanted.discard(oid)
         self.last = None
@@ -142,13 +142,13 @@ cdef class Translator(Writing):
         else:
             if not is_row(kind, m, size):
                 return 0
-            found = self._table(oid)
-            if found is None:
+            resolved = self._table(oid)
+            if resolved is None:
                 cursor._next()
                 return 1
-            if found is False:
+            if resolved is False:
                 return 0
-            table = <Table>found
+            table = <Table>resolved
             self.last, self.last_oid = table, oid
         if table.entered != self.serial:
             table.enter(cursor, self.serial)
@@ -175,23 +175,23 @@ cdef class Translator(Writing):
             return 0
         return self._whole(self._written(table, c"u", at > 5, lsn))
 
-    cdef inline int _whole(self, int known) except -1:
+    cdef inline int _whole(self, int is_written) except -1:
         """Take back what was begun of a row that isn't for us."""
-        if not known:
+        if not is_written:
             self.rows.out.size = self.rows.end
-        return known
+        return is_written
 
     cdef object _table(self, uint32_t oid):
-        found = self.tables.get(oid)
-        if found is None and oid not in self.unwanted:
+        table = self.tables.get(oid)
+        if table is None and oid not in self.unwanted:
             cursor = self.cursor
             position = Position(cursor.epoch, Lsn(cursor.commit_lsn), cursor.index + 1)
-            found = self.find(oid, position)
-            if found is None:
+            table = self.find(oid, position)
+            if table is None:
                 self.unwanted.add(oid)
             else:
-                self.tables[oid] = found
-        return found
+                self.tables[oid] = table
+        return table
 
     cdef int _written(self, Table table, uint8_t op, bint has_old, uint64_t lsn) except -1:
         """A create or update; an old row fills what is absent in the new one."""
@@ -209,19 +209,19 @@ cdef class Translator(Writing):
         if not has_old:
             put_literal(out, b"null")
         else:
-            if not self._image(table, table.olds, table.old_parts, False):
+            if not self._image(table, table.olds, table.old_extents, False):
                 return 0
             for number in range(table.width):
                 if table.cells[number].kind == c"u":
                     table.cells[number] = table.olds[number]
         put_literal(out, b',"after":')
-        if not self._image(table, table.cells, table.parts, False):
+        if not self._image(table, table.cells, table.extents, False):
             return 0
         if has_old and not self._same_key(table):
             return 0
         if not self._end(table, op, lsn):
             return 0
-        if has_old and table.seen is not None:
+        if has_old and table.changed_keys is not None:
             table.note(table.olds)  # the key of the events needn't be the table's
         return 1
 
@@ -230,25 +230,25 @@ cdef class Translator(Writing):
         reserve(out, PyBytes_GET_SIZE(table.value_before) + 64)
         put_bytes(out, table.value_before)
         put_literal(out, b'{"before":')
-        if not self._image(table, table.cells, table.parts, is_key):
+        if not self._image(table, table.cells, table.extents, is_key):
             return 0
         put_literal(out, b',"after":null')
         return self._end(table, c"d", lsn)
 
     cdef bint _same_key(self, Table table):
-        """Whether the key of the row is that of its old one, and neither lacks a part.
+        """Whether the key of the row is that of its old one, and neither lacks a column.
 
         PostgreSQL's texts decide: JSON has a default for NULL, and is equal then for two keys.
         Texts that differ and mean the same are left to ``slow``.
         """
         cdef int number, index
-        cdef Part part
+        cdef Extent extent
         cdef Cell old, new
         for number in range(table.key_width):
             index = table.key[number]
-            part = table.old_parts[index]
+            extent = table.old_extents[index]
             old, new = table.olds[index], table.cells[index]
-            if part.end == part.start or old.kind != new.kind:
+            if extent.end == extent.start or old.kind != new.kind:
                 return False
             if old.kind == c"t" and (
                 old.size != new.size or memcmp(old.text, new.text, old.size)
@@ -270,7 +270,7 @@ cdef class Translator(Writing):
         self._add(table, value, value_bytes, key, key_bytes, header_bytes)
         if op == c"d" and table.tombstones:
             self._add(table, value, NONE, key, key_bytes, header_bytes)
-        if table.seen is not None:
+        if table.changed_keys is not None:
             table.note(table.cells)
         return 1
 
@@ -302,7 +302,7 @@ cdef class Translator(Writing):
         reserve(out, POSITION_BYTES + VERSION_BYTES_MAX)
         self.cursor._next()
         at = out.data + out.size
-        memcpy(at, self.cursor.place, 26)
+        memcpy(at, self.cursor.header_start, 26)
         hexadecimal(at + 26, self.cursor.index, 16)
         out.size += POSITION_BYTES
         put_bytes(out, table.version)

@@ -8,7 +8,7 @@ fewer than hexadecimal digits; and what else has a length of its own takes less 
 Texts are copied eight bytes at a time, so a few behind them may be written, for which there is room.
 """
 
-cdef enum:  # cdc.values.blocks.Kind, which says what each one is
+cdef enum:  # cdc.values.blocks.ValueKind, which says what each one is
     LEFT_OUT = -1
     OTHER
     TEXT
@@ -134,34 +134,34 @@ cdef int put_value(
     Out* out, int kind, int digits, const uint8_t* p, Py_ssize_t size
 ) noexcept nogil:
     cdef Py_ssize_t start = out.size
-    cdef int known = 0
+    cdef int is_written = 0
     if kind == TEXT:
-        known = put_text(out, p, size)
+        is_written = put_text(out, p, size)
     elif kind == INTEGER:
-        known = put_integer(out, p, size)
+        is_written = put_integer(out, p, size)
     elif kind == BOOL:
-        known = put_bool(out, p, size)
+        is_written = put_bool(out, p, size)
     elif kind == TIMESTAMPTZ:
-        known = put_timestamptz(out, p, size, digits)
+        is_written = put_timestamptz(out, p, size, digits)
     elif kind == NUMERIC_TEXT:
-        known = put_numeric(out, p, size)
+        is_written = put_numeric(out, p, size)
     elif kind == FLOAT:
-        known = put_float(out, p, size, digits)
+        is_written = put_float(out, p, size, digits)
     elif kind == TIMESTAMP_US:
-        known = put_timestamp(out, p, size, 1)
+        is_written = put_timestamp(out, p, size, 1)
     elif kind == TIMESTAMP_MS:
-        known = put_timestamp(out, p, size, 1_000)
+        is_written = put_timestamp(out, p, size, 1_000)
     elif kind == DATE:
-        known = put_date(out, p, size)
+        is_written = put_date(out, p, size)
     elif kind == BYTEA:
-        known = put_bytea(out, p, size)
+        is_written = put_bytea(out, p, size)
     elif kind == DECIMAL:
-        known = put_decimal(out, p, size, digits)
+        is_written = put_decimal(out, p, size, digits)
     elif kind > ARRAY:
-        known = put_array(out, kind - ARRAY, digits, p, size)
-    if not known:
+        is_written = put_array(out, kind - ARRAY, digits, p, size)
+    if not is_written:
         out.size = start
-    return known
+    return is_written
 
 
 cdef inline uint64_t has_zero(uint64_t word) noexcept nogil:

@@ -1,6 +1,6 @@
 """Records as bytes in one buffer, which become Python's objects when they are handed to the client.
 
-A record of its own is seven objects, and as many allocations; here it is a part of two.
+A record of its own is seven objects, and as many allocations; here many records share two.
 """
 
 cdef object HEADER_NAME = HEADER
@@ -18,7 +18,7 @@ cdef enum:
     HEADER_BYTES_MAX = 71
 
 
-cdef class Rows:
+cdef class PackedRecords:
     """Records of the compiled way, in their order: a sequence of Record."""
 
     cdef Out out
@@ -55,7 +55,7 @@ cdef class Rows:
         self, Table table, Py_ssize_t value, Py_ssize_t value_bytes, Py_ssize_t key,
         Py_ssize_t key_bytes, Py_ssize_t header_bytes
     ) except -1:
-        """Add a record of which all parts are in ``out``."""
+        """Add a record, all of whose bytes are in ``out``."""
         cdef Span* span
         cdef Span* spans
         if self.count == self.room:
@@ -111,7 +111,7 @@ cdef class Rows:
     cdef inline object _bytes(self, Py_ssize_t start, Py_ssize_t size):
         return None if size == NONE else PyBytes_FromStringAndSize(self.out.data + start, size)
 
-    cdef bint produce(self, send, Written written) except -1:
+    cdef bint produce(self, send, WrittenRecords written) except -1:
         """Hand over what wasn't yet; returns whether that was all, else the queue is full."""
         cdef Table table, last = None
         cdef bytes position = None
@@ -145,8 +145,8 @@ cdef struct Note:
     char header[71]  # HEADER_BYTES_MAX
 
 
-cdef class Written:
-    """As cdc.kafka.written.Written, without keeping a single object."""
+cdef class WrittenRecords:
+    """As cdc.kafka.written.WrittenRecords, without keeping a single object."""
 
     cdef Note* notes
     cdef Py_ssize_t count, room
@@ -210,24 +210,24 @@ cdef uint64_t note_key(object topic, object key) except? 0:
     return <uint64_t>hash(topic) * 31 + <uint64_t>hash(key)
 
 
-cdef inline Py_ssize_t bytes_of(object part) except -1:
-    return 0 if part is None else len(part)
+cdef inline Py_ssize_t bytes_of(object field) except -1:
+    return 0 if field is None else len(field)
 
 
-def produce(send, list records, Py_ssize_t start, Py_ssize_t end, Written written):
-    """As cdc.kafka.written.produce; what comes from the compiled way may go in several parts."""
+def produce(send, list records, Py_ssize_t start, Py_ssize_t end, WrittenRecords written):
+    """As cdc.kafka.written.produce; a batch of the compiled way may need several calls."""
     cdef Py_ssize_t number
     if not 0 <= start <= end <= PyList_GET_SIZE(records):
-        raise ValueError("a part of the records that there isn't")
+        raise ValueError("a range outside of the records")
     for number in range(start, end):
         made = records[number]
-        if type(made) is Rows:
-            if not (<Rows>made).produce(send, written):
+        if type(made) is PackedRecords:
+            if not (<PackedRecords>made).produce(send, written):
                 return number
             continue
-        topic, key, value, headers, place, timestamp_ms = made
+        topic, key, value, headers, partition, timestamp_ms = made
         try:
-            send(topic, value, key, -1 if place is None else place, None, None, timestamp_ms, headers)
+            send(topic, value, key, -1 if partition is None else partition, None, None, timestamp_ms, headers)
         except BufferError:
             return number
         except BaseException:

@@ -19,9 +19,9 @@ cdef struct Cell:
     Py_ssize_t size
 
 cdef enum:
-    KEYS_MAX = 200_000  # of one transaction that are told one by one
+    KEYS_MAX = 200_000  # of one transaction; more count as unknown
 
-cdef struct Part:  # of what was written: a column with its name
+cdef struct Extent:  # of a column and its name in the output
     Py_ssize_t start
     Py_ssize_t end
 
@@ -29,7 +29,7 @@ cdef struct Part:  # of what was written: a column with its name
 cdef class Table:
     """What the compiled way has to know of a table: a TableEncoder's constants, as bytes.
 
-    ``columns``: per column its kind (cdc.values.blocks.Kind), number of digits, ``,"name":``, what stands for NULL,
+    ``columns``: per column its kind (cdc.values.blocks.ValueKind), number of digits, ``,"name":``, what stands for NULL,
     for an absent value and for one that an old key doesn't carry, and its text → JSON function.
     A kind below zero is that of a column that events don't have.
     ``flags``: whether tombstones follow deletes, whether unchanged values are read again, and
@@ -43,8 +43,8 @@ cdef class Table:
     cdef Column* columns
     cdef Cell* cells
     cdef Cell* olds
-    cdef Part* parts
-    cdef Part* old_parts
+    cdef Extent* extents
+    cdef Extent* old_extents
     cdef int* key
     cdef int width, key_width
     cdef Py_ssize_t fixed_bytes
@@ -59,7 +59,7 @@ cdef class Table:
     cdef Out before_lsn, between  # the transaction's texts, cut where a row's own LSN goes
     cdef uint64_t entered
     cdef object watch
-    cdef list seen
+    cdef list changed_keys
     cdef int* identity
     cdef int identity_width
 
@@ -81,12 +81,12 @@ cdef class Table:
         self.columns = <Column*>PyMem_Malloc(max(1, self.width) * sizeof(Column))
         self.cells = <Cell*>PyMem_Malloc(max(1, self.width) * sizeof(Cell))
         self.olds = <Cell*>PyMem_Malloc(max(1, self.width) * sizeof(Cell))
-        self.parts = <Part*>PyMem_Malloc(max(1, self.width) * sizeof(Part))
-        self.old_parts = <Part*>PyMem_Malloc(max(1, self.width) * sizeof(Part))
+        self.extents = <Extent*>PyMem_Malloc(max(1, self.width) * sizeof(Extent))
+        self.old_extents = <Extent*>PyMem_Malloc(max(1, self.width) * sizeof(Extent))
         self.key = <int*>PyMem_Malloc(max(1, self.key_width) * sizeof(int))
         if not (self.columns and self.cells and self.olds and self.key):
             raise MemoryError
-        if not (self.parts and self.old_parts):
+        if not (self.extents and self.old_extents):
             raise MemoryError
         self.fixed_bytes = 0
         for number, index in enumerate(key):
@@ -106,17 +106,17 @@ cdef class Table:
         PyMem_Free(self.columns)
         PyMem_Free(self.cells)
         PyMem_Free(self.olds)
-        PyMem_Free(self.parts)
-        PyMem_Free(self.old_parts)
+        PyMem_Free(self.extents)
+        PyMem_Free(self.old_extents)
         PyMem_Free(self.key)
         PyMem_Free(self.identity)
         PyMem_Free(self.before_lsn.data)
         PyMem_Free(self.between.data)
 
-    def tell(self, identity, watch):
-        """Have changed rows told: each transaction's keys are appended to what ``watch(xid)`` gives.
+    def track_changes(self, identity, watch):
+        """Append the key of each changed row to the list that ``watch(xid)`` returns.
 
-        A key is the texts of the columns at ``identity``, joined by NUL; None: it isn't known.
+        A key is the texts of the columns at ``identity``, joined by NUL; None: it is unknown.
         """
         cdef int number
         if not identity or not all(0 <= index < self.width for index in identity):
@@ -131,18 +131,18 @@ cdef class Table:
         self.watch = watch
 
     cdef int note(self, Cell* cells) except -1:
-        """Tell of a changed row."""
+        """Note the key of a changed row."""
         cdef Py_ssize_t size = self.identity_width - 1
         cdef Cell* cell
         cdef char* at
         cdef int number
-        if PyList_GET_SIZE(self.seen) >= KEYS_MAX:
-            del self.seen[:]
-            self.seen.append(None)
+        if PyList_GET_SIZE(self.changed_keys) >= KEYS_MAX:
+            del self.changed_keys[:]
+            self.changed_keys.append(None)
         for number in range(self.identity_width):
             cell = &cells[self.identity[number]]
             if cell.kind != c"t":
-                self.seen.append(None)
+                self.changed_keys.append(None)
                 return 0
             size += cell.size
         key = PyBytes_FromStringAndSize(NULL, size)
@@ -154,7 +154,7 @@ cdef class Table:
                 at += 1
             memcpy(at, cell.text, cell.size)
             at += cell.size
-        self.seen.append(key)
+        self.changed_keys.append(key)
         return 0
 
     cdef int enter(self, Cursor cursor, uint64_t serial) except -1:
@@ -163,7 +163,7 @@ cdef class Table:
         cdef Out* out = &self.before_lsn
         self.entered = serial
         if self.watch is not None:
-            self.seen = self.watch(cursor.xid)
+            self.changed_keys = self.watch(cursor.xid)
         out.size = self.between.size = 0
         reserve(out, len(self.head) + len(self.middle) + 80)
         put_bytes(out, self.head)

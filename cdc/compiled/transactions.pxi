@@ -7,7 +7,7 @@ cdef enum:
 cdef class Cursor:
     """As cdc.stream.transactions.Cursor, which says what each member means."""
 
-    cdef uint64_t epoch, commit_lsn, end, previous, last, told, index
+    cdef uint64_t epoch, commit_lsn, end, previous, last, last_published, index
     cdef uint64_t reached_lsn, reached_index, cut_lsn, cut_index
     cdef int64_t commit_ts_us, _cut_ts_us
     cdef uint32_t xid
@@ -15,7 +15,7 @@ cdef class Cursor:
     cdef object made  # the Transaction, once somebody has asked for it
     cdef object origin
     cdef bytes after_lsn
-    cdef char place[26]  # "<epoch>.<commit LSN>." of the position header
+    cdef char header_start[26]  # "<epoch>.<commit LSN>." of the position header
     cdef uint32_t commit_xids[COMMITS_MAX]
     cdef uint64_t commit_lsns[COMMITS_MAX]
 
@@ -45,7 +45,7 @@ cdef class Cursor:
 
     @property
     def last_commit(self):
-        return Lsn(self.told)
+        return Lsn(self.last_published)
 
     @property
     def transaction(self):
@@ -75,14 +75,14 @@ cdef class Cursor:
         self.index = 0
         self.commit_xids[xid % COMMITS_MAX] = xid
         self.commit_lsns[xid % COMMITS_MAX] = commit_lsn
-        hexadecimal(self.place, self.epoch, 8)
-        self.place[8] = c"."
-        hexadecimal(self.place + 9, commit_lsn, 16)
-        self.place[25] = c"."
+        hexadecimal(self.header_start, self.epoch, 8)
+        self.header_start[8] = c"."
+        hexadecimal(self.header_start + 9, commit_lsn, 16)
+        self.header_start[25] = c"."
 
     def committed_at(self, uint32_t xid):
-        known = self.commit_xids[xid % COMMITS_MAX] == xid
-        return Lsn(self.commit_lsns[xid % COMMITS_MAX] if known else 0)
+        is_remembered = self.commit_xids[xid % COMMITS_MAX] == xid
+        return Lsn(self.commit_lsns[xid % COMMITS_MAX] if is_remembered else 0)
 
     def came_from(self, origin):
         if not self.inside:
@@ -111,14 +111,14 @@ cdef class Cursor:
         return new
 
     @property
-    def place(self):
+    def position(self):
         if not self.inside:
             raise CorruptMessageError("a row outside of a transaction")
         return Position(self.epoch, Lsn(self.commit_lsn), self.index)
 
     @property
     def is_ended(self):
-        return self.place <= self.cut
+        return self.position <= self.cut
 
     def message_at(self, lsn):
         if self.inside:
@@ -143,7 +143,7 @@ cdef class Cursor:
         self.inside = False
         self.last, self.has_last = lsn, True
         if self.index:
-            self.told = lsn
+            self.last_published = lsn
         self._cut_ts_us = self.commit_ts_us
         if lsn > self.reached_lsn or (lsn == self.reached_lsn and self.index > self.reached_index):
             self.reached_lsn, self.reached_index = lsn, self.index

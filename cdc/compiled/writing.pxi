@@ -8,9 +8,9 @@ cdef class Writing:
 
     cdef object slow
     cdef list records
-    cdef Rows rows  # those under way, which are the last of the records
+    cdef PackedRecords rows  # those under way, which are the last of the records
     cdef Py_ssize_t rows_room
-    cdef Py_ssize_t counted, count
+    cdef Py_ssize_t records_accounted, count
     cdef char clock[80]
     cdef int clock_bytes
     cdef readonly Py_ssize_t made_bytes
@@ -39,12 +39,12 @@ cdef class Writing:
         cdef Py_ssize_t length
         cdef bint full = False
         self._set_clock(clock_ns)
-        self.count = self.made_bytes = self.counted = 0
+        self.count = self.made_bytes = self.records_accounted = 0
         self._count()
         PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
         try:
             if not 0 <= start <= end <= view.len:
-                raise ValueError("a part of the buffer that it doesn't have")
+                raise ValueError("a range outside of the buffer")
             p = <const uint8_t*>view.buf
             while end - start >= 5 and p[start] == c"d" and not full:
                 if self.count >= records_max or self.made_bytes >= bytes_max:
@@ -68,21 +68,21 @@ cdef class Writing:
         return full
 
     cdef int _count(self) except -1:
-        """Take account of records that weren't made here."""
-        for made in self.records[self.counted:]:
-            if type(made) is Rows:
-                self.count += (<Rows>made).count
-                self.made_bytes += (<Rows>made).size
+        """Count records that weren't made here."""
+        for made in self.records[self.records_accounted:]:
+            if type(made) is PackedRecords:
+                self.count += (<PackedRecords>made).count
+                self.made_bytes += (<PackedRecords>made).size
             else:
                 self.count += 1
                 self.made_bytes += bytes_of(made.key) + bytes_of(made.value)
-        self.counted = PyList_GET_SIZE(self.records)
+        self.records_accounted = PyList_GET_SIZE(self.records)
         return 0
 
     cdef int _open_rows(self) except -1:
-        self.rows = Rows(self.rows_room)
+        self.rows = PackedRecords(self.rows_room)
         self.records.append(self.rows)
-        self.counted += 1
+        self.records_accounted += 1
         return 0
 
     cdef int _close_rows(self) except -1:
@@ -90,7 +90,7 @@ cdef class Writing:
             return 0
         if self.rows.count == 0:
             self.records.pop()
-            self.counted -= 1
+            self.records_accounted -= 1
         else:
             self.rows_room = min(self.rows.out.size + self.rows.out.size // 8, ROOM_BYTES_MAX)
             self.rows.end_here()
@@ -110,7 +110,7 @@ cdef class Writing:
         put_literal(&out, b"}")
         self.clock_bytes = out.size
 
-    cdef int _image(self, Table table, Cell* cells, Part* parts, bint is_key) except -1:
+    cdef int _image(self, Table table, Cell* cells, Extent* extents, bint is_key) except -1:
         """A row as JSON; 0 where a text isn't of its column's type."""
         cdef Out* out = &self.rows.out
         cdef Py_ssize_t start = out.size, room = table.fixed_bytes + 64
@@ -124,7 +124,7 @@ cdef class Writing:
         for number in range(table.width):
             column = &table.columns[number]
             cell = &cells[number]
-            parts[number].start = out.size
+            extents[number].start = out.size
             if column.kind == LEFT_OUT:
                 pass
             elif cell.kind == c"t":
@@ -138,7 +138,7 @@ cdef class Writing:
                 put(out, column.unsent, column.unsent_bytes)
             else:
                 put(out, column.absent, column.absent_bytes)
-            parts[number].end = out.size
+            extents[number].end = out.size
         if out.size == start:
             put_literal(out, b"{")
         else:
@@ -165,24 +165,24 @@ cdef class Writing:
     cdef Py_ssize_t _put_key(self, Table table) except? -3:
         """Write the key's columns, from the image; how long that is, NONE without a key.
 
-        Less than NONE: a part of it is absent.
+        Less than NONE: a column of it is absent.
         """
         cdef Out* out = &self.rows.out
         cdef Py_ssize_t before = out.size, start, size
         cdef int number
-        cdef Part part
+        cdef Extent extent
         if not table.key_width:
             return NONE
         reserve(out, PyBytes_GET_SIZE(table.key_before))
         put_bytes(out, table.key_before)
         start = out.size
         for number in range(table.key_width):
-            part = table.parts[table.key[number]]
-            size = part.end - part.start
+            extent = table.extents[table.key[number]]
+            size = extent.end - extent.start
             if size == 0:
                 return NONE - 1
             reserve(out, size + 64)
-            memcpy(out.data + out.size, out.data + part.start, size)
+            memcpy(out.data + out.size, out.data + extent.start, size)
             out.data[out.size] = c","  # the row's first column has given its comma for the brace
             out.size += size
         out.data[start] = c"{"

@@ -14,7 +14,7 @@ from typing import Any, Final, Protocol
 import fastavro
 from fastavro.types import Schema as ParsedSchema
 
-from cdc.convert.avro_schema import AvroOptions, Shape, avro
+from cdc.convert.avro_schema import AvroOptions, ToDatum, avro
 from cdc.errors import ConversionError
 from cdc.records.connect import PerSchema, Schema
 
@@ -39,13 +39,13 @@ SUBJECTS: Final[Mapping[str, Subject]] = {
 
 
 @dataclass(slots=True)
-class _Plan:
-    """What is known of one Connect schema: Avro's text for the registry, and how to write."""
+class _AvroPlan:
+    """How to write values of one Connect schema; ``text`` is the Avro schema for the registry."""
 
     text: str
     name: str
     parsed: ParsedSchema
-    shape: Shape
+    to_datum: ToDatum
     starts: dict[str, bytes] = field(default_factory=dict)
     """Topic → magic byte and id."""
 
@@ -80,14 +80,14 @@ class AvroConverter:
                 where=f"topic {topic}, schema {plan.name}",
             ) from error
 
-    def _plan(self, schema: Schema) -> _Plan:
+    def _plan(self, schema: Schema) -> _AvroPlan:
         made = avro(schema, self._options)
         parsed = fastavro.parse_schema(made.schema)
-        return _Plan(json.dumps(made.schema), made.branch, parsed, made.shape)
+        return _AvroPlan(json.dumps(made.schema), made.branch, parsed, made.to_datum)
 
 
-def _written(plan: _Plan, value: Any) -> bytes:
-    datum = plan.shape(value)
+def _written(plan: _AvroPlan, value: Any) -> bytes:
+    datum = plan.to_datum(value)
     out = io.BytesIO()
     try:
         fastavro.schemaless_writer(out, plan.parsed, datum)
@@ -102,10 +102,10 @@ def _encodable(datum: Any) -> Any:
     if isinstance(datum, str):
         return datum.encode("utf-8", "replace").decode()
     if isinstance(datum, dict):
-        return {_encodable(name): _encodable(one) for name, one in datum.items()}
+        return {_encodable(name): _encodable(member) for name, member in datum.items()}
     if isinstance(datum, list):
-        return [_encodable(one) for one in datum]
+        return [_encodable(item) for item in datum]
     if isinstance(datum, tuple):
-        branch, one = datum
-        return branch, _encodable(one)
+        branch, value = datum
+        return branch, _encodable(value)
     return datum

@@ -17,7 +17,7 @@ from cdc.errors import ConversionError
 from cdc.records import avro_names
 from cdc.records.connect import DECIMAL, Field, Schema, Type
 
-Shape = Callable[[Any], Any]
+ToDatum = Callable[[Any], Any]
 
 _NAMESPACE: Final = "io.confluent.connect.avro"
 _PRECISION_DEFAULT: Final = 64
@@ -50,15 +50,15 @@ class AvroOptions:
     unicode_field_names: bool = False
 
 
-class Avro(NamedTuple):
+class AvroType(NamedTuple):
     """An Avro schema as JSON can carry it, its name in a union, and values → Avro's own."""
 
     schema: Any
     branch: str
-    shape: Shape
+    to_datum: ToDatum
 
 
-def avro(schema: Schema, options: AvroOptions) -> Avro:
+def avro(schema: Schema, options: AvroOptions) -> AvroType:
     """Make the Avro schema of a key or a value; its own optionality is of no account."""
     return _Compiler(options).required(schema, schema.name or "a value")
 
@@ -74,59 +74,61 @@ class _Compiler:
         self._field_name = avro_names.field_name(
             "avro_unicode" if options.unicode_field_names else "avro"
         )
-        self._records: dict[str, tuple[Schema, Avro]] = {}
+        self._records: dict[str, tuple[Schema, AvroType]] = {}
 
-    def any(self, schema: Schema, where: str) -> Avro:
+    def any(self, schema: Schema, where: str) -> AvroType:
         """Make a schema that takes null where it is optional, and the default where it has one."""
         made = self.required(schema, where)
         null: Any = None
         if schema.default is not None and not self._options.ignore_default_for_nullables:
-            null = made.shape(schema.default)
+            null = made.to_datum(schema.default)
         if not schema.optional:
-            return made._replace(shape=partial(_value_or_default, made.shape, null, where))
+            return made._replace(to_datum=partial(_value_or_default, made.to_datum, null, where))
         if null is not None:
             null = (made.branch, null)
-        shape = partial(_branch_or_null, made.branch, made.shape, null)
+        to_datum = partial(_branch_or_null, made.branch, made.to_datum, null)
         union = [made.schema, "null"] if schema.default is not None else ["null", made.schema]
-        return Avro(union, "", shape)
+        return AvroType(union, "", to_datum)
 
-    def required(self, schema: Schema, where: str) -> Avro:
+    def required(self, schema: Schema, where: str) -> AvroType:
         """Make the schema of values that are there."""
         if schema.type is Type.STRUCT:
             return self._record(schema, schema.name, schema.fields)
         if schema.type is Type.ARRAY:
             items = self.any(schema.of_items(), f"{where}, an element")
             made = {"type": "array", "items": items.schema, **self._meta(schema)}
-            return Avro(made, "array", partial(_array, schema.of_items(), items.shape, where))
+            return AvroType(
+                made, "array", partial(_array, schema.of_items(), items.to_datum, where)
+            )
         if schema.type is Type.MAP:
             return self._map(schema, where)
         primitive = _PRIMITIVES[schema.type]
         properties = {**self._decimal(schema), **self._meta(schema), **_logical_type(schema)}
         made_schema: Any = {"type": primitive, **properties} if properties else primitive
-        shape = partial(_int, where) if primitive == "int" else _as_it_is
-        return Avro(made_schema, primitive, shape)
+        to_datum = partial(_int, where) if primitive == "int" else _as_it_is
+        return AvroType(made_schema, primitive, to_datum)
 
-    def _record(self, schema: Schema, name: str | None, fields: tuple[Field, ...]) -> Avro:
+    def _record(self, schema: Schema, name: str | None, fields: tuple[Field, ...]) -> AvroType:
         full = _proper(self._schema_name(name)) if name else f"{_NAMESPACE}.ConnectDefault"
         same = replace(schema, optional=False, default=None)
         attempt, number = full, 1
         while attempt in self._records:
-            known, made = self._records[attempt]
+            existing, made = self._records[attempt]
             # A name without a dot would be looked up in the namespace around the reference.
-            if known == same and "." in attempt:
+            if existing == same and "." in attempt:
                 return made._replace(schema=made.branch)
             number += 1
             attempt = f"{full}{number}"
         space, _, short = attempt.rpartition(".")
         record: dict[str, Any] = {"type": "record", "name": short, "namespace": space}
-        members: list[tuple[str, str, Shape]] = []
-        made = Avro(record, attempt, partial(_struct, members))
+        members: list[tuple[str, str, ToDatum]] = []
+        made = AvroType(record, attempt, partial(_struct, members))
         self._records[attempt] = (same, made)
         record["fields"] = [self._member(field, members, attempt) for field in fields]
         record.update(self._meta(schema))
         return made
 
-    def _member(self, field: Field, members: list[tuple[str, str, Shape]], record: str) -> Any:
+    def _member(self, field: Field, members: list[tuple[str, str, ToDatum]], record: str) -> Any:
         name = self._field_name(field.name)
         if any(name == other for _, other, _ in members):
             raise ConversionError(
@@ -136,7 +138,7 @@ class _Compiler:
                 " out by column.exclude.list",
             )
         made = self.any(field.schema, f"{record}, {field.name}")
-        members.append((field.name, name, made.shape))
+        members.append((field.name, name, made.to_datum))
         member = {"name": name, "type": made.schema}
         default = field.schema.default
         if default is not None and _is_finite(default):
@@ -145,15 +147,15 @@ class _Compiler:
             member["default"] = None
         return member
 
-    def _map(self, schema: Schema, where: str) -> Avro:
+    def _map(self, schema: Schema, where: str) -> AvroType:
         keys, items = schema.of_keys(), schema.of_items()
         if keys.type is Type.STRING and not keys.optional:
             values = self.any(items, f"{where}, a value")
             made = {"type": "map", "values": values.schema, **self._meta(schema)}
-            return Avro(
+            return AvroType(
                 made,
                 "map",
-                lambda entries: {key: values.shape(value) for key, value in entries.items()},
+                lambda entries: {key: values.to_datum(value) for key, value in entries.items()},
             )
         fields = (Field("key", keys), Field("value", items))
         name = schema.name or f"{_NAMESPACE}.MapEntry"
@@ -162,11 +164,11 @@ class _Compiler:
         if schema.name is not None and isinstance(entry.schema, dict):
             entry.schema["connect.internal.type"] = "MapEntry"
         made = {"type": "array", "items": entry.schema, **self._meta(schema)}
-        return Avro(
+        return AvroType(
             made,
             "array",
             lambda entries: [
-                entry.shape({"key": key, "value": value}) for key, value in entries.items()
+                entry.to_datum({"key": key, "value": value}) for key, value in entries.items()
             ],
         )
 
@@ -202,9 +204,9 @@ class _Compiler:
         if schema.type is Type.BYTES:
             return value.decode("latin-1")
         if schema.type is Type.ARRAY:
-            return [self._default(schema.of_items(), one) for one in value]
+            return [self._default(schema.of_items(), item) for item in value]
         if schema.type is Type.MAP:
-            return {key: self._default(schema.of_items(), one) for key, one in value.items()}
+            return {key: self._default(schema.of_items(), item) for key, item in value.items()}
         if schema.type is Type.STRUCT:
             return {
                 self._field_name(field.name): self._default(field.schema, value.get(field.name))
@@ -214,12 +216,12 @@ class _Compiler:
 
 
 def _proper(full: str) -> str:
-    """Each part of a name begins with a letter or an underscore; Debezium adjusts the first alone.
+    """A full name → one whose names between the dots begin with a letter or an underscore.
 
-    Registries refuse such a schema, without saying why.
+    Debezium adjusts the first of them alone; registries refuse that schema without a reason.
     """
     return ".".join(
-        f"_{part}" if not part or part[0].isdigit() else part for part in full.split(".")
+        f"_{name}" if not name or name[0].isdigit() else name for name in full.split(".")
     )
 
 
@@ -247,9 +249,9 @@ def _as_it_is(value: Any) -> Any:
     return value
 
 
-def _value_or_default(shape: Shape, default: Any, where: str, value: Any) -> Any:
+def _value_or_default(to_datum: ToDatum, default: Any, where: str, value: Any) -> Any:
     if value is not None:
-        return shape(value)
+        return to_datum(value)
     if default is None:
         raise ConversionError(
             "a value is missing that Avro can't leave out",
@@ -267,7 +269,7 @@ def _int(where: str, value: int) -> int:
     raise ConversionError("a number is too large for its Avro type", where=where)
 
 
-def _array(items: Schema, shape: Shape, where: str, values: Any) -> list[Any]:
+def _array(items: Schema, to_datum: ToDatum, where: str, values: Any) -> list[Any]:
     """An array of one dimension: natively, values of others come as lists in lists, or as text."""
     if values.__class__ is not list or (
         items.type is not Type.ARRAY and any(value.__class__ is list for value in values)
@@ -278,13 +280,13 @@ def _array(items: Schema, shape: Shape, where: str, values: Any) -> list[Any]:
             remedy="leave the column out by column.exclude.list, or use JSON; with"
             " lossless = false it becomes what Debezium makes of it",
         )
-    return [shape(value) for value in values]
+    return [to_datum(value) for value in values]
 
 
-def _branch_or_null(branch: str, shape: Shape, null: Any, value: Any) -> Any:
+def _branch_or_null(branch: str, to_datum: ToDatum, null: Any, value: Any) -> Any:
     """Name the union's branch, or fastavro tries the value against each of them."""
-    return null if value is None else (branch, shape(value))
+    return null if value is None else (branch, to_datum(value))
 
 
-def _struct(members: list[tuple[str, str, Shape]], struct: Mapping[str, Any]) -> dict[str, Any]:
-    return {adjusted: shape(struct.get(name)) for name, adjusted, shape in members}
+def _struct(members: list[tuple[str, str, ToDatum]], struct: Mapping[str, Any]) -> dict[str, Any]:
+    return {adjusted: to_datum(struct.get(name)) for name, adjusted, to_datum in members}

@@ -19,13 +19,18 @@ from cdc.events.table_encoder import SourceText
 from cdc.records.connect import DECIMAL
 from cdc.records.position import Lsn
 from cdc.records.schema import TableSchema
-from cdc.values import Kind
+from cdc.values import ValueKind
 
 _ROWS: Final = {Operation.CREATE.value, Operation.UPDATE.value, Operation.DELETE.value}
 _JAVA_FLOAT: Final = 1
 """In place of a FLOAT's number of digits."""
-_LEFT_OUT: Final["fast.Column"] = (
-    *(-1, 0, b"", b"", b"", b""),
+_LEFT_OUT: Final["fast.CompiledColumn"] = (
+    -1,
+    0,
+    b"",
+    b"",
+    b"",
+    b"",
     lambda _text: "",
 )
 """A column that events don't have."""
@@ -94,8 +99,10 @@ def _table(
     """``fields`` are those of a row and of the key."""
     if fast is None:
         return None
-    (row, key_fields), (key, value), plan = fields, converters, events.plan
-    columns: list[fast.Column] = [_LEFT_OUT] * len(schema.columns)
+    row, key_fields = fields
+    key, value = converters
+    plan = events.plan
+    columns: list[fast.CompiledColumn] = [_LEFT_OUT] * len(schema.columns)
     for field in row:
         columns[field.column] = _column(field, value)
     if not all(_is_of_row(field, row, columns, converters) for field in key_fields):
@@ -116,14 +123,14 @@ def _table(
     )
 
 
-def _column(field: EventField, converter: JsonConverter) -> "fast.Column":
+def _column(field: EventField, converter: JsonConverter) -> "fast.CompiledColumn":
     write = converter.writer(field.schema)
     kind, digits = field.kind, field.digits
-    if kind.of_element is Kind.FLOAT and converter.options.java_floats:
+    if kind.of_element is ValueKind.FLOAT and converter.options.java_floats:
         digits = _JAVA_FLOAT
     schema = field.schema.items or field.schema
     if schema.name == DECIMAL and converter.options.decimal_numbers:
-        kind = Kind.OTHER
+        kind = ValueKind.OTHER
     name = label(field.name)
     return (
         kind,
@@ -148,16 +155,16 @@ def _fragment(write: Write, field: EventField, text: bytes) -> str:
 def _is_of_row(
     field: EventField,
     row: tuple[EventField, ...],
-    columns: "list[fast.Column]",
+    columns: "list[fast.CompiledColumn]",
     converters: tuple[JsonConverter, JsonConverter],
 ) -> bool:
     """Whether a key's member reads the same in the row, from which it is copied."""
-    twin = next((one for one in row if one.column == field.column), None)
+    twin = next((member for member in row if member.column == field.column), None)
     if twin is None or not (twin.exact and field.exact):
         return False
     of_key, of_row = _column(field, converters[0]), columns[field.column]
-    if of_row[0] == Kind.OTHER:  # a converter writes all of it: numbers within it, too
-        key, value = (replace(one.options, schemas=False) for one in converters)
+    if of_row[0] == ValueKind.OTHER:  # a converter writes all of it: numbers within it, too
+        key, value = (replace(converter.options, schemas=False) for converter in converters)
         if key != value:
             return False
     return of_key[:6] == of_row[:6]

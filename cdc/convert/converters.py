@@ -13,7 +13,7 @@ from cdc.records.connect import Header, Schema, SourceRecord
 from cdc.records.record import Record
 from cdc.settings.options import Options
 
-Side = Literal["key", "value"]
+KeyOrValue = Literal["key", "value"]
 Convert = Callable[[str, Schema | None, Any], bytes | None]
 Check = Callable[[], None]
 
@@ -59,7 +59,9 @@ class Converters:
 
     def headers(self, headers: tuple[Header, ...]) -> list[tuple[str, bytes]]:
         """Convert headers alone."""
-        return [(one.name, self._header.payload(one.schema, one.value)) for one in headers]
+        return [
+            (header.name, self._header.payload(header.schema, header.value)) for header in headers
+        ]
 
     def check(self) -> None:
         """Ask each registry whether it is there and lets us in."""
@@ -90,7 +92,7 @@ def converters(section: Mapping[str, str], *, preset: bool = False) -> Converter
     return made
 
 
-def _own(section: Mapping[str, str], side: Side) -> dict[str, str]:
+def _own(section: Mapping[str, str], side: KeyOrValue) -> dict[str, str]:
     """A side's own options; "" is the format itself."""
     own = {"": section[side]} if side in section else {}
     for name, value in section.items():
@@ -99,7 +101,7 @@ def _own(section: Mapping[str, str], side: Side) -> dict[str, str]:
     return own
 
 
-def _convert(options: Options, side: Side, preset: bool, checks: list[Check]) -> Convert:
+def _convert(options: Options, side: KeyOrValue, preset: bool, checks: list[Check]) -> Convert:
     if _format(options) == "avro":
         return _avro(options, side, checks)
     return _json(options, preset)
@@ -123,7 +125,7 @@ def _json(options: Options, preset: bool) -> Convert:
     )
 
 
-def _avro(options: Options, side: Side, checks: list[Check]) -> Convert:
+def _avro(options: Options, side: KeyOrValue, checks: list[Check]) -> Convert:
     try:
         from cdc.convert.avro import SUBJECT_DEFAULT, SUBJECTS, AvroConverter
         from cdc.convert.avro_schema import AvroOptions

@@ -75,7 +75,7 @@ def encoded(text: str) -> bytes:
     try:
         return text.encode()
     except UnicodeEncodeError:  # half an emoji, cut by column.truncate.to.N.chars
-        return _LONE_SURROGATES.sub(lambda found: f"\\u{ord(found[0]):04X}", text).encode()
+        return _LONE_SURROGATES.sub(lambda match: f"\\u{ord(match[0]):04X}", text).encode()
 
 
 class _Writers:
@@ -108,33 +108,33 @@ class _Writers:
 
     def schema(self, schema: Schema, field: str | None = None) -> str:
         """Write the schema itself; ``field`` is its name where it is a struct's member."""
-        parts = [f'"type":"{schema.type.value}"']
+        members = [f'"type":"{schema.type.value}"']
         if schema.keys is not None:
-            parts.append(f'"keys":{self.schema(schema.keys)}')
+            members.append(f'"keys":{self.schema(schema.keys)}')
         if schema.items is not None:
             name = "values" if schema.type is Type.MAP else "items"
-            parts.append(f'"{name}":{self.schema(schema.items)}')
+            members.append(f'"{name}":{self.schema(schema.items)}')
         if schema.type is Type.STRUCT:
             fields = [self.schema(member.schema, member.name) for member in schema.fields]
-            parts.append(f'"fields":[{",".join(fields)}]')
-        parts.append(f'"optional":{_boolean(schema.optional)}')
+            members.append(f'"fields":[{",".join(fields)}]')
+        members.append(f'"optional":{_boolean(schema.optional)}')
         if schema.name is not None:
-            parts.append(f'"name":{encode_basestring(schema.name)}')
+            members.append(f'"name":{encode_basestring(schema.name)}')
         if schema.version is not None:
-            parts.append(f'"version":{schema.version}')
+            members.append(f'"version":{schema.version}')
         if schema.doc is not None:
-            parts.append(f'"doc":{encode_basestring(schema.doc)}')
+            members.append(f'"doc":{encode_basestring(schema.doc)}')
         if schema.parameters is not None:
             parameters = [
                 f"{encode_basestring(name)}:{encode_basestring(value)}"
                 for name, value in schema.parameters.items()
             ]
-            parts.append(f'"parameters":{{{",".join(parameters)}}}')
+            members.append(f'"parameters":{{{",".join(parameters)}}}')
         if schema.default is not None:
-            parts.append(f'"default":{self.value(schema)(schema.default)}')
+            members.append(f'"default":{self.value(schema)(schema.default)}')
         if field is not None:
-            parts.append(f'"field":{encode_basestring(field)}')
-        return f"{{{','.join(parts)}}}"
+            members.append(f'"field":{encode_basestring(field)}')
+        return f"{{{','.join(members)}}}"
 
     def _float(self, _schema: Schema) -> Write:
         return _java_float if self._options.java_floats else _float
@@ -152,11 +152,11 @@ class _Writers:
         def write_array(values: Any) -> str:
             if values.__class__ is str:
                 return encode_basestring(values)
-            parts = [
+            items = [
                 write_array(value) if value.__class__ is list and not is_nested else write(value)
                 for value in values
             ]
-            return f"[{','.join(parts)}]"
+            return f"[{','.join(items)}]"
 
         return write_array
 
@@ -164,10 +164,10 @@ class _Writers:
         key, value = self.value(schema.of_keys()), self.value(schema.of_items())
         if schema.of_keys().type is Type.STRING:
             return lambda entries: (
-                f"{{{','.join([f'{key(name)}:{value(one)}' for name, one in entries.items()])}}}"
+                f"{{{','.join([f'{key(name)}:{value(item)}' for name, item in entries.items()])}}}"
             )
         return lambda entries: (
-            f"[{','.join([f'[{key(name)},{value(one)}]' for name, one in entries.items()])}]"
+            f"[{','.join([f'[{key(name)},{value(item)}]' for name, item in entries.items()])}]"
         )
 
     def _struct(self, schema: Schema) -> Write:
@@ -176,10 +176,10 @@ class _Writers:
         ]
 
         def write(struct: Any) -> str:
-            parts = [
+            written = [
                 label + value(struct[name]) for name, label, value in members if name in struct
             ]
-            return f"{{{','.join(parts)}}}"
+            return f"{{{','.join(written)}}}"
 
         return write
 
@@ -217,6 +217,6 @@ def _java_float(value: float) -> str:
     if not isfinite(value) or value == 0 or low <= abs(value) < high:
         return text
     sign, digits, exponent = Decimal(text).normalize().as_tuple()
-    first, *rest = map(str, digits)
-    power = int(exponent) + len(rest)
-    return f"{'-' * sign}{first}.{''.join(rest) or '0'}E{power}"
+    first, fraction = str(digits[0]), "".join(map(str, digits[1:]))
+    power = int(exponent) + len(fraction)
+    return f"{'-' * sign}{first}.{fraction or '0'}E{power}"

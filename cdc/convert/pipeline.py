@@ -14,7 +14,7 @@ from cdc.compiled.extension import fast
 from cdc.convert.compiled_table import compiled_read, compiled_table, read_source
 from cdc.convert.converters import Converters, converters
 from cdc.events.changes import Change, Operation, Read, Row
-from cdc.events.reference import Log, TableEvents, TransactionBlocks
+from cdc.events.reference import LogContext, TableEvents, TransactionBlocks
 from cdc.events.rules import EventRules
 from cdc.events.table_encoder import TableEncoder
 from cdc.records.connect import SourceRecord
@@ -23,7 +23,8 @@ from cdc.records.record import Record
 from cdc.records.schema import TableSchema
 from cdc.records.transaction import Transaction
 
-Transform = Callable[[SourceRecord], list[SourceRecord]]
+Transforms = Callable[[SourceRecord], list[SourceRecord]]
+"""All transforms, one after the other: cdc/transforms/chain.py."""
 OpenTopic = Callable[[str, Literal["compact", "delete"]], None]
 """Makes a topic that there is none of yet; asked again, it does nothing."""
 
@@ -36,7 +37,7 @@ def no_topic(_name: str, _cleanup: Literal["compact", "delete"]) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Pipeline:
+class RecordPipeline:
     """What happens to every Connect record: transforms in their order, converter, our header.
 
     ``plain``: the converter is the native one, which writes what the hot path does.
@@ -44,7 +45,7 @@ class Pipeline:
     """
 
     convert: Converters
-    transform: Transform | None = None
+    transform: Transforms | None = None
     position_header: bool = True
     plain: bool = False
     open_topic: OpenTopic = no_topic
@@ -78,32 +79,33 @@ class Pipeline:
         return self._of_table(made, header(position, version), compacted=compacted)
 
     def _of_table(
-        self, made: Sequence[SourceRecord], place: bytes, *, compacted: bool
+        self, made: Sequence[SourceRecord], header_value: bytes, *, compacted: bool
     ) -> list[Record]:
         if self.transform is None:
-            return self._finished(map(self.convert, made), place)
-        own = {one.topic for one in made}
-        records = [self.convert(one) for source in made for one in self.transform(source)]
+            return self._finished(map(self.convert, made), header_value)
+        own = {source.topic for source in made}
+        records = [self.convert(event) for source in made for event in self.transform(source)]
         for record in records:
             if record.topic not in own:
                 keeps_last = compacted and not self.routes_events
                 self.open_topic(record.topic, "compact" if keeps_last else "delete")
-        return self._finished(records, place)
+        return self._finished(records, header_value)
 
     def of_stream(self, made: Iterable[SourceRecord], position: Position) -> list[Record]:
         """The records of one frame that is about no table."""
         transform = self.transform
-        kept = made if transform is None else [one for each in made for one in transform(each)]
-        records = [self.convert(one) for one in kept]
+        if transform is not None:
+            made = [event for source in made for event in transform(source)]
+        records = [self.convert(event) for event in made]
         for record in records:
             self.open_topic(record.topic, "delete")
         return self._finished(records, header(position, NO_SCHEMA))
 
-    def _finished(self, records: Iterable[Record], place: bytes) -> list[Record]:
+    def _finished(self, records: Iterable[Record], header_value: bytes) -> list[Record]:
         if not self.position_header:
             return list(records)
-        ours = (HEADER, place)
-        return [one._replace(headers=[*one.headers, ours]) for one in records]
+        ours = (HEADER, header_value)
+        return [record._replace(headers=[*record.headers, ours]) for record in records]
 
 
 def _has_after(event: SourceRecord) -> bool:
@@ -112,7 +114,7 @@ def _has_after(event: SourceRecord) -> bool:
 
 _PLAIN_READ: Final = Read()
 
-NATIVE: Final = Pipeline(converters({}), plain=True)
+NATIVE: Final = RecordPipeline(converters({}), plain=True)
 
 
 class ReadableEncoder:
@@ -126,8 +128,8 @@ class ReadableEncoder:
         self,
         schema: TableSchema,
         rules: EventRules,
-        log: Log,
-        pipeline: Pipeline,
+        log: LogContext,
+        pipeline: RecordPipeline,
         *,
         blocks: TransactionBlocks | None = None,
         reselects: bool = False,
@@ -208,8 +210,10 @@ class ReadableEncoder:
 
     def snapshot_truncate(self, position: Position, ts_us: int) -> list[Record]:
         """All rows gone that the log has up to there: a snapshot's own are all that there are."""
-        at = position, position.commit_lsn
-        return self._records(Change(Operation.TRUNCATE, None, False, None, *at, None, ts_us))
+        lsn = position.commit_lsn
+        return self._records(
+            Change(Operation.TRUNCATE, None, False, None, position, lsn, None, ts_us)
+        )
 
     def snapshot_row(self, row: Row, position: Position, lsn: Lsn, ts_us: int) -> list[Record]:
         """A row read by a snapshot at ``lsn``, at ``ts_us`` (µs since 1970, UTC)."""

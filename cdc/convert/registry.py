@@ -1,6 +1,6 @@
 """A subject and a schema → the schema's id, and back, from a registry with Confluent's interface.
 
-Asked once per subject and schema: Confluent's client remembers what it was told. It waits briefly
+Each subject and schema takes one request: Confluent's client caches the answer. It waits briefly
 and tries again when the registry is busy or gone, but no longer than PostgreSQL waits for a sign of
 life from us; then the daemon starts over, with back-off.
 https://docs.confluent.io/platform/current/schema-registry/develop/api.html
@@ -55,28 +55,32 @@ class Registry:
 
     def check(self) -> None:
         """Ask for the registry's settings, to see that it is there and lets us in."""
-        self._asked("", self._client.get_config)
+        self._request("", self._client.get_config)
 
     def id_of(self, subject: str, schema: str) -> int:
         """Return the id of an Avro schema, registered now if need be."""
         avro = Schema(schema, "AVRO")
         if self._auto_register:
-            return self._asked(subject, lambda: self._register(subject, avro))
-        found = self._asked(subject, lambda: self._client.lookup_schema(subject, avro)).schema_id
-        if found is None:
+            return self._request(subject, lambda: self._register(subject, avro))
+        registered = self._request(subject, lambda: self._client.lookup_schema(subject, avro))
+        if registered.schema_id is None:
             raise RegistryError("the schema registry answers without an id", where=self._where)
-        return found
+        return registered.schema_id
 
     def text_of(self, number: int) -> str:
-        """Return the Avro schema that has an id, for who reads what others have written."""
-        found = self._asked(f"of schema {number}", lambda: self._client.get_schema(number))
-        if found.schema_str is None or found.schema_type not in {None, "AVRO"} or found.references:
+        """Return the Avro schema that has an id, to read records of other writers."""
+        schema = self._request(f"of schema {number}", lambda: self._client.get_schema(number))
+        if (
+            schema.schema_str is None
+            or schema.schema_type not in {None, "AVRO"}
+            or schema.references
+        ):
             raise RegistryError(
                 f"schema {number} isn't an Avro schema that stands by itself",
                 where=self._where,
                 remedy="topics must be written with Confluent's AvroConverter",
             )
-        return str(found.schema_str)
+        return str(schema.schema_str)
 
     def _register(self, subject: str, avro: Schema) -> int:
         try:
@@ -86,14 +90,14 @@ class Registry:
                 raise
             # The client asks again when an answer is late: then its first request may have done it.
             try:
-                found = self._client.lookup_schema(subject, avro).schema_id
+                schema_id = self._client.lookup_schema(subject, avro).schema_id
             except SchemaRegistryError:
-                found = None
-            if found is None:
+                schema_id = None
+            if schema_id is None:
                 raise
-            return found
+            return schema_id
 
-    def _asked(self, subject: str, question: Callable[[], T]) -> T:
+    def _request(self, subject: str, question: Callable[[], T]) -> T:
         try:
             return question()
         except SchemaRegistryError as error:

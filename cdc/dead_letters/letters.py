@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 import structlog
 
 from cdc.compiled.extension import fast
-from cdc.convert.pipeline import Pipeline, ReadableEncoder
+from cdc.convert.pipeline import ReadableEncoder, RecordPipeline
 from cdc.dead_letters.claims import Claims
 from cdc.errors import (
     ConversionError,
@@ -27,12 +27,12 @@ from cdc.errors import (
     TableRefusedError,
 )
 from cdc.events.changes import ABSENT, Change, Read, Row
-from cdc.events.reference import Log, TransactionBlocks
+from cdc.events.reference import LogContext, TransactionBlocks
 from cdc.events.rules import EventRules
 from cdc.kafka.producer import Suspects
 from cdc.kafka.topics import Takes
 from cdc.records.claims import ClaimHead
-from cdc.records.dead_letters import PIECE_BYTES_MAX, DeadLetter, letter_records
+from cdc.records.dead_letters import PIECE_BYTES_MAX, DeadLetter, dead_letter_records
 from cdc.records.position import Lsn, Position, header
 from cdc.records.record import Record, record_bytes
 from cdc.records.schema import TableSchema
@@ -254,7 +254,7 @@ class DeadLetters:
         )
         self._tell(head)
         place = header(change.position, schema.version)
-        return letter_records(self._prefix, head, parts, place, self._piece_bytes())
+        return dead_letter_records(self._prefix, head, parts, place, self._piece_bytes())
 
     def _columns_where(
         self, schema: TableSchema, test: Callable[[tuple[str, str]], bool]
@@ -294,8 +294,8 @@ class GuardedEncoder(ReadableEncoder):
         letters: DeadLetters,
         schema: TableSchema,
         rules: EventRules,
-        log: Log,
-        pipeline: Pipeline,
+        log: LogContext,
+        pipeline: RecordPipeline,
         *,
         blocks: TransactionBlocks | None = None,
         reselects: bool = False,

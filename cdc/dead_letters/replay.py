@@ -99,9 +99,9 @@ class Orders:
         if state is None or letter.op not in _ROWS:
             raise _InVainError(f"read the table again: millrace snapshot {letter.table}")
         # It may be a limit that was raised meanwhile.
-        self._topics.look_again({state.topic, letter.topic or state.topic})
+        self._topics.refresh_limits({state.topic, letter.topic or state.topic})
         held = read_pieces(self._settings.kafka, self._topic, letter, self._keep_alive)
-        parts = letter.parts(held)
+        parts = letter.contents(held)
         before, after = (row_of(parts[x]) if x in parts else None for x in ("before", "after"))
         wait_until_visible(self._connection, transaction.xid, self._keep_alive)
         captured = [CapturedTable(state.oid, name)]

@@ -12,16 +12,16 @@ from cdc.records.transaction import Transaction
 from cdc.wal.messages import ABSENT, Relation, Row, Value
 
 __all__ = [
-    "ABSENT", "Asked", "Change", "Key", "Operation", "Read", "Reread", "Row", "Value", "filled",
-    "no_key",
+    "ABSENT", "Change", "IdentityKey", "Operation", "Read", "Reread", "RereadRequest", "Row",
+    "Value", "filled", "no_key",
 ]  # fmt: skip
 
-Key = tuple[bytes, ...]
+IdentityKey = tuple[bytes, ...]
 """The texts of a row's replica identity, in the order of its columns."""
 
 
 class Operation(StrEnum):
-    """Debezium's letters."""
+    """Debezium's codes."""
 
     CREATE = "c"
     UPDATE = "u"
@@ -33,8 +33,8 @@ class Operation(StrEnum):
 class Read(NamedTuple):
     """What an event says about the snapshot that read its row.
 
-    ``marker`` is Debezium's word for the row's place in the snapshot (``first``, ``last``,
-    ``incremental`` …), ``xid`` the transaction that made the slot, if that is to be told.
+    ``marker`` is Debezium's word for where the row is in the snapshot (``first``, ``last``,
+    ``incremental`` …), ``xid`` the transaction that made the slot; None leaves it out.
     """
 
     marker: str = "true"
@@ -62,22 +62,22 @@ class Change:
     read: Read = Read()  # noqa: RUF009 (immutable)
 
 
-class Asked(NamedTuple):
-    """Rows of a relation to be read again.
+class RereadRequest(NamedTuple):
+    """A request to read rows of a relation again.
 
-    ``identity`` and ``columns`` are indexes of the relation's columns: what ``keys`` are the texts
-    of, and what is wanted. Transactions ``xids`` must be visible to whoever reads.
+    ``identity`` and ``columns`` are indexes of the relation's columns: ``keys`` have the texts of
+    the former, the answer those of the latter. The reader must see the transactions ``xids``.
     """
 
     relation: Relation
     identity: tuple[int, ...]
     columns: tuple[int, ...]
-    keys: tuple[Key, ...]
+    keys: tuple[IdentityKey, ...]
     xids: frozenset[int]
 
 
-Reread = Callable[[Asked], Mapping[Key, Row] | None]
-"""The rows that were found: the texts of the columns asked for, ABSENT where there is none now.
+Reread = Callable[[RereadRequest], Mapping[IdentityKey, Row] | None]
+"""A request → the rows that exist: the texts of its columns, ABSENT for a column without one now.
 
 None where the source doesn't let us read.
 """

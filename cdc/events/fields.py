@@ -18,7 +18,7 @@ from cdc.records.avro_names import field_name, schema_name
 from cdc.records.connect import Field, Schema
 from cdc.records.schema import Column, TableName, TableSchema
 from cdc.settings.modes import ValueModes
-from cdc.values import MALFORMED, Decode, Kind, malformed
+from cdc.values import MALFORMED, Decode, ValueKind, malformed
 
 _UNLIMITED: Final = 2_147_483_647
 _LENGTHS: Final = {
@@ -44,7 +44,7 @@ class ColumnValues(NamedTuple):
     placeholder: Any
     zero: Any
     default: Any
-    kind: Kind
+    kind: ValueKind
     digits: int
 
 
@@ -88,7 +88,7 @@ class EventField(NamedTuple):
     null: Any
     unavailable: Any
     unsent: Any
-    kind: Kind
+    kind: ValueKind
     digits: int
     exact: bool
 
@@ -162,10 +162,10 @@ def _as_debezium(column: Column, values: ColumnValues) -> tuple[ColumnValues, Co
     decode = values.decode
     streamed = values._replace(decode=snapshot_differences.of_stream(column, decode))
     if streamed.decode is not decode:
-        streamed = streamed._replace(kind=Kind.OTHER)
+        streamed = streamed._replace(kind=ValueKind.OTHER)
     read = values._replace(decode=snapshot_differences.of_snapshot(column, values.schema, decode))
     if read.decode is not decode:
-        read = read._replace(kind=Kind.OTHER)
+        read = read._replace(kind=ValueKind.OTHER)
     return streamed, read
 
 
@@ -234,7 +234,7 @@ def _field(
         null,
         unavailable if rules.events.unchanged == "placeholder" else ABSENT,
         ABSENT if rules.lossless else unsent,
-        Kind.OTHER if mask else values.kind,
+        ValueKind.OTHER if mask else values.kind,
         values.digits,
         exact=mask is None,
     )
@@ -245,10 +245,10 @@ def _read_key(
 ) -> tuple[EventField, ...]:
     """Debezium's snapshot doesn't read columns that events don't have, not even for the key."""
     return tuple(
-        part
-        if rules.columns.keeps(str(schema.name), schema.columns[part.column].name)
-        else part._replace(decode=_always(part.unsent))
-        for part in key
+        field
+        if rules.columns.keeps(str(schema.name), schema.columns[field.column].name)
+        else field._replace(decode=_always(field.unsent))
+        for field in key
     )
 
 

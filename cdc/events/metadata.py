@@ -13,10 +13,11 @@ from typing import Any, Final, Literal
 
 from cdc.errors import CorruptMessageError
 from cdc.events import schemas
-from cdc.events.reference import Log, TransactionBlocks, source
+from cdc.events.reference import LogContext, TransactionBlocks, source
 from cdc.events.rules import EventRules
 from cdc.records.connect import SourceRecord
 from cdc.records.position import Lsn
+from cdc.records.schema import TableName
 from cdc.records.topics import message_topic
 from cdc.records.transaction import Transaction
 from cdc.wal.messages import LogicalMessage
@@ -94,7 +95,7 @@ class MessageEvents:
     def __init__(
         self,
         rules: EventRules,
-        log: Log,
+        log: LogContext,
         *,
         blocks: TransactionBlocks | None = None,
         clock_ns: Callable[[], int] = time.time_ns,
@@ -128,7 +129,7 @@ class MessageEvents:
             "ts_ms": clock // 1_000_000,
             "source": source(
                 self._log,
-                ("", ""),
+                TableName("", ""),
                 lsn,
                 happened.commit_ts_us if happened else clock // 1_000,
                 snapshot="false" if self._rules.lossless else None,

@@ -20,7 +20,7 @@ from cdc.events.rules import EventRules
 from cdc.records.connect import Header, Schema, SourceRecord
 from cdc.records.envelope import CONNECTOR, VERSION
 from cdc.records.position import Lsn
-from cdc.records.schema import TableSchema
+from cdc.records.schema import TableName, TableSchema
 from cdc.records.transaction import Origin, Transaction
 
 NEW_KEY: Final = "__debezium.newkey"
@@ -31,7 +31,7 @@ _TASK: Final = "0"
 Image = dict[str, Any]
 
 
-class Log(NamedTuple):
+class LogContext(NamedTuple):
     """What an event says about the log that it goes to; ``run_id`` names this run of the daemon."""
 
     prefix: str
@@ -59,7 +59,7 @@ class TableEvents:
         self,
         schema: TableSchema,
         rules: EventRules,
-        log: Log,
+        log: LogContext,
         *,
         blocks: TransactionBlocks | None = None,
         clock_ns: Callable[[], int] = time.time_ns,
@@ -97,8 +97,8 @@ class TableEvents:
         if self._says_nothing(change, before, after, moved=moved):
             return []
         if not moved:
-            tells_before = not (change.before_is_key and self.rules.lossless)
-            shown = before if tells_before else None
+            has_before = not (change.before_is_key and self.rules.lossless)
+            shown = before if has_before else None
             return self._events(change, change.operation, new_key, shown, after)
         return [
             *self._deleted(change, old_key, before, self._key_header(NEW_KEY, new_key)),
@@ -187,7 +187,7 @@ class TableEvents:
 
     def _source(self, change: Change) -> Image:
         transaction = change.transaction
-        found = source(
+        block = source(
             self.log,
             self._schema.name,
             change.lsn,
@@ -198,8 +198,8 @@ class TableEvents:
             origin=transaction.origin if transaction else None,
         )
         if transaction is None and change.read.marker == INCREMENTAL:
-            found["lsn"] = None
-        return found
+            block["lsn"] = None
+        return block
 
     def _before(self, old: Row | None, *, key_only: bool) -> Image | None:
         if old is None:
@@ -238,8 +238,8 @@ class TableEvents:
 
 
 def source(
-    log: Log,
-    table: tuple[str, str],
+    log: LogContext,
+    table: TableName,
     lsn: Lsn,
     ts_us: int,
     *,
@@ -248,7 +248,7 @@ def source(
     previous: Lsn | None,
     origin: Origin | None = None,
 ) -> Image:
-    """The source block; ``table`` is schema and name, ``previous`` the commit before."""
+    """The source block; ``previous`` is the commit LSN of the transaction before."""
     sequence = [None if previous is None else f"{previous:d}", f"{lsn:d}"]
     return {
         "version": VERSION,
@@ -260,8 +260,8 @@ def source(
         "sequence": json.dumps(sequence, separators=(",", ":")),
         "ts_us": ts_us,
         "ts_ns": ts_us * 1_000,
-        "schema": table[0],
-        "table": table[1],
+        "schema": table.namespace,
+        "table": table.name,
         "txId": xid,
         "lsn": int(lsn),
         "xmin": None,
@@ -270,9 +270,9 @@ def source(
     }
 
 
-def context_headers(log: Log) -> tuple[Header, ...]:
+def context_headers(log: LogContext) -> tuple[Header, ...]:
     """extended.headers.enabled: which connector a record comes from."""
-    said = {
+    context = {
         "connectorLogicalName": log.prefix,
         "taskId": _TASK,
         "connectorName": CONNECTOR,
@@ -280,7 +280,9 @@ def context_headers(log: Log) -> tuple[Header, ...]:
     }
     string: Schema = schemas.STRING
     return tuple(
-        Header(f"__debezium.context.{name}", value, string) for name, value in said.items() if value
+        Header(f"__debezium.context.{name}", value, string)
+        for name, value in context.items()
+        if value
     )
 
 

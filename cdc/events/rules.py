@@ -5,13 +5,14 @@ Each option can be set in both. docs/debezium.md has the options and how they ac
 """
 
 from dataclasses import dataclass, replace
-from typing import Final, Literal
+from typing import Final
 
 from cdc.errors import TableRefusedError
 from cdc.events.changes import Operation
 from cdc.records.avro_names import Adjustment
 from cdc.records.schema import Column, TableName
 from cdc.settings.modes import ColumnModes, EventModes, Patterns, ValueModes
+from cdc.wal.messages import ReplicaIdentity
 
 _NO_PATTERNS: Final = Patterns(())
 
@@ -67,7 +68,7 @@ class EventRules:
 def rekeyed(
     columns: tuple[Column, ...],
     table: TableName,
-    replica_identity: Literal["d", "n", "f", "i"],
+    replica_identity: ReplicaIdentity,
     rules: EventRules,
 ) -> tuple[Column, ...]:
     """The columns with the record's key: message.key.columns', in the table's order, or their own.
@@ -75,10 +76,10 @@ def rekeyed(
     Raises TableRefusedError for a column that isn't there and, lossless, for a key that old rows
     wouldn't come with: a row whose key changed would stay under its old one for ever.
     """
-    asked = rules.columns.key_columns(str(table))
-    if asked is None:
+    key_columns = rules.columns.key_columns(str(table))
+    if key_columns is None:
         return columns
-    wanted = {name.lower() for name in asked}
+    wanted = {name.lower() for name in key_columns}
     names = [column.name for column in columns if column.name.lower() in wanted]
     lacking = wanted - {name.lower() for name in names}
     if lacking and rules.lossless:
@@ -107,7 +108,7 @@ def rekeyed(
 def key_signature(signature: str, table: TableName, rules: EventRules) -> str:
     """A table schema's signature that also tells a record key of message.key.columns.
 
-    Otherwise records keyed anew would go on under the old schema.
+    Otherwise records with the new key would keep the old schema.
     """
-    asked = rules.columns.key_columns(str(table))
-    return signature if asked is None else f"{signature} key {','.join(asked)}"
+    key_columns = rules.columns.key_columns(str(table))
+    return signature if key_columns is None else f"{signature} key {','.join(key_columns)}"

@@ -74,10 +74,10 @@ class TableEncoder:
         """The same for the compiled way, which does everything but key changes and TRUNCATE."""
         if fast is None:
             return None
-        columns: list[fast.Column] = []
+        columns: list[fast.CompiledColumn] = []
         for column, (name, fragment) in zip(self._schema.columns, self._columns, strict=True):
             codec, text = values.codec(column, NATIVE), name.encode()
-            kind, digits = (codec.kind, codec.digits) if codec else (values.Kind.OTHER, 0)
+            kind, digits = (codec.kind, codec.digits) if codec else (values.ValueKind.OTHER, 0)
             columns.append((kind, digits, text, text + b"null", b"", b"", fragment))
         source = self._source.around()
         version = self._header_end.encode()
@@ -92,17 +92,17 @@ class TableEncoder:
         return table, self._source.of_read(lsn, self._source.of_snapshot(ts_us))
 
     def begin(self, transaction: Transaction) -> None:
-        """Enter a transaction: its part of every event's source block is written here."""
+        """Enter a transaction: writes what it gives to every event's source block."""
         self._transaction = self._source.of_transaction(transaction)
 
     def insert(self, new: Row, lsn: Lsn, position: Position) -> list[Record]:
         """A new row: one create."""
-        parts = self._parts(new)
+        members = self._row_members(new)
         return [
             Record(
                 self._topic,
-                self._key_of(parts),
-                self._value("null", _row(parts), "c", lsn),
+                self._key_of(members),
+                self._value("null", _row(members), "c", lsn),
                 self._headers(position),
             )
         ]
@@ -122,34 +122,34 @@ class TableEncoder:
         """
         new_headers = self._headers(position, filled_field(reread))
         if old is None:
-            parts = self._parts(new)
-            key = self._key_of(parts)
-            value = self._value("null", _row(parts), "u", lsn)
+            members = self._row_members(new)
+            key = self._key_of(members)
+            value = self._value("null", _row(members), "u", lsn)
             return [Record(self._topic, key, value, new_headers)]
         self._check(old)
         self._check(new)
         new = filled(new, old, old_is_key=old_is_key)
-        old_parts = self._old_parts(old, old_is_key)
-        parts = self._parts(new)
-        old_key, key = self._old_key(old_parts), self._key_of(parts)
+        old_members = self._old_members(old, old_is_key)
+        members = self._row_members(new)
+        old_key, key = self._old_key(old_members), self._key_of(members)
         if old_key == key:
-            before = "null" if old_is_key else _row(old_parts)
-            value = self._value(before, _row(parts), "u", lsn)
+            before = "null" if old_is_key else _row(old_members)
+            value = self._value(before, _row(members), "u", lsn)
             return [Record(self._topic, key, value, new_headers)]
-        create = self._value("null", _row(parts), "c", lsn)
+        create = self._value("null", _row(members), "c", lsn)
         return [
-            *self._deleted(old_key, old_parts, lsn, self._headers(position)),
+            *self._deleted(old_key, old_members, lsn, self._headers(position)),
             Record(self._topic, key, create, new_headers),
         ]
 
     def delete(self, old: Row, old_is_key: bool, lsn: Lsn, position: Position) -> list[Record]:
         """A deleted row: a delete, followed by a tombstone in a compacted topic."""
-        parts = self._old_parts(old, old_is_key)
-        key = self._old_key(parts)
-        return self._deleted(key, parts, lsn, self._headers(position))
+        members = self._old_members(old, old_is_key)
+        key = self._old_key(members)
+        return self._deleted(key, members, lsn, self._headers(position))
 
     def truncate(self, lsn: Lsn, position: Position) -> list[Record]:
-        """All rows gone: one record per partition, since each holds a part of the keys."""
+        """All rows gone: one record per partition, since each partition holds some of the keys."""
         return self._truncated(lsn, position, self._transaction)
 
     def snapshot_truncate(self, position: Position, ts_us: int) -> list[Record]:
@@ -172,14 +172,14 @@ class TableEncoder:
         if self._snapshot_ts_us != ts_us:
             self._snapshot_ts_us = ts_us
             self._snapshot = self._source.of_snapshot(ts_us)
-        parts = self._parts(row)
-        value = self._value("null", _row(parts), "r", lsn, self._snapshot)
-        return Record(self._topic, self._key_of(parts), value, self._headers(position))
+        members = self._row_members(row)
+        value = self._value("null", _row(members), "r", lsn, self._snapshot)
+        return Record(self._topic, self._key_of(members), value, self._headers(position))
 
     def _deleted(
-        self, key: bytes | None, parts: list[str], lsn: Lsn, headers: list[tuple[str, bytes]]
+        self, key: bytes | None, members: list[str], lsn: Lsn, headers: list[tuple[str, bytes]]
     ) -> list[Record]:
-        deleted = Record(self._topic, key, self._value(_row(parts), "null", "d", lsn), headers)
+        deleted = Record(self._topic, key, self._value(_row(members), "null", "d", lsn), headers)
         if not self._compacted:
             return [deleted]
         return [deleted, Record(self._topic, key, None, headers)]
@@ -191,7 +191,7 @@ class TableEncoder:
                 where=f"table {self._schema.name}",
             )
 
-    def _parts(self, row: Row) -> list[str]:
+    def _row_members(self, row: Row) -> list[str]:
         """Per column ``,"name":value``, or nothing where no value was sent."""
         if len(row) != self._width:
             self._check(row)
@@ -205,14 +205,14 @@ class TableEncoder:
         except values.MALFORMED:
             raise self._malformed(row) from None
 
-    def _old_parts(self, old: Row, old_is_key: bool) -> list[str]:
-        """As ``_parts``; of an old key what is None wasn't sent."""
+    def _old_members(self, old: Row, old_is_key: bool) -> list[str]:
+        """As ``_row_members``; of an old key what is None wasn't sent."""
         if not old_is_key:
-            return self._parts(old)
-        return self._parts(tuple(ABSENT if value is None else value for value in old))
+            return self._row_members(old)
+        return self._row_members(tuple(ABSENT if value is None else value for value in old))
 
     def _malformed(self, row: Row) -> CorruptMessageError:
-        """Find the column that ``_parts`` stumbled over."""
+        """Find the column that ``_row_members`` stumbled over."""
         for column, value in zip(self._schema.columns, row, strict=True):
             if isinstance(value, bytes):
                 try:
@@ -221,21 +221,21 @@ class TableEncoder:
                     return values.malformed(column, self._schema.name)
         raise AssertionError("a row failed whose columns are all right")
 
-    def _key_of(self, parts: list[str]) -> bytes | None:
-        """The key in key order; a column that wasn't sent has left an empty part."""
-        if self._single_key is not None and (text := parts[self._single_key]):
+    def _key_of(self, members: list[str]) -> bytes | None:
+        """The key in key order; a column that wasn't sent has left an empty text."""
+        if self._single_key is not None and (text := members[self._single_key]):
             return f"{{{text[1:]}}}".encode()
         if not self._key:
             return None
-        texts = [parts[index] for index in self._key]
+        texts = [members[index] for index in self._key]
         if "" in texts:
             raise CorruptMessageError("a row without its key", where=f"table {self._schema.name}")
         return _row(texts).encode()
 
-    def _old_key(self, parts: list[str]) -> bytes | None:
-        if not all(parts[index] for index in self._key):
+    def _old_key(self, members: list[str]) -> bytes | None:
+        if not all(members[index] for index in self._key):
             raise no_key(self._schema)
-        return self._key_of(parts)
+        return self._key_of(members)
 
     def _value(
         self, before: str, after: str, op: str, lsn: Lsn, source: tuple[str, str, str] | None = None
@@ -294,8 +294,8 @@ class SourceText:
     def of_read(lsn: Lsn, texts: tuple[str, str, str], *, tells_lsn: bool = True) -> bytes:
         """The texts of a snapshot's rows put together, up to their operation."""
         start, middle, end = texts
-        told = f"{lsn:d}" if tells_lsn else "null"
-        return f"{start}{lsn:d}{middle}{told}{end}{Operation.READ}".encode()
+        lsn_text = f"{lsn:d}" if tells_lsn else "null"
+        return f"{start}{lsn:d}{middle}{lsn_text}{end}{Operation.READ}".encode()
 
     def _around(self, ts_us: int, snapshot: str, previous: str) -> tuple[str, str]:
         return (
@@ -307,10 +307,10 @@ class SourceText:
         )
 
 
-def _members(*members: tuple[str, str]) -> str:
-    return ",".join(f'"{name}":{encode_basestring(text)}' for name, text in members)
+def _members(*pairs: tuple[str, str]) -> str:
+    return ",".join(f'"{name}":{encode_basestring(text)}' for name, text in pairs)
 
 
-def _row(parts: Iterable[str]) -> str:
-    """An object of ``_parts``, without the first one's comma."""
-    return f"{{{''.join(parts)[1:]}}}"
+def _row(members: Iterable[str]) -> str:
+    """An object of ``_row_members``, without the first one's comma."""
+    return f"{{{''.join(members)[1:]}}}"

@@ -1,6 +1,6 @@
-"""Questions and orders to the brokers about topics → answers, in bounded waits.
+"""Requests to the brokers about topics → answers, in bounded waits.
 
-Orders go out for all topics at once. An answer is a value or a KafkaError, one for each topic.
+Requests go out for all topics at once. An answer is a value or a KafkaError, one for each topic.
 """
 
 import time
@@ -37,14 +37,14 @@ REACH_S: Final = 10.0
 REQUEST_S: Final = 60.0
 EARLIEST: Final = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
 LATEST: Final = OffsetSpec.latest()  # type: ignore[no-untyped-call]
-_LOOK_AGAIN_S: Final = 0.05
+_RETRY_S: Final = 0.05
 PARTITIONS_PER_REQUEST_MAX: Final = 2_000
 """A KRaft controller takes 10,000 metadata records a request: partitions, topics and settings."""
 
-Asked = TypeVar("Asked", bound=Hashable)
+Request = TypeVar("Request", bound=Hashable)
 
 
-class TopicFound(NamedTuple):
+class TopicDescription(NamedTuple):
     """A topic as the brokers describe it."""
 
     partitions: int
@@ -83,8 +83,8 @@ class LogAdmin:
 
     def partitions(self) -> dict[str, int]:
         """All topics that we may see, with their partition counts; the wait is REACH_S."""
-        found = self._metadata().topics
-        return {name: len(topic.partitions) for name, topic in found.items()}
+        topics = self._metadata().topics
+        return {name: len(topic.partitions) for name, topic in topics.items()}
 
     def _metadata(self) -> ClusterMetadata:
         deadline = time.monotonic() + REACH_S
@@ -99,7 +99,7 @@ class LogAdmin:
             if is_access(error) or time.monotonic() > deadline:
                 raise log_error(error, "connecting to Kafka", f"bootstrap.servers {self.servers}")
 
-    def describe(self, names: Iterable[str]) -> dict[str, TopicFound]:
+    def describe(self, names: Iterable[str]) -> dict[str, TopicDescription]:
         """Partitions and settings of those of the topics that exist."""
         existing = self.partitions()
         wanted = [name for name in names if name in existing]
@@ -108,7 +108,7 @@ class LogAdmin:
             if isinstance(answer, KafkaError):
                 raise log_error(answer, "reading a topic's settings", f"topic {name}")
         return {
-            name: TopicFound(existing[name], config)
+            name: TopicDescription(existing[name], config)
             for name, config in answers.items()
             if not isinstance(config, KafkaError)
         }
@@ -156,20 +156,20 @@ class LogAdmin:
     def broker_settings(self) -> dict[str, dict[str, str]]:
         """Each broker's settings by its id; without those that we may not read."""
         ids = [str(broker) for broker in self._client.list_topics(timeout=METADATA_S).brokers]
-        found: dict[str, dict[str, str]] = {}
-        for broker in ids:  # each has to be asked by itself
+        settings: dict[str, dict[str, str]] = {}
+        for broker in ids:  # a request is for one broker
             resource = ConfigResource(ResourceType.BROKER, broker)
             futures = self._client.describe_configs([resource], request_timeout=REQUEST_S)
             answer = self._settle(futures, "reading a broker's settings")[resource]
             if not isinstance(answer, KafkaError):
-                found[broker] = {key: str(entry.value) for key, entry in answer.items()}
-        return found
+                settings[broker] = {key: str(entry.value) for key, entry in answer.items()}
+        return settings
 
     def create(self, topics: Iterable[NewTopic]) -> dict[str, KafkaError]:
         """Make topics; returns what went wrong with which.
 
-        A controller has made a topic before the brokers hear of it: that is waited for, else the
-        next question may find it missing.
+        The controller has a topic before the brokers do. This waits for the brokers, so that the
+        next request sees the topic.
         """
         failed: dict[str, KafkaError] = {}
         made: set[str] = set()
@@ -177,7 +177,7 @@ class LogAdmin:
             answers = self._create(request)
             failed |= {n: answer for n, answer in answers.items() if isinstance(answer, KafkaError)}
             made |= answers.keys()
-        self._await(lambda found: not made - failed.keys() - found.topics.keys())
+        self._await(lambda cluster: not made - failed.keys() - cluster.topics.keys())
         return failed
 
     def _create(self, request: list[NewTopic]) -> dict[str, Any]:
@@ -188,14 +188,14 @@ class LogAdmin:
         deadline = time.monotonic() + REACH_S
         answers: dict[str, Any] = {}
         while True:
-            self._await(lambda found: found.controller_id >= 0)
+            self._await(lambda cluster: cluster.controller_id >= 0)
             futures = self._client.create_topics(request, request_timeout=REQUEST_S)
             answers |= self._settle(futures, "creating topics")
             request = [topic for topic in request if _is_too_early(answers[topic.topic])]
             if not request or time.monotonic() > deadline:
                 return answers
             self._while_waiting()
-            time.sleep(_LOOK_AGAIN_S)
+            time.sleep(_RETRY_S)
 
     def delete(self, names: Iterable[str]) -> dict[str, KafkaError]:
         """Delete topics, and wait until the brokers know; returns what went wrong with which."""
@@ -205,15 +205,15 @@ class LogAdmin:
         futures = self._client.delete_topics(wanted, request_timeout=REQUEST_S)
         answers = self._settle(futures, "deleting topics")
         failed = {n: answer for n, answer in answers.items() if isinstance(answer, KafkaError)}
-        self._await(lambda found: not (set(wanted) - failed.keys()) & found.topics.keys())
+        self._await(lambda cluster: not (set(wanted) - failed.keys()) & cluster.topics.keys())
         return failed
 
-    def _await(self, are_told: Callable[[ClusterMetadata], bool]) -> None:
-        """Wait until the brokers know, as long as one may take to answer at all."""
+    def _await(self, is_expected: Callable[[ClusterMetadata], bool]) -> None:
+        """Wait until a broker describes the cluster as expected, for REACH_S at most."""
         deadline = time.monotonic() + REACH_S
-        while not are_told(self._metadata()) and time.monotonic() < deadline:
+        while not is_expected(self._metadata()) and time.monotonic() < deadline:
             self._while_waiting()
-            time.sleep(_LOOK_AGAIN_S)
+            time.sleep(_RETRY_S)
 
     def committed_end(self, topic: str) -> int:
         """Up to where all records of a topic's first partition are committed, or given up."""
@@ -240,11 +240,11 @@ class LogAdmin:
 
         -1: no record is as late as the time of the ``spec``.
         """
-        asked = {TopicPartition(topic, partition): spec for topic, partition in partitions}
-        if not asked:
+        requests = {TopicPartition(topic, partition): spec for topic, partition in partitions}
+        if not requests:
             return {}
         futures = self._client.list_offsets(
-            asked, isolation_level=isolation, request_timeout=REQUEST_S
+            requests, isolation_level=isolation, request_timeout=REQUEST_S
         )
         offsets: dict[tuple[str, int], int] = {}
         for partition, answer in self._settle(futures, "reading topics' offsets").items():
@@ -257,14 +257,14 @@ class LogAdmin:
             failed[partition.topic] = error
         return offsets
 
-    def _settle(self, futures: Mapping[Asked, Future[Any]], doing: str) -> dict[Asked, Any]:
+    def _settle(self, futures: Mapping[Request, Future[Any]], doing: str) -> dict[Request, Any]:
         """Wait for all answers; an answer that is an error is returned as such."""
         deadline = time.monotonic() + REQUEST_S + ATTEMPT_S
-        answers: dict[Asked, Any] = {}
-        for asked, future in futures.items():
-            while asked not in answers:
+        answers: dict[Request, Any] = {}
+        for request, future in futures.items():
+            while request not in answers:
                 try:
-                    answers[asked] = future.result(timeout=ATTEMPT_S)
+                    answers[request] = future.result(timeout=ATTEMPT_S)
                 except FutureTimeoutError:
                     self._while_waiting()
                     if time.monotonic() > deadline:
@@ -273,12 +273,12 @@ class LogAdmin:
                             where=f"bootstrap.servers {self.servers}",
                         ) from None
                 except KafkaException as exception:
-                    answers[asked] = reason(exception)
+                    answers[request] = reason(exception)
         return answers
 
 
 def _is_too_early(answer: object) -> bool:
-    """Whether there are brokers, but all are fenced; too few brokers is told in other words."""
+    """Whether there are brokers, but all are fenced; too few brokers have another message."""
     return (
         isinstance(answer, KafkaError)
         and answer.name() == "INVALID_REPLICATION_FACTOR"

@@ -15,7 +15,7 @@ from confluent_kafka import KafkaError, Message
 from cdc.kafka.admin import do_nothing
 from cdc.kafka.errors import is_refusal, log_error
 from cdc.kafka.producer import LogWriter, Suspects
-from cdc.records.record import Part, Record
+from cdc.records.record import Record, RecordOrBatch
 from cdc.records.topics import OWN_TOPICS
 
 _DOING: Final = "sending to the log"
@@ -33,13 +33,13 @@ class AtLeastOnceWriter(LogWriter):
     ) -> None:
         super().__init__(kafka_options, None, while_waiting, suspects)
         self._state = LogWriter(kafka_options, transactional_id, while_waiting)
-        self._held: list[Part] = []
+        self._pending_state: list[RecordOrBatch] = []
         self._lost: KafkaError | None = None
 
     @property
     def pending_records(self) -> int:
         """How many records were written since the last commit."""
-        return super().pending_records + len(self._held)
+        return super().pending_records + len(self._pending_state)
 
     def open(self) -> None:
         """Fence off every older writer of this id."""
@@ -47,19 +47,19 @@ class AtLeastOnceWriter(LogWriter):
         self._state.while_waiting = do_nothing  # commits have a thread of their own
         self._opened = True
 
-    def write(self, records: Iterable[Part]) -> None:
+    def write(self, records: Iterable[RecordOrBatch]) -> None:
         """Send events; keep state records for the commit."""
-        events: list[Part] = []
-        for part in records:
-            is_state = isinstance(part, Record) and part.topic.startswith(OWN_TOPICS)
-            (self._held if is_state else events).append(part)
+        events: list[RecordOrBatch] = []
+        for item in records:
+            is_state = isinstance(item, Record) and item.topic.startswith(OWN_TOPICS)
+            (self._pending_state if is_state else events).append(item)
         super().write(events)
 
     def commit(self, while_waiting: Callable[[], None] | None = None) -> None:
         """Wait until the brokers have all events, then write what says so."""
         self._deliver(while_waiting)
-        held, self._held = self._held, []
-        self._state.write(held)
+        state, self._pending_state = self._pending_state, []
+        self._state.write(state)
         self._state.commit(while_waiting)
         self._begun = None
         self._written.clear()

@@ -19,7 +19,7 @@ from types import TracebackType
 from typing import Final, Self
 
 from cdc.kafka.producer import CLOSE_S, LogWriter
-from cdc.records.record import Part
+from cdc.records.record import RecordOrBatch
 
 IDLE_WAIT_S: Final = 0.2
 _FLUSHED: Final = b"f"
@@ -33,17 +33,17 @@ class AlternatingWriters:
         self.current = first
         """The writer whose turn it is."""
         self._other = second
-        self._ahead: list[Part] = []
+        self._ahead: list[RecordOrBatch] = []
         self._ahead_records = self._ahead_bytes = 0
-        self._asked: SimpleQueue[LogWriter | None] = SimpleQueue()
+        self._commit_requests: SimpleQueue[LogWriter | None] = SimpleQueue()
         self._failure: BaseException | None = None
-        self._thread = threading.Thread(target=self._work, name="commits", daemon=True)
+        self._thread = threading.Thread(target=self._run_commits, name="commits", daemon=True)
         self.is_committing = False
         self.may_write = True
         """Whether the brokers have all records of the commit that was begun last."""
         self.wake = self._awaken = -1
         self._has_news = False
-        """Spares asking the pipe, which costs a system call."""
+        """Spares reading the pipe, which costs a system call."""
 
     def __enter__(self) -> Self:
         self.wake, self._awaken = os.pipe()
@@ -58,7 +58,7 @@ class AlternatingWriters:
         traceback: TracebackType | None,
     ) -> None:
         """Let the thread end, which closes the pipe; a commit has a while to end before that."""
-        self._asked.put(None)
+        self._commit_requests.put(None)
         self._thread.join(CLOSE_S)
 
     @property
@@ -71,26 +71,26 @@ class AlternatingWriters:
         """Bytes of their keys and values."""
         return self.current.pending_bytes + self._ahead_bytes
 
-    def add(self, parts: Iterable[Part], records: int, size: int) -> None:
-        """Take what is to be written; ``records`` and ``size`` (bytes) are what counts of it."""
-        self._ahead += parts
-        self._ahead_records += records
+    def add(self, records: Iterable[RecordOrBatch], count: int, size: int) -> None:
+        """Take records to write; ``count`` and ``size`` (bytes) are those that limits count."""
+        self._ahead += records
+        self._ahead_records += count
         self._ahead_bytes += size
 
     def write(self) -> bool:
         """Write what was added, once the turn has come; returns whether anything was written."""
         if not (self._ahead and self.may_write):
             return False
-        parts, self._ahead = self._ahead, []
+        records, self._ahead = self._ahead, []
         self._ahead_records = self._ahead_bytes = 0
-        self.current.write(parts)
+        self.current.write(records)
         return True
 
     def begin_commit(self) -> None:
         """Begin to commit what the current writer has; the next turn is the other's."""
         assert not self.is_committing, "its predecessor isn't committed"  # noqa: S101
         self.is_committing, self.may_write = True, False
-        self._asked.put(self.current)
+        self._commit_requests.put(self.current)
         self.current, self._other = self._other, self.current
 
     def has_committed(self) -> bool:
@@ -123,19 +123,19 @@ class AlternatingWriters:
             self.wait()
             self.current.while_waiting()
 
-    def _work(self) -> None:
-        while (writer := self._asked.get()) is not None:
+    def _run_commits(self) -> None:
+        while (writer := self._commit_requests.get()) is not None:
             try:
                 if writer.flush():
-                    self._tell(_FLUSHED)
+                    self._notify(_FLUSHED)
                 writer.commit(while_waiting=_nothing)
             except BaseException as failure:  # noqa: BLE001 (raised where the commit is waited for)
                 self._failure = failure
-            self._tell(_DONE)
+            self._notify(_DONE)
         os.close(self._awaken)
         os.close(self.wake)
 
-    def _tell(self, news: bytes) -> None:
+    def _notify(self, news: bytes) -> None:
         os.write(self._awaken, news)
         self._has_news = True
 

@@ -98,15 +98,15 @@ def is_access(error: KafkaError) -> bool:
 
 def telling(error: KafkaError | None, complaints: Iterable[KafkaError]) -> KafkaError | None:
     """What says most about a call that failed: the client's complaints on the way, or its end."""
-    told = [each for each in complaints if each.name() != "_ALL_BROKERS_DOWN"]
-    if error is not None and (is_access(error) or not told):
+    specific = [complaint for complaint in complaints if complaint.name() != "_ALL_BROKERS_DOWN"]
+    if error is not None and (is_access(error) or not specific):
         return error
-    refused = [each for each in told if is_access(each)]
-    return next(reversed(refused or told), None)
+    refused = [complaint for complaint in specific if is_access(complaint)]
+    return next(reversed(refused or specific), None)
 
 
 def log_error(error: KafkaError, doing: str, where: str = "") -> MillraceError:
-    """What the user is told; what isn't known to be anything else is taken for unreachable."""
+    """The error that a user sees; an error of no other class means that the log is unreachable."""
     name, what = error.name(), f"{doing} failed: {error.str()}"
     if name in _ACCESS:
         return LogAccessError(what, where=where, remedy=_ACCESS_REMEDY)

@@ -58,25 +58,25 @@ _READER: Final[Mapping[str, str]] = {
 _RECEIVED_MAX: Final = (1 << 31) - 1
 
 
-class _Sparing(logging.Filter):
+class _RateLimit(logging.Filter):
     """Lets a message of librdkafka through once in a while, not at every reconnection."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._seen: dict[str, float] = {}
+        self._logged_at: dict[str, float] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Drop repeats, and the warning that a reader's option means nothing to a producer."""
         facility = record.getMessage().split(" ", 1)[0]
         now = time.monotonic()
-        if facility == "CONFWARN" or now - self._seen.get(facility, -_REPEAT_S) < _REPEAT_S:
+        if facility == "CONFWARN" or now - self._logged_at.get(facility, -_REPEAT_S) < _REPEAT_S:
             return False
-        self._seen[facility] = now
+        self._logged_at[facility] = now
         return True
 
 
 LOGGER: Final = logging.getLogger("cdc.kafka.librdkafka")
-LOGGER.addFilter(_Sparing())
+LOGGER.addFilter(_RateLimit())
 LOGGER.addHandler(logging.NullHandler())  # a command that doesn't log prints its error, no more
 
 

@@ -16,7 +16,7 @@ from typing import Final, NamedTuple, NoReturn
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
-from cdc.errors import LogUnreachableError, MillraceError, RecordRefusedError, Refused
+from cdc.errors import LogUnreachableError, MillraceError, RecordRefusedError, RefusedRecord
 from cdc.kafka import options
 from cdc.kafka.errors import (
     COMPLAINTS_MAX,
@@ -29,9 +29,16 @@ from cdc.kafka.errors import (
     reason,
     telling,
 )
-from cdc.kafka.written import Note, Written, produce
+from cdc.kafka.written import Note, WrittenRecords, produce
 from cdc.records.position import HEADER
-from cdc.records.record import Part, Record, each, place, place_of, record_bytes
+from cdc.records.record import (
+    Record,
+    RecordOrBatch,
+    each,
+    header_position_text,
+    position_text,
+    record_bytes,
+)
 
 ATTEMPT_S: Final = 0.5
 GIVE_UP_S: Final = options.TRANSACTION_TIMEOUT_MS / 1_000
@@ -54,7 +61,7 @@ class Suspects(NamedTuple):
     group: int
 
 
-class _Report(NamedTuple):
+class _DeliveryFailure(NamedTuple):
     error: KafkaError
     record: Note
 
@@ -69,14 +76,14 @@ class LogWriter:
         while_waiting: Callable[[], None],
         suspects: Suspects | None = None,
     ) -> None:
-        """``suspects``: where a record is looked for that the brokers have refused before."""
+        """``suspects``: the range of records with one that the brokers have refused before."""
         self.while_waiting = while_waiting
         self._suspects = suspects
         self._group: list[Record] = []
         """Suspects that were sent since all before them were taken."""
         self._where = f"transactional.id {transactional_id}" if transactional_id else "events"
-        self._written = Written()
-        self._refused: list[_Report] = []
+        self._written = WrittenRecords()
+        self._refused: list[_DeliveryFailure] = []
         self._complaints: deque[KafkaError] = deque(maxlen=COMPLAINTS_MAX)
         self._begun: float | None = None
         self._opened = False
@@ -116,7 +123,7 @@ class LogWriter:
         self._resume(self._client().init_transactions, "opening the log for writing")
         self._opened = True
 
-    def write(self, records: Iterable[Part]) -> None:
+    def write(self, records: Iterable[RecordOrBatch]) -> None:
         """Add records to the transaction, beginning one if none is open.
 
         Waits for room in the client's bounded queue: this is the back pressure.
@@ -126,10 +133,10 @@ class LogWriter:
             batch = self._write_suspects(list(each(batch)), self._suspects)
         self._send(batch)
 
-    def _write_suspects(self, records: list[Record], suspects: Suspects) -> list[Part]:
+    def _write_suspects(self, records: list[Record], suspects: Suspects) -> list[RecordOrBatch]:
         """Send those up to the last suspect, in groups that are reported apart; returns others."""
         for number, record in enumerate(records):
-            at = place_of(record)
+            at = position_text(record)
             if at > suspects.last:
                 self._deliver()
                 self._suspects = None
@@ -160,7 +167,7 @@ class LogWriter:
                 raise LogUnreachableError(what, where=self._where)
         self._group.clear()
 
-    def _send(self, batch: list[Part]) -> None:
+    def _send(self, batch: list[RecordOrBatch]) -> None:
         done = 0
         deadline = time.monotonic() + GIVE_UP_S
         while done < len(batch):
@@ -261,12 +268,12 @@ class LogWriter:
             quick = time.monotonic() - started < _ROOM_S
             self._poll(_ROOM_S if quick else 0, doing)
             (while_waiting or self.while_waiting)()
-            told = telling(None, self._complaints)
-            if not self._opened and told is not None and is_access(told):
-                raise log_error(told, doing, self._where)
+            complaint = telling(None, self._complaints)
+            if not self._opened and complaint is not None and is_access(complaint):
+                raise log_error(complaint, doing, self._where)
             if time.monotonic() > deadline:
                 self._broken = True
-                because = f": {told.str()}" if told else ""
+                because = f": {complaint.str()}" if complaint else ""
                 raise LogUnreachableError(
                     f"{doing}: the brokers didn't answer for {give_up_s:.0f} s{because}",
                     where=self._where,
@@ -276,7 +283,9 @@ class LogWriter:
     def _on_refused(self, error: KafkaError | None, message: Message) -> None:
         if error is not None and is_refusal(error):
             size = len(message.key() or b"") + len(message.value() or b"")
-            self._refused.append(_Report(error, Note(message.topic() or "", message.key(), size)))
+            self._refused.append(
+                _DeliveryFailure(error, Note(message.topic() or "", message.key(), size))
+            )
 
     def _fail_produce(self, error: KafkaError, record: Record | None) -> NoReturn:
         assert record is not None, "the client was given none"  # noqa: S101
@@ -287,8 +296,8 @@ class LogWriter:
             # The transaction has failed already; beginning another one tells why.
             try:
                 self._client().begin_transaction()
-            except KafkaException as told:
-                error = reason(told)
+            except KafkaException as exception:
+                error = reason(exception)
         self._fail(error, f"writing to topic {record.topic}")
 
     def _fail(self, error: KafkaError, doing: str) -> NoReturn:
@@ -312,26 +321,26 @@ class LogWriter:
     def _fail_refused(self) -> NoReturn:
         """Name the culprit: a whole batch is reported, with nothing to tell its records apart."""
         error = self._refused[0].error
-        alike = [one for one in self._refused if one.error.code() == error.code()]
+        alike = [failure for failure in self._refused if failure.error.code() == error.code()]
         if is_too_large(error):
-            culprit = max(alike, key=lambda one: one.record.size)
+            culprit = max(alike, key=lambda failure: failure.record.size)
         else:
-            culprit = next((one for one in alike if one.record.key is None), alike[0])
+            culprit = next((failure for failure in alike if failure.record.key is None), alike[0])
         raise self._refusal(error, culprit.record)
 
     def _refusal(self, error: KafkaError, record: Note) -> RecordRefusedError:
-        """Tell what is known: for sure only if the record was sent by itself."""
+        """Name the refused record: for sure only if it was sent by itself."""
         group = self._group
         position = self._written.position(*record)
-        first, last = (place(header) for header in self._written.span())
+        first, last = (header_position_text(header) for header in self._written.span())
         if group:
-            first, last = place_of(group[0]), place_of(group[-1])
+            first, last = position_text(group[0]), position_text(group[-1])
         if len(group) == 1:
             position = dict(group[0].headers).get(HEADER, b"")
-        told = _refusal(error, record, position.decode("ascii", "backslashreplace") or "unknown")
+        refusal = _refusal(error, record, position.decode("ascii", "backslashreplace") or "unknown")
         suspects = len(group) or len(self._written)
-        told.refused = Refused(record.topic, record.key, first, last, suspects)
-        return told
+        refusal.refused = RefusedRecord(record.topic, record.key, first, last, suspects)
+        return refusal
 
 
 def _refusal(error: KafkaError, record: Note, position: str) -> RecordRefusedError:

@@ -1,4 +1,4 @@
-"""The signal topic: what is committed there, from a place on, as it comes; and one record more."""
+"""The signal topic → its committed records from an offset on; and a signal → its record."""
 
 import threading
 import time
@@ -29,11 +29,11 @@ log = structlog.get_logger()
 POLL_S: Final = 0.2
 _RETRY_S: Final = 1.0
 _ANSWER_S: Final = 5.0
-_HELD_MAX: Final = 1_000
+_RECEIVED_MAX: Final = 1_000
 """Records that wait to be taken."""
 _CLOSE_S: Final = 1.0
-_LOOK_S: Final = 10.0
-"""How often it is looked whether a topic is another one by now."""
+_CHECK_S: Final = 10.0
+"""How often to check whether the topic was made again."""
 
 
 _WAIT_S: Final = 30.0
@@ -59,9 +59,9 @@ class Follower:
         self._topic = topic
         self._topic_id = topic_id
         self._offset = offset
-        self._held: Queue[Followed] = Queue(_HELD_MAX)
+        self._received: Queue[Followed] = Queue(_RECEIVED_MAX)
         self._closing = threading.Event()
-        self._told = ""
+        self._last_error = ""
         config: dict[str, Any] = {**options.reader_options(kafka_options), "error_cb": _ignore}
         try:
             # Dropped rather than closed: closing would talk to a group coordinator.
@@ -77,7 +77,7 @@ class Follower:
         """What has come since; never waits."""
         with suppress(Empty):
             while True:
-                yield self._held.get_nowait()
+                yield self._received.get_nowait()
 
     def close(self) -> None:
         """End it."""
@@ -90,28 +90,28 @@ class Follower:
                 if self._assign():
                     self._read()
             except KafkaException as exception:
-                self._tell(reason_of(exception))
+                self._report(reason_of(exception))
                 self._closing.wait(_RETRY_S)
 
     def _assign(self) -> bool:
-        """Find the place from which to read, if a broker answers.
+        """Find the offset from which to read, if a broker answers.
 
         Says so where records may have been missed.
         """
-        topic_id = self._look_up()
+        topic_id = self._current_topic_id()
         partition = TopicPartition(self._topic, 0)
         bounds = self._consumer.get_watermark_offsets(partition, _ANSWER_S, cached=False)
         if bounds is None:
             return False
         low, end = bounds
-        known, self._topic_id = self._topic_id, topic_id
-        is_other = known not in {"", topic_id}
+        previous_id, self._topic_id = self._topic_id, topic_id
+        is_other = previous_id not in {"", topic_id}
         if is_other or not low <= self._offset <= end:
             if is_other or self._offset:
                 reason = "it is another one by now" if is_other else "what wasn't read yet is gone"
                 log.warning("a topic is read from its beginning", topic=self._topic, reason=reason)
             self._offset = low
-        self._told = ""
+        self._last_error = ""
         self._consumer.assign([TopicPartition(self._topic, 0, self._offset)])
         return True
 
@@ -119,19 +119,19 @@ class Follower:
         """Hand over what comes, until the topic isn't what it was.
 
         The client goes on at its offset in a new topic of the same name, and would miss what is
-        before that. So the topic is looked at before what comes after a silence is believed.
+        before that. So this checks the topic before it trusts a record after a silence.
         """
-        looked, was_silent = time.monotonic(), False
+        checked_at, was_silent = time.monotonic(), False
         while not self._closing.is_set():
             message = self._consumer.poll(POLL_S)
             error = message.error() if message is not None else None
             if error is not None and error.name() != "_PARTITION_EOF":
                 raise KafkaException(error)
             is_record = message is not None and error is None
-            if (was_silent and is_record) or time.monotonic() - looked >= _LOOK_S:
-                if self._look_up() != self._topic_id:
+            if (was_silent and is_record) or time.monotonic() - checked_at >= _CHECK_S:
+                if self._current_topic_id() != self._topic_id:
                     return
-                looked = time.monotonic()
+                checked_at = time.monotonic()
             was_silent = not is_record
             if message is None or was_silent:
                 continue
@@ -139,22 +139,22 @@ class Follower:
             self._offset = offset + 1
             self._hand_over(Followed(self._topic_id, offset, message.key(), message.value()))
 
-    def _look_up(self) -> str:
+    def _current_topic_id(self) -> str:
         """The topic's id."""
-        asked = TopicCollection([self._topic])
-        answers = self._admin.describe_topics(asked, request_timeout=_ANSWER_S)
+        topics = TopicCollection([self._topic])
+        answers = self._admin.describe_topics(topics, request_timeout=_ANSWER_S)
         return str(answers[self._topic].result().topic_id)
 
     def _hand_over(self, record: Followed) -> None:
         while not self._closing.is_set():
             with suppress(Full):
-                self._held.put(record, timeout=POLL_S)
+                self._received.put(record, timeout=POLL_S)
                 return
 
-    def _tell(self, error: KafkaError) -> None:
+    def _report(self, error: KafkaError) -> None:
         """Say once why nothing can be read."""
-        if error.name() != self._told:
-            self._told = error.name()
+        if error.name() != self._last_error:
+            self._last_error = error.name()
             log.warning("a topic can't be read for now", topic=self._topic, reason=error.str())
 
 

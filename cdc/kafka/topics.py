@@ -12,7 +12,7 @@ import structlog
 from confluent_kafka.cimpl import NewTopic
 
 from cdc.errors import ConfigError, LogAccessError, TopicMismatchError
-from cdc.kafka.admin import LogAdmin, TopicFound, do_nothing
+from cdc.kafka.admin import LogAdmin, TopicDescription, do_nothing
 from cdc.kafka.errors import log_error
 from cdc.kafka.options import BATCH_BYTES, MESSAGE_BYTES_MAX
 from cdc.records.schema import Column, TableName
@@ -40,8 +40,8 @@ STATE_CONFIG: Final[Mapping[str, str]] = {
 SHOWN_MAX: Final = 20
 
 
-class CapturedTable(Protocol):
-    """What is needed of a table's description: its name, and whether it has a key."""
+class TopicTable(Protocol):
+    """A table as its topic needs it: the name, and columns that say whether it has a key."""
 
     @property
     def name(self) -> TableName:
@@ -73,8 +73,8 @@ class Takes(NamedTuple):
 class LogTopics:
     """Makes and verifies the topics of one topic.prefix.
 
-    ``takes`` is what each of them takes, as far as they were looked at; what the client wouldn't
-    send counts, too.
+    ``takes`` is what each of them takes, as far as they were described; the client's
+    own limit counts, too.
     """
 
     def __init__(self, settings: Settings, while_waiting: Callable[[], None] = do_nothing) -> None:
@@ -84,8 +84,10 @@ class LogTopics:
         self._lossless = settings.capture.lossless
         self._kafka = settings.kafka
         oversized = settings.capture.oversized_record
-        has_letters = settings.capture.errors_dead_letter_include_list or oversized == "dead_letter"
-        self._beside = [dead_letter_topic(self._prefix)] if has_letters else []
+        has_dead_letters = (
+            settings.capture.errors_dead_letter_include_list or oversized == "dead_letter"
+        )
+        self._beside = [dead_letter_topic(self._prefix)] if has_dead_letters else []
         """Topics for what stands in for records that don't fit into theirs."""
         if oversized == "claim_check":
             self._beside.append(claim_topic(self._prefix))
@@ -112,10 +114,10 @@ class LogTopics:
         names = [named(self._prefix) for named in (progress_topic, schema_topic, table_topic)]
         self._ensure([WantedTopic(name, 1, "compact") for name in names], STATE_CONFIG, keep_ms=0)
         if self._notifications is not None:
-            self._ensure_told(self._notifications)
+            self._ensure_channel(self._notifications)
         if self._signals is not None:
             try:
-                self._ensure_told(self._signals)
+                self._ensure_channel(self._signals)
             except (LogAccessError, TopicMismatchError) as error:
                 log.warning(
                     "no signals come by the topic, as long as it can't be read",
@@ -127,8 +129,8 @@ class LogTopics:
         if beside:
             self._ensure(beside, self._data_config, self._keep_ms)
 
-    def _ensure_told(self, name: str) -> None:
-        """The same for signals, or notifications, in order; what others have made is theirs."""
+    def _ensure_channel(self, name: str) -> None:
+        """The same for a topic of signals or notifications; an existing one is left as it is."""
         topic = self._admin.describe([name]).get(name)
         if topic is None:
             self._create([WantedTopic(name, 1, "delete")], {}, self._keep_ms)
@@ -142,7 +144,7 @@ class LogTopics:
             )
         self._opened.add(name)
 
-    def writer_options(self, tables: Iterable[CapturedTable]) -> dict[str, str]:
+    def writer_options(self, tables: Iterable[TopicTable]) -> dict[str, str]:
         """The options of a writer whose batches all of the tables' topics take.
 
         A topic's limit is one for batches; where records are set aside, only such may be refused
@@ -151,13 +153,13 @@ class LogTopics:
         options = dict(self._kafka)
         if self._beside:
             names = [data_topic(self._prefix, table.name) for table in tables]
-            found = self._admin.describe([*names, *self._beside]).values()
-            asked = int(options.get("batch.size", BATCH_BYTES))
-            options["batch.size"] = str(min([asked, *map(_batch_bytes_max, found)]))
+            descriptions = self._admin.describe([*names, *self._beside]).values()
+            batch_bytes = int(options.get("batch.size", BATCH_BYTES))
+            options["batch.size"] = str(min([batch_bytes, *map(_batch_bytes_max, descriptions)]))
         return options
 
-    def look_again(self, names: Iterable[str]) -> None:
-        """Look up what these topics take by now."""
+    def refresh_limits(self, names: Iterable[str]) -> None:
+        """Read again what these topics take."""
         own = int(self._record_bytes_max)
         for name, topic in self._admin.describe(names).items():
             if name in self.takes:
@@ -165,7 +167,7 @@ class LogTopics:
                 self.takes[name] = self.takes[name]._replace(bytes_max=limit)
 
     def ensure_data_topics(
-        self, states: Iterable[TableState], tables: Iterable[CapturedTable]
+        self, states: Iterable[TableState], tables: Iterable[TopicTable]
     ) -> None:
         """The same for the tables' topics; what is recorded of one comes before the settings."""
         recorded = {state.name: state for state in states}
@@ -183,7 +185,7 @@ class LogTopics:
         self._ensure(wanted.values(), self._data_config, self._keep_ms)
 
     def open_topic(self, name: str, cleanup: Cleanup = "delete") -> None:
-        """The same for one topic that wasn't known at the start; asked again, it does nothing.
+        """The same for one topic that is new since the start; for an open topic it does nothing.
 
         A table that appears, and what isn't a table's: transactions, heartbeats, messages, routes.
         """
@@ -199,14 +201,14 @@ class LogTopics:
             if error.name() != "UNKNOWN_TOPIC_OR_PART":
                 raise log_error(error, "deleting a topic", f"topic {name}")
 
-    def _wanted(self, table: CapturedTable, state: TableState | None) -> WantedTopic:
+    def _wanted(self, table: TopicTable, state: TableState | None) -> WantedTopic:
         keyed = any(column.key is not None for column in table.columns)
-        asked = self._log.topic_cleanup_policy
-        cleanup: Cleanup = asked if keyed else "delete"
+        policy = self._log.topic_cleanup_policy
+        cleanup: Cleanup = policy if keyed else "delete"
         name = data_topic(self._prefix, table.name)
         if state is None:
             return WantedTopic(name, self._log.topic_partitions, cleanup)
-        if keyed and asked == "delete" and state.cleanup == "compact":
+        if keyed and policy == "delete" and state.cleanup == "compact":
             raise TopicMismatchError(
                 f"table {table.name} has a compacted topic, and topic.cleanup.policy is delete now",
                 where=f"topic {state.topic}",
@@ -227,15 +229,15 @@ class LogTopics:
         self, topics: Iterable[WantedTopic], config: Mapping[str, str], keep_ms: int
     ) -> None:
         wanted = {topic.name: topic for topic in topics}
-        found = self._admin.describe(wanted)
-        missing = [topic for name, topic in wanted.items() if name not in found]
+        existing = self._admin.describe(wanted)
+        missing = [topic for name, topic in wanted.items() if name not in existing]
         mismatches = [
             f"topic {topic.name} was deleted, and what it held is nowhere else\n    → "
-            "start anew: millrace drop --yes --topics, then millrace run"
+            "start over: millrace drop --yes --topics, then millrace run"
             for topic in missing
             if topic.recorded
         ]
-        for name, topic in found.items():
+        for name, topic in existing.items():
             mismatches += self._mismatches(wanted[name], topic, keep_ms)
         if mismatches:
             raise TopicMismatchError(
@@ -243,19 +245,19 @@ class LogTopics:
                 where=f"{len(mismatches)} finding{'s' if len(mismatches) > 1 else ''}",
             )
         self._create(missing, config, keep_ms)
-        self._note(wanted.values(), found, config)
+        self._note(wanted.values(), existing, config)
 
     def _note(
         self,
         wanted: Iterable[WantedTopic],
-        found: Mapping[str, TopicFound],
+        existing: Mapping[str, TopicDescription],
         config: Mapping[str, str],
     ) -> None:
-        """Note what the topics take; tell of those that take less than the client sends."""
+        """Note what the topics take; warn of those that take less than the client sends."""
         own = int(self._record_bytes_max)
         lower: dict[str, int] = {}
         for topic in wanted:
-            limit = _batch_bytes_max(found[topic.name]) if topic.name in found else own
+            limit = _batch_bytes_max(existing[topic.name]) if topic.name in existing else own
             self.takes[topic.name] = Takes(min(limit, own), topic.cleanup == "delete")
             if limit < own and "max.message.bytes" in config:
                 lower[topic.name] = limit
@@ -285,20 +287,23 @@ class LogTopics:
         if raced:  # somebody else was faster: it has to be what we would have made
             self._ensure(raced, config, keep_ms)
 
-    def _mismatches(self, wanted: WantedTopic, found: TopicFound, keep_ms: int) -> list[str]:
+    def _mismatches(
+        self, wanted: WantedTopic, existing: TopicDescription, keep_ms: int
+    ) -> list[str]:
         findings = [
             f"topic {wanted.name}: {finding}\n    → {self._alter(wanted.name, name, value)}"
-            for name, value, finding in setting_findings(wanted.cleanup, found.config, keep_ms)
+            for name, value, finding in setting_findings(wanted.cleanup, existing.config, keep_ms)
         ]
-        if found.partitions != wanted.partitions:
+        partitions = existing.partitions
+        if partitions != wanted.partitions:
             remedy = (
-                "keys have moved between partitions: start anew with a new topic "
+                "keys have moved between partitions: start over with a new topic "
                 "(millrace drop --yes --topics, then millrace run)"
                 if wanted.recorded
-                else f"delete the topic, or set topic.partitions = {found.partitions} under [log]"
+                else f"delete the topic, or set topic.partitions = {partitions} under [log]"
             )
             findings.append(
-                f"topic {wanted.name} has {found.partitions} partitions, not {wanted.partitions}"
+                f"topic {wanted.name} has {partitions} partitions, not {wanted.partitions}"
                 f"\n    → {remedy}"
             )
         return findings
@@ -310,7 +315,7 @@ class LogTopics:
         )
 
 
-def _batch_bytes_max(topic: TopicFound) -> int:
+def _batch_bytes_max(topic: TopicDescription) -> int:
     return int(topic.config.get("max.message.bytes", MESSAGE_BYTES_MAX))
 
 

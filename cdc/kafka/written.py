@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from cdc.compiled.extension import fast
 from cdc.records.position import HEADER
-from cdc.records.record import Part, Record, each, record_bytes
+from cdc.records.record import Record, RecordOrBatch, each, record_bytes
 
 
 class Note(NamedTuple):
@@ -20,7 +20,7 @@ class Note(NamedTuple):
     size: int
 
 
-class PureWritten:
+class PureWrittenRecords:
     """The open transaction's records; ``size`` is the bytes of their keys and values.
 
     ``culprit`` is a record that the client didn't take, for another reason than a full queue.
@@ -59,17 +59,17 @@ class PureWritten:
 
 def pure_produce(
     send: Callable[..., None],
-    records: list[Part],
+    records: list[RecordOrBatch],
     start: int,
     end: int,
-    written: "fast.Written | PureWritten",
+    written: "fast.WrittenRecords | PureWrittenRecords",
 ) -> int:
-    """Hand a part of the records to the client; returns where its queue was full, or the end."""
+    """Hand a range of the records to the client; returns where its queue was full, or the end."""
     for number, record in enumerate(each(records[start:end]), start):
         topic, key, value, headers, partition, timestamp_ms = record
-        place = -1 if partition is None else partition
+        partition_number = -1 if partition is None else partition
         try:
-            send(topic, value, key, place, None, None, timestamp_ms, headers)
+            send(topic, value, key, partition_number, None, None, timestamp_ms, headers)
         except BufferError:
             return number
         except BaseException:
@@ -79,5 +79,5 @@ def pure_produce(
     return end
 
 
-Written = PureWritten if fast is None else fast.Written
+WrittenRecords = PureWrittenRecords if fast is None else fast.WrittenRecords
 produce: Callable[..., int] = pure_produce if fast is None else fast.produce

@@ -11,7 +11,7 @@ from cdc.postgres import catalog
 from cdc.postgres.catalog import publication_exists
 from cdc.postgres.connection import query
 from cdc.postgres.described import CapturedTable, TableDescription
-from cdc.postgres.failures import place
+from cdc.postgres.failures import server_address
 from cdc.records.schema import Column, TableName
 from cdc.settings import CaptureSettings
 
@@ -103,7 +103,7 @@ def captured_tables(
         if not publication_exists(connection, settings.publication_name):
             raise PublicationError(
                 f"publication {settings.publication_name} doesn't exist",
-                where=place(connection.pgconn),
+                where=server_address(connection.pgconn),
                 remedy="create it, or let Millrace do so: publication.autocreate.mode = filtered",
             )
         if settings.lossless:

@@ -12,9 +12,9 @@ import psycopg
 
 from cdc.postgres.columns import Attribute, ColumnType, column, resolve
 from cdc.postgres.connection import at_one_instant, query
-from cdc.postgres.described import CapturedTable, Leaf, ReplicaIdentity, TableDescription
+from cdc.postgres.described import CapturedTable, Leaf, TableDescription
 from cdc.records.schema import Column, TableName
-from cdc.wal.messages import Relation
+from cdc.wal.messages import Relation, ReplicaIdentity
 
 # What identifies a row for the log of old rows: as RelationGetIdentityKeyBitmap() decides it. A
 # deferrable primary key is no key: within a transaction two rows may have the same.
@@ -109,7 +109,7 @@ def describe(
     """
     oids = [table.oid for table in tables]
     with at_one_instant(connection):
-        facts = _Facts.look_up(connection, oids, publication, generated=generated)
+        facts = _Facts.read(connection, oids, publication, generated=generated)
     return [_description(table, facts) for table in tables if table.oid in facts.roots]
 
 
@@ -214,6 +214,9 @@ class _RawAttribute(NamedTuple):
     default: str | None
     number: int
 
+    def attribute(self, *, identity: bool) -> Attribute:
+        return Attribute(identity, self.name, self.type_oid, self.modifier)
+
     def is_published(self, published: Sequence[str] | None, server_version: int) -> bool:
         """Generated columns are in the stream from PostgreSQL 18 on, and only if asked for."""
         if self.generated and (published is None or server_version < 180_000):
@@ -227,7 +230,7 @@ class _Identity(NamedTuple):
 
 
 class _Facts(NamedTuple):
-    """What the catalog says about some tables, one look-up each."""
+    """The rows of the catalog about some tables, by one query each."""
 
     server_version: int
     block_bytes: int
@@ -242,7 +245,7 @@ class _Facts(NamedTuple):
     generated: bool
 
     @classmethod
-    def look_up(
+    def read(
         cls, connection: psycopg.Connection, oids: list[int], publication: str, *, generated: bool
     ) -> "_Facts":
         members = [_Member(*row) for row in query(connection, _RELATIONS, [oids])]
@@ -263,7 +266,7 @@ class _Facts(NamedTuple):
             published=_published(connection, publication, oids),
             entries=publication_entries(connection, publication, oids),
             all_changes=query(connection, _ALL_CHANGES, [publication]) != [(False,)],
-            types=resolve(connection, (Attribute(False, *raw[:3]) for raw in raws)),
+            types=resolve(connection, (raw.attribute(identity=False) for raw in raws)),
             generated=generated,
         )
 
@@ -285,7 +288,7 @@ def _description(table: CapturedTable, facts: _Facts) -> TableDescription:
         if raw.is_published(names, facts.server_version) or (raw.generated and facts.generated)
     ]
     unpublished = (raw.name for raw in kept if not raw.is_published(names, facts.server_version))
-    attributes = [Attribute(raw.name in identity, *raw[:3]) for raw in kept]
+    attributes = [raw.attribute(identity=raw.name in identity) for raw in kept]
     return TableDescription(
         oid=root.oid,
         name=table.name,
@@ -339,7 +342,8 @@ def _numbers(
     was dropped and the message would say of the table now what it said then.
     """
     first = published[: len(attributes)]
-    if [raw[:2] for raw in first] != [(one.name, one.type_oid) for one in attributes]:
+    announced = [(attribute.name, attribute.type_oid) for attribute in attributes]
+    if [(raw.name, raw.type_oid) for raw in first] != announced:
         return [None] * len(attributes)
     return [raw.number for raw in first]
 

@@ -86,9 +86,9 @@ def resolve(
     connection: psycopg.Connection, attributes: Iterable[Attribute]
 ) -> dict[tuple[int, int], ColumnType]:
     """Look up the types of columns, by (type OID, modifier)."""
-    asked = sorted({(attribute.type_oid, attribute.modifier) for attribute in attributes})
+    wanted = sorted({(attribute.type_oid, attribute.modifier) for attribute in attributes})
     rows = query(
-        connection, _RESOLVE, [[oid for oid, _ in asked], [modifier for _, modifier in asked]]
+        connection, _RESOLVE, [[oid for oid, _ in wanted], [modifier for _, modifier in wanted]]
     )
     return {(oid, modifier): ColumnType(*resolved) for oid, modifier, *resolved in rows}
 
@@ -102,7 +102,7 @@ def column(
     default: str | None,
     number: int | None,
 ) -> Column:
-    """Put a column together from its parts; a key's column always has a value."""
+    """An attribute and its type → a column; a key's column always has a value."""
     resolved = types[attribute.type_oid, attribute.modifier]
     return Column(
         name=attribute.name,
@@ -126,28 +126,28 @@ def column(
 def filled_columns(connection: psycopg.Connection, oid: int, names: Sequence[str]) -> set[str]:
     """Those of the named columns in which rows of a table, or of its partitions, may have values.
 
-    All of them, where the rows can't be looked at right now.
+    All of them, where the rows can't be read right now.
     """
-    known = dict(query(connection, _COLUMNS, [oid, list(names)]))
-    found = {name for name, is_filled in known.items() if is_filled}
-    left = [name for name, is_filled in known.items() if not is_filled]
+    existing = dict(query(connection, _COLUMNS, [oid, list(names)]))
+    filled = {name for name, is_filled in existing.items() if is_filled}
+    doubtful = [name for name, is_filled in existing.items() if not is_filled]
     try:
-        return found | _sampled(connection, oid, left) if left else found
+        return filled | _sampled(connection, oid, doubtful) if doubtful else filled
     except SourceUnreachableError:
         if connection.broken:
             raise
-        return {*known}  # somebody has locked it, or it takes too long
+        return set(existing)  # somebody has locked it, or it takes too long
     except SourceError:
-        return found  # without the right to, or the table is gone: nor could it be read
+        return filled  # without the right to, or the table is gone: nor could it be read
 
 
 def _sampled(connection: psycopg.Connection, oid: int, names: Sequence[str]) -> set[str]:
     """The columns that have a value in one of the first rows that are no younger than they are."""
     with at_one_instant(connection):
-        found = query(connection, _NAME, [list(names), oid])
-        if not found:
+        rows = query(connection, _NAME, [list(names), oid])
+        if not rows:
             return set()
-        *table, age = found[0]
+        ((namespace, table, age),) = rows
         for limit in _LIMITS:
             query(connection, limit)
         columns = [sql.Identifier(name) for name in names]
@@ -157,9 +157,9 @@ def _sampled(connection: psycopg.Connection, oid: int, names: Sequence[str]) -> 
         ).format(
             sql.SQL(", ").join(has_value.format(column) for column in columns),
             sql.SQL(", ").join(columns),
-            sql.Identifier(*table),
+            sql.Identifier(namespace, table),
             sql.Literal(age),
             sql.Literal(_SAMPLE_ROWS),
         )
-        (told,) = query(connection, statement)
-    return {name for name, is_told in zip(names, told, strict=True) if is_told}
+        (are_filled,) = query(connection, statement)
+    return {name for name, is_filled in zip(names, are_filled, strict=True) if is_filled}

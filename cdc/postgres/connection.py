@@ -25,7 +25,7 @@ from psycopg.conninfo import make_conninfo
 from psycopg.pq.abc import PGconn, PGresult
 
 from cdc.errors import ConfigError, SourceError, SourceUnreachableError
-from cdc.postgres.failures import connect_error, explained, place, raise_result
+from cdc.postgres.failures import connect_error, explained, raise_result, server_address
 from cdc.records.position import Lsn
 from cdc.settings import LibraryOptions
 
@@ -204,7 +204,7 @@ def command(pgconn: PGconn, text: str) -> PGresult:
     with explained(pgconn):
         result = pgconn.exec_(text.encode())
     if result.status in {pq.ExecStatus.FATAL_ERROR, pq.ExecStatus.BAD_RESPONSE}:
-        raise_result(result, place(pgconn))
+        raise_result(result, server_address(pgconn))
     return result
 
 
@@ -243,8 +243,8 @@ def _forks(pgconn: PGconn, timeline: int) -> dict[int, Lsn]:
     if result.status != pq.ExecStatus.TUPLES_OK:  # the file is gone: then nothing is known
         return {}
     content = (result.get_value(0, 1) or b"").decode("utf-8", "replace")
-    found = re.findall(r"^\s*(\d+)\s+([0-9A-Fa-f]+/[0-9A-Fa-f]+)", content, re.MULTILINE)
-    return {int(number): Lsn.parse(lsn) for number, lsn in found}
+    forks = re.findall(r"^\s*(\d+)\s+([0-9A-Fa-f]+/[0-9A-Fa-f]+)", content, re.MULTILINE)
+    return {int(number): Lsn.parse(lsn) for number, lsn in forks}
 
 
 def wait_readable(pgconn: PGconn, timeout_s: float) -> bool:
@@ -272,7 +272,9 @@ def flush(pgconn: PGconn, timeout_s: float) -> None:
         while pgconn.flush():
             left = deadline - time.monotonic()
             if left <= 0:
-                raise SourceUnreachableError("the server takes no more data", where=place(pgconn))
+                raise SourceUnreachableError(
+                    "the server takes no more data", where=server_address(pgconn)
+                )
             if any(events & select.POLLIN for _, events in poller.poll(left * 1000)):
                 pgconn.consume_input()
 
@@ -347,7 +349,7 @@ def _refused(text: str, source: LibraryOptions) -> Exception:
 
 
 def act(connection: psycopg.Connection, statement: str) -> None:
-    """Run the user's statement; as with Debezium its failing is told, and streaming goes on.
+    """Run the user's statement; as with Debezium its failure is logged, and streaming goes on.
 
     Our sessions look names up in pg_catalog alone, the user's statement where PostgreSQL does.
     """

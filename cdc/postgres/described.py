@@ -1,11 +1,10 @@
-"""What the daemon has to know of a captured table before it reads it: catalog.py describes it."""
+"""A captured table as catalog.py describes it, before the daemon reads any of its rows."""
 
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from cdc.records.schema import Column, TableName
-
-ReplicaIdentity = Literal["d", "n", "f", "i"]
+from cdc.wal.messages import ReplicaIdentity
 
 
 class CapturedTable(NamedTuple):
@@ -64,8 +63,8 @@ class TableDescription:
         return sum(leaf.pages for leaf in self.leaves)
 
     @property
-    def told_apart_by(self) -> tuple[str, ...]:
-        """The columns by which the stream tells rows apart; none where it can't."""
+    def identifying_columns(self) -> tuple[str, ...]:
+        """Names of the columns that identify a row in the stream; none where nothing does."""
         keyed = [(column.key, column.name) for column in self.columns if column.key is not None]
         if self.replica_identity == "f":
             return tuple(name for _, name in sorted(keyed))
@@ -76,4 +75,4 @@ class TableDescription:
     def is_chunked(self) -> bool:
         """Whether its rows can be read under several snapshots, while it is streamed."""
         in_heaps = all(leaf.heap for leaf in self.leaves)
-        return bool(self.told_apart_by) and self.all_changes and in_heaps
+        return bool(self.identifying_columns) and self.all_changes and in_heaps

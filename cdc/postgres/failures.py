@@ -107,7 +107,7 @@ _PREFIX = re.compile(
 
 _NOT_UTF8 = (
     "a SQL_ASCII database takes any bytes as text, and what the WAL has of them by now stays: mend"
-    " the rows, or leave the table out (table.exclude.list), then start anew: millrace drop --yes"
+    " the rows, or leave the table out (table.exclude.list), then start over: millrace drop --yes"
     " --topics, then millrace run"
 )
 _CONFLICT = (
@@ -143,9 +143,9 @@ _STATEMENT_FAILURES: dict[str, tuple[type[MillraceError], str]] = {
 """SQLSTATE, or the beginning of one → the error; the longest match counts."""
 
 
-def place(pgconn: PGconn) -> str:
-    """Where a connection leads: ``host:port/dbname``."""
-    host, port, name = (part.decode() for part in (pgconn.host, pgconn.port, pgconn.db))
+def server_address(pgconn: PGconn) -> str:
+    """A connection → ``host:port/dbname``, which messages name as the place."""
+    host, port, name = (text.decode() for text in (pgconn.host, pgconn.port, pgconn.db))
     return f"{host or 'local'}:{port}/{name}"
 
 
@@ -170,16 +170,16 @@ def statement_error(sqlstate: str | None, text: str, where: str) -> MillraceErro
         text = f"the connection was lost: {text}"
     text = " ".join(text.split())
     for length in (5, 3, 2):
-        known = _STATEMENT_FAILURES.get(sqlstate[:length])
-        if known is not None:
-            return known[0](text, where=where, remedy=known[1])
+        if sqlstate[:length] in _STATEMENT_FAILURES:
+            error, remedy = _STATEMENT_FAILURES[sqlstate[:length]]
+            return error(text, where=where, remedy=remedy)
     return SourceError(f"{text} [SQLSTATE {sqlstate}]", where=where)
 
 
 @contextmanager
 def explained(pgconn: PGconn) -> Iterator[None]:
     """Turn what psycopg raises within into our errors."""
-    where = place(pgconn) if pgconn.status == pq.ConnStatus.OK else ""
+    where = server_address(pgconn) if pgconn.status == pq.ConnStatus.OK else ""
     try:
         yield
     except psycopg.Error as error:

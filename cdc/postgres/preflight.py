@@ -23,8 +23,8 @@ from cdc.errors import (
 from cdc.postgres import connection as connections
 from cdc.postgres import slot as slots
 from cdc.postgres.connection import query
-from cdc.postgres.described import TableDescription
-from cdc.postgres.failures import place, quote
+from cdc.postgres.described import Leaf, TableDescription
+from cdc.postgres.failures import quote, server_address
 from cdc.records.schema import TableName
 from cdc.records.topics import data_topic
 from cdc.settings import CaptureSettings, LibraryOptions
@@ -90,7 +90,7 @@ def find_problems(
     tables: Sequence[TableDescription],
 ) -> Iterator[MillraceError]:
     """Every requirement that isn't met."""
-    where = place(connection.pgconn)
+    where = server_address(connection.pgconn)
     yield from _server(connection, settings.slot_name, where)
     yield from _role(source)
     yield from _some_tables(tables, where)
@@ -174,12 +174,12 @@ def _readable(
 ) -> Iterator[MillraceError]:
     """The snapshot reads every leaf by itself, so it needs SELECT on each partition, too."""
     names = {leaf.oid: leaf.name for table in tables for leaf in table.leaves}
-    asked = [
+    leaves = [
         {"oid": leaf.oid, "columns": [column.name for column in table.columns]}
         for table in tables
         for leaf in table.leaves
     ]
-    rows = query(connection, _UNREADABLE, [Jsonb(asked)])
+    rows = query(connection, _UNREADABLE, [Jsonb(leaves)])
     role = quote(connection.info.user)
     unusable = sorted({names[oid].namespace for oid, usage, _, _ in rows if not usage})
     unreadable = sorted(names[oid] for oid, _, select, _ in rows if not select)
@@ -243,15 +243,13 @@ def _identified(
         )
         return
     if not settings.lossless:
-        return  # a key that isn't told is made up, as Debezium does it
+        return  # a missing key is made up, as Debezium does it
+    relations: list[TableDescription | Leaf] = [table, *table.leaves]
     unlike = [
-        name
-        for name, replica_identity, columns in (
-            (table.name, table.replica_identity, table.identity),
-            *((leaf.name, leaf.replica_identity, leaf.identity) for leaf in table.leaves),
-        )
-        if (replica_identity == "f") != (table.replica_identity == "f")
-        or not columns >= set(table.primary_key)
+        relation.name
+        for relation in relations
+        if (relation.replica_identity == "f") != (table.replica_identity == "f")
+        or not relation.identity >= set(table.primary_key)
     ]
     if unlike:
         identity = "FULL" if table.replica_identity == "f" else identity
@@ -301,7 +299,7 @@ def check_joining(
     connection: psycopg.Connection, settings: CaptureSettings, table: TableDescription
 ) -> None:
     """Raise TableRefusedError for a table that joins with a key that two rows may share."""
-    for error in _keyed_apart(connection, settings, [table], place(connection.pgconn)):
+    for error in _keyed_apart(connection, settings, [table], server_address(connection.pgconn)):
         raise error
 
 
@@ -312,17 +310,17 @@ def _keyed_apart(
     where: str,
 ) -> Iterator[MillraceError]:
     """A key that two rows may share: a compacted topic would keep one of them."""
-    asked = {
+    keys = {
         table.oid: {name.lower() for name in names}
         for table in tables
         if (names := settings.column_modes.key_columns(str(table.name))) is not None
     }
     unique: dict[int, list[set[str]]] = {}
-    for oid, names in query(connection, _UNIQUE, [list(asked)]) if asked else ():
+    for oid, names in query(connection, _UNIQUE, [list(keys)]) if keys else ():
         unique.setdefault(oid, []).append({name.lower() for name in names})
     for table in tables:
-        key = asked.get(table.oid)
-        if key is not None and not any(one <= key for one in unique.get(table.oid, ())):
+        key = keys.get(table.oid)
+        if key is not None and not any(columns <= key for columns in unique.get(table.oid, ())):
             yield _refused(
                 table,
                 where,

@@ -15,7 +15,7 @@ from cdc.errors import PublicationError, SourcePrivilegeError
 from cdc.postgres.catalog import publication_exists
 from cdc.postgres.connection import query
 from cdc.postgres.described import CapturedTable
-from cdc.postgres.failures import place, quote
+from cdc.postgres.failures import quote, server_address
 from cdc.records.schema import TableName
 from cdc.settings import CaptureSettings
 
@@ -51,7 +51,7 @@ def ensure(
         if not exists:
             raise PublicationError(
                 f"publication {name} doesn't exist",
-                where=place(connection.pgconn),
+                where=server_address(connection.pgconn),
                 remedy="create it, or let Millrace do so: publication.autocreate.mode = filtered",
             )
         return False
@@ -103,7 +103,7 @@ def _compare(connection: psycopg.Connection, name: str, wanted: set[TableName]) 
         problems.append("it doesn't publish every operation through partition roots")
     raise PublicationError(
         f"publication {name} isn't what the configuration asks for: {'; '.join(problems)}",
-        where=place(connection.pgconn),
+        where=server_address(connection.pgconn),
         remedy=_remedy(
             connection, name, wanted, published, all_tables=all_tables, complete=complete
         ),

@@ -15,7 +15,7 @@ import structlog
 from psycopg import pq, sql
 
 from cdc.errors import SourceUnreachableError
-from cdc.events.changes import ABSENT, Asked, Key, Row, Value
+from cdc.events.changes import ABSENT, IdentityKey, RereadRequest, Row, Value
 from cdc.postgres.connection import connect, query
 from cdc.postgres.described import TableDescription
 from cdc.postgres.failures import explained
@@ -24,9 +24,9 @@ from cdc.settings import LibraryOptions
 log = structlog.get_logger()
 
 PATIENCE_S: Final = 4.0
-"""How long one look may take; the server may hear nothing from us for 10 s (wal_sender_timeout)."""
+"""How long one query may take: the server ends a connection that is silent for 10 s."""
 PAUSE_S: Final = 10.0
-"""After a look in vain the table is left alone for so long."""
+"""After a query in vain no rows of the table are read for so long."""
 _POLL_S: Final = 0.005
 
 _SESSION: Final = (
@@ -84,45 +84,53 @@ _LIMITS: Final = (
 )
 
 
-class _Table(NamedTuple):
-    """A table as it is now: per column its type's OID, modifier and name; per key its operator."""
+class _CurrentColumn(NamedTuple):
+    """A column's type as it is now; ``declared`` is its name in SQL."""
+
+    type_oid: int
+    modifier: int
+    declared: str
+
+
+class _CurrentTable(NamedTuple):
+    """A table as it is now; ``operators`` has the equality operator of each key column."""
 
     namespace: str
     name: str
     partitioned: bool
-    columns: Mapping[str, tuple[int, int, str]]
+    columns: Mapping[str, _CurrentColumn]
     operators: Mapping[str, str]
 
 
-class _InVainError(Exception):
+class _UnreadableError(Exception):
     """Why values can't be read."""
 
 
 class Rereading:
-    """Reads rows again, on a connection that is made when the first one is asked for."""
+    """Reads rows again; connects at the first request."""
 
     def __init__(self, source: LibraryOptions, keep_alive: Callable[[], None]) -> None:
-        """``keep_alive`` is called before each look, and while one waits for a transaction."""
+        """``keep_alive`` is called before each query, and while it waits for a transaction."""
         self._source = source
         self._keep_alive = keep_alive
         self._connection: psycopg.Connection | None = None
         self._paused: dict[int, float] = {}
-        self._told: dict[int, float] = {}
-        """Relations whose lost columns were told, and until when that is enough."""
+        self._warned_until: dict[int, float] = {}
+        """Relation → when to warn of its lost columns again."""
 
     def close(self) -> None:
         """Give the connection back."""
         if self._connection is not None:
             self._connection.close()
 
-    def __call__(self, asked: Asked) -> Mapping[Key, Row] | None:
-        """The rows that are there; see cdc.stream.completion.Reread."""
-        relation = asked.relation
+    def __call__(self, request: RereadRequest) -> Mapping[IdentityKey, Row] | None:
+        """The rows that exist; see cdc.events.changes.Reread."""
+        relation = request.relation
         if self._paused.get(relation.oid, 0.0) > time.monotonic():
             return None
         self._keep_alive()
         try:
-            return self._read(asked)
+            return self._read(request)
         except psycopg.Error as error:
             connection = self._connection
             if connection is None:
@@ -132,43 +140,43 @@ class Rereading:
                 with explained(connection.pgconn):
                     raise
             reason = error.diag.message_primary or str(error)
-        except _InVainError as error:
+        except _UnreadableError as error:
             reason = str(error)
         self._paused[relation.oid] = time.monotonic() + PAUSE_S
-        _warn(asked, reason, again_in_s=PAUSE_S)
+        _warn(request, reason, again_in_s=PAUSE_S)
         return None
 
-    def _read(self, asked: Asked) -> Mapping[Key, Row] | None:
+    def _read(self, request: RereadRequest) -> Mapping[IdentityKey, Row] | None:
         connection = self._open()
-        self._wait_until_visible(connection, asked.xids)
-        names = [asked.relation.columns[index].name for index in asked.identity]
-        table = _look_up(connection, asked.relation.oid, names)
+        self._wait_until_visible(connection, request.xids)
+        names = [request.relation.columns[index].name for index in request.identity]
+        table = _current_table(connection, request.relation.oid, names)
         if table is None:
             return {}
-        wanted = [index for index in asked.columns if _is_same(asked, index, table)]
-        if len(wanted) < len(asked.columns):
-            self._tell_lost(asked, set(asked.columns).difference(wanted))
+        wanted = [index for index in request.columns if _is_same(request, index, table)]
+        if len(wanted) < len(request.columns):
+            self._warn_of_lost(request, set(request.columns).difference(wanted))
         if not wanted:
             return None
-        if not all(_is_same(asked, index, table) for index in asked.identity) or (
+        if not all(_is_same(request, index, table) for index in request.identity) or (
             set(names) != table.operators.keys()
         ):
-            raise _InVainError("the table's key was changed")
+            raise _UnreadableError("the table's key was changed")
         escape = pq.Escaping(connection.pgconn).escape_literal
         statement = _statement(
-            table, asked, names, wanted, lambda text: bytes(escape(text)).decode()
+            table, request, names, wanted, lambda text: bytes(escape(text)).decode()
         )
         cursor = connection.execute(statement)
-        return _rows(cursor, asked, wanted)
+        return _rows(cursor, request, wanted)
 
-    def _tell_lost(self, asked: Asked, lost: Iterable[int]) -> None:
+    def _warn_of_lost(self, request: RereadRequest, lost: Iterable[int]) -> None:
         """Warn of columns that can't be told apart from dropped ones: nothing will fill them."""
-        oid = asked.relation.oid
-        if self._told.get(oid, 0.0) > time.monotonic():
+        oid = request.relation.oid
+        if self._warned_until.get(oid, 0.0) > time.monotonic():
             return
-        self._told[oid] = time.monotonic() + PAUSE_S
-        names = ", ".join(asked.relation.columns[index].name for index in sorted(lost))
-        _warn(asked, f"dropped, or of another name or type by now: {names}")
+        self._warned_until[oid] = time.monotonic() + PAUSE_S
+        names = ", ".join(request.relation.columns[index].name for index in sorted(lost))
+        _warn(request, f"dropped, or of another name or type by now: {names}")
 
     def _open(self) -> psycopg.Connection:
         if self._connection is None:
@@ -185,7 +193,7 @@ class Rereading:
             return str(snapshot)
 
         if not await_visible(ask, xids, self._keep_alive):
-            raise _InVainError(INVISIBLE)
+            raise _UnreadableError(INVISIBLE)
 
 
 def await_visible(
@@ -205,11 +213,11 @@ def await_visible(
         time.sleep(_POLL_S)
 
 
-def _warn(asked: Asked, reason: str, **more: float) -> None:
+def _warn(request: RereadRequest, reason: str, **more: float) -> None:
     log.warning(
         "unchanged values stay absent",
-        table=f"{asked.relation.namespace}.{asked.relation.name}",
-        rows=len(asked.keys),
+        table=f"{request.relation.namespace}.{request.relation.name}",
+        rows=len(request.keys),
         reason=reason,
         **more,
     )
@@ -227,50 +235,58 @@ def is_visible(snapshot: str, xids: frozenset[int]) -> bool:
     return True
 
 
-def _look_up(connection: psycopg.Connection, oid: int, key: list[str]) -> _Table | None:
+def _current_table(
+    connection: psycopg.Connection, oid: int, key: list[str]
+) -> _CurrentTable | None:
     """The table as it is now, None where it is gone; no operators where ``key`` has no index."""
     rows = connection.execute(_TABLE, [oid]).fetchall()
     if not rows:
         return None
-    namespace, name, partitioned = rows[0][:3]
-    columns = {column: (type_oid, modifier, text) for *_, column, type_oid, modifier, text in rows}
+    columns = {
+        column: _CurrentColumn(type_oid, modifier, declared)
+        for _namespace, _name, _partitioned, column, type_oid, modifier, declared in rows
+    }
     indexes = [
         dict(zip(names, operators, strict=True))
         for names, operators in connection.execute(_INDEXES, [oid]).fetchall()
     ]
     same = next((index for index in indexes if index.keys() == set(key)), {})
-    return _Table(namespace, name, partitioned, columns, same)
+    namespace, name, partitioned, *_column = rows[0]
+    return _CurrentTable(namespace, name, partitioned, columns, same)
 
 
-def _is_same(asked: Asked, index: int, table: _Table) -> bool:
+def _is_same(request: RereadRequest, index: int, table: _CurrentTable) -> bool:
     """Whether the table still has the column, of the same type."""
-    column = asked.relation.columns[index]
-    return table.columns.get(column.name, (0, 0, ""))[:2] == (column.type_oid, column.modifier)
+    column = request.relation.columns[index]
+    current = table.columns.get(column.name)
+    return current is not None and (
+        (current.type_oid, current.modifier) == (column.type_oid, column.modifier)
+    )
 
 
 def _statement(
-    table: _Table,
-    asked: Asked,
+    table: _CurrentTable,
+    request: RereadRequest,
     names: list[str],
     wanted: list[int],
     quoted: Callable[[bytes], str],
 ) -> sql.Composed:
-    """The SELECT of some columns of the rows that are asked for; ``quoted`` makes SQL of a text."""
-    place = sql.Identifier(table.namespace, table.name)
+    """The SELECT of some columns of the requested rows; ``quoted`` makes SQL of a text."""
+    qualified_name = sql.Identifier(table.namespace, table.name)
     comma = sql.SQL(", ")
-    read = [*names, *(asked.relation.columns[index].name for index in wanted)]
-    types = [table.columns[name][2] for name in names]
+    read = [*names, *(request.relation.columns[index].name for index in wanted)]
+    types = [table.columns[name].declared for name in names]
     # Neither parameters (a name may have a percent sign) nor objects (there are hundreds of keys).
     keys = ",".join(
         f"({','.join(f'{quoted(text)}::{kind}' for text, kind in zip(key, types, strict=True))})"
-        for key in asked.keys
+        for key in request.keys
     )
     return _SELECT.format(
         columns=comma.join(sql.Identifier("t", name) for name in read),
         keys=sql.SQL(keys),
         names=comma.join(map(sql.Identifier, names)),
         only=sql.SQL("" if table.partitioned else "ONLY"),
-        table=place,
+        table=qualified_name,
         same=sql.SQL(" AND ").join(
             sql.SQL("{} {} {}").format(
                 sql.Identifier("t", name),
@@ -279,23 +295,25 @@ def _statement(
             )
             for name in names
         ),
-        name=sql.Literal(place.as_string(None)),
-        oid=sql.Literal(asked.relation.oid),
+        name=sql.Literal(qualified_name.as_string(None)),
+        oid=sql.Literal(request.relation.oid),
     )
 
 
-def _rows(cursor: psycopg.Cursor, asked: Asked, wanted: list[int]) -> dict[Key, Row]:
+def _rows(
+    cursor: psycopg.Cursor, request: RereadRequest, wanted: list[int]
+) -> dict[IdentityKey, Row]:
     """The answer's texts as they came."""
     result = cursor.pgresult
-    rows: dict[Key, Row] = {}
+    rows: dict[IdentityKey, Row] = {}
     if result is None:
         return rows
-    width = len(asked.identity)
+    width = len(request.identity)
     for number in range(result.ntuples):
         texts = [result.get_value(number, column) for column in range(width + len(wanted))]
-        found: dict[int, Value] = dict(zip(wanted, texts[width:], strict=True))
+        values: dict[int, Value] = dict(zip(wanted, texts[width:], strict=True))
         key = tuple(text or b"" for text in texts[:width])
-        rows[key] = tuple(found.get(index, ABSENT) for index in asked.columns)
+        rows[key] = tuple(values.get(index, ABSENT) for index in request.columns)
     return rows
 
 
@@ -325,11 +343,11 @@ def current_row(
     finally:
         if not connection.broken:
             query(connection, "ROLLBACK")
-    places = [table.columns.index(column) for column in keyed]
+    key_indexes = [table.columns.index(column) for column in keyed]
     for number in range(result.ntuples if result is not None else 0):
         assert result is not None  # noqa: S101 (it has rows)
         row = tuple(result.get_value(number, index) for index in range(len(table.columns)))
-        if tuple(row[place] for place in places) == key:
+        if tuple(row[index] for index in key_indexes) == key:
             return row
     return None
 

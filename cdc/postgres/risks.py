@@ -96,7 +96,8 @@ def find_risks(
         )
     rows = query(connection, _UNIDENTIFIED, [settings.publication_name])
     lines = [
-        alter_identity([TableName(*name)], "DEFAULT" if key else "FULL") for *name, key in rows
+        alter_identity([TableName(namespace, name)], "DEFAULT" if has_key else "FULL")
+        for namespace, name, has_key in rows
     ]
     if lines:
         yield (
@@ -121,11 +122,11 @@ def _unmatched(connection: psycopg.Connection, settings: CaptureSettings) -> Ite
         reason = f"only what publication {settings.publication_name} has is captured"
     for entry in entries:
         pattern = Patterns((entry,))
-        found = {name: kind for name, kind in sorted(kinds.items()) if pattern.match(name)}
-        if "" in found.values():
+        matching = {name: kind for name, kind in sorted(kinds.items()) if pattern.match(name)}
+        if "" in matching.values():
             continue
-        named = [f"{name} is {kind}" for name, kind in found.items()][:_NAMED_MAX]
-        more = f", and {len(found) - _NAMED_MAX} others" if len(found) > _NAMED_MAX else ""
+        named = [f"{name} is {kind}" for name, kind in matching.items()][:_NAMED_MAX]
+        more = f", and {len(matching) - _NAMED_MAX} others" if len(matching) > _NAMED_MAX else ""
         yield (
             f"the entry {entry} of table.include.list captures nothing:"
             f" {', '.join(named) or 'no table has such a name'}{more}; {reason}"

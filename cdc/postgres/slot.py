@@ -21,13 +21,19 @@ from cdc.errors import (
     SourceUnreachableError,
 )
 from cdc.postgres.connection import command, connect_replication, query, wait_readable
-from cdc.postgres.failures import explained, place, raise_result, result_sqlstate, result_text
+from cdc.postgres.failures import (
+    explained,
+    raise_result,
+    result_sqlstate,
+    result_text,
+    server_address,
+)
 from cdc.records.position import Lsn
 from cdc.settings import LibraryOptions
 
 log = structlog.get_logger()
 PLUGIN: Final = "pgoutput"
-NEW_EPOCH: Final = "to go on all the same: millrace new-epoch, which reads every table anew"
+NEW_EPOCH: Final = "to go on all the same: millrace new-epoch, which reads every table again"
 _SINCE_17: Final = "invalidation_reason, failover, synced"
 _STATE: Final = """
 SELECT plugin, database, temporary, active, active_pid, confirmed_flush_lsn::text,
@@ -56,7 +62,7 @@ AND classid = %s::oid AND objid = %s::oid
 
 
 LEVELS: Final = (100, 80, 50)
-"""Percents of a limit that are told."""
+"""Percents of a limit that are reported."""
 _STATUSES: Final = {
     "extended": "it holds back more WAL than max_wal_size",
     "unreserved": "the server may remove WAL that it needs at the next checkpoint, unless it"
@@ -104,31 +110,54 @@ class SlotState(NamedTuple):
     limits: Mapping[str, str | None]
 
 
+class _SlotRow(NamedTuple):
+    """A row of _STATE."""
+
+    plugin: str | None
+    database: str | None
+    temporary: bool
+    active: bool
+    active_pid: int | None
+    confirmed: str | None
+    restart: str | None
+    wal_status: str | None
+    safe_wal_size: int | None
+    lag_bytes: int | None
+    retained_bytes: int | None
+    invalidation_reason: str | None
+    failover: bool
+    synced: bool
+    wal_keep_size: str | None
+    idle_timeout: str | None
+
+
 def inspect(connection: psycopg.Connection, name: str) -> SlotState | None:
     """The slot's state now, or None when there is no such slot."""
     since_17 = _SINCE_17 if has_failover(connection.pgconn) else "NULL, false, false"
     rows = query(connection, _STATE.format(since_17=since_17), [name])
     if not rows:
         return None
-    (plugin, database, temporary, active, pid, confirmed, restart, *rest) = rows[0]
-    wal_status, safe_wal_size, lag, retained, invalidation_reason, failover, synced, *limits = rest
+    slot = _SlotRow(*rows[0])
     return SlotState(
-        name,
-        plugin,
-        database,
-        temporary,
-        active,
-        pid,
-        Lsn.parse(confirmed) if confirmed else Lsn(0),
-        Lsn.parse(restart) if restart else None,
-        wal_status,
-        safe_wal_size,
-        max(0, lag or 0),
-        max(0, retained or 0),
-        invalidation_reason,
-        failover,
-        synced,
-        dict(zip(("max_slot_wal_keep_size", "idle_replication_slot_timeout"), limits, strict=True)),
+        name=name,
+        plugin=slot.plugin,
+        database=slot.database,
+        temporary=slot.temporary,
+        active=slot.active,
+        active_pid=slot.active_pid,
+        confirmed_flush_lsn=Lsn.parse(slot.confirmed) if slot.confirmed else Lsn(0),
+        restart_lsn=Lsn.parse(slot.restart) if slot.restart else None,
+        wal_status=slot.wal_status,
+        safe_wal_size=slot.safe_wal_size,
+        lag_bytes=max(0, slot.lag_bytes or 0),
+        retained_bytes=max(0, slot.retained_bytes or 0),
+        invalidation_reason=slot.invalidation_reason,
+        failover=slot.failover,
+        synced=slot.synced,
+        limits={
+            "max_slot_wal_keep_size": slot.wal_keep_size,
+            "idle_replication_slot_timeout": slot.idle_timeout,
+        },
     )
 
 
@@ -144,7 +173,7 @@ def verify_ours(connection: psycopg.Connection, state: SlotState) -> None:
         kind = f"plugin {state.plugin}" if state.plugin else "physical"
         raise ConfigError(
             f"slot {state.name} belongs to something else ({kind}, database {state.database})",
-            where=place(connection.pgconn),
+            where=server_address(connection.pgconn),
             remedy=f"choose another slot.name; or, if nobody needs that slot, drop it there: SELECT"
             f" pg_drop_replication_slot('{state.name}')",
         )
@@ -221,7 +250,7 @@ def create(
             pgconn.get_cancel().cancel()
         raise
     if result.status != pq.ExecStatus.TUPLES_OK:
-        _raise_not_created(result, name, place(pgconn))
+        _raise_not_created(result, name, server_address(pgconn))
     _, point, snapshot, _ = ((result.get_value(0, i) or b"").decode() for i in range(4))
     return ExportedSnapshot(Lsn.parse(point), snapshot)
 
@@ -260,7 +289,7 @@ def drop(connection: psycopg.Connection, name: str) -> bool:
     if state is None:
         return False
     if state.active:
-        raise in_use(name, state.active_pid, place(connection.pgconn))
+        raise in_use(name, state.active_pid, server_address(connection.pgconn))
     query(connection, "SELECT pg_drop_replication_slot(%s)", [name])
     return True
 
@@ -278,12 +307,12 @@ def in_use(name: str, pid: int | None, where: str) -> SlotInUseError:
 
 def _await_result(pgconn: PGconn, on_wait: Callable[[float], None] | None) -> PGresult:
     started = time.monotonic()
-    told = 0
+    reported_s = 0
     while pgconn.is_busy():
         wait_readable(pgconn, 0.2)
         waited = time.monotonic() - started
-        if on_wait is not None and int(waited) > told:
-            told = int(waited)
+        if on_wait is not None and int(waited) > reported_s:
+            reported_s = int(waited)
             on_wait(waited)
     with explained(pgconn):
         result = pgconn.get_result()

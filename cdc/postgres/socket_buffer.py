@@ -1,7 +1,7 @@
 """Bytes of PostgreSQL's protocol as they come, in one buffer: messages, and where they lie.
 
 Without encryption the socket is read directly: libpq takes 0.7 µs per row for what costs 0.1 µs so.
-libpq has connected and authenticated by then, and is told nothing of the rest. Under TLS and GSSAPI
+libpq has connected and authenticated by then, and takes no part in the rest. Under TLS and GSSAPI
 the session lives inside of libpq, which then gives its messages one by one; they are put into a
 buffer in the same form.
 https://www.postgresql.org/docs/current/protocol-message-formats.html
@@ -151,6 +151,8 @@ def message(kind: bytes, body: bytes = b"") -> bytes:
 
 def error_fields(body: bytes) -> tuple[str | None, str]:
     """SQLSTATE and text of an ErrorResponse or NoticeResponse: message, detail and hint."""
-    parts = {part[:1]: part[1:].decode("utf-8", "replace") for part in body.split(b"\0") if part}
-    text = "; ".join(parts[kind] for kind in (b"M", b"D", b"H") if kind in parts)
-    return parts.get(b"C"), text
+    fields = {
+        field[:1]: field[1:].decode("utf-8", "replace") for field in body.split(b"\0") if field
+    }
+    text = "; ".join(fields[kind] for kind in (b"M", b"D", b"H") if kind in fields)
+    return fields.get(b"C"), text

@@ -1,7 +1,7 @@
 """A slot and a publication → CopyData in a buffer; positions reached → status updates.
 
 In: CopyData from START_REPLICATION. Out: bytes as received; our status updates. Rules:
-- ``read`` takes what has arrived, and blocks no longer than told.
+- ``read`` takes what has arrived, and blocks for its timeout at most.
 - ``keep_alive`` sends the last positions again when an update is due. It reads nothing and never
   blocks, so it can be called between the slices of a Kafka call.
 - A server that answers nothing while we listen, though asked to, counts as gone: what lies between
@@ -22,17 +22,17 @@ from psycopg.pq.abc import PGconn
 
 from cdc.errors import PublicationError, SourceSettingError, SourceUnreachableError
 from cdc.postgres import slot as slots
-from cdc.postgres.failures import place, statement_error
+from cdc.postgres.failures import server_address, statement_error
 from cdc.postgres.socket_buffer import RefusedError
 from cdc.postgres.wire import PlainWire, Wire, wire
 from cdc.records.position import Lsn
 from cdc.wal.frames import PrimaryKeepalive, standby_status_update
 
 ASK_AFTER_S: Final = 10.0
-"""An idle server that hears from us has no reason to speak: after this long it is asked to."""
+"""An idle server that hears from us has no reason to speak: after this long we request a reply."""
 SILENCE_S_MAX: Final = 60.0
 _ASK_S: Final = 0.1
-"""How often whoever waits for a word asks for one."""
+"""How often a caller who waits may request a reply."""
 _LOW_WATER_BYTES: Final = 64 << 10
 _LOW_WATER_WAIT_S: Final = 0.005
 """How long rows may wait in a socket that fills slower than we judged."""
@@ -61,13 +61,13 @@ class ReplicationStream:
         self._publication = publication
         self._interval_s = status_interval_s
         self._clock = clock
-        self._where = place(pgconn)
+        self._where = server_address(pgconn)
         self._received = Lsn(0)
         self._flushed = Lsn(0)
         self._sent_at = clock()
         self._reply_requested = False
         self._silent_s = 0.0
-        self._asked_at = -math.inf
+        self._requested_at = -math.inf
         self._warning = ""
         self._wire: Wire = wire(pgconn, self._notice)
         self._tcp = _tcp_socket(self._wire)
@@ -173,8 +173,8 @@ class ReplicationStream:
     def ask(self) -> None:
         """Let the server say how far it is, without waiting for that."""
         now = self._clock()
-        if now - self._asked_at >= _ASK_S:
-            self._asked_at = now
+        if now - self._requested_at >= _ASK_S:
+            self._requested_at = now
             self._send(reply_requested=True)
 
     def close(self) -> None:
@@ -185,11 +185,11 @@ class ReplicationStream:
 
     def _bear_silence(self, waited_s: float) -> None:
         """Count the time in which we listened and nothing came; ask for a word, or give up."""
-        asked = self._silent_s // ASK_AFTER_S
+        requested = self._silent_s // ASK_AFTER_S
         self._silent_s += waited_s
         if self._silent_s >= SILENCE_S_MAX:
             raise self._disconnected(f"nothing came for {SILENCE_S_MAX:.0f} s")
-        if self._silent_s // ASK_AFTER_S > asked:
+        if self._silent_s // ASK_AFTER_S > requested:
             self._send(reply_requested=True)
 
     def _judge(self, size: int) -> None:
@@ -241,7 +241,7 @@ class ReplicationStream:
             text,
             where=self._where,
             remedy="the slot decodes with the publications of the change's time: if"
-            f" {self._publication} was dropped, create it anew as it was; {slots.NEW_EPOCH}",
+            f" {self._publication} was dropped, create it again as it was; {slots.NEW_EPOCH}",
         )
 
     def _disconnected(self, text: str) -> SourceUnreachableError:

@@ -1,7 +1,7 @@
 """A replication connection ⇄ bytes: CopyData messages as they come, in one buffer.
 
 Without encryption the socket is read directly: libpq takes 0.7 µs per row for what costs 0.1 µs so.
-libpq has connected and authenticated by then, and is told nothing of the rest. Under TLS and GSSAPI
+libpq has connected and authenticated by then, and takes no part in the rest. Under TLS and GSSAPI
 the session lives inside of libpq, which then gives its messages one by one; they are put into the
 buffer in the same form. Whoever reads moves ``start`` on, up to a message that isn't CopyData:
 ``control`` takes that one.

@@ -39,7 +39,7 @@ def _adjust(mode: Adjustment, *, within: str) -> Adjust:
         if bad_first.match(start):
             keeps_digit = mode == "avro" and start.isdigit()
             start = replace(start) + (start if keeps_digit else "")
-        return start + bad_later.sub(lambda found: replace(found[0]), name[1:])
+        return start + bad_later.sub(lambda match: replace(match[0]), name[1:])
 
     return adjust
 

@@ -111,14 +111,15 @@ class PerSchema(Generic[T]):
         self._size_max = size_max
 
     def __call__(self, schema: Schema) -> T:
-        """Return what belongs to this very object (an equal one is made anew)."""
-        found = self._made.get(id(schema))
-        if found is None:
+        """Return what belongs to this object; an equal object has its own."""
+        entry = self._made.get(id(schema))
+        if entry is None:
             if len(self._made) >= self._size_max:
                 self._made.clear()
             # The schema is kept beside it: while it lives, nothing else has its id.
-            found = self._made[id(schema)] = (schema, self._make(schema))
-        return found[1]
+            entry = self._made[id(schema)] = (schema, self._make(schema))
+        _schema, made = entry
+        return made
 
 
 def is_envelope(schema: Schema | None) -> TypeGuard[Schema]:
@@ -131,5 +132,5 @@ def member(struct: Mapping[str, Any], schema: Schema, name: str) -> Any:
     value = struct.get(name)
     if value is not None:
         return value
-    found = schema.of_field(name)
-    return found.default if found is not None else None
+    field = schema.of_field(name)
+    return field.default if field is not None else None

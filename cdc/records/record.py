@@ -1,12 +1,9 @@
 """Kafka records, as the daemon hands them to the producer."""
 
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import NamedTuple, Protocol, TypeAlias
 
 from cdc.records.position import HEADER
-
-if TYPE_CHECKING:
-    from cdc.compiled.fast import Rows
 
 
 class Record(NamedTuple):
@@ -23,35 +20,46 @@ class Record(NamedTuple):
     timestamp_ms: int = 0
 
 
-Part: TypeAlias = "Record | Rows"
-"""One record, or several that stay bytes until they are handed over."""
+class RecordBatch(Protocol):
+    """Several records that stay bytes until the producer takes them; ``cdc.compiled`` makes them.
+
+    ``size`` is the bytes of their keys and values.
+    """
+
+    size: int
+
+    def __len__(self) -> int: ...
+    def __iter__(self) -> Iterator[Record]: ...
 
 
-def each(parts: Iterable[Part]) -> Iterator[Record]:
-    """The records one by one."""
-    for part in parts:
-        if isinstance(part, Record):
-            yield part
+RecordOrBatch: TypeAlias = Record | RecordBatch
+
+
+def each(records: Iterable[RecordOrBatch]) -> Iterator[Record]:
+    """Records and batches → the records, one by one."""
+    for item in records:
+        if isinstance(item, Record):
+            yield item
         else:
-            yield from part
+            yield from item
 
 
-def count(parts: Iterable[Part]) -> int:
-    """How many records that is."""
-    return sum(1 if isinstance(part, Record) else len(part) for part in parts)
+def count(records: Iterable[RecordOrBatch]) -> int:
+    """Records and batches → the number of records."""
+    return sum(1 if isinstance(item, Record) else len(item) for item in records)
 
 
-def size(parts: Iterable[Part]) -> int:
-    """Bytes of keys and values."""
-    return sum(record_bytes(part) if isinstance(part, Record) else part.size for part in parts)
+def size(records: Iterable[RecordOrBatch]) -> int:
+    """Records and batches → the bytes of all keys and values."""
+    return sum(record_bytes(item) if isinstance(item, Record) else item.size for item in records)
 
 
-def place_of(record: Record) -> str:
+def position_text(record: Record) -> str:
     """The position in the record's header, as text; empty where it has none."""
-    return place(dict(record.headers).get(HEADER, b""))
+    return header_position_text(dict(record.headers).get(HEADER, b""))
 
 
-def place(header: bytes) -> str:
+def header_position_text(header: bytes) -> str:
     """The position in a header's value, as text."""
     return header.partition(b"/")[0].decode("ascii", "backslashreplace")
 

@@ -83,8 +83,8 @@ class TableSchema(BaseModel):
 
     ``replica_identity`` is pg_class.relreplident: d(efault), n(othing), f(ull), i(ndex).
     ``signature`` tells whether a Relation message still means this version. ``oid`` is the table's
-    (0: not known): columns of two versions are told by their numbers where both have the same one,
-    in one epoch.
+    (0: not known). Columns of two versions match by their numbers where both have the same OID in
+    one epoch.
     """
 
     model_config = ConfigDict(frozen=True)

@@ -204,12 +204,12 @@ class TableState(BaseModel):
     @property
     def initial(self) -> SnapshotRequest | None:
         """The read by which the table becomes whole, if that isn't done."""
-        return next((one for one in self.requests if one.kind == "initial"), None)
+        return next((request for request in self.requests if request.kind == "initial"), None)
 
     @property
     def is_being_completed(self) -> bool:
         """Whether a read is under way by which the log gets rows that it lacks, or has wrong."""
-        return any(one.kind == "initial" or one.is_own for one in self.requests)
+        return any(request.kind == "initial" or request.is_own for request in self.requests)
 
     @property
     def is_left_unread(self) -> bool:
@@ -244,9 +244,9 @@ def parse_state(kind: type[StateRecord], value: bytes, topic: str) -> StateRecor
                 where=f"topic {topic}",
                 remedy="upgrade this Millrace: a newer one has written to the log",
             ) from error
-        place = ".".join(map(str, first["loc"]))
+        field = ".".join(map(str, first["loc"]))
         raise LogFormatError(
-            f"a record of {kind.__name__} can't be read: {place}: {first['msg']}",
+            f"a record of {kind.__name__} can't be read: {field}: {first['msg']}",
             where=f"topic {topic}",
             remedy="nobody but Millrace may write to this topic; report it if nobody else does",
         ) from error
@@ -282,8 +282,8 @@ def schema_record(prefix: str, schema: TableSchema) -> Record:
     return _record(schema_topic(prefix), schema_key(schema.name, schema.version), schema)
 
 
-def _key(**parts: str | int) -> bytes:
-    return json.dumps(parts, ensure_ascii=False, separators=(",", ":")).encode()
+def _key(**members: str | int) -> bytes:
+    return json.dumps(members, ensure_ascii=False, separators=(",", ":")).encode()
 
 
 def _record(topic: str, key: bytes, model: BaseModel) -> Record:

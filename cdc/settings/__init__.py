@@ -4,7 +4,7 @@ from cdc.settings.capture import CaptureSettings
 from cdc.settings.kinds import Duration, LibraryOptions
 from cdc.settings.lakehouse import LakehouseSettings
 from cdc.settings.loading import DEFAULT_PATH, load
-from cdc.settings.model import LogSettings, Named, Settings
+from cdc.settings.model import ConnectPlugin, LogSettings, Settings
 from cdc.settings.search import SearchSettings
 from cdc.settings.sources import ENV_PREFIX
 
@@ -12,11 +12,11 @@ __all__ = [
     "DEFAULT_PATH",
     "ENV_PREFIX",
     "CaptureSettings",
+    "ConnectPlugin",
     "Duration",
     "LakehouseSettings",
     "LibraryOptions",
     "LogSettings",
-    "Named",
     "SearchSettings",
     "Settings",
     "load",

@@ -95,7 +95,7 @@ class CaptureSettings(
 
     @property
     def transaction_topic(self) -> str:
-        """Where the begin and end of transactions are told."""
+        """The topic of BEGIN and END events of transactions."""
         return transaction_topic(self.topic_prefix, self.topic_transaction)
 
     @property

@@ -6,11 +6,9 @@ from typing import Annotated, Any, Final, Literal, NamedTuple, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
+from cdc.records.avro_names import Adjustment
 from cdc.settings.kinds import PatternList, Section, names, regex
 from cdc.settings.modes import PLACEHOLDER, ColumnModes, ColumnRule, KeyRule, Patterns, ValueModes
-
-Adjustment = Literal["none", "avro", "avro_unicode"]
-
 
 _TRUNCATE: Final = re.compile(r"column\.truncate\.to\.(\d+)\.chars")
 _MASK: Final = re.compile(r"column\.mask\.with\.(\d+)\.chars")
@@ -55,11 +53,11 @@ class EventSettings(Section):
 
     @model_validator(mode="before")
     @classmethod
-    def _ask_for_placeholder(cls, data: Any) -> Any:
-        """Whoever names a placeholder wants one."""
-        asked = {"unavailable.value.placeholder", "unavailable_value_placeholder"}
+    def _imply_placeholder(cls, data: Any) -> Any:
+        """A placeholder implies ``toast.unavailable = "placeholder"``."""
+        given = {"unavailable.value.placeholder", "unavailable_value_placeholder"}
         answered = {"toast.unavailable", "toast_unavailable"}
-        if isinstance(data, dict) and asked & set(data) and not answered & set(data):
+        if isinstance(data, dict) and given & set(data) and not answered & set(data):
             return {**data, "toast.unavailable": "placeholder"}
         return data
 
@@ -71,7 +69,7 @@ class EventSettings(Section):
 
 
 class KeyColumns(NamedTuple):
-    """One table's part of ``message.key.columns``."""
+    """One table's item of ``message.key.columns``."""
 
     table: str
     columns: tuple[str, ...]
@@ -80,7 +78,7 @@ class KeyColumns(NamedTuple):
 def _key_columns(value: object) -> object:
     if not isinstance(value, str):
         return value
-    return tuple(_table_key(part.strip()) for part in value.split(";") if part.strip())
+    return tuple(_table_key(item.strip()) for item in value.split(";") if item.strip())
 
 
 def _table_key(text: str) -> KeyColumns:

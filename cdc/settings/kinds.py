@@ -48,8 +48,8 @@ def _address(value: str) -> str:
 def names(value: object) -> object:
     r"""Debezium's form is one comma-separated string (``\,``: a comma); an array does as well."""
     if isinstance(value, str):
-        parts = (part.strip() for part in _COMMA.split(value))
-        return tuple(part.replace("\\,", ",") for part in parts if part)
+        items = (item.strip() for item in _COMMA.split(value))
+        return tuple(item.replace("\\,", ",") for item in items if item)
     return value
 
 

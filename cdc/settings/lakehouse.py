@@ -9,11 +9,11 @@ from pydantic import AfterValidator, Field, SecretStr, field_validator, model_va
 
 from cdc.settings.kinds import Duration, Section
 
-Kind = Literal["current", "history", "changes"]
+TableKind = Literal["current", "history", "changes"]
 Mask = Literal["hash", "null"]
 Incompatible = Literal["fail_table", "new_column", "cast"]
 Unfit = Literal["fail", "null"]
-Writer = Literal["millrace", "debezium"]
+TopicWriter = Literal["millrace", "debezium"]
 _TYPE: Final = re.compile(
     r"string|smallint|int|bigint|float|double|decimal\((?:[1-9]|[12]\d|3[0-8]),\s*\d{1,2}\)"
 )
@@ -43,7 +43,7 @@ class DerivedTable(Section):
     """
 
     source: TableText
-    kind: Kind = "current"
+    kind: TableKind = "current"
     name: TableText | None = None
     path: str | None = Field(None, min_length=1)
     catalog: str | None = Field(None, pattern=_IN_CATALOG)
@@ -60,7 +60,7 @@ class DerivedTable(Section):
 
     @field_validator("types")
     @classmethod
-    def _known(cls, types: dict[str, str]) -> dict[str, str]:
+    def _check_types(cls, types: dict[str, str]) -> dict[str, str]:
         for column, kind in types.items():
             if not _TYPE.fullmatch(kind):
                 raise ValueError(f"{column}: {kind} is none of string, smallint, int, bigint, "
@@ -100,13 +100,13 @@ class LakehouseSettings(Section):
     path: str = Field(min_length=1)
     catalog: str | None = Field(None, pattern=_SCHEMA)
     keep: Duration = Field(timedelta(days=7), ge=timedelta(hours=1))
-    kinds: tuple[Kind, ...] = ("current",)
+    kinds: tuple[TableKind, ...] = ("current",)
     deletes: Literal["remove", "mark"] = "remove"
     incompatible: Incompatible = "fail_table"
     deletion_vectors: bool = True
     salt: SecretStr | None = None
     tables: tuple[DerivedTable, ...] = ()
-    topics_written_by: Writer = "millrace"
+    topics_written_by: TopicWriter = "millrace"
     types: dict[str, dict[str, str]] = Field({})
 
     @model_validator(mode="before")
@@ -115,14 +115,14 @@ class LakehouseSettings(Section):
         """Keys that hold a table's name and a column's can't be fields: they become one."""
         if not isinstance(data, Mapping):
             return data
-        told = {key: value for key, value in data.items() if str(key).startswith(_TYPES)}
-        if not told:
+        gathered = {key: value for key, value in data.items() if str(key).startswith(_TYPES)}
+        if not gathered:
             return data
         types: dict[str, dict[str, Any]] = {}
-        for key, value in told.items():
+        for key, value in gathered.items():
             table, _, column = str(key).removeprefix(_TYPES).rpartition(".")
             types.setdefault(table, {})[column] = value
-        return {key: value for key, value in data.items() if key not in told} | {"types": types}
+        return {key: value for key, value in data.items() if key not in gathered} | {"types": types}
 
     @model_validator(mode="after")
     def _complete(self) -> Self:

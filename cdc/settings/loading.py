@@ -57,11 +57,12 @@ def load(path: Path = DEFAULT_PATH) -> Settings:
 
 
 def _explain(error: Mapping[str, Any]) -> str:
-    section, *rest = error["loc"] or ("settings",)
-    key = ".".join(part for part in rest if isinstance(part, str) and part not in _GATHERED)
-    place = f"[{section}] {key}".rstrip()
+    location = error["loc"] or ("settings",)
+    section, names = location[0], location[1:]
+    key = ".".join(name for name in names if isinstance(name, str) and name not in _GATHERED)
+    full_key = f"[{section}] {key}".rstrip()
     reason = {
         "extra_forbidden": "no such key",
         "missing": "is required",
     }.get(error["type"], str(error["msg"]).removeprefix("Value error, "))
-    return f"\n  {place}: {reason}"
+    return f"\n  {full_key}: {reason}"

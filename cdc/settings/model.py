@@ -42,8 +42,8 @@ DEBEZIUM: Final[Mapping[str, Mapping[str, object]]] = {
 _CONNECTION_STRING: Final = re.compile(r"://|\bpassword\s*=")
 
 
-class Named(NamedTuple):
-    """One of them: the class that Kafka Connect knows it by, and its options as text."""
+class ConnectPlugin(NamedTuple):
+    """A transform or a predicate: the class that Kafka Connect knows it by, its options as text."""
 
     name: str
     type: str
@@ -51,7 +51,7 @@ class Named(NamedTuple):
 
 
 def in_order(section: Any) -> Any:
-    """``{"order": "a,b", "a.type": …, "a.add.fields": …}`` → all of them in their order.
+    """``{"order": "a,b", "a.type": …, "a.add.fields": …}`` → the plugins in their order.
 
     Without ``order`` they come as they are written.
     """
@@ -64,7 +64,7 @@ def in_order(section: Any) -> Any:
             given.setdefault(name, {})[option] = _text(value)
         elif name != "order":
             raise ValueError(f"{name}: no such key; options are <name>.type, <name>.…")
-    order = [part.strip() for part in str(section.get("order", ",".join(given))).split(",")]
+    order = [name.strip() for name in str(section.get("order", ",".join(given))).split(",")]
     order = [name for name in order if name]
     if sorted(order) != sorted(given):
         odd = sorted(set(order) ^ set(given)) or order
@@ -72,7 +72,7 @@ def in_order(section: Any) -> Any:
     for name in order:
         if not given[name].get("type"):
             raise ValueError(f"{name}.type is required")
-    return tuple(Named(name, given[name].pop("type"), given[name]) for name in order)
+    return tuple(ConnectPlugin(name, given[name].pop("type"), given[name]) for name in order)
 
 
 def _text(value: object) -> str:
@@ -127,8 +127,8 @@ class Settings(BaseSettings):
     snapshot_source: LibraryOptions = Field(default={}, repr=False)
     capture: CaptureSettings
     format: LibraryOptions = Field(default={}, repr=False)
-    transforms: Annotated[tuple[Named, ...], BeforeValidator(in_order)] = ()
-    predicates: Annotated[tuple[Named, ...], BeforeValidator(in_order)] = ()
+    transforms: Annotated[tuple[ConnectPlugin, ...], BeforeValidator(in_order)] = ()
+    predicates: Annotated[tuple[ConnectPlugin, ...], BeforeValidator(in_order)] = ()
     kafka: LibraryOptions = Field(repr=False)
     log: LogSettings = LogSettings()
     health: HealthSettings = HealthSettings()

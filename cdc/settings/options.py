@@ -52,7 +52,7 @@ class Options:
 
     def names(self, name: str) -> list[str]:
         """Return what stands between the commas."""
-        return [part.strip() for part in self.text(name).split(",") if part.strip()]
+        return [item.strip() for item in self.text(name).split(",") if item.strip()]
 
     def pattern(self, name: str, default: str = "") -> re.Pattern[str]:
         """Return a regular expression; Java's ``(?<name>…)`` is Python's ``(?P<name>…)``."""
@@ -64,22 +64,22 @@ class Options:
 
     def under(self, prefixes: Collection[str]) -> dict[str, str]:
         """Return all that begin with one of the prefixes, by their full names."""
-        found = {
+        options = {
             name: value
             for name, value in self._given.items()
             if any(name.startswith(prefix) for prefix in prefixes)
         }
-        self._read |= found.keys()
-        return found
+        self._read |= options.keys()
+        return options
 
     @property
     def unread(self) -> set[str]:
-        """Name the options that nobody has asked for."""
+        """Name the options that nothing has read."""
         return self._given.keys() - self._read
 
-    def refuse_unread(self, known_elsewhere: Collection[str] = ()) -> None:
+    def refuse_unread(self, read_elsewhere: Collection[str] = ()) -> None:
         """Raise ConfigError for options that don't exist."""
-        unread = sorted(self.unread - set(known_elsewhere))
+        unread = sorted(self.unread - set(read_elsewhere))
         if unread:
             raise self.wrong(", ".join(unread), "isn't known")
 

@@ -55,7 +55,11 @@ class JoinedRows(Section):
     def _fitting(self) -> Self:
         if self.include and self.exclude:
             raise ValueError(f"{self.table}: either include or exclude, not both")
-        fields = [*self.rename.values(), *self.computed, *(one.field for one in self.embed)]
+        fields = [
+            *self.rename.values(),
+            *self.computed,
+            *(embedded.field for embedded in self.embed),
+        ]
         if twice := _repeated(fields):
             raise ValueError(f"{self.table}: two fields would be called {', '.join(twice)}")
         return self
@@ -63,10 +67,10 @@ class JoinedRows(Section):
     def tables(self) -> Iterator[str]:
         """All tables that are joined."""
         yield self.table
-        for one in self.embed:
-            if one.through is not None:
-                yield one.through.table
-            yield from one.tables()
+        for embedded in self.embed:
+            if embedded.through is not None:
+                yield embedded.through.table
+            yield from embedded.tables()
 
 
 class Embedded(JoinedRows):
@@ -93,10 +97,10 @@ class Indexed(Section):
     settings: dict[str, Any] = Field({})
 
     @property
-    def wishes(self) -> str:
-        """Both, to be compared with what an index was made with; empty: none."""
-        said = self.model_dump(include={"mapping", "settings"}, exclude_defaults=True)
-        return json.dumps(said, sort_keys=True) if said else ""
+    def overrides(self) -> str:
+        """Mapping and settings as text, to compare with those of an existing index; empty: none."""
+        overrides = self.model_dump(include={"mapping", "settings"}, exclude_defaults=True)
+        return json.dumps(overrides, sort_keys=True) if overrides else ""
 
 
 class Document(JoinedRows, Indexed):
@@ -139,15 +143,15 @@ class SearchSettings(Section):
     def index_of(self, table: str) -> IndexOfTable:
         """What is said of a captured table's index."""
         none = IndexOfTable(table=table)
-        return next((one for one in self.indexes if one.table == table), none)
+        return next((index for index in self.indexes if index.table == table), none)
 
     @model_validator(mode="after")
     def _complete(self) -> Self:
         if self.api_key is not None and self.username is not None:
             raise ValueError("either api.key or username and password, not both")
-        names = [one.name for one in self.documents]
+        names = [document.name for document in self.documents]
         if twice := _repeated(names):
             raise ValueError(f"documents: {', '.join(twice)}: give each index another name")
-        if twice := _repeated([one.table for one in self.indexes]):
+        if twice := _repeated([index.table for index in self.indexes]):
             raise ValueError(f"indexes: {', '.join(twice)}: say all of a table's in one place")
         return self

@@ -67,7 +67,7 @@ class SnapshotSettings(Section):
 
 
 class SignalSettings(Section):
-    """How running captures are told something, and tell others."""
+    """Where a running daemon takes signals from, and where its notifications go."""
 
     signal_enabled_channels: Names = Field(("source", "kafka"), alias="signal.enabled.channels")
     signal_kafka_topic: str | None = Field(

@@ -11,9 +11,9 @@ that made it: both are in the WAL behind the event that asks. What can't be read
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple, Protocol
 
-from cdc.events.changes import ABSENT, Asked, Key, Reread, Row, filled
+from cdc.events.changes import ABSENT, IdentityKey, Reread, RereadRequest, Row, filled
 from cdc.records.position import Lsn, Position
-from cdc.records.record import Part, Record, record_bytes
+from cdc.records.record import Record, RecordOrBatch, record_bytes
 from cdc.records.schema import TableName
 from cdc.records.transaction import Transaction
 from cdc.wal.messages import Relation, Update
@@ -52,7 +52,7 @@ class _Waiting(NamedTuple):
     encoding: Encoding
     relation: Relation
     columns: tuple[int, ...]
-    key: Key
+    key: IdentityKey
     update: Update
     lsn: Lsn
     position: Position
@@ -81,7 +81,7 @@ class Completion:
         update: Update,
         relation: Relation,
         encoding: Encoding,
-        records: list[Part],
+        records: list[RecordOrBatch],
         at: tuple[Lsn, Position, Transaction],
     ) -> bool:
         """Whether the update lacks values that are to be read: then it waits, at its place."""
@@ -99,12 +99,12 @@ class Completion:
         records.append(Record("", None, None, []))
         return True
 
-    def complete(self, records: list[Part]) -> int:
+    def complete(self, records: list[RecordOrBatch]) -> int:
         """Put what waits into its places among the records; returns the bytes that came by it."""
         if not self._waiting:
             return 0
         waiting, self._waiting = self._waiting, []
-        made: list[Part] = []
+        made: list[RecordOrBatch] = []
         start = size = 0
         try:
             found = self._read(waiting)
@@ -122,23 +122,23 @@ class Completion:
 
     def _read(
         self, waiting: Sequence[_Waiting]
-    ) -> dict[tuple[Encoding, tuple[int, ...]], Mapping[Key, Row]]:
+    ) -> dict[tuple[Encoding, tuple[int, ...]], Mapping[IdentityKey, Row]]:
         """One look per table, in each version of its schema, and set of columns."""
         groups: dict[tuple[Encoding, tuple[int, ...]], list[_Waiting]] = {}
         for row in waiting:
             groups.setdefault((row.encoding, row.columns), []).append(row)
-        found: dict[tuple[Encoding, tuple[int, ...]], Mapping[Key, Row]] = {}
+        found: dict[tuple[Encoding, tuple[int, ...]], Mapping[IdentityKey, Row]] = {}
         largest = 1
         for group, rows in groups.items():
             relation = rows[0].relation
-            asked = Asked(
+            request = RereadRequest(
                 relation,
                 _identity(relation),
                 group[1],
                 tuple(dict.fromkeys(row.key for row in rows)),
                 frozenset(row.transaction.xid for row in rows),
             )
-            read = self._reread(asked)
+            read = self._reread(request)
             if read is None or any(ABSENT in values for values in read.values()):
                 self.in_vain.add(TableName(relation.namespace, relation.name))
             found[group] = read or {}
@@ -175,7 +175,7 @@ def _identity(relation: Relation) -> tuple[int, ...]:
     return tuple(index for index, column in enumerate(relation.columns) if column.key)
 
 
-def _key(row: Row, relation: Relation) -> Key | None:
+def _key(row: Row, relation: Relation) -> IdentityKey | None:
     """The row's replica identity; None where it has none, or isn't of the relation."""
     if len(row) != len(relation.columns):
         return None

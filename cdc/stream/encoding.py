@@ -110,5 +110,5 @@ class Encoders:
         watch = self._signals.watch(self.relation(oid))
         table = encoder.compiled() if watch else None
         if table is not None and watch is not None:
-            table.tell(*watch)
+            table.track_changes(*watch)
         return table

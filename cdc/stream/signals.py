@@ -9,7 +9,7 @@ from typing import Final, NamedTuple, Protocol, Self
 
 from cdc.events.changes import Row
 from cdc.records.position import Lsn, Position
-from cdc.records.record import Part, Record
+from cdc.records.record import Record, RecordOrBatch
 from cdc.records.schema import TableName
 from cdc.records.state import Progress
 from cdc.records.transaction import Transaction
@@ -37,7 +37,7 @@ class SeenRow(NamedTuple):
 class Told(NamedTuple):
     """What the log gets because of something in the stream: events in its place, and states."""
 
-    events: list[Part]
+    events: list[RecordOrBatch]
     states: list[Record]
 
 

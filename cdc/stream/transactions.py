@@ -61,7 +61,7 @@ class Cursor:
         self.transaction = self.latest = self.transaction._replace(origin=origin)
 
     @property
-    def place(self) -> Position:
+    def position(self) -> Position:
         """The position of the open transaction's last frame so far, also if the log has it."""
         if self.transaction is None:
             raise CorruptMessageError("a row outside of a transaction")
@@ -70,12 +70,12 @@ class Cursor:
     @property
     def is_ended(self) -> bool:
         """Whether the log has the open transaction with all that belongs to its end."""
-        return self.place <= self.cut
+        return self.position <= self.cut
 
     def next(self) -> Position | None:
         """The position of the next frame, or None when the log has it already."""
         self._index += 1
-        position = self.place
+        position = self.position
         if position <= self.reached:
             return None
         self.reached = position

@@ -18,7 +18,7 @@ from cdc.faults import FaultPoint, reach
 from cdc.records.connect import SourceRecord
 from cdc.records.dead_letters import ORDERS
 from cdc.records.position import Lsn, Position
-from cdc.records.record import Part, Record, count, each, record_bytes
+from cdc.records.record import Record, RecordOrBatch, count, each, record_bytes
 from cdc.records.schema import TableName
 from cdc.records.state import Progress
 from cdc.stream.completion import Completion
@@ -43,7 +43,7 @@ class Limits(NamedTuple):
 class Made(NamedTuple):
     """Records, how many of them are events, and the bytes of their keys and values."""
 
-    records: list[Part]
+    records: list[RecordOrBatch]
     events: int
     size: int
 
@@ -72,7 +72,7 @@ class Translation:
         self._committed: Committed | None = None
         self._encoders = Encoders(tables, signals)
         self._received = Lsn(0)
-        self.records: list[Part] = []
+        self.records: list[RecordOrBatch] = []
         # The markers number a transaction's events as they are made.
         self._completion = Completion(tables.reread, one_by_one=self._markers is not None)
         self._being_read: set[TableName] = set()
@@ -96,7 +96,7 @@ class Translation:
             messages.Delete: self._delete,
             messages.Truncate: self._truncate,
             messages.LogicalMessage: self._logical_message,
-            messages.Type: _ignore,
+            messages.TypeMessage: _ignore,
             messages.Origin: self._origin,
             messages.StreamStart: self._stream_start,
             messages.StreamStop: self._stream_stop,
@@ -249,12 +249,12 @@ class Translation:
     def _commit(self, message: messages.Commit, frame: XLogData) -> None:
         transaction = self.cursor.transaction
         if transaction is not None:
-            place = self.cursor.place
+            position = self.cursor.position
             if self._resumed is not None:
-                self._resumed.ends(message.commit_lsn, place.index)
-            if self._markers is not None and place.index > 0 and not self.cursor.is_ended:
+                self._resumed.ends(message.commit_lsn, position.index)
+            if self._markers is not None and position.index > 0 and not self.cursor.is_ended:
                 end = self._markers.end(transaction, frame.start)
-                self.records += self._tables.pipeline.of_stream([end], place)
+                self.records += self._tables.pipeline.of_stream([end], position)
         self.cursor.commit(message.commit_lsn, message.end_lsn)
 
     def _place(self) -> tuple[Position, bool] | None:
@@ -264,7 +264,7 @@ class Translation:
         """
         position = self.cursor.next()
         if position is None:
-            return None if self._markers is None else (self.cursor.place, False)
+            return None if self._markers is None else (self.cursor.position, False)
         if self._begin_marker is not None and position.index == 1:
             self.records += self._tables.pipeline.of_stream([self._begin_marker], position)
         return position, True

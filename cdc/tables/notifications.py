@@ -13,7 +13,7 @@ from typing import Final, Literal
 
 import structlog
 
-from cdc.convert.pipeline import Pipeline
+from cdc.convert.pipeline import RecordPipeline
 from cdc.events import schemas
 from cdc.records.connect import SourceRecord
 from cdc.records.position import Position
@@ -51,7 +51,7 @@ class Notifications:
     def __init__(
         self,
         settings: CaptureSettings,
-        pipeline: Pipeline,
+        pipeline: RecordPipeline,
         clock_ns: Callable[[], int] = time.time_ns,
     ) -> None:
         self._name = settings.topic_prefix

@@ -11,11 +11,11 @@ from functools import partial
 
 import structlog
 
-from cdc.convert.pipeline import Encoder, Pipeline, ReadableEncoder
+from cdc.convert.pipeline import Encoder, ReadableEncoder, RecordPipeline
 from cdc.dead_letters.letters import DeadLetters, GuardedEncoder
 from cdc.errors import UnreadTableError
 from cdc.events.metadata import MessageEvents, TransactionMetadata
-from cdc.events.reference import Log
+from cdc.events.reference import LogContext
 from cdc.events.rules import EventRules, key_signature, rekeyed
 from cdc.events.table_encoder import TableEncoder
 from cdc.postgres.catalog import relation_signature
@@ -48,7 +48,7 @@ class Tables(TableStates):
         schemas: Iterable[TableSchema],
         lookups: Lookups,
         rules: EventRules,
-        pipeline: Pipeline,
+        pipeline: RecordPipeline,
         letters: DeadLetters | None = None,
     ) -> None:
         super().__init__(settings, states, rules)
@@ -61,7 +61,7 @@ class Tables(TableStates):
         self._takes_late = not settings.capture.lossless
         self.letters = letters
         self.pipeline = pipeline
-        self._log = Log(self.prefix, database, 1, compacted=False, run_id=str(uuid.uuid4()))
+        self._log = LogContext(self.prefix, database, 1, compacted=False, run_id=str(uuid.uuid4()))
         self.transactions = (
             TransactionMetadata(rules, settings.capture.transaction_topic)
             if rules.events.transaction_metadata

@@ -1,7 +1,7 @@
 """Named transforms and predicates → the chain that every record goes through, in their order.
 
 Each is named by Debezium's or Kafka Connect's class, and has its options. A transform may have a
-``predicate`` (and ``negate``): records that it doesn't hold for pass by the transform.
+``predicate`` (and ``negate``): a record for which it is false skips the transform.
 https://kafka.apache.org/documentation/#connect_transforms
 """
 
@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Final, NamedTuple
 
 from cdc.records.connect import SourceRecord
+from cdc.settings.model import ConnectPlugin
 from cdc.settings.options import Options
 from cdc.transforms.outbox import EventRouter
 from cdc.transforms.routing import PHYSICAL_TABLE, SOURCE, LogicalTopicRouter, RegexRouter
@@ -17,8 +18,6 @@ from cdc.transforms.unwrap import Unwrap
 Transform = Callable[[SourceRecord], SourceRecord | None]
 Predicate = Callable[[SourceRecord], bool]
 Chain = Callable[[SourceRecord], list[SourceRecord]]
-Named = tuple[str, str, Mapping[str, str]]
-"""Name, class, options."""
 
 _CONNECT: Final = "org.apache.kafka.connect.transforms"
 _DEBEZIUM: Final = "io.debezium.transforms"
@@ -58,28 +57,31 @@ _PREDICATES: Final[Mapping[str, Callable[[Options], Predicate]]] = {
 }
 
 
-class _Step(NamedTuple):
+class _ConditionalTransform(NamedTuple):
     """One transform, and which records it is for."""
 
     transform: Transform
-    holds: Predicate | None
+    predicate: Predicate | None
     negate: bool
 
     def __call__(self, record: SourceRecord) -> SourceRecord | None:
-        if self.holds is not None and self.holds(record) is self.negate:
+        if self.predicate is not None and self.predicate(record) is self.negate:
             return record
         return self.transform(record)
 
 
 def chain(
-    transforms: Iterable[Named], predicates: Iterable[Named] = (), *, lossless: bool = True
+    transforms: Iterable[ConnectPlugin],
+    predicates: Iterable[ConnectPlugin] = (),
+    *,
+    lossless: bool = True,
 ) -> Chain:
-    """Make the chain of transforms in this order; raises ConfigError for what isn't known.
+    """Make the chain of transforms in this order; raises ConfigError for unknown names.
 
     ``lossless`` False takes Debezium's defaults where these lose something.
     """
-    held = {name: _predicate(name, type_, options) for name, type_, options in predicates}
-    steps = [_step(*named, held, lossless) for named in transforms]
+    by_name = {plugin.name: _predicate(plugin) for plugin in predicates}
+    steps = [_conditional(plugin, by_name, lossless) for plugin in transforms]
 
     def apply(record: SourceRecord) -> list[SourceRecord]:
         for step in steps:
@@ -92,20 +94,16 @@ def chain(
     return apply
 
 
-def routes_events(transforms: Iterable[Named]) -> bool:
+def routes_events(transforms: Iterable[ConnectPlugin]) -> bool:
     """Whether what comes out are an outbox table's events, each of which counts by itself."""
-    return any(type_ == f"{_DEBEZIUM}.outbox.EventRouter" for _, type_, _ in transforms)
+    return any(plugin.type == f"{_DEBEZIUM}.outbox.EventRouter" for plugin in transforms)
 
 
-def _step(
-    name: str,
-    type_: str,
-    given: Mapping[str, str],
-    predicates: Mapping[str, Predicate],
-    lossless: bool,
-) -> _Step:
-    options = Options(f"transform {name}", given)
-    make = _TRANSFORMS.get(type_)
+def _conditional(
+    plugin: ConnectPlugin, predicates: Mapping[str, Predicate], lossless: bool
+) -> _ConditionalTransform:
+    options = Options(f"transform {plugin.name}", plugin.options)
+    make = _TRANSFORMS.get(plugin.type)
     if make is None:
         raise options.wrong("type", f"is one of {', '.join(_TRANSFORMS)}")
     transform = make(options, lossless)
@@ -113,12 +111,12 @@ def _step(
     if predicate and predicate not in predicates:
         raise options.wrong("predicate", "names one that predicates doesn't list")
     options.refuse_unread()
-    return _Step(transform, predicates[predicate] if predicate else None, negate)
+    return _ConditionalTransform(transform, predicates[predicate] if predicate else None, negate)
 
 
-def _predicate(name: str, type_: str, given: Mapping[str, str]) -> Predicate:
-    options = Options(f"predicate {name}", given)
-    make = _PREDICATES.get(type_)
+def _predicate(plugin: ConnectPlugin) -> Predicate:
+    options = Options(f"predicate {plugin.name}", plugin.options)
+    make = _PREDICATES.get(plugin.type)
     if make is None:
         raise options.wrong("type", f"is one of {', '.join(_PREDICATES)}")
     predicate = make(options)

@@ -50,7 +50,7 @@ class Expansion:
         schema = self._schema(value, name, 0)
         if schema is None:
             raise NotExpandableError("an empty array says nothing of its elements")
-        return self._fitted(value, schema), schema
+        return self._laid_out(value, schema), schema
 
     def _fraction(self, text: str) -> float:
         number = float(text)
@@ -59,7 +59,7 @@ class Expansion:
         return number
 
     def _schema(self, value: Any, name: str, depth: int) -> Schema | None:
-        """Infer a schema; None: nothing is known, and the member is left out."""
+        """Infer a schema; None: nothing tells the type, and the member is left out."""
         if depth > _DEPTH_MAX:
             raise NotExpandableError("nested too deeply")
         if isinstance(value, dict):
@@ -83,9 +83,11 @@ class Expansion:
 
     def _object(self, value: dict[str, Any], name: str, depth: int) -> Schema:
         fields: dict[str, Schema] = {}
-        for member, one in value.items():
+        for member, inner in value.items():
             member_name = self.field_name(member)
-            schema = self._schema(one, f"{name}.{member_name}" if name else member_name, depth + 1)
+            schema = self._schema(
+                inner, f"{name}.{member_name}" if name else member_name, depth + 1
+            )
             if schema is not None:
                 fields.setdefault(member_name, schema)
         members = tuple(Field(*field) for field in fields.items())
@@ -96,17 +98,17 @@ class Expansion:
             if not self.empty_array_as_texts:
                 return None
             return Schema(Type.ARRAY, optional=True, items=Schema(Type.STRING, optional=True))
-        of_objects = any(isinstance(one, dict) for one in values)
-        known = [
+        of_objects = any(isinstance(value, dict) for value in values)
+        schemas = [
             schema
-            for one in values
-            if (schema := self._schema(one, name if of_objects else "", depth + 1)) is not None
+            for value in values
+            if (schema := self._schema(value, name if of_objects else "", depth + 1)) is not None
         ]
-        if not known:
+        if not schemas:
             raise NotExpandableError("an array of nothing but nulls")
-        if not self.lossless and len({schema.type for schema in _told(known)}) > 1:
+        if not self.lossless and len({schema.type for schema in _without_nulls(schemas)}) > 1:
             raise NotExpandableError("elements of several types")
-        items = reduce(lambda left, right: self._merged(left, right, values), known)
+        items = reduce(lambda left, right: self._merged(left, right, values), schemas)
         return Schema(Type.ARRAY, optional=True, items=items)
 
     def _merged(self, left: Schema, right: Schema, values: Any) -> Schema:
@@ -121,25 +123,25 @@ class Expansion:
         if left.type is Type.STRUCT and right.type is Type.STRUCT:
             fields = {field.name: field.schema for field in left.fields}
             for name, schema in right.fields:
-                known = fields.get(name)
-                fields[name] = schema if known is None else self._merged(known, schema, values)
+                earlier = fields.get(name)
+                fields[name] = schema if earlier is None else self._merged(earlier, schema, values)
             return replace(left, fields=tuple(Field(*field) for field in fields.items()))
         raise NotExpandableError(f"{left.type.value} beside {right.type.value}")
 
-    def _fitted(self, value: Any, schema: Schema) -> Any:
+    def _laid_out(self, value: Any, schema: Schema) -> Any:
         """Lay a value out by the schema, which may have been merged from others."""
         if value is None:
             return None
         if schema.type is Type.DOUBLE:
             return self._as_double(value)
         if schema.type is Type.ARRAY:
-            return [self._fitted(one, schema.of_items()) for one in value]
+            return [self._laid_out(item, schema.of_items()) for item in value]
         if schema.type is Type.STRUCT:
             members: dict[str, Any] = {}
-            for member, one in value.items():
-                members.setdefault(self.field_name(member), one)
+            for member, inner in value.items():
+                members.setdefault(self.field_name(member), inner)
             return {
-                field.name: self._fitted(members.get(field.name), field.schema)
+                field.name: self._laid_out(members.get(field.name), field.schema)
                 for field in schema.fields
             }
         return value
@@ -155,8 +157,8 @@ def _no_json(constant: str) -> float:
     raise NotExpandableError(f"{constant} isn't JSON")
 
 
-def _told(schemas: Iterable[Schema]) -> Iterable[Schema]:
-    """Those that aren't a null's."""
+def _without_nulls(schemas: Iterable[Schema]) -> Iterable[Schema]:
+    """The schemas but for those of nulls."""
     return (schema for schema in schemas if schema.type is not Type.BYTES)
 
 

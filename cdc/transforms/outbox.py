@@ -67,7 +67,7 @@ class EventRouter:
             "table.op.invalid.behavior", ("warn", "error", "fatal"), "warn"
         )
         self._additional = _additional(options)
-        self._wraps = any(one.placement == "envelope" for one in self._additional)
+        self._wraps = any(column.placement == "envelope" for column in self._additional)
         missing = options.choice("table.field.additional.missing", ("error", "ignore"), "error")
         self._ignores_missing = missing == "ignore"
         self._expansion = _expansion(options, lossless)
@@ -85,13 +85,13 @@ class EventRouter:
             return record
         envelope = record.value
         if envelope["op"] == "u":
-            self._tell_of_update(record)
+            self._report_update(record)
             return None
         if envelope.get("after") is None:
             return None
         return self._routed(record, envelope, self._rows(record.value_schema))
 
-    def _tell_of_update(self, record: SourceRecord) -> None:
+    def _report_update(self, record: SourceRecord) -> None:
         if self._on_update == "fatal":
             raise ConversionError(
                 "a row of an outbox table was updated",
@@ -99,8 +99,8 @@ class EventRouter:
                 remedy="outbox rows are inserted and deleted only; with"
                 ' table.op.invalid.behavior = "warn" such changes are left out',
             )
-        tell = log.warning if self._on_update == "warn" else log.error
-        tell("an outbox row was updated: left out", topic=record.topic)
+        report = log.warning if self._on_update == "warn" else log.error
+        report("an outbox row was updated: left out", topic=record.topic)
 
     def _routed(
         self, record: SourceRecord, envelope: Mapping[str, Any], row_schema: Schema
@@ -170,27 +170,29 @@ class EventRouter:
     ) -> SourceRecord:
         """The payload as one member of a struct, with the additional columns beside it."""
         payload_schema = routed.value_schema or Schema(Type.STRING, optional=True)
-        beside = [one for one in self._placed(row_schema) if one.placement == "envelope"]
+        beside = [added for added in self._placed(row_schema) if added.placement == "envelope"]
         value = {"payload": routed.value}
         for column, _placement, alias in beside:
             value[alias] = member(row, row_schema, column)
         by, version = str(row[self._route_by]), row.get(self._version) if self._version else None
-        known = self._wrapped_schemas(row_schema)(payload_schema)
-        if (by, version) not in known:
+        schemas = self._wrapped_schemas(row_schema)(payload_schema)
+        if (by, version) not in schemas:
             head, dot, last = (row_schema.name or "").rpartition(".")
             fields = [Field(alias, _of(row_schema, column)) for column, _placement, alias in beside]
-            known[by, version] = Schema(
+            schemas[by, version] = Schema(
                 Type.STRUCT,
                 name=f"{head}{dot}{by}.{last}" if row_schema.name else by,
                 version=version,
                 fields=(Field("payload", payload_schema), *fields),
             )
-        return routed._replace(value=value, value_schema=known[by, version])
+        return routed._replace(value=value, value_schema=schemas[by, version])
 
     def _placed(self, row_schema: Schema) -> list[_Additional]:
         if not self._ignores_missing:
             return self._additional
-        return [one for one in self._additional if row_schema.of_field(one.column) is not None]
+        return [
+            added for added in self._additional if row_schema.of_field(added.column) is not None
+        ]
 
     def _timestamp_ms(
         self, envelope: Mapping[str, Any], row: Mapping[str, Any], row_schema: Schema
@@ -207,7 +209,7 @@ class EventRouter:
         needed = [self._id, self._payload, self._route_by]
         needed += [name for name in (self._timestamp, self._version) if name]
         if not self._ignores_missing:
-            needed += [one.column for one in self._additional]
+            needed += [added.column for added in self._additional]
         lacking = [name for name in needed if row.of_field(name) is None]
         if lacking:
             raise ConfigError(
@@ -230,17 +232,19 @@ def _of(row_schema: Schema, column: str) -> Schema:
 
 def _additional(options: Options) -> list[_Additional]:
     option = "table.fields.additional.placement"
-    found = []
+    additional = []
     for text in options.names(option):
-        column, *rest = (part.strip() for part in text.split(":"))
-        if len(rest) not in {1, 2} or rest[0].lower() not in _PLACEMENTS:
+        column, _, placement_and_alias = text.partition(":")
+        placement, colon, alias = placement_and_alias.partition(":")
+        column, placement, alias = column.strip(), placement.strip().lower(), alias.strip()
+        if placement not in _PLACEMENTS or ":" in alias:
             raise options.wrong(
                 option,
                 "is a list of column:placement or column:placement:alias,"
                 " with header, envelope or partition as the placement",
             )
-        found.append(_Additional(column, rest[0].lower(), rest[1] if len(rest) == 2 else column))
-    return found
+        additional.append(_Additional(column, placement, alias if colon else column))
+    return additional
 
 
 def _expansion(options: Options, lossless: bool) -> Expansion | None:

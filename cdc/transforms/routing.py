@@ -6,7 +6,7 @@ https://debezium.io/documentation/reference/stable/transformations/topic-routing
 import re
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Final
+from typing import Final, NamedTuple
 
 from cdc.records.avro_names import schema_name
 from cdc.records.connect import Field, PerSchema, Schema, SourceRecord, Type, is_envelope
@@ -22,13 +22,19 @@ PHYSICAL_TABLE = "__dbz__physicalTableIdentifier"
 SOURCE = "__dbz__sourceIdentifier"
 
 
+class _Group(NamedTuple):
+    """A group of the expression, by its number or name."""
+
+    name: int | str
+
+
 def renaming(options: Options, pattern: re.Pattern[str], option: str, text: str) -> Rename:
     """Make the function; ``option`` is the replacement's name, for messages."""
-    parts = _parts(options, pattern, option, text)
+    tokens = _tokens(options, pattern, option, text)
 
     def replaced(match: re.Match[str]) -> str:
         return "".join(
-            part if isinstance(part, str) else match.group(part[0]) or "" for part in parts
+            token if isinstance(token, str) else match.group(token.name) or "" for token in tokens
         )
 
     def rename(name: str) -> str | None:
@@ -37,26 +43,26 @@ def renaming(options: Options, pattern: re.Pattern[str], option: str, text: str)
     return rename
 
 
-def _parts(
+def _tokens(
     options: Options, pattern: re.Pattern[str], option: str, text: str
-) -> list[str | tuple[int | str]]:
-    """A replacement as literal texts and groups (in a tuple)."""
-    parts: list[str | tuple[int | str]] = []
+) -> list[str | _Group]:
+    """A replacement → its literal texts and groups, in their order."""
+    tokens: list[str | _Group] = []
     for escaped, name, digits, literal, other in _TOKENS.findall(text):
         if escaped or literal:
-            parts.append(escaped or literal)
+            tokens.append(escaped or literal)
         elif name:
             if name not in pattern.groupindex:
                 raise options.wrong(option, f"names a group that isn't there: {name}")
-            parts.append((name,))
+            tokens.append(_Group(name))
         elif digits:
             number, rest = _group(digits, pattern.groups)
             if number > pattern.groups:
                 raise options.wrong(option, f"names a group that isn't there: {number}")
-            parts += [(number,), rest]
+            tokens += [_Group(number), rest]
         else:
             raise options.wrong(option, f"has a {other} that stands for nothing")
-    return parts
+    return tokens
 
 
 def _group(digits: str, groups: int) -> tuple[int, str]:
@@ -116,8 +122,8 @@ class LogicalTopicRouter:
         return routed._replace(value_schema=self._envelopes(record.value_schema, topic))
 
     def _identifier(self, topic: str) -> str:
-        found = self._identify(topic) if self._identify is not None else None
-        return topic if found is None else found
+        identifier = self._identify(topic) if self._identify is not None else None
+        return topic if identifier is None else identifier
 
     def _key_schema(self, schema: Schema, topic: str) -> Schema:
         fields = schema.fields

@@ -56,15 +56,15 @@ class _Reference(NamedTuple):
         return cls(parent, name, prefix + (aliases[0] if aliases else name))
 
     def resolve(self, envelope: Schema) -> tuple["_Reference", Schema] | None:
-        """Return where it is found in this envelope, and its schema; None: it has no such."""
+        """Return the reference and its schema in this envelope; None: the envelope lacks it."""
         block = envelope if self.parent is None else envelope.of_field(self.parent)
-        found = block.of_field(self.name) if block is not None else None
-        if found is not None:
-            return self, replace(found, optional=True, default=None)
-        found = envelope.of_field(self.name)  # put there by another transform
-        if found is None:
+        schema = block.of_field(self.name) if block is not None else None
+        if schema is not None:
+            return self, replace(schema, optional=True, default=None)
+        schema = envelope.of_field(self.name)  # put there by another transform
+        if schema is None:
             return None
-        return self._replace(parent=None), replace(found, optional=True, default=None)
+        return self._replace(parent=None), replace(schema, optional=True, default=None)
 
     def value(self, envelope: Mapping[str, Any]) -> Any:
         """Return the value; None too where the whole block is missing."""
@@ -72,13 +72,21 @@ class _Reference(NamedTuple):
         return None if block is None else block.get(self.name)
 
 
-class _Plan(NamedTuple):
+class _UnwrapPlan(NamedTuple):
     """What one envelope schema comes to."""
 
     row: Schema
     fields: list[_Reference]
     headers: list[tuple[_Reference, Schema]]
     flat: Schema
+
+
+class _Delete(NamedTuple):
+    """A delete that was unwrapped last, and the headers that it got."""
+
+    topic: str
+    key: Any
+    headers: tuple[Header, ...]
 
 
 class Unwrap:
@@ -94,7 +102,7 @@ class Unwrap:
         self._drops_from_key = options.flag("drop.fields.from.key", False)
         self._drops_optional_only = options.flag("drop.fields.keep.schema.compatible", True)
         self._lossless = lossless
-        self._last_delete: tuple[str, Any, tuple[Header, ...]] | None = None
+        self._last_delete: _Delete | None = None
         self._defaults = options.flag("replace.null.with.default", not lossless)
         self._plans = PerSchema(self._plan)
         self._without: PerSchema[dict[frozenset[str], Schema]] = PerSchema(lambda _schema: {})
@@ -111,7 +119,7 @@ class Unwrap:
             Header(to.new_name, to.value(envelope), schema) for to, schema in plan.headers
         )
         row, before = envelope.get("after"), envelope.get("before")
-        self._last_delete = (record.topic, record.key, added) if row is None else None
+        self._last_delete = _Delete(record.topic, record.key, added) if row is None else None
         record = record._replace(headers=(*record.headers, *added))
         if row is not None:
             record = self._routed(record, row)
@@ -134,12 +142,13 @@ class Unwrap:
     def _of_delete(self, tombstone: SourceRecord) -> tuple[Header, ...]:
         """Debezium adds the headers of a delete to its tombstone, too: they share one list."""
         last, self._last_delete = self._last_delete, None
-        if self._lossless or last is None or last[:2] != (tombstone.topic, tombstone.key):
+        if self._lossless or last is None:
             return ()
-        return last[2]
+        is_its = (last.topic, last.key) == (tombstone.topic, tombstone.key)
+        return last.headers if is_its else ()
 
     def _deleted(
-        self, record: SourceRecord, plan: _Plan, envelope: Mapping[str, Any], before: Any
+        self, record: SourceRecord, plan: _UnwrapPlan, envelope: Mapping[str, Any], before: Any
     ) -> SourceRecord | None:
         if self._mode == "drop":
             return None
@@ -153,7 +162,7 @@ class Unwrap:
     def _flat(
         self,
         record: SourceRecord,
-        plan: _Plan,
+        plan: _UnwrapPlan,
         envelope: Mapping[str, Any],
         row: Mapping[str, Any],
         *,
@@ -181,7 +190,9 @@ class Unwrap:
         """Leave out the columns that the header of ``drop.fields.header.name`` lists."""
         if not self._drop_header:
             return record
-        listed = next((one.value for one in record.headers if one.name == self._drop_header), None)
+        listed = next(
+            (header.value for header in record.headers if header.name == self._drop_header), None
+        )
         names = frozenset(listed or ())
         if schema is not None and names:
             value, value_schema = self._reduced(record.value, schema, names)
@@ -208,15 +219,15 @@ class Unwrap:
         kept = {field.name for field in made[names].fields}
         return {name: value for name, value in struct.items() if name in kept}, made[names]
 
-    def _plan(self, envelope: Schema) -> _Plan:
+    def _plan(self, envelope: Schema) -> _UnwrapPlan:
         row = envelope.of_field("after") or envelope.of_field("before") or Schema(Type.STRUCT)
-        fields = [found for one in self._fields if (found := one.resolve(envelope))]
+        fields = [field for added in self._fields if (field := added.resolve(envelope))]
         added = [Field(_DELETED, Schema(Type.STRING, optional=True))] if self._rewrites else []
         added += [Field(reference.new_name, schema) for reference, schema in fields]
         flat = replace(row, optional=False, default=None, fields=(*row.fields, *added))
         _refuse_same_names(flat, envelope)
-        headers = [found for one in self._headers if (found := one.resolve(envelope))]
-        return _Plan(row, [reference for reference, _ in fields], headers, flat)
+        headers = [header for added in self._headers if (header := added.resolve(envelope))]
+        return _UnwrapPlan(row, [reference for reference, _ in fields], headers, flat)
 
 
 def _refuse_same_names(flat: Schema, envelope: Schema) -> None:

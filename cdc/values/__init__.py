@@ -13,7 +13,7 @@ same for people.
 https://www.postgresql.org/docs/current/datatype.html
 """
 
-from cdc.values.blocks import MALFORMED, Codec, Decode, Fragment, Kind, json_text, json_value
+from cdc.values.blocks import MALFORMED, Codec, Decode, Fragment, ValueKind, json_text, json_value
 from cdc.values.placeholders import default, placeholder, zero
 from cdc.values.types import codec, decode, json_fragment, malformed
 
@@ -22,7 +22,7 @@ __all__ = [
     "Codec",
     "Decode",
     "Fragment",
-    "Kind",
+    "ValueKind",
     "codec",
     "decode",
     "default",

@@ -21,7 +21,7 @@ class UnconvertibleError(ValueError):
     """A value that the chosen mode has no form for, such as NaN as a Decimal."""
 
 
-class Kind(IntEnum):
+class ValueKind(IntEnum):
     r"""Which texts a compiled path may write by itself, and as what.
 
     A kind is a promise about the usual texts only: one of any other form than named here goes to
@@ -71,14 +71,14 @@ class Kind(IntEnum):
     DECIMAL_ARRAY = 27
 
     @property
-    def of_array(self) -> "Kind":
+    def of_array(self) -> "ValueKind":
         """The kind of an array whose elements are of this one."""
-        return Kind.__members__.get(f"{self.name}_ARRAY", Kind.OTHER)
+        return ValueKind.__members__.get(f"{self.name}_ARRAY", ValueKind.OTHER)
 
     @property
-    def of_element(self) -> "Kind":
+    def of_element(self) -> "ValueKind":
         """The kind of an array's elements, or of the value itself."""
-        return Kind[self.name.removesuffix("_ARRAY")]
+        return ValueKind[self.name.removesuffix("_ARRAY")]
 
 
 class Codec(NamedTuple):
@@ -91,7 +91,7 @@ class Codec(NamedTuple):
     decode: Decode
     fragment: Fragment
     schema: Schema
-    kind: Kind = Kind.OTHER
+    kind: ValueKind = ValueKind.OTHER
     digits: int = 0
 
 
@@ -114,19 +114,26 @@ def text_fragment(value: bytes) -> str:
     return encode_basestring(value.decode())
 
 
-def number(inner: Callable[[bytes], int], schema: Schema, kind: Kind = Kind.OTHER) -> Codec:
+def number(
+    inner: Callable[[bytes], int], schema: Schema, kind: ValueKind = ValueKind.OTHER
+) -> Codec:
     """A codec whose value is an integer."""
     return Codec(inner, lambda value: str(inner(value)), schema, kind)
 
 
 def plain(
-    inner: Callable[[bytes], str], schema: Schema = STRING, kind: Kind = Kind.OTHER, digits: int = 0
+    inner: Callable[[bytes], str],
+    schema: Schema = STRING,
+    kind: ValueKind = ValueKind.OTHER,
+    digits: int = 0,
 ) -> Codec:
     """A codec whose value is text that needs no escapes in JSON."""
     return Codec(inner, lambda value: f'"{inner(value)}"', schema, kind, digits)
 
 
-def raw(inner: Callable[[bytes], bytes], schema: Schema = BYTES, kind: Kind = Kind.OTHER) -> Codec:
+def raw(
+    inner: Callable[[bytes], bytes], schema: Schema = BYTES, kind: ValueKind = ValueKind.OTHER
+) -> Codec:
     """A codec whose value is bytes, base64 in JSON."""
     return Codec(inner, lambda value: f'"{base64(inner(value))}"', schema, kind)
 

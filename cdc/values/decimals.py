@@ -11,8 +11,8 @@ from cdc.values.blocks import (
     BYTES,
     STRING,
     Codec,
-    Kind,
     UnconvertibleError,
+    ValueKind,
     float_word,
     plain,
     raw,
@@ -41,7 +41,7 @@ def of_numeric(column: Column, modes: ValueModes) -> Codec:
     """A numeric: its text, a Decimal, or a double."""
     match modes.decimal:
         case "text":
-            return Codec(_numeric, _numeric_fragment, STRING, Kind.NUMERIC_TEXT)
+            return Codec(_numeric, _numeric_fragment, STRING, ValueKind.NUMERIC_TEXT)
         case "string":
             return _string(column, modes)
         case "double":
@@ -121,7 +121,7 @@ def _finite(value: bytes) -> str:
 
 def _string(column: Column, modes: ValueModes) -> Codec:
     if modes.lossless:
-        return Codec(_numeric, _numeric_fragment, STRING, Kind.NUMERIC_TEXT)
+        return Codec(_numeric, _numeric_fragment, STRING, ValueKind.NUMERIC_TEXT)
     declared = declared_scale(column, modes)
     misread = declared is not None and declared != column.precision_scale
     scale = declared[1] if declared and misread else 0
@@ -129,7 +129,7 @@ def _string(column: Column, modes: ValueModes) -> Codec:
     def in_java(value: bytes) -> str:
         return _SPECIAL.get(value) or with_scale(_numeric(value), scale)
 
-    return plain(in_java, kind=Kind.OTHER if misread else Kind.NUMERIC_TEXT)
+    return plain(in_java, kind=ValueKind.OTHER if misread else ValueKind.NUMERIC_TEXT)
 
 
 def _double(inner: Callable[[bytes], str]) -> Codec:
@@ -149,7 +149,7 @@ def _precise(column: Column, modes: ValueModes) -> Codec:
     return raw(
         lambda value: to_unscaled(_finite(value), scale),
         decimal_schema(scale, precision),
-        Kind.DECIMAL if regular else Kind.OTHER,
+        ValueKind.DECIMAL if regular else ValueKind.OTHER,
     )._replace(digits=scale if regular else 0)
 
 

@@ -13,8 +13,8 @@ from cdc.values.blocks import (
     Codec,
     Decode,
     Fragment,
-    Kind,
     UnconvertibleError,
+    ValueKind,
     structured,
     text_fragment,
 )
@@ -51,9 +51,9 @@ def elements(value: bytes, element: Callable[[bytes], Any], delimiter: bytes = b
 
     ``delimiter`` is pg_type.typdelim of the element type: a semicolon for box, else a comma.
     """
-    parts = flat(value, delimiter)
-    if parts is not None:
-        return [None if part == b"NULL" else element(part) for part in parts]
+    items = flat(value, delimiter)
+    if items is not None:
+        return [None if item == b"NULL" else element(item) for item in items]
     if _LIST[delimiter].fullmatch(value):
         return [
             element(item[1:-1]) if item[0] == 0x22 else None if item == b"NULL" else element(item)
@@ -75,10 +75,10 @@ def flat(value: bytes, delimiter: bytes) -> list[bytes] | None:
         return None
     if value == b"{}":
         return []
-    parts = value[1:-1].split(delimiter)
-    if b"" in parts:
+    items = value[1:-1].split(delimiter)
+    if b"" in items:
         raise ValueError("an empty element without quotes")
-    return parts
+    return items
 
 
 def _nested(value: bytes, element: Callable[[bytes], Any], delimiter: bytes) -> list[Any]:
@@ -129,26 +129,28 @@ def of_array(column: Column, element: Codec) -> Codec:
     """An array of any dimensions, with nothing lost."""
     delimiter = _delimiter(column)
     fragment: Fragment = partial(_array_fragment, element.fragment, delimiter)
-    kind = element.kind.of_array if delimiter == b"," else Kind.OTHER
-    fragment = _text_array_fragment if kind is Kind.TEXT_ARRAY else fragment
+    kind = element.kind.of_array if delimiter == b"," else ValueKind.OTHER
+    fragment = _text_array_fragment if kind is ValueKind.TEXT_ARRAY else fragment
     schema = _schema(element, optional=True)
     decode = partial(_array, element.decode, delimiter)
     return Codec(decode, fragment, schema, kind, element.digits)
 
 
-def of_debezium_array(column: Column, element: Codec, modes: ValueModes, *, known: bool) -> Codec:
-    """An array as Debezium has it; ``known``: it has a type for the element.
+def of_debezium_array(
+    column: Column, element: Codec, modes: ValueModes, *, has_type: bool
+) -> Codec:
+    """An array as Debezium has it; ``has_type``: it has one for the element.
 
     ``keeps_null``: elsewhere a NULL in it makes the whole array null. Arrays of bits have the
     schema of bits by mistake, and so are always null.
     """
-    if known and column.type == "bit":
+    if has_type and column.type == "bit":
         return structured(_nothing, of_bits(column, modes).schema)
-    optional = known and column.type not in _WITHOUT_NULL
+    optional = has_type and column.type not in _WITHOUT_NULL
     keeps_null = optional and column.type != "ltree"
     delimiter = _delimiter(column)
     decode = partial(_one_dimension, element.decode, delimiter, keeps_null)
-    kind = element.kind.of_array if keeps_null and delimiter == b"," else Kind.OTHER
+    kind = element.kind.of_array if keeps_null and delimiter == b"," else ValueKind.OTHER
     made = structured(decode, _schema(element, optional=optional))
     return made._replace(kind=kind, digits=element.digits)
 
@@ -168,9 +170,9 @@ def _array(element: Decode, delimiter: bytes, value: bytes) -> list[Any] | str:
 
 
 def _array_fragment(element: Fragment, delimiter: bytes, value: bytes) -> str:
-    parts = flat(value, delimiter)
-    if parts is not None:
-        return f"[{','.join(['null' if part == b'NULL' else element(part) for part in parts])}]"
+    items = flat(value, delimiter)
+    if items is not None:
+        return f"[{','.join(['null' if item == b'NULL' else element(item) for item in items])}]"
     read = elements(value, element, delimiter)
     return text_fragment(value) if value[:1] == b"[" else _joined(read)
 
@@ -185,8 +187,8 @@ def _text_array_fragment(value: bytes) -> str:
 def _joined(fragments: list[Any]) -> str:
     """JSON of nested lists of JSON; at most arrays.DIMENSIONS_MAX deep."""
     texts = [
-        "null" if one is None else one if one.__class__ is str else _joined(one)
-        for one in fragments
+        "null" if item is None else item if item.__class__ is str else _joined(item)
+        for item in fragments
     ]
     return f"[{','.join(texts)}]"
 

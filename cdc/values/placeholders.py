@@ -76,10 +76,10 @@ def placeholder(column: Column, modes: ValueModes) -> Any:
 
     Where the type has no room for it, Debezium has null.
     """
-    found = codec(column, modes)
-    if found is None:
+    column_codec = codec(column, modes)
+    if column_codec is None:
         return None
-    schema, value = found.schema, modes.placeholder
+    schema, value = column_codec.schema, modes.placeholder
     if schema.type is Type.ARRAY and schema.items is not None:
         return _array_placeholder(column, schema.items, modes)
     if schema.type is Type.BYTES and schema.name is None:
@@ -109,10 +109,10 @@ def _array_placeholder(column: Column, items: Schema, modes: ValueModes) -> list
 
 def zero(column: Column, modes: ValueModes) -> Any:
     """What Debezium puts into a NOT NULL column without a value, if it has no DEFAULT."""
-    found = codec(column, modes)
-    if found is None:
+    column_codec = codec(column, modes)
+    if column_codec is None:
         return None
-    schema = found.schema
+    schema = column_codec.schema
     if column.type == "hstore" and modes.hstore == "json" and not column.array:
         return "{}"
     if schema.type is Type.STRING and column.type in {"numeric", "money"}:
@@ -128,23 +128,23 @@ def default(column: Column, modes: ValueModes) -> Any:
     Debezium, and so ``lossless=False``, knows those of some types only, and has something like a
     zero for functions: 1970-01-01 for now().
     """
-    found = codec(column, modes)
-    if found is None or column.default is None:
+    column_codec = codec(column, modes)
+    if column_codec is None or column.default is None:
         return None
     if not modes.lossless and (column.array or column.domain):
         return None
     literal = _literal(column.default) if modes.lossless else _in_debezium(column)
-    return None if literal is None else _decoded(found, column, modes, literal)
+    return None if literal is None else _decoded(column_codec, column, modes, literal)
 
 
-def _decoded(found: Codec, column: Column, modes: ValueModes, literal: str) -> Any:
+def _decoded(column_codec: Codec, column: Column, modes: ValueModes, literal: str) -> Any:
     if column.type == "numeric" and not column.array:
         adjusted = _numeric_text(column, modes, literal)
         if adjusted is None:
             return None
         literal = adjusted
     try:
-        value = found.decode(literal.encode())
+        value = column_codec.decode(literal.encode())
     except MALFORMED:
         return None
     return None if isinstance(value, dict) else value

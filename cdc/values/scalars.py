@@ -14,7 +14,7 @@ from cdc.settings.modes import ValueModes
 from cdc.values.blocks import (
     STRING,
     Codec,
-    Kind,
+    ValueKind,
     base64,
     float_word,
     named,
@@ -47,27 +47,27 @@ def of_text(_column: Column, _modes: ValueModes) -> Codec:
 
 def of_named_text(name: str) -> Callable[[Column, ValueModes], Codec]:
     """Text that Debezium gives a name: uuid, json, xml and the like."""
-    one = Codec(text, text_fragment, named(Type.STRING, name), Kind.TEXT)
-    return lambda _column, _modes: one
+    codec = Codec(text, text_fragment, named(Type.STRING, name), ValueKind.TEXT)
+    return lambda _column, _modes: codec
 
 
 def of_enum(column: Column, _modes: ValueModes) -> Codec:
     """A label, with all labels that there were when the schema was read."""
     allowed = {"allowed": ",".join(column.labels)}
     schema = Schema(Type.STRING, name="io.debezium.data.Enum", version=1, parameters=allowed)
-    return Codec(text, text_fragment, schema, Kind.TEXT)
+    return Codec(text, text_fragment, schema, ValueKind.TEXT)
 
 
 def of_bool(_column: Column, _modes: ValueModes) -> Codec:
     """True or false."""
     schema = Schema(Type.BOOLEAN)
-    return Codec(_BOOLS.__getitem__, _BOOL_FRAGMENTS.__getitem__, schema, Kind.BOOL)
+    return Codec(_BOOLS.__getitem__, _BOOL_FRAGMENTS.__getitem__, schema, ValueKind.BOOL)
 
 
 def of_integer(type_: Type) -> Callable[[Column, ValueModes], Codec]:
     """An integer of one of Connect's sizes; it is PostgreSQL that keeps to the size."""
-    one = Codec(_integer, _integer_text, Schema(type_), Kind.INTEGER)
-    return lambda _column, _modes: one
+    codec = Codec(_integer, _integer_text, Schema(type_), ValueKind.INTEGER)
+    return lambda _column, _modes: codec
 
 
 def _integer_text(value: bytes) -> str:
@@ -123,10 +123,12 @@ def _float_fragment(inner: Callable[[bytes], float], value: bytes) -> str:
 
 def of_bytea(_column: Column, modes: ValueModes) -> Codec:
     """Bytes, by binary.handling.mode."""
-    return of_bytes(to_bytes, modes, Kind.BYTEA)
+    return of_bytes(to_bytes, modes, ValueKind.BYTEA)
 
 
-def of_bytes(inner: Callable[[bytes], bytes], modes: ValueModes, kind: Kind = Kind.OTHER) -> Codec:
+def of_bytes(
+    inner: Callable[[bytes], bytes], modes: ValueModes, kind: ValueKind = ValueKind.OTHER
+) -> Codec:
     """Bytes that ``inner`` finds in the text, by binary.handling.mode."""
     match modes.binary:
         case "bytes":
@@ -189,11 +191,11 @@ def _little_endian(value: bytes) -> bytes:
     return bits.to_bytes((bits.bit_length() + 7) // 8, "little")
 
 
-TEXT: Final = Codec(text, text_fragment, STRING, Kind.TEXT)
+TEXT: Final = Codec(text, text_fragment, STRING, ValueKind.TEXT)
 
 
 def _floats(inner: Callable[[bytes], float], type_: Type) -> Codec:
-    return Codec(inner, partial(_float_fragment, inner), Schema(type_), Kind.FLOAT)
+    return Codec(inner, partial(_float_fragment, inner), Schema(type_), ValueKind.FLOAT)
 
 
 _FLOAT8: Final = _floats(to_float, Type.DOUBLE)

@@ -154,11 +154,18 @@ def _zoned(value: bytes) -> tuple[re.Match[bytes], int]:
     if match is None or match[5] is None:
         raise ValueError("not a time of day with an offset")
     _time_us(match[1], match[2], match[3], match[4])
-    hours, *parts = (int(part) for part in match[5][1:].split(b":"))
-    if any(part > 59 for part in parts) or hours > 15:
+    hours, minutes, seconds = _offset_fields(match[5][1:])
+    if minutes > 59 or seconds > 59 or hours > 15:
         raise ValueError("not an offset")
-    seconds = hours * 3_600 + sum(part * unit for part, unit in zip(parts, (60, 1), strict=False))
+    seconds += hours * 3_600 + minutes * 60
     return match, -seconds if match[5][:1] == b"-" else seconds
+
+
+def _offset_fields(offset: bytes) -> tuple[int, int, int]:
+    """``hh[:mm[:ss]]`` → hours, minutes and seconds."""
+    hours, _, minutes_and_seconds = offset.partition(b":")
+    minutes, _, seconds = minutes_and_seconds.partition(b":")
+    return int(hours), int(minutes or 0), int(seconds or 0)
 
 
 def _iso(year: int, month: int, day: int) -> str:

@@ -13,7 +13,7 @@ from cdc.records.connect import Schema, Type
 from cdc.records.schema import Column
 from cdc.settings.modes import ValueModes
 from cdc.values import temporal
-from cdc.values.blocks import Codec, Kind, named, number, plain
+from cdc.values.blocks import Codec, ValueKind, named, number, plain
 
 _INT64 = (-(2**63), 2**63 - 1)
 _DAY_US: Final = 86_400_000_000
@@ -51,7 +51,7 @@ def of_date(_column: Column, modes: ValueModes) -> Codec:
     of_connect = modes.time_precision == "connect"
     schema = _connect(Type.INT32, "Date") if of_connect else _debezium(Type.INT32, "Date")
     inner = temporal.epoch_days if modes.lossless else _epoch_days_in_debezium
-    codec = number(inner, schema, Kind.DATE)
+    codec = number(inner, schema, ValueKind.DATE)
     return codec._replace(fragment=_DATE_FRAGMENTS[modes.lossless])
 
 
@@ -124,17 +124,17 @@ def of_timestamp(column: Column, modes: ValueModes) -> Codec:
             schema = _debezium(Type.STRING, "IsoTimestamp")
             return plain(temporal.iso_timestamp if modes.lossless else _iso_in_debezium, schema)
         case "connect":
-            return number(_floor_ms, _connect(Type.INT64, "Timestamp"), Kind.TIMESTAMP_MS)
+            return number(_floor_ms, _connect(Type.INT64, "Timestamp"), ValueKind.TIMESTAMP_MS)
         case "nanoseconds":
             return _of_nanoseconds(modes)
         case "native" | "adaptive" | "adaptive_time_microseconds" if column.time_precision <= 3:
             inner = temporal.timestamp_ms if modes.lossless else _floor_ms
             schema = _debezium(Type.INT64, "Timestamp")
-            kind = Kind.TIMESTAMP_MS
+            kind = ValueKind.TIMESTAMP_MS
         case _:
             inner = temporal.timestamp_us if modes.lossless else _us_in_debezium
             schema = _debezium(Type.INT64, "MicroTimestamp")
-            kind = Kind.TIMESTAMP_US
+            kind = ValueKind.TIMESTAMP_US
     return number(inner, schema, kind)
 
 
@@ -177,7 +177,7 @@ def of_timestamptz(column: Column, _modes: ValueModes) -> Codec:
     """ISO 8601 in UTC, infinity as it is, in every mode."""
     digits = column.time_precision
     schema = _debezium(Type.STRING, "ZonedTimestamp")
-    return plain(partial(temporal.zoned_timestamp, digits), schema, Kind.TIMESTAMPTZ, digits)
+    return plain(partial(temporal.zoned_timestamp, digits), schema, ValueKind.TIMESTAMPTZ, digits)
 
 
 def of_interval(_column: Column, modes: ValueModes) -> Codec:
@@ -185,35 +185,35 @@ def of_interval(_column: Column, modes: ValueModes) -> Codec:
     if modes.interval == "numeric":
         inner = _exact_us if modes.lossless else _us_of_doubles
         return number(inner, _debezium(Type.INT64, "MicroDuration"))
-    text: Callable[[bytes], str] = _checked_interval if modes.interval == "text" else _all_parts
+    text: Callable[[bytes], str] = _checked_interval if modes.interval == "text" else _all_units
     return plain(text, _debezium(Type.STRING, "Interval"))
 
 
-def _parts(value: bytes) -> tuple[list[int], str]:
+def _units(value: bytes) -> tuple[list[int], str]:
     """Years, months, days, hours and minutes; and the seconds as text."""
     match = _INTERVAL.fullmatch(value.decode())
     if match is None or value[-1:] in b"PT":
         raise ValueError("not an interval")
-    return [int(part or 0) for part in match.groups()[:5]], match[6] or "0"
+    return [int(match[group] or 0) for group in range(1, 6)], match[6] or "0"
 
 
 def _checked_interval(value: bytes) -> str:
     if value not in {b"infinity", b"-infinity"}:
-        _parts(value)
+        _units(value)
     return value.decode()
 
 
-def _all_parts(value: bytes) -> str:
+def _all_units(value: bytes) -> str:
     if value in {b"infinity", b"-infinity"}:
         return value.decode()
-    (years, months, days, hours, minutes), seconds = _parts(value)
+    (years, months, days, hours, minutes), seconds = _units(value)
     return f"P{years}Y{months}M{days}DT{hours}H{minutes}M{seconds}S"
 
 
 def _exact_us(value: bytes) -> int:
     if value in {b"infinity", b"-infinity"}:
         return _INT64[value[:1] != b"-"]
-    (years, months, days, hours, minutes), seconds = _parts(value)
+    (years, months, days, hours, minutes), seconds = _units(value)
     whole, _, fraction = seconds.partition(".")
     second_us = int(whole + fraction.ljust(6, "0"))
     months_us = (years * 12 + months) * _MONTH_US
@@ -225,7 +225,7 @@ def _us_of_doubles(value: bytes) -> int:
     least, most = _INT64
     if value in {b"infinity", b"-infinity"}:
         return _INT64[value[:1] != b"-"]
-    (years, months, days, hours, minutes), seconds = _parts(value)
+    (years, months, days, hours, minutes), seconds = _units(value)
     all_days = (years * 12 + months) * _DAYS_PER_MONTH + days
     all_seconds = (((all_days * 24 + hours) * 60) + minutes) * 60 + float(seconds)
     return min(max(int(all_seconds * 1e6), least), most)

@@ -16,6 +16,12 @@ _unknown: Final = scalars.of_unknown(bytes)
 _OF_TABLE: Final = frozenset("ber")
 """pg_type.typtype of those below: base types, enums and ranges."""
 _GEOMETRIC: Final = frozenset({"line", "lseg", "box", "path", "polygon", "circle"})
+_TEXTS: Final = (
+    "text", "varchar", "bpchar", "char", "name", "citext", "isbn",
+    "inet", "cidr", "macaddr", "macaddr8",
+    "int4range", "int8range", "numrange", "tsrange", "tstzrange", "daterange",
+)  # fmt: skip
+"""Types whose text is the value."""
 _ARRAYS_LEFT_OUT: Final = frozenset(
     {"money", "name", "interval", "varbit", "xml", "point", "refcursor"}
 )
@@ -57,14 +63,7 @@ _TYPES: Final[dict[str, Callable[[Column, ValueModes], Codec | None]]] = (
         "halfvec": structures.of_halfvec,
         "sparsevec": structures.of_sparsevec,
     }
-    | dict.fromkeys(
-        (
-            *("text", "varchar", "bpchar", "char", "name", "citext", "isbn"),
-            *("inet", "cidr", "macaddr", "macaddr8"),
-            *("int4range", "int8range", "numrange", "tsrange", "tstzrange", "daterange"),
-        ),
-        scalars.of_text,
-    )
+    | dict.fromkeys(_TEXTS, scalars.of_text)
     | dict.fromkeys(_GEOMETRIC, scalars.of_unknown(structures.java_numbers))
 )
 
@@ -74,17 +73,17 @@ def codec(column: Column, modes: ValueModes = NATIVE) -> Codec | None:
     # A composite may have any name; and in an array Debezium doesn't look behind a domain's.
     own_name = column.typtype in _OF_TABLE and (modes.lossless or not column.domain_elements)
     build = _TYPES.get(column.type) if own_name else None
-    one = (build or _unknown)(column, modes)
-    known = build is not None and column.type not in _GEOMETRIC
+    element = (build or _unknown)(column, modes)
+    has_type = build is not None and column.type not in _GEOMETRIC
     left_out = own_name and column.array and column.type in _ARRAYS_LEFT_OUT
-    if one is None or (left_out and not modes.lossless):
+    if element is None or (left_out and not modes.lossless):
         return None
     if modes.lossless:
-        return of_array(column, one) if column.array else one
+        return of_array(column, element) if column.array else element
     if column.array:
-        return of_debezium_array(column, one, modes, known=known)
+        return of_debezium_array(column, element, modes, has_type=has_type)
     may_fail = modes.decimal == "precise" and column.type == "numeric"
-    return or_null(one) if may_fail else one
+    return or_null(element) if may_fail else element
 
 
 def json_fragment(column: Column, modes: ValueModes = NATIVE) -> Fragment:
@@ -94,11 +93,11 @@ def json_fragment(column: Column, modes: ValueModes = NATIVE) -> Fragment:
 
 def decode(column: Column, table: TableName, modes: ValueModes = NATIVE) -> Decode:
     """Text → value as JSON has it, the readable way; raises CorruptMessageError."""
-    one = _required(column, modes)
+    column_codec = _required(column, modes)
 
     def decode_value(value: bytes) -> Any:
         try:
-            return json_value(one.decode(value), one.schema)
+            return json_value(column_codec.decode(value), column_codec.schema)
         except MALFORMED as error:
             raise malformed(column, table, error) from error
 
@@ -106,10 +105,10 @@ def decode(column: Column, table: TableName, modes: ValueModes = NATIVE) -> Deco
 
 
 def _required(column: Column, modes: ValueModes) -> Codec:
-    found = codec(column, modes)
-    if found is None:
+    required = codec(column, modes)
+    if required is None:
         raise LookupError(f"column {column.name} is left out of events")
-    return found
+    return required
 
 
 def malformed(

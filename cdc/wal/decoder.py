@@ -13,7 +13,7 @@ from typing import Final, cast
 
 from cdc.errors import CorruptMessageError
 from cdc.wal import messages
-from cdc.wal.cursor import Cursor, corrupt
+from cdc.wal.message_reader import MessageReader, corrupt
 from cdc.wal.messages import ABSENT, Message, ReplicaIdentity, Row, Value
 
 _ABSENT: Final = ord("u")
@@ -120,161 +120,167 @@ def _wrong_size(payload: bytes, offset: int) -> CorruptMessageError:
     return corrupt(what, payload, min(offset, len(payload)))
 
 
-def _begin(cursor: Cursor, _xid: int | None) -> Message:
+def _begin(reader: MessageReader, _xid: int | None) -> Message:
     """'B', Int64 final LSN, Int64 commit time, Int32 xid."""
-    return messages.Begin(cursor.lsn(), cursor.timestamp_us(), cursor.u32())
+    return messages.Begin(reader.lsn(), reader.timestamp_us(), reader.u32())
 
 
-def _commit(cursor: Cursor, _xid: int | None) -> Message:
+def _commit(reader: MessageReader, _xid: int | None) -> Message:
     """'C', Int8 flags (0), Int64 commit LSN, Int64 end LSN, Int64 commit time."""
-    _no_flags(cursor)
-    return messages.Commit(cursor.lsn(), cursor.lsn(), cursor.timestamp_us())
+    _no_flags(reader)
+    return messages.Commit(reader.lsn(), reader.lsn(), reader.timestamp_us())
 
 
-def _origin(cursor: Cursor, _xid: int | None) -> Message:
+def _origin(reader: MessageReader, _xid: int | None) -> Message:
     """'O', Int64 commit LSN at the origin, String name."""
-    return messages.Origin(cursor.lsn(), cursor.text())
+    return messages.Origin(reader.lsn(), reader.text())
 
 
-def _relation(cursor: Cursor, xid: int | None) -> Message:
+def _relation(reader: MessageReader, xid: int | None) -> Message:
     """'R', [Int32 xid], Int32 oid, String schema, String name, Int8 identity, Int16 columns.
 
     Per column: Int8 flags (1: of the replica identity), String name, Int32 type, Int32 modifier.
     An empty schema means pg_catalog.
     """
-    oid, namespace, name = cursor.u32(), cursor.text() or "pg_catalog", cursor.text()
-    identity = chr(cursor.byte())
+    oid, namespace, name = reader.u32(), reader.text() or "pg_catalog", reader.text()
+    identity = chr(reader.byte())
     if identity not in "dnfi":
-        raise cursor.corrupt("unknown replica identity")
+        raise reader.corrupt("unknown replica identity")
     columns = []
-    for _ in range(cursor.u16()):
-        flags = cursor.byte()
+    for _ in range(reader.u16()):
+        flags = reader.byte()
         if flags > 1:
-            raise cursor.corrupt("unknown column flags")
+            raise reader.corrupt("unknown column flags")
         columns.append(
-            messages.RelationColumn(flags == 1, cursor.text(), cursor.u32(), cursor.i32())
+            messages.RelationColumn(flags == 1, reader.text(), reader.u32(), reader.i32())
         )
-    known = cast("ReplicaIdentity", identity)
-    return messages.Relation(oid, namespace, name, known, tuple(columns), xid)
+    return messages.Relation(
+        oid, namespace, name, cast("ReplicaIdentity", identity), tuple(columns), xid
+    )
 
 
-def _type(cursor: Cursor, xid: int | None) -> Message:
+def _type(reader: MessageReader, xid: int | None) -> Message:
     """'Y', [Int32 xid], Int32 oid, String schema, String name."""
-    return messages.Type(cursor.u32(), cursor.text() or "pg_catalog", cursor.text(), xid)
+    return messages.TypeMessage(reader.u32(), reader.text() or "pg_catalog", reader.text(), xid)
 
 
-def _truncate(cursor: Cursor, xid: int | None) -> Message:
+def _truncate(reader: MessageReader, xid: int | None) -> Message:
     """'T', [Int32 xid], Int32 relations, Int8 options (1 cascade, 2 restart), Int32 each oid."""
-    count, options = cursor.u32(), cursor.byte()
+    count, options = reader.u32(), reader.byte()
     if options > 3:
-        raise cursor.corrupt("unknown truncate options")
-    if count * 4 != cursor.remaining:
-        raise cursor.corrupt("a wrong number of relations")
-    oids = tuple(cursor.u32() for _ in range(count))
+        raise reader.corrupt("unknown truncate options")
+    if count * 4 != reader.remaining:
+        raise reader.corrupt("a wrong number of relations")
+    oids = tuple(reader.u32() for _ in range(count))
     return messages.Truncate(oids, bool(options & 1), bool(options & 2), xid)
 
 
-def _logical_message(cursor: Cursor, xid: int | None) -> Message:
+def _logical_message(reader: MessageReader, xid: int | None) -> Message:
     """'M', [Int32 xid], Int8 flags (1: transactional), Int64 LSN, String prefix, Int32 n, Byten."""
-    flags = cursor.byte()
+    flags = reader.byte()
     if flags > 1:
-        raise cursor.corrupt("unknown message flags")
-    lsn, prefix = cursor.lsn(), cursor.text()
-    return messages.LogicalMessage(flags == 1, lsn, prefix, cursor.take(cursor.u32()), xid)
+        raise reader.corrupt("unknown message flags")
+    lsn, prefix = reader.lsn(), reader.text()
+    return messages.LogicalMessage(flags == 1, lsn, prefix, reader.take(reader.u32()), xid)
 
 
-def _stream_start(cursor: Cursor, _xid: int | None) -> Message:
+def _stream_start(reader: MessageReader, _xid: int | None) -> Message:
     """'S', Int32 xid, Int8 1 for the transaction's first part."""
-    xid, first = cursor.u32(), cursor.byte()
+    xid, first = reader.u32(), reader.byte()
     if first > 1:
-        raise cursor.corrupt("unknown stream flag")
+        raise reader.corrupt("unknown stream flag")
     return messages.StreamStart(xid, first == 1)
 
 
-def _stream_stop(_cursor: Cursor, _xid: int | None) -> Message:
+def _stream_stop(_reader: MessageReader, _xid: int | None) -> Message:
     """'E'."""
     return messages.StreamStop()
 
 
-def _stream_commit(cursor: Cursor, _xid: int | None) -> Message:
+def _stream_commit(reader: MessageReader, _xid: int | None) -> Message:
     """'c', Int32 xid, Int8 flags (0), Int64 commit LSN, Int64 end LSN, Int64 commit time."""
-    xid = cursor.u32()
-    _no_flags(cursor)
-    return messages.StreamCommit(xid, cursor.lsn(), cursor.lsn(), cursor.timestamp_us())
+    xid = reader.u32()
+    _no_flags(reader)
+    return messages.StreamCommit(xid, reader.lsn(), reader.lsn(), reader.timestamp_us())
 
 
-def _stream_abort(cursor: Cursor, _xid: int | None) -> Message:
+def _stream_abort(reader: MessageReader, _xid: int | None) -> Message:
     """'A', Int32 xid, Int32 subxid, and if streaming is parallel: Int64 abort LSN, Int64 time."""
-    xid, subxid = cursor.u32(), cursor.u32()
-    if not cursor.remaining:
+    xid, subxid = reader.u32(), reader.u32()
+    if not reader.remaining:
         return messages.StreamAbort(xid, subxid)
-    return messages.StreamAbort(xid, subxid, cursor.lsn(), cursor.timestamp_us())
+    return messages.StreamAbort(xid, subxid, reader.lsn(), reader.timestamp_us())
 
 
-def _begin_prepare(cursor: Cursor, _xid: int | None) -> Message:
+def _begin_prepare(reader: MessageReader, _xid: int | None) -> Message:
     """'b', Int64 prepare LSN, Int64 end LSN, Int64 time, Int32 xid, String gid."""
     return messages.BeginPrepare(
-        cursor.lsn(), cursor.lsn(), cursor.timestamp_us(), cursor.u32(), cursor.text()
+        reader.lsn(), reader.lsn(), reader.timestamp_us(), reader.u32(), reader.text()
     )
 
 
-def _prepare(cursor: Cursor, _xid: int | None) -> Message:
+def _prepare(reader: MessageReader, _xid: int | None) -> Message:
     """'P', Int8 flags (0), Int64 prepare LSN, Int64 end LSN, Int64 time, Int32 xid, String gid."""
-    _no_flags(cursor)
+    _no_flags(reader)
     return messages.Prepare(
-        cursor.lsn(), cursor.lsn(), cursor.timestamp_us(), cursor.u32(), cursor.text()
+        reader.lsn(), reader.lsn(), reader.timestamp_us(), reader.u32(), reader.text()
     )
 
 
-def _commit_prepared(cursor: Cursor, _xid: int | None) -> Message:
+def _commit_prepared(reader: MessageReader, _xid: int | None) -> Message:
     """'K', Int8 flags (0), Int64 commit LSN, Int64 end LSN, Int64 time, Int32 xid, String gid."""
-    _no_flags(cursor)
+    _no_flags(reader)
     return messages.CommitPrepared(
-        cursor.lsn(), cursor.lsn(), cursor.timestamp_us(), cursor.u32(), cursor.text()
+        reader.lsn(), reader.lsn(), reader.timestamp_us(), reader.u32(), reader.text()
     )
 
 
-def _rollback_prepared(cursor: Cursor, _xid: int | None) -> Message:
+def _rollback_prepared(reader: MessageReader, _xid: int | None) -> Message:
     """'r', Int8 flags (0), Int64 end LSN of prepare, Int64 end LSN of rollback, Int64 each time.
 
     Then Int32 xid, String gid.
     """
-    _no_flags(cursor)
-    lsns = cursor.lsn(), cursor.lsn()
-    times = cursor.timestamp_us(), cursor.timestamp_us()
-    return messages.RollbackPrepared(*lsns, *times, cursor.u32(), cursor.text())
-
-
-def _stream_prepare(cursor: Cursor, _xid: int | None) -> Message:
-    """'p', Int8 flags (0), Int64 prepare LSN, Int64 end LSN, Int64 time, Int32 xid, String gid."""
-    _no_flags(cursor)
-    return messages.StreamPrepare(
-        cursor.lsn(), cursor.lsn(), cursor.timestamp_us(), cursor.u32(), cursor.text()
+    _no_flags(reader)
+    return messages.RollbackPrepared(
+        reader.lsn(),
+        reader.lsn(),
+        reader.timestamp_us(),
+        reader.timestamp_us(),
+        reader.u32(),
+        reader.text(),
     )
 
 
-def _no_flags(cursor: Cursor) -> None:
-    if cursor.byte() != 0:
-        raise cursor.corrupt("unknown flags")
+def _stream_prepare(reader: MessageReader, _xid: int | None) -> Message:
+    """'p', Int8 flags (0), Int64 prepare LSN, Int64 end LSN, Int64 time, Int32 xid, String gid."""
+    _no_flags(reader)
+    return messages.StreamPrepare(
+        reader.lsn(), reader.lsn(), reader.timestamp_us(), reader.u32(), reader.text()
+    )
 
 
-_Read = Callable[[Cursor, int | None], Message]
-_Decode = Callable[[bytes, bool], Message]
+def _no_flags(reader: MessageReader) -> None:
+    if reader.byte() != 0:
+        raise reader.corrupt("unknown flags")
 
 
-def _whole(read: _Read, *, has_xid: bool = False) -> _Decode:
+_ReadFields = Callable[[MessageReader, int | None], Message]
+_DecodeMessage = Callable[[bytes, bool], Message]
+
+
+def _whole(read: _ReadFields, *, has_xid: bool = False) -> _DecodeMessage:
     """A decode function from one that reads fields; ``has_xid``: it has one while streaming."""
 
     def decode_whole(payload: bytes, streaming: bool) -> Message:
-        cursor = Cursor(payload, 1)
-        message = read(cursor, cursor.u32() if has_xid and streaming else None)
-        cursor.end()
+        reader = MessageReader(payload, 1)
+        message = read(reader, reader.u32() if has_xid and streaming else None)
+        reader.end()
         return message
 
     return decode_whole
 
 
-_DECODERS: Final[dict[int, _Decode]] = {
+_DECODERS: Final[dict[int, _DecodeMessage]] = {
     ord("I"): _insert,
     ord("U"): _update,
     ord("D"): _delete,

@@ -7,7 +7,7 @@ import struct
 from typing import NamedTuple
 
 from cdc.records.position import Lsn
-from cdc.wal.cursor import POSTGRES_EPOCH_US, corrupt
+from cdc.wal.message_reader import POSTGRES_EPOCH_US, corrupt
 
 _XLOG_DATA = struct.Struct(">QQq")
 _KEEPALIVE = struct.Struct(">QqB")

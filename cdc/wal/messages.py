@@ -69,7 +69,7 @@ class Relation(NamedTuple):
     xid: int | None = None
 
 
-class Type(NamedTuple):
+class TypeMessage(NamedTuple):
     """The name of a type that isn't built in."""
 
     oid: int
@@ -212,7 +212,7 @@ Message = (
     | Commit
     | Origin
     | Relation
-    | Type
+    | TypeMessage
     | Insert
     | Update
     | Delete

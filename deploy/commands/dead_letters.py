@@ -19,7 +19,7 @@ from cdc.dead_letters.letters import row_of
 from cdc.errors import ConfigError, NotDoneError
 from cdc.log.state import read_letters, read_pieces
 from cdc.postgres.connection import connect, query
-from cdc.records.dead_letters import ORDERS, DeadLetter, Order, Outcome
+from cdc.records.dead_letters import ORDERS, DeadLetter, DeadLetterOutcome, Order
 from cdc.records.topics import dead_letter_topic
 from cdc.settings import DEFAULT_PATH, Settings, load
 from deploy.commands.app import ConfigOption, JsonOption, print_line
@@ -174,7 +174,12 @@ def _chosen(
 
 
 def _order(
-    settings: Settings, numbers: list[int], table: str | None, outcome: Outcome, *, every: bool
+    settings: Settings,
+    numbers: list[int],
+    table: str | None,
+    outcome: DeadLetterOutcome,
+    *,
+    every: bool,
 ) -> None:
     """Tell the daemon, and wait until it has done so."""
     at_first = _dead_letters(settings)
@@ -212,7 +217,7 @@ def _order(
 def _held(dead_letter: DeadLetter, held: bytes) -> dict[str, Any]:
     """What a dead letter holds, as text as far as it is text."""
     shown: dict[str, Any] = {}
-    for name, content in dead_letter.parts(held).items():
+    for name, content in dead_letter.contents(held).items():
         if name == "key":
             shown[name] = _text(content)
         else:

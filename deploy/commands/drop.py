@@ -15,7 +15,7 @@ from cdc.kafka.topics import LogTopics
 from cdc.postgres import publication, slot
 from cdc.postgres.catalog import publication_exists
 from cdc.postgres.connection import connect
-from cdc.postgres.failures import place
+from cdc.postgres.failures import server_address
 from cdc.records.schema import TableName
 from cdc.records.topics import (
     claim_topic,
@@ -100,7 +100,7 @@ def _drop_slot(settings: Settings) -> None:
     with connect(settings.source, purpose="drop") as connection:
         # In a snapshot nobody reads the slot, but its daemon has the lock.
         if not slot.lock(connection, name):
-            raise slot.in_use(name, None, place(connection.pgconn))
+            raise slot.in_use(name, None, server_address(connection.pgconn))
         slot.drop(connection, name)
 
 

@@ -9,7 +9,7 @@ from urllib.parse import quote, urlsplit
 
 from cdc.errors import ConfigError
 from cdc.records.schema import TableName
-from cdc.settings.lakehouse import DerivedTable, Incompatible, Kind, LakehouseSettings
+from cdc.settings.lakehouse import DerivedTable, Incompatible, LakehouseSettings, TableKind
 from sinks.changes.names import (
     DELETED,
     END,
@@ -27,7 +27,7 @@ from sinks.changes.names import (
 _RESERVED: Final = frozenset({".", "..", "_millrace"})
 
 
-_OWN: Final[dict[Kind, tuple[str, ...]]] = {
+_OWN: Final[dict[TableKind, tuple[str, ...]]] = {
     "current": (*OWN, DELETED),
     "history": (*OWN, VALID_FROM, VALID_TO, IS_CURRENT, END),
     "changes": (*OWN, VERSION, *PLACE, RAW_KEY, RAW_VALUE),
@@ -95,7 +95,7 @@ class Derived:
 
     name: str
     source: str
-    kind: Kind
+    kind: TableKind
     path: str
     options: DerivedTable
     wishes: Wishes

@@ -22,7 +22,7 @@ from cdc.records.schema import Column, TableName
 from cdc.records.state import Phase, Progress, TableState
 from cdc.records.topics import data_topic
 from cdc.settings import Settings
-from cdc.settings.lakehouse import Writer
+from cdc.settings.lakehouse import TopicWriter
 from sinks.changes.derived import Derived
 from sinks.debezium.described import reading_of, told_of
 from sinks.debezium.forgotten import Topics, remembered
@@ -46,7 +46,7 @@ NOWHERE: Final = Position(FIRST_EPOCH, Lsn(0), 0)
 class DebeziumTopics:
     """Topics of one connector, as the configuration under its preset describes them."""
 
-    written_by: Writer = "debezium"
+    written_by: TopicWriter = "debezium"
     empty = "there is no topic of a captured table: check topic.prefix and table.include.list"
 
     def __init__(

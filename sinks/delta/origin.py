@@ -11,7 +11,7 @@ from cdc.errors import MillraceError
 from cdc.log.offsets import LogReader, LogState
 from cdc.records.schema import TableSchema
 from cdc.settings import Settings
-from cdc.settings.lakehouse import Writer
+from cdc.settings.lakehouse import TopicWriter
 from sinks.changes.derived import Derived
 from sinks.log.counts import counted
 from sinks.log.records import Records
@@ -37,7 +37,7 @@ class Looked(NamedTuple):
 class Origin(Protocol):
     """Who has written the topics; ``empty`` says why there may be none."""
 
-    written_by: Writer
+    written_by: TopicWriter
     empty: str
 
     def forget(self) -> None:
@@ -87,7 +87,7 @@ class Origin(Protocol):
 class OwnLog:
     """The log that Millrace's daemon writes."""
 
-    written_by: Writer = "millrace"
+    written_by: TopicWriter = "millrace"
     empty = "the log is empty: has `millrace run` been started?"
 
     def __init__(

@@ -15,7 +15,7 @@ from cdc.log.offsets import LogState
 from cdc.records.position import Position
 from cdc.records.schema import TableSchema
 from cdc.records.state import PositionField, TableState
-from cdc.settings.lakehouse import Kind, Writer
+from cdc.settings.lakehouse import TableKind, TopicWriter
 
 FORMAT: Final = 1
 Stored = TypeVar("Stored", bound=BaseModel)
@@ -77,7 +77,7 @@ class TablePlan(BaseModel):
     fresh_ms: int
     source: str
     claims_ms: int | None = None
-    kind: Kind = "current"
+    kind: TableKind = "current"
     first_version: int = 0
     seen: dict[int, int] = {}
     snapshot_ms: int = 0
@@ -145,7 +145,7 @@ class Plan(BaseModel):
     cut_ts_us: int
     ts_ms: int
     tables: dict[str, TablePlan]
-    written_by: Writer = "millrace"
+    written_by: TopicWriter = "millrace"
 
     @property
     def where(self) -> str:
@@ -216,7 +216,7 @@ class Wanted(NamedTuple):
     """
 
     source: str
-    kind: Kind = "current"
+    kind: TableKind = "current"
     is_whole: bool = True
 
 

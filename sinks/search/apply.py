@@ -285,7 +285,7 @@ class Tables:
         uuid = target.uuid(index)
         if uuid is None:
             raise target.lost(index)
-        return TableLoading(index=index, uuid=uuid, wishes=said.wishes, ts_ms=now_ms())
+        return TableLoading(index=index, uuid=uuid, wishes=said.overrides, ts_ms=now_ms())
 
 
 def _is_recorded(record: TableRecord, table: TablePlan, plan: Plan) -> bool:

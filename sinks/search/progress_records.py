@@ -62,7 +62,7 @@ class RunRecord(BaseModel):
 class TableLoading(BaseModel):
     """An index that is loaded beside the one that serves: it has what is before ``loaded``.
 
-    ``wishes`` is what the user said of it (``Indexed.wishes``), ``ts_ms`` when it got that far.
+    ``wishes`` is what the user said of it (``Indexed.overrides``), ``ts_ms`` when it got that far.
     """
 
     model_config = ConfigDict(frozen=True)

@@ -6,7 +6,7 @@ import pytest
 from confluent_kafka.cimpl import NewTopic
 
 from cdc.dead_letters.letters import Refusals
-from cdc.errors import RecordRefusedError, Refused
+from cdc.errors import RecordRefusedError, RefusedRecord
 from cdc.kafka.admin import LogAdmin
 from cdc.kafka.producer import LogWriter, Suspects
 from cdc.records.position import Lsn, Position, header
@@ -81,7 +81,7 @@ def test_each_culprit_is_found_in_a_few_starts(
 def test_what_was_set_aside_and_is_refused_again_stops_the_daemon() -> None:
     refusals = Refusals()
     error = RecordRefusedError("too large")
-    error.refused = Refused("t", b"k", str(at(1)), str(at(1)), 1)
+    error.refused = RefusedRecord("t", b"k", str(at(1)), str(at(1)), 1)
     assert not refusals.learn(error), "not one of the tables that the user chose"
     refusals.topics.add("t")
     assert refusals.learn(error)
@@ -92,5 +92,5 @@ def test_a_search_that_leads_nowhere_ends() -> None:
     refusals = Refusals()
     refusals.topics.add("t")
     error = RecordRefusedError("odd")
-    error.refused = Refused("t", b"k", "", "", 50)
+    error.refused = RefusedRecord("t", b"k", "", "", 50)
     assert [refusals.learn(error) for _ in range(5)].count(True) == 3

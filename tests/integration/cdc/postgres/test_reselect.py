@@ -8,7 +8,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from cdc.errors import SourceUnreachableError
-from cdc.events.changes import ABSENT, Asked, Key, Row
+from cdc.events.changes import ABSENT, IdentityKey, RereadRequest, Row
 from cdc.postgres import reselect
 from cdc.postgres.reselect import Rereading, is_visible
 from cdc.wal.messages import Relation, RelationColumn
@@ -41,17 +41,21 @@ def relation(database: Conninfo, name: str, key: str) -> Relation:
     return Relation(oid, "public", table, "d", columns)
 
 
-def asked(of: Relation, *keys: Key, columns: tuple[int, ...], xid: int | None = None) -> Asked:
+def request(
+    of: Relation, *keys: IdentityKey, columns: tuple[int, ...], xid: int | None = None
+) -> RereadRequest:
     identity = tuple(index for index, column in enumerate(of.columns) if column.key)
-    return Asked(of, identity, columns, keys, frozenset() if xid is None else frozenset({xid}))
+    return RereadRequest(
+        of, identity, columns, keys, frozenset() if xid is None else frozenset({xid})
+    )
 
 
-def read(database: Conninfo, name: str, key: str, *keys: Key) -> dict[Key, Row]:
+def read(database: Conninfo, name: str, key: str, *keys: IdentityKey) -> dict[IdentityKey, Row]:
     """All columns but the key's of some rows."""
     of = relation(database, name, key)
     columns = tuple(index for index, column in enumerate(of.columns) if not column.key)
     with rereading(database) as source:
-        return dict(source(asked(of, *keys, columns=columns)) or {})
+        return dict(source(request(of, *keys, columns=columns)) or {})
 
 
 def test_rows_are_found_by_the_text_of_their_keys(database: Conninfo) -> None:
@@ -146,14 +150,14 @@ def test_what_was_changed_meanwhile_stays_absent(
     of = relation(database, "t", "id")
     run(database, change)
     with rereading(database) as source:
-        found = source(asked(of, (b"1",), columns=(1, 2)))
+        found = source(request(of, (b"1",), columns=(1, 2)))
     assert (found or {}).get((b"1",)) == expected
 
 
 def test_columns_with_another_name_by_now_are_told_once_in_a_while(database: Conninfo) -> None:
     run(database, "CREATE TABLE t (id int PRIMARY KEY, a text, b text)")
     run(database, "INSERT INTO t VALUES (1, 'a', 'b')")
-    of = asked(relation(database, "t", "id"), (b"1",), columns=(1, 2))
+    of = request(relation(database, "t", "id"), (b"1",), columns=(1, 2))
     run(database, "ALTER TABLE t RENAME a TO c")
     with rereading(database) as source, capture_logs() as said:
         assert source(of) == {(b"1",): (ABSENT, b"b")}
@@ -174,7 +178,7 @@ def test_a_lock_a_policy_and_a_missing_right_leave_values_absent_and_say_so(
         "INSERT INTO t VALUES (1, 'v')",
         "CREATE ROLE reselect_reader LOGIN PASSWORD 'x'",
     )
-    of = asked(relation(database, "t", "id"), (b"1",), columns=(1,))
+    of = request(relation(database, "t", "id"), (b"1",), columns=(1,))
     try:
         with rereading(database) as source, session(database) as other, capture_logs() as said:
             with other.transaction():
@@ -200,7 +204,7 @@ def test_a_lock_a_policy_and_a_missing_right_leave_values_absent_and_say_so(
 
 def test_a_table_that_was_looked_at_in_vain_is_left_alone_for_a_while(database: Conninfo) -> None:
     run(database, "CREATE TABLE t (id int PRIMARY KEY, v text)", "INSERT INTO t VALUES (1, 'v')")
-    of = asked(relation(database, "t", "id"), (b"1",), columns=(1,))
+    of = request(relation(database, "t", "id"), (b"1",), columns=(1,))
     run(database, "ALTER TABLE t DROP CONSTRAINT t_pkey")
     with rereading(database) as source, capture_logs() as said:
         assert source(of) is None
@@ -226,7 +230,7 @@ def test_a_transaction_that_others_do_not_see_yet_is_waited_for(
                 other.execute("COMMIT")
 
         source = Rereading(database, keep_alive)
-        found = source(asked(of, (b"1",), columns=(1,), xid=xid))
+        found = source(request(of, (b"1",), columns=(1,), xid=xid))
         source.close()
     assert found == {(b"1",): (b"new",)}
     assert len(waited) == 3
@@ -234,7 +238,7 @@ def test_a_transaction_that_others_do_not_see_yet_is_waited_for(
         monkeypatch.setattr(reselect, "PATIENCE_S", 0.1)
         other.execute("BEGIN")
         ((xid,),) = other.execute("SELECT pg_current_xact_id()::text::int8 % (1::int8 << 32)")
-        assert source(asked(of, (b"1",), columns=(1,), xid=xid)) is None
+        assert source(request(of, (b"1",), columns=(1,), xid=xid)) is None
         assert "visible" in said[-1]["reason"]
 
 
@@ -248,7 +252,7 @@ def test_visibility_holds_over_a_wraparound_of_transaction_ids() -> None:
 
 def test_a_lost_connection_is_an_error(database: Conninfo) -> None:
     run(database, "CREATE TABLE t (id int PRIMARY KEY, v text)")
-    of = asked(relation(database, "t", "id"), (b"1",), columns=(1,))
+    of = request(relation(database, "t", "id"), (b"1",), columns=(1,))
     with rereading(database) as source:
         assert source(of) == {}
         with session(database) as other:
@@ -270,7 +274,7 @@ def test_rows_are_found_by_the_index_whatever_the_planner_thinks(database: Conni
     of = relation(database, "t", "id")
     keys = [(str(number).encode(),) for number in range(1, 501)]
     with rereading(database) as source:
-        assert len(source(asked(of, *keys, columns=(1,))) or ()) == 500
+        assert len(source(request(of, *keys, columns=(1,))) or ()) == 500
     with psycopg.connect(**database, autocommit=True) as opened:  # type: ignore[arg-type]
         opened.execute("SELECT pg_stat_force_next_flush()")
         ((scans,),) = opened.execute("SELECT idx_scan FROM pg_stat_user_tables WHERE relname = 't'")

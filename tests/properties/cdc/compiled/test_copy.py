@@ -13,7 +13,7 @@ from cdc.convert.pipeline import Encoder, ReadableEncoder
 from cdc.dead_letters.letters import DeadLetters, GuardedEncoder, Refusals
 from cdc.errors import MillraceError, TableRefusedError
 from cdc.events.changes import Read, Row
-from cdc.events.reference import INCREMENTAL, Log
+from cdc.events.reference import INCREMENTAL, LogContext
 from cdc.events.rules import EventRules
 from cdc.events.table_encoder import TableEncoder
 from cdc.kafka.topics import Takes
@@ -61,7 +61,7 @@ def encoders(draw: st.DrawFn, schema: TableSchema) -> Encoder:
     if not draw(st.integers(0, 3)):
         return native(schema, compacted=compacted)
     rules, form = draw(st.sampled_from(RULES)), draw(st.sampled_from(FORMS))
-    log = Log("p", "d", 2, compacted=compacted, run_id="run")
+    log = LogContext("p", "d", 2, compacted=compacted, run_id="run")
     if draw(st.booleans()):
         return ReadableEncoder(schema, rules, log, form)
     takes = {"topic": Takes(draw(st.integers(1_500, 4_000)), keyless=draw(st.booleans()))}
@@ -214,7 +214,7 @@ def test_forms_in_json_need_no_help(
 ) -> None:
     """The preset's snapshot has quirks of its own: of dates, not of other columns."""
     schema = table(("id", "int8"), ("n", "numeric"), ("d", "date"), ("v", "text"), key=("id",))
-    encoder = ReadableEncoder(schema, rules, Log("p", "d", 2, compacted=False), form)
+    encoder = ReadableEncoder(schema, rules, LogContext("p", "d", 2, compacted=False), form)
     assert encoder.compiled_read(Lsn(1), 1, Read()) is not None
     data = [line((b"1", b"1.50", b"2024-02-29", b"text")), line((b"2", None, b"infinity", b"\n"))]
     assert len(both(encoder, data)) == 2
@@ -224,7 +224,9 @@ def test_forms_in_json_need_no_help(
 def test_a_key_that_the_snapshot_reads_in_its_own_way_is_left_to_python() -> None:
     for kind, text in (("date", b"0044-03-15 BC"), ("timetz", b"01:02:03+01:02:03")):
         schema = table(("id", kind), key=("id",))
-        encoder = ReadableEncoder(schema, DEBEZIUM, Log("p", "d", 2, compacted=False), FORMS[0])
+        encoder = ReadableEncoder(
+            schema, DEBEZIUM, LogContext("p", "d", 2, compacted=False), FORMS[0]
+        )
         assert encoder.compiled_read(Lsn(1), 1, Read()) is None
         assert len(both(encoder, [line((text,))])) == 1
 
@@ -252,7 +254,7 @@ def test_rows_that_a_topic_does_not_take_are_left_to_python() -> None:
         "p", lambda _: True, {"topic": Takes(2_000, keyless=False)}, Refusals(), cast("Any", None)
     )
     encoder = GuardedEncoder(
-        letters, schema, EventRules(), Log("p", "d", 2, compacted=True), FORMS[0]
+        letters, schema, EventRules(), LogContext("p", "d", 2, compacted=True), FORMS[0]
     )
     copied = Copied(encoder, Position(2, Lsn(77), 0), Lsn(77), 5_000_000)
     data = [line((b"1", b"small")), line((b"2", b"x" * 3_000)), line((b"wrong", b"small"))]
@@ -280,7 +282,7 @@ def test_the_last_message_is_found_by_both(parts: list[bytes], cut: int, start: 
 
 def test_a_table_with_transforms_or_in_avro_goes_by_python_alone() -> None:
     schema = table(("id", "int8"), key=("id",))
-    log = Log("p", "d", 2, compacted=False)
+    log = LogContext("p", "d", 2, compacted=False)
     without = replace(FORMS[0], transform=lambda record: [record])
     encoder = ReadableEncoder(schema, EventRules(), log, without)
     assert encoder.compiled_read(Lsn(1), 1, Read()) is None

@@ -10,9 +10,9 @@ from hypothesis import given, reject, settings
 from hypothesis import strategies as st
 
 from cdc.convert.converters import converters
-from cdc.convert.pipeline import Encoder, Pipeline, ReadableEncoder
+from cdc.convert.pipeline import Encoder, ReadableEncoder, RecordPipeline
 from cdc.errors import TableRefusedError
-from cdc.events.reference import Log
+from cdc.events.reference import LogContext
 from cdc.events.rules import EventRules
 from cdc.records.position import Position
 from cdc.records.record import Record
@@ -44,14 +44,14 @@ class FormedTable(OneTable):
         self,
         schema: TableSchema,
         rules: EventRules,
-        form: Pipeline,
+        form: RecordPipeline,
         *,
         compacted: bool,
         reselects: bool,
     ) -> None:
         super().__init__(schema, compacted=compacted, since=START, reselects=reselects)
         self.pipeline = form
-        log = Log("p", "d", 2, compacted=compacted, run_id="run")
+        log = LogContext("p", "d", 2, compacted=compacted, run_id="run")
         self.encoder = ReadableEncoder(schema, rules, log, form, reselects=reselects)
 
     def stream_encoder(
@@ -76,10 +76,10 @@ RULES = [
     ),
 ]
 FORMS = [
-    Pipeline(converters({})),
-    Pipeline(converters({}, preset=True), position_header=False),
-    Pipeline(converters({"value.schemas.enable": "true", "decimal.format": "NUMERIC"})),
-    Pipeline(converters({"key.schemas.enable": "true"}, preset=True)),
+    RecordPipeline(converters({})),
+    RecordPipeline(converters({}, preset=True), position_header=False),
+    RecordPipeline(converters({"value.schemas.enable": "true", "decimal.format": "NUMERIC"})),
+    RecordPipeline(converters({"key.schemas.enable": "true"}, preset=True)),
 ]
 
 
@@ -155,7 +155,7 @@ def test_numbers_read_the_same(digits: int, real: float, scale: int, negative: b
 
 
 def both(
-    columns: list[Column], rules: EventRules, form: Pipeline, messages: list[bytes]
+    columns: list[Column], rules: EventRules, form: RecordPipeline, messages: list[bytes]
 ) -> list[list[Any]]:
     """What the compiled way makes of a table's messages, and what pure Python does."""
     schema = TableSchema(
@@ -199,7 +199,7 @@ def test_a_key_has_the_form_of_keys_where_values_have_another(
 ) -> None:
     """Streamed under another key than the snapshot's, a row would be two."""
     rules = EventRules(values=ValueModes(decimal="precise"))
-    form = Pipeline(converters({f"{side}.decimal.format": "NUMERIC"}))
+    form = RecordPipeline(converters({f"{side}.decimal.format": "NUMERIC"}))
     fast, pure = both([declared], rules, form, [b"IN" + wal.row((text,))])
     assert fast == pure != []
 
@@ -232,7 +232,7 @@ def test_half_a_character_may_stand_for_null() -> None:
 
 @pytest.mark.parametrize("form", FORMS[1:2] + FORMS[3:])
 def test_null_in_a_key_is_another_key_than_the_default_that_is_written_for_it(
-    form: Pipeline,
+    form: RecordPipeline,
 ) -> None:
     """As in Debezium, which compares values; message.key.columns may name what can be NULL."""
     key, other = (

@@ -167,7 +167,7 @@ def test_what_lies_outside_of_the_buffer_is_not_read() -> None:
         with pytest.raises(ValueError, match="buffer"):
             translator.feed(bytearray(10), start, end, 0, 10, 10)
     with pytest.raises(ValueError, match="records"):
-        fast.produce(print, [], 0, 1, fast.Written())
+        fast.produce(print, [], 0, 1, fast.WrittenRecords())
 
 
 def test_a_huge_row_leaves_no_memory_taken() -> None:

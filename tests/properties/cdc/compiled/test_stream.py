@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from cdc.compiled.extension import IMPLEMENTATION
 from cdc.convert.pipeline import NATIVE, Encoder
 from cdc.errors import CorruptMessageError, MillraceError, TableRefusedError
-from cdc.events.changes import Asked
+from cdc.events.changes import RereadRequest
 from cdc.events.metadata import MessageEvents
-from cdc.events.reference import Log
+from cdc.events.reference import LogContext
 from cdc.events.rules import EventRules
 from cdc.events.table_encoder import TableEncoder
 from cdc.records.position import Lsn, Position, parse_filled
@@ -55,7 +55,7 @@ class OneTable:
     joining: ClassVar[dict[TableName, Any]] = {}
     pipeline = NATIVE
     messages = MessageEvents(
-        EventRules(), Log("p", "d", 2, compacted=False), clock_ns=lambda: 5_000_000
+        EventRules(), LogContext("p", "d", 2, compacted=False), clock_ns=lambda: 5_000_000
     )
 
     def is_whole(self, _table: Any) -> bool:
@@ -77,11 +77,11 @@ class OneTable:
         )
         return encoder, []
 
-    def reread(self, asked: Asked) -> dict[tuple[bytes, ...], Row]:
+    def reread(self, request: RereadRequest) -> dict[tuple[bytes, ...], Row]:
         """Some rows are gone; of the others some columns are, and the rest is null by now."""
         return {
-            key: tuple(None if (index + len(key[0])) % 3 else ABSENT for index in asked.columns)
-            for key in asked.keys
+            key: tuple(None if (index + len(key[0])) % 3 else ABSENT for index in request.columns)
+            for key in request.keys
             if len(key[-1]) % 3
         }
 
@@ -283,15 +283,15 @@ def test_values_that_were_read_again_are_in_their_places_and_named() -> None:
     data = b"".join(frame(10 + number, message) for number, message in enumerate(messages))
 
     class Source(OneTable):
-        asked: list[Asked]
+        requests: list[RereadRequest]
 
-        def reread(self, asked: Asked) -> dict[tuple[bytes, ...], Row]:
-            self.asked.append(asked)
+        def reread(self, request: RereadRequest) -> dict[tuple[bytes, ...], Row]:
+            self.requests.append(request)
             return {(b"2",): (b"new",)}
 
     for compiled in (True, False):
         table = Source(schema, compacted=True, since=START, reselects=True)
-        table.asked = []
+        table.requests = []
         made, _, _ = outcome(table, data, Limits(10, 1 << 20), compiled=compiled)
         events = [json.loads(record.value) if record.value else None for record in made]
         afters = [(e["op"], e["after"]) if e else None for e in events]
@@ -306,5 +306,9 @@ def test_values_that_were_read_again_are_in_their_places_and_named() -> None:
         ]
         told = [parse_filled(record.headers[0][1]) for record in made]
         assert told == [(), (), (), (), (2,), (2,), ()]
-        (asked,) = table.asked
-        assert (asked.columns, asked.keys, asked.xids) == ((2,), ((b"1",), (b"2",)), frozenset({7}))
+        (request,) = table.requests
+        assert (request.columns, request.keys, request.xids) == (
+            (2,),
+            ((b"1",), (b"2",)),
+            frozenset({7}),
+        )

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, reject, settings
 from hypothesis import strategies as st
 
 from cdc.convert.converters import converters
-from cdc.convert.pipeline import Encoder, Pipeline
+from cdc.convert.pipeline import Encoder, RecordPipeline
 from cdc.errors import TableRefusedError
 from cdc.events.rules import EventRules
 from cdc.events.table_encoder import TableEncoder
@@ -268,10 +268,10 @@ ALL_RULES = [
 ]
 ALL_FORMS = [
     *FORMS,
-    Pipeline(converters({"value.decimal.format": "NUMERIC"})),
-    Pipeline(converters({"key.decimal.format": "NUMERIC"}, preset=True)),
-    Pipeline(converters({"key.replace.null.with.default": "true"})),
-    Pipeline(converters({"value.replace.null.with.default": "false"}, preset=True)),
+    RecordPipeline(converters({"value.decimal.format": "NUMERIC"})),
+    RecordPipeline(converters({"key.decimal.format": "NUMERIC"}, preset=True)),
+    RecordPipeline(converters({"key.replace.null.with.default": "true"})),
+    RecordPipeline(converters({"value.replace.null.with.default": "false"}, preset=True)),
 ]
 
 

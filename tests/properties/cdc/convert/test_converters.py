@@ -95,7 +95,7 @@ def test_avro_is_read_back(valued: tuple[Schema, Any]) -> None:
     made = avro(schema, AvroOptions())
     text = json.dumps(made.schema)
     out = io.BytesIO()
-    fastavro.schemaless_writer(out, fastavro.parse_schema(made.schema), made.shape(value))
+    fastavro.schemaless_writer(out, fastavro.parse_schema(made.schema), made.to_datum(value))
     out.seek(0)
     found = fastavro.schemaless_reader(out, fastavro.parse_schema(json.loads(text)), None)
     assert found == as_avro_reads(schema, value)

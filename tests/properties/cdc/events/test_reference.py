@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from cdc.convert.pipeline import NATIVE, Encoder, ReadableEncoder, row_records
 from cdc.errors import CorruptMessageError, MillraceError, TableRefusedError
 from cdc.events.changes import Change, Operation
-from cdc.events.reference import Log
+from cdc.events.reference import LogContext
 from cdc.events.rules import EventRules
 from cdc.events.table_encoder import TableEncoder
 from cdc.records.envelope import Envelope
@@ -178,7 +178,7 @@ def attempted(made: Callable[[], list[T]]) -> list[T] | MillraceError:
 @given(st.data())
 def test_the_hot_path_writes_what_the_reference_says(data: st.DataObject) -> None:
     table = data.draw(tables())
-    log = Log(
+    log = LogContext(
         prefix=data.draw(st.text('p"é', min_size=1)),
         database="data\\base",
         partitions=data.draw(st.integers(1, 3)),

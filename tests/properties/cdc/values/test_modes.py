@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from cdc.records.schema import Column
 from cdc.settings.modes import ValueModes
-from cdc.values import Codec, Kind, codec, json_text
+from cdc.values import Codec, ValueKind, codec, json_text
 
 NATIVE = ValueModes()
 HINTS = get_type_hints(ValueModes)
@@ -209,7 +209,7 @@ def _array(text: str, one: Codec) -> str | None:
             parts.append("null" if bare == "NULL" else PROMISES[kind](bare, element))
         elif "\\" not in quoted:
             parts.append(PROMISES[kind](quoted, element))
-        elif kind is Kind.TEXT:
+        elif kind is ValueKind.TEXT:
             parts.append(PROMISES[kind](re.sub(r"(?s)\\(.)", r"\1", quoted), element))
         else:
             return None
@@ -230,22 +230,22 @@ def _matching(pattern: str, made: Callable[[str], str]) -> Callable[[str, Codec]
     return lambda text, _codec: made(text) if re.fullmatch(pattern, text) else None
 
 
-PROMISES: dict[Kind, Callable[[str, Codec], str | None]] = {
-    Kind.OTHER: lambda _text, _codec: None,
-    Kind.TEXT: lambda text, _codec: json_text(text, _codec.schema),
-    Kind.INTEGER: _matching(r"0|-?[1-9][0-9]{0,18}", str),
-    Kind.BOOL: lambda text, _codec: {"t": "true", "f": "false"}.get(text),
-    Kind.FLOAT: _float,
-    Kind.NUMERIC_TEXT: _matching(r"-?[0-9]+(\.[0-9]+)?", lambda text: f'"{text}"'),
-    Kind.DATE: _date,
-    Kind.TIMESTAMP_US: lambda text, _codec: _stamp(text, 6),
-    Kind.TIMESTAMP_MS: lambda text, _codec: _stamp(text, 3),
-    Kind.TIMESTAMPTZ: _stamp_utc,
-    Kind.BYTEA: _matching(
+PROMISES: dict[ValueKind, Callable[[str, Codec], str | None]] = {
+    ValueKind.OTHER: lambda _text, _codec: None,
+    ValueKind.TEXT: lambda text, _codec: json_text(text, _codec.schema),
+    ValueKind.INTEGER: _matching(r"0|-?[1-9][0-9]{0,18}", str),
+    ValueKind.BOOL: lambda text, _codec: {"t": "true", "f": "false"}.get(text),
+    ValueKind.FLOAT: _float,
+    ValueKind.NUMERIC_TEXT: _matching(r"-?[0-9]+(\.[0-9]+)?", lambda text: f'"{text}"'),
+    ValueKind.DATE: _date,
+    ValueKind.TIMESTAMP_US: lambda text, _codec: _stamp(text, 6),
+    ValueKind.TIMESTAMP_MS: lambda text, _codec: _stamp(text, 3),
+    ValueKind.TIMESTAMPTZ: _stamp_utc,
+    ValueKind.BYTEA: _matching(
         r"\\x([0-9a-f]{2})*", lambda text: f'"{b64encode(bytes.fromhex(text[2:])).decode()}"'
     ),
-    Kind.DECIMAL: _decimal,
-    **{kind: _array for kind in Kind if kind is not kind.of_element},
+    ValueKind.DECIMAL: _decimal,
+    **{kind: _array for kind in ValueKind if kind is not kind.of_element},
 }
 """What each kind says of the texts that it names, written as a compiled path would."""
 
@@ -271,11 +271,11 @@ def test_every_kind_is_some_types() -> None:
                     array=is_array, declared=name,
                 )  # fmt: skip
                 found = codec(column, ValueModes(decimal=decimal))
-                kinds.add(found.kind if found else Kind.OTHER)
+                kinds.add(found.kind if found else ValueKind.OTHER)
     for is_array in (False, True):
         few = codec(
             Column(name="c", type="timestamp", type_oid=1, modifier=3, array=is_array, declared="t")
         )
         assert few is not None
         kinds.add(few.kind)
-    assert kinds == set(Kind)
+    assert kinds == set(ValueKind)

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from cdc.compiled.extension import fast
-from cdc.kafka.written import PureWritten, pure_produce
+from cdc.kafka.written import PureWrittenRecords, pure_produce
 from cdc.records.position import HEADER
-from cdc.records.record import Part, Record
+from cdc.records.record import Record, RecordOrBatch
 
-RECORDS: list[Part] = [
+RECORDS: list[RecordOrBatch] = [
     Record("t", b'{"id":1}', b"value", [(HEADER, b"1/1")]),
     Record("t", b'{"id":1}', None, [("other", b"x"), (HEADER, b"2/1")]),
     Record("t", None, b"no key", [], 2),
@@ -19,10 +19,10 @@ RECORDS: list[Part] = [
 WITHOUT = """
 import sys
 sys.modules["cdc.compiled.fast"] = None
-from cdc.kafka.written import PureWritten, Written
+from cdc.kafka.written import PureWrittenRecords, WrittenRecords
 from cdc.stream.translation import Translation
 from cdc.compiled.extension import IMPLEMENTATION, warn_if_pure
-assert Written is PureWritten
+assert WrittenRecords is PureWrittenRecords
 warn_if_pure()
 print(IMPLEMENTATION)
 """
@@ -40,7 +40,7 @@ def test_all_goes_on_without_the_compiled_part_and_says_so() -> None:
 def test_a_record_is_known_again_by_what_a_report_says_of_it(compiled: bool) -> None:
     if compiled and fast is None:
         pytest.skip("there was no C compiler when Millrace was installed")
-    written: Any = fast.Written() if compiled else PureWritten()
+    written: Any = fast.WrittenRecords() if compiled else PureWrittenRecords()
     for record in RECORDS:
         written.add(record)
     assert (len(written), written.size) == (3, 8 + 5 + 8 + 6)
@@ -56,7 +56,7 @@ def test_a_record_is_known_again_by_what_a_report_says_of_it(compiled: bool) -> 
 def test_a_full_queue_ends_a_part_and_an_error_says_how_far_it_came(compiled: bool) -> None:
     if compiled and fast is None:
         pytest.skip("there was no C compiler when Millrace was installed")
-    written: Any = fast.Written() if compiled else PureWritten()
+    written: Any = fast.WrittenRecords() if compiled else PureWrittenRecords()
     produce = fast.produce if compiled else pure_produce
     room = 2
     sent: list[object] = []

@@ -7,12 +7,13 @@ import pytest
 
 from cdc.convert.converters import converters
 from cdc.convert.pipeline import NATIVE as PLAIN
-from cdc.convert.pipeline import Pipeline, ReadableEncoder, row_records
+from cdc.convert.pipeline import ReadableEncoder, RecordPipeline, row_records
 from cdc.events.changes import Read
 from cdc.events.rules import EventRules
 from cdc.events.table_encoder import TableEncoder
 from cdc.records.connect import SourceRecord
 from cdc.records.position import HEADER, Lsn, Position, header
+from cdc.settings import ConnectPlugin
 from cdc.transforms.chain import chain
 from tests.fixtures.made_changes import (
     CLOCK_NS,
@@ -27,10 +28,10 @@ from tests.fixtures.made_changes import (
 from tests.fixtures.preset import DEBEZIUM
 
 ID_V = table("id int4!, v text")
-DEBEZIUM_S = Pipeline(converters({}, preset=True), position_header=False)
+DEBEZIUM_S = RecordPipeline(converters({}, preset=True), position_header=False)
 
 
-def encoder(rules: EventRules = NATIVE, pipeline: Pipeline = PLAIN) -> ReadableEncoder:
+def encoder(rules: EventRules = NATIVE, pipeline: RecordPipeline = PLAIN) -> ReadableEncoder:
     made = ReadableEncoder(ID_V, rules, LOG, pipeline, clock_ns=lambda: CLOCK_NS)
     made.begin(TRANSACTION)
     return made
@@ -70,7 +71,7 @@ def test_every_record_of_a_change_has_its_position_and_schema_version() -> None:
 
 
 def test_only_the_record_with_the_row_names_values_that_were_read_again() -> None:
-    unwrap = chain([("unwrap", "io.debezium.transforms.ExtractNewRecordState", {})])
+    unwrap = chain([ConnectPlugin("unwrap", "io.debezium.transforms.ExtractNewRecordState", {})])
     for pipeline in (PLAIN, replace(PLAIN, transform=unwrap)):
         made = encoder(pipeline=pipeline).update(
             row("1", None), True, row("2", "b"), LSN, POSITION, (1,)

@@ -7,9 +7,9 @@ import pytest
 from cdc.compiled.extension import fast
 from cdc.convert.converters import converters
 from cdc.convert.pipeline import NATIVE as PLAIN
-from cdc.convert.pipeline import Pipeline, ReadableEncoder
+from cdc.convert.pipeline import ReadableEncoder, RecordPipeline
 from cdc.dead_letters.letters import DeadLetters, GuardedEncoder, Refusals, row_of
-from cdc.errors import RecordRefusedError, Refused, RegistryUnreachableError
+from cdc.errors import RecordRefusedError, RefusedRecord, RegistryUnreachableError
 from cdc.events.changes import ABSENT, Row
 from cdc.kafka.topics import Takes
 from cdc.records.connect import SourceRecord
@@ -27,7 +27,7 @@ LIMIT = 2_000
 
 def encoder(
     refusals: Refusals | None = None,
-    pipeline: Pipeline = PLAIN,
+    pipeline: RecordPipeline = PLAIN,
     limit: int = LIMIT,
     columns: ColumnModes = ColumnModes(),  # noqa: B008 (immutable)
 ) -> GuardedEncoder:
@@ -51,7 +51,7 @@ def read(records: list[Record]) -> tuple[DeadLetter, dict[str, bytes]]:
     assert {piece.partition for piece in pieces} <= {1}
     assert all(record.headers == [(HEADER, header(POSITION, 7))] for record in own)
     assert len({record.key for record in own}) == len(own), "compaction would take one"
-    return letter, letter.parts(b"".join(piece.value or b"" for piece in pieces))
+    return letter, letter.contents(b"".join(piece.value or b"" for piece in pieces))
 
 
 def rows(parts: dict[str, bytes]) -> dict[str, Row]:
@@ -125,7 +125,7 @@ def test_a_record_without_key_isnt_sent_to_a_compacted_topic() -> None:
     def keyless(record: SourceRecord) -> list[SourceRecord]:
         return [record._replace(key=None, key_schema=None)]
 
-    pipeline = Pipeline(converters({}), keyless)
+    pipeline = RecordPipeline(converters({}), keyless)
     letter, _ = read(encoder(pipeline=pipeline).insert(row("1", "x"), LSN, POSITION))
     assert "without a key" in letter.reason
 
@@ -134,7 +134,7 @@ def test_what_was_refused_before_is_set_aside_in_its_place_only() -> None:
     refusals = Refusals()
     refusals.topics.add(ID_V.topic)
     error = RecordRefusedError("the broker doesn't like it")
-    error.refused = Refused(ID_V.topic, b'{"id":1}', str(POSITION), str(POSITION), 1)
+    error.refused = RefusedRecord(ID_V.topic, b'{"id":1}', str(POSITION), str(POSITION), 1)
     assert refusals.learn(error)
     made = encoder(refusals)
     letter, _ = read(made.insert(row("1", "x"), LSN, POSITION))
@@ -149,7 +149,7 @@ def test_what_starting_over_mends_is_no_broken_record() -> None:
         raise RegistryUnreachableError("away")
 
     with pytest.raises(RegistryUnreachableError):
-        encoder(pipeline=Pipeline(converters({}), away)).insert(row("1", "x"), LSN, POSITION)
+        encoder(pipeline=RecordPipeline(converters({}), away)).insert(row("1", "x"), LSN, POSITION)
 
 
 @pytest.mark.skipif(fast is None, reason="there was no C compiler when Millrace was installed")

@@ -11,10 +11,10 @@ from typing import Any, Final
 import pytest
 
 from cdc.convert.converters import converters
-from cdc.convert.pipeline import Pipeline
+from cdc.convert.pipeline import RecordPipeline
 from cdc.events.changes import Change, Read
 from cdc.events.metadata import MessageEvents, TransactionMetadata, heartbeat
-from cdc.events.reference import Log
+from cdc.events.reference import LogContext
 from cdc.events.rules import EventRules, rekeyed
 from cdc.records.connect import SourceRecord
 from cdc.records.position import Lsn
@@ -58,7 +58,7 @@ def recorded(case: str, topic: str) -> list[dict[str, Any]]:
 def converted(made: Iterable[SourceRecord], *, schemas: bool = False) -> list[dict[str, Any]]:
     """Records as the recording has them."""
     enable = {"schemas.enable": str(schemas).lower()}
-    pipeline = Pipeline(converters(enable, preset=True), position_header=False)
+    pipeline = RecordPipeline(converters(enable, preset=True), position_header=False)
     return [said(record) for record in pipeline.of_stream(made, POSITION)]
 
 
@@ -95,7 +95,7 @@ def of(schema: TableSchema, case: str) -> TableSchema:
 
 
 def check(case: str, schema: TableSchema, *changes: Change, rules: EventRules = DEBEZIUM) -> None:
-    log = Log(f"g_{case}", "db", 1, compacted=False)
+    log = LogContext(f"g_{case}", "db", 1, compacted=False)
     made = events(of(schema, case), *changes, rules=rules, log=log)
     assert converted(made) == recorded(case, f"public.{schema.table}")
 
@@ -220,7 +220,7 @@ def blocks() -> TransactionMetadata:
 
 def test_schemas_of_keys_envelopes_and_header_values(blocks: TransactionMetadata) -> None:
     rules = with_columns(NONE_SKIPPED, source_type_of=patterns(".*"))
-    log = Log(f"g_{CASE}", "db", 1, compacted=False)
+    log = LogContext(f"g_{CASE}", "db", 1, compacted=False)
     one = of(table("id int4!, v varchar(10), n numeric(5,2)", name="s1"), CASE)
     two = of(table("id int4!, v text", name="s2"), CASE)
     first = events(one, read("1", "x", "1.00", said=Read("last", 7)), rules=rules, log=log)
@@ -244,7 +244,7 @@ def test_schemas_of_transaction_markers(blocks: TransactionMetadata) -> None:
 
 
 def test_schemas_of_logical_messages(blocks: TransactionMetadata) -> None:
-    log = Log(f"g_{CASE}", "db", 1, compacted=False)
+    log = LogContext(f"g_{CASE}", "db", 1, compacted=False)
     message = LogicalMessage(True, Lsn(5), "p", b"hello")
     made = MessageEvents(DEBEZIUM, log, blocks=blocks).record(message, TRANSACTION, Lsn(5))
     assert made is not None

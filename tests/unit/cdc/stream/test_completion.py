@@ -5,9 +5,9 @@ from collections.abc import Mapping
 import pytest
 
 from cdc.errors import CorruptMessageError
-from cdc.events.changes import ABSENT, Asked, Key, Row, Value
+from cdc.events.changes import ABSENT, IdentityKey, RereadRequest, Row, Value
 from cdc.records.position import Lsn, Position
-from cdc.records.record import Part, Record, each
+from cdc.records.record import Record, RecordOrBatch, each
 from cdc.records.transaction import Transaction
 from cdc.stream.completion import Completion
 from cdc.wal.messages import Relation, RelationColumn, Update
@@ -52,15 +52,15 @@ def said(value: Value) -> str:
 class Source:
     """Has the same values for each key, and remembers what it was asked."""
 
-    def __init__(self, rows: Mapping[Key, Mapping[str, Value]]) -> None:
+    def __init__(self, rows: Mapping[IdentityKey, Mapping[str, Value]]) -> None:
         self.rows = rows
-        self.asked: list[Asked] = []
+        self.requests: list[RereadRequest] = []
 
-    def __call__(self, asked: Asked) -> Mapping[Key, Row]:
-        self.asked.append(asked)
+    def __call__(self, request: RereadRequest) -> Mapping[IdentityKey, Row]:
+        self.requests.append(request)
         return {
-            key: tuple(self.rows[key].get(NAMES[index], ABSENT) for index in asked.columns)
-            for key in asked.keys
+            key: tuple(self.rows[key].get(NAMES[index], ABSENT) for index in request.columns)
+            for key in request.keys
             if key in self.rows
         }
 
@@ -70,20 +70,20 @@ def update(key: str, *values: Value, old: Row | None = None) -> Update:
 
 
 def take(
-    made: Completion, records: list[Part], row: Update, encoding: Encoding, xid: int = 1
+    made: Completion, records: list[RecordOrBatch], row: Update, encoding: Encoding, xid: int = 1
 ) -> bool:
     at = Lsn(5), Position(1, Lsn(9), len(records) + 1), Transaction(xid, Lsn(9), 0, None)
     return made.takes(row, RELATION, encoding, records, at)
 
 
-def values(records: list[Part]) -> list[str]:
+def values(records: list[RecordOrBatch]) -> list[str]:
     return [(record.value or b"-").decode() for record in each(records)]
 
 
 def test_rows_take_their_places_among_the_others() -> None:
     source = Source({(b"1",): {"big": b"B"}, (b"2",): {"big": None}})
     made, encoding = Completion(source), Encoding()
-    records: list[Part] = [Record("t", b"", b"first", [])]
+    records: list[RecordOrBatch] = [Record("t", b"", b"first", [])]
     assert take(made, records, update("1", b"1", ABSENT, b"m"), encoding, xid=4)
     records.append(Record("t", b"", b"between", []))
     old: Row = (b"9", None, None, None)
@@ -101,22 +101,22 @@ def test_rows_take_their_places_among_the_others() -> None:
         "last",
     ]
     assert size == sum(len(record.value or b"") + 1 for record in each(records) if record.key)
-    (asked,) = source.asked
-    assert (asked.identity, asked.columns) == ((0,), (2,))
-    assert asked.keys == ((b"1",), (b"2",), (b"3",))
-    assert asked.xids == frozenset({4, 5})
+    (request,) = source.requests
+    assert (request.identity, request.columns) == ((0,), (2,))
+    assert request.keys == ((b"1",), (b"2",), (b"3",))
+    assert request.xids == frozenset({4, 5})
     assert made.complete(records) == 0
 
 
 def test_a_row_is_asked_for_once_per_set_of_columns() -> None:
     source = Source({(b"1",): {"big": b"B", "more": b"M"}})
-    made, encoding, records = Completion(source), Encoding(), list[Part]()
+    made, encoding, records = Completion(source), Encoding(), list[RecordOrBatch]()
     for row in (("x", ABSENT, b"m"), ("y", ABSENT, b"m"), ("z", ABSENT, ABSENT)):
         n, big, more = row
         assert take(made, records, update("1", n.encode(), big, more), encoding)
     made.complete(records)
-    assert [asked.columns for asked in source.asked] == [(2,), (2, 3)]
-    assert [len(asked.keys) for asked in source.asked] == [1, 1]
+    assert [request.columns for request in source.requests] == [(2,), (2, 3)]
+    assert [len(request.keys) for request in source.requests] == [1, 1]
     assert values(records) == ["1:1,x,B,m:(2,)", "1:1,y,B,m:(2,)", "1:1,z,B,M:(2, 3)"]
 
 
@@ -131,13 +131,13 @@ def test_a_row_is_asked_for_once_per_set_of_columns() -> None:
     ],
 )
 def test_what_needs_or_allows_no_look_does_not_wait(row: Update, reselects: set[int]) -> None:
-    made, records = Completion(Source({})), list[Part]()
+    made, records = Completion(Source({})), list[RecordOrBatch]()
     assert not take(made, records, row, Encoding(frozenset(reselects)))
     assert records == []
 
 
 def test_a_batch_is_as_long_as_its_values_are_small() -> None:
-    big: dict[Key, dict[str, Value]] = {
+    big: dict[IdentityKey, dict[str, Value]] = {
         (str(key).encode(),): {"big": b"x" * size} for key, size in enumerate((10, 1 << 20))
     }
     made, encoding = Completion(Source(big)), Encoding()
@@ -151,7 +151,7 @@ def test_a_batch_is_as_long_as_its_values_are_small() -> None:
 
 def waits(made: Completion, encoding: Encoding, key: int) -> int:
     """How many rows wait until the batch is full."""
-    records: list[Part] = []
+    records: list[RecordOrBatch] = []
     while not made.is_full:
         assert take(made, records, update(str(key), b"1", ABSENT, b"m"), encoding)
     made.complete(records)
@@ -160,7 +160,7 @@ def waits(made: Completion, encoding: Encoding, key: int) -> int:
 
 def test_a_row_that_is_wrong_ends_the_records_in_front_of_it() -> None:
     made, encoding = Completion(Source({})), Encoding()
-    records: list[Part] = [Record("t", b"", b"first", [])]
+    records: list[RecordOrBatch] = [Record("t", b"", b"first", [])]
     take(made, records, update("1", b"wrong", ABSENT, b"m"), encoding)
     records.append(Record("t", b"", b"behind", []))
     with pytest.raises(CorruptMessageError):

@@ -110,7 +110,7 @@ def test_what_a_restart_finds_of_a_transaction() -> None:
     """Its frames so far are known by their place; its end is known by the cut alone."""
     cursor = Cursor(Position(1, Lsn(150), 2), START, Lsn(100))
     cursor.begin(1, Lsn(150), 0)
-    assert [cursor.next(), cursor.place.index, cursor.next(), cursor.place.index] == [
+    assert [cursor.next(), cursor.position.index, cursor.next(), cursor.position.index] == [
         None,
         1,
         None,

@@ -8,7 +8,7 @@ import pytest
 
 from cdc.convert.converters import converters
 from cdc.convert.pipeline import NATIVE as PLAIN
-from cdc.convert.pipeline import Encoder, Pipeline, ReadableEncoder
+from cdc.convert.pipeline import Encoder, ReadableEncoder, RecordPipeline
 from cdc.errors import GapError, TableRefusedError, UnreadTableError
 from cdc.events.rules import EventRules
 from cdc.events.table_encoder import TableEncoder
@@ -42,7 +42,7 @@ STATE = table_state(TableName("public", "t"), partitions=3, snapshot_lsn=Lsn(100
 BY_EMAIL = replace(NATIVE, columns=ColumnModes(keys=(KeyRule(patterns("public.t"), ("email",)),)))
 
 
-def tables(rules: EventRules = NATIVE, pipeline: Pipeline = PLAIN, **more: Any) -> Tables:
+def tables(rules: EventRules = NATIVE, pipeline: RecordPipeline = PLAIN, **more: Any) -> Tables:
     settings = Settings(
         source={},
         capture=more.get("capture", {"topic.prefix": "pre", "table.include.list": "public.t"}),
@@ -98,11 +98,13 @@ def test_unchanged_values_are_read_again_for_compacted_topics_only() -> None:
     [
         (DEBEZIUM, PLAIN),
         (replace(NATIVE, events=EventModes(transaction_metadata=True)), PLAIN),
-        (NATIVE, Pipeline(converters({"schemas.enable": "true"}))),
+        (NATIVE, RecordPipeline(converters({"schemas.enable": "true"}))),
         (NATIVE, replace(PLAIN, transform=lambda record: [record])),
     ],
 )
-def test_what_asks_for_more_goes_the_readable_way(rules: EventRules, pipeline: Pipeline) -> None:
+def test_what_asks_for_more_goes_the_readable_way(
+    rules: EventRules, pipeline: RecordPipeline
+) -> None:
     assert isinstance(encoder(tables(rules, pipeline))[0], ReadableEncoder)
 
 

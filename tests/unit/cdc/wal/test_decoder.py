@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from cdc.errors import CorruptMessageError
 from cdc.records.position import Lsn
 from cdc.wal import messages as m
-from cdc.wal.cursor import POSTGRES_EPOCH_US
 from cdc.wal.decoder import decode
+from cdc.wal.message_reader import POSTGRES_EPOCH_US
 from tests.fixtures.wal_bytes import row, sized, u8, u32, u64
 
 XID = 0xFFFF_FFF0
@@ -24,7 +24,9 @@ _COLUMNS = b"\0\2" + b"\1id\0" + u32(23, 0xFFFF_FFFF) + b"\0" + "näme\0".encode
 _PREPARED = u64(LSN, END, 5) + u32(XID) + GID
 
 # name: (kind, what may be preceded by a transaction id, message without and with one)
-Streamable = m.Relation | m.Type | m.Insert | m.Update | m.Delete | m.Truncate | m.LogicalMessage
+Streamable = (
+    m.Relation | m.TypeMessage | m.Insert | m.Update | m.Delete | m.Truncate | m.LogicalMessage
+)
 STREAMABLE: dict[str, tuple[bytes, bytes, Streamable]] = {
     "relation": (
         b"R",
@@ -36,7 +38,7 @@ STREAMABLE: dict[str, tuple[bytes, bytes, Streamable]] = {
         u32(1) + b"\0t\0f" + b"\0\0",
         m.Relation(1, "pg_catalog", "t", "f", ()),
     ),
-    "type": (b"Y", u32(OID) + b"public\0mood\0", m.Type(OID, "public", "mood")),
+    "type": (b"Y", u32(OID) + b"public\0mood\0", m.TypeMessage(OID, "public", "mood")),
     "insert": (b"I", u32(OID) + b"N" + row(VALUES), m.Insert(OID, VALUES)),
     "insert_no_columns": (b"I", u32(OID) + b"N" + row(()), m.Insert(OID, ())),
     "update": (b"U", u32(OID) + b"N" + row(VALUES), m.Update(OID, None, False, VALUES)),

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from cdc.errors import CorruptMessageError
 from cdc.records.position import Lsn
-from cdc.wal.cursor import POSTGRES_EPOCH_US
 from cdc.wal.frames import PrimaryKeepalive, XLogData, parse, standby_status_update
+from cdc.wal.message_reader import POSTGRES_EPOCH_US
 from tests.fixtures.wal_bytes import u8, u64
 
 HIGH = Lsn((1 << 64) - 1)

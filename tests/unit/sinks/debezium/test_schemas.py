@@ -86,7 +86,7 @@ def test_spark_reads_the_same_bytes_by_places() -> None:
     read = schemas.read_avro_schema(json.dumps(made.schema))
     value = {"id": 1, "ID": None, "price": b"\5", "amount": b"\6"}
     out = io.BytesIO()
-    datum = made.shape({"before": None, "after": value, "op": "c"})
+    datum = made.to_datum({"before": None, "after": value, "op": "c"})
     fastavro.schemaless_writer(out, fastavro.parse_schema(made.schema), datum)
     out.seek(0)
     found: Any = fastavro.schemaless_reader(out, fastavro.parse_schema(json.loads(read.text)), None)

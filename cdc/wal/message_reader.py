@@ -1,7 +1,7 @@
 """A message's bytes → its fields: reads that never pass the end and never guess.
 
 All integers are big-endian and unsigned unless named otherwise; every read that the bytes don't
-allow raises CorruptMessageError with the kind of message and the place.
+allow raises CorruptMessageError with the kind of message and the offset.
 https://www.postgresql.org/docs/current/protocol-message-types.html
 """
 
@@ -21,8 +21,8 @@ _I64 = struct.Struct(">q")
 _I64_MAX = (1 << 63) - 1
 
 
-class Cursor:
-    """A place in one message; each read moves it on."""
+class MessageReader:
+    """One message and an offset in it; each read moves the offset on."""
 
     __slots__ = ("_data", "offset")
 
@@ -36,7 +36,7 @@ class Cursor:
         return len(self._data) - self.offset
 
     def corrupt(self, what: str) -> CorruptMessageError:
-        """An error that names the message and the place."""
+        """An error that names the message and the offset."""
         return corrupt(what, self._data, self.offset)
 
     def byte(self) -> int:
