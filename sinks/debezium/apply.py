@@ -16,9 +16,9 @@ from sinks.changes.names import ABSENT, DELETE, DELETED, FILLED, OP, POSITION, R
 from sinks.changes.shape import Shape
 from sinks.debezium.described import Described, Reading, describe
 from sinks.debezium.duplicates import spliced, unrepeated
+from sinks.debezium.inspection import behind
 from sinks.debezium.log import read_records
 from sinks.debezium.parse import parse, parse_events, parse_images
-from sinks.debezium.planned import behind
 from sinks.debezium.records import Seen, discover
 from sinks.debezium.truncate import Truncation
 from sinks.delta.apply import columns_of, require_fitting

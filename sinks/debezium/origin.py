@@ -184,7 +184,7 @@ class DebeziumTopics:
     ) -> Looked:
         """By the schemas of all new records, and the TRUNCATEs among them."""
         del derived
-        from sinks.debezium.planned import Asked, looked_at
+        from sinks.debezium.inspection import Asked, looked_at
 
         pending = {name: table for name, table in tables.items() if table.pending}
         if not pending:

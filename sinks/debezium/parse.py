@@ -32,8 +32,16 @@ from sinks.changes.shape import Field, Shape, plain
 from sinks.changes.types import holds, in_folders, spark_type
 from sinks.debezium.described import Described, Layout
 from sinks.debezium.encodings import is_placeholder
-from sinks.debezium.envelope import LETTER, Choice, by_mark, carrier_of
-from sinks.debezium.members import EXISTS, Which, member, with_members
+from sinks.debezium.envelope import (
+    EXISTS,
+    LETTER,
+    Choice,
+    Which,
+    by_mark,
+    carrier_of,
+    member,
+    with_members,
+)
 from sinks.debezium.records import KEY_MARK, VALUE_MARK
 from sinks.debezium.values import refused, typed, untold
 

@@ -18,9 +18,9 @@ from sinks.changes.derived import derived_tables, table_path
 from sinks.changes.latest import latest
 from sinks.changes.shape import plain
 from sinks.debezium.described import Reading
+from sinks.debezium.inspection import Look, Topic, look
 from sinks.debezium.log import Found, TopicLog, read_records, tables_of
 from sinks.debezium.parse import parse
-from sinks.debezium.planned import Look, Topic, look
 from sinks.log.offsets import Offsets
 from tests.fixtures.debezium_topics import DEBEZIUM, MadeRegistry, Raw, as_avro, recorded
 

@@ -7,7 +7,7 @@ from pyspark.sql import functions as F
 
 from sinks.debezium.declared import declared
 from sinks.debezium.described import Reading
-from sinks.debezium.planned import Asked, Planned, looked_at
+from sinks.debezium.inspection import Asked, Planned, looked_at
 from sinks.run.plan import TablePlan
 from tests.fixtures.debezium_topics import DEBEZIUM, Raw, frame, made_record
 from tests.fixtures.made_plans import NAME, TOPIC, table_plan
@@ -34,7 +34,7 @@ def planned(
 ) -> Planned:
     """What becomes of a table whose new records are those of a frame."""
     told = {name: declared(name, text) for name, text in (types or {}).items()}
-    monkeypatch.setattr("sinks.debezium.planned.read_records", lambda *_: raw)
+    monkeypatch.setattr("sinks.debezium.inspection.read_records", lambda *_: raw)
     asked = Asked({}, Reading(DEBEZIUM), None, {TOPIC: told}, {TOPIC} if compacted else ())
     return looked_at(raw.sparkSession, asked, {str(NAME): table})
 
@@ -103,7 +103,7 @@ def test_records_of_one_table_that_cannot_be_read_hold_up_no_other(
     good = frame(spark, [RECORD])
     broken = good.withColumn("value", F.raise_error(F.lit("not to be read")).cast("binary"))
     monkeypatch.setattr(
-        "sinks.debezium.planned.read_records",
+        "sinks.debezium.inspection.read_records",
         lambda _spark, _kafka, start, _end: broken if other in start else good,
     )
     tables = {str(NAME): table_plan(), "public.u": table_plan(topic=other, source="public.u")}
