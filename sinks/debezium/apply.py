@@ -13,7 +13,7 @@ from pyspark.sql import functions as F
 
 from cdc.errors import SinkError
 from sinks.changes.names import ABSENT, DELETE, DELETED, FILLED, OP, POSITION, RAW_VALUE, quoted
-from sinks.changes.shape import Shape
+from sinks.changes.shape import TableShape
 from sinks.debezium.described import Described, Reading, describe
 from sinks.debezium.duplicates import spliced, unrepeated
 from sinks.debezium.inspection import behind
@@ -77,7 +77,7 @@ def _described(raw: DataFrame, table: TablePlan, means: Means) -> Described:
 
 
 def _write(
-    target: DeltaTarget, raw: DataFrame, topic: Described, columns: Shape, table: TablePlan
+    target: DeltaTarget, raw: DataFrame, topic: Described, columns: TableShape, table: TablePlan
 ) -> Rows:
     if table.kind == "changes":
         return _add(target, raw, topic, columns, table)
@@ -102,7 +102,7 @@ def _write(
 
 
 def _add(
-    target: DeltaTarget, raw: DataFrame, topic: Described, columns: Shape, table: TablePlan
+    target: DeltaTarget, raw: DataFrame, topic: Described, columns: TableShape, table: TablePlan
 ) -> Rows:
     """Every event, once: the plan's offsets are those that no plan before had."""
     keeps = target.derived.keeps_records
@@ -124,7 +124,7 @@ def _behind(changes: DataFrame, emptied: Truncation | None) -> DataFrame:
 def _write_rows(
     target: DeltaTarget,
     changes: DataFrame,
-    columns: Shape,
+    columns: TableShape,
     table: TablePlan,
     emptied: Truncation | None,
 ) -> Rows:
@@ -138,7 +138,7 @@ def _write_rows(
 def _with_gone(
     target: DeltaTarget,
     newest: Newest,
-    columns: Shape,
+    columns: TableShape,
     table: TablePlan,
     emptied: Truncation | None,
 ) -> Newest:
@@ -168,7 +168,7 @@ def _just_behind(lsn: str) -> SparkColumn:
 def _write_bag(
     target: DeltaTarget,
     images: DataFrame,
-    columns: Shape,
+    columns: TableShape,
     table: TablePlan,
     emptied: Truncation | None,
 ) -> Rows:
@@ -183,7 +183,7 @@ def _write_bag(
 def _gone(
     target: DeltaTarget,
     rows: DataFrame,
-    columns: Shape,
+    columns: TableShape,
     older: SparkColumn,
     place: SparkColumn,
 ) -> DataFrame:

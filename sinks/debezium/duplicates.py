@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 
 from cdc.errors import SinkError
 from sinks.changes.names import DELETE, END, OP, POSITION, TIME, VALID_FROM, VALID_TO, quoted
-from sinks.changes.shape import Shape
+from sinks.changes.shape import TableShape
 from sinks.changes.types import refuse
 from sinks.debezium.described import Described
 from sinks.debezium.envelope import LETTER, enveloped, told_lsn, told_us
@@ -181,7 +181,7 @@ def reads(
     return Reads(found, several or behind or (known is None and not begins))
 
 
-def unrepeated(changes: DataFrame, shape: Shape, history: DataFrame | None) -> DataFrame:
+def unrepeated(changes: DataFrame, shape: TableShape, history: DataFrame | None) -> DataFrame:
     """Parsed changes (timed) but for repeated ones, of which the ``history`` may have the first.
 
     It has what a row became, and not every event: so of a row all goes that stands before, or is,
@@ -198,14 +198,14 @@ def unrepeated(changes: DataFrame, shape: Shape, history: DataFrame | None) -> D
     )
 
 
-def _unlike_before(changes: DataFrame, shape: Shape) -> DataFrame:
+def _unlike_before(changes: DataFrame, shape: TableShape) -> DataFrame:
     """Without deletes of what is gone: a tombstone must not outlive the delete that it follows."""
     before = F.lag(OP).over(_keyed(shape).orderBy(POSITION))
     again = F.coalesce((F.col(OP) == DELETE) & (before == DELETE), F.lit(False))
     return changes.withColumn(_LAST, again).where(~F.col(_LAST)).drop(_LAST)
 
 
-def _behind_history(changes: DataFrame, shape: Shape, history: DataFrame) -> DataFrame:
+def _behind_history(changes: DataFrame, shape: TableShape, history: DataFrame) -> DataFrame:
     """The changes that come after the one of their row that the history has last."""
     first = changes.agg(F.min(F.unix_micros(TIME))).first()
     assert first is not None  # noqa: S101 (an aggregate returns a row)
@@ -234,5 +234,5 @@ def _lsn(position: SparkColumn) -> SparkColumn:
     return F.substring(position, -_LSN_CHARS, _LSN_CHARS)
 
 
-def _keyed(shape: Shape) -> WindowSpec:
+def _keyed(shape: TableShape) -> WindowSpec:
     return Window.partitionBy(*map(quoted, shape.keys))

@@ -122,7 +122,7 @@ class DebeziumTopics:
             )
         if last is not None and _falls_short(self._ends[topic], last.start):
             return _shortened(topic)
-        if derived.wishes.incompatible == "new_column":
+        if derived.column_options.incompatible == "new_column":
             return ConfigError(
                 "incompatible = new_column needs schema versions, which such records don't have",
                 where=f"[lakehouse], {derived.name}",

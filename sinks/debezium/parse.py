@@ -19,17 +19,18 @@ from sinks.changes.names import (
     FILLED,
     OP,
     OWN,
-    PLACE,
     POSITION,
     RAW_KEY,
     RAW_VALUE,
+    RECORD_OFFSET,
+    RECORD_PARTITION,
     ROW,
     TIME,
     UPSERT,
     VERSION,
 )
-from sinks.changes.shape import Field, Shape, plain
-from sinks.changes.types import holds, in_folders, spark_type
+from sinks.changes.shape import DerivedField, TableShape, plain_shape
+from sinks.changes.types import holds, partition_value, spark_type
 from sinks.debezium.described import Described, Layout
 from sinks.debezium.encodings import is_placeholder
 from sinks.debezium.envelope import (
@@ -51,7 +52,7 @@ _DECIMAL = "decimal"
 _NAMES: Final = "array<string>"
 
 
-def fitted(value: SparkColumn, own: Column, field: Field, salt: str) -> SparkColumn:
+def fitted(value: SparkColumn, own: Column, field: DerivedField, salt: str) -> SparkColumn:
     """A value of its record's ``own`` column as one of the field's; raises where it doesn't fit."""
     kind = spark_type(own)
     if field.hashed:
@@ -88,14 +89,14 @@ def _converted(value: SparkColumn, kind: str, to: str) -> SparkColumn:
 
 
 def parse(
-    raw: DataFrame, topic: Described, shape: Shape | None = None, *, timed: bool = False
+    raw: DataFrame, topic: Described, shape: TableShape | None = None, *, timed: bool = False
 ) -> DataFrame:
     """One row per change of a table with a key: what ``sinks.log.parse.parse`` gives.
 
     ``raw`` has topic, partition, offset, key and value as bytes, and timestamp. A key's values are
     read from the record's key alone: what masks a row's doesn't mask a key's.
     """
-    shape = shape or plain([topic.schema], OWN)
+    shape = shape or plain_shape([topic.schema], OWN)
     deleted = F.col("tombstone") | (F.col(LETTER) == "d")
     none = F.array().cast(_NAMES)
     created = F.coalesce(F.col(LETTER) == "c", F.lit(False))
@@ -116,7 +117,9 @@ def parse(
     )
 
 
-def parse_events(raw: DataFrame, topic: Described, shape: Shape, *, records: bool) -> DataFrame:
+def parse_events(
+    raw: DataFrame, topic: Described, shape: TableShape, *, records: bool
+) -> DataFrame:
     """One row per event: what ``sinks.log.parse.parse_events`` gives, but for tombstones.
 
     The schema version is the newest one that the run knew; records stay bytes.
@@ -125,7 +128,7 @@ def parse_events(raw: DataFrame, topic: Described, shape: Shape, *, records: boo
     none = F.array().cast(_NAMES)
     keep = ("key", "value") if records else ()
 
-    def value(one: Field) -> SparkColumn:
+    def value(one: DerivedField) -> SparkColumn:
         if one.column.key is not None:
             return _value(topic, shape, one, "key")
         before, after = (_value(topic, shape, one, which) for which in ("before", "after"))
@@ -146,19 +149,19 @@ def parse_events(raw: DataFrame, topic: Described, shape: Shape, *, records: boo
             F.when(deleted, none).otherwise(F.coalesce(_absent(topic, shape), none)).alias(ABSENT),
             F.lit(None).cast("string").alias(FILLED),
             F.lit(topic.schema.version).alias(VERSION),
-            F.col("partition").alias(PLACE[0]),
-            F.col("offset").alias(PLACE[1]),
+            F.col("partition").alias(RECORD_PARTITION),
+            F.col("offset").alias(RECORD_OFFSET),
             *([F.col("key").alias(RAW_KEY), F.col("value").alias(RAW_VALUE)] if records else []),
         )
     )
 
 
-def parse_images(raw: DataFrame, topic: Described, shape: Shape | None = None) -> DataFrame:
+def parse_images(raw: DataFrame, topic: Described, shape: TableShape | None = None) -> DataFrame:
     """Two rows at most per change of a table without key: as ``sinks.log.parse.parse_images``.
 
     A value that only stands for an unchanged one is that of the row's old image.
     """
-    fields = (shape := shape or plain([topic.schema], OWN)).fields
+    fields = (shape := shape or plain_shape([topic.schema], OWN)).fields
     images = F.filter(
         F.array(
             _image(topic, shape, -1, "before", F.col(LETTER).isin("u", "d")),
@@ -180,7 +183,7 @@ def parse_images(raw: DataFrame, topic: Described, shape: Shape | None = None) -
 
 
 def _image(
-    topic: Described, shape: Shape, count: int, which: Which, applies: SparkColumn
+    topic: Described, shape: TableShape, count: int, which: Which, applies: SparkColumn
 ) -> SparkColumn:
     row = F.struct(
         *(
@@ -192,7 +195,7 @@ def _image(
     return F.struct(F.lit(count).alias("count"), F.when(there, row).alias("row"))
 
 
-def _value(topic: Described, shape: Shape, one: Field, which: Which) -> SparkColumn:
+def _value(topic: Described, shape: TableShape, one: DerivedField, which: Which) -> SparkColumn:
     """A column's value, by each record's own schema, as the derived table has it."""
     if one.nulled:
         return F.lit(None).cast(one.type)
@@ -216,16 +219,18 @@ def _value(topic: Described, shape: Shape, one: Field, which: Which) -> SparkCol
     made = by_mark(KEY_MARK if which == "key" else VALUE_MARK, choices, one.type)
     if not one.partitions:
         return made
-    return in_folders(one.column, made, one.type, unfit_is_null=one.unfit_is_null)
+    return partition_value(one.column, made, one.type, unfit_is_null=one.unfit_is_null)
 
 
-def _place(topic: Described, one: Field) -> int:
+def _place(topic: Described, one: DerivedField) -> int:
     """Where the field's column stands among the topic's."""
     names = [column.name for column in topic.schema.columns]
     return names.index(one.column.name)
 
 
-def _unless_unchanged(topic: Described, shape: Shape, one: Field, layout: Layout) -> SparkColumn:
+def _unless_unchanged(
+    topic: Described, shape: TableShape, one: DerivedField, layout: Layout
+) -> SparkColumn:
     """A member that isn't a placeholder; in a table without keys the old row has the value."""
     place = _place(topic, one)
     value = member("after", place, layout)
@@ -236,7 +241,7 @@ def _unless_unchanged(topic: Described, shape: Shape, one: Field, layout: Layout
     return kept if topic.keyed else kept.otherwise(member("before", place, layout))
 
 
-def _absent(topic: Described, shape: Shape) -> SparkColumn:
+def _absent(topic: Described, shape: TableShape) -> SparkColumn:
     """Names of the columns whose value only stands for an unchanged one."""
     choices: list[Choice] = []
     for layout in topic.values:
@@ -251,7 +256,9 @@ def _absent(topic: Described, shape: Shape) -> SparkColumn:
     return by_mark(VALUE_MARK, choices, _NAMES)
 
 
-def _is_unchanged(topic: Described, shape: Shape, one: Field, layout: Layout) -> SparkColumn | None:
+def _is_unchanged(
+    topic: Described, shape: TableShape, one: DerivedField, layout: Layout
+) -> SparkColumn | None:
     schema = layout.members.get(one.column.name)
     if schema is None or one.name not in shape.patchy:
         return None

@@ -15,7 +15,7 @@ from cdc.records.schema import TableSchema
 from sinks.changes.derived import Derived
 from sinks.changes.latest import within
 from sinks.changes.names import LOST
-from sinks.changes.shape import Shape, shape
+from sinks.changes.shape import TableShape, derive_shape
 from sinks.changes.types import REFUSED
 from sinks.delta.archive import read_archive, unseen, write_changes
 from sinks.delta.commit import Rows, commit
@@ -64,10 +64,12 @@ def apply_table(
     )
 
 
-def columns_of(derived: Derived, table: TablePlan, versions: Sequence[TableSchema]) -> Shape:
+def columns_of(derived: Derived, table: TablePlan, versions: Sequence[TableSchema]) -> TableShape:
     """The columns that a derived table has, of these schema versions."""
     by_key = derived.kind != "changes"
-    return shape(versions, table.first_version, derived.wishes, derived.reserved, by_key=by_key)
+    return derive_shape(
+        versions, table.first_version, derived.column_options, derived.reserved, by_key=by_key
+    )
 
 
 def _behind(raw: DataFrame, archived: DataFrame, table: TablePlan) -> DataFrame:
@@ -104,7 +106,7 @@ def _write(
     target: DeltaTarget,
     log: DataFrame,
     raw: DataFrame,
-    columns: Shape,
+    columns: TableShape,
     table: TablePlan,
     plan: Plan,
     early: DataFrame | None,
@@ -128,7 +130,7 @@ def _write(
 
 
 def _newest(
-    target: DeltaTarget, raw: DataFrame, columns: Shape, early: DataFrame | None
+    target: DeltaTarget, raw: DataFrame, columns: TableShape, early: DataFrame | None
 ) -> Callable[..., AbstractContextManager[Newest]]:
     """What reads the newest change of each key, or has them already."""
     if early is not None:
@@ -139,7 +141,7 @@ def _newest(
 def _write_rows(
     target: DeltaTarget,
     read: Callable[..., AbstractContextManager[Newest]],
-    columns: Shape,
+    columns: TableShape,
     table: TablePlan,
     plan: Plan,
 ) -> Rows:

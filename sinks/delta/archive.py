@@ -13,15 +13,16 @@ from cdc.records.topics import TRUNCATE_KEY
 from sinks.changes.names import (
     FILLED,
     OP,
-    PLACE,
     POSITION,
     RAW_KEY,
     RAW_VALUE,
+    RECORD_OFFSET,
+    RECORD_PARTITION,
     TIME,
     VERSION,
     quoted,
 )
-from sinks.changes.shape import Shape
+from sinks.changes.shape import TableShape
 from sinks.delta.commit import Rows, create
 from sinks.delta.evolution import described
 from sinks.delta.table import DeltaTarget
@@ -38,7 +39,7 @@ _FIRST_PARTITION: Final = 0
 _TRUNCATE: Final = "t"
 
 
-def write_changes(target: DeltaTarget, raw: DataFrame, shape: Shape, table: TablePlan) -> Rows:
+def write_changes(target: DeltaTarget, raw: DataFrame, shape: TableShape, table: TablePlan) -> Rows:
     """Add the events to the table, or make it of them; inside of ``commit``."""
     once = _once(raw) if table.gap is None else _once_behind_a_gap(raw)
     keeps = target.derived.keeps_records
@@ -81,8 +82,8 @@ def read_archive(spark: "SparkSession", path: str, replay: Replay, topic: str) -
     """The archived records, in the columns that sinks.log.offsets.read_raw has."""
     return _archive(spark, path, replay).select(
         F.lit(topic).alias("topic"),
-        F.col(PLACE[0]).alias("partition"),
-        F.col(PLACE[1]).alias("offset"),
+        F.col(RECORD_PARTITION).alias("partition"),
+        F.col(RECORD_OFFSET).alias("offset"),
         F.col(RAW_KEY).alias("key"),
         F.col(RAW_VALUE).alias("value"),
         F.col(POSITION).alias("position"),
@@ -116,4 +117,4 @@ def unseen(raw: DataFrame, table: TablePlan | Replay) -> DataFrame:
 
 def _archive(spark: "SparkSession", path: str, replay: Replay) -> DataFrame:
     at_version = spark.read.format("delta").option("versionAsOf", replay.version)
-    return at_version.load(path).where(F.col(PLACE[1]).isNotNull())
+    return at_version.load(path).where(F.col(RECORD_OFFSET).isNotNull())

@@ -12,7 +12,7 @@ from delta.tables import DeltaMergeBuilder
 from pyspark.sql import DataFrame
 
 from cdc.errors import SinkError
-from sinks.changes.shape import Shape
+from sinks.changes.shape import TableShape
 from sinks.delta.evolution import cluster, creation_properties, evolve
 from sinks.delta.table import DeltaTarget
 from sinks.run.plan import TableVersion
@@ -42,7 +42,7 @@ class Rows(NamedTuple):
     version: TableVersion | None = None
 
 
-def create(target: DeltaTarget, rows: DataFrame, shape: Shape) -> Rows:
+def create(target: DeltaTarget, rows: DataFrame, shape: TableShape) -> Rows:
     """Write a Delta table that isn't there yet; inside of ``commit``."""
     options = target.derived.options
     writer = rows.write.format("delta").options(**creation_properties(target, shape))
@@ -66,7 +66,7 @@ def execute(builder: DeltaMergeBuilder) -> Rows:
 
 
 def commit(
-    target: DeltaTarget, run: int, base: int, shape: Shape, write: Callable[[], Rows]
+    target: DeltaTarget, run: int, base: int, shape: TableShape, write: Callable[[], Rows]
 ) -> Rows:
     """Make ``write``'s commit the run's, once; raises SinkError if another run was there.
 

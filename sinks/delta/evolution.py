@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 
 from cdc.errors import SinkError
 from sinks.changes.names import COLUMN_ID, DELETED, END, POSITION, quoted
-from sinks.changes.shape import Field, Shape
+from sinks.changes.shape import DerivedField, TableShape
 from sinks.delta.table import CHECKPOINT_EVERY, DeltaTarget
 from sinks.spark.session import first_line
 
@@ -36,7 +36,7 @@ _BETWEEN: Final = "_millrace_renamed_"
 """Opens the name that a column has while it is renamed to one that another column still has."""
 
 
-def creation_properties(target: DeltaTarget, shape: Shape) -> dict[str, str]:
+def creation_properties(target: DeltaTarget, shape: TableShape) -> dict[str, str]:
     """The Delta properties that a new table needs: for its columns, and to be queried as it was."""
     odd = any(_NOT_IN_PARQUET.search(name) for name in shape.names)
     return {
@@ -48,7 +48,7 @@ def creation_properties(target: DeltaTarget, shape: Shape) -> dict[str, str]:
     }
 
 
-def _statistics(target: DeltaTarget, shape: Shape) -> dict[str, str]:
+def _statistics(target: DeltaTarget, shape: TableShape) -> dict[str, str]:
     """Of which columns Delta keeps the least and greatest value, if not of the first ones."""
     if len(shape.names) + len(target.derived.reserved) <= _COLUMNS_WITH_STATISTICS:
         return {}
@@ -74,7 +74,7 @@ def retention_properties(keep: timedelta) -> dict[str, str]:
     }
 
 
-def described(shape: Shape) -> list[SparkColumn]:
+def described(shape: TableShape) -> list[SparkColumn]:
     """The columns for a new table, each with its id."""
     return [
         F.col(quoted(one.name)).alias(one.name, metadata={"comment": COLUMN_ID + one.id})
@@ -82,13 +82,13 @@ def described(shape: Shape) -> list[SparkColumn]:
     ]
 
 
-def dropped_columns(target: DeltaTarget, shape: Shape) -> list[str]:
+def dropped_columns(target: DeltaTarget, shape: TableShape) -> list[str]:
     """The table's columns that the source doesn't have any more: null from then on."""
     own = {name.lower() for name in (*target.derived.reserved, *shape.names)}
     return [field.name for field in target.columns() if field.name.lower() not in own]
 
 
-def evolve(target: DeltaTarget, shape: Shape) -> None:
+def evolve(target: DeltaTarget, shape: TableShape) -> None:
     """Add, rename and widen the table's columns to those of a shape; raises SinkError.
 
     Columns that the source has dropped stay.
@@ -134,7 +134,7 @@ def cluster(target: DeltaTarget) -> None:
         target.spark.sql(f"ALTER TABLE {target.sql_name} CLUSTER BY ({columns})")
 
 
-def _rename(target: DeltaTarget, shape: Shape) -> None:
+def _rename(target: DeltaTarget, shape: TableShape) -> None:
     """Give every column that is there already the name that it has now.
 
     One that the source has dropped gives its name away to a new one.
@@ -177,7 +177,7 @@ def _rename_one(target: DeltaTarget, name: str, to: str) -> None:
         )
 
 
-def _add(target: DeltaTarget, columns: list[Field]) -> None:
+def _add(target: DeltaTarget, columns: list[DerivedField]) -> None:
     properties: dict[str, str] = {}
     if any(_NOT_IN_PARQUET.search(one.name) for one in columns):
         properties |= _NAME_MAPPING
@@ -195,7 +195,7 @@ def _literal(text: str) -> str:
     return f"'{escaped}'"
 
 
-def _widen(target: DeltaTarget, one: Field) -> None:
+def _widen(target: DeltaTarget, one: DerivedField) -> None:
     set_properties(target, {"delta.enableTypeWidening": "true"})
     target.spark.sql(
         f"ALTER TABLE {target.sql_name} ALTER COLUMN {quoted(one.name)} TYPE {one.type}"

@@ -13,7 +13,7 @@ from pyspark.sql import functions as F
 
 from cdc.records.position import Position
 from sinks.changes.names import END, IS_CURRENT, OP, POSITION, UPSERT, VALID_FROM, VALID_TO, quoted
-from sinks.changes.shape import Shape
+from sinks.changes.shape import TableShape
 from sinks.changes.versions import versions, whole
 from sinks.delta.commit import Rows, create, execute
 from sinks.delta.current import same_key, source, stored
@@ -30,7 +30,7 @@ class Gap(NamedTuple):
     log: DataFrame
     seen_ms: int
 
-    def alive(self, shape: Shape, truncated: Position | None) -> DataFrame:
+    def alive(self, shape: TableShape, truncated: Position | None) -> DataFrame:
         """The keys that the log has a row of."""
         rows = self.log.groupBy(*map(quoted, shape.keys)).agg(
             F.max_by(OP, POSITION).alias(OP), F.max(POSITION).alias(POSITION)
@@ -40,7 +40,7 @@ class Gap(NamedTuple):
 
 
 def write_new_history(
-    target: DeltaTarget, changes: DataFrame, shape: Shape, table: TablePlan
+    target: DeltaTarget, changes: DataFrame, shape: TableShape, table: TablePlan
 ) -> Rows:
     """Create the Delta table with all versions; inside of ``commit``."""
     rows = versions(whole(changes), None, shape, table.ends)
@@ -48,7 +48,7 @@ def write_new_history(
 
 
 def merge_history(
-    target: DeltaTarget, changes: DataFrame, shape: Shape, table: TablePlan, gap: Gap | None
+    target: DeltaTarget, changes: DataFrame, shape: TableShape, table: TablePlan, gap: Gap | None
 ) -> Rows:
     """End versions, and add new ones; inside of ``commit``.
 

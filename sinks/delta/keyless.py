@@ -12,7 +12,7 @@ from pyspark.sql import functions as F
 
 from cdc.records.position import Position
 from sinks.changes.names import COUNT, DELETE, OP, POSITION, ROW, UPSERT, quoted
-from sinks.changes.shape import Shape
+from sinks.changes.shape import TableShape
 from sinks.changes.types import refuse
 from sinks.delta.commit import Rows, create, execute
 from sinks.delta.evolution import described
@@ -22,7 +22,7 @@ _RANK = "_millrace_rank"
 _NET = "_millrace_net"
 
 
-def write_new_bag(target: DeltaTarget, images: DataFrame, shape: Shape) -> Rows:
+def write_new_bag(target: DeltaTarget, images: DataFrame, shape: TableShape) -> Rows:
     """Create the Delta table with the rows that are left; inside of ``commit``."""
     names = shape.names
     complete = images.transform(lambda rows: _net(rows, names)).where(_no_more_than_added())
@@ -33,7 +33,7 @@ def write_new_bag(target: DeltaTarget, images: DataFrame, shape: Shape) -> Rows:
 def merge_bag(
     target: DeltaTarget,
     images: DataFrame,
-    shape: Shape,
+    shape: TableShape,
     truncated: Position | None,
     *,
     older: SparkColumn | None = None,

@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 
 from sinks.changes.latest import PATCHY, contenders, latest
 from sinks.changes.names import LOST, POSITION, quoted
-from sinks.changes.shape import Shape
+from sinks.changes.shape import TableShape
 from sinks.log.records import let_go
 
 _ORDERED: Final = ("bigint", "int", "smallint", "decimal", "string")
@@ -48,7 +48,7 @@ class Newest(NamedTuple):
 
 
 @contextmanager
-def kept(changes: DataFrame, shape: Shape, *, ranges: bool = False) -> Iterator[Newest]:
+def kept(changes: DataFrame, shape: TableShape, *, ranges: bool = False) -> Iterator[Newest]:
     """Read parsed changes, and keep what is newest of them; with ``ranges``, those of its keys."""
     rows = contenders(changes, shape).localCheckpoint(eager=False)
     try:
@@ -59,7 +59,7 @@ def kept(changes: DataFrame, shape: Shape, *, ranges: bool = False) -> Iterator[
 
 
 @contextmanager
-def newest_of(rows: DataFrame, shape: Shape, *, ranges: bool = False) -> Iterator[Newest]:
+def newest_of(rows: DataFrame, shape: TableShape, *, ranges: bool = False) -> Iterator[Newest]:
     """What is newest of ``contenders`` that somebody else keeps."""
     lead = _lead(shape) if ranges else None
     facts = rows.agg(
@@ -85,7 +85,7 @@ def newest_of(rows: DataFrame, shape: Shape, *, ranges: bool = False) -> Iterato
             let_go(patched)
 
 
-def _within(rows: DataFrame, facts: Row, shape: Shape) -> Within | None:
+def _within(rows: DataFrame, facts: Row, shape: TableShape) -> Within | None:
     """Ranges that hold the first column of all keys: many of them where the keys are few."""
     key = shape.keys[0]
     if not facts["rows"]:
@@ -103,7 +103,7 @@ def _within(rows: DataFrame, facts: Row, shape: Shape) -> Within | None:
     return condition
 
 
-def _lead(shape: Shape) -> SparkColumn | None:
+def _lead(shape: TableShape) -> SparkColumn | None:
     """The key's first column, if statistics of files tell its range."""
     name = shape.keys[0]
     kind = next(field.type for field in shape.fields if field.name == name)

@@ -14,7 +14,7 @@ from pyspark.sql.types import StructField
 from cdc.records.position import Position
 from sinks.changes.latest import lost
 from sinks.changes.names import ABSENT, DELETE, FILLED, OP, POSITION, UPSERT, quoted
-from sinks.changes.shape import Shape
+from sinks.changes.shape import TableShape
 from sinks.changes.types import refuse
 from sinks.delta.commit import Rows
 from sinks.delta.newest import Newest
@@ -27,7 +27,7 @@ _STORED: Final = "_millrace_stored_"
 
 
 def rewrite(
-    target: DeltaTarget, run: int, newest: Newest, shape: Shape, older: Position | None
+    target: DeltaTarget, run: int, newest: Newest, shape: TableShape, older: Position | None
 ) -> Rows:
     """Write a small table anew; rows up to ``older`` that aren't spoken of go."""
     transaction = Transaction(target, run)
@@ -66,7 +66,7 @@ def rewrite(
     return done
 
 
-def mark(target: DeltaTarget, run: int, newest: Newest, shape: Shape) -> Rows:
+def mark(target: DeltaTarget, run: int, newest: Newest, shape: TableShape) -> Rows:
     """Mark the rows that go, and write those that come; all of them are newer than any stored."""
     transaction = Transaction(target, run)
     files = transaction.files(newest.within and newest.within(lambda key: F.col(quoted(key))))
@@ -96,7 +96,7 @@ def mark(target: DeltaTarget, run: int, newest: Newest, shape: Shape) -> Rows:
 
 
 def _complete(
-    rows: DataFrame, columns: list[StructField], shape: Shape, known: SparkColumn | None = None
+    rows: DataFrame, columns: list[StructField], shape: TableShape, known: SparkColumn | None = None
 ) -> DataFrame:
     """What the table is to have of rows that are there."""
     return rows.where(F.col(OP) == UPSERT).select(
@@ -104,7 +104,7 @@ def _complete(
     )
 
 
-def _value(column: StructField, shape: Shape, known: SparkColumn | None) -> SparkColumn:
+def _value(column: StructField, shape: TableShape, known: SparkColumn | None) -> SparkColumn:
     """A changed row's value of a column, where the row is ``known``, or new; None: it is whole."""
     name = column.name
     if name == POSITION:
@@ -122,7 +122,7 @@ def _value(column: StructField, shape: Shape, known: SparkColumn | None) -> Spar
     return F.when(unchanged, F.coalesce(_stored(name), value)).otherwise(value)
 
 
-def _same_key(shape: Shape) -> list[SparkColumn]:
+def _same_key(shape: TableShape) -> list[SparkColumn]:
     return [F.col(quoted(key)) == _stored(key) for key in shape.keys]
 
 

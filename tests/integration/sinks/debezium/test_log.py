@@ -16,7 +16,7 @@ from cdc.settings import LakehouseSettings
 from deploy.local.kafka import Kafka
 from sinks.changes.derived import derived_tables, table_path
 from sinks.changes.latest import latest
-from sinks.changes.shape import plain
+from sinks.changes.shape import plain_shape
 from sinks.debezium.described import Reading
 from sinks.debezium.inspection import Look, Topic, look
 from sinks.debezium.log import Found, TopicLog, read_records, tables_of
@@ -74,7 +74,7 @@ class Topics:
         lakehouse = LakehouseSettings(path=self.folder)
         derived = derived_tables(lakehouse, [str(NAME)])[str(NAME)]
         target = DeltaTarget(self.spark, self.prefix, derived)
-        shape = plain([schema], derived.reserved)
+        shape = plain_shape([schema], derived.reserved)
         changes = latest(parse(raw, looked.described), shape)
         base, self.run = self.run, self.run + 1
         write = (

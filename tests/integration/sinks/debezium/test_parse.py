@@ -9,10 +9,10 @@ from pyspark.errors import AnalysisException
 
 from cdc.errors import SparkMissingError
 from cdc.records.schema import TableSchema
-from sinks.changes.derived import Wishes
+from sinks.changes.derived import ColumnOptions
 from sinks.changes.latest import latest
 from sinks.changes.names import ABSENT, COUNT, OP, OWN, POSITION, ROW
-from sinks.changes.shape import plain, shape
+from sinks.changes.shape import derive_shape, plain_shape
 from sinks.changes.types import spark_type
 from sinks.debezium.described import Described
 from sinks.debezium.envelope import with_avro
@@ -62,7 +62,7 @@ def test_the_columns_are_those_of_our_own_log(spark: "SparkSession") -> None:
             [], "topic string, partition int, offset bigint, key string, value string, "
             "position string, schema_version int, filled string",
         ),
-        plain([own], OWN),
+        plain_shape([own], OWN),
     )  # fmt: skip
     assert theirs.dtypes == ours.dtypes
     assert [one.name for one in topic.schema.key] == ["id"]
@@ -199,7 +199,7 @@ def test_changed_keys_leave_the_rows_that_the_source_has(
 ) -> None:
     raw = frame(spark, recorded("pk_update", table))
     topic = described(raw, told=told)
-    newest = latest(parse(raw, topic), plain([topic.schema], OWN)).where(f"{OP} = 'upsert'")
+    newest = latest(parse(raw, topic), plain_shape([topic.schema], OWN)).where(f"{OP} = 'upsert'")
     assert {tuple(row) for row in newest.select(*told).collect()} == left
 
 
@@ -375,8 +375,8 @@ def test_a_message_tells_nothing_of_what_is_masked(spark: "SparkSession", name: 
     said = f'{{"before":null,"after":{{"id":1,{members}}},"op":"c"}}'
     raw = frame(spark, [Raw(b'{"id":1}', said.encode())])
     topic = described(raw, told=told)
-    wishes = Wishes(hashed=["n", "a"], salt="s")
-    masked = shape([topic.schema], topic.schema.version, wishes, OWN)
+    column_options = ColumnOptions(hashed=["n", "a"], salt="s")
+    masked = derive_shape([topic.schema], topic.schema.version, column_options, OWN)
     with pytest.raises(Exception, match=f"column {name} .* which is masked") as error:
         parse(raw, topic, masked).collect()
     assert "214748" not in str(error.value).partition("JVM stacktrace")[0]

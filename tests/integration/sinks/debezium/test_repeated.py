@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import pytest
 
 from sinks.changes.names import OP, OWN
-from sinks.changes.shape import plain
+from sinks.changes.shape import plain_shape
 from sinks.changes.versions import versions
 from sinks.debezium.duplicates import unrepeated
 from sinks.debezium.parse import parse
@@ -71,7 +71,7 @@ def test_a_history_has_each_event_once(spark: "SparkSession") -> None:
 
     raw = frame(spark, [A.of("any")])
     topic = described(raw, told={"id": "text", "v": "text"})
-    shape = plain([topic.schema], OWN)
+    shape = plain_shape([topic.schema], OWN)
     history = versions(unrepeated(parsed("first"), shape, None), None, shape, ()).localCheckpoint()
     found: dict[str, list[str | None]] = {key: [] for key in CASES}
     news = unrepeated(parsed("second"), shape, history).orderBy("_millrace_position")

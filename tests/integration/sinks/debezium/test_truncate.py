@@ -7,7 +7,7 @@ import pytest
 from cdc.errors import SinkError
 from sinks.changes.latest import latest
 from sinks.changes.names import OP, OWN
-from sinks.changes.shape import plain
+from sinks.changes.shape import plain_shape
 from sinks.debezium.parse import parse, parse_images
 from sinks.debezium.truncate import Truncation, last_of, truncations
 from tests.fixtures.debezium_topics import (
@@ -46,7 +46,7 @@ def left(raw: "DataFrame", partitions: int, before: Truncation | None = None) ->
     last = found.last or before
     changes = parse(raw, topic)
     changes = changes if last is None else last.newer(changes)
-    rows = latest(changes, plain([topic.schema], OWN)).where(f"{OP} = 'upsert'").collect()
+    rows = latest(changes, plain_shape([topic.schema], OWN)).where(f"{OP} = 'upsert'").collect()
     return sorted(row["id"] for row in rows), found
 
 
@@ -66,7 +66,7 @@ def test_recorded_truncates(spark: "SparkSession", table: str, partitions: int) 
     last = truncations(raw, topic, partitions).last
     assert last is not None
     if topic.keyed:
-        kept = latest(last.newer(parse(raw, topic)), plain([topic.schema], OWN)).where(
+        kept = latest(last.newer(parse(raw, topic)), plain_shape([topic.schema], OWN)).where(
             f"{OP} = 'upsert'"
         )
         assert [row["id"] for row in kept.collect()] == rows
