@@ -21,13 +21,13 @@ from sinks.debezium.log import read_records
 from sinks.debezium.parse import parse, parse_events, parse_images
 from sinks.debezium.records import Seen, discover
 from sinks.debezium.truncate import Truncation
-from sinks.delta.apply import columns_of, require_fitting
+from sinks.delta.apply import columns_of, require_key
 from sinks.delta.commit import Rows, commit, create
 from sinks.delta.current import merge, stored, write_new
-from sinks.delta.evolution import described as with_ids
+from sinks.delta.evolution import columns_with_ids
 from sinks.delta.history import merge_history, write_new_history
-from sinks.delta.keyless import merge_bag, write_new_bag
-from sinks.delta.newest import Newest, kept
+from sinks.delta.keyless import merge_keyless, write_new_keyless
+from sinks.delta.newest import Newest, newest_of_changes
 from sinks.delta.table import DeltaTarget
 from sinks.log.records import let_go
 from sinks.run.options import SchemaOf
@@ -51,7 +51,7 @@ class Means:
 def apply_topic(target: DeltaTarget, plan: Plan, means: Means) -> Rows:
     """Commit what the plan says to the table, unless the table has it already."""
     table = plan.tables[target.name]
-    require_fitting(target, keyed=bool(table.schemas[-1].key))
+    require_key(target, keyed=bool(table.schemas[-1].key))
     columns = columns_of(target.derived, table, table.schemas)
     start, end = {table.topic: table.start}, {table.topic: table.end}
     raw = read_records(target.spark, means.kafka, start, end)
@@ -110,7 +110,7 @@ def _add(
         keeps = keeps and RAW_VALUE in target.columns().names
     events = parse_events(raw, topic, columns, records=keeps)
     own = [name for name in events.columns if name not in columns.names]
-    rows = events.select(*with_ids(columns), *map(quoted, own))
+    rows = events.select(*columns_with_ids(columns), *map(quoted, own))
     if not table.base:
         return create(target, rows, columns)
     rows.write.format("delta").mode("append").save(target.path)
@@ -128,7 +128,7 @@ def _write_rows(
     table: TablePlan,
     emptied: Truncation | None,
 ) -> Rows:
-    with kept(_behind(changes, emptied), columns) as newest:
+    with newest_of_changes(_behind(changes, emptied), columns) as newest:
         if not table.base:
             return write_new(target, newest.all(), columns)
         rows = _with_gone(target, newest, columns, table, emptied)
@@ -174,10 +174,10 @@ def _write_bag(
 ) -> Rows:
     images = _behind(images, emptied)
     if not table.base:
-        return write_new_bag(target, images, columns)
+        return write_new_keyless(target, images, columns)
     if emptied is None or table.truncated is None:
-        return merge_bag(target, images, columns, None)
-    return merge_bag(target, images, columns, None, older=emptied.is_older(stored(POSITION)))
+        return merge_keyless(target, images, columns, None)
+    return merge_keyless(target, images, columns, None, older=emptied.is_older(stored(POSITION)))
 
 
 def _gone(

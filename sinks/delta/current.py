@@ -18,7 +18,7 @@ from sinks.changes.names import ABSENT, DELETE, DELETED, FILLED, OP, POSITION, U
 from sinks.changes.shape import TableShape
 from sinks.changes.types import refuse
 from sinks.delta.commit import Rows, create, execute
-from sinks.delta.evolution import described, dropped_columns
+from sinks.delta.evolution import columns_with_ids, dropped_columns
 from sinks.delta.newest import Newest
 from sinks.delta.table import DeltaTarget
 
@@ -27,7 +27,7 @@ def write_new(target: DeltaTarget, newest: DataFrame, shape: TableShape) -> Rows
     """Create the Delta table with the rows; inside of ``commit``."""
     incomplete = refuse(F.size(ABSENT) > 0, lost(F.col(ABSENT)), "string")
     rows = newest.where(F.col(OP) == UPSERT).select(
-        *described(shape),
+        *columns_with_ids(shape),
         F.coalesce(incomplete, F.col(POSITION)).alias(POSITION),
         *([F.lit(False).alias(DELETED)] if target.derived.marks_deletes else []),
     )

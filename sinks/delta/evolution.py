@@ -1,6 +1,6 @@
 """A derived table's columns → those of its Delta table: made, added, renamed, widened.
 
-A column is known again by its id, which stands in its comment, so that each step may be repeated
+A column is identified by its id, which its comment holds, so that each step may be repeated
 after a crash. Renaming needs Delta's column mapping, which older readers don't know: a table gets
 it with its first rename.
 """
@@ -54,9 +54,9 @@ def _statistics(target: DeltaTarget, shape: TableShape) -> dict[str, str]:
         return {}
     options = target.derived.options
     able = [
-        one.name
-        for one in shape.fields
-        if one.type.startswith(_WITH_STATISTICS) and one.name not in options.partition
+        field.name
+        for field in shape.fields
+        if field.type.startswith(_WITH_STATISTICS) and field.name not in options.partition
     ]
     own = [POSITION, *([END] if target.derived.kind == "history" else [])]
     first = dict.fromkeys([*own, *options.cluster, *shape.keys, *able])
@@ -74,11 +74,11 @@ def retention_properties(keep: timedelta) -> dict[str, str]:
     }
 
 
-def described(shape: TableShape) -> list[SparkColumn]:
+def columns_with_ids(shape: TableShape) -> list[SparkColumn]:
     """The columns for a new table, each with its id."""
     return [
-        F.col(quoted(one.name)).alias(one.name, metadata={"comment": COLUMN_ID + one.id})
-        for one in shape.fields
+        F.col(quoted(field.name)).alias(field.name, metadata={"comment": COLUMN_ID + field.id})
+        for field in shape.fields
     ]
 
 
@@ -97,12 +97,12 @@ def evolve(target: DeltaTarget, shape: TableShape) -> None:
     try:
         _rename(target, shape)
         there = {field.name.lower(): field.dataType.simpleString() for field in target.columns()}
-        added = [one for one in shape.fields if one.name.lower() not in there]
+        added = [field for field in shape.fields if field.name.lower() not in there]
         if added:
             _add(target, added)
-        for one in shape.fields:
-            if there.get(one.name.lower(), one.type) != one.type:
-                _widen(target, one)
+        for field in shape.fields:
+            if there.get(field.name.lower(), field.type) != field.type:
+                _widen(target, field)
         cluster(target)
     except PySparkException as error:
         raise SinkError(
@@ -141,7 +141,7 @@ def _rename(target: DeltaTarget, shape: TableShape) -> None:
     """
     there = {_id(field.metadata): field.name for field in target.columns()}
     names = {id_: name for id_, name in there.items() if id_ is not None}
-    wanted = {one.id: one.name for one in shape.fields}
+    wanted = {field.id: field.name for field in shape.fields}
     renamed = {id_: name for id_, name in wanted.items() if names.get(id_, name) != name}
     used = {name.lower() for name in wanted.values()}
     for id_, name in names.items():
@@ -152,9 +152,9 @@ def _rename(target: DeltaTarget, shape: TableShape) -> None:
         return
     set_properties(target, _NAME_MAPPING)
     for id_ in renamed:  # by a name in between: two columns may have each other's
-        _rename_one(target, names[id_], f"{_BETWEEN}{id_}")
+        _rename_column(target, names[id_], f"{_BETWEEN}{id_}")
     for id_, name in renamed.items():
-        _rename_one(target, f"{_BETWEEN}{id_}", name)
+        _rename_column(target, f"{_BETWEEN}{id_}", name)
 
 
 def _free(name: str, taken: set[str]) -> str:
@@ -170,7 +170,7 @@ def _id(metadata: dict[str, str]) -> str | None:
     return comment.removeprefix(COLUMN_ID) if comment.startswith(COLUMN_ID) else None
 
 
-def _rename_one(target: DeltaTarget, name: str, to: str) -> None:
+def _rename_column(target: DeltaTarget, name: str, to: str) -> None:
     if name != to:
         target.spark.sql(
             f"ALTER TABLE {target.sql_name} RENAME COLUMN {quoted(name)} TO {quoted(to)}"
@@ -179,13 +179,14 @@ def _rename_one(target: DeltaTarget, name: str, to: str) -> None:
 
 def _add(target: DeltaTarget, columns: list[DerivedField]) -> None:
     properties: dict[str, str] = {}
-    if any(_NOT_IN_PARQUET.search(one.name) for one in columns):
+    if any(_NOT_IN_PARQUET.search(field.name) for field in columns):
         properties |= _NAME_MAPPING
-    if any("timestamp_ntz" in one.type for one in columns):
+    if any("timestamp_ntz" in field.type for field in columns):
         properties["delta.feature.timestampNtz"] = "supported"
     set_properties(target, properties)
     listed = ", ".join(
-        f"{quoted(one.name)} {one.type} COMMENT {_literal(COLUMN_ID + one.id)}" for one in columns
+        f"{quoted(field.name)} {field.type} COMMENT {_literal(COLUMN_ID + field.id)}"
+        for field in columns
     )
     target.spark.sql(f"ALTER TABLE {target.sql_name} ADD COLUMNS ({listed})")
 
@@ -195,10 +196,10 @@ def _literal(text: str) -> str:
     return f"'{escaped}'"
 
 
-def _widen(target: DeltaTarget, one: DerivedField) -> None:
+def _widen(target: DeltaTarget, field: DerivedField) -> None:
     set_properties(target, {"delta.enableTypeWidening": "true"})
     target.spark.sql(
-        f"ALTER TABLE {target.sql_name} ALTER COLUMN {quoted(one.name)} TYPE {one.type}"
+        f"ALTER TABLE {target.sql_name} ALTER COLUMN {quoted(field.name)} TYPE {field.type}"
     )
 
 

@@ -16,7 +16,7 @@ from sinks.changes.latest import latest, within
 from sinks.changes.names import OWN
 from sinks.changes.shape import TableShape, plain_shape
 from sinks.delta.apply import explained
-from sinks.delta.newest import newest_of
+from sinks.delta.newest import newest_of_contenders
 from sinks.log.early import FACTS, found_in, looked_at
 from sinks.log.offsets import read_raw
 from sinks.log.parse import parse
@@ -176,7 +176,7 @@ class Tables:
         shape = shape_of(versions, self._search)
         with (
             explained(str(versions[-1].name), self._settings.log.keep),
-            newest_of(early, shape) as newest,
+            newest_of_contenders(early, shape) as newest,
         ):
             return write_documents(documents(newest.all(), shape), self._search, index)
 
