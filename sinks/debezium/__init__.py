@@ -11,7 +11,7 @@ asks our own log's: ``log`` says what there is to read, ``forgotten`` what topic
 ``forms``  Connect's schema of a value ⇄ a column's type
 ``envelope``  opened records → a column for each member of their keys and rows
 ``parse``  records → typed changes, or copies of rows that come and go
-``encodings``, ``values``, ``decimals``  a value, in JSON or in Avro → the column's Spark value
+``decoders``, ``values``, ``decimals``  a value, in JSON or in Avro → the column's Spark value
 ``truncate``  which rows a TRUNCATE takes away
 ``duplicates``  what a connector that crashed wrote twice, and what a second snapshot read
 """

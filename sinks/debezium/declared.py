@@ -1,4 +1,4 @@
-"""How topics were written, by the settings; columns' types as people write them → the columns."""
+"""Settings → the options of the connector; declared types, as people write them → columns."""
 
 import re
 from collections.abc import Mapping
@@ -7,7 +7,7 @@ from typing import Final
 from cdc.errors import ConfigError
 from cdc.records.schema import Column
 from cdc.settings import Settings
-from sinks.debezium.described import Reading
+from sinks.debezium.described import ConnectorOptions
 from sinks.debezium.forms import is_known
 
 _ALIASES: Final = {
@@ -38,18 +38,18 @@ _TYPE: Final = re.compile(
 )
 _ARRAY: Final = re.compile(r"\s*(?:\[[0-9]*\]|\barray)\s*\Z", re.IGNORECASE)
 _HEADER: Final = 4
-"""What varchar's and numeric's modifiers count along."""
+"""The modifiers of varchar and numeric are larger by so much than their lengths."""
 
 
 _DECIMAL_FORMAT = "decimal.format"
 
 
-def declared(name: str, text: str) -> Column:
-    """Read a declaration; raises ConfigError for a type that nobody knows."""
-    rest, array = text.strip(), False
-    while _ARRAY.search(rest):
-        rest, array = _ARRAY.sub("", rest), True
-    match = _TYPE.fullmatch(rest)
+def declared_column(name: str, text: str) -> Column:
+    """Read a declaration; raises ConfigError for an unknown type."""
+    element, array = text.strip(), False
+    while _ARRAY.search(element):
+        element, array = _ARRAY.sub("", element), True
+    match = _TYPE.fullmatch(element)
     type_ = _name(match[1] + match[4]) if match else ""
     if match is None or not (is_known(type_) or type_ == "composite"):
         raise ConfigError(
@@ -85,8 +85,8 @@ def _modifier(type_: str, first: str | None, second: str | None) -> int:
     return int(first) + (_HEADER if type_ in {"varchar", "bpchar"} else 0)
 
 
-def reading_of(settings: Settings) -> Reading:
-    """How values are written where records don't tell; raises ConfigError without the preset."""
+def connector_options(settings: Settings) -> ConnectorOptions:
+    """The options by which the connector writes values; raises ConfigError without the preset."""
     if settings.preset != "debezium":
         raise ConfigError(
             "topics of a real Debezium are described by its own options, with its defaults",
@@ -95,9 +95,11 @@ def reading_of(settings: Settings) -> Reading:
         )
     options = settings.format
     chosen = options.get(f"value.{_DECIMAL_FORMAT}", options.get(_DECIMAL_FORMAT, "BASE64"))
-    return Reading(settings.capture.value_modes, decimal_numbers=chosen.upper() == "NUMERIC")
+    return ConnectorOptions(
+        settings.capture.value_modes, decimal_numbers=chosen.upper() == "NUMERIC"
+    )
 
 
-def told_of(types: Mapping[str, str]) -> dict[str, Column]:
+def declared_columns(types: Mapping[str, str]) -> dict[str, Column]:
     """Columns by name and declared type, as [lakehouse.types] has them for a table."""
-    return {name: declared(name, text) for name, text in types.items()}
+    return {name: declared_column(name, text) for name, text in types.items()}

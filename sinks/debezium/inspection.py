@@ -1,6 +1,6 @@
-"""A look at the new records of all topics → what the plan says of each table.
+"""The new records of all topics → the plan of each table.
 
-Derived tables of one captured table share the look where they go on from the same place.
+Derived tables of one captured table share the inspection where they go on from the same offsets.
 """
 
 import re
@@ -16,10 +16,17 @@ from pyspark.sql import DataFrame
 from cdc.errors import MillraceError, SinkError, SinkUnreachableError
 from cdc.records.position import Position
 from cdc.records.schema import Column, TableName, TableSchema
-from sinks.debezium.described import Described, Reading, describe
-from sinks.debezium.duplicates import Reached, Reads, Snapshot, reached, reads, spliced
+from sinks.debezium.described import ConnectorOptions, RecordSource, TopicDescription, describe
+from sinks.debezium.duplicates import (
+    LastEvents,
+    SnapshotId,
+    SnapshotRows,
+    last_events,
+    snapshot_rows,
+    without_repeated_records,
+)
 from sinks.debezium.log import read_records
-from sinks.debezium.records import Seen, discover
+from sinks.debezium.records import RecordGroup, discover
 from sinks.debezium.truncate import Truncation, Truncations, last_of, truncations, went_back
 from sinks.run.options import SchemaOf
 from sinks.run.plan import TablePlan
@@ -29,72 +36,73 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-_PARTS: Final = re.compile(r"\w+|\W+")
+_WORDS: Final = re.compile(r"\w+|\W+")
 _NULL: Final = "VOID"
 """How Spark calls the type of a member that is null."""
 
 
 @dataclass(frozen=True, slots=True)
-class Topic:
-    """A table's topic, and what is known: ``told`` by the user, ``before`` by the last run."""
+class TableTopic:
+    """A table's topic, its ``declared`` columns, and its state ``before``, by the last run."""
 
     name: TableName
     topic: str
     partitions: int
-    told: Mapping[str, Column]
+    declared: Mapping[str, Column]
     before: TableSchema | None = None
     emptied: Truncation | None = None
-    snapshot: Snapshot | None = None
-    behind: Reached | None = None
+    snapshot: SnapshotId | None = None
+    last_events: LastEvents | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
-    """What a run has found of a table; without a description there is nothing to apply.
+class Inspection:
+    """The new records of a table; without a description there is nothing to apply.
 
-    ``truncated`` is the last TRUNCATE of all, ``ends`` are the places of the new ones, with their
-    times. It ``went_back`` if by LSNs nobody can tell what was there before. ``reads``
-    and ``reached`` are of a table without a key.
+    ``truncated`` is the last TRUNCATE of all, ``ends`` are the positions of the new ones, with
+    their times. The source ``went_back`` if its LSNs don't order rows any more. Only a table
+    without a key has ``snapshot_rows`` and ``last_events``.
     """
 
     events: int = 0
-    described: Described | None = None
+    described: TopicDescription | None = None
     truncated: Truncation | None = None
     ends: tuple[tuple[Position, int], ...] = ()
-    seen: tuple[Seen, ...] = ()
+    groups: tuple[RecordGroup, ...] = ()
     went_back: bool = False
-    reads: Reads = Reads()  # noqa: RUF009 (immutable)
-    reached: Reached | None = None
+    snapshot_rows: SnapshotRows = SnapshotRows()  # noqa: RUF009 (immutable)
+    last_events: LastEvents | None = None
     error: MillraceError | None = None
 
 
-def look(
+def inspect_topics(
     raw: DataFrame,
-    topics: Sequence[Topic],
+    topics: Sequence[TableTopic],
     read: Callable[[str], DataFrame],
-    reading: Reading,
+    connector: ConnectorOptions,
     schema_of: SchemaOf | None = None,
-) -> dict[TableName, Look]:
-    """Look at the new records of all topics (``raw``); ``read`` gives those of one.
+) -> dict[TableName, Inspection]:
+    """Inspect the new records of all topics (``raw``); ``read`` gives those of one.
 
-    What is wrong with a table is in its look, and holds up no other.
+    A table's error is in its inspection, and stops no other table.
     """
-    together = _discovered(raw)
-    found: dict[TableName, Look] = {}
+    of_all_topics = _discovered(raw)
+    inspections: dict[TableName, Inspection] = {}
     for topic in topics:
-        new: list[Seen] = []
+        groups: list[RecordGroup] = []
         try:
             with _of_one_table(topic):
-                seen = discover(read(topic.topic)) if together is None else together
-            new = [one for one in seen if one.topic == topic.topic]
-            found[topic.name] = _look(topic, new, read, reading, schema_of)
+                discovered = discover(read(topic.topic)) if of_all_topics is None else of_all_topics
+            groups = [group for group in discovered if group.topic == topic.topic]
+            inspections[topic.name] = _inspect_topic(topic, groups, read, connector, schema_of)
         except MillraceError as error:
-            found[topic.name] = Look(sum(one.events for one in new), error=error)
-    return found
+            events = sum(group.events for group in groups)
+            inspections[topic.name] = Inspection(events, error=error)
+    return inspections
 
 
-def _discovered(raw: DataFrame) -> list[Seen] | None:
-    """What all topics have; None where one of them can't be read, and has to be found."""
+def _discovered(raw: DataFrame) -> list[RecordGroup] | None:
+    """The groups of all topics; None where one of the topics can't be read."""
     try:
         return discover(raw)
     except PySparkException as error:
@@ -104,8 +112,8 @@ def _discovered(raw: DataFrame) -> list[Seen] | None:
 
 
 @contextmanager
-def _of_one_table(topic: Topic) -> Iterator[None]:
-    """What can't be read, or decoded, ends the job: of this table alone."""
+def _of_one_table(topic: TableTopic) -> Iterator[None]:
+    """Spark's error where records can't be read or decoded → an error of this table alone."""
     try:
         yield
     except PySparkException as error:
@@ -114,68 +122,68 @@ def _of_one_table(topic: Topic) -> Iterator[None]:
         ) from None
 
 
-def _look(
-    topic: Topic,
-    seen: list[Seen],
+def _inspect_topic(
+    topic: TableTopic,
+    groups: list[RecordGroup],
     read: Callable[[str], DataFrame],
-    reading: Reading,
+    connector: ConnectorOptions,
     schema_of: SchemaOf | None,
-) -> Look:
-    events = sum(one.events for one in seen)
+) -> Inspection:
+    events = sum(group.events for group in groups)
     described = describe(
-        topic.name, seen, reading, schema_of=schema_of, told=topic.told, before=topic.before
-    )
+        topic.name, groups, connector, schema_of=schema_of, declared=topic.declared,
+        before=topic.before,
+    )  # fmt: skip
     if described is None:
-        return Look(events)
-    keyless = sum(one.events for one in seen if one.key_kind is None)
-    emptied, rows, last_run = Truncations(0, None), Reads(topic.snapshot), topic.behind
+        return Inspection(events)
+    keyless = sum(group.events for group in groups if group.key_encoding is None)
+    emptied, read_last = Truncations(0, None), topic.last_events
+    of_snapshot = SnapshotRows(topic.snapshot)
     if keyless:
         with _of_one_table(topic):
             raw = read(topic.topic)
             emptied = truncations(raw, described, topic.partitions)
             if topic.before is None and emptied.count == events:
-                return Look(events)  # nobody knows yet whether the table has a key
+                return Inspection(events)  # nobody knows yet whether the table has a key
             if not described.keyed:
-                known = topic.snapshot, topic.before is None
-                rows = reads(raw, described, topic.partitions, *known)
+                of_snapshot = snapshot_rows(
+                    raw, described, topic.partitions, topic.snapshot, topic.before is None
+                )
             if not described.keyed and topic.partitions == 1:
-                last_run = reached(raw, described, topic.behind)
+                read_last = last_events(raw, described, topic.last_events)
                 if emptied.count:
-                    once = spliced(raw, described, topic.behind)
+                    once = without_repeated_records(raw, described, topic.last_events)
                     emptied = truncations(once, described, topic.partitions)
     last = last_of(topic.emptied, emptied.last)
     back = False
     if last is not None and last.time_us and topic.partitions > 1:
         with _of_one_table(topic):
             back = went_back(read(topic.topic), described, last)
-    return Look(events, described, last, emptied.ends, tuple(seen), back, rows, last_run)
-
-
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """Where records are, and what is known of them; ``types`` by topic and column."""
-
-    kafka: Mapping[str, str]
-    reading: Reading
-    schema_of: SchemaOf | None
-    types: Mapping[str, Mapping[str, Column]]
-    compacted: Collection[str]
+    return Inspection(
+        events, described, last, emptied.ends, tuple(groups), back, of_snapshot, read_last
+    )
 
 
 @dataclass(slots=True)
 class Planned:
-    """The tables that have a plan, why others have none, and which schemas records have."""
+    """The tables that have a plan, why others have none, and the groups of the records."""
 
     tables: dict[str, TablePlan] = field(default_factory=dict)
     refused: dict[str, MillraceError] = field(default_factory=dict)
-    seen: dict[str, tuple[Seen, ...]] = field(default_factory=dict)
+    groups: dict[str, tuple[RecordGroup, ...]] = field(default_factory=dict)
 
 
-def looked_at(spark: "SparkSession", asked: Asked, tables: Mapping[str, TablePlan]) -> Planned:
-    """Plan tables that have something to read.
+def plan_tables(
+    spark: "SparkSession",
+    source: RecordSource,
+    types: Mapping[str, Mapping[str, Column]],
+    compacted: Collection[str],
+    tables: Mapping[str, TablePlan],
+) -> Planned:
+    """Plan tables that have something to read; ``types`` are by topic and column.
 
-    What is wrong with one holds up no other. A table that isn't there yet has no plan before a row
-    of it has come: until then nobody knows its columns.
+    A table's error stops no other table. A table that isn't there yet has no plan before its first
+    row has come, which shows its columns.
     """
     planned = Planned()
     left = dict(tables)
@@ -184,111 +192,129 @@ def looked_at(spark: "SparkSession", asked: Asked, tables: Mapping[str, TablePla
         together = {
             name: table for name, table in left.items() if _is_same(table, first[table.topic])
         }
-        found = _look_at_all(spark, asked, first)
+        inspections = _inspect_all(spark, source, types, first)
         for name, table in together.items():
-            look = found[TableName.parse(table.source)]
-            _plan(planned, name, table, look, is_compacted=table.topic in asked.compacted)
+            inspection = inspections[TableName.parse(table.source)]
+            _plan(planned, name, table, inspection, is_compacted=table.topic in compacted)
         left = {name: table for name, table in left.items() if name not in together}
     return planned
 
 
-def _is_same(one: TablePlan, other: TablePlan) -> bool:
-    return _asked(one) == _asked(other)
+def _is_same(table: TablePlan, other: TablePlan) -> bool:
+    return _inspected_by(table) == _inspected_by(other)
 
 
-def _asked(table: TablePlan) -> tuple[object, ...]:
-    return table.start, table.end, table.emptied, _rows_of(table), behind(table), _known(table)
+def _inspected_by(table: TablePlan) -> tuple[object, ...]:
+    """All of a plan that its inspection depends on."""
+    return (
+        table.start,
+        table.end,
+        table.emptied,
+        _rows_of(table),
+        last_events_of(table),
+        _schemas_before(table),
+    )
 
 
-def behind(table: TablePlan) -> Reached | None:
+def last_events_of(table: TablePlan) -> LastEvents | None:
     """The events, of a table without a key, that were read last."""
-    return Reached(*table.behind) if table.base and table.behind is not None else None
+    if not table.base or table.behind is None:
+        return None
+    return LastEvents._make(table.behind)
 
 
-def _rows_of(table: TablePlan) -> Snapshot | None:
+def _rows_of(table: TablePlan) -> SnapshotId | None:
     """The snapshot that a table without a key has rows of."""
     return table.rows_of if table.base else None
 
 
-def _known(table: TablePlan) -> tuple[TableSchema, ...]:
-    """The schemas that a table has had; one that begins anew may have other keys."""
+def _schemas_before(table: TablePlan) -> tuple[TableSchema, ...]:
+    """The schemas that a table has had; one that is built again may have other keys."""
     return table.schemas if table.base else ()
 
 
-def _look_at_all(
-    spark: "SparkSession", asked: Asked, tables: Mapping[str, TablePlan]
-) -> dict[TableName, Look]:
+def _inspect_all(
+    spark: "SparkSession",
+    source: RecordSource,
+    types: Mapping[str, Mapping[str, Column]],
+    tables: Mapping[str, TablePlan],
+) -> dict[TableName, Inspection]:
     def read(*topics: str) -> DataFrame:
         start = {topic: tables[topic].start for topic in topics}
         end = {topic: tables[topic].end for topic in topics}
-        return read_records(spark, asked.kafka, start, end)
+        return read_records(spark, source.kafka, start, end)
 
     topics = [
-        Topic(
+        TableTopic(
             TableName.parse(table.source),
             topic,
             len(table.start),
-            _types(table) | dict(asked.types.get(topic, {})),
-            _known(table)[-1] if _known(table) else None,
-            Truncation(*table.emptied) if table.emptied is not None else None,
+            _types(table) | dict(types.get(topic, {})),
+            next(reversed(_schemas_before(table)), None),
+            Truncation._make(table.emptied) if table.emptied is not None else None,
             _rows_of(table),
-            behind(table),
+            last_events_of(table),
         )
         for topic, table in tables.items()
     ]
-    return look(read(*tables), topics, read, asked.reading, asked.schema_of)
+    return inspect_topics(read(*tables), topics, read, source.connector, source.schema_of)
 
 
 def _types(table: TablePlan) -> dict[str, Column]:
-    """What was told of columns before the Delta table was removed."""
-    gone = table.schemas[-1:] if not table.base else ()
-    return {column.name: column for schema in gone for column in schema.columns}
+    """The columns that the table had before its Delta table was removed."""
+    if table.base or not table.schemas:
+        return {}
+    return {column.name: column for column in table.schemas[-1].columns}
 
 
 def _plan(
-    planned: Planned, name: str, table: TablePlan, found: Look, *, is_compacted: bool
+    planned: Planned, name: str, table: TablePlan, inspection: Inspection, *, is_compacted: bool
 ) -> None:
-    forms = _key_forms(table, found)
-    error = found.error or _unordered(table, found) or _moved(table, forms, is_compacted)
+    forms = _key_forms(table, inspection)
+    error = inspection.error or _unordered(table, inspection) or _moved(table, forms, is_compacted)
     if error is not None:
         planned.refused[name] = error
         if table.base:
             stays = {"end": table.start, "next": table.start}
             planned.tables[name] = table.model_copy(update=stays)
         return
-    if found.described is None:
+    if inspection.described is None:
         return
-    schema = found.described.schema
-    before = [one for one in _known(table) if one.version != schema.version]
-    planned.seen[name] = found.seen
+    schema = inspection.described.schema
+    before = [older for older in _schemas_before(table) if older.version != schema.version]
+    planned.groups[name] = inspection.groups
     planned.tables[name] = table.model_copy(
         update={
             "next": table.end,
-            "events": found.events,
+            "events": inspection.events,
             "schemas": (*before, schema),
             "schema_version": schema.version,
             "first_version": table.first_version if table.base else schema.version,
             "key_forms": forms,
-            "emptied": found.truncated,
-            "rows_of": found.reads.snapshot,
-            "reached": found.reached,
-            "truncated": max((place for place, _ in found.ends), default=None),
-            "ends": found.ends if table.kind == "history" else (),
+            "emptied": inspection.truncated,
+            "rows_of": inspection.snapshot_rows.snapshot,
+            "reached": inspection.last_events,
+            "truncated": max((position for position, _ in inspection.ends), default=None),
+            "ends": inspection.ends if table.kind == "history" else (),
         }
     )
 
 
-def _key_forms(table: TablePlan, found: Look) -> tuple[str, ...]:
+def _key_forms(table: TablePlan, inspection: Inspection) -> tuple[str, ...]:
     """All forms that keys have had, in the order in which they came up."""
-    known = table.key_forms if table.base else ()
-    new = sorted((one.last, one.key_form) for one in found.seen if one.key_kind is not None)
-    return tuple(dict.fromkeys((*known, *(form for _, form in new))))
+    before = table.key_forms if table.base else ()
+    new = sorted(
+        (group.last, group.key_form)
+        for group in inspection.groups
+        if group.key_encoding is not None
+    )
+    return tuple(dict.fromkeys((*before, *(form for _, form in new))))
 
 
-def _alike(one: str, other: str) -> bool:
+def _alike(form: str, other: str) -> bool:
     """Whether two forms of keys differ in nothing but nulls, which are of any type."""
-    parts = zip_longest(*(_PARTS.findall(form) for form in (one, other)))
-    return all(left == right or _NULL in {left, right} for left, right in parts)
+    words = zip_longest(_WORDS.findall(form), _WORDS.findall(other))
+    return all(left == right or _NULL in {left, right} for left, right in words)
 
 
 def _moved(table: TablePlan, forms: tuple[str, ...], is_compacted: bool) -> MillraceError | None:
@@ -306,12 +332,14 @@ def _moved(table: TablePlan, forms: tuple[str, ...], is_compacted: bool) -> Mill
     )
 
 
-def _unordered(table: TablePlan, found: Look) -> MillraceError | None:
-    """A history has to know where in each partition a TRUNCATE stands, which no record says.
+def _unordered(table: TablePlan, inspection: Inspection) -> MillraceError | None:
+    """An error where the records' order isn't known, and the table depends on it.
 
-    Rows as they are have to know what was there before it, and, without a key, before a snapshot.
+    A history needs to know where in each partition a TRUNCATE stands, which no record says. A
+    table of current rows needs to know which rows were there before it, and, without a key, before
+    a snapshot.
     """
-    if table.kind == "current" and found.reads.again:
+    if table.kind == "current" and inspection.snapshot_rows.is_repeated:
         return SinkError(
             "the table has no key, and a snapshot has read rows of it that are there already: "
             "they can't be told from copies",
@@ -319,14 +347,14 @@ def _unordered(table: TablePlan, found: Look) -> MillraceError | None:
             remedy="remove the topic and the Delta table, then have Debezium take one snapshot of "
             "the table (a signal); with message.key.columns its rows have a key",
         )
-    if table.kind == "current" and found.went_back:
+    if table.kind == "current" and inspection.went_back:
         return SinkError(
             f"the source was restored, and the topic has {len(table.start)} partitions and a "
             "TRUNCATE from before: by the LSNs, which have begun lower, new rows count as older",
             where=f"topic {table.topic}",
             remedy="have Debezium write the table to a new topic, and remove the Delta table",
         )
-    if table.kind != "history" or len(table.start) == 1 or not found.ends:
+    if table.kind != "history" or len(table.start) == 1 or not inspection.ends:
         return None
     return SinkError(
         f"the topic has {len(table.start)} partitions, and a TRUNCATE among its records: in which "

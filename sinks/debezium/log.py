@@ -28,10 +28,10 @@ _LONGEST_MS: Final = 100 * 365 * 86_400_000
 """Kafka's longest time is one that Python has no room for."""
 
 
-class Found(NamedTuple):
+class BrokerTopic(NamedTuple):
     """A topic as the brokers describe it; a new one of the same name has another ``id``.
 
-    ``compacted_after`` is how long every record stays in one that is compacted; None: it isn't.
+    ``compacted_after`` is how long a compacted topic keeps every record; None: it isn't compacted.
     """
 
     id: str
@@ -39,8 +39,8 @@ class Found(NamedTuple):
     compacted_after: timedelta | None
 
 
-UNKNOWN: Final = Found("", 0, None)
-"""Of a topic that the brokers tell nothing of."""
+UNKNOWN_TOPIC: Final = BrokerTopic("", 0, None)
+"""A topic that the brokers don't describe."""
 
 
 class TopicLog(Log):
@@ -58,41 +58,46 @@ class TopicLog(Log):
         return str(self._metadata().cluster_id)
 
     def bounds(
-        self, found: Mapping[str, Found], failed: dict[str, LogError]
+        self, topics: Mapping[str, BrokerTopic], failed: dict[str, LogError]
     ) -> tuple[Offsets, Offsets]:
         """The first offset of every partition, and the end of what is committed in it.
 
-        Topics that don't tell them have ``failed``.
+        ``failed`` gets the topics that have none.
         """
-        places = [
-            (topic, number) for topic, one in found.items() for number in range(one.partitions)
+        partitions = [
+            (name, number) for name, topic in topics.items() for number in range(topic.partitions)
         ]
         earliest, latest = OffsetSpec.earliest(), OffsetSpec.latest()  # type: ignore[no-untyped-call]
-        starts = self._offsets(places, earliest, failed=failed)
-        ends = self._offsets(places, latest, IsolationLevel.READ_COMMITTED, failed)
+        starts = self._offsets(partitions, earliest, failed=failed)
+        ends = self._offsets(partitions, latest, IsolationLevel.READ_COMMITTED, failed)
         return starts, ends
 
-    def described(self, topics: list[str], failed: dict[str, LogError]) -> dict[str, Found]:
-        """What the brokers say of some topics; those that they don't tell us of have ``failed``."""
+    def describe(self, topics: list[str], failed: dict[str, LogError]) -> dict[str, BrokerTopic]:
+        """Topics as the brokers describe them; ``failed`` gets those that they don't describe."""
         if not topics:
             return {}
-        asked = [ConfigResource(ResourceType.TOPIC, topic) for topic in topics]
+        resources = [ConfigResource(ResourceType.TOPIC, topic) for topic in topics]
         try:
-            told = self._admin.describe_topics(TopicCollection(topics), request_timeout=CALL_S)
-            settings = self._admin.describe_configs(asked, request_timeout=CALL_S)
+            descriptions = self._admin.describe_topics(
+                TopicCollection(topics), request_timeout=CALL_S
+            )
+            configs = self._admin.describe_configs(resources, request_timeout=CALL_S)
         except KafkaException as error:
             raise self._error(error) from None
-        kept = {one.name: future for one, future in settings.items()}
-        found: dict[str, Found] = {}
+        config_of = {resource.name: future for resource, future in configs.items()}
+        described: dict[str, BrokerTopic] = {}
         for topic in topics:
             try:
-                one, config = told[topic].result(CALL_S + 1), kept[topic].result(CALL_S + 1)
+                description = descriptions[topic].result(CALL_S + 1)
+                config = config_of[topic].result(CALL_S + 1)
             except KafkaException as error:
                 failed[topic] = self._error(error)
             else:
                 after = _compacted_after({name: str(entry.value) for name, entry in config.items()})
-                found[topic] = Found(str(one.topic_id), len(one.partitions), after)
-        return found
+                described[topic] = BrokerTopic(
+                    str(description.topic_id), len(description.partitions), after
+                )
+        return described
 
     def _metadata(self) -> ClusterMetadata:
         try:
@@ -112,13 +117,13 @@ def tables_of(
     topics: "Mapping[str, object] | list[str]", prefix: str, captures: Callable[[str], bool]
 ) -> dict[TableName, str]:
     """The tables among topics' names; those of transactions and messages have none."""
-    found: dict[TableName, str] = {}
+    tables: dict[TableName, str] = {}
     for topic in topics:
         rest = topic.removeprefix(f"{prefix}.")
         name = TableName.parse(rest)
         if rest != topic and name.namespace and name.name and captures(rest):
-            found[name] = topic
-    return found
+            tables[name] = topic
+    return tables
 
 
 def read_records(
@@ -131,14 +136,18 @@ def read_records(
     return records.select("topic", "partition", "offset", "key", "value", "timestamp")
 
 
-def part(tables: Collection[TablePlan], compacted: Collection[str], records_max: int) -> Offsets:
-    """The ends, by topic; a table that is behind others of its topic reads up to there, too."""
+def bounded_ends(
+    tables: Collection[TablePlan], compacted: Collection[str], records_max: int
+) -> Offsets:
+    """End offsets that bound a run to so many records; those of a topic hold for all its tables."""
     begins = {table.topic for table in tables if not table.base or table.rebuilds}
     whole = begins.intersection(compacted)
-    return _parts((one for one in tables if not one.waits and one.topic not in whole), records_max)
+    return _proportional_ends(
+        (table for table in tables if not table.waits and table.topic not in whole), records_max
+    )
 
 
-def _parts(tables: Iterable[TablePlan], records_max: int) -> Offsets:
+def _proportional_ends(tables: Iterable[TablePlan], records_max: int) -> Offsets:
     starts: Offsets = {}
     ends: Offsets = {}
     for table in tables:
