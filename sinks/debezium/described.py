@@ -15,7 +15,7 @@ from cdc.records.position import FIRST_EPOCH, Lsn, Position
 from cdc.records.schema import Column, TableName, TableSchema
 from cdc.settings.modes import ValueModes
 from sinks.debezium.forms import column_of, form_of, with_names
-from sinks.debezium.records import PLAIN, Encoding, RecordGroup
+from sinks.debezium.records import PLAIN, RecordEncoding, RecordGroup
 from sinks.debezium.schemas import AvroSchema, read_avro_schema, read_json_schema
 from sinks.run.options import SchemaOf
 
@@ -48,7 +48,7 @@ class Layout:
     """
 
     mark: int
-    encoding: Encoding
+    encoding: RecordEncoding
     members: Mapping[str, Schema]
     columns: Mapping[str, Column]
     envelope: Schema | None = None
@@ -92,7 +92,7 @@ def describe(
     if before is None and not values:
         return None
     columns = _columns(values, keys, before)
-    _require_one_key(name, keys, before)
+    _require_same_key(name, keys, before)
     schema = TableSchema(
         namespace=name.namespace,
         table=name.name,
@@ -182,7 +182,7 @@ class _LayoutReader:
         return row
 
     def _layout(
-        self, mark: int, encoding: Encoding, struct: Schema, avro: AvroSchema | None = None
+        self, mark: int, encoding: RecordEncoding, struct: Schema, avro: AvroSchema | None = None
     ) -> Layout:
         # Where structs have names, a member without one has none to have.
         members = {
@@ -253,7 +253,7 @@ def _columns(
     )
 
 
-def _require_one_key(name: TableName, keys: Sequence[Layout], before: TableSchema | None) -> None:
+def _require_same_key(name: TableName, keys: Sequence[Layout], before: TableSchema | None) -> None:
     """Raise SinkError where keys have other columns than they had: rows wouldn't be found."""
     forms = [", ".join(layout.members) for layout in keys]
     if before is not None and (before.key or keys):

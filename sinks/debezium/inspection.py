@@ -91,7 +91,7 @@ def inspect_topics(
     for topic in topics:
         groups: list[RecordGroup] = []
         try:
-            with _of_one_table(topic):
+            with _as_table_error(topic):
                 discovered = discover(read(topic.topic)) if of_all_topics is None else of_all_topics
             groups = [group for group in discovered if group.topic == topic.topic]
             inspections[topic.name] = _inspect_topic(topic, groups, read, connector, schema_of)
@@ -112,7 +112,7 @@ def _discovered(raw: DataFrame) -> list[RecordGroup] | None:
 
 
 @contextmanager
-def _of_one_table(topic: TableTopic) -> Iterator[None]:
+def _as_table_error(topic: TableTopic) -> Iterator[None]:
     """Spark's error where records can't be read or decoded → an error of this table alone."""
     try:
         yield
@@ -140,7 +140,7 @@ def _inspect_topic(
     emptied, read_last = Truncations(0, None), topic.last_events
     of_snapshot = SnapshotRows(topic.snapshot)
     if keyless:
-        with _of_one_table(topic):
+        with _as_table_error(topic):
             raw = read(topic.topic)
             emptied = truncations(raw, described, topic.partitions)
             if topic.before is None and emptied.count == events:
@@ -157,7 +157,7 @@ def _inspect_topic(
     last = last_of(topic.emptied, emptied.last)
     back = False
     if last is not None and last.time_us and topic.partitions > 1:
-        with _of_one_table(topic):
+        with _as_table_error(topic):
             back = went_back(read(topic.topic), described, last)
     return Inspection(
         events, described, last, emptied.ends, tuple(groups), back, of_snapshot, read_last

@@ -31,7 +31,7 @@ _PAYLOAD: Final = ',"payload":'
 text inside JSON the quotes would be escaped."""
 
 
-Encoding = Literal["avro", "json", "plain"]
+RecordEncoding = Literal["avro", "json", "plain"]
 _NUMBER: Final = r"\b(BIGINT|DOUBLE|DECIMAL\(\d+,\d+\))"
 """Spark's names of the types that numbers of one column may have."""
 
@@ -129,11 +129,11 @@ class RecordGroup(NamedTuple):
     topic: str
     events: int
     last: tuple[int, int]
-    key_encoding: Encoding | None = None
+    key_encoding: RecordEncoding | None = None
     key_mark: int = 0
     key_text: str = ""
     key_form: str = ""
-    value_encoding: Encoding | None = None
+    value_encoding: RecordEncoding | None = None
     value_mark: int = 0
     value_text: str = ""
 
