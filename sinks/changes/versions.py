@@ -40,6 +40,10 @@ _STANDS: Final = "stands"
 _LIFE: Final = "_millrace_life"
 _COMMIT: Final = "_millrace_commit"
 _LAST: Final = "_millrace_last"
+_END_POSITION: Final = "_millrace_end_position"
+_END_US: Final = "_millrace_end_us"
+_BEGINS_SNAPSHOT: Final = "_millrace_begins_snapshot"
+_IS_NEW: Final = "_millrace_is_new"
 _COMMIT_CHARS: Final = 25
 """Of a position: epoch and commit LSN."""
 
@@ -66,7 +70,7 @@ def versions(
     return (
         rows.transform(lambda all_: _newer(all_, shape))
         .transform(lambda all_: _filled_in(all_, shape, behind_gap=behind_gap))
-        .transform(lambda all_: _one_per_commit(all_, shape))
+        .transform(lambda all_: _last_of_commit(all_, shape))
         .transform(lambda all_: _changed(all_, shape))
         .transform(lambda all_: _with_validity(all_, shape, all_standing=keeps))
     )
@@ -94,15 +98,15 @@ def _with_ends(rows: DataFrame, shape: TableShape, ends: Ends) -> DataFrame:
         return rows
     positions = rows.sparkSession.createDataFrame(
         [(str(position), time_us, _begins_snapshot(position)) for position, time_us in ends],
-        "end string, time_us bigint, begins boolean",
+        f"{_END_POSITION} string, {_END_US} bigint, {_BEGINS_SNAPSHOT} boolean",
     )
-    behind = F.col("begins") & (F.col(POSITION) > F.col("end"))
+    behind = F.col(_BEGINS_SNAPSHOT) & (F.col(POSITION) > F.col(_END_POSITION))
     first = F.min_by(CREATED, F.when(behind, F.col(POSITION)))
     keys = (
         rows.crossJoin(F.broadcast(positions))
-        .groupBy(*map(quoted, shape.keys), "end", "time_us")
-        .agg(first.alias("is_new"))
-        .where(F.coalesce("is_new", F.lit(True)))
+        .groupBy(*map(quoted, shape.keys), _END_POSITION, _END_US)
+        .agg(first.alias(_IS_NEW))
+        .where(F.coalesce(_IS_NEW, F.lit(True)))
     )
     deletes = keys.select(
         *(
@@ -111,11 +115,11 @@ def _with_ends(rows: DataFrame, shape: TableShape, ends: Ends) -> DataFrame:
             else _null(field.type).alias(field.name)
             for field in shape.fields
         ),
-        F.col("end").alias(POSITION),
+        F.col(_END_POSITION).alias(POSITION),
         F.lit(DELETE).alias(OP),
         F.array().cast("array<string>").alias(ABSENT),
         F.array().cast("array<string>").alias(FILLED),
-        F.timestamp_micros("time_us").alias(TIME),
+        F.timestamp_micros(_END_US).alias(TIME),
         F.lit(False).alias(CREATED),
     )
     return rows.unionByName(deletes)
@@ -190,7 +194,7 @@ def _last_value(name: str, life: WindowSpec) -> SparkColumn:
     return F.when(stale, last_filled).otherwise(F.coalesce(last_exact, last_filled))
 
 
-def _one_per_commit(rows: DataFrame, shape: TableShape) -> DataFrame:
+def _last_of_commit(rows: DataFrame, shape: TableShape) -> DataFrame:
     """The state after each transaction that has touched the row."""
     commit = F.substring(POSITION, 1, _COMMIT_CHARS)
     last = Window.partitionBy(*map(quoted, shape.keys), _COMMIT).orderBy(
