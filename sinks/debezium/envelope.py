@@ -183,13 +183,10 @@ def by_mark(mark: str, choices: Sequence[Choice], kind: str) -> SparkColumn:
     for choice in choices:
         _, marks = shared.setdefault(choice.same, (choice.column, []))
         marks.append(choice.mark)
-    return reduce(
-        lambda others, of_marks: F.when(F.col(mark).isin(of_marks[1]), of_marks[0]).otherwise(
-            others
-        ),
-        shared.values(),
-        F.lit(None).cast(kind),
-    )
+    chosen = F.lit(None).cast(kind)
+    for column, marks in shared.values():
+        chosen = F.when(F.col(mark).isin(marks), column).otherwise(chosen)
+    return chosen
 
 
 def with_members(

@@ -131,9 +131,13 @@ def _inspect_topic(
 ) -> Inspection:
     events = sum(group.events for group in groups)
     described = describe(
-        topic.name, groups, connector, schema_of=schema_of, declared=topic.declared,
+        topic.name,
+        groups,
+        connector,
+        schema_of=schema_of,
+        declared=topic.declared,
         before=topic.before,
-    )  # fmt: skip
+    )
     if described is None:
         return Inspection(events)
     keyless = sum(group.events for group in groups if group.key_encoding is None)
