@@ -92,16 +92,18 @@ def _write(
         if not table.base:
             return write_new_history(target, changes, columns, table)
         return merge_history(target, changes, columns, table, None)
-    emptied = Truncation._make(table.emptied) if table.emptied is not None else None
+    truncation = Truncation._make(table.emptied) if table.emptied is not None else None
     if columns.keys:
-        return _write_rows(target, parse(raw, topic, columns), columns, table, emptied)
+        return _write_rows(target, parse(raw, topic, columns), columns, table, truncation)
     if len(table.start) > 1:
-        return _write_keyless(target, parse_images(raw, topic, columns), columns, table, emptied)
+        return _write_keyless(target, parse_images(raw, topic, columns), columns, table, truncation)
     events = without_repeated_records(raw, topic, last_events_of(table)).localCheckpoint(
         eager=False
     )
     try:
-        return _write_keyless(target, parse_images(events, topic, columns), columns, table, emptied)
+        return _write_keyless(
+            target, parse_images(events, topic, columns), columns, table, truncation
+        )
     finally:
         let_go(events)
 
@@ -126,8 +128,8 @@ def _add(
     return Rows(inserted=target.added())
 
 
-def _newer_than(changes: DataFrame, emptied: Truncation | None) -> DataFrame:
-    return changes if emptied is None else emptied.newer(changes)
+def _newer_than(changes: DataFrame, truncation: Truncation | None) -> DataFrame:
+    return changes if truncation is None else truncation.newer(changes)
 
 
 def _write_rows(
@@ -135,12 +137,12 @@ def _write_rows(
     changes: DataFrame,
     columns: TableShape,
     table: TablePlan,
-    emptied: Truncation | None,
+    truncation: Truncation | None,
 ) -> Rows:
-    with newest_of_changes(_newer_than(changes, emptied), columns) as newest:
+    with newest_of_changes(_newer_than(changes, truncation), columns) as newest:
         if not table.base:
             return write_new(target, newest.all(), columns)
-        rows = _with_gone(target, newest, columns, table, emptied)
+        rows = _with_gone(target, newest, columns, table, truncation)
         return merge(target, rows, columns, None, rebuilds=table.rebuilds)
 
 
@@ -149,24 +151,24 @@ def _with_gone(
     newest: Newest,
     columns: TableShape,
     table: TablePlan,
-    emptied: Truncation | None,
+    truncation: Truncation | None,
 ) -> Newest:
     """With deletes of rows that go without a record: by a TRUNCATE, or a rebuild."""
     if table.rebuilds:
         gone = _gone(target, newest.all(), columns, F.lit(True), _just_behind("f" * 16))
-    elif emptied is not None and table.truncated is not None:
-        older = emptied.is_older(F.col(POSITION))
-        gone = _gone(target, newest.all(), columns, older, _delete_position(emptied))
+    elif truncation is not None and table.truncated is not None:
+        older = truncation.is_older(F.col(POSITION))
+        gone = _gone(target, newest.all(), columns, older, _delete_position(truncation))
     else:
         return newest
     others = gone if newest.patched is None else newest.patched.unionByName(gone)
     return newest._replace(patched=others, within=None)
 
 
-def _delete_position(emptied: Truncation) -> SparkColumn:
-    if emptied.position is not None:
-        return F.lit(str(emptied.position))
-    return _just_behind(f"{emptied.lsn:016x}")
+def _delete_position(truncation: Truncation) -> SparkColumn:
+    if truncation.position is not None:
+        return F.lit(str(truncation.position))
+    return _just_behind(f"{truncation.lsn:016x}")
 
 
 def _just_behind(lsn: str) -> SparkColumn:
@@ -179,14 +181,14 @@ def _write_keyless(
     images: DataFrame,
     columns: TableShape,
     table: TablePlan,
-    emptied: Truncation | None,
+    truncation: Truncation | None,
 ) -> Rows:
-    images = _newer_than(images, emptied)
+    images = _newer_than(images, truncation)
     if not table.base:
         return write_new_keyless(target, images, columns)
-    if emptied is None or table.truncated is None:
+    if truncation is None or table.truncated is None:
         return merge_keyless(target, images, columns, None)
-    return merge_keyless(target, images, columns, None, older=emptied.is_older(stored(POSITION)))
+    return merge_keyless(target, images, columns, None, older=truncation.is_older(stored(POSITION)))
 
 
 def _gone(

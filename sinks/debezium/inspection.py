@@ -50,7 +50,7 @@ class TableTopic:
     partitions: int
     declared: Mapping[str, Column]
     before: TableSchema | None = None
-    emptied: Truncation | None = None
+    truncation: Truncation | None = None
     snapshot: SnapshotId | None = None
     last_events: LastEvents | None = None
 
@@ -141,13 +141,13 @@ def _inspect_topic(
     if described is None:
         return Inspection(events)
     keyless = sum(group.events for group in groups if group.key_encoding is None)
-    emptied, read_last = Truncations(0, None), topic.last_events
+    truncated, read_last = Truncations(0, None), topic.last_events
     of_snapshot = SnapshotRows(topic.snapshot)
     if keyless:
         with _as_table_error(topic):
             raw = read(topic.topic)
-            emptied = truncations(raw, described, topic.partitions)
-            if topic.before is None and emptied.count == events:
+            truncated = truncations(raw, described, topic.partitions)
+            if topic.before is None and truncated.count == events:
                 return Inspection(events)  # nobody knows yet whether the table has a key
             if not described.keyed:
                 of_snapshot = snapshot_rows(
@@ -155,16 +155,16 @@ def _inspect_topic(
                 )
             if not described.keyed and topic.partitions == 1:
                 read_last = last_events(raw, described, topic.last_events)
-                if emptied.count:
+                if truncated.count:
                     once = without_repeated_records(raw, described, topic.last_events)
-                    emptied = truncations(once, described, topic.partitions)
-    last = last_of(topic.emptied, emptied.last)
+                    truncated = truncations(once, described, topic.partitions)
+    last = last_of(topic.truncation, truncated.last)
     back = False
     if last is not None and last.time_us and topic.partitions > 1:
         with _as_table_error(topic):
             back = went_back(read(topic.topic), described, last)
     return Inspection(
-        events, described, last, emptied.ends, tuple(groups), back, of_snapshot, read_last
+        events, described, last, truncated.ends, tuple(groups), back, of_snapshot, read_last
     )
 
 
