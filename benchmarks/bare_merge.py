@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 from delta.tables import DeltaTable
 
 from benchmarks.foreach_batch import COLUMNS, newest, parsed
+from cdc.log.offsets import LogState, Offsets
 from sinks.changes.names import POSITION
-from sinks.log.offsets import LogState, Offsets, read_raw
+from sinks.log.records import read_raw
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -12,7 +12,7 @@ from delta.tables import DeltaTable
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-from sinks.log.offsets import Offsets
+from cdc.log.offsets import Offsets
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -6,7 +6,6 @@ All in one JVM, with the session that Millrace's own jobs have; two cores, whate
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -14,14 +13,14 @@ from statistics import median
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from benchmarks.scene import Scene, cpu_s, say
+from cdc.log.offsets import LogReader, LogState, Offsets
 from cdc.records.schema import TableName
 from cdc.settings import Settings
 from cdc.settings.lakehouse import DerivedTable, Kind, LakehouseSettings
 from deploy.local.pipeline import Pipeline
 from deploy.local.processes import Process
 from sinks.changes.derived import table_path
-from sinks.delta.run import run_lakehouse
-from sinks.log.offsets import Log, LogState, Offsets
+from sinks.job import run_lakehouse
 from sinks.run.plans import lakehouse_plans
 from sinks.spark.session import open_session
 
@@ -92,8 +91,9 @@ class Lake:
     def log(self) -> LogState:
         """What the log has by now."""
         capture = self.settings.capture
-        with closing(Log(self.settings.kafka)) as log:
-            state = log.state(capture.topic_prefix, capture.slot_name, lambda _: None)
+        state = LogReader(self.settings.kafka).state(
+            capture.topic_prefix, capture.slot_name, lambda _: None
+        )
         assert state is not None  # noqa: S101 (the daemon has run)
         return state
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from benchmarks.foreach_batch import COLUMNS, stream_into
 from benchmarks.lakehouse import Content, Turn, turn_of
-from sinks.log.offsets import Offsets
+from cdc.log.offsets import Offsets
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

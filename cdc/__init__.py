@@ -1,10 +1,12 @@
 """PostgreSQL → log: the way of a change through the daemon.
 
-postgres/stream.py reads frames from the slot; wal/ turns their bytes into pgoutput messages;
-transactions.py gives every row its position; events.py turns a row into keyed Debezium events
-through the codec in values/ (where the settings ask for more, readable.py does: reference.py by the
-rules, then transforms and converters); kafka/producer.py writes events and the position reached in
-one Kafka transaction; only then does streaming.py acknowledge to PostgreSQL. Rows that exist before
-the slot come from the snapshots package and take the same way from events.py on. records/ is what
-this side and the sinks agree on.
+capture/streaming.py runs the loop. postgres/stream.py receives bytes from the slot, and
+stream/translation.py walks over them. It gives common messages to compiled/fast.pyx, which writes
+key and value bytes in one pass. The others take the readable path, which defines what an event is:
+wal/ decodes bytes to messages, stream/transactions.py gives each row its position, tables/ knows
+what the row's relation means, events/ makes the event with the types in values/, and transforms/
+and convert/ make records of it. kafka/ writes records and the position reached in one transaction.
+After that, capture/streaming.py acknowledges the position to PostgreSQL. Rows that exist before the
+slot come from the snapshots package, and take the same path from events/ on. records/ and log/ are
+what this side and the sinks agree on. docs/explanation/architecture.md draws it file by file.
 """

@@ -89,7 +89,7 @@ def compact_lakehouse(
         return
     if not dry_run:
         _forget(plans, last.run, settings.lakehouse.keep)
-    sources = [table.source or name for name, table in last.tables.items()]
+    sources = [table.source for table in last.tables.values()]
     for name, derived in derived_tables(settings.lakehouse, sources).items():
         if name not in last.tables:
             continue

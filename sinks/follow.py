@@ -8,28 +8,20 @@ none, and are looked at every time. docs/decisions/0015-follow.md.
 
 import time
 from collections.abc import Sequence
-from contextlib import closing, suppress
+from contextlib import suppress
 from threading import Event
 from typing import Final, NamedTuple
 
-from confluent_kafka import Consumer, KafkaException, TopicPartition
-
 from cdc.errors import ExitCode, MillraceError, SparkEndedError
-from cdc.records.topics import progress_topic
+from cdc.log.state import News
 from cdc.settings import Settings
 from sinks.job import Jobs
-from sinks.log.kafka_options import client_options
-from sinks.log.offsets import Report
-from sinks.run.options import Held
+from sinks.run.options import Held, Report
 from sinks.run.summary import RunSummary, TableResult
 
 IDLE_MAX_S: Final = 60.0
 """A run at least as often writes down that a table has nothing to do, and so isn't late."""
 _PAUSE_MAX_S: Final = 60.0
-_SLICE_S: Final = 0.5
-_CALL_S: Final = 5.0
-_BACK: Final = 16
-"""Records that are read again at the start: at worst, one run finds nothing."""
 
 
 def follow(
@@ -46,77 +38,28 @@ def follow(
         jobs.session()
     told, broken = _Told(report), _Broken()
     failures = 0
-    with closing(News(settings)) as news:
-        while not stop.is_set():
-            began = time.monotonic()
-            held = broken.held()
-            done = []
-            for name, turn in jobs.turns(told, held):
-                done.append(turn)
-                _report(told, name, turn, held)
-            if any(isinstance(turn, SparkEndedError) for turn in done):
-                return ExitCode.SINK_UNREACHABLE
-            told.begin()
-            tables = [t for turn in done if isinstance(turn, RunSummary) for t in turn.tables]
-            failed = any(isinstance(turn, MillraceError) for turn in done)
-            broken.learn(tables, held, whole=not failed)
-            failures = failures + 1 if failed else 0
-            if failed:
-                stop.wait(_pause_s(failures))
-                continue
-            stop.wait(began + interval_s - time.monotonic())
-            if all(table.error is not None for table in tables):
-                news.wait(stop, min(IDLE_MAX_S, broken.again_s()), interval_s)
+    news = News(settings.kafka, settings.capture.topic_prefix)
+    while not stop.is_set():
+        began = time.monotonic()
+        held = broken.held()
+        done = []
+        for name, turn in jobs.turns(told, held):
+            done.append(turn)
+            _report(told, name, turn, held)
+        if any(isinstance(turn, SparkEndedError) for turn in done):
+            return ExitCode.SINK_UNREACHABLE
+        told.begin()
+        tables = [t for turn in done if isinstance(turn, RunSummary) for t in turn.tables]
+        failed = any(isinstance(turn, MillraceError) for turn in done)
+        broken.learn(tables, held, whole=not failed)
+        failures = failures + 1 if failed else 0
+        if failed:
+            stop.wait(_pause_s(failures))
+            continue
+        stop.wait(began + interval_s - time.monotonic())
+        if all(table.error is not None for table in tables):
+            news.wait(stop, min(IDLE_MAX_S, broken.again_s()), interval_s)
     return ExitCode.OK
-
-
-class News:
-    """The progress topic, where the log has one: it tells of every transaction."""
-
-    def __init__(self, settings: Settings) -> None:
-        self._topic = progress_topic(settings.capture.topic_prefix)
-        self._assigned = False
-        self._consumer = Consumer({
-            **client_options(settings.kafka),
-            "log_level": 0,
-            "group.id": "millrace-sinks",
-            "enable.auto.commit": False,
-            "isolation.level": "read_committed",
-            "auto.offset.reset": "earliest",
-        })  # fmt: skip
-        self._assign()
-
-    def close(self) -> None:
-        """Give the connections back."""
-        self._consumer.close()
-
-    def wait(self, stop: Event, seconds: float, interval_s: float) -> None:
-        """Wait for news, or so many seconds; only for the interval where nothing tells."""
-        if not self._assigned:
-            stop.wait(min(seconds, interval_s))
-            self._assign()
-            return
-        deadline = time.monotonic() + seconds
-        while not stop.is_set() and (left_s := deadline - time.monotonic()) > 0:
-            message = self._consumer.poll(min(left_s, _SLICE_S))
-            if message is not None and message.error() is None:
-                while self._consumer.poll(0) is not None:
-                    pass
-                return
-
-    def _assign(self) -> None:
-        """Read on from about the topic's end, if it is there; who can't be reached, runs tell."""
-        try:
-            found = self._consumer.list_topics(self._topic, timeout=_CALL_S).topics[self._topic]
-            if found.error is not None:
-                return
-            place = TopicPartition(self._topic, 0)
-            low, high = self._consumer.get_watermark_offsets(place, timeout=_CALL_S)
-        except KafkaException:
-            return
-        place.offset = max(low, high - _BACK)
-        self._consumer.assign([place])
-        self._assigned = True
 
 
 class _Failed(NamedTuple):

@@ -15,9 +15,10 @@ from cdc.errors import (
 )
 from cdc.settings import Settings
 from cdc.settings.modes import ValueModes
-from sinks.delta.run import run_lakehouse
-from sinks.log.offsets import Report
-from sinks.run.options import Held, RunOptions
+from sinks.delta.origin import Origin, OwnLog
+from sinks.delta.run import LakehouseRun
+from sinks.run.options import Held, Report, RunOptions
+from sinks.run.plans import one_at_a_time
 from sinks.run.summary import RunSummary
 from sinks.spark.session import RECORDS_FEW, Session, first_line, jvm_ended, open_session
 
@@ -115,6 +116,41 @@ class Jobs:
         return runs
 
 
+def run_lakehouse(
+    settings: Settings,
+    session: Session,
+    report: Report = print,
+    options: RunOptions = RunOptions(),  # noqa: B008 (frozen)
+) -> RunSummary:
+    """Apply what the log has to the lakehouse; tables that fail are in the summary.
+
+    ``session`` is called once there is something for Spark to do. Raises MillraceError where no
+    table could be applied at all (the log or the lakehouse can't be reached, another run).
+    """
+    if settings.lakehouse is None:
+        raise ConfigError(
+            "there is no lakehouse to merge into",
+            where="[lakehouse]",
+            remedy='add a section [lakehouse] with path = "…"',
+        )
+    with one_at_a_time(settings.lakehouse.path):
+        origin = _origin_of(settings, session, report, options)
+        run = LakehouseRun(settings, settings.lakehouse, session, report, options, origin)
+        try:
+            return run.once()
+        finally:
+            origin.forget()
+
+
+def _origin_of(settings: Settings, session: Session, report: Report, options: RunOptions) -> Origin:
+    """The topics of the writer that the configuration names."""
+    if settings.lakehouse is not None and settings.lakehouse.topics_written_by == "debezium":
+        from sinks.debezium.origin import DebeziumTopics
+
+        return DebeziumTopics(settings, session, report, options)
+    return OwnLog(settings, session, report, options)
+
+
 def _search(
     settings: Settings, session: Session, report: Report, options: RunOptions
 ) -> RunSummary:
@@ -159,7 +195,7 @@ def _require_readable(settings: Settings, sink: str) -> None:
 
 def _require_debeziums(settings: Settings) -> None:
     """Refuse what a connector's topics can't be read with; raises ConfigError."""
-    from sinks.debezium.declared import connector_options
+    from sinks.debezium.described import connector_options
 
     connector_options(settings)
     if settings.transforms:

@@ -1,7 +1,8 @@
 """CopyData messages of a COPY in text format → records of a snapshot's rows.
 
-Rows take the compiled way (wal/copied.pxi) where their table has one, the rest and every line that
-is wrong take the one written here: line → row → encoder. As translation.py is for the stream.
+Rows take the compiled way (cdc/compiled/copied.pxi) where their table has one, the rest and every
+line that is wrong take the one written here: line → row → encoder. cdc/stream/translation.py is the
+same for the stream.
 """
 
 import re

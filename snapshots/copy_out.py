@@ -1,8 +1,8 @@
 """COPY … TO STDOUT on an ordinary connection → CopyData messages as they come, in one buffer.
 
-As wire.py reads the stream: past libpq where the connection isn't encrypted. When the COPY has
-ended, libpq finds its connection as it left it. The statement goes by the extended protocol, which
-takes one statement only: the SELECT in it may be somebody's own.
+As cdc/postgres/wire.py reads the stream: past libpq where the connection isn't encrypted. When the
+COPY has ended, libpq finds its connection as it left it. The statement goes by the extended
+protocol, which takes one statement only: the SELECT in it may be somebody's own.
 https://www.postgresql.org/docs/current/protocol-flow.html#PROTOCOL-FLOW-EXT-QUERY
 """
 

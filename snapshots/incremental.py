@@ -2,7 +2,7 @@
 
 Chunks are read while the stream goes on (DBLog). A chunk's rows get into the log where its
 watermark arrives, with that position, together with how far the table is: a start goes on with what
-is missing. Rows of which the stream had a newer state are left out (changes.py).
+is missing. Rows of which the stream had a newer state are left out (overtaken.py).
 
 Between two chunks an update may move a row to a page that was read before. Its event is in the log
 then, with values that it left unchanged: those are read again while a table has requests

@@ -7,7 +7,7 @@ from typing import Final
 import pytest
 from hypothesis import settings
 
-from deploy.local.jars import REPOSITORY
+from deploy.local.jars import REPOSITORY, Component, is_fetched
 
 # On a busy machine an example may take long: that is no fault of the code.
 settings.register_profile("machine", deadline=None)
@@ -27,6 +27,7 @@ pytest_plugins = [
     "tests.fixtures.debezium_topics",
     "tests.fixtures.debezium_lake",
     "tests.fixtures.pipeline",
+    "tests.fixtures.command_line",
     "tests.fixtures.refusals",
 ]
 
@@ -69,10 +70,11 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     if "PYTEST_XDIST_WORKER" in os.environ or session.config.option.collectonly:
         return
     fixtures = {name for item in session.items for name in getattr(item, "fixturenames", ())}
-    wanted = {"registry"} & fixtures
+    wanted: set[Component] = {"registry"} if "registry" in fixtures else set()
     if "opensearch" in fixtures and "3" in os.environ.get("OPENSEARCH", "").split():
         wanted.add("opensearch3")
     if "postgres" in fixtures and "POSTGRES" in os.environ:
         wanted.add("postgres")
-    if wanted:
-        subprocess.run(["make", "--silent", *sorted(wanted)], cwd=REPOSITORY, check=True)
+    missing = sorted(name for name in wanted if not is_fetched(name))
+    if missing:
+        subprocess.run(["make", "--silent", *missing], cwd=REPOSITORY, check=True)

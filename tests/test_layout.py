@@ -55,6 +55,7 @@ ALLOWED: Final = {
     | {"sinks.changes", "sinks.delta", "sinks.log", "sinks.run", "sinks.spark"},
     "sinks": CONTRACT | {"sinks"},
     "compaction": CONTRACT | {"cdc.kafka", "sinks"},
+    "deploy": SETTINGS | {"cdc.convert", "sinks"},
     "deploy.local": CONTRACT | {"sinks.spark"},
     "deploy.demo": CONTRACT | {"deploy.local", "sinks"},
     "deploy.commands": {"cdc", "compaction", "sinks", "snapshots"},
@@ -64,7 +65,7 @@ ALLOWED: Final = {
 
 LIBRARIES: Final = {
     "psycopg": {"cdc.capture", "cdc.dead_letters", "cdc.postgres", "snapshots", "deploy"},
-    "confluent_kafka": {"cdc.convert", "cdc.kafka", "cdc.log", "sinks", "deploy"},
+    "confluent_kafka": {"cdc.convert", "cdc.kafka", "cdc.log", "deploy"},
     "pyspark": {"sinks", "compaction", "deploy"},
     "delta": {"sinks", "compaction"},
     "opensearchpy": {"sinks.search", "compaction", "deploy"},

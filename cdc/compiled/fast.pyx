@@ -2,9 +2,9 @@
 # cython: initializedcheck=False, freethreading_compatible=False
 """CopyData bytes → records, in one pass: the compiled way for the common kinds of change and column.
 
-It does what translation.py, events.py, readable.py and values say, byte for byte (tests/properties), for
-Begin, Commit, Insert, Update and Delete, and for the rows of a COPY (snapshots/copied_rows.py), of tables whose
-events are JSON. Everything else goes
+It does what cdc/stream/translation.py, cdc/events/table_encoder.py, cdc/convert/pipeline.py and
+cdc.values say, byte for byte (tests/properties), for Begin, Commit, Insert, Update and Delete, and for
+the rows of a COPY (snapshots/copied_rows.py), of tables whose events are JSON. Everything else goes
 back to them: a message that it doesn't know or that is wrong in any way is given to ``slow`` as if
 it hadn't been looked at, and a column's text that it doesn't know goes through the column's own
 function. So each rule and each error has one definition, which isn't here.

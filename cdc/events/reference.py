@@ -3,7 +3,7 @@
 A row's key changed → delete and tombstone under the old key, then create under the new one. A
 delete is followed by a tombstone. ``before`` is there for deletes and, where the replica identity
 is full, for updates. TRUNCATE reaches every partition of a compacted topic. With native rules and
-plain JSON it is what events.py writes: tests/properties holds both byte-equal.
+plain JSON it is what table_encoder.py writes: tests/properties holds both byte-equal.
 https://debezium.io/documentation/reference/3.6/connectors/postgresql.html#postgresql-events
 """
 

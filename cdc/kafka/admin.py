@@ -10,7 +10,13 @@ from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from typing import Any, Final, NamedTuple, TypeVar
 
-from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import (
+    IsolationLevel,
+    KafkaError,
+    KafkaException,
+    TopicCollection,
+    TopicPartition,
+)
 from confluent_kafka.admin import (  # type: ignore[attr-defined]  # re-exported without saying so
     AdminClient,
     ClusterMetadata,
@@ -20,7 +26,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # re-exported
 )
 from confluent_kafka.cimpl import NewTopic
 
-from cdc.errors import LogUnreachableError
+from cdc.errors import LogUnreachableError, MillraceError
 from cdc.kafka import options
 from cdc.kafka.errors import COMPLAINTS_MAX, is_access, log_error, option_error, reason, telling
 
@@ -29,8 +35,8 @@ METADATA_S: Final = 1.0
 REACH_S: Final = 10.0
 """How long a broker may take to answer at all before the start gives up."""
 REQUEST_S: Final = 60.0
-_EARLIEST: Final = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
-_LATEST: Final = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+EARLIEST: Final = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
+LATEST: Final = OffsetSpec.latest()  # type: ignore[no-untyped-call]
 _LOOK_AGAIN_S: Final = 0.05
 PARTITIONS_PER_REQUEST_MAX: Final = 2_000
 """A KRaft controller takes 10,000 metadata records a request: partitions, topics and settings."""
@@ -41,6 +47,14 @@ Asked = TypeVar("Asked", bound=Hashable)
 class TopicFound(NamedTuple):
     """A topic as the brokers describe it."""
 
+    partitions: int
+    config: Mapping[str, str]
+
+
+class TopicDetails(NamedTuple):
+    """A topic with its id: a new one of the same name has another."""
+
+    id: str
     partitions: int
     config: Mapping[str, str]
 
@@ -98,6 +112,30 @@ class LogAdmin:
             for name, config in answers.items()
             if not isinstance(config, KafkaError)
         }
+
+    def details(
+        self, names: list[str], failed: dict[str, MillraceError]
+    ) -> dict[str, TopicDetails]:
+        """Topics that exist, each by itself: those that brokers don't describe have ``failed``."""
+        if not names:
+            return {}
+        futures = self._client.describe_topics(TopicCollection(names), request_timeout=REQUEST_S)
+        topics = self._settle(futures, "describing topics")
+        configs = self._topic_configs(names)
+        details: dict[str, TopicDetails] = {}
+        for name in names:
+            topic, config = topics[name], configs[name]
+            if isinstance(topic, KafkaError):
+                failed[name] = log_error(topic, "describing a topic", f"topic {name}")
+            elif isinstance(config, KafkaError):
+                failed[name] = log_error(config, "reading a topic's settings", f"topic {name}")
+            else:
+                details[name] = TopicDetails(str(topic.topic_id), len(topic.partitions), config)
+        return details
+
+    def cluster_id(self) -> str:
+        """The cluster's own name."""
+        return str(self._metadata().cluster_id)
 
     def _topic_configs(self, names: list[str]) -> dict[str, dict[str, str] | KafkaError]:
         if not names:
@@ -179,37 +217,45 @@ class LogAdmin:
 
     def committed_end(self, topic: str) -> int:
         """Up to where all records of a topic's first partition are committed, or given up."""
-        return self._offsets([(topic, 0)], _LATEST, IsolationLevel.READ_COMMITTED)[topic, 0]
+        return self.list_offsets([(topic, 0)], LATEST, IsolationLevel.READ_COMMITTED)[topic, 0]
 
     def offsets(self, partitions: Mapping[str, int]) -> dict[str, list[tuple[int, int]]]:
         """First and end offset (uncommitted records too) of each partition of each topic."""
-        places = [(name, index) for name, count in partitions.items() for index in range(count)]
-        first = self._offsets(places, _EARLIEST)
-        end = self._offsets(places, _LATEST)
+        pairs = [(name, index) for name, count in partitions.items() for index in range(count)]
+        first = self.list_offsets(pairs, EARLIEST)
+        end = self.list_offsets(pairs, LATEST)
         return {
             name: [(first[name, index], end[name, index]) for index in range(count)]
             for name, count in partitions.items()
         }
 
-    def _offsets(
+    def list_offsets(
         self,
-        places: list[tuple[str, int]],
+        partitions: Iterable[tuple[str, int]],
         spec: OffsetSpec,
         isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
+        failed: dict[str, MillraceError] | None = None,
     ) -> dict[tuple[str, int], int]:
-        if not places:
+        """By topic and partition; where ``failed`` is given, it gets the topics without an answer.
+
+        -1: no record is as late as the time of the ``spec``.
+        """
+        asked = {TopicPartition(topic, partition): spec for topic, partition in partitions}
+        if not asked:
             return {}
-        asked = {TopicPartition(name, index): spec for name, index in places}
         futures = self._client.list_offsets(
             asked, isolation_level=isolation, request_timeout=REQUEST_S
         )
-        answers = self._settle(futures, "reading topics' offsets")
-        found: dict[tuple[str, int], int] = {}
-        for place, answer in answers.items():
-            if isinstance(answer, KafkaError):
-                raise log_error(answer, "reading a topic's offsets", f"topic {place.topic}")
-            found[place.topic, place.partition] = answer.offset
-        return found
+        offsets: dict[tuple[str, int], int] = {}
+        for partition, answer in self._settle(futures, "reading topics' offsets").items():
+            if not isinstance(answer, KafkaError):
+                offsets[partition.topic, partition.partition] = answer.offset
+                continue
+            error = log_error(answer, "reading a topic's offsets", f"topic {partition.topic}")
+            if failed is None:
+                raise error
+            failed[partition.topic] = error
+        return offsets
 
     def _settle(self, futures: Mapping[Asked, Future[Any]], doing: str) -> dict[Asked, Any]:
         """Wait for all answers; an answer that is an error is returned as such."""

@@ -1,4 +1,4 @@
-"""State topics → the records in them: the last progress from the end, the others whole.
+"""State topics → the records in them, or a wait for more: the last progress from the end.
 
 Only committed records are seen. The end is the last stable offset: while a transaction is open,
 what stands before it. Offsets aren't a count (transaction markers, aborted records and what
@@ -9,6 +9,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
+from threading import Event
 from typing import Any, Final
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
@@ -19,6 +20,7 @@ from cdc.kafka.admin import ATTEMPT_S, METADATA_S, do_nothing
 from cdc.kafka.errors import COMPLAINTS_MAX, is_access, log_error, option_error, reason, telling
 from cdc.records.dead_letters import PIECES_PARTITION, DeadLetter, piece_key
 from cdc.records.state import Progress, StateRecord, parse_state, progress_key
+from cdc.records.topics import progress_topic
 
 SILENCE_S: Final = 30.0
 """A read that brings nothing for so long is given up."""
@@ -27,6 +29,9 @@ _CLOCKS_MS: Final = 600_000
 """How much earlier than its letter says a record may have been sent."""
 FIRST_STEP: Final = 128
 STEP_GROWTH: Final = 4
+_CALL_S: Final = 5.0
+_BACK: Final = 16
+"""Records that a wait for news begins with: at worst, one run finds nothing."""
 
 
 def last_progress(
@@ -99,26 +104,35 @@ def read_pieces(
     """What a dead letter holds; raises LogFormatError where that is gone."""
     reader = _Reader(kafka_options, topic, while_waiting, partition=PIECES_PARTITION)
     wanted = {piece_key(letter.id, number): number for number in range(letter.pieces)}
-    found: dict[int, bytes] = {}
+    pieces: dict[int, bytes] = {}
     low, stop = reader.bounds()
     for message in reader.read(max(low, reader.offset_at(letter.ts_ms - _CLOCKS_MS)), stop):
         number = wanted.get(message.key() or b"")
         if number is not None and (value := message.value()) is not None:
-            found[number] = value
-        if len(found) == letter.pieces:
+            pieces[number] = value
+        if len(pieces) == letter.pieces:
             break
     else:
         if wanted:
             what = f"what dead letter {letter.id} holds is gone"
             raise LogFormatError(what, where=f"topic {topic}", remedy="discard it")
-    return b"".join(found[number] for number in sorted(found))
+    return b"".join(pieces[number] for number in sorted(pieces))
+
+
+def _consumer(kafka_options: Mapping[str, str], **more: Any) -> Consumer:
+    """One that is dropped, not closed: closing would talk to a group coordinator, without bounds.
+
+    Raises ConfigError for an option that the client doesn't take.
+    """
+    config: dict[str, Any] = {**options.reader_options(kafka_options), **more}
+    try:
+        return Consumer(config, logger=options.LOGGER)
+    except KafkaException as exception:
+        raise option_error(reason(exception), kafka_options) from None
 
 
 class _Reader:
-    """Reads a partition of a topic; a topic that doesn't exist reads as an empty one.
-
-    It is dropped rather than closed: closing would talk to a group coordinator, without bounds.
-    """
+    """Reads a partition of a topic; a topic that doesn't exist reads as an empty one."""
 
     def __init__(
         self,
@@ -131,14 +145,7 @@ class _Reader:
         self._partition = partition
         self._while_waiting = while_waiting
         self._complaints: deque[KafkaError] = deque(maxlen=COMPLAINTS_MAX)
-        config: dict[str, Any] = {
-            **options.reader_options(kafka_options),
-            "error_cb": self._complaints.append,
-        }
-        try:
-            self._consumer = Consumer(config, logger=options.LOGGER)
-        except KafkaException as exception:
-            raise option_error(reason(exception), kafka_options) from None
+        self._consumer = _consumer(kafka_options, error_cb=self._complaints.append)
 
     def bounds(self) -> tuple[int, int]:
         """The first offset, and the last stable one."""
@@ -146,8 +153,8 @@ class _Reader:
         deadline = time.monotonic() + SILENCE_S
         while True:
             try:
-                found = self._consumer.list_topics(self._topic, timeout=METADATA_S)
-                error = found.topics[self._topic].error
+                topics = self._consumer.list_topics(self._topic, timeout=METADATA_S).topics
+                error = topics[self._topic].error
                 if error is None:
                     bounds = self._consumer.get_watermark_offsets(
                         partition, timeout=METADATA_S, cached=False
@@ -163,12 +170,12 @@ class _Reader:
 
     def offset_at(self, ts_ms: int) -> int:
         """The first offset since a time (ms since 1970), or an earlier one."""
-        asked = TopicPartition(self._topic, self._partition, max(0, ts_ms))
+        since = TopicPartition(self._topic, self._partition, max(0, ts_ms))
         try:
-            (found,) = self._consumer.offsets_for_times([asked], timeout=METADATA_S)
+            (first,) = self._consumer.offsets_for_times([since], timeout=METADATA_S)
         except KafkaException:
             return 0
-        return max(0, found.offset)
+        return max(0, first.offset)
 
     def read(self, start: int, stop: int) -> Iterator[Message]:
         """Committed records from ``start`` until before ``stop``, or the end."""
@@ -199,3 +206,44 @@ class _Reader:
             raise LogUnreachableError(
                 f"reading the log: nothing came for {SILENCE_S:.0f} s", where=f"topic {self._topic}"
             )
+
+
+class News:
+    """The progress topic, where the log has one: it tells of every transaction."""
+
+    def __init__(self, kafka_options: Mapping[str, str], prefix: str) -> None:
+        self._topic = progress_topic(prefix)
+        self._assigned = False
+        # A topic that was made anew is read from its beginning. That nobody answers, the runs tell.
+        self._consumer = _consumer(
+            kafka_options, **{"auto.offset.reset": "earliest", "error_cb": lambda _error: None}
+        )
+        self._assign()
+
+    def wait(self, stop: Event, seconds: float, interval_s: float) -> None:
+        """Wait for news, or so many seconds; only for the interval where nothing tells."""
+        if not self._assigned:
+            stop.wait(min(seconds, interval_s))
+            self._assign()
+            return
+        deadline = time.monotonic() + seconds
+        while not stop.is_set() and (left_s := deadline - time.monotonic()) > 0:
+            message = self._consumer.poll(min(left_s, ATTEMPT_S))
+            if message is not None and message.error() is None:
+                while self._consumer.poll(0) is not None:
+                    pass
+                return
+
+    def _assign(self) -> None:
+        """Read on from about the topic's end, if it is there; who can't be reached, runs tell."""
+        try:
+            topics = self._consumer.list_topics(self._topic, timeout=_CALL_S).topics
+            if topics[self._topic].error is not None:
+                return
+            partition = TopicPartition(self._topic, 0)
+            low, high = self._consumer.get_watermark_offsets(partition, timeout=_CALL_S)
+        except KafkaException:
+            return
+        partition.offset = max(low, high - _BACK)
+        self._consumer.assign([partition])
+        self._assigned = True

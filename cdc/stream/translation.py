@@ -1,8 +1,8 @@
 """CopyData messages → records, in the order of the source: what the stream says, frame by frame.
 
-Common messages take the compiled way (wal/fast.pyx) where that could be built, the rest and every
-message that is wrong take the one written here: frame → message → encoder. Both append to the same
-list and move the same cursor, so a stream may change from one to the other at any message.
+Common messages take the compiled way (cdc/compiled/fast.pyx) where that could be built, the rest
+and every message that is wrong take the one written here: frame → message → encoder. Both append to
+the same list and move the same cursor, so a stream may change from one to the other at any message.
 """
 
 import time

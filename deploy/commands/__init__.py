@@ -1,1 +1,1 @@
-"""The commands of `millrace`, a module each."""
+"""The commands of `millrace`; `app.COMMANDS` says which module has which."""

@@ -1,47 +1,69 @@
-"""Configuration → a smaller log, lakehouse and search index, line by line: ``millrace compact``."""
+"""``millrace compact``: configuration → a smaller log, lakehouse and search index, line by line."""
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated
 
-from cdc.log.state import read_all
-from cdc.records.state import TableState
-from cdc.records.topics import table_topic
-from cdc.settings import SearchSettings, Settings
+import typer
+
+from cdc.settings import DEFAULT_PATH, SearchSettings, Settings, load
 from compaction.topics import examine
-from deploy.commands.sink_status import keyed_tables
+from deploy.commands.app import ConfigOption, print_line
+from deploy.commands.sink_status import keyed_tables, table_states
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-def compact_all(settings: Settings, part: str, *, dry_run: bool) -> Iterator[str]:
+class Part(StrEnum):
+    """What compaction is for."""
+
+    TOPICS = "topics"
+    LAKEHOUSE = "lakehouse"
+    SEARCH = "search"
+    ALL = "all"
+
+
+def compact(
+    what: Annotated[Part, typer.Argument(help="What to keep small.")] = Part.ALL,
+    config: ConfigOption = DEFAULT_PATH,
+    *,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say what pays, and change nothing.")
+    ] = False,
+) -> None:
+    """Keep it small: check the topics' compaction, OPTIMIZE and VACUUM tables, merge segments.
+
+    What lakehouse.keep promises stays: every cut of that time can be queried.
+    """
+    for line in compact_all(load(config), what, dry_run=dry_run):
+        print_line(line)
+
+
+def compact_all(settings: Settings, what: str, *, dry_run: bool) -> Iterator[str]:
     """Check the topics' compaction, then compact tables and indexes; one line for each.
 
-    ``part`` is topics, lakehouse, search or all.
+    ``what`` is topics, lakehouse, search or all.
     """
-    if part in {"topics", "all"}:
+    if what in {"topics", "all"}:
         yield from _topics(settings)
-    if part in {"lakehouse", "all"} and settings.lakehouse is not None:
+    if what in {"lakehouse", "all"} and settings.lakehouse is not None:
         yield from _lakehouse(settings, dry_run=dry_run)
-    if part in {"search", "all"} and settings.search is not None:
+    if what in {"search", "all"} and settings.search is not None:
         yield from _search(settings, settings.search, dry_run=dry_run)
 
 
 def _topics(settings: Settings) -> Iterator[str]:
-    for report in examine(settings, _states(settings)):
+    for report in examine(settings, table_states(settings)):
         verdict = "; ".join(report.findings) or "as promised"
         yield f"topic {report.name}: {report.policy}, {report.offsets:,} offsets, {verdict}"
-
-
-def _states(settings: Settings) -> list[TableState]:
-    return read_all(settings.kafka, table_topic(settings.capture.topic_prefix), TableState)
 
 
 def _search(settings: Settings, search: SearchSettings, *, dry_run: bool) -> Iterator[str]:
     from compaction.indexes import compact
 
-    for one in compact(search, keyed_tables(settings), dry_run=dry_run):
-        yield f"index {one}"
+    for index in compact(search, keyed_tables(settings), dry_run=dry_run):
+        yield f"index {index}"
 
 
 def _lakehouse(settings: Settings, *, dry_run: bool) -> Iterator[str]:

@@ -91,20 +91,20 @@ class TableBars:
 
     def move(self, table: str, rows: int, share: float | None, note: str = "") -> None:
         """So many rows are read, which is a share of the table, if anybody knows."""
-        one, now = self._tables[table], self._clock()
-        rate = one.rate(rows, now)
-        done = None if share is None else int(share * max(1, one.bytes))
-        self._bars.update(one.task, completed=done, rows=rows, rate=rate, note=note)
-        if self._is_terminal or now - one.line < LINE_S:
+        entry, now = self._tables[table], self._clock()
+        rate = entry.rate(rows, now)
+        done = None if share is None else int(share * max(1, entry.bytes))
+        self._bars.update(entry.task, completed=done, rows=rows, rate=rate, note=note)
+        if self._is_terminal or now - entry.line < LINE_S:
             return
-        one.line = now
-        left_s = None if share is None else one.left_s(share, now)
+        entry.line = now
+        left_s = None if share is None else entry.left_s(share, now)
         log.info(
             "reading",
             table=table,
             rows=rows,
             bytes=done,
-            bytes_total=one.bytes,
+            bytes_total=entry.bytes,
             rows_per_s=round(rate),
             percent=None if share is None else round(100 * share, 1),
             left_s=None if left_s is None else round(left_s),
@@ -119,12 +119,12 @@ class TableBars:
 
     def end(self, table: str, rows: int, note: str = "") -> None:
         """The same, where others tell the log of it."""
-        one = self._tables[table]
+        entry = self._tables[table]
         if not note:
-            self._bars.update(one.task, completed=max(1, one.bytes))
-        rate = one.rate(rows, self._clock())
+            self._bars.update(entry.task, completed=max(1, entry.bytes))
+        rate = entry.rate(rows, self._clock())
         shown = len(self._tables) <= SHOWN_MAX
-        self._bars.update(one.task, rows=rows, rate=rate, note=note, visible=shown)
+        self._bars.update(entry.task, rows=rows, rate=rate, note=note, visible=shown)
 
     def stop(self) -> None:
         """Show nothing any more."""
@@ -219,7 +219,7 @@ class ConsoleObserver:
         """Show how far tables are that are read while streaming."""
         shown: dict[str, int] = {}
         for state in states:
-            request = min(state.requests, key=lambda one: one.order)
+            request = min(state.requests, key=lambda each: each.order)
             if request.kind == "blocking":
                 continue
             name, share = str(state.name), state.share_of(request)
@@ -250,7 +250,7 @@ class ConsoleObserver:
         now = time.monotonic()
         if now >= self._next_move:
             self._next_move = now + WINDOWS_S
-            self._show_windows([one for one in states.values() if one.requests])
+            self._show_windows([state for state in states.values() if state.requests])
         if now - self._last_line >= STREAMING_LINE_S:
             log.info(
                 "streaming",

@@ -5,7 +5,6 @@ import json as json_text
 import sys
 from collections.abc import Iterator
 from enum import StrEnum
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -15,14 +14,12 @@ from rich.text import Text
 
 from cdc.errors import ConfigError
 from cdc.settings import DEFAULT_PATH, LakehouseSettings, Settings, load
+from deploy.commands.app import ConfigOption, JsonOption
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from sinks.delta.cuts import Cut
-
-ConfigOption = Annotated[Path, typer.Option("--config", "-c", help="The configuration file.")]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 
 
 class Form(StrEnum):
@@ -40,12 +37,12 @@ def cuts(
     json: JsonOption = False,
 ) -> None:
     """List the instants of the source that the lakehouse's tables have stood at together."""
-    found = _cuts(load(config), newest)
+    listed = _cuts(load(config), newest)
     if json:
-        print(json_text.dumps([cut.model_dump(mode="json") for cut in found], indent=2))
+        print(json_text.dumps([cut.model_dump(mode="json") for cut in listed], indent=2))
         return
     shown = Table("run", "LSN", "committed (UTC)", "tables", "not there")
-    for cut in found:
+    for cut in listed:
         shown.add_row(
             str(cut.run),
             cut.where,
@@ -88,7 +85,7 @@ def _answer(settings: Settings, cut: "Cut", sql: str) -> "DataFrame":
     lakehouse = _lakehouse(settings)
     spark = open_session(settings.spark)
     plan = lakehouse_plans(lakehouse.path, lambda: spark).last()
-    sources = [table.source or name for name, table in plan.tables.items()] if plan else []
+    sources = [table.source for table in plan.tables.values()] if plan else []
     return answer(spark, derived_tables(lakehouse, sources), cut, sql)
 
 

@@ -8,7 +8,6 @@ import json as json_text
 import time
 from collections.abc import Collection, Mapping
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
@@ -16,30 +15,81 @@ from rich.console import Console
 from rich.table import Column, Table
 from rich.text import Text
 
+from cdc.dead_letters.letters import row_of
 from cdc.errors import ConfigError, NotDoneError
+from cdc.log.state import read_letters, read_pieces
+from cdc.postgres.connection import connect, query
 from cdc.records.dead_letters import ORDERS, DeadLetter, Order, Outcome
 from cdc.records.topics import dead_letter_topic
 from cdc.settings import DEFAULT_PATH, Settings, load
-from deploy.commands.search import refused
+from deploy.commands.app import ConfigOption, JsonOption, print_line
+from deploy.commands.search import search_settings
+from deploy.commands.sink_status import all_aliases
 
 _POLL_S: Final = 0.2
 _WAIT_S: Final = 30.0
 _EMIT: Final = "SELECT pg_logical_emit_message(true, %s, %s::text)"
 
-app = typer.Typer(
+dead_letters = typer.Typer(
     help="Records that couldn't be written: look at them, send them again, or let them go.",
     no_args_is_help=True,
 )
-app.command("search")(refused)
-ConfigOption = Annotated[Path, typer.Option("--config", "-c", help="The configuration file.")]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 Numbers = Annotated[list[int] | None, typer.Argument(help="Their numbers.")]
 AllOption = Annotated[bool, typer.Option("--all", help="All that nobody has dealt with.")]
 TableOption = Annotated[str | None, typer.Option("--table", help="Those of this table only.")]
 
 
-@app.command("list")
-def list_letters(
+@dead_letters.command()
+def search(
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(help="schema.table, or names of joined documents. Default: all."),
+    ] = None,
+    config: ConfigOption = DEFAULT_PATH,
+    *,
+    replay: Annotated[
+        bool, typer.Option("--replay", help="Make these documents again, from the rows as of now.")
+    ] = False,
+    discard: Annotated[
+        bool, typer.Option("--discard", help="Forget that they are missing.")
+    ] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON, a letter a line.")] = False,
+) -> None:
+    """List documents that the search server refused, with its reasons."""
+    from sinks.search.client import connect as connect_search
+    from sinks.search.dead_letters import Letters
+
+    settings = load(config)
+    chosen = _aliases(settings, names or [])
+    if replay and discard:
+        raise ConfigError("--replay and --discard exclude each other")
+    if replay:
+        from sinks.job import Jobs
+        from sinks.run.options import RunOptions
+
+        with Jobs(settings, "search", RunOptions(replayed=frozenset(chosen))) as jobs:
+            raise typer.Exit(jobs.run(print_line))
+    server = search_settings(settings)
+    client = connect_search(server)
+    refusals = {name: Letters(client, server.index_prefix, alias) for name, alias in chosen.items()}
+    if discard:
+        for of_index in refusals.values():
+            of_index.forget()
+        return
+    refused = ((name, each) for name, of_index in refusals.items() for each in of_index.all())
+    if json:
+        for name, document in refused:
+            print(json_text.dumps({"name": name, **document}, ensure_ascii=False))
+        return
+    shown = Table("index of", "document", "time", "reason")
+    for name, document in refused:
+        row = (name, document["document"], _time(document["ts_ms"]), document["reason"])
+        shown.add_row(*map(Text, row))
+    Console().print(shown)
+
+
+@dead_letters.command("list")
+def list_dead_letters(
     config: ConfigOption = DEFAULT_PATH,
     *,
     table: TableOption = None,
@@ -47,42 +97,39 @@ def list_letters(
     json: JsonOption = False,
 ) -> None:
     """List what nobody has dealt with."""
-    found = {
-        number: letter
-        for number, letter in _letters(load(config)).items()
-        if (handled or letter.outcome is None) and table in {None, letter.table}
+    listed = {
+        number: each
+        for number, each in _dead_letters(load(config)).items()
+        if (handled or each.outcome is None) and table in {None, each.table}
     }
     if json:
-        rows = [{"number": n, **letter.model_dump(mode="json")} for n, letter in found.items()]
+        rows = [{"number": n, **each.model_dump(mode="json")} for n, each in listed.items()]
         print(json_text.dumps(rows, indent=2))
         return
-    whole = Column("position", overflow="fold")
-    shown = Table("number", "table", "op", whole, "time", "reason")
-    for number, letter in found.items():
-        reason = f"{letter.outcome}: {letter.reason}" if letter.outcome else letter.reason
-        place = str(letter.position)
-        row = (letter.table, letter.op, place, _time(letter.ts_ms), reason)
+    position = Column("position", overflow="fold")
+    shown = Table("number", "table", "op", position, "time", "reason")
+    for number, each in listed.items():
+        reason = f"{each.outcome}: {each.reason}" if each.outcome else each.reason
+        row = (each.table, each.op, str(each.position), _time(each.ts_ms), reason)
         shown.add_row(str(number), *map(Text, row))
     Console().print(shown)
 
 
-@app.command()
+@dead_letters.command()
 def show(
     number: Annotated[int, typer.Argument(help="Its number.")], config: ConfigOption = DEFAULT_PATH
 ) -> None:
     """Show one with all that it holds, as JSON."""
-    from cdc.log.state import read_pieces
-
     settings = load(config)
-    letter = _chosen(_letters(settings), [number], table=None, every=False)[number]
-    shown: dict[str, Any] = {"number": number, **letter.model_dump(mode="json")}
-    if letter.outcome is None:
+    dead_letter = _chosen(_dead_letters(settings), [number], table=None, every=False)[number]
+    shown: dict[str, Any] = {"number": number, **dead_letter.model_dump(mode="json")}
+    if dead_letter.outcome is None:
         topic = dead_letter_topic(settings.capture.topic_prefix)
-        shown |= _held(letter, read_pieces(settings.kafka, topic, letter))
+        shown |= _held(dead_letter, read_pieces(settings.kafka, topic, dead_letter))
     print(json_text.dumps(shown, indent=2, ensure_ascii=False))
 
 
-@app.command()
+@dead_letters.command()
 def replay(
     numbers: Numbers = None,
     config: ConfigOption = DEFAULT_PATH,
@@ -94,7 +141,7 @@ def replay(
     _order(load(config), numbers or [], table, "replayed", every=every)
 
 
-@app.command()
+@dead_letters.command()
 def discard(
     numbers: Numbers = None,
     config: ConfigOption = DEFAULT_PATH,
@@ -106,25 +153,23 @@ def discard(
     _order(load(config), numbers or [], table, "discarded", every=every)
 
 
-def _letters(settings: Settings) -> dict[int, DeadLetter]:
-    from cdc.log.state import read_letters
-
+def _dead_letters(settings: Settings) -> dict[int, DeadLetter]:
     return read_letters(settings.kafka, dead_letter_topic(settings.capture.topic_prefix))
 
 
 def _chosen(
-    letters: Mapping[int, DeadLetter], numbers: Collection[int], table: str | None, *, every: bool
+    existing: Mapping[int, DeadLetter], numbers: Collection[int], table: str | None, *, every: bool
 ) -> dict[int, DeadLetter]:
     """Those that were named; raises ConfigError for a number that there isn't."""
-    missing = sorted(set(numbers) - letters.keys())
+    missing = sorted(set(numbers) - existing.keys())
     if missing or not (numbers or every or table):
         what = f"there is no dead letter {missing[0]}" if missing else "no dead letter is named"
         remedy = "millrace dead-letters list shows the numbers; --all and --table take several"
         raise ConfigError(what, remedy=remedy)
     return {
-        number: letter
-        for number, letter in letters.items()
-        if number in numbers or (not numbers and table in {None, letter.table})
+        number: dead_letter
+        for number, dead_letter in existing.items()
+        if number in numbers or (not numbers and table in {None, dead_letter.table})
     }
 
 
@@ -132,30 +177,28 @@ def _order(
     settings: Settings, numbers: list[int], table: str | None, outcome: Outcome, *, every: bool
 ) -> None:
     """Tell the daemon, and wait until it has done so."""
-    from cdc.postgres.connection import connect, query
-
-    letters = _letters(settings)
-    chosen = _chosen(letters, numbers, table, every=every)
-    wanted = {number: letter for number, letter in chosen.items() if letter.outcome is None}
+    at_first = _dead_letters(settings)
+    chosen = _chosen(at_first, numbers, table, every=every)
+    wanted = {number: each for number, each in chosen.items() if each.outcome is None}
     if not wanted:
         dealt_with = "they were dealt with" if chosen else "there are no dead letters"
         print(f"nothing to do: {dealt_with}")
         return
     with connect(settings.source, purpose="dead-letters") as connection:
-        for number, letter in wanted.items():
-            order = Order(outcome=outcome, number=number, id=letter.id)
+        for number, dead_letter in wanted.items():
+            order = Order(outcome=outcome, number=number, id=dead_letter.id)
             query(connection, _EMIT, [ORDERS, order.model_dump_json()])
     deadline = time.monotonic() + _WAIT_S
-    left, now = wanted, letters
+    left, now = wanted, at_first
     while left and time.monotonic() < deadline:
         time.sleep(_POLL_S)
-        now = _letters(settings)
-        before, left = left, {n: one for n, one in left.items() if now[n].outcome is None}
+        now = _dead_letters(settings)
+        before, left = left, {n: each for n, each in left.items() if now[n].outcome is None}
         if len(left) < len(before):
             deadline = time.monotonic() + _WAIT_S
     print(f"{outcome}: {len(wanted) - len(left)}")
-    tables = {letter.table for letter in wanted.values()}
-    new = [n for n, one in now.items() if n not in letters and one.table in tables]
+    tables = {dead_letter.table for dead_letter in wanted.values()}
+    new = [n for n, each in now.items() if n not in at_first and each.table in tables]
     if new:
         print(f"new letters of the same tables: {', '.join(map(str, new))}")
     if left:
@@ -166,16 +209,14 @@ def _order(
         )
 
 
-def _held(letter: DeadLetter, held: bytes) -> dict[str, Any]:
-    """What a letter holds, as text as far as it is text."""
-    from cdc.dead_letters.letters import row_of
-
+def _held(dead_letter: DeadLetter, held: bytes) -> dict[str, Any]:
+    """What a dead letter holds, as text as far as it is text."""
     shown: dict[str, Any] = {}
-    for name, part in letter.parts(held).items():
+    for name, content in dead_letter.parts(held).items():
         if name == "key":
-            shown[name] = _text(part)
+            shown[name] = _text(content)
         else:
-            row = zip(letter.columns, row_of(part), strict=True)
+            row = zip(dead_letter.columns, row_of(content), strict=True)
             shown[name] = {
                 column: _text(value) if isinstance(value, bytes) else value
                 for column, value in row
@@ -190,3 +231,15 @@ def _text(value: bytes) -> str:
 
 def _time(ts_ms: int) -> str:
     return datetime.fromtimestamp(ts_ms / 1_000, UTC).isoformat(" ", "seconds")
+
+
+def _aliases(settings: Settings, names: Collection[str]) -> dict[str, str]:
+    """The aliases of these indexes, by their names; none named: of all."""
+    search_settings(settings)
+    aliases = all_aliases(settings)
+    if strange := sorted(set(names) - aliases.keys()):
+        raise ConfigError(
+            f"there is no index {', '.join(strange)}",
+            remedy=f"there are: {', '.join(sorted(aliases))}",
+        )
+    return {name: alias for name, alias in aliases.items() if not names or name in names}

@@ -1,22 +1,22 @@
-"""Configuration and what was named → the steps that take a capture away: ``millrace drop``."""
+"""``millrace drop``: configuration and what was named → the steps that take a capture away."""
 
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+import typer
 
 from cdc.errors import ConfigError
 from cdc.kafka.admin import LogAdmin
 from cdc.kafka.topics import LogTopics
-from cdc.log.state import read_all
 from cdc.postgres import publication, slot
 from cdc.postgres.catalog import publication_exists
 from cdc.postgres.connection import connect
 from cdc.postgres.failures import place
 from cdc.records.schema import TableName
-from cdc.records.state import TableState
 from cdc.records.topics import (
     claim_topic,
     dead_letter_topic,
@@ -25,10 +25,33 @@ from cdc.records.topics import (
     signal_topic,
     table_topic,
 )
-from cdc.settings import Settings
+from cdc.settings import DEFAULT_PATH, Settings, load
+from deploy.commands.app import ConfigOption
+from deploy.commands.sink_status import table_states
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+
+def drop(
+    config: ConfigOption = DEFAULT_PATH,
+    *,
+    yes: Annotated[bool, typer.Option("--yes", help="Do it; without, only show.")] = False,
+    topics: Annotated[bool, typer.Option("--topics", help="The topics, too.")] = False,
+    lakehouse: Annotated[bool, typer.Option("--lakehouse", help="The Delta tables, too.")] = False,
+    indexes: Annotated[bool, typer.Option("--indexes", help="The search indexes, too.")] = False,
+) -> None:
+    """Remove slot and publication, so that nothing holds WAL back any more."""
+    settings = load(config)
+    steps = plan(settings, topics=topics, lakehouse=lakehouse, indexes=indexes)
+    for step in steps:
+        print(f"{'dropping' if yes else 'would drop'} {step.what}", flush=True)
+        if yes:
+            step.act()
+    if not steps:
+        print("nothing to drop")
+    elif not yes:
+        print("nothing was changed; --yes drops it")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,20 +74,16 @@ def plan(settings: Settings, *, topics: bool, lakehouse: bool, indexes: bool) ->
     return steps
 
 
-def _states(settings: Settings) -> list[TableState]:
-    return read_all(settings.kafka, table_topic(settings.capture.topic_prefix), TableState)
-
-
 def _source(settings: Settings) -> list[Step]:
     capture = settings.capture
     with connect(settings.source, purpose="drop") as connection:
         steps = []
-        found = slot.inspect(connection, capture.slot_name)
-        if found is not None:
-            slot.verify_ours(connection, found)
+        state = slot.inspect(connection, capture.slot_name)
+        if state is not None:
+            slot.verify_ours(connection, state)
             what = (
-                f"slot {found.name} ({found.retained_bytes:,} bytes of WAL held back"
-                f"{', in use: stop the daemon first' if found.active else ''})"
+                f"slot {state.name} ({state.retained_bytes:,} bytes of WAL held back"
+                f"{', in use: stop the daemon first' if state.active else ''})"
             )
             steps.append(Step(what, lambda: _drop_slot(settings)))
         if capture.publication_autocreate_mode == "filtered" and publication_exists(
@@ -96,9 +115,8 @@ def _topics(settings: Settings) -> list[Step]:
     own = [named(prefix) for named in (signal_topic, dead_letter_topic, claim_topic, *state)]
     existing = LogAdmin(settings.kafka).partitions()
     # The state topics go last: without them nobody knows which data topics there are.
-    names = [
-        name for name in [*(state.topic for state in _states(settings)), *own] if name in existing
-    ]
+    data = [state.topic for state in table_states(settings)]
+    names = [name for name in (*data, *own) if name in existing]
 
     def delete(name: str) -> Step:
         return Step(f"topic {name}", lambda: LogTopics(settings).delete([name]))
@@ -150,13 +168,13 @@ def _indexes(settings: Settings) -> list[Step]:
     check(client, settings.search)
     prefix, index_prefix = settings.capture.topic_prefix, settings.search.index_prefix
     indexes = indexes_of(client, index_prefix, prefix)
-    steps = [Step(f"index {one}", partial(client.indices.delete, index=one)) for one in indexes]
+    steps = [Step(f"index {name}", partial(client.indices.delete, index=name)) for name in indexes]
     ledger = Ledger(client, index_prefix, prefix)
     if ledger.is_begun():
         what = f"the progress of {prefix} in index {ledger.index}"
         steps.append(Step(what, ledger.forget))
     for alias in sorted({alias_of(index) for index in indexes}):
-        letters = Letters(client, index_prefix, alias)
-        if letters.known():
-            steps.append(Step(f"dead letters about index {alias}", letters.forget))
+        refusals = Letters(client, index_prefix, alias)
+        if refusals.known():
+            steps.append(Step(f"dead letters about index {alias}", refusals.forget))
     return steps

@@ -29,29 +29,29 @@ from cdc.errors import ConfigError
 from cdc.records.state import Phase
 from deploy.commands.status import TableStatus, log_lag_s, table_status
 
-_ASKED: Final = {"/health/live": "live", "/health/ready": "ready"}
+_QUESTIONS: Final = {"/health/live": "live", "/health/ready": "ready"}
 
 
 def daemon_registry(
-    health: Health, letters: Mapping[str, int], rate_max: Callable[[], float]
+    health: Health, dead_letters: Mapping[str, int], rate_max: Callable[[], float]
 ) -> CollectorRegistry:
     """All metrics of a daemon.
 
-    ``letters``: table → how many dead letters it has made; ``rate_max``: rows a second that
+    ``dead_letters``: table → how many dead letters it has made; ``rate_max``: rows a second that
     snapshots may read now.
     """
     registry = CollectorRegistry()
-    registry.register(_DaemonCollector(health, letters, rate_max))
+    registry.register(_DaemonCollector(health, dead_letters, rate_max))
     ProcessCollector(registry=registry)
     return registry
 
 
 class _DaemonCollector(Collector):
     def __init__(
-        self, health: Health, letters: Mapping[str, int], rate_max: Callable[[], float]
+        self, health: Health, dead_letters: Mapping[str, int], rate_max: Callable[[], float]
     ) -> None:
         self._health = health
-        self._letters = letters
+        self._made_dead_letters = dead_letters
         self._rate_max = rate_max
 
     def collect(self) -> Iterator[Metric]:
@@ -89,13 +89,13 @@ class _DaemonCollector(Collector):
 
     def _dead_letters(self, tables: list[TableStatus]) -> Metric:
         """A table without any has 0: otherwise nobody sees the first one as an increase."""
-        letters = CounterMetricFamily(
+        family = CounterMetricFamily(
             "millrace_dead_letters", "Dead letters made by this process.", labels=["table"]
         )
-        made = {**{table.table: 0 for table in tables}, **self._letters}
+        made = {**{table.table: 0 for table in tables}, **self._made_dead_letters}
         for table, count in made.items():
-            letters.add_metric([table], count)
-        return letters
+            family.add_metric([table], count)
+        return family
 
     def _log(self) -> Iterator[Metric]:
         progress, slot = self._health.progress, self._health.slot
@@ -187,13 +187,13 @@ def _reads(tables: list[TableStatus]) -> Iterator[Metric]:
         rows.add_metric(labels, request.rows)
         ratio.add_metric(labels, request.percent / 100)
         paused.add_metric(labels, request.paused)
-        for one, value in (
+        for metric, value in (
             (size, table.bytes_total),
             (pace, request.rows_per_s),
             (left, request.left_s),
         ):
             if value is not None:
-                one.add_metric(labels, value)
+                metric.add_metric(labels, value)
     yield from (rows, ratio, size, paused, pace, left)
 
 
@@ -253,9 +253,9 @@ class _Handler(BaseHTTPRequestHandler):
         if path == "/metrics":
             encode, kind = choose_encoder(self.headers.get("Accept", ""))
             self._answer(HTTPStatus.OK, kind, encode(self.server.metrics))
-        elif (asked := _ASKED.get(path)) is not None:
+        elif (question := _QUESTIONS.get(path)) is not None:
             report = self.server.health.report()
-            status = HTTPStatus.OK if report[asked] else HTTPStatus.SERVICE_UNAVAILABLE
+            status = HTTPStatus.OK if report[question] else HTTPStatus.SERVICE_UNAVAILABLE
             self._answer(status, "application/json", json.dumps(report).encode() + b"\n")
         else:
             self.send_error(HTTPStatus.NOT_FOUND)

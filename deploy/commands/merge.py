@@ -1,15 +1,74 @@
-"""Settings and what a command asks for → a merge's options, with whom it may ask."""
+"""``millrace merge``: the log's news, applied to lakehouse tables and search indexes."""
 
+from enum import StrEnum
 from functools import partial
+from typing import Annotated
 
-from cdc.convert.registry import schema_reader
+import typer
+from pydantic import TypeAdapter, ValidationError
+
 from cdc.errors import ConfigError
 from cdc.postgres.captured import captured_tables, described_tables
 from cdc.postgres.connection import connect
 from cdc.records.schema import Column
 from cdc.records.topics import data_topic
-from cdc.settings import Settings
+from cdc.settings import DEFAULT_PATH, Duration, Settings, load
+from deploy.commands.app import ConfigOption, print_line, stop_on_signals
 from sinks.run.options import RunOptions
+
+
+class Sink(StrEnum):
+    """Which derived tables a merge is for."""
+
+    LAKEHOUSE = "lakehouse"
+    SEARCH = "search"
+    ALL = "all"
+
+
+def merge(
+    sink: Annotated[Sink, typer.Argument(help="Which derived tables.")] = Sink.ALL,
+    config: ConfigOption = DEFAULT_PATH,
+    *,
+    follow: Annotated[
+        bool, typer.Option("--follow/--once", help="Go on, run after run; default: one run.")
+    ] = False,
+    interval: Annotated[
+        str, typer.Option(help="With --follow: runs begin at least so far apart.")
+    ] = "1s",
+    accept_gap: Annotated[
+        list[str] | None,
+        typer.Option("--accept-gap", help="A history or archive that came later than log.keep."),
+    ] = None,
+    max_records: Annotated[
+        int | None,
+        typer.Option(help="Read about so many at most; later runs catch up.", min=1),
+    ] = None,
+    types_from_source: Annotated[
+        bool, typer.Option("--types-from-source", help="Ask for types that Debezium left out.")
+    ] = False,
+) -> None:
+    """Apply the log to lakehouse tables and search indexes: one bounded run, fit for cron.
+
+    Exit codes: 0 applied, 3 nothing to do, 4 another run is under way, 34 applied, and a table that
+    came too late was rebuilt; others: docs/errors.md.
+    """
+    from sinks.follow import follow as run_on
+    from sinks.job import Jobs
+
+    settings = load(config)
+    gaps = frozenset(accept_gap or ())
+    options = run_options(settings, max_records, gaps, types_from_source=types_from_source)
+    apart_s = _seconds(interval)
+    with stop_on_signals() as stop, Jobs(settings, sink, options, lasting=follow) as jobs:
+        code = run_on(jobs, settings, stop, apart_s, print_line) if follow else jobs.run(print_line)
+    raise typer.Exit(code)
+
+
+def _seconds(text: str) -> float:
+    try:
+        return TypeAdapter(Duration).validate_python(text).total_seconds()
+    except ValidationError:
+        raise ConfigError(f"not a duration: {text}", remedy="write it as 30s, 5m or 1h") from None
 
 
 def source_types(settings: Settings) -> dict[str, dict[str, Column]]:
@@ -42,9 +101,7 @@ def run_options(
                 remedy='it is for topics_written_by = "debezium" in [lakehouse]',
             )
         return RunOptions(records_max, accepted_gaps)
-    types_of = None
-    if types_from_source:
-        from deploy.commands.merge import source_types
+    from cdc.convert.registry import schema_reader
 
-        types_of = partial(source_types, settings)
+    types_of = partial(source_types, settings) if types_from_source else None
     return RunOptions(records_max, accepted_gaps, schema_reader(settings.format), types_of)

@@ -24,13 +24,18 @@ if TYPE_CHECKING:
 RUNS_SHOWN = 5
 
 
+def table_states(settings: Settings) -> list[TableState]:
+    """The state of every table that the log has, or had."""
+    return read_all(settings.kafka, table_topic(settings.capture.topic_prefix), TableState)
+
+
 def keyed_tables(settings: Settings) -> list[TableName]:
     """The captured tables whose rows have keys, and so can be documents."""
-    prefix = settings.capture.topic_prefix
-    schemas = read_all(settings.kafka, schema_topic(prefix), TableSchema)
-    newest = {one.name: one for one in sorted(schemas, key=lambda schema: schema.version)}
-    states = read_all(settings.kafka, table_topic(prefix), TableState)
-    return [one.name for one in states if one.name in newest and newest[one.name].key]
+    topic = schema_topic(settings.capture.topic_prefix)
+    schemas = read_all(settings.kafka, topic, TableSchema)
+    newest = {schema.name: schema for schema in sorted(schemas, key=lambda each: each.version)}
+    names = [state.name for state in table_states(settings)]
+    return [name for name in names if name in newest and newest[name].key]
 
 
 def all_aliases(settings: Settings) -> dict[str, str]:
@@ -179,18 +184,18 @@ def _indexes(
     from sinks.search.documents import aliases
 
     refused = Letters(client, search.index_prefix, None).counts()
-    of_tables = {str(name): one for name, one in ledger.tables(names).items()}
+    of_tables = {str(name): record for name, record in ledger.tables(names).items()}
     tables = {str(name): name for name in names}
-    found = []
+    statuses = []
     for name, alias in aliases(search, names).items():
         if name not in tables:
-            one = _of_documents(name, ledger)
+            status = _of_documents(name, ledger)
         elif name in of_tables:
-            one = _of_table(name, of_tables[name])
+            status = _of_table(name, of_tables[name])
         else:
-            one = _of_first_load(name, ledger.first_load(tables[name]))
-        found.append(one.model_copy(update={"refused": refused.get(alias, 0)}))
-    return found
+            status = _of_first_load(name, ledger.first_load(tables[name]))
+        statuses.append(status.model_copy(update={"refused": refused.get(alias, 0)}))
+    return statuses
 
 
 def _of_table(name: str, record: "TableRecord") -> IndexStatus:

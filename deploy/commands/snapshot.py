@@ -1,59 +1,88 @@
-"""``millrace snapshot`` beside a running daemon: a signal to it, and how far it is with that.
+"""``millrace snapshot``: existing rows, read by a daemon of its own or by the one that runs.
 
-One slot's topics have one producer, so the daemon reads the tables; this shows what the log says.
+One slot's topics have one producer: where a daemon runs it reads the tables, by a signal.
 """
 
 import json
 import math
 import re
+import sys
 import threading
-import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Iterable, Sequence
+from typing import Annotated, Any
 from uuid import uuid4
 
-import structlog
+import typer
 from psycopg import sql
 from rich.console import Console
 from rich.table import Table
 
-from cdc.errors import (
-    ConfigError,
-    MillraceError,
-    NotDoneError,
-    SourceError,
-    SourceUnreachableError,
-)
-from cdc.kafka.admin import LogAdmin
-from cdc.kafka.signal_topic import Follower, send
-from cdc.log.state import last_progress, read_all
-from cdc.postgres import slot
+from cdc.capture.daemon import Daemon
+from cdc.errors import ConfigError, ExitCode, SourceError, SourceUnreachableError
+from cdc.kafka.signal_topic import send
 from cdc.postgres.captured import captured_tables, described_tables
 from cdc.postgres.connection import connect, query
 from cdc.postgres.described import TableDescription
-from cdc.records.state import (
-    Phase,
-    SnapshotOutcome,
-    SnapshotRequest,
-    TableState,
-    parse_state,
-)
-from cdc.records.topics import progress_topic, table_topic
-from cdc.settings import Settings
-from deploy.commands.console import TableBars
-
-log = structlog.get_logger()
-_POLL_S: Final = 0.2
-_LOOK_S: Final = 1.0
-"""How often the daemon's own record is looked at, while it hasn't taken the request."""
-_PATIENCE_S: Final = 30.0
-_CHECK_S: Final = 5.0
+from cdc.settings import DEFAULT_PATH, Settings, load
+from deploy.commands import console
+from deploy.commands.app import ConfigOption, JsonOption, stop_on_signals
+from deploy.commands.run import use_daemon
+from deploy.commands.sink_status import table_states
+from deploy.commands.snapshot_watch import Watch, is_captured, is_whole
 
 
-def is_captured(settings: Settings) -> bool:
-    """Whether a daemon holds the slot, and so has to do what is asked for."""
-    with connect(settings.source, purpose="snapshot command") as connection:
-        return slot.is_captured(connection, settings.capture.slot_name)
+def snapshot(
+    tables: Annotated[
+        list[str] | None,
+        typer.Argument(help="Tables as schema.table, to be read again. Default: those never read."),
+    ] = None,
+    config: ConfigOption = DEFAULT_PATH,
+    *,
+    where: Annotated[str | None, typer.Option(help="SQL: only rows that meet it.")] = None,
+    parallel: Annotated[
+        int | None, typer.Option(min=1, max=64, help="In place of snapshot.max.threads.")
+    ] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with what was paused.")] = False,
+    reset: Annotated[
+        bool, typer.Option("--reset", help="Rows that the source hasn't any more disappear.")
+    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what is read.")] = False,
+    json_log: JsonOption = False,
+) -> None:
+    """Read existing rows into the log, and end. A running daemon is asked to, and watched."""
+    names, settings = tables or [], load(config)
+    if (where is not None or reset) and (not names or resume):
+        raise ConfigError(
+            "--where and --reset are for tables that are named, and not for --resume",
+            remedy="millrace snapshot schema.table --where …",
+        )
+    if where is not None and reset:
+        raise ConfigError(
+            "--where and --reset exclude each other: behind a reset all rows have to be read",
+            remedy="name tables with one of them",
+        )
+    beside = is_captured(settings)
+    if beside and parallel is not None:
+        raise ConfigError(
+            "a daemon runs, and reads by as many threads as its configuration says",
+            remedy="leave --parallel out; or change snapshot.max.threads, and start it anew",
+        )
+    described = describe(settings, names) if names or beside or dry_run else []
+    if where is not None:
+        check_condition(settings, described, where)
+    if dry_run:
+        Console().print(render_plan(settings, names, described, beside=beside))
+        return
+    if beside:
+        console.configure_logging(json=json_log)
+        with stop_on_signals() as stop:
+            if ask(settings, names, described, stop, where=where, resume=resume, reset=reset):
+                return
+        print("the daemon goes on with it: `millrace status` shows how far it is", file=sys.stderr)
+        raise typer.Exit(ExitCode.INTERRUPTED)
+    use, arguments = (Daemon.resume, (names,)) if resume else (Daemon.snapshot, (names, where))
+    if use_daemon(config, json_log, use, *arguments, threads=parallel):
+        raise typer.Exit(ExitCode.INTERRUPTED)  # what is left is read by the next start
 
 
 def describe(settings: Settings, names: Sequence[str]) -> list[TableDescription]:
@@ -97,15 +126,15 @@ def render_plan(
     beside: bool,
 ) -> Table:
     """What would be read, and how; nothing is changed. ``beside``: a daemon would do it."""
-    states = {str(state.name): state for state in _states(settings)}
-    found = [
+    states = {str(state.name): state for state in table_states(settings)}
+    tables = [
         table
         for table in described
-        if names or states.get(str(table.name)) is None or not _is_whole(states[str(table.name)])
+        if names or states.get(str(table.name)) is None or not is_whole(states[str(table.name)])
     ]
     way = "daemon" if beside else "this command"
     shown = Table("table", "rows (guess)", "size", "chunks", "read by", "rows read before")
-    for table in found:
+    for table in tables:
         size = table.pages * table.block_bytes
         chunks = sum(
             max(
@@ -113,14 +142,14 @@ def render_plan(
             )
             for leaf in table.leaves
         )
-        known = states.get(str(table.name))
+        state = states.get(str(table.name))
         shown.add_row(
             str(table.name),
             f"{table.rows_estimated:,}",
             f"{size / (1 << 20):,.1f} MiB",
             f"{chunks:,}",
             way,
-            "none" if known is None else f"{known.rows_sent:,}",
+            "none" if state is None else f"{state.rows_sent:,}",
         )
     return shown
 
@@ -147,7 +176,7 @@ def ask(
             remedy="add kafka to it, and start the daemon anew; or stop the daemon first",
         )
     sizes = {str(each.name): each.pages * each.block_bytes for each in described}
-    watch = _Watch(settings, sizes)
+    watch = Watch(settings, sizes)
     try:
         if names and not resume:
             data = _execute(names, where, reset=reset)
@@ -183,193 +212,3 @@ def _send(settings: Settings, kind: str, data: dict[str, Any]) -> tuple[int, str
     text = json.dumps({"id": signal, "type": kind, "data": data})
     key = settings.capture.topic_prefix.encode()
     return send(settings.kafka, topic, key, text.encode()), signal
-
-
-def _states(settings: Settings) -> list[TableState]:
-    return read_all(settings.kafka, table_topic(settings.capture.topic_prefix), TableState)
-
-
-def _is_whole(state: TableState) -> bool:
-    return state.phase is Phase.STREAMING
-
-
-class _Watch:
-    """What the log says of some tables, as it comes."""
-
-    def __init__(self, settings: Settings, sizes: Mapping[str, int]) -> None:
-        """``sizes`` are the tables' bytes."""
-        self._settings = settings
-        self._sizes = sizes
-        self._topic = topic = table_topic(settings.capture.topic_prefix)
-        end = LogAdmin(settings.kafka).committed_end(topic)  # what is open now may end a read
-        self._states = {str(state.name): state for state in _states(settings)}
-        self._follower = Follower(settings.kafka, topic, offset=end)
-        (((_, self._looked_until),),) = LogAdmin(settings.kafka).offsets({topic: 1}).values()
-        self._bars = TableBars(Console(stderr=True))
-        self.wanted: dict[str, SnapshotRequest] = {}
-        """Tables that aren't done, and what is looked at of each."""
-        self._taken: set[str] = set()
-        self._offset = -1
-        self._is_passed = False
-        """Whether the daemon has followed the signals up to ours."""
-        self._is_gone = False
-        self._paused: set[str] = set()
-        self._refused: list[str] = []
-
-    def want(self, names: Iterable[str], signal: str, offset: int) -> None:
-        """Look for reads that the signal at that offset has asked for."""
-        self.wanted = dict.fromkeys(names, SnapshotRequest(kind="incremental", signal=signal))
-        self.expect(offset)
-
-    def expect(self, offset: int) -> None:
-        """The daemon has to follow the signal at that offset."""
-        self._offset = offset
-
-    def want_under_way(self, names: Collection[str]) -> None:
-        """Look at those reads that are under way: of these tables, or all.
-
-        Of a table it is the one that is served last.
-        """
-        for name, state in self._states.items():
-            for request in sorted(state.requests, key=lambda one: one.order):
-                if request.kind != "blocking" and (not names or name in names):
-                    self.wanted[name] = request
-
-    def close(self) -> None:
-        """Look no more."""
-        self._bars.stop()
-        self._follower.close()
-
-    def show(self, stop: threading.Event, names: Sequence[str]) -> bool:
-        """Show them until all are done, or until told to stop; returns whether all are."""
-        if not self.wanted:
-            way = "without --resume they" if names else "tables that are named"
-            print(f"nothing to do: no snapshot is under way; {way} are read again")
-        began = checked = time.monotonic()
-        for name in list(self.wanted):
-            self._look_at(name)
-        while self.wanted:
-            for record in self._follower.take():
-                if record.value is not None:
-                    self._take(record.offset, parse_state(TableState, record.value, self._topic))
-            now = time.monotonic()
-            is_awaited = self._offset >= 0 and not self._is_passed
-            if (is_awaited or self._untaken) and now - checked >= _LOOK_S:
-                checked = now
-                self._check_taken(now - began)
-            elif now - checked >= _CHECK_S:
-                checked = now
-                self._check_daemon()
-            if self.wanted and stop.wait(_POLL_S):
-                return False
-        if self._refused:
-            raise NotDoneError(
-                "not read: " + "; ".join(self._refused),
-                remedy="mend what is told, and ask again: millrace snapshot",
-            )
-        return True
-
-    @property
-    def _untaken(self) -> list[str]:
-        """Tables of which the daemon hasn't said that they are to be read."""
-        return sorted(self.wanted.keys() - self._taken)
-
-    def _take(self, offset: int, state: TableState) -> None:
-        """Take in what comes, but for what is older than what was there at first."""
-        known = self._states.get(str(state.name))
-        if known is None or offset >= self._looked_until or state.ts_ms >= known.ts_ms:
-            self._learn(state)
-
-    def _learn(self, state: TableState) -> None:
-        """Look at every record: the next one of its table may tell how another read has ended."""
-        name = str(state.name)
-        self._states[name] = state
-        if name in self.wanted:
-            self._look_at(name)
-
-    def _look_at(self, name: str) -> None:
-        state = self._states.get(name)
-        if state is None:
-            return
-        request = _request(state, self.wanted[name])
-        if request is not None:
-            share = state.share_of(request)
-            if name not in self._taken:
-                self._taken.add(name)
-                size = self._sizes.get(name, 0)
-                self._bars.begin(name, size, request.rows, share)
-            self._bars.move(name, request.rows, share, "paused" if request.paused else "")
-            self._tell_paused(name, request)
-            return
-        outcome = _outcome(state, self.wanted[name])
-        if outcome is not None:
-            self._end(name, outcome)
-        elif name in self._taken:
-            self._end(name, SnapshotOutcome(signal="", status="ABORTED", reason="given up"))
-
-    def _tell_paused(self, name: str, request: SnapshotRequest) -> None:
-        """Say once that it waits for somebody; not right behind what lets it go on."""
-        if not request.paused:
-            self._paused.discard(name)
-        elif name not in self._paused and (self._is_passed or self._offset < 0):
-            self._paused.add(name)
-            log.warning("paused", table=name, remedy="millrace snapshot --resume lets it go on")
-
-    def _end(self, name: str, outcome: SnapshotOutcome) -> None:
-        del self.wanted[name]
-        if name not in self._taken:
-            self._bars.begin(name, self._sizes.get(name, 0))
-        self._taken.add(name)
-        self._bars.done(name, outcome.rows, outcome.failure)
-        if outcome.failure:
-            self._refused.append(f"{name} ({outcome.failure})")
-
-    def _check_taken(self, waited_s: float) -> None:
-        """Raise NotDoneError where the daemon hasn't taken, or has passed over, the request."""
-        capture = self._settings.capture
-        topic = progress_topic(capture.topic_prefix)
-        progress = last_progress(self._settings.kafka, topic, capture.slot_name)
-        if self._is_passed and self._untaken:
-            raise NotDoneError(
-                f"the daemon has passed the request over: {', '.join(self._untaken)}",
-                remedy="its log has a warning that says why",
-            )
-        if progress is not None and progress.signal_offset > self._offset:
-            self._is_passed = True  # what it wrote with that may still be on its way to us
-        elif waited_s > _PATIENCE_S:
-            raise NotDoneError(
-                f"the daemon hasn't taken the request within {_PATIENCE_S:.0f} s",
-                remedy="the request stands, and is followed once the daemon streams; its log and"
-                " `millrace status` say what it is at",
-            )
-
-    def _check_daemon(self) -> None:
-        """Say once when there is no daemon any more."""
-        try:
-            gone = not is_captured(self._settings)
-        except MillraceError as error:
-            log.warning("can't look for the daemon", reason=error.what)
-            return
-        if gone and not self._is_gone:
-            log.warning("no daemon runs: the snapshot goes on when one does")
-        self._is_gone = gone
-
-
-def _request(state: TableState, wanted: SnapshotRequest) -> SnapshotRequest | None:
-    """What is left of a read. A signal's may become another kind, when it resets the table."""
-    found = (
-        one
-        for one in state.requests
-        if one.signal == wanted.signal
-        if wanted.signal or (one.kind, one.order) == (wanted.kind, wanted.order)
-    )
-    return next(found, None)
-
-
-def _outcome(state: TableState, wanted: SnapshotRequest) -> SnapshotOutcome | None:
-    """How a read has ended, if the state tells."""
-    if wanted.kind == "initial" and not wanted.signal:  # nobody has asked: the phase has to tell
-        done = SnapshotOutcome(signal="", status="SUCCEEDED", rows=state.rows_sent)
-        return done if _is_whole(state) else None
-    found = state.outcome
-    return found if found is not None and found.signal == wanted.signal else None

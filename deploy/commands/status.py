@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from typing import TypeVar
 
 from pydantic import BaseModel
-from rich.console import Group
+from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
@@ -22,10 +22,20 @@ from cdc.postgres.connection import connect
 from cdc.postgres.slot import concerns
 from cdc.records.state import Phase, Progress, SnapshotRequest, TableState
 from cdc.records.topics import dead_letter_topic, progress_topic, table_topic
-from cdc.settings import Settings
+from cdc.settings import DEFAULT_PATH, Settings, load
+from deploy.commands.app import ConfigOption, JsonOption
 from deploy.commands.sink_status import SinkStatus, keyed_tables, lakehouse_status, search_status
 
-Found = TypeVar("Found")
+Answer = TypeVar("Answer")
+
+
+def status(config: ConfigOption = DEFAULT_PATH, *, json: JsonOption = False) -> None:
+    """Show slot, lag, snapshot progress, and how far each sink is."""
+    shown = collect(load(config))
+    if json:
+        print(shown.model_dump_json(indent=2))
+    else:
+        Console().print(render(shown))
 
 
 class SlotStatus(BaseModel):
@@ -103,7 +113,7 @@ def collect(settings: Settings) -> Status:
     problems: list[str] = []
     errors: list[MillraceError] = []
 
-    def ask(question: Callable[[], Found]) -> Found | None:
+    def ask(question: Callable[[], Answer]) -> Answer | None:
         try:
             return question()
         except MillraceError as error:
@@ -111,31 +121,31 @@ def collect(settings: Settings) -> Status:
             problems.append(str(error))
             return None
 
-    def ask_log(question: Callable[[], Found]) -> Found | None:
+    def ask_log(question: Callable[[], Answer]) -> Answer | None:
         """Each question to brokers that are silent would take half a minute: one is enough."""
         is_silent = any(isinstance(error, LogUnreachableError) for error in errors)
         return None if is_silent else ask(question)
 
     capture = settings.capture
     prefix, kafka = capture.topic_prefix, settings.kafka
-    found = ask(lambda: _slot(settings, problems))
+    slot_status = ask(lambda: _slot(settings, problems))
     progress = ask_log(lambda: last_progress(kafka, progress_topic(prefix), capture.slot_name))
     states = ask_log(lambda: read_all(kafka, table_topic(prefix), TableState)) or []
-    letters = ask_log(lambda: read_letters(kafka, dead_letter_topic(prefix))) or {}
+    dead_letters = ask_log(lambda: read_letters(kafka, dead_letter_topic(prefix))) or {}
     names = ask_log(lambda: keyed_tables(settings)) or []
     sinks = [
         ask(lambda: lakehouse_status(settings, progress)),
         ask(lambda: search_status(settings, progress, names)),
     ]
     return Status(
-        slot=found,
+        slot=slot_status,
         position=str(progress.position) if progress else None,
         epoch=progress.position.epoch if progress else None,
         timeline=progress.timeline if progress else None,
         events=progress.events if progress else 0,
-        lag_s=log_lag_s(progress, found.lag_bytes) if progress and found else None,
+        lag_s=log_lag_s(progress, slot_status.lag_bytes) if progress and slot_status else None,
         tables=[table_status(state, time.time_ns() // 1_000_000) for state in states],
-        dead_letters=Counter(one.table for one in letters.values() if one.outcome is None),
+        dead_letters=Counter(each.table for each in dead_letters.values() if each.outcome is None),
         sinks=[sink for sink in sinks if sink is not None],
         problems=problems,
     )
@@ -179,7 +189,7 @@ def table_status(state: TableState, now_ms: int) -> TableStatus:
         left_s=left_s,
         requests=[
             _request(state, request, now_ms)
-            for request in sorted(state.requests, key=lambda one: one.order)
+            for request in sorted(state.requests, key=lambda each: each.order)
         ],
     )
 
@@ -223,21 +233,12 @@ def log_lag_s(progress: Progress, lag_bytes: int) -> float | None:
 
 def render(status: Status) -> Group:
     """The status as tables for people."""
-    parts: list[Text | Table] = []
+    lines: list[Text | Table] = []
     if status.slot is None:
-        parts.append(Text("slot: none (has `millrace run` been started?)"))
+        lines.append(Text("slot: none (has `millrace run` been started?)"))
     else:
-        found = status.slot
-        state = "active" if found.active else "NOT ACTIVE: is the daemon running?"
-        parts.append(
-            Text(
-                f"slot {found.name}: {state}, acknowledged {found.confirmed_flush_lsn}, "
-                f"{_bytes(found.lag_bytes)} to go, {_bytes(found.retained_bytes)} of WAL held back"
-                f" ({found.invalidation_reason or found.wal_status or 'unknown'})"
-                f"{', copied to standbys' if found.failover else ''}"
-            )
-        )
-    parts.append(
+        lines.append(_slot_text(status.slot))
+    lines.append(
         Text(
             f"log: {status.events:,} events, position {status.position or 'none'} "
             f"(epoch {status.epoch or 'none'}, timeline {status.timeline or 'none'}), "
@@ -262,7 +263,7 @@ def render(status: Status) -> Group:
             _seconds(sink.lag_s),
             _seconds(sink.keep_left_s),
         )
-    letters = [
+    dead_letters = [
         Text(f"dead letters, {table}: {count:,} (millrace dead-letters list)", style="red")
         for table, count in status.dead_letters.items()
     ]
@@ -272,23 +273,33 @@ def render(status: Status) -> Group:
         for table, reason in sink.failed.items()
     ]
     problems = [Text(f"problem: {problem}", style="red") for problem in status.problems]
-    shown = [*parts, tables, *letters, sinks, *_runs(status), *_indexes(status)]
+    shown = [*lines, tables, *dead_letters, sinks, *_runs(status), *_indexes(status)]
     return Group(*shown, *failures, *problems)
+
+
+def _slot_text(state: SlotStatus) -> Text:
+    activity = "active" if state.active else "NOT ACTIVE: is the daemon running?"
+    return Text(
+        f"slot {state.name}: {activity}, acknowledged {state.confirmed_flush_lsn}, "
+        f"{_bytes(state.lag_bytes)} to go, {_bytes(state.retained_bytes)} of WAL held back"
+        f" ({state.invalidation_reason or state.wal_status or 'unknown'})"
+        f"{', copied to standbys' if state.failover else ''}"
+    )
 
 
 def _indexes(status: Status) -> list[Table]:
     """The search indexes; nothing where there is none."""
     shown = Table("index of", "serves", "cut", "being loaded", "documents refused")
     for sink in status.sinks:
-        for one in sink.indexes:
-            percent = one.loaded_percent
+        for index in sink.indexes:
+            percent = index.loaded_percent
             share = f" ({percent:.0f} %)" if percent is not None else ""
             shown.add_row(
-                Text(one.name),
-                Text(one.index or "none yet"),
-                one.cut or "",
-                Text(f"{one.loading}{share}" if one.loading else ""),
-                f"{one.refused:,} (millrace dead-letters search)" if one.refused else "",
+                Text(index.name),
+                Text(index.index or "none yet"),
+                index.cut or "",
+                Text(f"{index.loading}{share}" if index.loading else ""),
+                f"{index.refused:,} (millrace dead-letters search)" if index.refused else "",
             )
     return [shown] if shown.row_count else []
 
@@ -318,12 +329,12 @@ def _snapshot_text(table: TableStatus) -> str:
         text = "not all of it was read: it is gone, or was left out"
     elif table.phase is not Phase.STREAMING:
         text = f"{table.percent:.0f} %{_bytes_text(table)}{_pace_text(table)}"
-    for one in table.requests:
-        if one.type == "initial" and not one.paused:
+    for request in table.requests:
+        if request.type == "initial" and not request.paused:
             continue  # that is what was told
-        percent = f"{one.percent:.0f} %{_bytes_text(table)}"
-        pace = " paused" if one.paused else _pace_text(one).removeprefix(",")
-        text += f"\n{one.type}: {percent}, {one.rows:,} rows,{pace}".rstrip(",")
+        percent = f"{request.percent:.0f} %{_bytes_text(table)}"
+        pace = " paused" if request.paused else _pace_text(request).removeprefix(",")
+        text += f"\n{request.type}: {percent}, {request.rows:,} rows,{pace}".rstrip(",")
     return text
 
 
@@ -333,10 +344,10 @@ def _bytes_text(table: TableStatus) -> str:
     return f" of {_bytes(table.bytes_total)}"
 
 
-def _pace_text(one: TableStatus | RequestStatus) -> str:
-    if one.rows_per_s is None:
+def _pace_text(read: TableStatus | RequestStatus) -> str:
+    if read.rows_per_s is None:
         return ""
-    return f", {one.rows_per_s:,.0f} rows/s, {_seconds(one.left_s)} left"
+    return f", {read.rows_per_s:,.0f} rows/s, {_seconds(read.left_s)} left"
 
 
 def _bytes(count: int) -> str:

@@ -235,19 +235,20 @@ class Demo:
         assert pipeline.settings.lakehouse is not None  # noqa: S101 (we wrote the settings)
         location = pipeline.settings.lakehouse.path
         spark = open_session(pipeline.settings.spark, "proof")
-        found = []
+        comparisons = []
         with connect(source) as connection:
             for table in TABLES:
                 path = table_path(location, table)
-                found.append(lakehouse_differences(spark, connection, table, path, pipeline.folder))
-                self._console.print(f"  Delta {table}: {found[-1][1]} differ")
+                rows = lakehouse_differences(spark, connection, table, path, pipeline.folder)
+                comparisons.append(rows)
+                self._console.print(f"  Delta {table}: {rows[1]} differ")
                 spark.read.format("delta").load(path).createOrReplaceTempView(table.name)
         self._console.print("\n[bold]An example query[/] on the Delta tables:")
         self._console.print(EXAMPLE_QUERY, highlight=False, markup=False)
         for row in spark.sql(EXAMPLE_QUERY).collect():
             self._console.print("  " + " | ".join(str(value) for value in row))
         spark.stop()
-        return found
+        return comparisons
 
     def _prove_search(self, pipeline: Pipeline, source: dict[str, str]) -> list[Comparison]:
         from sinks.search.client import connect as connect_search
@@ -258,22 +259,22 @@ class Demo:
         assert settings is not None  # noqa: S101 (we wrote the settings)
         client = connect_search(settings)
         name = str(flights.DOCUMENT["name"])
-        found = []
+        comparisons = []
         with connect(source) as connection:
             for table in TABLES:
                 if table in INDEXED:
                     index = index_name(settings.index_prefix, table)
-                    one = index_differences(client, connection, table, index, pipeline.folder)
+                    rows = index_differences(client, connection, table, index, pipeline.folder)
                 else:
                     index = document_index(settings.index_prefix, name)
-                    one = document_differences(client, connection, flights.DOCUMENTS_SQL, index)
-                found.append(one)
-                self._console.print(f"  index {index}: {one[1]} differ")
+                    rows = document_differences(client, connection, flights.DOCUMENTS_SQL, index)
+                comparisons.append(rows)
+                self._console.print(f"  index {index}: {rows[1]} differ")
         self._console.print(f"\n[bold]An example search[/] in joined documents: {EXAMPLE_SEARCH}")
         for hit in search(settings, name, EXAMPLE_SEARCH, limit=3).hits:
             about = (hit["airline"]["name"], hit["route"], f"left {hit['dep_delay']} min late")
             self._console.print("  " + " | ".join(about), markup=False)
-        return found
+        return comparisons
 
     def _report(self, proofs: list[Proof], rows: int, events: int, life: Life) -> None:
         table = Table(title="\nSource = Delta = index")

@@ -159,7 +159,7 @@ def _rows_by_key(
     rows: Iterable[Mapping[str, Any]], columns: list[SourceColumn]
 ) -> tuple[dict[tuple[Any, ...], bytes], int]:
     """(key → digest of the whole row, number of rows whose key was there already)."""
-    found: dict[tuple[Any, ...], bytes] = {}
+    digests: dict[tuple[Any, ...], bytes] = {}
     repeated = 0
     canonical = [(column.name, _canonical(column)) for column in columns]
     keys = [number for number, column in enumerate(columns) if column.key]
@@ -169,9 +169,9 @@ def _rows_by_key(
             for name, same in canonical
         ]
         key = tuple(values[number] for number in keys)
-        repeated += key in found
-        found[key] = hashlib.blake2b(repr(values).encode(), digest_size=16).digest()
-    return found, repeated
+        repeated += key in digests
+        digests[key] = hashlib.blake2b(repr(values).encode(), digest_size=16).digest()
+    return digests, repeated
 
 
 def index_differences(
@@ -193,11 +193,11 @@ def index_differences(
     file.unlink()
     client.indices.refresh(index=index)
     hits = scan(client, index=index, size=_SCAN_SIZE, query={"query": {"match_all": {}}})
-    found, repeated = _rows_by_key((hit["_source"] for hit in hits), columns)
+    indexed, repeated = _rows_by_key((hit["_source"] for hit in hits), columns)
     different = [
-        key for key in expected.keys() | found.keys() if expected.get(key) != found.get(key)
+        key for key in expected.keys() | indexed.keys() if expected.get(key) != indexed.get(key)
     ]
-    return len(found) + repeated, len(different) + repeated, [str(key) for key in different[:3]]
+    return len(indexed) + repeated, len(different) + repeated, [str(key) for key in different[:3]]
 
 
 def document_differences(
@@ -211,11 +211,11 @@ def document_differences(
         expected = {_canonical_text(key): _digest(text) for key, text in rows}
     client.indices.refresh(index=index)
     hits = scan(client, index=index, size=_SCAN_SIZE, query={"query": {"match_all": {}}})
-    found = {_canonical_text(hit["_id"]): _digest(_own(hit["_source"])) for hit in hits}
+    indexed = {_canonical_text(hit["_id"]): _digest(_own(hit["_source"])) for hit in hits}
     different = [
-        key for key in expected.keys() | found.keys() if expected.get(key) != found.get(key)
+        key for key in expected.keys() | indexed.keys() if expected.get(key) != indexed.get(key)
     ]
-    return len(found), len(different), different[:3]
+    return len(indexed), len(different), different[:3]
 
 
 def _canonical_text(text: str) -> str:

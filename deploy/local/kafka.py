@@ -8,7 +8,6 @@ for there is a third listener, SECURE, with TLS and a password, beside the plain
 import base64
 import logging
 import secrets
-import signal
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -20,7 +19,7 @@ from confluent_kafka.admin import AdminClient
 
 from deploy.local.certificates import Certificates
 from deploy.local.jars import classpath, java
-from deploy.local.processes import Command, Process, accepts, reserve_port
+from deploy.local.processes import Command, Server, accepts, reserve_port
 
 Mechanism = Literal["PLAIN", "SCRAM-SHA-512"]
 
@@ -76,11 +75,10 @@ class Security:
     username: str = "millrace"
 
 
-class Kafka:
-    """One Kafka broker; its ports and its data outlive stop, kill and start."""
+class Kafka(Server):
+    """One Kafka broker."""
 
     name = "Kafka"
-    stop_signal = signal.SIGTERM
 
     def __init__(
         self,
@@ -91,11 +89,11 @@ class Kafka:
         keep: bool = False,
         lasting: bool = False,
     ) -> None:
+        super().__init__()
         self.port = reserve_port()
         self.advertised_port = self.port
         self.settings = dict(settings or {})
         self.environment: dict[str, str] = {}
-        self.process: Process | None = None
         self._ports = {"INTERNAL": reserve_port(), "CONTROLLER": reserve_port()}
         if security is not None:
             self._ports["SECURE"] = reserve_port()
@@ -144,31 +142,6 @@ class Kafka:
         self.process = command.start(keep=self._keep)
         self.process.wait_until(self._answers)
         return self
-
-    def stop(self) -> None:
-        """Shut down in order: what is in memory is written."""
-        if self.process is not None:
-            self.process.stop(self.stop_signal)
-
-    def restart(self) -> None:
-        """Stop and start again, on the same ports and data."""
-        self.stop()
-        self.start()
-
-    def kill(self) -> None:
-        """Crash the broker by SIGKILL."""
-        if self.process is not None:
-            self.process.kill()
-
-    def pause(self) -> None:
-        """Let the broker hang: connections stay open and nobody answers."""
-        if self.process is not None:
-            self.process.pause()
-
-    def resume(self) -> None:
-        """Let a paused broker go on."""
-        if self.process is not None:
-            self.process.resume()
 
     def _properties(self) -> dict[str, str]:
         listeners = {"CLIENT": self.port, **self._ports}

@@ -3,13 +3,11 @@
 Of release 2.19, or of 3, which the tests run against, too.
 """
 
-import http.client
-import signal
 from pathlib import Path
 from typing import Final, Literal, Self
 
 from deploy.local.jars import classpath, java, java_21
-from deploy.local.processes import Command, Process, reserve_port
+from deploy.local.processes import Command, Server, answers, reserve_port
 
 Release = Literal["2", "3"]
 RELEASES: Final[tuple[Release, ...]] = ("2", "3")
@@ -19,18 +17,17 @@ _LASTING: Final = ("-Xms1g", "-Xmx1g", "-XX:+UseG1GC")
 """As OpenSearch's own scripts give it."""
 
 
-class OpenSearch:
-    """One OpenSearch node; its port and its data outlive stop, kill and start."""
+class OpenSearch(Server):
+    """One OpenSearch node."""
 
     name = "OpenSearch"
-    stop_signal = signal.SIGTERM
 
     def __init__(
         self, base_dir: Path, *, release: Release = "2", keep: bool = False, lasting: bool = False
     ) -> None:
+        super().__init__()
         self.port = reserve_port()
         self.release: Release = release
-        self.process: Process | None = None
         self._transport_port = reserve_port()
         self._folder = base_dir / ("opensearch3" if release == "3" else "opensearch")
         self._keep = keep
@@ -56,37 +53,5 @@ class OpenSearch:
         self.process.wait_until(self._answers)
         return self
 
-    def stop(self) -> None:
-        """Shut the node down in order."""
-        if self.process is not None:
-            self.process.stop(self.stop_signal)
-
-    def restart(self) -> None:
-        """Stop and start again, on the same port and data."""
-        self.stop()
-        self.start()
-
-    def kill(self) -> None:
-        """Crash the node by SIGKILL."""
-        if self.process is not None:
-            self.process.kill()
-
-    def pause(self) -> None:
-        """Let the node hang: connections stay open and nobody answers."""
-        if self.process is not None:
-            self.process.pause()
-
-    def resume(self) -> None:
-        """Let a paused node go on."""
-        if self.process is not None:
-            self.process.resume()
-
     def _answers(self) -> bool:
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=5)
-        try:
-            connection.request("GET", "/_cluster/health?wait_for_status=yellow&timeout=2s")
-            return connection.getresponse().status == http.HTTPStatus.OK
-        except (OSError, http.client.HTTPException):
-            return False
-        finally:
-            connection.close()
+        return answers(self.port, "/_cluster/health?wait_for_status=yellow&timeout=2s")

@@ -142,8 +142,8 @@ class Pipeline:
             if progress and reached and not any(state.initial for state in self.tables()):
                 return progress
             if not daemon.running or time.monotonic() > deadline:
-                place = progress.flush_lsn if progress else "nothing"
-                raise ServerError(f"the log has {place}, not {lsn}. {daemon.command.log_end()}")
+                end = progress.flush_lsn if progress else "nothing"
+                raise ServerError(f"the log has {end}, not {lsn}. {daemon.command.log_end()}")
             if waiting is not None:
                 waiting()
             time.sleep(_POLL_S)
@@ -160,7 +160,7 @@ def _toml(sections: Mapping[str, Mapping[str, Value]], preset: str) -> str:
 
 def _toml_text(value: Value) -> str:
     if isinstance(value, Mapping):
-        pairs = (f"{_toml_text(key)} = {_toml_text(one)}" for key, one in value.items())
+        pairs = (f"{_toml_text(key)} = {_toml_text(each)}" for key, each in value.items())
         return f"{{ {', '.join(pairs)} }}"
     if isinstance(value, list | tuple):
         return f"[{', '.join(map(_toml_text, value))}]"

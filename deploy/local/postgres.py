@@ -22,7 +22,7 @@ from psycopg.conninfo import make_conninfo
 
 from deploy.local.certificates import Certificates, TlsFront
 from deploy.local.jars import SetupError
-from deploy.local.processes import Account, Command, Process, reserve_port, unprivileged
+from deploy.local.processes import Account, Command, Server, reserve_port, unprivileged
 
 _SUPERUSER: Final = "postgres"
 _SETTINGS_FILE: Final = "millrace.conf"
@@ -42,8 +42,8 @@ _SETTINGS: Final[Mapping[str, str]] = {
 }
 
 
-class Postgres:
-    """One PostgreSQL server; its data outlives stop, kill and start."""
+class Postgres(Server):
+    """One PostgreSQL server; each start takes `settings` as they are then."""
 
     name = "PostgreSQL"
     stop_signal = signal.SIGINT  # fast: doesn't wait for clients to leave, as SIGTERM would
@@ -58,9 +58,9 @@ class Postgres:
         binaries: Path | None = None,
         keep: bool = False,
     ) -> None:
+        super().__init__()
         self.port = self._server_port = port or reserve_port()
         self.settings = {**_SETTINGS, **(settings or {})}
-        self.process: Process | None = None
         self._folder = base_dir / "postgres"
         self._data = self._folder / "data"
         self._certificates = certificates
@@ -113,15 +113,9 @@ class Postgres:
 
     def stop(self) -> None:
         """Shut down fast: sessions are ended, a checkpoint is written."""
-        if self.process is not None:
-            self.process.stop(self.stop_signal)
+        super().stop()
         if self._front is not None:
             self._front.stop()
-
-    def restart(self) -> None:
-        """Stop fast and start again, on the same port and data, with `settings` as they are now."""
-        self.stop()
-        self.start()
 
     def kill(self) -> None:
         """Crash: every server process ends at once, the next start replays the WAL.
@@ -234,7 +228,7 @@ def _installation(account: Account | None, folder: Path) -> Path:
     if account is not None and not account.reaches(installed / "pginstall" / "bin"):
         # Its libraries lie in a folder beside the package and are found by a relative path.
         copy = folder / "wheel"
-        for part in installed.parent.glob(f"{installed.name}*"):
-            shutil.copytree(part, copy / part.name, symlinks=True, dirs_exist_ok=True)
+        for source in installed.parent.glob(f"{installed.name}*"):
+            shutil.copytree(source, copy / source.name, symlinks=True, dirs_exist_ok=True)
         installed = copy / installed.name
     return installed / "pginstall"

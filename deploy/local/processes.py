@@ -7,6 +7,7 @@ process group when the pipe ends. Linux's PR_SET_PDEATHSIG would need no second 
 fires when the starting *thread* ends, doesn't survive a change of user, and isn't known to macOS.
 """
 
+import http.client
 import os
 import pwd
 import secrets
@@ -16,11 +17,12 @@ import stat
 import subprocess
 import tempfile
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, Protocol
+from typing import ClassVar, Final, Protocol, Self
 
 # `nobody` first: an account `postgres` may own a real server's files, which a superuser of our
 # throw-away server could then read.
@@ -114,6 +116,18 @@ def accepts(port: int) -> bool:
     return True
 
 
+def answers(port: int, path: str) -> bool:
+    """Say whether something on this machine answers 200 to GET of a path on the port."""
+    connection = http.client.HTTPConnection(_LOOPBACK, port, timeout=5)
+    try:
+        connection.request("GET", path)
+        return connection.getresponse().status == http.HTTPStatus.OK
+    except (OSError, http.client.HTTPException):
+        return False
+    finally:
+        connection.close()
+
+
 def _bind(port: int, kind: socket.SocketKind) -> socket.socket | None:
     sock = socket.socket(socket.AF_INET, kind)
     try:
@@ -133,7 +147,7 @@ class Child(Protocol):
 
     @property
     def pid(self) -> int:
-        """The process id."""
+        """The process id, which is also that of its process group."""
 
     def poll(self) -> int | None:
         """Return its exit code, negative for a signal; None while it runs."""
@@ -194,8 +208,31 @@ class Command:
 
 def environment_with(more: Mapping[str, str]) -> dict[str, str]:
     """This process's environment, in which another thread may unset something, and more."""
-    found = {name: os.environ.get(name) for name in list(os.environ)}
-    return {name: value for name, value in found.items() if value is not None} | dict(more)
+    own = {name: os.environ.get(name) for name in list(os.environ)}
+    return {name: value for name, value in own.items() if value is not None} | dict(more)
+
+
+def end(child: Child, ask: signal.Signals, timeout_s: float = _STOP_TIMEOUT_S) -> None:
+    """Ask a process to end by a signal, and kill its group when it doesn't in time."""
+    if child.poll() is not None:
+        return
+    child.send_signal(ask)
+    child.send_signal(signal.SIGCONT)  # a paused process doesn't hear the first one
+    try:
+        child.wait(timeout_s)
+    except subprocess.TimeoutExpired:
+        _kill(child)
+
+
+def _kill(child: Child) -> None:
+    _signal_group(child, signal.SIGKILL)
+    child.wait()
+
+
+def _signal_group(child: Child, number: signal.Signals) -> None:
+    if child.poll() is None:
+        with suppress(ProcessLookupError):  # it has ended in between
+            os.killpg(child.pid, number)
 
 
 class Process:
@@ -250,35 +287,21 @@ class Process:
         self, ask: signal.Signals = signal.SIGTERM, timeout_s: float = _STOP_TIMEOUT_S
     ) -> None:
         """Ask it to end by a signal, and kill it when it doesn't in time."""
-        if self.running:
-            self._child.send_signal(ask)
-            self._child.send_signal(signal.SIGCONT)  # a paused process doesn't hear the first one
-            try:
-                self._child.wait(timeout_s)
-            except subprocess.TimeoutExpired:
-                self._signal_group(signal.SIGKILL)
-                self._child.wait()
+        end(self._child, ask, timeout_s)
         self._cut_lifeline()
 
     def kill(self) -> None:
         """End it as a crash would: SIGKILL, no chance to tidy up."""
-        if self.running:
-            self._signal_group(signal.SIGKILL)
-            self._child.wait()
+        _kill(self._child)
         self._cut_lifeline()
 
     def pause(self) -> None:
         """Stop its execution: connections stay open and nobody answers."""
-        self._signal_group(signal.SIGSTOP)
+        _signal_group(self._child, signal.SIGSTOP)
 
     def resume(self) -> None:
         """Let a paused process go on."""
-        self._signal_group(signal.SIGCONT)
-
-    def _signal_group(self, number: signal.Signals) -> None:
-        if self.running:
-            with suppress(ProcessLookupError):  # it has ended in between
-                os.killpg(self._child.pid, number)
+        _signal_group(self._child, signal.SIGCONT)
 
     def _cut_lifeline(self) -> None:
         # Killed before its pipe closes: the child's id may belong to somebody else by now.
@@ -296,3 +319,42 @@ def _lifeline(pid: int) -> subprocess.Popen[bytes]:
         stderr=subprocess.DEVNULL,
         start_new_session=True,
     )
+
+
+class Server(ABC):
+    """A server of one process; its ports, and its data if it keeps any, outlive stop and kill."""
+
+    name: ClassVar[str]
+    stop_signal: ClassVar[signal.Signals] = signal.SIGTERM
+
+    def __init__(self) -> None:
+        self.process: Process | None = None
+
+    @abstractmethod
+    def start(self) -> Self:
+        """Start it, and wait until it answers."""
+
+    def stop(self) -> None:
+        """Shut it down in order: what is in memory is written."""
+        if self.process is not None:
+            self.process.stop(self.stop_signal)
+
+    def restart(self) -> None:
+        """Stop it and start it again, on the same ports and data."""
+        self.stop()
+        self.start()
+
+    def kill(self) -> None:
+        """Crash it by SIGKILL."""
+        if self.process is not None:
+            self.process.kill()
+
+    def pause(self) -> None:
+        """Let it hang: connections stay open and nobody answers."""
+        if self.process is not None:
+            self.process.pause()
+
+    def resume(self) -> None:
+        """Let it go on after a pause."""
+        if self.process is not None:
+            self.process.resume()

@@ -9,6 +9,7 @@ block that ends well leaves the servers running and says in a file how `make sto
 """
 
 import json
+import math
 import os
 import shutil
 import signal
@@ -19,21 +20,18 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from signal import Signals
 from types import TracebackType
-from typing import Final, Protocol, Self
+from typing import Final, Self
 
 from deploy.local.jars import REPOSITORY
 from deploy.local.kafka import Kafka
 from deploy.local.opensearch import OpenSearch
 from deploy.local.postgres import Postgres
-from deploy.local.processes import Process, ServerError, environment_with, run_folder
+from deploy.local.processes import Server, ServerError, end, environment_with, run_folder
 
 STATE_FILE: Final = REPOSITORY / ".run" / "stack.json"
 _FORMAT: Final = 1
-_STOP_TIMEOUT_S: Final = 20.0
-
-
+_POLL_S: Final = 0.05
 _USAGE: Final = "usage: python -m deploy.local.stack start | stop | psql [DATABASE]"
 
 
@@ -61,16 +59,25 @@ class KeptProcess:
 
     def stop(self) -> None:
         """Ask it to end, and kill it when it doesn't in time."""
-        self._signal(signal.Signals[self.stop_signal])
-        self._signal(signal.SIGCONT)
-        deadline = time.monotonic() + _STOP_TIMEOUT_S
-        while self.running and time.monotonic() < deadline:
-            time.sleep(0.05)
-        self._signal(signal.SIGKILL)
+        end(self, signal.Signals[self.stop_signal])
 
-    def _signal(self, number: signal.Signals) -> None:
+    def poll(self) -> int | None:
+        """Return None while it runs; of a process that isn't our child the exit code is lost."""
+        return None if self.running else 0
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait so many seconds for its end."""
+        deadline = math.inf if timeout is None else time.monotonic() + timeout
+        while self.running:
+            if time.monotonic() > deadline:
+                raise subprocess.TimeoutExpired(self.name, timeout or 0)
+            time.sleep(_POLL_S)
+        return 0
+
+    def send_signal(self, sig: int) -> None:
+        """Send it a signal, if it still runs."""
         if self.running:
-            os.kill(self.pid, number)
+            os.kill(self.pid, sig)
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,22 +135,6 @@ def _started(pid: int) -> str | None:
         ["ps", "-o", "lstart=", "-p", str(pid)], capture_output=True, text=True, check=False
     )
     return answer.stdout.strip() or None
-
-
-class Server(Protocol):
-    """What all three have in common."""
-
-    name: str
-    stop_signal: Signals
-    process: Process | None
-
-    def start(self) -> Self:
-        """Start it and wait until it is ready."""
-        ...
-
-    def stop(self) -> None:
-        """End it in order."""
-        ...
 
 
 class Stack:

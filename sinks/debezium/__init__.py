@@ -6,8 +6,7 @@ asks our own log's: ``log`` says what there is to read, ``forgotten`` what topic
 
 ``records``  binary keys and values → marks (which schema), what JSON says; the schemas in use
 ``schemas``  a schema's text, JSON's or Avro's → Connect's schema
-``declared``  the configuration → the connector's options, and columns whose type it declares
-``described``  schemas and declared columns → the table's columns, and how to read each record
+``described``  schemas and declared types → the table's columns, and how to read each record
 ``forms``  Connect's schema of a value ⇄ a column's type
 ``envelope``  opened records → a column for each member of their keys and rows
 ``parse``  records → typed changes, or copies of rows that come and go

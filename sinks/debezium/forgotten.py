@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from cdc.errors import LogForgottenError, TopicMismatchError
-from sinks.log.offsets import Log, LogState, Offsets, require_retained
-from sinks.run.forgotten import Remembered
+from cdc.log.offsets import LogReader, LogState, Offsets
+from sinks.run.forgotten import Remembered, require_retained
 from sinks.run.options import RunOptions
 from sinks.run.plan import TablePlan
 from sinks.run.plans import Checked
@@ -22,7 +22,7 @@ from sinks.run.plans import Checked
 class RetainedTopics:
     """The topics' records, and how long compaction keeps all of them (``promised``), by table."""
 
-    log: Log
+    log: LogReader
     state: LogState
     promised: Mapping[str, timedelta | None]
 
@@ -86,7 +86,7 @@ def _require_all(table: TablePlan, begins: Offsets, name: str, keep: timedelta) 
 
 
 def _require_whole(
-    log: Log, name: str, table: TablePlan, keep: timedelta, checked: Checked
+    log: LogReader, name: str, table: TablePlan, keep: timedelta, checked: Checked
 ) -> None:
     """Raise LogForgottenError where compaction may have taken records behind ``start``."""
     start = {table.topic: table.start}

@@ -7,17 +7,10 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from confluent_kafka import IsolationLevel, KafkaException, TopicCollection
-from confluent_kafka.admin import (  # type: ignore[attr-defined]  # re-exported without saying so
-    ClusterMetadata,
-    ConfigResource,
-    ResourceType,
-)
-from confluent_kafka.admin._listoffsets import OffsetSpec
-
-from cdc.errors import LogError
+from cdc.errors import MillraceError
+from cdc.log.offsets import LogReader, Offsets
 from cdc.records.schema import TableName
-from sinks.log.offsets import CALL_S, Log, Offsets, committed, has_records
+from sinks.log.records import committed, has_records
 from sinks.run.plan import TablePlan
 
 if TYPE_CHECKING:
@@ -43,7 +36,7 @@ UNKNOWN_TOPIC: Final = BrokerTopic("", 0, None)
 """A topic that the brokers don't describe."""
 
 
-class TopicLog(Log):
+class TopicLog(LogReader):
     """A reader of topics that somebody else writes."""
 
     def tables(self, prefix: str, captures: Callable[[str], bool]) -> dict[TableName, str]:
@@ -51,14 +44,14 @@ class TopicLog(Log):
 
         Names are as topics spell them: what isn't a letter or digit may be ``_`` in them.
         """
-        return tables_of(self._metadata().topics, prefix, captures)
+        return tables_of(self._admin.partitions(), prefix, captures)
 
     def cluster(self) -> str:
         """The cluster's own name, by which another one is told from it."""
-        return str(self._metadata().cluster_id)
+        return self._admin.cluster_id()
 
     def bounds(
-        self, topics: Mapping[str, BrokerTopic], failed: dict[str, LogError]
+        self, topics: Mapping[str, BrokerTopic], failed: dict[str, MillraceError]
     ) -> tuple[Offsets, Offsets]:
         """The first offset of every partition, and the end of what is committed in it.
 
@@ -67,43 +60,16 @@ class TopicLog(Log):
         partitions = [
             (name, number) for name, topic in topics.items() for number in range(topic.partitions)
         ]
-        earliest, latest = OffsetSpec.earliest(), OffsetSpec.latest()  # type: ignore[no-untyped-call]
-        starts = self._offsets(partitions, earliest, failed=failed)
-        ends = self._offsets(partitions, latest, IsolationLevel.READ_COMMITTED, failed)
-        return starts, ends
+        return self._committed_bounds(partitions, failed)
 
-    def describe(self, topics: list[str], failed: dict[str, LogError]) -> dict[str, BrokerTopic]:
+    def describe(
+        self, topics: list[str], failed: dict[str, MillraceError]
+    ) -> dict[str, BrokerTopic]:
         """Topics as the brokers describe them; ``failed`` gets those that they don't describe."""
-        if not topics:
-            return {}
-        resources = [ConfigResource(ResourceType.TOPIC, topic) for topic in topics]
-        try:
-            descriptions = self._admin.describe_topics(
-                TopicCollection(topics), request_timeout=CALL_S
-            )
-            configs = self._admin.describe_configs(resources, request_timeout=CALL_S)
-        except KafkaException as error:
-            raise self._error(error) from None
-        config_of = {resource.name: future for resource, future in configs.items()}
-        described: dict[str, BrokerTopic] = {}
-        for topic in topics:
-            try:
-                description = descriptions[topic].result(CALL_S + 1)
-                config = config_of[topic].result(CALL_S + 1)
-            except KafkaException as error:
-                failed[topic] = self._error(error)
-            else:
-                after = _compacted_after({name: str(entry.value) for name, entry in config.items()})
-                described[topic] = BrokerTopic(
-                    str(description.topic_id), len(description.partitions), after
-                )
-        return described
-
-    def _metadata(self) -> ClusterMetadata:
-        try:
-            return self._admin.list_topics(timeout=CALL_S)
-        except KafkaException as error:
-            raise self._error(error) from None
+        return {
+            name: BrokerTopic(topic.id, topic.partitions, _compacted_after(topic.config))
+            for name, topic in self._admin.details(topics, failed).items()
+        }
 
 
 def _compacted_after(config: Mapping[str, str]) -> timedelta | None:

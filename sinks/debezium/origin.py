@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Final
 
 from cdc.errors import (
     ConfigError,
-    LogError,
     LogForgottenError,
     MillraceError,
     TopicMismatchError,
 )
+from cdc.log.offsets import LogState, Offsets
 from cdc.records.position import FIRST_EPOCH, Lsn, Position
 from cdc.records.schema import Column, TableName
 from cdc.records.state import Phase, Progress, TableState
@@ -24,14 +24,12 @@ from cdc.records.topics import data_topic
 from cdc.settings import Settings
 from cdc.settings.lakehouse import Writer
 from sinks.changes.derived import Derived
-from sinks.debezium.declared import connector_options, declared_columns
-from sinks.debezium.described import RecordSource
+from sinks.debezium.described import RecordSource, connector_options, declared_columns
 from sinks.debezium.forgotten import RetainedTopics, remembered
 from sinks.debezium.log import UNKNOWN_TOPIC, BrokerTopic, TopicLog, bounded_ends
 from sinks.delta.origin import Looked
-from sinks.log.offsets import LogState, Offsets, Report
 from sinks.run.forgotten import Remembered
-from sinks.run.options import RunOptions
+from sinks.run.options import Report, RunOptions
 from sinks.run.plan import Plan, TablePlan, Wanted, proposed, to_read
 from sinks.run.plans import Checked
 from sinks.spark.session import Session, tune
@@ -64,14 +62,10 @@ class DebeziumTopics:
             table: declared_columns(types) for table, types in settings.lakehouse.types.items()
         }
         self._topics: dict[str, BrokerTopic] = {}
-        self._failed: dict[str, LogError] = {}
+        self._failed: dict[str, MillraceError] = {}
         self._ends: Offsets = {}
         self._groups: dict[str, tuple[RecordGroup, ...]] = {}
         self._log = TopicLog(settings.kafka)
-
-    def close(self) -> None:
-        """Give connections back."""
-        self._log.close()
 
     def forget(self) -> None:
         """Each table reads its own records: there are none."""
@@ -82,7 +76,7 @@ class DebeziumTopics:
         tables = self._log.tables(capture.topic_prefix, capture.captures)
         if not tables:
             return None
-        failed: dict[str, LogError] = {}
+        failed: dict[str, MillraceError] = {}
         found = self._log.describe(list(tables.values()), failed)
         starts, self._ends = self._log.bounds(found, failed)
         if len(failed) == len(tables):

@@ -79,7 +79,7 @@ def _mark(rows: DataFrame, gap: Position) -> DataFrame:
 
 
 def read_archive(spark: "SparkSession", path: str, replay: Replay, topic: str) -> DataFrame:
-    """The archived records, in the columns that sinks.log.offsets.read_raw has."""
+    """The archived records, in the columns that sinks.log.records.read_raw has."""
     return _archive(spark, path, replay).select(
         F.lit(topic).alias("topic"),
         F.col(RECORD_PARTITION).alias("partition"),

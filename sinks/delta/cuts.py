@@ -10,7 +10,6 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from pydantic import BaseModel, ConfigDict
-from pyspark.errors import PySparkException
 
 from cdc.errors import ConfigError, SinkError
 from cdc.records.position import Lsn, Position
@@ -18,7 +17,6 @@ from cdc.records.schema import TableName
 from cdc.records.state import PositionField
 from sinks.changes.derived import Derived
 from sinks.changes.names import quoted, sql_name
-from sinks.delta.table import DeltaTarget
 from sinks.run.plan import TableCounts, TableVersion
 from sinks.run.plans import Plans
 from sinks.spark.session import first_line
@@ -190,6 +188,8 @@ def query(spark: "SparkSession", derived: Mapping[str, Derived], cut: Cut, sql: 
     Raises ConfigError where it isn't a query, SinkError where Spark refuses it, or a table that it
     names doesn't stand at the cut.
     """
+    from pyspark.errors import PySparkException
+
     try:
         _require_query(spark, sql)
         mentioned = {name: view for name, view in view_names(derived).items() if _names(sql, view)}
@@ -227,6 +227,8 @@ def _names(sql: str, view: TableName) -> bool:
 def _make_views(
     spark: "SparkSession", derived: Mapping[str, Derived], cut: Cut, views: Mapping[str, TableName]
 ) -> None:
+    from sinks.delta.table import DeltaTarget
+
     spark.sql(f"CREATE SCHEMA IF NOT EXISTS {_DEFAULT_SCHEMA}")
     for name, view in views.items():
         spark.sql(f"CREATE SCHEMA IF NOT EXISTS `{view.namespace}`")

@@ -1,22 +1,22 @@
 """Whoever writes the topics → what a run has to ask of them: the log's state, the new records.
 
 Millrace's own log has positions, schemas and a cut; topics of a real Debezium have none of these
-(sinks/debezium/origin.py). All else of a run is the same for both.
+(sinks/debezium/origin.py). All else of a run is the same for both; sinks/job.py chooses.
 """
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from cdc.errors import MillraceError
+from cdc.log.offsets import LogReader, LogState
 from cdc.records.schema import TableSchema
 from cdc.settings import Settings
 from cdc.settings.lakehouse import Writer
 from sinks.changes.derived import Derived
 from sinks.log.counts import counted
-from sinks.log.offsets import Log, LogState, Report
 from sinks.log.records import Records
 from sinks.run.forgotten import Remembered, remembered
-from sinks.run.options import RunOptions
+from sinks.run.options import Report, RunOptions
 from sinks.run.plan import Plan, TablePlan, Truncates, Wanted, proposed, to_read
 from sinks.run.plans import Checked
 from sinks.spark.session import RECORDS_FEW, Session, tune
@@ -39,9 +39,6 @@ class Origin(Protocol):
 
     written_by: Writer
     empty: str
-
-    def close(self) -> None:
-        """Give connections back."""
 
     def forget(self) -> None:
         """Let records go that were kept for several tables."""
@@ -87,15 +84,6 @@ class Origin(Protocol):
         ...
 
 
-def origin_of(settings: Settings, session: Session, report: Report, options: RunOptions) -> Origin:
-    """The one that the configuration tells of; ``close`` it."""
-    if settings.lakehouse is not None and settings.lakehouse.topics_written_by == "debezium":
-        from sinks.debezium.origin import DebeziumTopics
-
-        return DebeziumTopics(settings, session, report, options)
-    return OwnLog(settings, session, report, options)
-
-
 class OwnLog:
     """The log that Millrace's daemon writes."""
 
@@ -109,17 +97,12 @@ class OwnLog:
         self._session = session
         self._report = report
         self._options = options
-        self._log = Log(settings.kafka)
+        self._log = LogReader(settings.kafka)
         self._records = Records(settings.kafka)
         self._early: dict[str, Early] = {}
 
-    def close(self) -> None:
-        """Give connections back, and the room of records that were kept."""
-        self.forget()
-        self._log.close()
-
     def forget(self) -> None:
-        """They are read again, then."""
+        """They are read again where they are needed once more."""
         self._records.forget()
         # Taken away first: other tables' threads look for theirs meanwhile.
         unused, self._early = self._early, {}
@@ -185,7 +168,7 @@ class OwnLog:
                 table,
                 found.get(name, {}),
                 cut,
-                keyed=bool(state.schemas[table.source or name][-1].key),
+                keyed=bool(state.schemas[table.source][-1].key),
                 archived=self._archived(table, derived),
             )
             if table.pending or not table.base or table.rebuilds
@@ -204,7 +187,7 @@ class OwnLog:
         name, table = max(tables.items(), key=lambda one: one[1].unread, default=("", None))
         if table is None or not can_be_early(table):
             return {}
-        versions = _versions(state, name, table)
+        versions = _versions(state, table)
         try:
             columns = columns_of(derived[name], table, versions)
         except MillraceError:  # told where the table is applied
@@ -231,7 +214,7 @@ class OwnLog:
         table = plan.tables[target.name]
         if table.replay is None:
             tune(target.spark, table.events, target.size_bytes())
-        versions = _versions(state, target.name, table)
+        versions = _versions(state, table)
         early = self._early.pop(target.name, None)
         rows = early.rows if early is not None and table.truncated is None else None
         try:
@@ -241,7 +224,7 @@ class OwnLog:
                 early.let_go()
 
 
-def _versions(state: LogState, name: str, table: TablePlan) -> list[TableSchema]:
+def _versions(state: LogState, table: TablePlan) -> list[TableSchema]:
     """A table's schema versions that its plan knows."""
-    known = state.schemas.get(table.source or name, ())
+    known = state.schemas.get(table.source, ())
     return [schema for schema in known if schema.version <= table.schema_version]

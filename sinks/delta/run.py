@@ -8,18 +8,17 @@ commit, the outcome. A plan that a run left unfinished is finished first.
 import time
 from collections.abc import Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from cdc.errors import ConfigError, LogForgottenError, MillraceError
+from cdc.log.offsets import LogState
 from cdc.settings import LakehouseSettings, Settings
 from sinks.changes.derived import Derived, derived_tables, local_path, without_unfit
-from sinks.delta.origin import Origin, origin_of
-from sinks.log.offsets import TABLES_AT_ONCE, LogState, Report
+from sinks.delta.origin import Origin
 from sinks.log.records import KeptLostError
 from sinks.run.forgotten import replayed
-from sinks.run.options import RunOptions
+from sinks.run.options import TABLES_AT_ONCE, Report, RunOptions
 from sinks.run.plan import (
     Outcome,
     Plan,
@@ -32,7 +31,7 @@ from sinks.run.plan import (
     require_same_log,
     to_read,
 )
-from sinks.run.plans import as_compacted, lakehouse_plans, one_at_a_time
+from sinks.run.plans import as_compacted, lakehouse_plans
 from sinks.run.summary import RunSummary, TableResult
 from sinks.spark.session import Session
 
@@ -45,31 +44,9 @@ _ATTEMPTS_MAX = 3
 """How often a table is tried whose records executors keep, and these end."""
 
 
-def run_lakehouse(
-    settings: Settings,
-    session: Session,
-    report: Report = print,
-    options: RunOptions = RunOptions(),  # noqa: B008 (frozen)
-) -> RunSummary:
-    """Apply what the log has to the lakehouse; tables that fail are in the summary.
+class LakehouseRun:
+    """One run over the topics of one writer; ``once`` is all that there is to call."""
 
-    ``session`` is called once there is something for Spark to do. Raises MillraceError where no
-    table could be applied at all (the log or the lakehouse can't be reached, another run).
-    """
-    if settings.lakehouse is None:
-        raise ConfigError(
-            "there is no lakehouse to merge into",
-            where="[lakehouse]",
-            remedy='add a section [lakehouse] with path = "…"',
-        )
-    with (
-        one_at_a_time(settings.lakehouse.path),
-        closing(origin_of(settings, session, report, options)) as origin,
-    ):
-        return _Run(settings, settings.lakehouse, session, report, options, origin).once()
-
-
-class _Run:
     def __init__(
         self,
         settings: Settings,
@@ -92,6 +69,7 @@ class _Run:
         self._plans = lakehouse_plans(lakehouse.path, session)
 
     def once(self) -> RunSummary:
+        """Apply what the topics have; tables that fail are in the summary."""
         last = self._plans.last()
         if last is not None and last.prefix != self._prefix:
             raise ConfigError(
@@ -307,7 +285,7 @@ class _Run:
         planned = {
             name: table
             for name, table in plan.tables.items()
-            if table.base and (table.source or name) in state.tables
+            if table.base and table.source in state.tables
         }
         found = self._origin.remembered(state, planned, self._plans.checked())
         error = LogForgottenError(f"run {plan.run} was interrupted for longer than log.keep")

@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from pyspark.sql import functions as F
 
+from cdc.log.offsets import LogState, Offsets
 from cdc.records.position import Lsn, Position
-from sinks.log.offsets import LogState, Offsets, Report, read_raw
 from sinks.log.parse import is_truncate
-from sinks.log.records import Records
+from sinks.log.records import Records, read_raw
+from sinks.run.options import Report
 from sinks.run.plan import Census, Found, TablePlan, Truncates
 
 if TYPE_CHECKING:

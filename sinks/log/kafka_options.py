@@ -111,14 +111,14 @@ _PEM: Final = {
 }
 
 
-FETCH_WAIT_MS: Final = 20
+_FETCH_WAIT_MS: Final = 20
 """How long a broker may keep us waiting at a partition's end, by default half a second.
 
 A partition that ends with a transaction's marker is read to its end by one more fetch, which
 waits for so long: for every partition of every table.
 """
 _BOUNDED_READ: Final = {
-    "fetch.max.wait.ms": str(FETCH_WAIT_MS),
+    "fetch.max.wait.ms": str(_FETCH_WAIT_MS),
     "receive.buffer.bytes": str(1 << 20),
 }
 """The Java client's defaults are made for endless streams; a run reads up to known offsets.
@@ -149,11 +149,6 @@ def spark_options(options: Mapping[str, str]) -> dict[str, str]:
         java["ssl.endpoint.identification.algorithm"] = ""
     java |= _sasl(options) | _certificates(options)
     return {f"kafka.{name}": value for name, value in (_BOUNDED_READ | java).items()}
-
-
-def client_options(options: Mapping[str, str]) -> dict[str, str]:
-    """The options without a producer's: librdkafka warns about those in a reader."""
-    return {name: value for name, value in options.items() if name not in PRODUCER_ONLY}
 
 
 def _is_pem(name: str) -> bool:

@@ -1,11 +1,11 @@
-"""The log's new records, for each of a run's tables: read once for all of them where they are few.
+"""Offsets of the log → its records, read once for all of a run's tables where they are few.
 
 A read of Kafka costs a plan, consumers and a task for each partition, which for a few records is
 most of it, and each run reads twice: to look, and to apply.
 """
 
+import json
 from collections.abc import Iterable, Mapping
-from contextlib import closing
 from functools import reduce
 from operator import and_, or_
 from typing import TYPE_CHECKING, Any, Final
@@ -15,11 +15,13 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from cdc.errors import SinkError
+from cdc.log.offsets import LogReader, Offsets
 from cdc.records.claims import PIECES_PARTITION
 from cdc.records.topics import claim_topic
 from sinks.changes.names import LOST
-from sinks.log.offsets import Log, Offsets, has_records, read_raw
+from sinks.log.kafka_options import spark_options
 from sinks.run.plan import Plan, TablePlan
+from sinks.spark.expressions import header_fields
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, SparkSession
@@ -32,6 +34,13 @@ _CLOCKS_MS: Final = 600_000
 """How much later than its own claim a record may say that it was sent."""
 _HEADER: Final = "id string, pieces int, sha256 string"
 _KEY: Final = "claim string, piece int"
+RAW: Final = (
+    "topic string, partition int, offset bigint, key string, value string, position string, "
+    "commit_lsn bigint, schema_version int, filled string, claim string, ts_ms bigint"
+)
+"""The columns of raw records, in Spark's words."""
+TASK_RECORDS_MAX: Final = 50_000
+"""Of a partition with more records several tasks read, so that all cores have some to the end."""
 
 
 class KeptLostError(SinkError):
@@ -116,8 +125,8 @@ def with_values(
     if table.claims_ms is None:
         return raw
     topic = claim_topic(plan.prefix)
-    with closing(Log(kafka)) as log:
-        start, end = log.since(topic, PIECES_PARTITION, table.claims_ms - _CLOCKS_MS)
+    since_ms = table.claims_ms - _CLOCKS_MS
+    start, end = LogReader(kafka).since(topic, PIECES_PARTITION, since_ms)
     pieces = read_raw(raw.sparkSession, kafka, start, end)
     return joined(raw, pieces, topic)
 
@@ -154,3 +163,72 @@ def joined(raw: DataFrame, pieces: DataFrame, topic: str) -> DataFrame:
 
 def _text(pieces: SparkColumn) -> SparkColumn:
     return F.array_join(F.transform(pieces, lambda piece: piece["text"]), "")
+
+
+def has_records(start: Offsets, end: Offsets) -> bool:
+    """Whether there is anything between the offsets."""
+    return any(
+        end[topic][partition] > offset
+        for topic, partitions in start.items()
+        for partition, offset in partitions.items()
+    )
+
+
+def committed(
+    spark: "SparkSession",
+    kafka: Mapping[str, str],
+    start: Offsets,
+    end: Offsets,
+    *,
+    headers: bool,
+) -> DataFrame:
+    """Spark's frame of exactly the committed records between the offsets, where there are any."""
+    filled = {
+        topic: [number for number, offset in partitions.items() if end[topic][number] > offset]
+        for topic, partitions in start.items()
+    }
+    chosen = {topic: numbers for topic, numbers in filled.items() if numbers}
+
+    def offsets(bound: Offsets) -> str:
+        return json.dumps({t: {p: bound[t][p] for p in numbers} for t, numbers in chosen.items()})
+
+    return (
+        spark.read.format("kafka")
+        .options(**spark_options(kafka))
+        .option("kafka.isolation.level", "read_committed")
+        .option("assign", json.dumps(chosen))
+        .option("startingOffsets", offsets(start))
+        .option("endingOffsets", offsets(end))
+        .option("includeHeaders", str(headers).lower())
+        .option("failOnDataLoss", "true")
+        .option("minPartitions", str(spark.sparkContext.defaultParallelism))
+        .option("maxRecordsPerPartition", str(TASK_RECORDS_MAX))
+        .load()
+    )
+
+
+def read_raw(
+    spark: "SparkSession", kafka: Mapping[str, str], start: Offsets, end: Offsets
+) -> DataFrame:
+    """Read exactly the committed records from ``start`` up to, not including, ``end``.
+
+    Columns: topic, partition, offset, key, value (text), position (text, null where a record has
+    no header of ours), commit_lsn (bigint), schema_version (int), filled (text: the ordinals of
+    the columns whose values were filled, null where none were), claim (text: the header that says
+    where the whole value is, null where it is here) and ts_ms (since 1970).
+    """
+    if not has_records(start, end):
+        return spark.createDataFrame([], RAW)
+
+    records = committed(spark, kafka, start, end, headers=True)
+    told = F.col("told")
+    fields = ("position", "commit_lsn", "schema_version", "filled", "claim")
+    return records.withColumn("told", header_fields(F.col("headers"))).select(
+        "topic",
+        "partition",
+        "offset",
+        F.col("key").cast("string").alias("key"),
+        F.col("value").cast("string").alias("value"),
+        *(told[name].alias(name) for name in fields),
+        F.unix_millis("timestamp").alias("ts_ms"),
+    )

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 
 from cdc.errors import LogForgottenError, MillraceError
+from cdc.log.offsets import LogReader, LogState, Offsets
 from sinks.changes.derived import Derived
-from sinks.log.offsets import Log, LogState, require_retained
 from sinks.run.options import RunOptions
 from sinks.run.plan import Replay, TablePlan, TableVersion
 from sinks.run.plans import Checked
@@ -27,7 +27,7 @@ class Remembered:
 
 
 def remembered(
-    log: Log,
+    log: LogReader,
     state: LogState,
     tables: dict[str, TablePlan],
     *,
@@ -52,11 +52,11 @@ def remembered(
 
 
 def _require_whole(
-    log: Log, state: LogState, name: str, table: TablePlan, keep: timedelta, *, fresh: bool
+    log: LogReader, state: LogState, name: str, table: TablePlan, keep: timedelta, *, fresh: bool
 ) -> None:
     """Raise LogForgottenError where the log may lack something of what the table has to read."""
     start = {table.topic: table.start}
-    retained = state.tables[table.source or name].cleanup == "delete"
+    retained = state.tables[table.source].cleanup == "delete"
     if retained and not table.base and table.replay is None:
         from_zero = {table.topic: dict.fromkeys(table.start, 0)}
         require_retained(from_zero, state.starts, name, keep)
@@ -69,7 +69,7 @@ def _late(
     found: Remembered, state: LogState, name: str, options: RunOptions, error: LogForgottenError
 ) -> None:
     table = found.tables.pop(name)
-    compacted = state.tables[table.source or name].cleanup == "compact"
+    compacted = state.tables[table.source].cleanup == "compact"
     anew: dict[str, object] = {
         "start": state.starts[table.topic],
         "fresh_ms": int(time.time() * 1000),
@@ -130,3 +130,17 @@ def replayed(
         return table.model_copy(update=update)
 
     return {name: from_archive(name, table) for name, table in tables.items()}
+
+
+def require_retained(start: Offsets, kept_from: Offsets, what: str, keep: timedelta) -> None:
+    """Raise LogForgottenError if the log no longer has all records from ``start`` on."""
+    for topic, partitions in start.items():
+        for partition, offset in partitions.items():
+            if kept_from.get(topic, {}).get(partition, 0) > offset:
+                raise LogForgottenError(
+                    f"{what} comes too late: the log promises {keep} only, and may lack changes "
+                    "that have not been applied",
+                    where=f"topic {topic}, partition {partition}, offset {offset}",
+                    remedy="remove the derived table, so that the next run rebuilds it from the "
+                    "log where that has every key, or take a new snapshot",
+                )

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
+from typing import Final
 
 from cdc.errors import MillraceError
 from cdc.records.schema import Column
@@ -11,8 +12,13 @@ SchemaOf = Callable[[int], str]
 """Id → the schema registry's text of a schema."""
 TypesOf = Callable[[], Mapping[str, Mapping[str, Column]]]
 """Topic and column → what the source's catalog says of it."""
+Report = Callable[[str], None]
+"""Takes a line for the user."""
 Held = Mapping[str, MillraceError]
 """Derived tables that failed a moment ago, and why."""
+
+TABLES_AT_ONCE: Final = 2
+"""How many tables a run applies side by side."""
 
 
 @dataclass(frozen=True, slots=True)

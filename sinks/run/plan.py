@@ -11,11 +11,11 @@ from typing import Final, Literal, NamedTuple, TypeVar
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from cdc.errors import ConfigError, LogForgottenError, LogFormatError
+from cdc.log.offsets import LogState
 from cdc.records.position import Position
 from cdc.records.schema import TableSchema
 from cdc.records.state import PositionField, TableState
 from cdc.settings.lakehouse import Kind, Writer
-from sinks.log.offsets import LogState
 
 FORMAT: Final = 1
 Stored = TypeVar("Stored", bound=BaseModel)
@@ -38,22 +38,21 @@ class Replay(BaseModel):
 class TablePlan(BaseModel):
     """What a run applies to one table: the records from ``start`` up to, not including, ``end``.
 
-    Of those what is newer than ``after`` (the cut the table had reached), newer than
-    ``truncated`` (older rows of the table go) and not newer than the plan's cut. ``next`` is the
-    first offset above the cut, where the next plan goes on. ``snapshot`` is the position of the
-    table's last snapshot in the log, ``shown`` that of the one that is applied. ``base`` is the
-    number of the run whose commit must be the table's last (0: there is no table yet).
-    ``fresh_ms`` is when ``start`` was last known to be all of the log (0: that says nothing, since
-    the topic was compacted too early). ``claims_ms`` is the time of
-    the first record whose value is among the claims, where there is one. ``source`` is the captured
-    table (empty: the name is its, too), ``first_version`` the schema version that the derived table
-    was begun with. ``seen`` is how far the plan before has read: what is before it and not above
-    its cut was applied. ``ends`` (of a history) are the places where all rows ended at once, with
-    their times (µs since 1970). Where it ``rebuilds``, rows that the log doesn't have go. ``gap``
-    is the cut behind which the log had forgotten changes, and the user said to go on; ``gapped``
-    says that there was one, or that it doesn't have all records. What is before ``start`` comes
-    from the archive to ``replay``. A table that ``waits`` doesn't stand at the plan's cut: nobody
-    wants it any more, or it is being read anew.
+    Of those what is newer than ``after`` (the cut the table had reached), newer than ``truncated``
+    (older rows of the table go) and not newer than the plan's cut. ``next`` is the first offset
+    above the cut, where the next plan goes on. ``snapshot`` is the position of the table's last
+    snapshot in the log, ``shown`` that of the one that is applied. ``base`` is the number of the
+    run whose commit must be the table's last (0: there is no table yet). ``fresh_ms`` is when
+    ``start`` was last known to be all of the log (0: that says nothing, since the topic was
+    compacted too early). ``claims_ms`` is the time of the first record whose value is among the
+    claims, where there is one. ``source`` is the captured table, ``first_version`` the schema
+    version that the derived table was begun with. ``seen`` is how far the plan before has read:
+    what is before it and not above its cut was applied. ``ends`` (of a history) are the places
+    where all rows ended at once, with their times (µs since 1970). Where it ``rebuilds``, rows that
+    the log doesn't have go. ``gap`` is the cut behind which the log had forgotten changes, and the
+    user said to go on; ``gapped`` says that there was one, or that it doesn't have all records.
+    What is before ``start`` comes from the archive to ``replay``. A table that ``waits`` doesn't
+    stand at the plan's cut: nobody wants it any more, or it is being read anew.
 
     Of a topic that a real Debezium wrote the plan has what no other record tells: which topic it is
     (``topic_id``), the ``schemas`` that it has had, the forms of its keys, and where its last
@@ -76,8 +75,8 @@ class TablePlan(BaseModel):
     base: int
     events: int
     fresh_ms: int
+    source: str
     claims_ms: int | None = None
-    source: str = ""
     kind: Kind = "current"
     first_version: int = 0
     seen: dict[int, int] = {}
@@ -308,7 +307,7 @@ def proposed(
     for name, (source, kind, is_whole) in wanted.items():
         table = state.tables[source]
         if not ready(table, state.progress.cut) or source not in state.schemas:
-            continue  # older daemons told the schema with a table's first row
+            continue  # what was written since the ends were listed is shown topic by topic
         ends = state.ends[table.topic]
         last = before.get(name)
         if last is not None and any(ends[number] < last.start[number] for number in ends):
@@ -348,7 +347,7 @@ def changed(
     """Tables that are wanted as something else than they are, and why that isn't possible."""
     return {
         name: ConfigError(
-            f"{name} is made of {table.source or name}, kind {table.kind}, and isn't to be made of "
+            f"{name} is made of {table.source}, kind {table.kind}, and isn't to be made of "
             f"{one.source}, kind {one.kind}",
             where="[[lakehouse.tables]]",
             remedy="give the other one another name, or remove this one's Delta table and run once "
@@ -357,7 +356,7 @@ def changed(
         for name, one in wanted.items()
         if (table := before.get(name)) is not None
         and table.base
-        and (table.source or name, table.kind) != (one.source, one.kind)
+        and (table.source, table.kind) != (one.source, one.kind)
     }
 
 

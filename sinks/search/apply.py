@@ -18,9 +18,8 @@ from sinks.changes.shape import TableShape, plain_shape
 from sinks.delta.apply import explained
 from sinks.delta.newest import newest_of_contenders
 from sinks.log.early import FACTS, found_in, looked_at
-from sinks.log.offsets import read_raw
 from sinks.log.parse import parse
-from sinks.log.records import with_values
+from sinks.log.records import read_raw, with_values
 from sinks.run.plan import Found, Plan, TablePlan
 from sinks.search.bulk import Counts
 from sinks.search.context import Place

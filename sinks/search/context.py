@@ -7,8 +7,7 @@ from typing import Any
 from opensearchpy import OpenSearch
 
 from cdc.settings import SearchSettings, Settings
-from sinks.log.offsets import Report
-from sinks.run.options import RunOptions
+from sinks.run.options import Report, RunOptions
 from sinks.search.dead_letters import Letters
 from sinks.search.indexes import TableIndex
 from sinks.search.progress import Ledger

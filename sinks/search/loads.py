@@ -12,11 +12,12 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from cdc.errors import LogForgottenError
+from cdc.log.offsets import LogState
 from cdc.records.position import Lsn, Position
 from cdc.records.schema import TableName, TableSchema
 from sinks.log.counts import counted
-from sinks.log.offsets import LogState, require_retained
 from sinks.log.records import Records
+from sinks.run.forgotten import require_retained
 from sinks.run.plan import Plan, TablePlan
 from sinks.run.summary import TableResult, attempted
 from sinks.search.bulk import Counts
@@ -185,6 +186,7 @@ class Loads:
             base=0,
             events=0,
             fresh_ms=0,
+            source=name,
         )
         return Plan(
             run=record.run,

@@ -10,7 +10,6 @@ it is complete. A table without a key has nothing to name its documents by, and 
 import time
 from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -23,12 +22,13 @@ from cdc.errors import (
     SinkError,
     SinkUnreachableError,
 )
+from cdc.log.offsets import LogReader, LogState
 from cdc.records.schema import TableName
 from cdc.settings import Settings
 from sinks.log.counts import counted
-from sinks.log.offsets import TABLES_AT_ONCE, Log, LogState, Report, require_retained
 from sinks.log.records import Records
-from sinks.run.options import RunOptions
+from sinks.run.forgotten import require_retained
+from sinks.run.options import TABLES_AT_ONCE, Report, RunOptions
 from sinks.run.plan import (
     Outcome,
     Plan,
@@ -85,7 +85,8 @@ def run_search(
     ledger.create()
     letters = Letters(client, settings.search.index_prefix, None)
     letters.create()
-    with ledger.claim() as claim, closing(Log(settings.kafka)) as log:
+    log = LogReader(settings.kafka)
+    with ledger.claim() as claim:
         prefix, slot = settings.capture.topic_prefix, settings.capture.slot_name
         state = log.state(prefix, slot, report)
         if state is None:
@@ -150,7 +151,7 @@ class _Run:
         self._loaded: dict[str, Loaded] = {}
         self.loads = Loads(place, self._state, self._index)
 
-    def once(self, log: Log, claim: Claim) -> tuple[Plan | None, list[TableResult]]:
+    def once(self, log: LogReader, claim: Claim) -> tuple[Plan | None, list[TableResult]]:
         """Finish the plan that is under way, then plan and apply what is new."""
         results: list[TableResult] = []
         last = stored(Plan, claim.record.plan, PLACE) if claim.record.plan else None
@@ -250,7 +251,7 @@ class _Run:
         return standing
 
     def _remembered(
-        self, log: Log, tables: dict[str, TablePlan], checked_ms: int
+        self, log: LogReader, tables: dict[str, TablePlan], checked_ms: int
     ) -> tuple[dict[str, TablePlan], dict[str, LogForgottenError]]:
         """The tables that may go on, and of those what the log may have forgotten changes of.
 

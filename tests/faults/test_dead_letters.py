@@ -24,8 +24,8 @@ from cdc.log.state import read_all, read_letters
 from cdc.records.dead_letters import ORDERS, DeadLetter, Order
 from cdc.records.schema import TableSchema
 from cdc.records.topics import dead_letter_topic, schema_topic
+from deploy.commands.app import app
 from deploy.local.kafka import Kafka
-from millrace import app
 from tests.fixtures.pipeline import RunningPipeline, state_of
 from tests.fixtures.refusals import Configured
 

@@ -22,7 +22,7 @@ from cdc.errors import ExitCode
 from sinks.changes.derived import Derived, derived_tables
 from sinks.changes.names import END, POSITION
 from sinks.delta.cuts import Cut, cuts, query
-from sinks.delta.run import run_lakehouse
+from sinks.job import run_lakehouse
 from sinks.run.plans import lakehouse_plans
 from tests.fixtures.pipeline import RunningPipeline
 from tests.integration.sinks.test_follow import under_way

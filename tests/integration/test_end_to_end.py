@@ -14,10 +14,10 @@ from typer.testing import CliRunner
 from cdc.errors import ExitCode
 from cdc.faults import VARIABLE, FaultPoint
 from cdc.records.schema import TableName
+from deploy.commands.app import app
 from deploy.demo.proof import connect, index_differences, lakehouse_differences
-from millrace import app
 from sinks.changes.derived import table_path
-from sinks.delta.run import run_lakehouse
+from sinks.job import run_lakehouse
 from sinks.run.plan import ready
 from sinks.search.client import connect as connect_search
 from sinks.search.documents import index_name

@@ -14,9 +14,9 @@ from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any, Final
 
 from cdc.errors import BusyError, ConfigError, MillraceError, SinkUnreachableError
+from cdc.log.offsets import LogState
 from cdc.settings.search import Document
 from sinks.changes.names import quoted
-from sinks.log.offsets import LogState
 from sinks.log.records import in_session
 from sinks.run.summary import TableResult
 from sinks.search.bulk import Counts

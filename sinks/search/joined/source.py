@@ -6,10 +6,10 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
 from cdc.errors import ConfigError
+from cdc.log.offsets import LogState
 from cdc.settings import Settings
 from sinks.changes.derived import Derived, derived_tables
 from sinks.changes.shape import TableShape, derive_shape
-from sinks.log.offsets import LogState
 from sinks.run.plan import Plan
 from sinks.run.plans import Plans, lakehouse_plans
 from sinks.search.progress_records import Instant

@@ -21,7 +21,7 @@ from cdc.postgres.connection import query
 from cdc.postgres.described import TableDescription
 from cdc.records.position import Lsn, Position
 from cdc.records.record import Record, each
-from millrace import app
+from deploy.commands.app import app
 from snapshots.initial import InitialSnapshot
 from snapshots.pace import Pace
 from tests.fixtures.pipeline import RunningPipeline

@@ -20,9 +20,9 @@ from cdc.faults import VARIABLE, FaultPoint
 from cdc.kafka.admin import LogAdmin
 from cdc.kafka.signal_topic import Followed, Follower
 from cdc.kafka.topics import LogTopics
+from deploy.commands.app import app
 from deploy.local.kafka import Kafka
 from deploy.local.processes import Command
-from millrace import app
 from tests.fixtures.pipeline import RunningPipeline, read_log
 from tests.fixtures.source import Conninfo, run
 from tests.integration.snapshots.test_signals import SIGNALS, begin, of, requests, wait_until_read

@@ -1,6 +1,7 @@
 """Whatever happens while a table is read in chunks: what the log adds up to is the source.
 
-snapshot_model.py plays it all, but for the servers. MILLRACE_SNAPSHOT_EXAMPLES makes it longer.
+tests/fixtures/snapshot_model.py plays it all, but for the servers. MILLRACE_SNAPSHOT_EXAMPLES makes
+it longer.
 """
 
 import os

@@ -30,7 +30,7 @@ class Followed:
         self.lines: list[str] = []
         self._turns = list(turns)
         self._stop = threading.Event()
-        monkeypatch.setattr(follow, "News", lambda _: self)
+        monkeypatch.setattr(follow, "News", lambda *_: self)
         monkeypatch.setattr(follow, "_pause_s", lambda _: pause_s)
 
     def turns(self, report: Any, held: Held) -> Iterator[tuple[str, Any]]:
@@ -48,9 +48,6 @@ class Followed:
     def session(self) -> None:
         self.events.append("Spark")
 
-    def close(self) -> None:
-        self.events.append("closed")
-
     def run(self) -> ExitCode:
         jobs: Any = self
         return follow.follow(jobs, SETTINGS, self._stop, 0, self.lines.append)
@@ -59,7 +56,7 @@ class Followed:
 def test_news_are_waited_for_once_a_run_has_found_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     followed = Followed(monkeypatch, APPLIED, NOTHING, APPLIED, NOTHING)
     assert followed.run() == ExitCode.OK
-    assert followed.events == ["Spark", [], [], "waits", [], [], "waits", "closed"]
+    assert followed.events == ["Spark", [], [], "waits", [], [], "waits"]
     assert followed.lines == ["the same every time", APPLIED.line(), APPLIED.line()]
 
 
@@ -76,7 +73,6 @@ def test_a_table_that_fails_is_held_for_a_while_and_no_other(
         "waits",
         ["public.bad"],
         "waits",
-        "closed",
     ]
     assert followed.lines == ["the same every time", BROKEN.line()]
 
@@ -85,11 +81,11 @@ def test_what_fails_as_a_whole_is_tried_again(monkeypatch: pytest.MonkeyPatch) -
     error = LogUnreachableError("Kafka doesn't answer")
     followed = Followed(monkeypatch, error, error, APPLIED, NOTHING)
     assert followed.run() == ExitCode.OK
-    assert followed.events == ["Spark", [], [], [], [], "waits", "closed"]
+    assert followed.events == ["Spark", [], [], [], [], "waits"]
     assert followed.lines[1:] == ["lakehouse: Kafka doesn't answer", APPLIED.line()]
 
 
 def test_it_ends_with_spark(monkeypatch: pytest.MonkeyPatch) -> None:
     followed = Followed(monkeypatch, SparkEndedError("ended"), APPLIED)
     assert followed.run() == ExitCode.SINK_UNREACHABLE
-    assert followed.events == ["Spark", [], "closed"]
+    assert followed.events == ["Spark", []]

@@ -16,7 +16,7 @@ from cdc.records.position import HEADER, parse_header
 from deploy.local.kafka import Kafka
 from deploy.local.pipeline import Pipeline
 from deploy.local.processes import Process
-from deploy.local.registry import SchemaRegistry
+from tests.fixtures.registry import SchemaRegistry
 from tests.fixtures.source import run
 
 pytestmark = [pytest.mark.postgres, pytest.mark.kafka]

@@ -19,9 +19,8 @@ from cdc.errors import ConfigError, ExitCode, RegistryError, RegistryUnreachable
 from cdc.records.connect import DECIMAL, Field, Schema, SourceRecord, Type
 from deploy.local.certificates import Certificates
 from deploy.local.processes import reserve_port
-from deploy.local.registry import SchemaRegistry
 from tests.fixtures.recorded import RECORDED, record_of
-from tests.fixtures.registry import Guard
+from tests.fixtures.registry import Guard, SchemaRegistry
 
 pytestmark = pytest.mark.registry
 

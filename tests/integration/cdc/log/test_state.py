@@ -1,13 +1,14 @@
 """State records in a real topic → the last progress and every version, whatever happened there."""
 
+import threading
 import time
 
 import pytest
 from confluent_kafka import Producer
 
-from cdc.errors import LogAccessError, LogFormatError, LogUnreachableError
+from cdc.errors import ConfigError, LogAccessError, LogFormatError, LogUnreachableError
 from cdc.kafka.producer import LogWriter
-from cdc.log.state import last_progress, read_all, read_oldest
+from cdc.log.state import News, last_progress, read_all, read_oldest
 from cdc.records.position import Lsn, Position
 from cdc.records.record import Record
 from cdc.records.schema import Column, TableName, TableSchema
@@ -226,3 +227,29 @@ def test_password_for_a_listener_without_one_is_an_access_error(kafka: Kafka) ->
     with pytest.raises(LogAccessError) as raised:
         last_progress(options, "t", "s")
     assert "verysecret" not in str(raised.value)
+
+
+def test_a_commit_ends_the_wait_for_news_and_what_is_open_does_not(
+    kafka: Kafka, topic_prefix: str
+) -> None:
+    news = News(kafka.client_options(), topic_prefix)  # before there is a log
+    stop = threading.Event()
+    news.wait(stop, 60.0, 0.1)
+    make_topic(kafka, progress_topic(topic_prefix), cleanup_policy="compact")
+    news.wait(stop, 60.0, 0.1)
+    writer = opened(kafka, topic_prefix)
+    writer.write([progress_record(topic_prefix, progress(1))])
+    began = time.monotonic()
+    news.wait(stop, 1.5, 0.1)
+    assert time.monotonic() - began > 1
+    commit = threading.Timer(0.5, writer.commit)
+    commit.start()
+    news.wait(stop, 60.0, 0.1)
+    assert time.monotonic() - began < 30
+    commit.join()
+    writer.close()
+
+
+def test_news_refuse_an_option_that_kafka_does_not_know(kafka: Kafka) -> None:
+    with pytest.raises(ConfigError, match=r"no\.such\.option"):
+        News({**kafka.client_options(), "no.such.option": "1"}, "p")

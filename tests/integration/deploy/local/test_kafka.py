@@ -86,7 +86,7 @@ def test_restart_pause_and_crash_keep_port_and_data(server_folder: Path) -> None
 
 
 def test_sasl_ssl_takes_the_right_password_only(server_folder: Path) -> None:
-    """With PLAIN; what test_tls.py runs end to end has SCRAM."""
+    """With PLAIN; tests/integration/cdc/postgres/test_tls.py has SCRAM, end to end."""
     certificates = Certificates.create(server_folder / "certificates")
     broker = Kafka(server_folder, security=Security(certificates, "PLAIN")).start()
     options = broker.client_options()

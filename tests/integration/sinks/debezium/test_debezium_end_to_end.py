@@ -14,14 +14,14 @@ from typer.testing import CliRunner, Result
 
 from cdc.errors import ExitCode
 from cdc.records.schema import TableName
+from deploy.commands.app import app
 from deploy.commands.merge import run_options
 from deploy.demo.proof import lakehouse_differences
-from deploy.local.registry import SchemaRegistry
-from millrace import app
 from sinks.changes.derived import table_path
-from sinks.delta.run import run_lakehouse
+from sinks.job import run_lakehouse
 from sinks.run.options import RunOptions
 from tests.fixtures.pipeline import RunningPipeline
+from tests.fixtures.registry import SchemaRegistry
 from tests.fixtures.spark import SPARK
 from tests.integration.test_end_to_end import live
 
@@ -144,7 +144,7 @@ def test_avro_is_read_by_the_registry(
     sections = {"lakehouse": {"topics_written_by": "debezium"}, "format": avro}
     made = pipeline(preset="debezium", sections=sections, **{"skipped.operations": "none"})
     options = run_options(made.settings, None, frozenset(), types_from_source=False)
-    # What runs go on with is no format's: test_debezium_log.py has Avro in a second one.
+    # What runs go on with is no format's: test_log.py has Avro in a second one.
     merged_while_it_changes(made, spark, database, lambda _: options, merges=1)
     path = table_path(str(made.folder / "lakehouse"), TableName("public", "Odd_N_me"))
     odd = spark.read.format("delta").load(path).select("a", "the_key", "v").collect()

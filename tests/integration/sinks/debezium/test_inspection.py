@@ -5,8 +5,7 @@ from typing import TYPE_CHECKING
 import pytest
 from pyspark.sql import functions as F
 
-from sinks.debezium.declared import declared_column
-from sinks.debezium.described import ConnectorOptions, RecordSource
+from sinks.debezium.described import ConnectorOptions, RecordSource, declared_column
 from sinks.debezium.inspection import Planned, plan_tables
 from sinks.run.plan import TablePlan
 from tests.fixtures.debezium_topics import DEBEZIUM, Raw, frame, made_record

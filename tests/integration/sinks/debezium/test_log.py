@@ -1,7 +1,6 @@
 """Topics that a real Debezium wrote, on a real broker → Delta tables, run after run."""
 
 from collections.abc import Iterable
-from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -9,8 +8,9 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.cimpl import NewTopic
 
-from cdc.errors import LogError
+from cdc.errors import MillraceError
 from cdc.kafka.admin import LogAdmin
+from cdc.log.offsets import Offsets
 from cdc.records.schema import TableName, TableSchema
 from cdc.settings import LakehouseSettings
 from deploy.local.kafka import Kafka
@@ -21,7 +21,6 @@ from sinks.debezium.described import ConnectorOptions
 from sinks.debezium.inspection import Inspection, TableTopic, inspect_topics
 from sinks.debezium.log import BrokerTopic, TopicLog, read_records, tables_of
 from sinks.debezium.parse import parse
-from sinks.log.offsets import Offsets
 from tests.fixtures.debezium_topics import DEBEZIUM, MadeRegistry, Raw, as_avro, recorded
 
 if TYPE_CHECKING:
@@ -58,10 +57,10 @@ class Topics:
         from sinks.delta.newest import Newest
         from sinks.delta.table import DeltaTarget
 
-        with closing(TopicLog(self.kafka)) as log:
-            tables = log.tables(self.prefix, lambda _name: True)
-            found = log.describe(list(tables.values()), {})
-            starts, ends = log.bounds(found, {})
+        log = TopicLog(self.kafka)
+        tables = log.tables(self.prefix, lambda _name: True)
+        found = log.describe(list(tables.values()), {})
+        starts, ends = log.bounds(found, {})
         start = self.start or starts
         topic = TableTopic(NAME, tables[NAME], len(ends[self.topic]), {}, self.before)
         raw = read_records(self.spark, self.kafka, start, ends)
@@ -139,11 +138,11 @@ def test_a_table_that_cannot_be_read_says_why(topics: Topics) -> None:
 def test_a_topic_that_is_gone_meanwhile_holds_up_no_other(topics: Topics) -> None:
     # Which waits until the broker leads both partitions of what was just made.
     topics.write(Raw(b'{"id":%d}' % number, b"{}") for number in range(16))
-    failed: dict[str, LogError] = {}
-    with closing(TopicLog(topics.kafka)) as log:
-        found = log.describe([topics.topic, f"{topics.topic}_gone"], failed)
-        assert ([*found], [*failed]) == ([topics.topic], [f"{topics.topic}_gone"])
-        starts, ends = log.bounds(found | {"gone": BrokerTopic("", 1, None)}, failed)
+    failed: dict[str, MillraceError] = {}
+    log = TopicLog(topics.kafka)
+    found = log.describe([topics.topic, f"{topics.topic}_gone"], failed)
+    assert ([*found], [*failed]) == ([topics.topic], [f"{topics.topic}_gone"])
+    starts, ends = log.bounds(found | {"gone": BrokerTopic("", 1, None)}, failed)
     assert starts == {topics.topic: {0: 0, 1: 0}}
     assert sum(ends[topics.topic].values()) == 16
     assert "gone" in failed

@@ -18,8 +18,8 @@ from cdc.values import codec
 from sinks.changes.names import OWN, quoted
 from sinks.changes.shape import plain_shape
 from sinks.debezium import parse as debezium
-from sinks.log.offsets import RAW
 from sinks.log.parse import parse
+from sinks.log.records import RAW
 from tests.fixtures.both_ways import available_extensions, copied
 from tests.fixtures.debezium_topics import CASES, described, frame, recorded
 from tests.fixtures.source import Conninfo, session

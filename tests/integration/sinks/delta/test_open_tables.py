@@ -17,7 +17,7 @@ from cdc.records.schema import TableName
 from cdc.settings import Settings
 from cdc.settings.lakehouse import LakehouseSettings
 from deploy.demo.proof import connect, lakehouse_differences
-from sinks.delta.run import run_lakehouse
+from sinks.job import run_lakehouse
 from sinks.spark import session
 from tests.fixtures.pipeline import RunningPipeline
 from tests.fixtures.readers import READERS, Rows

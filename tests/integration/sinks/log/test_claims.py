@@ -21,7 +21,7 @@ from cdc.records.position import parse_header
 from cdc.records.topics import claim_topic
 from cdc.settings import Settings
 from deploy.local.kafka import Kafka
-from sinks.delta.run import run_lakehouse
+from sinks.job import run_lakehouse
 from sinks.run.summary import RunSummary
 from tests.faults.test_dead_letters import limit
 from tests.fixtures.pipeline import RunningPipeline

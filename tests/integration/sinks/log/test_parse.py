@@ -10,8 +10,8 @@ from cdc.records.position import Lsn, Position
 from cdc.records.schema import Column
 from sinks.changes.names import ABSENT, OWN
 from sinks.changes.shape import plain_shape
-from sinks.log.offsets import RAW
 from sinks.log.parse import parse
+from sinks.log.records import RAW
 from tests.fixtures.spark import column, table_schema
 
 if TYPE_CHECKING:

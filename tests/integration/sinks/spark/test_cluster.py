@@ -10,7 +10,7 @@ import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
-import sinks.submit
+import deploy.submit
 from cdc.errors import ExitCode
 from tests.fixtures.pipeline import RunningPipeline
 from tests.fixtures.readers import query_builder
@@ -55,7 +55,7 @@ def test_a_merge_that_loses_its_executors_ends_in_what_the_source_has(
     assert made.stop(daemon) == ExitCode.OK
 
     config = ("--config", str(made.config))
-    merge = cluster.submit(Path(sinks.submit.__file__), "lakehouse", *config)
+    merge = cluster.submit(Path(deploy.submit.__file__), "lakehouse", *config)
     table = tmp_path / "lakehouse" / "public" / "item"
     merge.wait_until(lambda: any(table.glob("*.parquet")))
     for executor in cluster.executors():  # with the records that they kept for the merge

@@ -3,10 +3,23 @@
 import pytest
 from confluent_kafka import Consumer
 
-from cdc.kafka.options import reader_options
+from cdc.errors import ConfigError
+from cdc.kafka.options import LOGGER, reader_options
 
 
 @pytest.mark.parametrize("largest", [1_000_000, 150_000_000, 1_000_000_000])
 def test_readers_take_records_as_large_as_writers_may_send(largest: int) -> None:
     options = {"bootstrap.servers": "127.0.0.1:1", "message.max.bytes": str(largest)}
     Consumer(reader_options(options)).close()
+
+
+def test_a_reader_says_nothing_of_a_producers_options(capfd: pytest.CaptureFixture[str]) -> None:
+    options = {"bootstrap.servers": "127.0.0.1:1", "linger.ms": "5", "compression.type": "lz4"}
+    Consumer(reader_options(options), logger=LOGGER).close()
+    assert capfd.readouterr() == ("", "")
+
+
+def test_what_a_reader_rests_on_is_nobodys_to_choose() -> None:
+    options = {"bootstrap.servers": "127.0.0.1:1", "isolation.level": "read_uncommitted"}
+    with pytest.raises(ConfigError, match=r"isolation\.level"):
+        reader_options(options)

@@ -3,22 +3,78 @@
 import os
 import signal
 import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
+import millrace
 from cdc.capture.daemon import Daemon
 from cdc.capture.slot_lease import StoppedError
 from cdc.errors import ConfigError, ExitCode, SourceUnreachableError
 from cdc.settings import load
-from millrace import app
+from deploy.commands.app import COMMANDS, app
+
+EXTRAS = ("pyspark", "delta", "opensearchpy", "fastavro", "confluent_kafka.schema_registry")
+"""What a machine without the extras spark, search and avro lacks."""
+NOWHERE = """
+    source = { host = "127.0.0.1", port = 1, user = "u", dbname = "d" }
+    capture = { "topic.prefix" = "t" }
+    kafka = { "bootstrap.servers" = "127.0.0.1:1" }
+"""
+LACKING = f"import sys; sys.modules.update(dict.fromkeys({EXTRAS})); import millrace"
+
+
+def python(program: str, *words: str) -> subprocess.CompletedProcess[str]:
+    """Run a program in a fresh interpreter, where nothing is imported yet."""
+    return subprocess.run(
+        [sys.executable, "-c", program, *words], capture_output=True, text=True, check=False
+    )
 
 
 def test_version_is_the_packages() -> None:
-    found = CliRunner().invoke(app, ["--version"])
-    assert found.exit_code == 0
-    assert found.output.startswith("millrace ")
+    ended = CliRunner().invoke(app, ["--version"])
+    assert ended.exit_code == 0
+    assert ended.output == f"millrace {millrace.__version__}\n"
+
+
+def test_importing_millrace_imports_neither_the_command_line_nor_the_settings() -> None:
+    ended = python("import millrace, sys; print(*sys.modules)")
+    assert not {"typer", "pydantic", "deploy"} & set(ended.stdout.split()), ended.stderr
+
+
+def test_a_command_line_without_the_extras_shows_the_help_of_every_command() -> None:
+    ended = python(f"{LACKING}; millrace.main()", "--help")
+    assert ended.returncode == ExitCode.OK, ended.stderr
+    listed = ended.stdout.partition("Commands:\n")[2].splitlines()
+    assert [line.split()[0] for line in listed] == list(COMMANDS)
+    assert all(len(line.split()) > 1 for line in listed), "a command has no help"
+
+
+def test_cuts_are_listed_where_there_is_no_spark(tmp_path: Path) -> None:
+    """`millrace status` lists them, too: on the daemon's machine."""
+    path = tmp_path / "millrace.toml"
+    path.write_text(f'{NOWHERE}\nlakehouse = {{ path = "{tmp_path}" }}')
+    ended = python(f"{LACKING}; millrace.main()", "cuts", "--json", "--config", str(path))
+    assert (ended.returncode, ended.stdout) == (ExitCode.OK, "[]\n"), ended.stderr
+
+
+def test_a_merge_of_our_own_log_needs_no_avro(tmp_path: Path) -> None:
+    path = tmp_path / "millrace.toml"
+    path.write_text(f'{NOWHERE}\nlakehouse = {{ path = "{tmp_path}" }}')
+    lacking = "sys.modules.pop('pyspark'); sys.modules.pop('delta')"
+    words = ("merge", "lakehouse", "--interval", "never", "--config", str(path))
+    ended = python(f"{LACKING}; {lacking}; millrace.main()", *words)
+    assert ended.returncode == ExitCode.CONFIG, ended.stderr
+    assert "not a duration: never" in ended.stderr
+
+
+def test_a_mistyped_command_is_answered_with_the_nearest_one() -> None:
+    ended = CliRunner().invoke(app, ["statu"])
+    assert ended.exit_code == ExitCode.CONFIG
+    assert "Did you mean 'status'?" in ended.output
 
 
 def test_init_writes_a_configuration_that_loads_and_keeps_one_that_is_there(
@@ -32,13 +88,6 @@ def test_init_writes_a_configuration_that_loads_and_keeps_one_that_is_there(
     again = CliRunner().invoke(app, ["init", str(path)])
     assert isinstance(again.exception, ConfigError)
     assert path.read_text() == "changed = 1\n"
-
-
-NOWHERE = """
-    source = { host = "127.0.0.1", port = 1, user = "u", dbname = "d" }
-    capture = { "topic.prefix" = "t" }
-    kafka = { "bootstrap.servers" = "127.0.0.1:1" }
-"""
 
 
 @pytest.mark.usefixtures("here")

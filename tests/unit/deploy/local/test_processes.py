@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from deploy.local.processes import Command, ServerError, environment_with
+from deploy.local.processes import Command, ServerError, end, environment_with
 from deploy.local.stack import KeptProcess, KeptStack
 
 PARENT = """
@@ -72,6 +72,14 @@ def test_stop_kills_what_ignores_the_signal(tmp_path: Path) -> None:
     process.wait_until(lambda: "up" in (tmp_path / "shell.log").read_text())
     process.stop(timeout_s=0.2)
     assert not process.running
+
+
+def test_a_kept_process_that_ignores_the_signal_is_killed_too(tmp_path: Path) -> None:
+    process = shell(tmp_path, "trap '' TERM; echo up; while :; do sleep 0.1; done").start()
+    process.wait_until(lambda: "up" in (tmp_path / "shell.log").read_text())
+    end(KeptProcess.of("the shell", process.pid), signal.SIGTERM, timeout_s=0.2)
+    assert not process.running
+    process.kill()
 
 
 def test_stop_reaches_a_paused_process(tmp_path: Path) -> None:

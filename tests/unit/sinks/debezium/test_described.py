@@ -7,8 +7,12 @@ import pytest
 
 from cdc.errors import ConfigError, SinkError
 from cdc.records.schema import TableName, TableSchema
-from sinks.debezium.declared import declared_column
-from sinks.debezium.described import ConnectorOptions, TopicDescription, describe
+from sinks.debezium.described import (
+    ConnectorOptions,
+    TopicDescription,
+    declared_column,
+    describe,
+)
 from sinks.debezium.records import RecordGroup
 from tests.fixtures.debezium_topics import DEBEZIUM
 

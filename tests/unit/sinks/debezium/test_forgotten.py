@@ -7,11 +7,11 @@ from typing import Any, cast
 import pytest
 
 from cdc.errors import LogForgottenError, TopicMismatchError
+from cdc.log.offsets import LogReader, LogState, Offsets
 from cdc.records.state import Phase, Progress
 from sinks.debezium.forgotten import RetainedTopics, remembered
 from sinks.debezium.log import bounded_ends
 from sinks.debezium.origin import NOWHERE
-from sinks.log.offsets import Log, LogState, Offsets
 from sinks.run.forgotten import Remembered
 from sinks.run.options import RunOptions
 from sinks.run.plan import TablePlan
@@ -48,7 +48,7 @@ def asked(
     cleanup = "delete" if promised is None else "compact"
     states = {str(NAME): table_state(NAME, topic=TOPIC, cleanup=cleanup)}
     state = LogState(progress, states, {}, {TOPIC: {0: begins}}, {TOPIC: {0: 20}})
-    topics = RetainedTopics(cast("Log", MadeLog()), state, {str(NAME): promised})
+    topics = RetainedTopics(cast("LogReader", MadeLog()), state, {str(NAME): promised})
     options = RunOptions(accepted_gaps=frozenset({str(NAME)} if accepted else ()))
     tables = {str(NAME): table}
     return remembered(topics, tables, keep=KEEP, checked=Checked(), options=options)

@@ -11,7 +11,7 @@ from cdc.records.schema import Column
 from cdc.settings.modes import ValueModes
 from cdc.values import codec
 from sinks.changes.types import spark_type
-from sinks.debezium.declared import declared_column
+from sinks.debezium.described import declared_column
 from sinks.debezium.forms import column_of, form_of, with_names
 from tests.fixtures.debezium_topics import DEBEZIUM
 

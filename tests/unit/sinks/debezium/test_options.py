@@ -6,7 +6,7 @@ import pytest
 
 from cdc.errors import ConfigError
 from cdc.settings import Settings
-from sinks.debezium.declared import connector_options, declared_columns
+from sinks.debezium.described import connector_options, declared_columns
 
 
 def settings(**more: Any) -> Settings:

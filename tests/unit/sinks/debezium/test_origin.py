@@ -5,13 +5,13 @@ from typing import Any, NoReturn
 
 import pytest
 
-from cdc.errors import LogAccessError, LogError, LogForgottenError
+from cdc.errors import LogAccessError, LogForgottenError, MillraceError
+from cdc.log.offsets import Offsets
 from cdc.records.schema import TableName
 from cdc.settings import Settings
 from sinks.changes.derived import derived_tables
 from sinks.debezium.log import BrokerTopic
 from sinks.debezium.origin import DebeziumTopics
-from sinks.log.offsets import Offsets
 from sinks.run.options import RunOptions
 from sinks.run.plan import Wanted
 from tests.fixtures.made_plans import table_plan
@@ -29,12 +29,14 @@ class MadeLog:
     def tables(self, _prefix: str, _captures: Any) -> dict[TableName, str]:
         return {**TOPICS, HIDDEN: "p.public.v"}
 
-    def describe(self, topics: list[str], failed: dict[str, LogError]) -> dict[str, BrokerTopic]:
+    def describe(
+        self, topics: list[str], failed: dict[str, MillraceError]
+    ) -> dict[str, BrokerTopic]:
         failed["p.public.v"] = LogAccessError("hidden")
         return {topic: BrokerTopic("id", 1, None) for topic in topics if topic != "p.public.v"}
 
     def bounds(
-        self, topics: dict[str, BrokerTopic], _failed: dict[str, LogError]
+        self, topics: dict[str, BrokerTopic], _failed: dict[str, MillraceError]
     ) -> tuple[Offsets, Offsets]:
         assert set(topics) == set(TOPICS.values())
         return (

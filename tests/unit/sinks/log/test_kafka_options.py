@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from cdc.errors import ConfigError
-from sinks.log.kafka_options import client_options, spark_options
+from sinks.log.kafka_options import spark_options
 
 
 def test_sasl_over_tls_becomes_jaas_and_inline_certificates(tmp_path: Path) -> None:
@@ -70,9 +70,3 @@ def test_a_client_certificate_goes_along_as_text(tmp_path: Path) -> None:
 def test_what_has_no_meaning_is_refused(options: dict[str, str], says: str) -> None:
     with pytest.raises(ConfigError, match=says):
         spark_options({"bootstrap.servers": "b"} | options)
-
-
-def test_a_reader_gets_no_producer_options() -> None:
-    assert client_options({"bootstrap.servers": "b", "linger.ms": "5"}) == {
-        "bootstrap.servers": "b"
-    }

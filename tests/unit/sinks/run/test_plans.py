@@ -6,11 +6,11 @@ from unittest.mock import patch
 import pytest
 
 from cdc.errors import BusyError, LogForgottenError, LogFormatError
+from cdc.log.offsets import LogState
 from cdc.records.position import Lsn, Position
 from cdc.records.schema import TableName, TableSchema
 from cdc.records.state import Phase, Progress
 from sinks.log.counts import counted
-from sinks.log.offsets import LogState
 from sinks.run.plan import Found, Outcome, Plan, TablePlan, Wanted, goes_on, proposed
 from sinks.run.plans import LocalFiles, Plans
 from tests.fixtures.made_changes import table as made_table
@@ -37,6 +37,7 @@ def table_plan(**changes: object) -> TablePlan:
         base=3,
         events=2,
         fresh_ms=1,
+        source="s.a",
     )
     return plan.model_copy(update=changes)
 

@@ -11,9 +11,9 @@ from cdc.errors import NotDoneError
 from cdc.records.schema import TableName
 from cdc.records.state import Phase, SnapshotOutcome, SnapshotRequest, TableState
 from cdc.settings import Settings
-from deploy.commands import snapshot
+from deploy.commands import snapshot_watch
 from deploy.commands.console import TableBars
-from deploy.commands.snapshot import _Watch
+from deploy.commands.snapshot_watch import Watch
 from tests.fixtures.made_states import table_state
 
 STATE = table_state(TableName("public", "t"))
@@ -22,7 +22,7 @@ OWN = SnapshotRequest(kind="incremental", signal="own", order=1)
 OTHER = SnapshotRequest(kind="incremental", signal="other", order=2)
 
 
-class Watching(_Watch):
+class Watching(Watch):
     """Watches one read, without a log."""
 
     def __init__(self, wanted: SnapshotRequest) -> None:
@@ -80,7 +80,7 @@ def test_a_paused_read_is_told_once_and_again_when_it_is_paused_once_more() -> N
 
 def test_a_resume_that_nobody_follows_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     progress = Mock(signal_offset=5)
-    monkeypatch.setattr(snapshot, "last_progress", lambda *_: progress)
+    monkeypatch.setattr(snapshot_watch, "last_progress", lambda *_: progress)
     watching = Watching(OWN)
     watching._learn(STATE.model_copy(update={"requests": (OWN,)}))
     watching.expect(5)

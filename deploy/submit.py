@@ -1,7 +1,7 @@
-"""``spark-submit …/sinks/submit.py lakehouse|search|all [--config FILE]`` → one run.
+"""``spark-submit …/deploy/submit.py lakehouse|search|all [--config FILE]`` → one run.
 
 The same as ``millrace merge``, for clusters where Spark starts the program. Jars and master are
-spark-submit's: docs/operations.md. The source is never asked from here: ``--types-from-source`` is
+spark-submit's: docs/operations.md. The source is never asked here: ``--types-from-source`` is
 ``millrace merge``'s.
 """
 
@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 if __name__ == "__main__":
-    # A program's own folder comes first in Python's path, and its `delta` isn't Delta Lake's.
+    # A program's own folder comes first in Python's path; the packages are beside it.
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 from cdc.convert.registry import schema_reader
@@ -30,9 +30,9 @@ def main(arguments: list[str] | None = None) -> int:
         settings = load(chosen.config)
         options = RunOptions(schema_of=schema_reader(settings.format))
         with Jobs(settings, chosen.sink, options) as jobs:
-            return int(jobs.run(lambda line: print(line, flush=True)))  # noqa: T201 (cron's mail)
+            return int(jobs.run(lambda line: print(line, flush=True)))
     except MillraceError as error:
-        print(error, file=sys.stderr)  # noqa: T201
+        print(error, file=sys.stderr)
         return int(error.exit_code)
 
 

@@ -1,0 +1,158 @@
+"""Kafka → what there is to apply: state records, and the offsets of the data partitions.
+
+The cut is found as docs/decisions/0004-sinks-and-cuts.md says: the last progress record first,
+then end offsets that hide nothing, then a wait until a reader of committed records can see as far.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Final
+
+from confluent_kafka import IsolationLevel
+from confluent_kafka.admin._listoffsets import OffsetSpec
+
+from cdc.errors import LogError, MillraceError
+from cdc.kafka.admin import EARLIEST, LATEST, LogAdmin
+from cdc.log.state import last_progress, read_all
+from cdc.records.schema import TableSchema
+from cdc.records.state import Progress, TableState
+from cdc.records.topics import progress_topic, schema_topic, table_topic
+
+Offsets = dict[str, dict[int, int]]
+"""Topic → partition → offset."""
+
+MARKERS_S: Final = 150.0
+"""How long to wait for open transactions. A daemon that was killed leaves one: Kafka aborts it
+after its transaction.timeout.ms (120 s), and looks for such every 10 s."""
+_SAY_S: Final = 2.0
+"""A shorter wait isn't worth a line."""
+_ASK_AGAIN_S: Final = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class LogState:
+    """What the log says of itself at one moment: a run's cut is ``progress.cut``.
+
+    ``tables`` and ``schemas`` (versions ascending) go by ``schema.table``; ``starts`` and
+    ``ends`` are the offsets of every data partition.
+    """
+
+    progress: Progress
+    tables: dict[str, TableState]
+    schemas: dict[str, tuple[TableSchema, ...]]
+    starts: Offsets
+    ends: Offsets
+
+
+class LogReader:
+    """What a log has for its readers, asked anew at each call."""
+
+    def __init__(self, kafka_options: Mapping[str, str]) -> None:
+        self._options = kafka_options
+        self._admin = LogAdmin(kafka_options)
+
+    def state(
+        self, prefix: str, slot: str, report: Callable[[str], None] = print
+    ) -> LogState | None:
+        """Return the log's state once it can be read up to its ends; None before a first start."""
+        progress = last_progress(self._options, progress_topic(prefix), slot)
+        if progress is None:
+            return None
+        state_topics = [(table_topic(prefix), 0), (schema_topic(prefix), 0)]
+        self._wait_for_markers(self._offsets(state_topics, LATEST), report)
+        states = read_all(self._options, table_topic(prefix), TableState)
+        tables = {str(table.name): table for table in states}
+        versions = read_all(self._options, schema_topic(prefix), TableSchema)
+        schemas: dict[str, tuple[TableSchema, ...]] = {}
+        for schema in sorted(versions, key=lambda schema: schema.version):
+            schemas[str(schema.name)] = (*schemas.get(str(schema.name), ()), schema)
+        partitions = [
+            (table.topic, number) for table in states for number in range(table.partitions)
+        ]
+        starts = self._offsets(partitions, EARLIEST)
+        ends = self._offsets(partitions, LATEST)
+        self._wait_for_markers(ends, report)
+        return LogState(progress, tables, schemas, starts, ends)
+
+    def forgotten(self, offsets: Offsets, keep: timedelta) -> Offsets:
+        """Those of the offsets that have records older than ``keep`` at or after them."""
+        since_ms = int((time.time() - keep.total_seconds()) * 1000)
+        partitions = [(topic, number) for topic in offsets for number in offsets[topic]]
+        kept_from = self._first_since(partitions, since_ms)
+        return {
+            topic: older
+            for topic, numbers in offsets.items()
+            if (
+                older := {
+                    number: kept_from[topic][number]
+                    for number, offset in numbers.items()
+                    if offset < kept_from[topic][number]
+                }
+            )
+        }
+
+    def since(
+        self, topic: str, partition: int, ts_ms: int, report: Callable[[str], None] = print
+    ) -> tuple[Offsets, Offsets]:
+        """Offsets from a time (ms since 1970) to the end; none of a topic that doesn't exist."""
+        if topic not in self._admin.partitions():
+            return {topic: {}}, {topic: {}}
+        ends = self._offsets([(topic, partition)], LATEST)
+        self._wait_for_markers(ends, report)
+        start = self._first_since([(topic, partition)], max(0, ts_ms))
+        return {topic: {partition: min(start[topic][partition], ends[topic][partition])}}, ends
+
+    def _first_since(self, partitions: Iterable[tuple[str, int]], ts_ms: int) -> Offsets:
+        """The first committed record of a time or later; the end where there is none."""
+        committed = IsolationLevel.READ_COMMITTED
+        spec = OffsetSpec.for_timestamp(ts_ms)
+        first = self._offsets(partitions, spec, committed)
+        missing = [(t, p) for t, numbers in first.items() for p in numbers if numbers[p] < 0]
+        for topic, ends in self._offsets(missing, LATEST, committed).items():
+            first[topic] |= ends
+        return first
+
+    def _wait_for_markers(self, ends: Offsets, report: Callable[[str], None]) -> None:
+        """Wait until committed records can be read up to the ends (decision 0004, step 4)."""
+        waiting = [(topic, partition) for topic in ends for partition in ends[topic]]
+        began = time.monotonic()
+        is_reported = False
+        while True:
+            committed = self._offsets(waiting, LATEST, IsolationLevel.READ_COMMITTED)
+            waiting = [(t, p) for t, p in waiting if committed[t][p] < ends[t][p]]
+            if not waiting:
+                return
+            if time.monotonic() > began + MARKERS_S:
+                raise LogError(
+                    f"a transaction has been open for more than {MARKERS_S:.0f} s",
+                    where=f"topic {waiting[0][0]}, partition {waiting[0][1]}",
+                    remedy="is a daemon hanging? The next run tries again",
+                )
+            if not is_reported and time.monotonic() > began + _SAY_S:
+                report(f"waiting for an open Kafka transaction in {waiting[0][0]}")
+                is_reported = True
+            time.sleep(_ASK_AGAIN_S)
+
+    def _committed_bounds(
+        self, partitions: list[tuple[str, int]], failed: dict[str, MillraceError]
+    ) -> tuple[Offsets, Offsets]:
+        """First offsets, and the ends of what is committed; topics without them have ``failed``."""
+        starts = self._offsets(partitions, EARLIEST, failed=failed)
+        ends = self._offsets(partitions, LATEST, IsolationLevel.READ_COMMITTED, failed)
+        return starts, ends
+
+    def _offsets(
+        self,
+        partitions: Iterable[tuple[str, int]],
+        spec: OffsetSpec,
+        isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
+        failed: dict[str, MillraceError] | None = None,
+    ) -> Offsets:
+        """By topic and partition; where ``failed`` is given, it gets the topics that have none."""
+        offsets: Offsets = {}
+        answers = self._admin.list_offsets(partitions, spec, isolation, failed)
+        for (topic, partition), offset in answers.items():
+            offsets.setdefault(topic, {})[partition] = offset
+        return offsets

@@ -1,0 +1,92 @@
+"""``millrace run`` and ``millrace new-epoch``: a daemon, until it ends or is stopped."""
+
+import contextlib
+import gc
+import threading
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from cdc.capture.daemon import Daemon
+from cdc.capture.slot_lease import StoppedError
+from cdc.compiled.extension import warn_if_pure
+from cdc.errors import ExitCode
+from cdc.settings import DEFAULT_PATH, load
+from deploy.commands import console
+from deploy.commands.app import ConfigOption, JsonOption, stop_on_signals
+from deploy.commands.health import HealthServer, daemon_registry
+from snapshots.channel import open_channel
+from snapshots.initial import InitialSnapshot
+from snapshots.pace import Pace
+
+_GC_THRESHOLD: Final = 50_000
+"""Rows make no cycles, so looking for some after every 700 new objects is time lost."""
+
+
+def run(config: ConfigOption = DEFAULT_PATH, *, json_log: JsonOption = False) -> None:
+    """Capture: snapshot what wasn't read yet, then stream until stopped (SIGTERM drains)."""
+    use_daemon(config, json_log, Daemon.run, answers=True)
+
+
+def new_epoch(
+    config: ConfigOption = DEFAULT_PATH,
+    *,
+    yes: Annotated[bool, typer.Option("--yes", help="Do it; without, only look.")] = False,
+    json_log: JsonOption = False,
+) -> None:
+    """After a gap: go on from the source as it is now; `millrace run` then reads all tables anew.
+
+    Rows that are gone by then disappear from what is derived. Nothing in the log is removed.
+    """
+    if not yes:
+        use_daemon(config, json_log, lambda daemon, stop: print(daemon.find_gap(stop)))
+        print("nothing was changed; --yes begins a new epoch, in which all tables are read anew")
+        return
+
+    def begin(daemon: Daemon, stop: threading.Event) -> None:
+        epoch = daemon.begin_epoch(stop)
+        print(f"epoch {epoch} begins: `millrace run` makes a new slot, and reads all tables anew")
+
+    if use_daemon(config, json_log, begin):
+        raise typer.Exit(ExitCode.INTERRUPTED)
+
+
+def use_daemon(
+    config: Path,
+    json: bool,
+    use: Callable[..., None],
+    *arguments: object,
+    answers: bool = False,
+    threads: int | None = None,
+) -> bool:
+    """Use a daemon until it ends; returns whether it was told to stop, also while it waited.
+
+    Only one that ``answers`` for its health takes the port: others are run beside that one.
+    ``threads``: in place of snapshot.max.threads.
+    """
+    settings = load(config)
+    if threads is not None:
+        capture = settings.capture.model_copy(update={"snapshot_max_threads": threads})
+        settings = settings.model_copy(update={"capture": capture})
+    console.configure_logging(json=json)
+    warn_if_pure()
+    capture = settings.capture
+    pace = Pace(capture.snapshot_rows_per_second_max, adaptive=capture.snapshot_adaptive)
+    backfill = InitialSnapshot(settings.source, capture, pace)
+    gc.freeze()
+    gc.set_threshold(_GC_THRESHOLD)
+    with (
+        stop_on_signals() as stop,
+        console.ConsoleObserver() as observer,
+        contextlib.ExitStack() as stack,
+    ):
+        daemon = Daemon(settings, backfill, observer, partial(open_channel, pace))
+        if answers and settings.health.listen is not None:
+            metrics = daemon_registry(daemon.health, daemon.letters, lambda: pace.rate)
+            stack.enter_context(HealthServer(settings.health.listen, daemon.health, metrics))
+        with contextlib.suppress(StoppedError):
+            use(daemon, *arguments, stop)
+        return stop.is_set()

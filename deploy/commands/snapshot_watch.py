@@ -1,0 +1,227 @@
+"""The log's state topics → how far the tables are that a running daemon was asked to read."""
+
+import threading
+import time
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Final
+
+import structlog
+from rich.console import Console
+
+from cdc.errors import MillraceError, NotDoneError
+from cdc.kafka.admin import LogAdmin
+from cdc.kafka.signal_topic import Follower
+from cdc.log.state import last_progress
+from cdc.postgres import slot
+from cdc.postgres.connection import connect
+from cdc.records.state import (
+    Phase,
+    SnapshotOutcome,
+    SnapshotRequest,
+    TableState,
+    parse_state,
+)
+from cdc.records.topics import progress_topic, table_topic
+from cdc.settings import Settings
+from deploy.commands.console import TableBars
+from deploy.commands.sink_status import table_states
+
+log = structlog.get_logger()
+_POLL_S: Final = 0.2
+_LOOK_S: Final = 1.0
+"""How often the daemon's own record is looked at, while it hasn't taken the request."""
+_PATIENCE_S: Final = 30.0
+_CHECK_S: Final = 5.0
+
+
+def is_captured(settings: Settings) -> bool:
+    """Whether a daemon holds the slot, and so has to do what is asked for."""
+    with connect(settings.source, purpose="snapshot command") as connection:
+        return slot.is_captured(connection, settings.capture.slot_name)
+
+
+def is_whole(state: TableState) -> bool:
+    """Whether the log has all rows of the table."""
+    return state.phase is Phase.STREAMING
+
+
+class Watch:
+    """What the log says of some tables, as it comes."""
+
+    def __init__(self, settings: Settings, sizes: Mapping[str, int]) -> None:
+        """``sizes`` are the tables' bytes."""
+        self._settings = settings
+        self._sizes = sizes
+        self._topic = topic = table_topic(settings.capture.topic_prefix)
+        end = LogAdmin(settings.kafka).committed_end(topic)  # what is open now may end a read
+        self._states = {str(state.name): state for state in table_states(settings)}
+        self._follower = Follower(settings.kafka, topic, offset=end)
+        (((_, self._looked_until),),) = LogAdmin(settings.kafka).offsets({topic: 1}).values()
+        self._bars = TableBars(Console(stderr=True))
+        self.wanted: dict[str, SnapshotRequest] = {}
+        """Tables that aren't done, and what is looked at of each."""
+        self._taken: set[str] = set()
+        self._offset = -1
+        self._is_passed = False
+        """Whether the daemon has followed the signals up to ours."""
+        self._is_gone = False
+        self._paused: set[str] = set()
+        self._refused: list[str] = []
+
+    def want(self, names: Iterable[str], signal: str, offset: int) -> None:
+        """Look for reads that the signal at that offset has asked for."""
+        self.wanted = dict.fromkeys(names, SnapshotRequest(kind="incremental", signal=signal))
+        self.expect(offset)
+
+    def expect(self, offset: int) -> None:
+        """The daemon has to follow the signal at that offset."""
+        self._offset = offset
+
+    def want_under_way(self, names: Collection[str]) -> None:
+        """Look at those reads that are under way: of these tables, or all.
+
+        Of a table it is the one that is served last.
+        """
+        for name, state in self._states.items():
+            for request in sorted(state.requests, key=lambda each: each.order):
+                if request.kind != "blocking" and (not names or name in names):
+                    self.wanted[name] = request
+
+    def close(self) -> None:
+        """Look no more."""
+        self._bars.stop()
+        self._follower.close()
+
+    def show(self, stop: threading.Event, names: Sequence[str]) -> bool:
+        """Show them until all are done, or until told to stop; returns whether all are."""
+        if not self.wanted:
+            way = "without --resume they" if names else "tables that are named"
+            print(f"nothing to do: no snapshot is under way; {way} are read again")
+        began = checked = time.monotonic()
+        for name in list(self.wanted):
+            self._look_at(name)
+        while self.wanted:
+            for record in self._follower.take():
+                if record.value is not None:
+                    self._take(record.offset, parse_state(TableState, record.value, self._topic))
+            now = time.monotonic()
+            is_awaited = self._offset >= 0 and not self._is_passed
+            if (is_awaited or self._untaken) and now - checked >= _LOOK_S:
+                checked = now
+                self._check_taken(now - began)
+            elif now - checked >= _CHECK_S:
+                checked = now
+                self._check_daemon()
+            if self.wanted and stop.wait(_POLL_S):
+                return False
+        if self._refused:
+            raise NotDoneError(
+                "not read: " + "; ".join(self._refused),
+                remedy="mend what is told, and ask again: millrace snapshot",
+            )
+        return True
+
+    @property
+    def _untaken(self) -> list[str]:
+        """Tables of which the daemon hasn't said that they are to be read."""
+        return sorted(self.wanted.keys() - self._taken)
+
+    def _take(self, offset: int, state: TableState) -> None:
+        """Take in what comes, but for what is older than what was there at first."""
+        previous = self._states.get(str(state.name))
+        if previous is None or offset >= self._looked_until or state.ts_ms >= previous.ts_ms:
+            self._learn(state)
+
+    def _learn(self, state: TableState) -> None:
+        """Look at every record: the next one of its table may tell how another read has ended."""
+        name = str(state.name)
+        self._states[name] = state
+        if name in self.wanted:
+            self._look_at(name)
+
+    def _look_at(self, name: str) -> None:
+        state = self._states.get(name)
+        if state is None:
+            return
+        request = _request(state, self.wanted[name])
+        if request is not None:
+            share = state.share_of(request)
+            if name not in self._taken:
+                self._taken.add(name)
+                size = self._sizes.get(name, 0)
+                self._bars.begin(name, size, request.rows, share)
+            self._bars.move(name, request.rows, share, "paused" if request.paused else "")
+            self._tell_paused(name, request)
+            return
+        outcome = _outcome(state, self.wanted[name])
+        if outcome is not None:
+            self._end(name, outcome)
+        elif name in self._taken:
+            self._end(name, SnapshotOutcome(signal="", status="ABORTED", reason="given up"))
+
+    def _tell_paused(self, name: str, request: SnapshotRequest) -> None:
+        """Say once that it waits for somebody; not right behind what lets it go on."""
+        if not request.paused:
+            self._paused.discard(name)
+        elif name not in self._paused and (self._is_passed or self._offset < 0):
+            self._paused.add(name)
+            log.warning("paused", table=name, remedy="millrace snapshot --resume lets it go on")
+
+    def _end(self, name: str, outcome: SnapshotOutcome) -> None:
+        del self.wanted[name]
+        if name not in self._taken:
+            self._bars.begin(name, self._sizes.get(name, 0))
+        self._taken.add(name)
+        self._bars.done(name, outcome.rows, outcome.failure)
+        if outcome.failure:
+            self._refused.append(f"{name} ({outcome.failure})")
+
+    def _check_taken(self, waited_s: float) -> None:
+        """Raise NotDoneError where the daemon hasn't taken, or has passed over, the request."""
+        capture = self._settings.capture
+        topic = progress_topic(capture.topic_prefix)
+        progress = last_progress(self._settings.kafka, topic, capture.slot_name)
+        if self._is_passed and self._untaken:
+            raise NotDoneError(
+                f"the daemon has passed the request over: {', '.join(self._untaken)}",
+                remedy="its log has a warning that says why",
+            )
+        if progress is not None and progress.signal_offset > self._offset:
+            self._is_passed = True  # what it wrote with that may still be on its way to us
+        elif waited_s > _PATIENCE_S:
+            raise NotDoneError(
+                f"the daemon hasn't taken the request within {_PATIENCE_S:.0f} s",
+                remedy="the request stands, and is followed once the daemon streams; its log and"
+                " `millrace status` say what it is at",
+            )
+
+    def _check_daemon(self) -> None:
+        """Say once when there is no daemon any more."""
+        try:
+            gone = not is_captured(self._settings)
+        except MillraceError as error:
+            log.warning("can't look for the daemon", reason=error.what)
+            return
+        if gone and not self._is_gone:
+            log.warning("no daemon runs: the snapshot goes on when one does")
+        self._is_gone = gone
+
+
+def _request(state: TableState, wanted: SnapshotRequest) -> SnapshotRequest | None:
+    """What is left of a read. A signal's may become another kind, when it resets the table."""
+    candidates = (
+        request
+        for request in state.requests
+        if request.signal == wanted.signal
+        if wanted.signal or (request.kind, request.order) == (wanted.kind, wanted.order)
+    )
+    return next(candidates, None)
+
+
+def _outcome(state: TableState, wanted: SnapshotRequest) -> SnapshotOutcome | None:
+    """How a read has ended, if the state tells."""
+    if wanted.kind == "initial" and not wanted.signal:  # nobody has asked: the phase has to tell
+        done = SnapshotOutcome(signal="", status="SUCCEEDED", rows=state.rows_sent)
+        return done if is_whole(state) else None
+    outcome = state.outcome
+    return outcome if outcome is not None and outcome.signal == wanted.signal else None

@@ -1,0 +1,63 @@
+"""`millrace cuts` and `millrace query`, typed over a lakehouse of two runs."""
+
+import json
+
+import pytest
+
+from cdc.errors import ExitCode
+from tests.fixtures.command_line import CommandLine
+from tests.fixtures.lakehouse import Lakehouse
+from tests.fixtures.pipeline import RunningPipeline
+from tests.fixtures.spark import SPARK, at, column
+
+pytestmark = [pytest.mark.kafka, pytest.mark.spark]
+SUM = "SELECT count(*) AS rows, sum(n) AS n FROM public.t"
+
+
+def test_cuts_are_listed_and_tables_are_queried_as_they_were_at_one(
+    lakehouse: Lakehouse, typed: CommandLine
+) -> None:
+    log = lakehouse.log(column("id", "int4", 1), column("a", "text"), column("n", "int4"))
+    log.row("r", at(16, 0), {"id": 1, "a": 'one, "two"', "n": 1})
+    log.table(16)
+    log.reached(at(16, 0))
+    lakehouse.merge()
+    log.row("u", at(32), {"id": 1, "a": 'one, "two"', "n": 5})
+    log.row("c", at(32, 2), {"id": 2, "a": None, "n": 7})
+    log.reached(at(32, 2))
+    lakehouse.merge()
+    config = RunningPipeline(
+        lakehouse.folder.parent,
+        {},
+        lakehouse.kafka.client_options(),
+        prefix=lakehouse.prefix,
+        sections={"lakehouse": {"path": str(lakehouse.folder)}, "spark": SPARK},
+    ).config
+
+    listed = typed(config, "cuts", "--json")
+    assert listed.returncode == ExitCode.OK
+    assert [(cut["run"], cut["missing"]) for cut in json.loads(listed.stdout)] == [(1, []), (2, [])]
+
+    newest = typed(config, "query", "-f", "csv", "SELECT id, a, n FROM t ORDER BY id")
+    assert newest.returncode == ExitCode.OK
+    assert newest.stdout.splitlines() == ["id,a,n", '1,"one, ""two""",5', "2,,7"]
+    assert newest.stderr == "as of run 2, 0/20, before any commit was seen\n"
+
+    for instant in ("1", "0/1F"):
+        earlier = typed(config, "query", "--at", instant, "--format", "json", SUM)
+        assert json.loads(earlier.stdout) == {"rows": 1, "n": 1}
+        assert earlier.stderr.startswith("as of run 1, 0/10")
+    table = typed(config, "query", SUM)
+    assert table.stdout.splitlines()[1].split() == ["┃", "rows", "┃", "n", "┃"]
+    assert table.stdout.splitlines()[3].split() == ["│", "2", "│", "12", "│"]
+
+    refusals = {
+        ("query", "--at", "0/FFFF", SUM): (ExitCode.SINK, "isn't reached yet"),
+        ("query", "--at", "yesterday", SUM): (ExitCode.CONFIG, "is no instant"),
+        ("query", "DROP TABLE t"): (ExitCode.CONFIG, "only queries"),
+    }
+    for words, (code, message) in refusals.items():
+        refused = typed(config, *words)
+        assert (refused.returncode, refused.stdout) == (code, "")
+        assert "millrace: " in refused.stderr
+        assert message in refused.stderr
