@@ -27,7 +27,7 @@ from benchmarks.lakehouse import (
 )
 from benchmarks.scene import Scene, cpu_s, load, peak_rss_of, say, scene
 from deploy.local.processes import Process
-from sinks.delta.transaction import Transaction
+from sinks.delta.transaction import DeltaTransaction
 
 if TYPE_CHECKING:
     from delta.tables import DeltaTable
@@ -196,14 +196,14 @@ def _turn(made: Scene, lake: Lake, daemon: Process, table: Table, ids: str) -> T
 @contextmanager
 def _seen() -> Iterator[list[int]]:
     """The sizes (bytes) of the files in which runs within look for rows."""
-    look, sizes = Transaction.files, list[int]()
+    look, sizes = DeltaTransaction.files, list[int]()
 
-    def files(transaction: Transaction, *condition: Any) -> Any:
+    def files(transaction: DeltaTransaction, *condition: Any) -> Any:
         found = look(transaction, *condition)
         sizes.extend(int(found.apply(number).size()) for number in range(found.size()))
         return found
 
-    with patch.object(Transaction, "files", files):
+    with patch.object(DeltaTransaction, "files", files):
         yield sizes
 
 

@@ -96,10 +96,10 @@ def compact_lakehouse(
         spark = session().newSession()
         target = DeltaTarget(spark, last.prefix, derived)
         with explained(name, settings.log.keep):
-            there = target.there()
+            there = target.read_applied()
             if there is not None and there.run:
                 yield _compact(target, derived, dry_run=dry_run)
-                left = target.there()
+                left = target.read_applied()
                 if not dry_run and left is not None:
                     plans.compact({name: (left.run, left.at)})
 

@@ -195,9 +195,9 @@ def _require_readable(settings: Settings, sink: str) -> None:
 
 def _require_debeziums(settings: Settings) -> None:
     """Refuse what a connector's topics can't be read with; raises ConfigError."""
-    from sinks.debezium.described import reading_of
+    from sinks.debezium.described import connector_options
 
-    reading_of(settings)
+    connector_options(settings)
     if settings.transforms:
         raise ConfigError(
             "topics of a real Debezium are read by its own envelope, which transforms may change",

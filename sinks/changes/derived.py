@@ -15,9 +15,10 @@ from sinks.changes.names import (
     END,
     IS_CURRENT,
     OWN,
-    PLACE,
     RAW_KEY,
     RAW_VALUE,
+    RECORD_OFFSET,
+    RECORD_PARTITION,
     VALID_FROM,
     VALID_TO,
     VERSION,
@@ -30,7 +31,7 @@ _RESERVED: Final = frozenset({".", "..", "_millrace"})
 _OWN: Final[dict[TableKind, tuple[str, ...]]] = {
     "current": (*OWN, DELETED),
     "history": (*OWN, VALID_FROM, VALID_TO, IS_CURRENT, END),
-    "changes": (*OWN, VERSION, *PLACE, RAW_KEY, RAW_VALUE),
+    "changes": (*OWN, VERSION, RECORD_PARTITION, RECORD_OFFSET, RAW_KEY, RAW_VALUE),
 }
 
 
@@ -41,10 +42,10 @@ def table_path(lakehouse: str, table: TableName) -> str:
     readers of Delta tables take for an address's.
     """
     folders = (
-        f"={ord(part[0]):02X}{part[1:]}"
-        if part in _RESERVED
-        else quote(part, safe="").replace("%", "=")
-        for part in table
+        f"={ord(name[0]):02X}{name[1:]}"
+        if name in _RESERVED
+        else quote(name, safe="").replace("%", "=")
+        for name in table
     )
     return "/".join([lakehouse.rstrip("/"), *folders])
 
@@ -56,17 +57,17 @@ def runs_path(lakehouse: str) -> str:
 
 def local_path(location: str) -> Path | None:
     """The path of a location on this machine's own file system, else None."""
-    parts = urlsplit(location)
-    if parts.scheme == "file":
-        return Path(parts.path)
-    return None if parts.scheme else Path(location).absolute()
+    url = urlsplit(location)
+    if url.scheme == "file":
+        return Path(url.path)
+    return None if url.scheme else Path(location).absolute()
 
 
 @dataclass(frozen=True, slots=True)
-class Wishes:
-    """What a derived table's columns are to be like; by the columns' names in the source.
+class ColumnOptions:
+    """The user's options for a derived table's columns, by the columns' names in the source.
 
-    But for ``partition``, by names in the derived table.
+    ``partition`` has their names in the derived table.
     """
 
     include: Collection[str] = ()
@@ -81,7 +82,7 @@ class Wishes:
     incompatible: Incompatible = "fail_table"
 
     def named(self) -> set[str]:
-        """Every column that is spoken of."""
+        """Every column that an option names."""
         listed = (self.include, self.exclude, self.rename, self.hashed, self.nulled, self.types)
         return {name for names in (*listed, self.unfit_is_null) for name in names}
 
@@ -98,7 +99,7 @@ class Derived:
     kind: TableKind
     path: str
     options: DerivedTable
-    wishes: Wishes
+    column_options: ColumnOptions
     marks_deletes: bool
     keep: timedelta
     deletion_vectors: bool
@@ -112,8 +113,8 @@ class Derived:
     @property
     def keeps_records(self) -> bool:
         """Whether an archive has the records as they were: it hides nothing that they tell."""
-        wishes = self.wishes
-        return not (wishes.include or wishes.exclude or wishes.hashed or wishes.nulled)
+        options = self.column_options
+        return not (options.include or options.exclude or options.hashed or options.nulled)
 
 
 def derived_tables(lakehouse: LakehouseSettings, captured: Iterable[str]) -> dict[str, Derived]:
@@ -125,9 +126,9 @@ def derived_tables(lakehouse: LakehouseSettings, captured: Iterable[str]) -> dic
     usual = (
         DerivedTable(source=source, kind=kind) for source in captured for kind in lakehouse.kinds
     )
-    said = {(table.source, table.derived_name) for table in lakehouse.tables}
+    configured = {(table.source, table.derived_name) for table in lakehouse.tables}
     wanted = [
-        *(table for table in usual if (table.source, table.derived_name) not in said),
+        *(table for table in usual if (table.source, table.derived_name) not in configured),
         *(table for table in lakehouse.tables if table.source in captured),
     ]
     tables: dict[str, Derived] = {}
@@ -151,21 +152,21 @@ def without_unfit(
     keyless: Collection[str],
     begun: Collection[str],
 ) -> tuple[dict[str, Derived], list[str]]:
-    """The tables, without those that nobody has asked for by name, and that can't be.
+    """The tables without those that can't be made and that no option names.
 
     A history follows rows by their keys, and so do marks of deletes: of sources that are
     ``keyless`` there is none, unless it was ``begun``. Also the names of those that were left out.
     """
-    said = {table.derived_name for table in lakehouse.tables}
+    configured = {table.derived_name for table in lakehouse.tables}
     usual = {
         name
-        for name, one in tables.items()
-        if name not in said and name not in begun and one.source in keyless
+        for name, table in tables.items()
+        if name not in configured and name not in begun and table.source in keyless
     }
     out = sorted(name for name in usual if tables[name].kind == "history")
     kept = {
-        name: replace(one, marks_deletes=False) if name in usual else one
-        for name, one in tables.items()
+        name: replace(table, marks_deletes=False) if name in usual else table
+        for name, table in tables.items()
         if name not in out
     }
     return kept, out
@@ -173,27 +174,28 @@ def without_unfit(
 
 def _require_different(tables: Iterable[Derived]) -> None:
     """Refuse tables with one path, or that would have one name in the catalog."""
-    named: dict[str, str] = {}
-    places: dict[str, str] = {}
+    by_path: dict[str, str] = {}
+    by_catalog_name: dict[str, str] = {}
     for table in tables:
-        place = table.path.rstrip("/")
-        if place in places:
+        path = table.path.rstrip("/")
+        if path in by_path:
             raise ConfigError(
-                f"{places[place]} and {table.name} would both be in {table.path}",
+                f"{by_path[path]} and {table.name} would both be in {table.path}",
                 where="[[lakehouse.tables]]",
                 remedy="give one of them another path",
             )
-        places[place] = table.name
+        by_path[path] = table.name
         if table.catalog is None:
             continue
         name = table.catalog.lower()
-        if name in named:
+        if name in by_catalog_name:
+            other = by_catalog_name[name]
             raise ConfigError(
-                f"in the catalog, {named[name]} and {table.name} would both be {table.catalog}",
+                f"in the catalog, {other} and {table.name} would both be {table.catalog}",
                 where="[lakehouse] catalog",
                 remedy="give one of them another name by catalog in [[lakehouse.tables]]",
             )
-        named[name] = table.name
+        by_catalog_name[name] = table.name
 
 
 def _catalog_name(schema: str | None, table: TableName) -> str | None:
@@ -210,7 +212,7 @@ def _derived(lakehouse: LakehouseSettings, options: DerivedTable) -> Derived:
         kind=options.kind,
         path=options.path or table_path(lakehouse.path, TableName.parse(name)),
         options=options,
-        wishes=Wishes(
+        column_options=ColumnOptions(
             include=options.include,
             exclude=options.exclude,
             rename=options.rename,

@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 
 from cdc.records.position import Position
 from sinks.changes.names import ABSENT, DELETE, FILLED, LOST, OP, POSITION, quoted
-from sinks.changes.shape import Shape
+from sinks.changes.shape import TableShape
 from sinks.changes.types import refuse
 
 PATCHY = "_millrace_patchy"
@@ -55,7 +55,7 @@ def is_patchy(changes: DataFrame) -> SparkColumn:
     return lacks | F.col(LOST).isNotNull() if LOST in changes.columns else lacks
 
 
-def contenders(changes: DataFrame, shape: Shape) -> DataFrame:
+def contenders(changes: DataFrame, shape: TableShape) -> DataFrame:
     """Of each key the newest of its parsed changes; all of them where that one isn't whole.
 
     Adds ``_millrace_patchy``: whether ``latest`` has to make one of those.
@@ -75,7 +75,7 @@ def contenders(changes: DataFrame, shape: Shape) -> DataFrame:
     )  # fmt: skip
 
 
-def latest(changes: DataFrame, shape: Shape) -> DataFrame:
+def latest(changes: DataFrame, shape: TableShape) -> DataFrame:
     """One row per key of parsed changes, in the same columns.
 
     A value from before a delete doesn't count: what comes after one is another row.
@@ -97,11 +97,11 @@ def latest(changes: DataFrame, shape: Shape) -> DataFrame:
     exact: dict[str, SparkColumn] = {}
     filled: dict[str, SparkColumn] = {}
     for i, name in enumerate(patchy):
-        for found, newest in (
+        for values, newest in (
             (exact, F.col(f"{_NEWEST}_{i}")),
             (filled, F.col(f"{_FILLED}_{i}")),
         ):
-            found[name] = F.when(gone.isNull() | (newest["position"] >= gone), newest)
+            values[name] = F.when(gone.isNull() | (newest["position"] >= gone), newest)
     # What was large enough to be left out is no null: that one is of before the column was there.
     for name in patchy:
         stale = exact[name]["value"].isNull() & (filled[name]["position"] > exact[name]["position"])
@@ -113,22 +113,24 @@ def latest(changes: DataFrame, shape: Shape) -> DataFrame:
         **{name: either[name]["value"] for name in patchy},
     }
     # After a delete the target's row is another one.
-    others_known = F.when(gone.isNull(), F.array_union(winner[ABSENT], winner[FILLED]))
+    unchanged = F.when(gone.isNull(), F.array_union(winner[ABSENT], winner[FILLED]))
     absent = _without(winner[ABSENT], either)
     unknown = gone.isNotNull() & (F.size(absent) > 0)
-    place = F.col(POSITION)
+    position = F.col(POSITION)
     if LOST in changes.columns:
         # What is newer and whole replaces it; compaction may have taken it for that reason.
-        left = F.col(LOST)
-        matters = (left[POSITION] == place) | (F.size(winner[ABSENT]) > 0)
-        counts = left.isNotNull() & matters & (gone.isNull() | (left[POSITION] > gone))
-        place = F.coalesce(refuse(counts, left[LOST], "string"), place)
+        newest_lost = F.col(LOST)
+        matters = (newest_lost[POSITION] == position) | (F.size(winner[ABSENT]) > 0)
+        counts = (
+            newest_lost.isNotNull() & matters & (gone.isNull() | (newest_lost[POSITION] > gone))
+        )
+        position = F.coalesce(refuse(counts, newest_lost[LOST], "string"), position)
     return grouped.select(
         *(columns[name].alias(name) for name in shape.names),
-        place.alias(POSITION),
+        position.alias(POSITION),
         winner[OP].alias(OP),
         F.coalesce(refuse(unknown, lost(absent), "array<string>"), absent).alias(ABSENT),
-        F.array_except(_without(others_known, exact), absent).alias(FILLED),
+        F.array_except(_without(unchanged, exact), absent).alias(FILLED),
     )
 
 
@@ -145,8 +147,8 @@ def lost(absent: SparkColumn) -> SparkColumn:
 
 
 def _newest_lost() -> SparkColumn:
-    place = F.struct(F.col(POSITION), F.col(LOST))
-    return F.max(F.when(F.col(LOST).isNotNull(), place)).alias(LOST)
+    newest = F.struct(F.col(POSITION), F.col(LOST))
+    return F.max(F.when(F.col(LOST).isNotNull(), newest)).alias(LOST)
 
 
 def _newest_exact(name: str) -> SparkColumn:
@@ -162,18 +164,18 @@ def _newest_filled(name: str) -> SparkColumn:
 
 def _newest(name: str, counts: SparkColumn) -> SparkColumn:
     """The value of the newest change that counts; in a struct, which tells a null from none."""
-    place = F.when(counts, F.col(POSITION))
+    position = F.when(counts, F.col(POSITION))
     value = F.struct(F.col(quoted(name)).alias("value"), F.col(POSITION).alias("position"))
-    return F.max_by(value, place)
+    return F.max_by(value, position)
 
 
-def _without(names: SparkColumn, found: dict[str, SparkColumn]) -> SparkColumn:
-    """Those of the names that nothing was found for."""
+def _without(names: SparkColumn, values: dict[str, SparkColumn]) -> SparkColumn:
+    """Those of the names that have no value."""
     none = F.array().cast("array<string>")
-    if not found:
+    if not values:
         return none
     missing = (
         F.when(F.array_contains(names, name) & value.isNull(), F.lit(name))
-        for name, value in found.items()
+        for name, value in values.items()
     )
     return F.when(F.size(names) > 0, F.array_compact(F.array(*missing))).otherwise(none)

@@ -28,13 +28,14 @@ IS_CURRENT: Final = "is_current"
 END: Final = "_millrace_end"
 """The position at which another version, or nothing, came after this one; null: it is current."""
 VERSION: Final = "_millrace_schema_version"
-PLACE: Final = ("_millrace_partition", "_millrace_offset")
+RECORD_PARTITION: Final = "_millrace_partition"
+RECORD_OFFSET: Final = "_millrace_offset"
 RAW_KEY: Final = "_millrace_key"
 RAW_VALUE: Final = "_millrace_value"
 OWN: Final = (POSITION, OP, ABSENT, FILLED, COUNT, ROW, LOST, TIME, CREATED, SNAPSHOT)
 """Names that no column of the source can have in a derived table."""
 COLUMN_ID: Final = "millrace column "
-"""Opens the comment by which a derived table's column is known again, whatever its name."""
+"""Opens the comment that identifies a derived table's column, whatever its name."""
 
 _OTHER: Final = re.compile(r"[^A-Za-z0-9_]")
 

@@ -1,4 +1,4 @@
-"""A table's schema versions and what the user wants of it → the columns of a derived table.
+"""A table's schema versions and the user's column options → the columns of a derived table.
 
 A column is the same one across versions where PostgreSQL's number of it is the same (of the same
 table), else where its name is. So a rename renames the derived column, and a column that was
@@ -11,17 +11,17 @@ from dataclasses import dataclass, field, replace
 from cdc.errors import SinkError
 from cdc.records.position import Position
 from cdc.records.schema import Column, TableName, TableSchema
-from sinks.changes.derived import Wishes
+from sinks.changes.derived import ColumnOptions
 from sinks.changes.types import can_be_absent, holds, spark_type, widens
 
 
 @dataclass(frozen=True, slots=True)
-class Field:
+class DerivedField:
     """A column of a derived table.
 
     ``id`` stays what it is whatever the column is called. ``column`` is the newest version's, and
     ``sources`` has the column that each schema version calls it by, if it has it. ``type`` is in
-    Spark's words. By one that ``partitions`` the table has its folders.
+    Spark's words. The table has a folder for each value of one that ``partitions`` it.
     """
 
     id: str
@@ -36,59 +36,59 @@ class Field:
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class TableShape:
     """The columns of a derived table, as the newest version has them, and all versions."""
 
     table: TableName
-    fields: tuple[Field, ...]
+    fields: tuple[DerivedField, ...]
     versions: tuple[TableSchema, ...]
     salt: str = field(default="", repr=False)
 
     @property
     def names(self) -> list[str]:
         """The columns' names."""
-        return [one.name for one in self.fields]
+        return [field.name for field in self.fields]
 
     @property
     def keys(self) -> list[str]:
         """The names of the key's columns, in key order."""
-        keyed = [one for one in self.fields if one.column.key is not None]
-        return [one.name for one in sorted(keyed, key=lambda one: one.column.key or 0)]
+        keyed = [field for field in self.fields if field.column.key is not None]
+        return [field.name for field in sorted(keyed, key=lambda field: field.column.key or 0)]
 
     @property
     def patchy(self) -> list[str]:
         """The names of the columns that an update may have no value for."""
         return [
-            one.name
-            for one in self.fields
-            if not one.nulled and any(can_be_absent(source) for source in one.sources.values())
+            field.name
+            for field in self.fields
+            if not field.nulled and any(can_be_absent(source) for source in field.sources.values())
         ]
 
 
-def plain(
+def plain_shape(
     versions: Sequence[TableSchema], reserved: Collection[str], unfit_is_null: Collection[str] = ()
-) -> Shape:
+) -> TableShape:
     """All columns as the newest version has them."""
-    wishes = Wishes(unfit_is_null=unfit_is_null)
-    return shape(versions, versions[-1].version, wishes, reserved)
+    options = ColumnOptions(unfit_is_null=unfit_is_null)
+    return derive_shape(versions, versions[-1].version, options, reserved)
 
 
-def shape(
+def derive_shape(
     versions: Sequence[TableSchema],
     first: int,
-    wishes: Wishes,
+    options: ColumnOptions,
     reserved: Collection[str],
     *,
     by_key: bool = True,
-) -> Shape:
+) -> TableShape:
     """The derived columns of a table that was begun with version ``first``.
 
     ``reserved`` are names that its columns can't have. Raises SinkError where the key has become
-    other columns, or a type another one that doesn't fit, or a wish is about no column, or hides
-    the key of rows that are told apart ``by_key``.
+    other columns, a type one that doesn't fit, or an option names no column, or hides the key of
+    rows that are identified ``by_key``.
     """
     newest = versions[-1]
-    hidden = {*wishes.exclude, *wishes.nulled, *wishes.unfit_is_null}
+    hidden = {*options.exclude, *options.nulled, *options.unfit_is_null}
     lost = [column.name for column in newest.key if column.name in hidden]
     if by_key and lost:
         raise SinkError(
@@ -96,23 +96,25 @@ def shape(
             where=f"table {newest.name}",
             remedy="keep them, or have them hashed; a table of kind changes may do without",
         )
-    known = {column.name for version in versions for column in version.columns}
-    if strange := sorted(wishes.named() - known):
+    names = {column.name for version in versions for column in version.columns}
+    if unknown := sorted(options.named() - names):
         raise SinkError(
             f"[[lakehouse.tables]] speaks of columns that {newest.name} doesn't have: "
-            f"{', '.join(strange)}",
+            f"{', '.join(unknown)}",
             where=f"table {newest.name}",
             remedy="correct the names; columns go by their names in the source",
         )
     lines = _lines(versions)
     _require_same_key(versions, lines)
-    live = [_typed(line, newest, first, wishes) for line in lines if newest.version in line.sources]
-    live.sort(key=lambda one: newest.columns.index(one.column))
-    return Shape(
+    live = [
+        _typed(line, newest, first, options) for line in lines if newest.version in line.sources
+    ]
+    live.sort(key=lambda field: newest.columns.index(field.column))
+    return TableShape(
         newest.name,
-        _called([one for one in live if _is_kept(one.column, wishes)], wishes, reserved),
+        _called([field for field in live if _is_kept(field.column, options)], options, reserved),
         tuple(versions),
-        wishes.salt,
+        options.salt,
     )
 
 
@@ -144,15 +146,15 @@ def _lines(versions: Sequence[TableSchema]) -> list[_Line]:
     return lines
 
 
-def _are_numbered(one: TableSchema, other: TableSchema) -> bool:
+def _are_numbered(older: TableSchema, newer: TableSchema) -> bool:
     """Whether PostgreSQL's numbers tell which of their columns are the same."""
-    columns = (*one.columns, *other.columns)
-    same = one.oid == other.oid != 0 and _epoch(one) == _epoch(other)
+    columns = (*older.columns, *newer.columns)
+    same = older.oid == newer.oid != 0 and _epoch(older) == _epoch(newer)
     return same and all(column.number is not None for column in columns)
 
 
 def _epoch(version: TableSchema) -> int:
-    """Of another history, since another cluster has other OIDs."""
+    """The version's epoch: another one may be another cluster, which has other OIDs."""
     return Position.parse(version.since).epoch
 
 
@@ -176,82 +178,90 @@ def _require_same_key(versions: Sequence[TableSchema], lines: Iterable[_Line]) -
         )
 
 
-def _typed(line: _Line, newest: TableSchema, first: int, wishes: Wishes) -> Field:
+def _typed(line: _Line, newest: TableSchema, first: int, options: ColumnOptions) -> DerivedField:
     """The field with the type that its versions since ``first`` have made of it."""
     column = line.sources[newest.version]
-    wished = wishes.types.get(column.name)
-    hashed = column.name in wishes.hashed
-    one = Field(
+    chosen_type = options.types.get(column.name)
+    hashed = column.name in options.hashed
+    field = DerivedField(
         line.id,
         column.name,
         "",
         column,
         line.sources,
         hashed=hashed,
-        nulled=column.name in wishes.nulled,
-        unfit_is_null=column.name in wishes.unfit_is_null,
+        nulled=column.name in options.nulled,
+        unfit_is_null=column.name in options.unfit_is_null,
     )
-    if hashed or wished is not None:
-        kind = "string" if hashed else _as_wished(column, wished or "", newest)
-        return replace(one, type=kind)
+    if hashed or chosen_type is not None:
+        kind = "string" if hashed else _chosen(column, chosen_type or "", newest)
+        return replace(field, type=kind)
     for number, source in sorted(line.sources.items()):
         kind = spark_type(source)
-        if number <= first or not one.type:
-            one = replace(one, type=kind)
-        elif not holds(one.type, kind):
-            one = _changed(one, kind, number, newest, wishes)
-    return one
+        if number <= first or not field.type:
+            field = replace(field, type=kind)
+        elif not holds(field.type, kind):
+            field = _changed(field, kind, number, newest, options)
+    return field
 
 
-def _as_wished(column: Column, wished: str, newest: TableSchema) -> str:
+def _chosen(column: Column, chosen_type: str, newest: TableSchema) -> str:
     if column.array:
         raise SinkError(
             f"types: {column.name} is an array, whose type can't be chosen",
             where=f"table {newest.name}",
         )
-    return wished.replace(" ", "")
+    return chosen_type.replace(" ", "")
 
 
-def _changed(one: Field, kind: str, number: int, newest: TableSchema, wishes: Wishes) -> Field:
-    """The field once the source's type has become one that it doesn't hold as it is."""
-    if widens(one.type, kind):
-        return replace(one, type=kind)
-    if wishes.incompatible == "cast":
-        return one
-    if wishes.incompatible == "new_column":
-        sources = {version: source for version, source in one.sources.items() if version >= number}
-        name = f"{one.column.name}__v{number}"
-        return replace(one, id=f"{number}:{one.column.name}", name=name, type=kind, sources=sources)
+def _changed(
+    field: DerivedField, kind: str, number: int, newest: TableSchema, options: ColumnOptions
+) -> DerivedField:
+    """The field once the source's type has become one that this one doesn't hold as it is."""
+    if widens(field.type, kind):
+        return replace(field, type=kind)
+    if options.incompatible == "cast":
+        return field
+    if options.incompatible == "new_column":
+        sources = {
+            version: source for version, source in field.sources.items() if version >= number
+        }
+        name = f"{field.column.name}__v{number}"
+        return replace(
+            field, id=f"{number}:{field.column.name}", name=name, type=kind, sources=sources
+        )
     raise SinkError(
-        f"column {one.column.name} was {one.type} here, and is {one.column.declared} in the source "
-        f"from schema version {number} on: {kind} doesn't hold its old values",
+        f"column {field.column.name} was {field.type} here, and is {field.column.declared} in the "
+        f"source from schema version {number} on: {kind} doesn't hold its old values",
         where=f"table {newest.name}",
         remedy='set incompatible = "cast" or "new_column" for the table in [[lakehouse.tables]], '
         "or remove the derived table, so that the next run rebuilds it from the log",
     )
 
 
-def _is_kept(column: Column, wishes: Wishes) -> bool:
-    if wishes.include and column.name not in wishes.include and column.key is None:
+def _is_kept(column: Column, options: ColumnOptions) -> bool:
+    if options.include and column.name not in options.include and column.key is None:
         return False
-    return column.name not in wishes.exclude
+    return column.name not in options.exclude
 
 
-def _called(fields: list[Field], wishes: Wishes, reserved: Collection[str]) -> tuple[Field, ...]:
+def _called(
+    fields: list[DerivedField], options: ColumnOptions, reserved: Collection[str]
+) -> tuple[DerivedField, ...]:
     """The fields under names that differ whatever the case, since Spark's do.
 
     A name that differs from an earlier one by case only, or is one of ours, gets ``__2`` appended
     (``__3`` and so on if that is taken as well).
     """
-    wanted = [wishes.rename.get(one.column.name, one.name) for one in fields]
+    wanted = [options.rename.get(field.column.name, field.name) for field in fields]
     own = {name.lower() for name in reserved}
     taken = own | {name.lower() for name in wanted}
     used = set(own)
-    called: list[Field] = []
-    for one, first_choice in zip(fields, wanted, strict=True):
+    called: list[DerivedField] = []
+    for original, first_choice in zip(fields, wanted, strict=True):
         name, number = first_choice, 2
         while name.lower() in used or (name != first_choice and name.lower() in taken):
             name, number = f"{first_choice}__{number}", number + 1
         used.add(name.lower())
-        called.append(replace(one, name=name, partitions=name in wishes.partition))
+        called.append(replace(original, name=name, partitions=name in options.partition))
     return tuple(called)

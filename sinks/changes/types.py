@@ -19,7 +19,7 @@ unless the user wants another type, or null in its place.
 
 import re
 from collections.abc import Callable
-from typing import Final
+from typing import Final, NamedTuple
 
 from pyspark.sql import Column as SparkColumn
 from pyspark.sql import functions as F
@@ -68,6 +68,13 @@ _IN_JSON: Final = {
 """Types whose values aren't strings in JSON (docs/types.md)."""
 
 
+class _Digits(NamedTuple):
+    """How many digits a decimal has, and how many of them stand behind the point."""
+
+    precision: int
+    scale: int
+
+
 def holds(kind: str, other: str) -> bool:
     """Whether every value of the ``other`` type is one of ``kind`` as well."""
     return kind == other or widens(other, kind)
@@ -79,8 +86,10 @@ def widens(kind: str, to: str) -> bool:
         return _integer_widens(kind, to)
     if (decimal := _decimal_of(kind)) is not None:
         wider = _decimal_of(to)
-        more = (0, 0) if wider is None else (wider[0] - decimal[0], wider[1] - decimal[1])
-        return wider is not None and kind != to and more[0] >= more[1] >= 0
+        if wider is None or kind == to:
+            return False
+        digits, places = wider.precision - decimal.precision, wider.scale - decimal.scale
+        return digits >= places >= 0
     return (kind, to) in {("float", "double"), ("date", "timestamp_ntz")}
 
 
@@ -89,13 +98,13 @@ def _integer_widens(kind: str, to: str) -> bool:
         return _INTEGERS[to] > _INTEGERS[kind]
     decimal = _decimal_of(to)
     if decimal is not None:
-        return decimal[0] - decimal[1] >= _INTEGERS[kind]
+        return decimal.precision - decimal.scale >= _INTEGERS[kind]
     return to == "double" and kind != "bigint"
 
 
-def _decimal_of(kind: str) -> tuple[int, int] | None:
+def _decimal_of(kind: str) -> _Digits | None:
     match = _DECIMAL.fullmatch(kind)
-    return (int(match[1]), int(match[2])) if match else None
+    return _Digits(int(match[1]), int(match[2])) if match else None
 
 
 def spark_type(column: Column) -> str:
@@ -129,15 +138,15 @@ def from_text(
     elements = value if read else F.from_json(value, "array<string>")
     if element != "string" or _element_type(column) != "string":
         elements = F.transform(
-            elements, lambda one: _checked(column, one, element, unfit_is_null=unfit_is_null)
+            elements, lambda item: _checked(column, item, element, unfit_is_null=unfit_is_null)
         )
     return elements if read or unfit_is_null else F.coalesce(elements, _refuse(column, value, kind))
 
 
-def in_folders(
+def partition_value(
     column: Column, value: SparkColumn, kind: str, *, unfit_is_null: bool
 ) -> SparkColumn:
-    """A value by which the table is partitioned: Delta reads the empty text back as null.
+    """A value by which the table is partitioned; Delta reads the empty text back as null.
 
     https://github.com/delta-io/delta/blob/master/PROTOCOL.md#partition-value-serialization
     """
@@ -162,11 +171,11 @@ def refuse(condition: SparkColumn, message: SparkColumn, kind: str) -> SparkColu
 def _element_type(column: Column) -> str:
     if column.type == "numeric":
         decimal = _decimal(column)
-        return "string" if decimal is None else f"decimal({decimal[0]},{decimal[1]})"
+        return "string" if decimal is None else f"decimal({decimal.precision},{decimal.scale})"
     return (_PLAIN | _OTHER).get(column.type, "string")
 
 
-def _decimal(column: Column) -> tuple[int, int] | None:
+def _decimal(column: Column) -> _Digits | None:
     declared = column.precision_scale
     if declared is None:
         return None
@@ -174,7 +183,7 @@ def _decimal(column: Column) -> tuple[int, int] | None:
     if scale < 0:
         precision, scale = precision - scale, 0
     precision = max(precision, scale)
-    return (precision, scale) if precision <= DECIMAL_DIGITS_MAX else None
+    return _Digits(precision, scale) if precision <= DECIMAL_DIGITS_MAX else None
 
 
 def _checked(column: Column, text: SparkColumn, kind: str, *, unfit_is_null: bool) -> SparkColumn:

@@ -1,9 +1,9 @@
 """Changes of a table and the versions of its rows that stand → versions that end, and new ones.
 
-A version is what a row was from one commit to the next that changed it: of the states that a row
-had within one transaction, which nobody else has seen, only the last one is. A row that is read
-again, or written as it was, has no new version. Columns that a change lacks are those of the
-version before, as in sinks/changes/latest.py: an exact value counts over one that was filled.
+A version is a row's state from one commit to the next that changed it. Of the states that a row
+had within one transaction, which no other transaction sees, only the last one is a version. A row
+that is read again, or written as it was, has no new version. Columns that a change lacks are those
+of the version before, as in sinks/changes/latest.py: an exact value counts over a filled one.
 """
 
 from collections.abc import Sequence
@@ -32,7 +32,7 @@ from sinks.changes.names import (
     VALID_TO,
     quoted,
 )
-from sinks.changes.shape import Shape
+from sinks.changes.shape import TableShape
 from sinks.changes.types import refuse
 
 _STANDS: Final = "stands"
@@ -40,6 +40,10 @@ _STANDS: Final = "stands"
 _LIFE: Final = "_millrace_life"
 _COMMIT: Final = "_millrace_commit"
 _LAST: Final = "_millrace_last"
+_END_POSITION: Final = "_millrace_end_position"
+_END_US: Final = "_millrace_end_us"
+_BEGINS_SNAPSHOT: Final = "_millrace_begins_snapshot"
+_IS_NEW: Final = "_millrace_is_new"
 _COMMIT_CHARS: Final = 25
 """Of a position: epoch and commit LSN."""
 
@@ -49,7 +53,7 @@ Ends = Sequence[tuple[Position, int]]
 def versions(
     changes: DataFrame,
     standing: DataFrame | None,
-    shape: Shape,
+    shape: TableShape,
     ends: Ends,
     *,
     behind_gap: bool = False,
@@ -66,13 +70,13 @@ def versions(
     return (
         rows.transform(lambda all_: _newer(all_, shape))
         .transform(lambda all_: _filled_in(all_, shape, behind_gap=behind_gap))
-        .transform(lambda all_: _one_per_commit(all_, shape))
+        .transform(lambda all_: _last_of_commit(all_, shape))
         .transform(lambda all_: _changed(all_, shape))
         .transform(lambda all_: _with_validity(all_, shape, all_standing=keeps))
     )
 
 
-def _as_changes(standing: DataFrame, shape: Shape) -> DataFrame:
+def _as_changes(standing: DataFrame, shape: TableShape) -> DataFrame:
     none = F.array().cast("array<string>")
     return standing.select(
         *map(quoted, shape.names),
@@ -85,58 +89,60 @@ def _as_changes(standing: DataFrame, shape: Shape) -> DataFrame:
     )
 
 
-def _with_ends(rows: DataFrame, shape: Shape, ends: Ends) -> DataFrame:
-    """With a delete of every key at each place where all rows ended.
+def _with_ends(rows: DataFrame, shape: TableShape, ends: Ends) -> DataFrame:
+    """With a delete of every key at each position where all rows ended.
 
-    What begins a whole new snapshot isn't the end of a row that the snapshot has.
+    The start of a whole new snapshot doesn't end a row that the snapshot has.
     """
     if not ends:
         return rows
-    places = rows.sparkSession.createDataFrame(
-        [(str(place), time_us, _begins_snapshot(place)) for place, time_us in ends],
-        "place string, time_us bigint, begins boolean",
+    positions = rows.sparkSession.createDataFrame(
+        [(str(position), time_us, _begins_snapshot(position)) for position, time_us in ends],
+        f"{_END_POSITION} string, {_END_US} bigint, {_BEGINS_SNAPSHOT} boolean",
     )
-    behind = F.col("begins") & (F.col(POSITION) > F.col("place"))
+    behind = F.col(_BEGINS_SNAPSHOT) & (F.col(POSITION) > F.col(_END_POSITION))
     first = F.min_by(CREATED, F.when(behind, F.col(POSITION)))
     keys = (
-        rows.crossJoin(F.broadcast(places))
-        .groupBy(*map(quoted, shape.keys), "place", "time_us")
-        .agg(first.alias("is_new"))
-        .where(F.coalesce("is_new", F.lit(True)))
+        rows.crossJoin(F.broadcast(positions))
+        .groupBy(*map(quoted, shape.keys), _END_POSITION, _END_US)
+        .agg(first.alias(_IS_NEW))
+        .where(F.coalesce(_IS_NEW, F.lit(True)))
     )
     deletes = keys.select(
         *(
-            F.col(quoted(one.name)) if one.name in shape.keys else _null(one.type).alias(one.name)
-            for one in shape.fields
+            F.col(quoted(field.name))
+            if field.name in shape.keys
+            else _null(field.type).alias(field.name)
+            for field in shape.fields
         ),
-        F.col("place").alias(POSITION),
+        F.col(_END_POSITION).alias(POSITION),
         F.lit(DELETE).alias(OP),
         F.array().cast("array<string>").alias(ABSENT),
         F.array().cast("array<string>").alias(FILLED),
-        F.timestamp_micros("time_us").alias(TIME),
+        F.timestamp_micros(_END_US).alias(TIME),
         F.lit(False).alias(CREATED),
     )
     return rows.unionByName(deletes)
 
 
-def _begins_snapshot(place: Position) -> bool:
+def _begins_snapshot(position: Position) -> bool:
     """Whether it is no frame of a transaction: the daemon has put it before a snapshot's rows."""
-    return place.commit_lsn == 0 or place.index == INDEX_MAX
+    return position.commit_lsn == 0 or position.index == INDEX_MAX
 
 
 def _null(kind: str) -> SparkColumn:
     return F.lit(None).cast(kind)
 
 
-def _newer(rows: DataFrame, shape: Shape) -> DataFrame:
-    """Without changes that the version that stands has seen already."""
+def _newer(rows: DataFrame, shape: TableShape) -> DataFrame:
+    """Without changes that the version that stands has already."""
     stands = F.max(F.when(F.col(OP) == _STANDS, F.col(POSITION))).over(_keyed(shape))
     rows = rows.withColumn("_millrace_stands", stands)
     newer = F.col("_millrace_stands").isNull() | (F.col(POSITION) > F.col("_millrace_stands"))
     return rows.where((F.col(OP) == _STANDS) | newer).drop("_millrace_stands")
 
 
-def _filled_in(rows: DataFrame, shape: Shape, *, behind_gap: bool) -> DataFrame:
+def _filled_in(rows: DataFrame, shape: TableShape, *, behind_gap: bool) -> DataFrame:
     """Every change with all of its values; raises inside Spark where the log never had one.
 
     But not of a state that another one has followed: before a table's first snapshot there are
@@ -147,9 +153,9 @@ def _filled_in(rows: DataFrame, shape: Shape, *, behind_gap: bool) -> DataFrame:
         lives += F.when(F.col(OP) == _STANDS, 0).otherwise(1)
     rows = rows.withColumn(_LIFE, lives)
     life = Window.partitionBy(*map(quoted, shape.keys), _LIFE).orderBy(POSITION, OP)
-    known = {name: f"_millrace_known_{number}" for number, name in enumerate(shape.patchy)}
+    last = {name: f"_millrace_value_{number}" for number, name in enumerate(shape.patchy)}
     rows = rows.withColumns(
-        {column: _last_known(name, life) for name, column in known.items()}
+        {column: _last_value(name, life) for name, column in last.items()}
         | {_LAST: F.lead(OP).over(_ordered(shape)).isNull()}
     )
     here = F.col(OP) != DELETE
@@ -157,38 +163,38 @@ def _filled_in(rows: DataFrame, shape: Shape, *, behind_gap: bool) -> DataFrame:
         F.array(
             *(
                 F.when(F.array_contains(ABSENT, name) & F.col(column).isNull(), F.lit(name))
-                for name, column in known.items()
+                for name, column in last.items()
             )
         ).cast("array<string>")
     )
-    left = here & (F.size(unknown) > 0)
-    place = refuse(left, lost(unknown), "string")
-    return rows.where(~left | F.col(_LAST)).select(
+    incomplete = here & (F.size(unknown) > 0)
+    refused = refuse(incomplete, lost(unknown), "string")
+    return rows.where(~incomplete | F.col(_LAST)).select(
         *(
-            F.when(here, F.col(known[name])["value"]).alias(name)
-            if name in known
+            F.when(here, F.col(last[name])["value"]).alias(name)
+            if name in last
             else F.col(quoted(name))
             for name in shape.names
         ),
-        F.coalesce(place, F.col(POSITION)).alias(POSITION),
+        F.coalesce(refused, F.col(POSITION)).alias(POSITION),
         OP,
         TIME,
     )
 
 
-def _last_known(name: str, life: WindowSpec) -> SparkColumn:
+def _last_value(name: str, life: WindowSpec) -> SparkColumn:
     """The newest exact value that a row has had in this life, else the newest filled one."""
     value = F.struct(F.col(quoted(name)).alias("value"), F.col(POSITION).alias("position"))
     here = F.col(OP) != DELETE
     filled = F.array_contains(FILLED, name)
     exact = F.when(here & ~F.array_contains(ABSENT, name) & ~filled, value)
-    known = F.last(exact, ignorenulls=True).over(life)
-    read = F.last(F.when(here & filled, value), ignorenulls=True).over(life)
-    stale = known["value"].isNull() & (read["position"] > known["position"])
-    return F.when(stale, read).otherwise(F.coalesce(known, read))
+    last_exact = F.last(exact, ignorenulls=True).over(life)
+    last_filled = F.last(F.when(here & filled, value), ignorenulls=True).over(life)
+    stale = last_exact["value"].isNull() & (last_filled["position"] > last_exact["position"])
+    return F.when(stale, last_filled).otherwise(F.coalesce(last_exact, last_filled))
 
 
-def _one_per_commit(rows: DataFrame, shape: Shape) -> DataFrame:
+def _last_of_commit(rows: DataFrame, shape: TableShape) -> DataFrame:
     """The state after each transaction that has touched the row."""
     commit = F.substring(POSITION, 1, _COMMIT_CHARS)
     last = Window.partitionBy(*map(quoted, shape.keys), _COMMIT).orderBy(
@@ -202,7 +208,7 @@ def _one_per_commit(rows: DataFrame, shape: Shape) -> DataFrame:
     )
 
 
-def _changed(rows: DataFrame, shape: Shape) -> DataFrame:
+def _changed(rows: DataFrame, shape: TableShape) -> DataFrame:
     """Without states that are as the one before was."""
     before = _ordered(shape)
     values = [name for name in shape.names if name not in shape.keys]
@@ -217,7 +223,7 @@ def _changed(rows: DataFrame, shape: Shape) -> DataFrame:
     return rows.where(F.when(gone, ~was_gone).otherwise(was_gone | ~same)).drop("_millrace_before")
 
 
-def _with_validity(rows: DataFrame, shape: Shape, *, all_standing: bool) -> DataFrame:
+def _with_validity(rows: DataFrame, shape: TableShape, *, all_standing: bool) -> DataFrame:
     """With the end of each version; without deletes, which only end one."""
     after = _ordered(shape)
     is_news = (F.col(OP) != _STANDS) | F.col(END).isNotNull() | F.lit(all_standing)
@@ -240,11 +246,11 @@ def _with_validity(rows: DataFrame, shape: Shape, *, all_standing: bool) -> Data
     )
 
 
-def _keyed(shape: Shape) -> WindowSpec:
+def _keyed(shape: TableShape) -> WindowSpec:
     return Window.partitionBy(*map(quoted, shape.keys))
 
 
-def _ordered(shape: Shape) -> WindowSpec:
+def _ordered(shape: TableShape) -> WindowSpec:
     return _keyed(shape).orderBy(POSITION, OP)
 
 
@@ -252,5 +258,5 @@ def whole(changes: DataFrame) -> DataFrame:
     """Changes none of which lacks a value that its record should have; else the job ends."""
     if LOST not in changes.columns:
         return changes
-    place = F.coalesce(refuse(F.col(LOST).isNotNull(), F.col(LOST), "string"), F.col(POSITION))
-    return changes.withColumn(POSITION, place).drop(LOST)
+    refused = refuse(F.col(LOST).isNotNull(), F.col(LOST), "string")
+    return changes.withColumn(POSITION, F.coalesce(refused, F.col(POSITION))).drop(LOST)

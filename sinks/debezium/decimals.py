@@ -26,7 +26,7 @@ def to_decimal(value: SparkColumn, precision: int, scale: int) -> SparkColumn:
     """Bytes → decimal(precision, scale); null where it has no room for them."""
     kind = f"decimal({precision},{scale})"
     if precision > _DIGITS_64_BITS or scale > _DIGITS_64_BITS:
-        digits = bound(F.hex(value), lambda held: _of_128_bits(held).cast("string"))
+        digits = bound(F.hex(value), lambda digits: _of_128_bits(digits).cast("string"))
         return F.concat(digits, F.lit(f"E-{scale}")).try_cast(kind)
     number = F.when(F.length(value) <= 8, _of_64_bits(F.hex(value)))
     unscaled = number.try_cast("bigint").cast("decimal(19,0)")
@@ -40,18 +40,18 @@ def to_text(value: SparkColumn, scale: SparkColumn) -> SparkColumn:
     """Bytes and scale → the number as PostgreSQL writes it; null beyond ``BYTES_MAX``."""
     unscaled = bound(
         F.hex(value),
-        lambda held: F.coalesce(
-            F.when(F.length(held) <= 16, _of_64_bits(held)),
-            _of_128_bits(held).cast("string"),
-            F.when(F.length(held) <= 2 * BYTES_MAX, _long(held)),
+        lambda digits: F.coalesce(
+            F.when(F.length(digits) <= 16, _of_64_bits(digits)),
+            _of_128_bits(digits).cast("string"),
+            F.when(F.length(digits) <= 2 * BYTES_MAX, _long(digits)),
         ),
     )
     number = F.struct(unscaled.alias("text"), scale.alias("scale"))
-    return bound(number, lambda held: _pointed(held["text"], held["scale"]))
+    return bound(number, lambda pair: _pointed(pair["text"], pair["scale"]))
 
 
 def bound(value: SparkColumn, use: Callable[[SparkColumn], SparkColumn]) -> SparkColumn:
-    """What a value is used for, which mentions it often: it is written, and computed, once."""
+    """An expression that uses a value several times, so that Spark computes the value once."""
     return F.get(F.transform(F.array(value), use), F.lit(0))
 
 
@@ -93,10 +93,10 @@ def _of_128_bits(hexadecimal: SparkColumn) -> SparkColumn:
         return F.try_add(F.try_multiply(high, unit), low)
 
     digits = F.lpad(_magnitude(hexadecimal), 32, F.lit("0"))
-    found = F.when(F.length(hexadecimal) <= 32, bound(digits, magnitude))
-    # Not -found: Spark's own minus keeps 34 digits.
-    negative = F.try_subtract(F.lit(-1).cast("decimal(1,0)"), found)
-    return F.when(_is_below_zero(hexadecimal), negative).otherwise(found)
+    positive = F.when(F.length(hexadecimal) <= 32, bound(digits, magnitude))
+    # Not -positive: Spark's own minus keeps 34 digits.
+    negative = F.try_subtract(F.lit(-1).cast("decimal(1,0)"), positive)
+    return F.when(_is_below_zero(hexadecimal), negative).otherwise(positive)
 
 
 def _magnitude(hexadecimal: SparkColumn) -> SparkColumn:
@@ -119,8 +119,8 @@ def _long(hexadecimal: SparkColumn) -> SparkColumn:
     )
     zero = F.array().cast("array<bigint>")
     limbs = F.aggregate(pieces, zero, lambda limbs, piece: _times_and(limbs, _STEP, piece))
-    one = F.when(below_zero, F.lit(1)).otherwise(F.lit(0)).cast("bigint")
-    whole = F.reverse(_times_and(limbs, 1, one))
+    carry = F.when(below_zero, F.lit(1)).otherwise(F.lit(0)).cast("bigint")
+    whole = F.reverse(_times_and(limbs, 1, carry))
     rest = F.transform(
         F.slice(whole, F.lit(2), F.size(whole)),
         lambda limb: F.lpad(limb.cast("string"), _LIMB_DIGITS, F.lit("0")),

@@ -1,4 +1,4 @@
-"""What a run has seen of a topic, and what was told of its table → its columns, and how to read it.
+"""A topic's schemas, and the declared columns of its table → its columns, and how to read it.
 
 A table's columns are those of all schemas so far, so that no run's outcome depends on which records
 it happened to read together; a column's type is that of the newest schema that has it.
@@ -16,8 +16,8 @@ from cdc.records.position import FIRST_EPOCH, Lsn, Position
 from cdc.records.schema import Column, TableName, TableSchema
 from cdc.settings import Settings
 from cdc.settings.modes import ValueModes
-from sinks.debezium.forms import agreed, column_of, form_of, is_known
-from sinks.debezium.records import PLAIN, Kind, Seen
+from sinks.debezium.forms import column_of, form_of, is_known, with_names
+from sinks.debezium.records import PLAIN, RecordEncoding, RecordGroup
 from sinks.debezium.schemas import AvroSchema, read_avro_schema, read_json_schema
 from sinks.run.options import SchemaOf
 
@@ -50,28 +50,37 @@ _TYPE: Final = re.compile(
 )
 _ARRAY: Final = re.compile(r"\s*(?:\[[0-9]*\]|\barray)\s*\Z", re.IGNORECASE)
 _HEADER: Final = 4
-"""What varchar's and numeric's modifiers count along."""
+"""The modifiers of varchar and numeric are larger by so much than their lengths."""
 _DECIMAL_FORMAT: Final = "decimal.format"
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
-    """How the topics were written, as far as records don't tell: the connector's options."""
+class ConnectorOptions:
+    """The connector's options by which it writes values, as far as records don't show them."""
 
     modes: ValueModes
     decimal_numbers: bool = False
 
 
 @dataclass(frozen=True, slots=True)
+class RecordSource:
+    """Where records are, how they were written, and who knows the schemas of Avro."""
+
+    kafka: Mapping[str, str]
+    connector: ConnectorOptions
+    schema_of: SchemaOf | None
+
+
+@dataclass(frozen=True, slots=True)
 class Layout:
     """One schema of keys, or of values.
 
-    ``members`` are a key's, or a row's; ``columns`` what they would be by this schema alone.
+    ``members`` are those of a key or a row; ``columns`` are the members by this schema alone.
     ``envelope`` is Avro's schema of the whole, as Connect has it, and ``text`` as Spark takes it.
     """
 
     mark: int
-    kind: Kind
+    encoding: RecordEncoding
     members: Mapping[str, Schema]
     columns: Mapping[str, Column]
     envelope: Schema | None = None
@@ -79,13 +88,13 @@ class Layout:
 
 
 @dataclass(frozen=True, slots=True)
-class Described:
-    """A topic's table, and all that is needed to read the records that were seen."""
+class TopicDescription:
+    """A topic's table, and all that is needed to read its new records."""
 
     schema: TableSchema
     keys: tuple[Layout, ...]
     values: tuple[Layout, ...]
-    reading: Reading
+    connector: ConnectorOptions
 
     @property
     def keyed(self) -> bool:
@@ -95,27 +104,27 @@ class Described:
 
 def describe(
     name: TableName,
-    seen: Sequence[Seen],
-    reading: Reading,
+    groups: Sequence[RecordGroup],
+    connector: ConnectorOptions,
     *,
     schema_of: SchemaOf | None = None,
-    told: Mapping[str, Column] | None = None,
+    declared: Mapping[str, Column] | None = None,
     before: TableSchema | None = None,
-) -> Described | None:
+) -> TopicDescription | None:
     """Describe the table of one topic by its new records; None if they have no row at all.
 
-    ``told`` is what the configuration, or the source's catalog, says of columns; ``before`` is the
-    table as the last run knew it. Raises MillraceError where records can't be read so.
+    ``declared`` are columns by the configuration or the source's catalog; ``before`` is the table
+    as the last run had it. Raises MillraceError where records can't be read so.
     """
-    known = _known(told or {}, before)
-    ordered = sorted(seen, key=lambda one: one.last)
-    reader = _Reader(name, reading, known, schema_of)
+    expected = _expected_columns(declared or {}, before)
+    ordered = sorted(groups, key=lambda group: group.last)
+    reader = _LayoutReader(name, connector, expected, schema_of)
     keys = reader.keys(ordered)
     values = reader.values(ordered)
     if before is None and not values:
         return None
     columns = _columns(values, keys, before)
-    _require_one_key(name, keys, before)
+    _require_same_key(name, keys, before)
     schema = TableSchema(
         namespace=name.namespace,
         table=name.name,
@@ -124,63 +133,65 @@ def describe(
         topic=ordered[-1].topic if ordered or before is None else before.topic,
         replica_identity="d",
         columns=columns,
-        signature=json.dumps([[one.name, one.declared, one.key] for one in columns]),
+        signature=json.dumps([[column.name, column.declared, column.key] for column in columns]),
     )
     if before is not None:
         same = before.signature == schema.signature
         version = before.version if same else before.version + 1
         schema = schema.model_copy(update={"version": version})
-    return Described(schema, keys, values, reading)
+    return TopicDescription(schema, keys, values, connector)
 
 
-def _known(told: Mapping[str, Column], before: TableSchema | None) -> dict[str, Column]:
+def _expected_columns(
+    declared: Mapping[str, Column], before: TableSchema | None
+) -> dict[str, Column]:
     earlier = {column.name: column for column in before.columns} if before is not None else {}
-    return earlier | dict(told)
+    return earlier | dict(declared)
 
 
 @dataclass(frozen=True, slots=True)
-class _Reader:
+class _LayoutReader:
     """Texts of schemas → layouts."""
 
     name: TableName
-    reading: Reading
-    known: Mapping[str, Column]
+    connector: ConnectorOptions
+    columns: Mapping[str, Column]
     schema_of: SchemaOf | None
 
-    def keys(self, seen: Iterable[Seen]) -> tuple[Layout, ...]:
+    def keys(self, groups: Iterable[RecordGroup]) -> tuple[Layout, ...]:
         """The schemas of keys, each once, the newest last; those of plain keys by their members."""
-        found: dict[int, Layout] = {}
-        for one in seen:
-            if one.key_kind is None:
+        layouts: dict[int, Layout] = {}
+        for group in groups:
+            if group.key_encoding is None:
                 continue
-            if one.key_kind == "plain":
-                layout = self._plain(_members(one.key_text, self.name))
-            elif one.key_kind == "json":
-                layout = self._layout(one.key_mark, "json", read_json_schema(one.key_text))
+            if group.key_encoding == "plain":
+                layout = self._plain(_members(group.key_text, self.name))
+            elif group.key_encoding == "json":
+                layout = self._layout(group.key_mark, "json", read_json_schema(group.key_text))
             else:
-                avro = self._avro(one.key_mark)
-                layout = self._layout(one.key_mark, "avro", avro.schema, avro)
-            found.pop(layout.mark, None)
-            found[layout.mark] = layout
-        return tuple(found.values())
+                avro = self._avro(group.key_mark)
+                layout = self._layout(group.key_mark, "avro", avro.schema, avro)
+            layouts.pop(layout.mark, None)
+            layouts[layout.mark] = layout
+        return tuple(layouts.values())
 
-    def values(self, seen: Iterable[Seen]) -> tuple[Layout, ...]:
+    def values(self, groups: Iterable[RecordGroup]) -> tuple[Layout, ...]:
         """The schemas of values, each once, the newest last."""
-        found: dict[int, Layout] = {}
-        for one in seen:
-            if one.value_kind is None:
+        layouts: dict[int, Layout] = {}
+        for group in groups:
+            if group.value_encoding is None:
                 continue
-            if one.value_kind == "plain":
-                layout = self._plain(list(self.known))
-            elif one.value_kind == "json":
-                envelope = read_json_schema(one.value_text)
-                layout = self._layout(one.value_mark, "json", self._row(envelope))
+            if group.value_encoding == "plain":
+                layout = self._plain(list(self.columns))
+            elif group.value_encoding == "json":
+                envelope = read_json_schema(group.value_text)
+                layout = self._layout(group.value_mark, "json", self._row(envelope))
             else:
-                avro = self._avro(one.value_mark)
-                layout = self._layout(one.value_mark, "avro", self._row(avro.schema), avro)
-            found.pop(layout.mark, None)
-            found[layout.mark] = layout
-        return tuple(found.values())
+                avro = self._avro(group.value_mark)
+                layout = self._layout(group.value_mark, "avro", self._row(avro.schema), avro)
+            layouts.pop(layout.mark, None)
+            layouts[layout.mark] = layout
+        return tuple(layouts.values())
 
     def _avro(self, number: int) -> AvroSchema:
         if self.schema_of is None:
@@ -203,18 +214,18 @@ class _Reader:
         return row
 
     def _layout(
-        self, mark: int, kind: Kind, struct: Schema, avro: AvroSchema | None = None
+        self, mark: int, encoding: RecordEncoding, struct: Schema, avro: AvroSchema | None = None
     ) -> Layout:
         # Where structs have names, a member without one has none to have.
         members = {
             field.name: field.schema
             if struct.name is not None
-            else agreed(field.schema, self.known.get(field.name), self.reading.modes)
+            else with_names(field.schema, self.columns.get(field.name), self.connector.modes)
             for field in struct.fields
         }
         try:
             columns = {
-                name: column_of(name, schema, self.known.get(name), None)
+                name: column_of(name, schema, self.columns.get(name), None)
                 for name, schema in members.items()
             }
         except (TypeError, ValueError) as error:  # a list without items, digits that are none
@@ -223,12 +234,12 @@ class _Reader:
                 where=f"table {self.name}",
             ) from None
         if avro is None:
-            return Layout(mark, kind, members, columns)
-        return Layout(mark, kind, members, columns, avro.schema, avro.text)
+            return Layout(mark, encoding, members, columns)
+        return Layout(mark, encoding, members, columns, avro.schema, avro.text)
 
     def _plain(self, names: list[str]) -> Layout:
-        """What was told, in the place of a schema."""
-        missing = [name for name in names if name not in self.known]
+        """The layout of JSON without a schema, by the declared columns."""
+        missing = [name for name in names if name not in self.columns]
         if missing or not names:
             raise ConfigError(
                 f"{self.name} is JSON without schemas, and nothing says what type its columns "
@@ -236,10 +247,10 @@ class _Reader:
                 where="[lakehouse.types]",
                 remedy="describe them there, or run once with --types-from-source",
             )
-        forms = {name: form_of(self.known[name], self.reading.modes) for name in names}
+        forms = {name: form_of(self.columns[name], self.connector.modes) for name in names}
         members = {name: form for name, form in forms.items() if form is not None}
         columns = {
-            name: column_of(name, schema, self.known[name], None)
+            name: column_of(name, schema, self.columns[name], None)
             for name, schema in members.items()
         }
         return Layout(PLAIN, "plain", members, columns)
@@ -261,20 +272,20 @@ def _columns(
     values: Sequence[Layout], keys: Sequence[Layout], before: TableSchema | None
 ) -> tuple[Column, ...]:
     """All columns, in the order in which they came up; a key's have their ordinals."""
-    found = {one.name: one for one in before.columns} if before is not None else {}
-    ordinals = {column.name: column.key for column in found.values() if column.key is not None}
+    columns = {column.name: column for column in before.columns} if before is not None else {}
+    ordinals = {column.name: column.key for column in columns.values() if column.key is not None}
     for layout in values:
-        found |= layout.columns
+        columns |= layout.columns
     if keys:
-        found |= keys[-1].columns
-        ordinals = {name: place for place, name in enumerate(keys[-1].members, start=1)}
+        columns |= keys[-1].columns
+        ordinals = {name: ordinal for ordinal, name in enumerate(keys[-1].members, start=1)}
     return tuple(
         column.model_copy(update={"key": ordinals.get(name), "optional": name not in ordinals})
-        for name, column in found.items()
+        for name, column in columns.items()
     )
 
 
-def _require_one_key(name: TableName, keys: Sequence[Layout], before: TableSchema | None) -> None:
+def _require_same_key(name: TableName, keys: Sequence[Layout], before: TableSchema | None) -> None:
     """Raise SinkError where keys have other columns than they had: rows wouldn't be found."""
     forms = [", ".join(layout.members) for layout in keys]
     if before is not None and (before.key or keys):
@@ -288,12 +299,12 @@ def _require_one_key(name: TableName, keys: Sequence[Layout], before: TableSchem
         )
 
 
-def declared(name: str, text: str) -> Column:
-    """Read a declaration; raises ConfigError for a type that nobody knows."""
-    rest, array = text.strip(), False
-    while _ARRAY.search(rest):
-        rest, array = _ARRAY.sub("", rest), True
-    match = _TYPE.fullmatch(rest)
+def declared_column(name: str, text: str) -> Column:
+    """Read a declaration; raises ConfigError for an unknown type."""
+    element, array = text.strip(), False
+    while _ARRAY.search(element):
+        element, array = _ARRAY.sub("", element), True
+    match = _TYPE.fullmatch(element)
     type_ = _name(match[1] + match[4]) if match else ""
     if match is None or not (is_known(type_) or type_ == "composite"):
         raise ConfigError(
@@ -329,8 +340,8 @@ def _modifier(type_: str, first: str | None, second: str | None) -> int:
     return int(first) + (_HEADER if type_ in {"varchar", "bpchar"} else 0)
 
 
-def reading_of(settings: Settings) -> Reading:
-    """How values are written where records don't tell; raises ConfigError without the preset."""
+def connector_options(settings: Settings) -> ConnectorOptions:
+    """The options by which the connector writes values; raises ConfigError without the preset."""
     if settings.preset != "debezium":
         raise ConfigError(
             "topics of a real Debezium are described by its own options, with its defaults",
@@ -339,9 +350,11 @@ def reading_of(settings: Settings) -> Reading:
         )
     options = settings.format
     chosen = options.get(f"value.{_DECIMAL_FORMAT}", options.get(_DECIMAL_FORMAT, "BASE64"))
-    return Reading(settings.capture.value_modes, decimal_numbers=chosen.upper() == "NUMERIC")
+    return ConnectorOptions(
+        settings.capture.value_modes, decimal_numbers=chosen.upper() == "NUMERIC"
+    )
 
 
-def told_of(types: Mapping[str, str]) -> dict[str, Column]:
+def declared_columns(types: Mapping[str, str]) -> dict[str, Column]:
     """Columns by name and declared type, as [lakehouse.types] has them for a table."""
-    return {name: declared(name, text) for name, text in types.items()}
+    return {name: declared_column(name, text) for name, text in types.items()}

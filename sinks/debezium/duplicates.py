@@ -1,7 +1,7 @@
 """Events of a table without a key → without those that a connector that crashed has written again.
 
-It goes on from where it last said that it was, so that what came after that is in the topic once
-more, in the same order. Events of one LSN and commit time are a *run*: one event, or the rows of
+It goes on from the offset that it last stored, so that all later events are in the topic once more,
+in the same order. Events of one LSN and commit time are a *run*: one event, or the rows of
 one INSERT or COPY that PostgreSQL has written together. A run that comes again behind others is
 repeated, as far as it was sent before. Where the last run before these records comes again, all up
 to its end is. Only a run of inserts that comes again at once looks like one that goes on.
@@ -17,16 +17,16 @@ from pyspark.sql import functions as F
 
 from cdc.errors import SinkError
 from sinks.changes.names import DELETE, END, OP, POSITION, TIME, VALID_FROM, VALID_TO, quoted
-from sinks.changes.shape import Shape
+from sinks.changes.shape import TableShape
 from sinks.changes.types import refuse
-from sinks.debezium.described import Described
-from sinks.debezium.envelope import LETTER, enveloped, told_lsn, told_us
+from sinks.debezium.described import TopicDescription
+from sinks.debezium.envelope import ENVELOPE_OP, enveloped, source_lsn, source_time_us
 
-_PLACE: Final = "_millrace_place"
+_RUN_ID: Final = "_millrace_run_id"
 _RUN: Final = "_millrace_run"
 _NTH: Final = "_millrace_nth"
 _CHANGES: Final = "_millrace_changes"
-_THERE: Final = "_millrace_there"
+_STAYS: Final = "_millrace_stays"
 _OUT_OF_ORDER_US: Final = 100_000
 """Commits that come together may have times that are out of order, but not by so much."""
 _MORE_TO_COME: Final = (
@@ -35,158 +35,168 @@ _MORE_TO_COME: Final = (
 )
 
 
-Snapshot = tuple[int, int]
-"""LSN, and time (µs since 1970)."""
+SnapshotId = tuple[int, int]
+"""Its LSN and time (µs since 1970), which all its rows have."""
 _LAST: Final = "_millrace_last"
 _LSN_CHARS: Final = 16
 _NO_LSN: Final = "0" * _LSN_CHARS
 """A tombstone's."""
 
 
-class Reached(NamedTuple):
-    """The last run that was read: its LSN and commit time (µs since 1970), how many events."""
+class LastEvents(NamedTuple):
+    """The last run of events: its LSN and commit time (µs since 1970), how many events."""
 
     lsn: int
     time_us: int
     events: int
 
-    def is_at(self, place: SparkColumn) -> SparkColumn:
-        """Whether a place is that of this run."""
-        return (place["lsn"] == self.lsn) & (place["us"] == self.time_us)
+    def is_of(self, run_id: SparkColumn) -> SparkColumn:
+        """Whether an event is of this run."""
+        return (run_id["lsn"] == self.lsn) & (run_id["us"] == self.time_us)
 
 
-def spliced(raw: DataFrame, topic: Described, before: Reached | None) -> DataFrame:
-    """Records as they would be if nothing were repeated; ``before`` is what was read last.
+def without_repeated_records(
+    raw: DataFrame, topic: TopicDescription, before: LastEvents | None
+) -> DataFrame:
+    """The records without repeated events; ``before`` are the events that were read last.
 
-    They end the job where they begin among what is repeated, and not behind it: more of them will.
+    The job ends where all of the records are repeated events, and more of these are to come.
     """
     rows = _in_runs(raw, topic)
     if before is not None:
         rows = _behind(rows, before)
-    earlier = Window.partitionBy("partition", _PLACE).orderBy(_RUN)
+    earlier = Window.partitionBy("partition", _RUN_ID).orderBy(_RUN)
     sent = F.max(_NTH).over(earlier.rangeBetween(Window.unboundedPreceding, -1))
-    alike = Window.partitionBy("partition", _RUN, LETTER).orderBy("offset")
+    alike = Window.partitionBy("partition", _RUN, ENVELOPE_OP).orderBy("offset")
     again = F.col(_CHANGES) & (F.row_number().over(alike) > 1)
     return _without(rows, again | (F.col(_NTH) <= F.coalesce(sent, F.lit(0)))).select(*raw.columns)
 
 
-def reached(raw: DataFrame, topic: Described, before: Reached | None) -> Reached | None:
+def last_events(
+    raw: DataFrame, topic: TopicDescription, before: LastEvents | None
+) -> LastEvents | None:
     """The last run of the records; the one before them where they have none.
 
-    Raises SinkError where more is to come of what is repeated: it can only be told as a whole.
+    Raises SinkError where more repeated events are to come: only all of them can be recognized.
     """
     rows = _in_runs(raw, topic)
-    row = _counted(rows).orderBy(F.desc(_RUN)).first()
+    row = _event_counts(rows).orderBy(F.desc(_RUN)).first()
     if row is None:
         return before
-    first = Window.partitionBy(_PLACE).orderBy(_RUN)
-    sent = _counted(rows if before is None else _unread(rows, before)).withColumns({
+    first = Window.partitionBy(_RUN_ID).orderBy(_RUN)
+    sent = _event_counts(rows if before is None else _unread(rows, before)).withColumns({
         "first": F.first(_RUN).over(first),
         "sent": F.first("events").over(first),
     })  # fmt: skip
     newest = sent.orderBy(F.desc("first"), F.desc(_RUN)).first()
     if newest is not None and (newest[_RUN] != row[_RUN] or newest["events"] < newest["sent"]):
         raise SinkError(_MORE_TO_COME, where=f"table {topic.schema.name}")
-    lsn, time_us, events = row[_PLACE]["lsn"], row[_PLACE]["us"], row["events"]
-    if before is not None and row[_RUN] == 1 and before[:2] == (lsn, time_us):
+    lsn, time_us, events = row[_RUN_ID]["lsn"], row[_RUN_ID]["us"], row["events"]
+    if before is not None and row[_RUN] == 1 and (before.lsn, before.time_us) == (lsn, time_us):
         events += before.events
-    return Reached(lsn, time_us, events)
+    return LastEvents(lsn, time_us, events)
 
 
-def _counted(rows: DataFrame) -> DataFrame:
-    """The runs, with their places and how many events each has."""
-    runs = rows.where(F.col(_PLACE).isNotNull()).groupBy(_RUN, _PLACE)
+def _event_counts(rows: DataFrame) -> DataFrame:
+    """The runs, with their LSN and time, and how many events each has."""
+    runs = rows.where(F.col(_RUN_ID).isNotNull()).groupBy(_RUN, _RUN_ID)
     return runs.agg(F.count(F.lit(1)).alias("events"))
 
 
-def _in_runs(raw: DataFrame, topic: Described) -> DataFrame:
-    """The records with the place and number of their run, and whether it changes old rows."""
-    lsn, time_us = told_lsn(topic).alias("lsn"), told_us(topic).alias("us")
-    is_event = F.col(LETTER).isin("c", "u", "d", "t") & (told_lsn(topic) > 0)
+def _in_runs(raw: DataFrame, topic: TopicDescription) -> DataFrame:
+    """The records with the id and number of their run, and whether it changes old rows."""
+    lsn, time_us = source_lsn(topic).alias("lsn"), source_time_us(topic).alias("us")
+    is_event = F.col(ENVELOPE_OP).isin("c", "u", "d", "t") & (source_lsn(topic) > 0)
     order = Window.partitionBy("partition").orderBy("offset")
     of_run = Window.partitionBy("partition", _RUN)
-    goes_on = F.coalesce(F.lag(_PLACE).over(order) == F.col(_PLACE), F.lit(False))
+    goes_on = F.coalesce(F.lag(_RUN_ID).over(order) == F.col(_RUN_ID), F.lit(False))
     return (
         enveloped(raw, topic)
-        .select(*raw.columns, LETTER, F.when(is_event, F.struct(lsn, time_us)).alias(_PLACE))
+        .select(*raw.columns, ENVELOPE_OP, F.when(is_event, F.struct(lsn, time_us)).alias(_RUN_ID))
         .withColumn(_RUN, (~goes_on).cast("int"))
         .withColumn(_RUN, F.sum(_RUN).over(order))
-        .withColumn(_CHANGES, F.max(F.col(LETTER).isin("u", "d", "t")).over(of_run))
+        .withColumn(_CHANGES, F.max(F.col(ENVELOPE_OP).isin("u", "d", "t")).over(of_run))
         .withColumn(_NTH, F.row_number().over(of_run.orderBy("offset")))
     )
 
 
-def _unread(rows: DataFrame, before: Reached) -> DataFrame:
-    """What comes after the last run that was read, where that comes again.
+def _unread(rows: DataFrame, before: LastEvents) -> DataFrame:
+    """The records after the run that was read last, where that run comes again.
 
-    Where records begin with that run they go on with it, if its rows were only inserted.
+    Records that begin with that run continue it, if its rows were only inserted.
     """
-    here = before.is_at(F.col(_PLACE)) & ((F.col(_RUN) > 1) | F.col(_CHANGES))
+    here = before.is_of(F.col(_RUN_ID)) & ((F.col(_RUN) > 1) | F.col(_CHANGES))
     end = F.max(F.when(here, F.col(_RUN))).over(Window.partitionBy("partition"))
     read = (F.col(_RUN) < end) | ((F.col(_RUN) == end) & (F.col(_NTH) <= before.events))
     return _without(rows, read)
 
 
-def _behind(rows: DataFrame, before: Reached) -> DataFrame:
-    """What wasn't read before; the end of the job where that begins with what is older."""
-    place = F.col(_PLACE)
-    older = (place["lsn"] < before.lsn) & (place["us"] < before.time_us - _OUT_OF_ORDER_US)
+def _behind(rows: DataFrame, before: LastEvents) -> DataFrame:
+    """The records that weren't read before; the job ends where these begin with older ones."""
+    run_id = F.col(_RUN_ID)
+    older = (run_id["lsn"] < before.lsn) & (run_id["us"] < before.time_us - _OUT_OF_ORDER_US)
     more_to_come = refuse(F.coalesce(older, F.lit(False)), F.lit(_MORE_TO_COME), "boolean")
     return _unread(rows, before).where(F.coalesce(more_to_come, F.lit(True)))
 
 
 def _without(rows: DataFrame, gone: SparkColumn) -> DataFrame:
-    """The rows but for those events; what isn't one stays."""
-    there = F.col(_PLACE).isNull() | ~F.coalesce(gone, F.lit(False))
-    return rows.withColumn(_THERE, there).where(_THERE).drop(_THERE)
+    """The rows without those events; a record that is no event stays."""
+    stays = F.col(_RUN_ID).isNull() | ~F.coalesce(gone, F.lit(False))
+    return rows.withColumn(_STAYS, stays).where(_STAYS).drop(_STAYS)
 
 
-class Reads(NamedTuple):
-    """The snapshot whose rows a table has, if of any; and whether there are rows of another one."""
+class SnapshotRows(NamedTuple):
+    """The snapshot whose rows a table has, if any; and whether another one has read rows again."""
 
-    snapshot: Snapshot | None = None
-    again: bool = False
+    snapshot: SnapshotId | None = None
+    is_repeated: bool = False
 
 
-def reads(
-    raw: DataFrame, topic: Described, partitions: int, known: Snapshot | None, begins: bool
-) -> Reads:
+def snapshot_rows(
+    raw: DataFrame,
+    topic: TopicDescription,
+    partitions: int,
+    before: SnapshotId | None,
+    begins: bool,
+) -> SnapshotRows:
     """Look for rows of snapshots in the records of one topic.
 
-    ``known`` is the snapshot that the table has rows of; one that doesn't begin here and has none
-    began with changes. Several partitions are in the order in which Kafka got their records.
+    ``before`` is the snapshot that the table has rows of; a table that has none, and doesn't begin
+    here, began with changes. Several partitions are in the order in which Kafka got their records.
     """
-    of_snapshot = F.col(LETTER) == "r"
-    change = F.col(LETTER).isin("c", "u", "d")
-    place = F.col("offset" if partitions == 1 else "timestamp")
+    of_snapshot = F.col(ENVELOPE_OP) == "r"
+    change = F.col(ENVELOPE_OP).isin("c", "u", "d")
+    order = F.col("offset" if partitions == 1 else "timestamp")
     snapshot = F.struct(
-        F.coalesce(told_lsn(topic), F.lit(0)).alias("lsn"),
-        F.coalesce(told_us(topic), F.lit(0)).alias("us"),
+        F.coalesce(source_lsn(topic), F.lit(0)).alias("lsn"),
+        F.coalesce(source_time_us(topic), F.lit(0)).alias("us"),
     )
     row = (
         enveloped(raw, topic)
         .agg(
             F.min(F.when(of_snapshot, snapshot)).alias("first"),
             F.max(F.when(of_snapshot, snapshot)).alias("last"),
-            F.max(F.when(of_snapshot, place)).alias("last_place"),
-            F.min(F.when(change, place)).alias("change"),
+            F.max(F.when(of_snapshot, order)).alias("last_row"),
+            F.min(F.when(change, order)).alias("change"),
         )
         .first()
     )
     if row is None or row["first"] is None:
-        return Reads(known)
-    found = (row["first"]["lsn"], row["first"]["us"])
-    several = row["first"] != row["last"] or (known is not None and known != found)
-    behind = row["change"] is not None and row["change"] < row["last_place"]
-    return Reads(found, several or behind or (known is None and not begins))
+        return SnapshotRows(before)
+    snapshot_id = (row["first"]["lsn"], row["first"]["us"])
+    several = row["first"] != row["last"] or (before is not None and before != snapshot_id)
+    behind = row["change"] is not None and row["change"] < row["last_row"]
+    return SnapshotRows(snapshot_id, several or behind or (before is None and not begins))
 
 
-def unrepeated(changes: DataFrame, shape: Shape, history: DataFrame | None) -> DataFrame:
+def without_repeated_changes(
+    changes: DataFrame, shape: TableShape, history: DataFrame | None
+) -> DataFrame:
     """Parsed changes (timed) but for repeated ones, of which the ``history`` may have the first.
 
-    It has what a row became, and not every event: so of a row all goes that stands before, or is,
-    the event that the history has last. A run that ends before that one makes versions of what is
-    repeated; rows are right again with the next.
+    It has the states of a row, and not every event: so all events of a row go up to the one that
+    the history has last. A merge that ends before that one makes versions of repeated events; the
+    next one sets the rows right.
     """
     once = _unlike_before(changes, shape)
     if history is not None:
@@ -198,33 +208,33 @@ def unrepeated(changes: DataFrame, shape: Shape, history: DataFrame | None) -> D
     )
 
 
-def _unlike_before(changes: DataFrame, shape: Shape) -> DataFrame:
+def _unlike_before(changes: DataFrame, shape: TableShape) -> DataFrame:
     """Without deletes of what is gone: a tombstone must not outlive the delete that it follows."""
     before = F.lag(OP).over(_keyed(shape).orderBy(POSITION))
     again = F.coalesce((F.col(OP) == DELETE) & (before == DELETE), F.lit(False))
     return changes.withColumn(_LAST, again).where(~F.col(_LAST)).drop(_LAST)
 
 
-def _behind_history(changes: DataFrame, shape: Shape, history: DataFrame) -> DataFrame:
+def _behind_history(changes: DataFrame, shape: TableShape, history: DataFrame) -> DataFrame:
     """The changes that come after the one of their row that the history has last."""
     first = changes.agg(F.min(F.unix_micros(TIME))).first()
     assert first is not None  # noqa: S101 (an aggregate returns a row)
     since = F.timestamp_micros(F.lit(first[0]).cast("bigint"))
-    place = F.struct(
+    event = F.struct(
         F.coalesce(END, POSITION).alias("position"), F.coalesce(VALID_TO, VALID_FROM).alias("time")
     )
     last = (
         history.where(F.col(END).isNull() | (F.col(VALID_TO) >= since))
         .groupBy(*map(quoted, shape.keys))
-        .agg(F.max(place).alias(_LAST))
+        .agg(F.max(event).alias(_LAST))
     )
     is_last = (_lsn(F.col(POSITION)) == _lsn(F.col(_LAST)["position"])) & (
         F.col(TIME) == F.col(_LAST)["time"]
     )
-    seen = F.max(F.when(is_last, F.col(POSITION))).over(_keyed(shape))
+    last_position = F.max(F.when(is_last, F.col(POSITION))).over(_keyed(shape))
     return (
         changes.join(last, shape.keys, "left")
-        .withColumn(_LAST, seen)
+        .withColumn(_LAST, last_position)
         .where(F.col(_LAST).isNull() | (F.col(POSITION) > F.col(_LAST)))
         .select(*map(quoted, changes.columns))
     )
@@ -234,5 +244,5 @@ def _lsn(position: SparkColumn) -> SparkColumn:
     return F.substring(position, -_LSN_CHARS, _LSN_CHARS)
 
 
-def _keyed(shape: Shape) -> WindowSpec:
+def _keyed(shape: TableShape) -> WindowSpec:
     return Window.partitionBy(*map(quoted, shape.keys))

@@ -1,8 +1,8 @@
-"""Topics that may have forgotten something → tables that can go on, and what becomes of others.
+"""Topics that may have forgotten records → tables that can go on, and those that can't.
 
-How long a topic keeps its records is somebody else's decision. One that isn't compacted tells
-exactly what it has lost: by where it begins. One that is has to promise ``log.keep``, as Millrace's
-own do; where it doesn't, nobody knows what a table has missed until it is rebuilt.
+Millrace doesn't decide how long such a topic keeps its records. The first offset of a topic that
+isn't compacted shows exactly what it has lost. A compacted topic has to promise ``log.keep``, as
+Millrace's own topics do: without that promise a table may miss changes until it is rebuilt.
 """
 
 import time
@@ -19,8 +19,8 @@ from sinks.run.plans import Checked
 
 
 @dataclass(frozen=True, slots=True)
-class Topics:
-    """All that topics have, and how long compaction leaves their records alone, by table."""
+class RetainedTopics:
+    """The topics' records, and how long compaction keeps all of them (``promised``), by table."""
 
     log: LogReader
     state: LogState
@@ -28,15 +28,15 @@ class Topics:
 
 
 def remembered(
-    topics: Topics,
+    topics: RetainedTopics,
     tables: dict[str, TablePlan],
     *,
     keep: timedelta,
     checked: Checked,
     options: RunOptions,
 ) -> Remembered:
-    """What becomes of each table; those that are refused stay where they are."""
-    found = Remembered(dict(tables))
+    """The tables, rebuilt or refused where records are forgotten; refused ones don't move on."""
+    result = Remembered(dict(tables))
     for name, table in tables.items():
         if not (table.pending or not table.base):
             continue
@@ -51,10 +51,10 @@ def remembered(
             if topics.promised[table.source] is not None:
                 _require_whole(topics.log, name, table, keep, checked)
         except TopicMismatchError as error:
-            _refuse(found, name, error, fresh_ms=0)
+            _refuse(result, name, error, fresh_ms=0)
         except LogForgottenError as error:
-            _late(found, topics.state, name, error)
-    return found
+            _rebuild_or_refuse(result, topics.state, name, error)
+    return result
 
 
 def _require_promised(promised: timedelta | None, table: TablePlan, keep: timedelta) -> None:
@@ -88,7 +88,7 @@ def _require_all(table: TablePlan, begins: Offsets, name: str, keep: timedelta) 
 def _require_whole(
     log: LogReader, name: str, table: TablePlan, keep: timedelta, checked: Checked
 ) -> None:
-    """Raise LogForgottenError where compaction may have taken what comes behind ``start``."""
+    """Raise LogForgottenError where compaction may have taken records behind ``start``."""
     start = {table.topic: table.start}
     if not table.fresh_ms:
         require_retained(start, {table.topic: table.end}, name, keep)
@@ -97,36 +97,38 @@ def _require_whole(
         require_retained(start, log.forgotten(start, keep), name, keep)
 
 
-def _late(found: Remembered, state: LogState, name: str, error: LogForgottenError) -> None:
-    table = found.tables[name]
+def _rebuild_or_refuse(
+    result: Remembered, state: LogState, name: str, error: LogForgottenError
+) -> None:
+    table = result.tables[name]
     if not table.base:
-        _refuse(found, name, error)
+        _refuse(result, name, error)
     elif table.kind == "current" and state.tables[table.source].cleanup == "compact":
         ends = state.ends[table.topic]
-        anew = {"start": state.starts[table.topic], "end": ends, "next": ends, "rebuilds": True}
+        rebuilt = {"start": state.starts[table.topic], "end": ends, "next": ends, "rebuilds": True}
         fresh_ms = int(time.time() * 1000)
-        found.tables[name] = table.model_copy(update={**anew, "fresh_ms": fresh_ms})
-        found.rebuilt.append(name)
+        result.tables[name] = table.model_copy(update={**rebuilt, "fresh_ms": fresh_ms})
+        result.rebuilt.append(name)
     else:
-        late = LogForgottenError(
+        forgotten = LogForgottenError(
             f"{name} comes too late: the topic has forgotten records that it hasn't applied",
             where=error.where,
             remedy="remove its Delta table, have Debezium take a snapshot of the table once more "
             f"(a signal), then `millrace merge lakehouse --accept-gap {name}`",
         )
-        _refuse(found, name, late)
+        _refuse(result, name, forgotten)
 
 
 def _refuse(
-    found: Remembered,
+    result: Remembered,
     name: str,
     error: TopicMismatchError | LogForgottenError,
     fresh_ms: int | None = None,
 ) -> None:
-    """Leave a table where it is; one that isn't there yet has no plan."""
-    table = found.tables.pop(name)
-    found.refused[name] = error
+    """Leave a table at its offsets; one that isn't there yet has no plan."""
+    table = result.tables.pop(name)
+    result.refused[name] = error
     if table.base:
         stays: dict[str, object] = {"end": table.start, "next": table.start}
         fresh = {} if fresh_ms is None else {"fresh_ms": fresh_ms}
-        found.tables[name] = table.model_copy(update=stays | fresh)
+        result.tables[name] = table.model_copy(update=stays | fresh)

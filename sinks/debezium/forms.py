@@ -76,13 +76,10 @@ _ARRAYS_LEFT_OUT: Final = frozenset(
 """Elements whose arrays Debezium leaves out."""
 
 
-def column_of(name: str, schema: Schema, known: Column | None, key: int | None) -> Column:
-    """The column that a record's schema describes; ``known`` is what was told of it.
-
-    What was told counts where the schema leaves it open, and says the same otherwise.
-    """
-    if known is not None and _agree(schema, known):
-        return _as_long(schema, known).model_copy(update={"key": key, "optional": key is None})
+def column_of(name: str, schema: Schema, declared: Column | None, key: int | None) -> Column:
+    """The column that a record's schema describes; where that leaves it open, the declared one."""
+    if declared is not None and _agree(schema, declared):
+        return _as_long(schema, declared).model_copy(update={"key": key, "optional": key is None})
     array = is_array(schema)
     element = schema.of_items() if array else schema
     type_ = TYPE_OF_NAME.get(element.name or "") or _TYPE_OF_TYPE.get(element.type, "json")
@@ -102,16 +99,16 @@ def column_of(name: str, schema: Schema, known: Column | None, key: int | None) 
     )
 
 
-def _as_long(schema: Schema, known: Column) -> Column:
-    """The column with as many bits as the schema says, which may be others than were told."""
+def _as_long(schema: Schema, declared: Column) -> Column:
+    """The column with as many bits as the schema says, whatever was declared."""
     length = (schema.parameters or {}).get("length")
-    if schema.name != BITS or length is None or int(length) == known.modifier:
-        return known
-    return known.model_copy(update={"modifier": int(length), "declared": f"bit({length})"})
+    if schema.name != BITS or length is None or int(length) == declared.modifier:
+        return declared
+    return declared.model_copy(update={"modifier": int(length), "declared": f"bit({length})"})
 
 
 def is_array(schema: Schema) -> bool:
-    """Whether the schema is that of an array of PostgreSQL's."""
+    """Whether the schema is that of a PostgreSQL array."""
     return schema.type is Type.ARRAY and TYPE_OF_NAME.get(schema.name or "") not in _VECTORS
 
 
@@ -135,34 +132,38 @@ def form_of(column: Column, modes: ValueModes) -> Schema | None:
     return _binary(column, modes) if modes.include_unknown else None
 
 
-def agreed(schema: Schema, known: Column | None, modes: ValueModes) -> Schema:
-    """A schema without names, with the one that the type that is known has."""
-    expected = form_of(known, modes) if known is not None else None
+def with_names(schema: Schema, declared: Column | None, modes: ValueModes) -> Schema:
+    """A schema without names, with those that the declared column's form has."""
+    expected = form_of(declared, modes) if declared is not None else None
     if expected is None or schema.name is not None or expected.type is not schema.type:
         return schema
     if schema.type is not Type.ARRAY:
         return replace(expected, optional=schema.optional)
     if expected.name is not None:  # a vector is one value, whose elements say nothing
         return replace(schema, name=expected.name)
-    items, told = schema.of_items(), expected.of_items()
-    if items.name is not None or items.type is not told.type:
+    items, expected_items = schema.of_items(), expected.of_items()
+    if items.name is not None or items.type is not expected_items.type:
         return schema
-    return replace(schema, items=replace(told, optional=items.optional))
+    return replace(schema, items=replace(expected_items, optional=items.optional))
 
 
-def _agree(schema: Schema, known: Column) -> bool:
-    if is_array(schema) != known.array:
+def _agree(schema: Schema, declared: Column) -> bool:
+    """Whether the schema leaves it open that its values are of the declared column."""
+    if is_array(schema) != declared.array:
         return False
-    element = schema.of_items() if known.array else schema
-    said = TYPE_OF_NAME.get(element.name or "")
+    element = schema.of_items() if declared.array else schema
+    named = TYPE_OF_NAME.get(element.name or "")
     if element.name == BITS:
-        return known.type == "bit"  # only then is it known how many there are
+        return declared.type == "bit"  # only then the schema says how many there are
     if element.name in {DECIMAL, VARIABLE}:
         return False  # these say all that there is to say
-    if said is not None:
-        return known.type == said or (said, known.type) in {("json", "jsonb"), ("json", "hstore")}
-    return known.type in _MAY_BE.get(element.type, ()) or (
-        not is_known(known.type) and element.type in {Type.BYTES, Type.STRING}
+    if named is not None:
+        return declared.type == named or (named, declared.type) in {
+            ("json", "jsonb"),
+            ("json", "hstore"),
+        }
+    return declared.type in _MAY_BE.get(element.type, ()) or (
+        not is_known(declared.type) and element.type in {Type.BYTES, Type.STRING}
     )
 
 
@@ -257,10 +258,10 @@ def _timestamp(column: Column, modes: ValueModes) -> Schema:
 
 
 _TEXTS: Final = (
-    *("text", "varchar", "bpchar", "char", "name", "citext", "isbn"),
-    *("inet", "cidr", "macaddr", "macaddr8"),
-    *("int4range", "int8range", "numrange", "tsrange", "tstzrange", "daterange"),
-)
+    "text", "varchar", "bpchar", "char", "name", "citext", "isbn",
+    "inet", "cidr", "macaddr", "macaddr8",
+    "int4range", "int8range", "numrange", "tsrange", "tstzrange", "daterange",
+)  # fmt: skip
 _FORMS: Final[dict[str, Callable[[Column, ValueModes], Schema]]] = {
     **dict.fromkeys(_TEXTS, _of(Type.STRING)),
     "bool": _of(Type.BOOLEAN),
@@ -306,4 +307,4 @@ _MAY_BE: Final = {
     Type.BYTES: {"bytea"},
     Type.MAP: {"hstore"},
 }
-"""What a value without a named schema may be: of these, what was told of the column counts."""
+"""The types that a value without a named schema may have: of these, the declared one counts."""

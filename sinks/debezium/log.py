@@ -21,10 +21,10 @@ _LONGEST_MS: Final = 100 * 365 * 86_400_000
 """Kafka's longest time is one that Python has no room for."""
 
 
-class Found(NamedTuple):
+class BrokerTopic(NamedTuple):
     """A topic as the brokers describe it; a new one of the same name has another ``id``.
 
-    ``compacted_after`` is how long every record stays in one that is compacted; None: it isn't.
+    ``compacted_after`` is how long a compacted topic keeps every record; None: it isn't compacted.
     """
 
     id: str
@@ -32,8 +32,8 @@ class Found(NamedTuple):
     compacted_after: timedelta | None
 
 
-UNKNOWN: Final = Found("", 0, None)
-"""Of a topic that the brokers tell nothing of."""
+UNKNOWN_TOPIC: Final = BrokerTopic("", 0, None)
+"""A topic that the brokers don't describe."""
 
 
 class TopicLog(LogReader):
@@ -51,21 +51,23 @@ class TopicLog(LogReader):
         return self._admin.cluster_id()
 
     def bounds(
-        self, topics: Mapping[str, Found], failed: dict[str, MillraceError]
+        self, topics: Mapping[str, BrokerTopic], failed: dict[str, MillraceError]
     ) -> tuple[Offsets, Offsets]:
         """The first offset of every partition, and the end of what is committed in it.
 
-        Topics that don't tell them have ``failed``.
+        ``failed`` gets the topics that have none.
         """
         partitions = [
             (name, number) for name, topic in topics.items() for number in range(topic.partitions)
         ]
         return self._committed_bounds(partitions, failed)
 
-    def described(self, topics: list[str], failed: dict[str, MillraceError]) -> dict[str, Found]:
-        """What the brokers say of some topics; those that they don't tell us of have ``failed``."""
+    def describe(
+        self, topics: list[str], failed: dict[str, MillraceError]
+    ) -> dict[str, BrokerTopic]:
+        """Topics as the brokers describe them; ``failed`` gets those that they don't describe."""
         return {
-            name: Found(topic.id, topic.partitions, _compacted_after(topic.config))
+            name: BrokerTopic(topic.id, topic.partitions, _compacted_after(topic.config))
             for name, topic in self._admin.details(topics, failed).items()
         }
 
@@ -81,13 +83,13 @@ def tables_of(
     topics: "Mapping[str, object] | list[str]", prefix: str, captures: Callable[[str], bool]
 ) -> dict[TableName, str]:
     """The tables among topics' names; those of transactions and messages have none."""
-    found: dict[TableName, str] = {}
+    tables: dict[TableName, str] = {}
     for topic in topics:
         rest = topic.removeprefix(f"{prefix}.")
         name = TableName.parse(rest)
         if rest != topic and name.namespace and name.name and captures(rest):
-            found[name] = topic
-    return found
+            tables[name] = topic
+    return tables
 
 
 def read_records(
@@ -100,14 +102,18 @@ def read_records(
     return records.select("topic", "partition", "offset", "key", "value", "timestamp")
 
 
-def part(tables: Collection[TablePlan], compacted: Collection[str], records_max: int) -> Offsets:
-    """The ends, by topic; a table that is behind others of its topic reads up to there, too."""
+def bounded_ends(
+    tables: Collection[TablePlan], compacted: Collection[str], records_max: int
+) -> Offsets:
+    """End offsets that bound a run to so many records; those of a topic hold for all its tables."""
     begins = {table.topic for table in tables if not table.base or table.rebuilds}
     whole = begins.intersection(compacted)
-    return _parts((one for one in tables if not one.waits and one.topic not in whole), records_max)
+    return _proportional_ends(
+        (table for table in tables if not table.waits and table.topic not in whole), records_max
+    )
 
 
-def _parts(tables: Iterable[TablePlan], records_max: int) -> Offsets:
+def _proportional_ends(tables: Iterable[TablePlan], records_max: int) -> Offsets:
     starts: Offsets = {}
     ends: Offsets = {}
     for table in tables:

@@ -24,9 +24,9 @@ from cdc.records.topics import data_topic
 from cdc.settings import Settings
 from cdc.settings.lakehouse import TopicWriter
 from sinks.changes.derived import Derived
-from sinks.debezium.described import reading_of, told_of
-from sinks.debezium.forgotten import Topics, remembered
-from sinks.debezium.log import UNKNOWN, Found, TopicLog, part
+from sinks.debezium.described import RecordSource, connector_options, declared_columns
+from sinks.debezium.forgotten import RetainedTopics, remembered
+from sinks.debezium.log import UNKNOWN_TOPIC, BrokerTopic, TopicLog, bounded_ends
 from sinks.delta.origin import Looked
 from sinks.run.forgotten import Remembered
 from sinks.run.options import Report, RunOptions
@@ -35,7 +35,7 @@ from sinks.run.plans import Checked
 from sinks.spark.session import Session, tune
 
 if TYPE_CHECKING:
-    from sinks.debezium.records import Seen
+    from sinks.debezium.records import RecordGroup
     from sinks.delta.commit import Rows
     from sinks.delta.table import DeltaTarget
 
@@ -57,12 +57,14 @@ class DebeziumTopics:
         self._session = session
         self._report = report
         self._options = options
-        self._reading = reading_of(settings)
-        self._told = {table: told_of(types) for table, types in settings.lakehouse.types.items()}
-        self._topics: dict[str, Found] = {}
+        self._source = RecordSource(settings.kafka, connector_options(settings), options.schema_of)
+        self._declared = {
+            table: declared_columns(types) for table, types in settings.lakehouse.types.items()
+        }
+        self._topics: dict[str, BrokerTopic] = {}
         self._failed: dict[str, MillraceError] = {}
         self._ends: Offsets = {}
-        self._seen: dict[str, tuple[Seen, ...]] = {}
+        self._groups: dict[str, tuple[RecordGroup, ...]] = {}
         self._log = TopicLog(settings.kafka)
 
     def forget(self) -> None:
@@ -75,7 +77,7 @@ class DebeziumTopics:
         if not tables:
             return None
         failed: dict[str, MillraceError] = {}
-        found = self._log.described(list(tables.values()), failed)
+        found = self._log.describe(list(tables.values()), failed)
         starts, self._ends = self._log.bounds(found, failed)
         if len(failed) == len(tables):
             raise next(iter(failed.values()))
@@ -84,7 +86,7 @@ class DebeziumTopics:
         self._topics = {names[topic]: one for topic, one in found.items() if topic not in failed}
         cluster = self._log.cluster()
         states = {
-            str(name): _state(name, topic, found.get(topic, UNKNOWN))
+            str(name): _state(name, topic, found.get(topic, UNKNOWN_TOPIC))
             for name, topic in tables.items()
         }
         return LogState(_progress(cluster), states, dict.fromkeys(states, ()), starts, self._ends)
@@ -117,7 +119,7 @@ class DebeziumTopics:
             )
         if last is not None and _falls_short(self._ends[topic], last.start):
             return _shortened(topic)
-        if derived.wishes.incompatible == "new_column":
+        if derived.column_options.incompatible == "new_column":
             return ConfigError(
                 "incompatible = new_column needs schema versions, which such records don't have",
                 where=f"[lakehouse], {derived.name}",
@@ -158,7 +160,7 @@ class DebeziumTopics:
     ) -> LogState:
         """The same part of each topic; tables don't stand at one instant anyway."""
         del last
-        ends = part(tables.values(), _compacted(state), records_max)
+        ends = bounded_ends(tables.values(), _compacted(state), records_max)
         self._report(f"reading about {records_max:,} records only; later runs go on from there")
         return replace(state, ends={**state.ends, **ends})
 
@@ -167,7 +169,7 @@ class DebeziumTopics:
     ) -> Remembered:
         """By where topics begin; compacted ones by what they promise."""
         promised = {source: found.compacted_after for source, found in self._topics.items()}
-        topics = Topics(self._log, replace(state, ends=self._ends), promised)
+        topics = RetainedTopics(self._log, replace(state, ends=self._ends), promised)
         keep = self._settings.log.keep
         told = {name: one for name, one in tables.items() if one.source not in self._failed}
         found = remembered(topics, told, keep=keep, checked=checked, options=self._options)
@@ -179,7 +181,7 @@ class DebeziumTopics:
     ) -> Looked:
         """By the schemas of all new records, and the TRUNCATEs among them."""
         del derived
-        from sinks.debezium.planned import Asked, looked_at
+        from sinks.debezium.inspection import plan_tables
 
         pending = {name: table for name, table in tables.items() if table.pending}
         if not pending:
@@ -187,15 +189,8 @@ class DebeziumTopics:
         records = to_read(pending)
         spark = self._session(records).newSession()
         tune(spark, records)
-        asked = Asked(
-            self._settings.kafka,
-            self._reading,
-            self._options.schema_of,
-            self._types(),
-            _compacted(state),
-        )
-        found = looked_at(spark, asked, pending)
-        self._seen = found.seen
+        found = plan_tables(spark, self._source, self._types(), _compacted(state), pending)
+        self._groups = found.groups
         others = {name: table for name, table in tables.items() if name not in pending}
         return Looked({**others, **found.tables}, found.refused)
 
@@ -205,7 +200,7 @@ class DebeziumTopics:
         if self._options.types_of is not None:
             told |= self._options.types_of()
         prefix = self._settings.capture.topic_prefix
-        for table, columns in self._told.items():
+        for table, columns in self._declared.items():
             topic = data_topic(prefix, TableName.parse(table))
             told[topic] = {**told.get(topic, {}), **columns}
         return told
@@ -215,7 +210,7 @@ class DebeziumTopics:
     ) -> "Rows":
         """By the schemas that the plan has, and the records' own."""
         del state, archive
-        from sinks.debezium.apply import Means, apply_topic
+        from sinks.debezium.apply import apply_topic
 
         table = plan.tables[target.name]
         if table.source in self._failed:
@@ -226,9 +221,7 @@ class DebeziumTopics:
         if _falls_short(self._ends[table.topic], table.end):
             raise _shortened(table.topic)
         tune(target.spark, table.events, target.size_bytes())
-        seen = self._seen.get(target.name)
-        means = Means(self._settings.kafka, self._reading, self._options.schema_of, seen)
-        return apply_topic(target, plan, means)
+        return apply_topic(target, plan, self._source, self._groups.get(target.name))
 
 
 def _compacted(state: LogState) -> set[str]:
@@ -271,7 +264,7 @@ def _progress(cluster: str) -> Progress:
     )
 
 
-def _state(name: TableName, topic: str, found: Found) -> TableState:
+def _state(name: TableName, topic: str, found: BrokerTopic) -> TableState:
     """A table whose rows may be shown as they come: nothing tells when its snapshot is whole."""
     return TableState(
         namespace=name.namespace,

@@ -19,23 +19,32 @@ from sinks.changes.names import (
     FILLED,
     OP,
     OWN,
-    PLACE,
     POSITION,
     RAW_KEY,
     RAW_VALUE,
+    RECORD_OFFSET,
+    RECORD_PARTITION,
     ROW,
     TIME,
     UPSERT,
     VERSION,
 )
-from sinks.changes.shape import Field, Shape, plain
-from sinks.changes.types import holds, in_folders, spark_type
-from sinks.debezium.described import Described, Layout
-from sinks.debezium.encodings import is_placeholder
-from sinks.debezium.envelope import LETTER, Choice, by_mark, carrier_of
-from sinks.debezium.members import EXISTS, Which, member, with_members
+from sinks.changes.shape import DerivedField, TableShape, plain_shape
+from sinks.changes.types import holds, partition_value, spark_type
+from sinks.debezium.decoders import is_placeholder
+from sinks.debezium.described import Layout, TopicDescription
+from sinks.debezium.envelope import (
+    ENVELOPE_OP,
+    EXISTS,
+    Choice,
+    Which,
+    by_mark,
+    decoder_of,
+    member_column,
+    with_members,
+)
 from sinks.debezium.records import KEY_MARK, VALUE_MARK
-from sinks.debezium.values import refused, typed, untold
+from sinks.debezium.values import refused, typed, typed_masked
 
 _DECIMAL = "decimal"
 
@@ -43,8 +52,8 @@ _DECIMAL = "decimal"
 _NAMES: Final = "array<string>"
 
 
-def fitted(value: SparkColumn, own: Column, field: Field, salt: str) -> SparkColumn:
-    """A value of its record's ``own`` column as one of the field's; raises where it doesn't fit."""
+def as_field_type(value: SparkColumn, own: Column, field: DerivedField, salt: str) -> SparkColumn:
+    """A value of its record's ``own`` column as one of the field; raises where it can't be one."""
     kind = spark_type(own)
     if field.hashed:
         return F.sha2(F.concat(F.lit(salt), _text(value, kind)), 256)
@@ -80,25 +89,25 @@ def _converted(value: SparkColumn, kind: str, to: str) -> SparkColumn:
 
 
 def parse(
-    raw: DataFrame, topic: Described, shape: Shape | None = None, *, timed: bool = False
+    raw: DataFrame, topic: TopicDescription, shape: TableShape | None = None, *, timed: bool = False
 ) -> DataFrame:
     """One row per change of a table with a key: what ``sinks.log.parse.parse`` gives.
 
     ``raw`` has topic, partition, offset, key and value as bytes, and timestamp. A key's values are
     read from the record's key alone: what masks a row's doesn't mask a key's.
     """
-    shape = shape or plain([topic.schema], OWN)
-    deleted = F.col("tombstone") | (F.col(LETTER) == "d")
+    shape = shape or plain_shape([topic.schema], OWN)
+    deleted = F.col("tombstone") | (F.col(ENVELOPE_OP) == "d")
     none = F.array().cast(_NAMES)
-    created = F.coalesce(F.col(LETTER) == "c", F.lit(False))
+    created = F.coalesce(F.col(ENVELOPE_OP) == "c", F.lit(False))
     return raw.transform(
         lambda records: with_members(records, topic, "key", "after", timed=timed)
     ).select(
         *(
-            _value(topic, shape, one, "key").alias(one.name)
-            if one.column.key is not None
-            else F.when(~deleted, _value(topic, shape, one, "after")).alias(one.name)
-            for one in shape.fields
+            _value(topic, shape, field, "key").alias(field.name)
+            if field.column.key is not None
+            else F.when(~deleted, _value(topic, shape, field, "after")).alias(field.name)
+            for field in shape.fields
         ),
         POSITION,
         F.when(deleted, F.lit(DELETE)).otherwise(F.lit(UPSERT)).alias(OP),
@@ -108,19 +117,21 @@ def parse(
     )
 
 
-def parse_events(raw: DataFrame, topic: Described, shape: Shape, *, records: bool) -> DataFrame:
+def parse_events(
+    raw: DataFrame, topic: TopicDescription, shape: TableShape, *, records: bool
+) -> DataFrame:
     """One row per event: what ``sinks.log.parse.parse_events`` gives, but for tombstones.
 
     The schema version is the newest one that the run knew; records stay bytes.
     """
-    deleted = F.col(LETTER) == "d"
+    deleted = F.col(ENVELOPE_OP) == "d"
     none = F.array().cast(_NAMES)
     keep = ("key", "value") if records else ()
 
-    def value(one: Field) -> SparkColumn:
-        if one.column.key is not None:
-            return _value(topic, shape, one, "key")
-        before, after = (_value(topic, shape, one, which) for which in ("before", "after"))
+    def value(field: DerivedField) -> SparkColumn:
+        if field.column.key is not None:
+            return _value(topic, shape, field, "key")
+        before, after = (_value(topic, shape, field, which) for which in ("before", "after"))
         return F.when(deleted, before).otherwise(after)
 
     return (
@@ -131,39 +142,44 @@ def parse_events(raw: DataFrame, topic: Described, shape: Shape, *, records: boo
             )
         )
         .select(
-            *(value(one).alias(one.name) for one in shape.fields),
+            *(value(field).alias(field.name) for field in shape.fields),
             POSITION,
-            F.col(LETTER).alias(OP),
+            F.col(ENVELOPE_OP).alias(OP),
             TIME,
             F.when(deleted, none).otherwise(F.coalesce(_absent(topic, shape), none)).alias(ABSENT),
             F.lit(None).cast("string").alias(FILLED),
             F.lit(topic.schema.version).alias(VERSION),
-            F.col("partition").alias(PLACE[0]),
-            F.col("offset").alias(PLACE[1]),
+            F.col("partition").alias(RECORD_PARTITION),
+            F.col("offset").alias(RECORD_OFFSET),
             *([F.col("key").alias(RAW_KEY), F.col("value").alias(RAW_VALUE)] if records else []),
         )
     )
 
 
-def parse_images(raw: DataFrame, topic: Described, shape: Shape | None = None) -> DataFrame:
+def parse_images(
+    raw: DataFrame, topic: TopicDescription, shape: TableShape | None = None
+) -> DataFrame:
     """Two rows at most per change of a table without key: as ``sinks.log.parse.parse_images``.
 
     A value that only stands for an unchanged one is that of the row's old image.
     """
-    fields = (shape := shape or plain([topic.schema], OWN)).fields
+    shape = shape or plain_shape([topic.schema], OWN)
     images = F.filter(
         F.array(
-            _image(topic, shape, -1, "before", F.col(LETTER).isin("u", "d")),
-            _image(topic, shape, 1, "after", F.col(LETTER) != "d"),
+            _image(topic, shape, -1, "before", F.col(ENVELOPE_OP).isin("u", "d")),
+            _image(topic, shape, 1, "after", F.col(ENVELOPE_OP) != "d"),
         ),
-        lambda one: one["row"].isNotNull(),
+        lambda image: image["row"].isNotNull(),
     )
     image = F.col("image")
     return (
         raw.transform(lambda records: with_members(records, topic, "before", "after"))
         .withColumn("image", F.explode(images))
         .select(
-            *(image["row"][f"c{place}"].alias(one.name) for place, one in enumerate(fields)),
+            *(
+                image["row"][f"c{index}"].alias(field.name)
+                for index, field in enumerate(shape.fields)
+            ),
             POSITION,
             image["count"].alias(COUNT),
             F.concat_ws(":", "topic", "partition", "offset").alias(ROW),
@@ -172,82 +188,89 @@ def parse_images(raw: DataFrame, topic: Described, shape: Shape | None = None) -
 
 
 def _image(
-    topic: Described, shape: Shape, count: int, which: Which, applies: SparkColumn
+    topic: TopicDescription, shape: TableShape, count: int, which: Which, applies: SparkColumn
 ) -> SparkColumn:
     row = F.struct(
         *(
-            _value(topic, shape, one, which).alias(f"c{place}")
-            for place, one in enumerate(shape.fields)
+            _value(topic, shape, field, which).alias(f"c{index}")
+            for index, field in enumerate(shape.fields)
         )
     )
-    there = applies & F.col(EXISTS.format(which))
-    return F.struct(F.lit(count).alias("count"), F.when(there, row).alias("row"))
+    exists = applies & F.col(EXISTS.format(which))
+    return F.struct(F.lit(count).alias("count"), F.when(exists, row).alias("row"))
 
 
-def _value(topic: Described, shape: Shape, one: Field, which: Which) -> SparkColumn:
+def _value(
+    topic: TopicDescription, shape: TableShape, field: DerivedField, which: Which
+) -> SparkColumn:
     """A column's value, by each record's own schema, as the derived table has it."""
-    if one.nulled:
-        return F.lit(None).cast(one.type)
-    name, place = one.column.name, _place(topic, one)
-    modes, choices = topic.reading.modes, list[Choice]()
+    if field.nulled:
+        return F.lit(None).cast(field.type)
+    name, index = field.column.name, _column_index(topic, field)
+    modes = topic.connector.modes
+    choices: list[Choice] = []
     for layout in topic.keys if which == "key" else topic.values:
         schema = layout.members.get(name)
         if schema is None:
             continue
-        value = member(which, place, layout)
+        value = member_column(which, index, layout)
         if which == "after":
-            value = _unless_unchanged(topic, shape, one, layout)
-        own, carrier = layout.columns[name], carrier_of(layout, topic.reading)
-        # What schemas of JSON say alike is read alike, and put into the plan once.
+            value = _unless_unchanged(topic, shape, field, layout)
+        own, decoder = layout.columns[name], decoder_of(layout, topic.connector)
+        # JSON schemas that say the same are read the same way, and are in the plan once.
         same = layout.mark if layout.envelope is not None else repr((schema, own))
-        if one.hashed and not one.unfit_is_null:
-            read = untold(own, schema, carrier, value, modes)
+        if field.hashed and not field.unfit_is_null:
+            read = typed_masked(own, schema, decoder, value, modes)
         else:
-            read = typed(own, schema, carrier, value, modes, unfit_is_null=one.unfit_is_null)
-        choices.append(Choice(layout.mark, same, fitted(read, own, one, shape.salt)))
-    made = by_mark(KEY_MARK if which == "key" else VALUE_MARK, choices, one.type)
-    if not one.partitions:
+            read = typed(own, schema, decoder, value, modes, unfit_is_null=field.unfit_is_null)
+        choices.append(Choice(layout.mark, same, as_field_type(read, own, field, shape.salt)))
+    made = by_mark(KEY_MARK if which == "key" else VALUE_MARK, choices, field.type)
+    if not field.partitions:
         return made
-    return in_folders(one.column, made, one.type, unfit_is_null=one.unfit_is_null)
+    return partition_value(field.column, made, field.type, unfit_is_null=field.unfit_is_null)
 
 
-def _place(topic: Described, one: Field) -> int:
-    """Where the field's column stands among the topic's."""
+def _column_index(topic: TopicDescription, field: DerivedField) -> int:
+    """The index of the field's column among the topic's."""
     names = [column.name for column in topic.schema.columns]
-    return names.index(one.column.name)
+    return names.index(field.column.name)
 
 
-def _unless_unchanged(topic: Described, shape: Shape, one: Field, layout: Layout) -> SparkColumn:
+def _unless_unchanged(
+    topic: TopicDescription, shape: TableShape, field: DerivedField, layout: Layout
+) -> SparkColumn:
     """A member that isn't a placeholder; in a table without keys the old row has the value."""
-    place = _place(topic, one)
-    value = member("after", place, layout)
-    unchanged = _is_unchanged(topic, shape, one, layout)
+    index = _column_index(topic, field)
+    value = member_column("after", index, layout)
+    unchanged = _is_unchanged(topic, shape, field, layout)
     if unchanged is None:
         return value
     kept = F.when(~unchanged, value)
-    return kept if topic.keyed else kept.otherwise(member("before", place, layout))
+    return kept if topic.keyed else kept.otherwise(member_column("before", index, layout))
 
 
-def _absent(topic: Described, shape: Shape) -> SparkColumn:
+def _absent(topic: TopicDescription, shape: TableShape) -> SparkColumn:
     """Names of the columns whose value only stands for an unchanged one."""
     choices: list[Choice] = []
     for layout in topic.values:
-        found = [
-            F.when(unchanged, F.lit(one.name))
-            for one in shape.fields
-            if (unchanged := _is_unchanged(topic, shape, one, layout)) is not None
+        names = [
+            F.when(unchanged, F.lit(field.name))
+            for field in shape.fields
+            if (unchanged := _is_unchanged(topic, shape, field, layout)) is not None
         ]
-        absent = F.array_compact(F.array(*found)) if found else F.array()
+        absent = F.array_compact(F.array(*names)) if names else F.array()
         same = layout.mark if layout.envelope is not None else repr(layout.members)
         choices.append(Choice(layout.mark, same, absent.cast(_NAMES)))
     return by_mark(VALUE_MARK, choices, _NAMES)
 
 
-def _is_unchanged(topic: Described, shape: Shape, one: Field, layout: Layout) -> SparkColumn | None:
-    schema = layout.members.get(one.column.name)
-    if schema is None or one.name not in shape.patchy:
+def _is_unchanged(
+    topic: TopicDescription, shape: TableShape, field: DerivedField, layout: Layout
+) -> SparkColumn | None:
+    schema = layout.members.get(field.column.name)
+    if schema is None or field.name not in shape.patchy:
         return None
-    carrier, placeholder = carrier_of(layout, topic.reading), topic.reading.modes.placeholder
-    value = member("after", _place(topic, one), layout)
-    found = is_placeholder(schema, carrier, value, placeholder)
-    return None if found is None else F.coalesce(found, F.lit(False))
+    decoder, placeholder = decoder_of(layout, topic.connector), topic.connector.modes.placeholder
+    value = member_column("after", _column_index(topic, field), layout)
+    unchanged = is_placeholder(schema, decoder, value, placeholder)
+    return None if unchanged is None else F.coalesce(unchanged, F.lit(False))

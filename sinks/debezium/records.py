@@ -1,8 +1,8 @@
-"""Binary keys and values of records → what JSON says, and which schema each was written by.
+"""Binary keys and values of records → the maps of JSON, and the schema that each was written by.
 
 A *mark* names a schema: the hash of its text in JSON, the registry's id in Avro, 0 where there is
-none. All three kinds may stand in one topic, before and after its connector's options changed. A
-schema of JSON is cut off as text, since it is many times as long as what it describes.
+none. All three encodings may stand in one topic, before and after a change of its connector's
+options. A schema of JSON is cut off as text, since it is many times as long as its payload.
 """
 
 from typing import Final, Literal, NamedTuple
@@ -27,13 +27,13 @@ _HEAD: Final = (
 )
 _SCHEMA: Final = '{"schema":'
 _PAYLOAD: Final = ',"payload":'
-"""What Connect's JsonConverter writes before a schema, and between it and what it describes; in a
-text of JSON's its quotes would be escaped."""
+"""Connect's JsonConverter writes the first before a schema, and the second before the payload. In a
+text inside JSON the quotes would be escaped."""
 
 
-Kind = Literal["avro", "json", "plain"]
+RecordEncoding = Literal["avro", "json", "plain"]
 _NUMBER: Final = r"\b(BIGINT|DOUBLE|DECIMAL\(\d+,\d+\))"
-"""How Spark calls one number and another of the same column."""
+"""Spark's names of the types that numbers of one column may have."""
 
 
 def opened(raw: DataFrame, *, decimal_numbers: bool = False) -> DataFrame:
@@ -43,9 +43,9 @@ def opened(raw: DataFrame, *, decimal_numbers: bool = False) -> DataFrame:
     them. ``decimal_numbers``: Decimals are JSON's numbers, whose digits a map of texts would lose.
     Each step is a frame of its own: Spark then computes what it adds once per record.
     """
-    found = raw.withColumns({f"_head_{side}": _head(side) for side in ("key", "value")})
+    with_heads = raw.withColumns({f"_head_{side}": _head(side) for side in ("key", "value")})
     key, value = _payload("key"), _payload("value")
-    return found.select(
+    return with_heads.select(
         *raw.columns,
         (_map(key, "$") if decimal_numbers else F.from_json(key, _ROW)).alias(KEY),
         _schema("key").alias(KEY_SCHEMA),
@@ -56,8 +56,8 @@ def opened(raw: DataFrame, *, decimal_numbers: bool = False) -> DataFrame:
     )
 
 
-def kind(side: str) -> SparkColumn:
-    """What a key or value is: avro, json (with its schema) or plain; null where there is none."""
+def encoding_of(side: str) -> SparkColumn:
+    """The encoding of a key or value: avro, json (with its schema) or plain; null for none."""
     mark = F.col(KEY_MARK if side == "key" else VALUE_MARK)
     return (
         F.when(mark.isNull(), F.lit(None).cast("string"))
@@ -88,7 +88,7 @@ def _schema(side: str) -> SparkColumn:
 
 
 def _payload(side: str) -> SparkColumn:
-    """What the schema describes, or the whole record; by bytes, so that nobody counts letters."""
+    """The payload behind the schema, or the whole record; by bytes, which need no decoding."""
     whole = F.col(side)
     start = F.octet_length(f"_head_{side}") + len(_PAYLOAD)
     payload = F.substr(whole, start + 1, F.octet_length(whole) - start - 1)
@@ -118,32 +118,32 @@ def _map(text: SparkColumn, path: str) -> SparkColumn:
     return F.try_variant_get(F.try_parse_json(text), path, _ROW)
 
 
-class Seen(NamedTuple):
+class RecordGroup(NamedTuple):
     """Records of a topic whose keys have one schema, and whose values have one.
 
-    A kind is None where there is no key, or no value (a tombstone). The text of a plain key is
-    that of one of the keys. ``key_form`` is what of a key's bytes isn't its values, by which its
-    partition changes, too. ``last`` is when and where the last one stands: time (ms), offset.
+    An encoding is None where there is no key, or no value (a tombstone). The text of a plain key is
+    that of one of the keys. ``key_form`` is all of a key's bytes but its values: with another
+    form, keys go to other partitions. ``last`` are the last record's time (ms) and offset.
     """
 
     topic: str
     events: int
     last: tuple[int, int]
-    key_kind: Kind | None = None
+    key_encoding: RecordEncoding | None = None
     key_mark: int = 0
     key_text: str = ""
     key_form: str = ""
-    value_kind: Kind | None = None
+    value_encoding: RecordEncoding | None = None
     value_mark: int = 0
     value_text: str = ""
 
 
-def discover(raw: DataFrame) -> list[Seen]:
-    """Look at all records, which need a ``timestamp`` too."""
-    marks = ("topic", "key_kind", KEY_MARK, "key_form", "value_kind", VALUE_MARK)
-    found = (
+def discover(raw: DataFrame) -> list[RecordGroup]:
+    """The groups that all records, with their ``timestamp``, fall into."""
+    marks = ("topic", "key_encoding", KEY_MARK, "key_form", "value_encoding", VALUE_MARK)
+    rows = (
         opened(raw)
-        .withColumns({"key_kind": kind("key"), "value_kind": kind("value")})
+        .withColumns({"key_encoding": encoding_of("key"), "value_encoding": encoding_of("value")})
         .withColumn("key_form", _key_form())
         .groupBy(*marks)
         .agg(
@@ -155,19 +155,19 @@ def discover(raw: DataFrame) -> list[Seen]:
         .collect()
     )
     return [
-        Seen(
+        RecordGroup(
             topic=row["topic"],
             events=row["events"],
             last=(row["last"]["ms"], row["last"]["offset"]),
-            key_kind=row["key_kind"],
+            key_encoding=row["key_encoding"],
             key_mark=row[KEY_MARK] or 0,
             key_text=row["key_text"] or "",
             key_form=row["key_form"] or "",
-            value_kind=row["value_kind"],
+            value_encoding=row["value_encoding"],
             value_mark=row[VALUE_MARK] or 0,
             value_text=row["value_text"] or "",
         )
-        for row in found
+        for row in rows
     ]
 
 
@@ -182,4 +182,6 @@ def _key_form() -> SparkColumn:
     numbers = F.regexp_replace(types, _NUMBER, "NUMBER")
     plain = F.concat_ws(" ", F.to_json(F.json_object_keys(_plain_key())), numbers)
     schema = F.col(KEY_MARK).cast("string")
-    return F.concat_ws(" ", "key_kind", F.when(F.col(KEY_MARK) == PLAIN, plain).otherwise(schema))
+    return F.concat_ws(
+        " ", "key_encoding", F.when(F.col(KEY_MARK) == PLAIN, plain).otherwise(schema)
+    )

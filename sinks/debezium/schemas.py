@@ -46,7 +46,7 @@ def _schema(read: Mapping[str, Any]) -> Schema:
         parameters={name: str(value) for name, value in parameters.items()} if parameters else None,
         keys=_schema(read["keys"]) if "keys" in read else None,
         items=_schema(items) if items is not None else None,
-        fields=tuple(Field(one["field"], _schema(one)) for one in read.get("fields", ())),
+        fields=tuple(Field(field["field"], _schema(field)) for field in read.get("fields", ())),
     )
 
 
@@ -60,7 +60,7 @@ class AvroSchema(NamedTuple):
 def read_avro_schema(text: str) -> AvroSchema:
     """Read the registry's text of a schema; raises SinkError for one that Connect doesn't make."""
     try:
-        schema, neutral = _Reader().read(json.loads(text))
+        schema, neutral = _AvroSchemaReader().read(json.loads(text))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise SinkError(
             f"an Avro schema isn't one of Kafka Connect's: {error!r}"[:400],
@@ -69,9 +69,9 @@ def read_avro_schema(text: str) -> AvroSchema:
     return AvroSchema(schema, json.dumps(neutral))
 
 
-def member(place: int) -> str:
-    """What Spark calls a record's member."""
-    return f"f{place}"
+def avro_member_name(index: int) -> str:
+    """The name that Spark has for a record's member."""
+    return f"f{index}"
 
 
 def decimal_digits(schema: Schema) -> tuple[int, int] | None:
@@ -84,8 +84,8 @@ def decimal_digits(schema: Schema) -> tuple[int, int] | None:
     return None
 
 
-class _Reader:
-    """One schema in the reading: a record that was defined is named from then on."""
+class _AvroSchemaReader:
+    """A reader of one schema: a record is defined once, and goes by its name from then on."""
 
     def __init__(self) -> None:
         self._records: dict[str, tuple[Schema, str]] = {}
@@ -106,8 +106,8 @@ class _Reader:
         return self._records[kind if "." in kind or not namespace else f"{namespace}.{kind}"]
 
     def _union(self, branches: list[Any], namespace: str) -> tuple[Schema, Any]:
-        (one,) = (branch for branch in branches if branch != "null")
-        schema, neutral = self.read(one, namespace)
+        (of_value,) = (branch for branch in branches if branch != "null")
+        schema, neutral = self.read(of_value, namespace)
         union = ["null" if branch == "null" else neutral for branch in branches]
         return replace(schema, optional="null" in branches), union
 
@@ -115,28 +115,28 @@ class _Reader:
         space = avro.get("namespace", namespace)
         full = avro["name"] if "." in avro["name"] or not space else f"{space}.{avro['name']}"
         fields, members = [], []
-        for place, one in enumerate(avro["fields"]):
-            schema, neutral = self.read(one["type"], full.rpartition(".")[0])
-            fields.append(Field(one["name"], schema))
-            members.append({"name": member(place), "type": neutral})
+        for index, field in enumerate(avro["fields"]):
+            schema, neutral = self.read(field["type"], full.rpartition(".")[0])
+            fields.append(Field(field["name"], schema))
+            members.append({"name": avro_member_name(index), "type": neutral})
         name = f"r{len(self._records)}"
-        made = _described(Schema(Type.STRUCT, fields=tuple(fields)), avro)
+        made = _with_properties(Schema(Type.STRUCT, fields=tuple(fields)), avro)
         self._records[full] = (made, name)
         return made, {"type": "record", "name": name, "fields": members}
 
     def _array(self, avro: dict[str, Any], namespace: str) -> tuple[Schema, Any]:
         items, neutral = self.read(avro["items"], namespace)
-        schema = _described(Schema(Type.ARRAY, items=items), avro)
+        schema = _with_properties(Schema(Type.ARRAY, items=items), avro)
         return schema, {"type": "array", "items": neutral}
 
     def _map(self, avro: dict[str, Any], namespace: str) -> tuple[Schema, Any]:
         items, neutral = self.read(avro["values"], namespace)
-        schema = _described(Schema(Type.MAP, keys=Schema(Type.STRING), items=items), avro)
+        schema = _with_properties(Schema(Type.MAP, keys=Schema(Type.STRING), items=items), avro)
         return schema, {"type": "map", "values": neutral}
 
 
 def _primitive(avro: dict[str, Any]) -> tuple[Schema, Any]:
-    schema = _described(Schema(_PRIMITIVES[avro["type"]]), avro)
+    schema = _with_properties(Schema(_PRIMITIVES[avro["type"]]), avro)
     digits = decimal_digits(schema)
     if digits is None:
         return schema, avro["type"]
@@ -146,8 +146,8 @@ def _primitive(avro: dict[str, Any]) -> tuple[Schema, Any]:
     }  # fmt: skip
 
 
-def _described(schema: Schema, avro: dict[str, Any]) -> Schema:
-    """The schema with what the properties of the Avro one say of it."""
+def _with_properties(schema: Schema, avro: dict[str, Any]) -> Schema:
+    """The schema with the properties of the Avro one."""
     parameters = {name: str(value) for name, value in avro.get("connect.parameters", {}).items()}
     name = avro.get("connect.name") or _LOGICAL.get(avro.get("logicalType", ""))
     if name == DECIMAL:

@@ -15,15 +15,15 @@ from pyspark.sql import functions as F
 from cdc.errors import SinkError
 from cdc.records.position import FIRST_EPOCH, INDEX_MAX, Lsn, Position
 from sinks.changes.names import DELETE, OP, POSITION
-from sinks.debezium.described import Described
+from sinks.debezium.described import TopicDescription
 from sinks.debezium.envelope import (
     LSN,
     committed_at,
     enveloped,
     is_truncate,
+    source_lsn,
+    source_time_us,
     table_of,
-    told_lsn,
-    told_us,
 )
 
 _CLOCKS_US: Final = 60_000_000
@@ -31,9 +31,9 @@ _CLOCKS_US: Final = 60_000_000
 
 
 class Truncation(NamedTuple):
-    """A topic's last TRUNCATE: its place, how many partitions the topic has, and when it was.
+    """A topic's last TRUNCATE: its offset, LSN and time, and how many partitions the topic has.
 
-    The time is in µs since 1970; 0: it wasn't told.
+    The time is in µs since 1970; 0: its record has none.
     """
 
     offset: int
@@ -43,7 +43,7 @@ class Truncation(NamedTuple):
 
     @property
     def position(self) -> Position | None:
-        """What every older row's position is below; None where the offset doesn't tell."""
+        """The position that all older rows are below; None where offsets don't order the rows."""
         if self.partitions > 1:
             return None
         return Position(FIRST_EPOCH, Lsn(self.offset), INDEX_MAX)
@@ -63,22 +63,22 @@ class Truncation(NamedTuple):
         return changes.where(kept | (F.col(OP) == DELETE) if OP in changes.columns else kept)
 
 
-def last_of(known: Truncation | None, found: Truncation | None) -> Truncation | None:
+def last_of(before: Truncation | None, new: Truncation | None) -> Truncation | None:
     """The later of two TRUNCATEs: of several partitions, an older one may be read after it."""
-    if found is None:
-        return known
-    late = known is not None and found.partitions > 1 and known.lsn > found.lsn
-    return known if late else found
+    if new is None:
+        return before
+    is_later = before is not None and new.partitions > 1 and before.lsn > new.lsn
+    return before if is_later else new
 
 
-def went_back(raw: DataFrame, topic: Described, last: Truncation) -> bool:
+def went_back(raw: DataFrame, topic: TopicDescription, last: Truncation) -> bool:
     """Whether records have lower LSNs than a TRUNCATE, and came to be after it.
 
     So it is in a source that was restored; its LSNs say nothing about what was there before.
     """
-    later = told_us(topic) > last.time_us + _CLOCKS_US
-    found = enveloped(raw, topic).where((told_lsn(topic) < last.lsn) & later)
-    return not found.isEmpty()
+    later = source_time_us(topic) > last.time_us + _CLOCKS_US
+    lower = enveloped(raw, topic).where((source_lsn(topic) < last.lsn) & later)
+    return not lower.isEmpty()
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,11 +94,11 @@ class Truncations:
     ends: tuple[tuple[Position, int], ...] = ()
 
 
-def truncations(raw: DataFrame, topic: Described, partitions: int) -> Truncations:
+def truncations(raw: DataFrame, topic: TopicDescription, partitions: int) -> Truncations:
     """Look for TRUNCATEs in the records of one topic; raises SinkError if it is another table's."""
-    told = F.coalesce(told_us(topic), F.lit(0)).alias("told_us")
+    source_time = F.coalesce(source_time_us(topic), F.lit(0)).alias("source_us")
     order = (LSN, "offset") if partitions > 1 else ("offset", LSN)
-    newest = F.struct(*order, told)
+    newest = F.struct(*order, source_time)
     of_table = F.lit(topic.schema.topic).endswith(F.concat(F.lit("."), table_of(topic)))
     time_us = F.unix_micros(committed_at(topic)).alias("ts_us")
     row = (
@@ -123,8 +123,8 @@ def truncations(raw: DataFrame, topic: Described, partitions: int) -> Truncation
         )
     last = row["last"]
     ends = sorted(
-        (Position(FIRST_EPOCH, Lsn(one["offset"]), one["lsn"] or 0), one["ts_us"])
-        for one in row["all"]
+        (Position(FIRST_EPOCH, Lsn(event["offset"]), event["lsn"] or 0), event["ts_us"])
+        for event in row["all"]
     )
-    newest_one = Truncation(last["offset"], last[LSN] or 0, partitions, last["told_us"])
-    return Truncations(row["count"], newest_one, tuple(ends))
+    truncation = Truncation(last["offset"], last[LSN] or 0, partitions, last["source_us"])
+    return Truncations(row["count"], truncation, tuple(ends))

@@ -1,8 +1,7 @@
 """A value as Debezium writes it → the column's Spark value.
 
-What is Millrace's own form as well, or becomes it by a sum, is then read by
-sinks/changes/types.py: one place says what the lakehouse can hold. Numbers need no detour over text
-for that.
+sinks/changes/types.py then reads a value that has Millrace's own form, or gets it by a
+multiplication: one module decides what the lakehouse can have. Numbers need no detour over text.
 """
 
 from collections.abc import Callable
@@ -16,7 +15,7 @@ from cdc.records.schema import Column
 from cdc.settings.modes import ValueModes
 from sinks.changes.types import DECIMAL_DIGITS_MAX, from_text, refuse, spark_type
 from sinks.debezium.decimals import bound, to_decimal, to_text
-from sinks.debezium.encodings import Carrier
+from sinks.debezium.decoders import ValueDecoder
 from sinks.debezium.forms import BITS, VARIABLE, is_array, is_known
 
 _DAY_US: Final = 86_400_000_000
@@ -29,50 +28,50 @@ _CONNECT: Final = "org.apache.kafka.connect.data."
 def typed(
     column: Column,
     schema: Schema,
-    carrier: Carrier,
+    decoder: ValueDecoder,
     value: SparkColumn,
     modes: ValueModes,
     *,
     unfit_is_null: bool = False,
 ) -> SparkColumn:
-    """The typed value of a record's member; where there is none it raises inside Spark, or null."""
+    """The typed value of a record's member; where it can't be typed, an error in Spark, or null."""
     if not is_array(schema):
-        return _one(column, schema, carrier, value, modes, unfit_is_null)
+        return _single(column, schema, decoder, value, modes, unfit_is_null)
     element = column.model_copy(update={"array": False})
     values = F.transform(
-        carrier.elements(value),
-        lambda one: _one(element, schema.of_items(), carrier, one, modes, unfit_is_null),
+        decoder.elements(value),
+        lambda item: _single(element, schema.of_items(), decoder, item, modes, unfit_is_null),
     )
     return _or_refused(values, column, value, unfit_is_null)
 
 
-def untold(
-    column: Column, schema: Schema, carrier: Carrier, value: SparkColumn, modes: ValueModes
+def typed_masked(
+    column: Column, schema: Schema, decoder: ValueDecoder, value: SparkColumn, modes: ValueModes
 ) -> SparkColumn:
-    """The typed value of a member that is masked, so that no message may have it."""
-    made = typed(column, schema, carrier, value, modes, unfit_is_null=True)
+    """The typed value of a masked member, whose value no message may have."""
+    made = typed(column, schema, decoder, value, modes, unfit_is_null=True)
     lost = value.isNotNull() & made.isNull()
     if is_array(schema):
-        lost |= _nulls(made) > _nulls(carrier.elements(value))
+        lost |= _nulls(made) > _nulls(decoder.elements(value))
     kind = spark_type(column)
     message = f"column {column.name} ({column.declared}), which is masked, has a value that isn't"
     return F.coalesce(refuse(lost, F.lit(f"{message} {kind} in the lakehouse"), kind), made)
 
 
 def _nulls(elements: SparkColumn) -> SparkColumn:
-    return F.size(F.filter(elements, lambda one: one.isNull()))
+    return F.size(F.filter(elements, lambda item: item.isNull()))
 
 
-def _one(
+def _single(
     column: Column,
     schema: Schema,
-    carrier: Carrier,
+    decoder: ValueDecoder,
     value: SparkColumn,
     modes: ValueModes,
     unfit_is_null: bool,
 ) -> SparkColumn:
     if schema.name in {DECIMAL, VARIABLE}:
-        return _or_refused(_number(column, schema, carrier, value), column, value, unfit_is_null)
+        return _or_refused(_number(column, schema, decoder, value), column, value, unfit_is_null)
     convert = _OF_NAME.get(schema.name or "")
     kind = spark_type(column)
     if convert is not None:
@@ -81,29 +80,31 @@ def _one(
         made = from_text(micro, convert(value), kind, unfit_is_null=unfit_is_null)
         return _or_refused(made, column, value, unfit_is_null)
     if kind == "binary":
-        made = _bytes(schema, carrier, value, modes)
+        made = _bytes(schema, decoder, value, modes)
         return _or_refused(made, column, value, unfit_is_null)
     if kind != "string":
         return from_text(column, value, kind, unfit_is_null=unfit_is_null)
-    return _text(column, schema, carrier, value, modes, unfit_is_null)
+    return _text(column, schema, decoder, value, modes, unfit_is_null)
 
 
-def _number(column: Column, schema: Schema, carrier: Carrier, value: SparkColumn) -> SparkColumn:
+def _number(
+    column: Column, schema: Schema, decoder: ValueDecoder, value: SparkColumn
+) -> SparkColumn:
     """A Decimal, or one that brings its scale along, as a decimal or as exact text."""
     kind = spark_type(column)
     scale = int((schema.parameters or {}).get("scale", 0))
     if schema.name == VARIABLE:
         made = bound(
-            carrier.scaled(value, schema), lambda held: to_text(held["value"], held["scale"])
+            decoder.scaled(value, schema), lambda number: to_text(number["value"], number["scale"])
         )
-    elif carrier.is_decimal(schema):
-        held = value.try_cast(f"decimal({DECIMAL_DIGITS_MAX},{scale})")
-        made = held.cast("string") if kind == "string" else held
+    elif decoder.is_decimal(schema):
+        number = value.try_cast(f"decimal({DECIMAL_DIGITS_MAX},{scale})")
+        made = number.cast("string") if kind == "string" else number
     elif kind == "string" or not 0 <= scale <= DECIMAL_DIGITS_MAX:
-        made = to_text(carrier.binary(value), F.lit(scale))
+        made = to_text(decoder.binary(value), F.lit(scale))
     else:
         digits = _precision(schema)
-        made = to_decimal(carrier.binary(value), max(digits, scale), scale)
+        made = to_decimal(decoder.binary(value), max(digits, scale), scale)
     return made.try_cast(kind)
 
 
@@ -112,10 +113,12 @@ def _precision(schema: Schema) -> int:
     return min(digits, DECIMAL_DIGITS_MAX)
 
 
-def _bytes(schema: Schema, carrier: Carrier, value: SparkColumn, modes: ValueModes) -> SparkColumn:
+def _bytes(
+    schema: Schema, decoder: ValueDecoder, value: SparkColumn, modes: ValueModes
+) -> SparkColumn:
     """Bytes; as a string they are of ``binary.handling.mode``."""
     if schema.type is not Type.STRING:
-        return carrier.binary(value)
+        return decoder.binary(value)
     if modes.binary == "hex":
         return F.try_to_binary(value, F.lit("hex"))
     if modes.binary == "base64-url-safe":
@@ -126,27 +129,27 @@ def _bytes(schema: Schema, carrier: Carrier, value: SparkColumn, modes: ValueMod
 def _text(
     column: Column,
     schema: Schema,
-    carrier: Carrier,
+    decoder: ValueDecoder,
     value: SparkColumn,
     modes: ValueModes,
     unfit_is_null: bool,
 ) -> SparkColumn:
     """What is text in the lakehouse."""
     if schema.name == BITS:
-        made = _bits(column, carrier.binary(value))
+        made = _bits(column, decoder.binary(value))
         return _or_refused(made, column, value, unfit_is_null)
     if schema.type in _STRUCTURED:
-        return carrier.json(value, schema)
+        return decoder.json(value, schema)
     if schema.type is Type.BOOLEAN and column.type == "bit":
         return value.cast("boolean").cast("int").cast("string")
     coded = schema.type is Type.BYTES or (modes.binary != "bytes" and not is_known(column.type))
     if coded and schema.type in {Type.BYTES, Type.STRING}:
-        text = F.decode(_bytes(schema, carrier, value, modes), "UTF-8")
+        text = F.decode(_bytes(schema, decoder, value, modes), "UTF-8")
         return _or_refused(text, column, value, unfit_is_null)
     if column.type == "numeric":
         words = F.create_map(*(F.lit(word) for pair in _SPECIAL.items() for word in pair))
-        return F.coalesce(words[value], carrier.text(value))
-    return carrier.text(value)
+        return F.coalesce(words[value], decoder.text(value))
+    return decoder.text(value)
 
 
 def _bits(column: Column, value: SparkColumn) -> SparkColumn:
@@ -157,7 +160,7 @@ def _bits(column: Column, value: SparkColumn) -> SparkColumn:
     length = max(column.modifier, 1)
     eights = F.transform(
         F.sequence(F.length(value), F.lit(1), F.lit(-1)),
-        lambda place: F.lpad(F.conv(F.hex(F.substr(value, place, F.lit(1))), 16, 2), 8, F.lit("0")),
+        lambda index: F.lpad(F.conv(F.hex(F.substr(value, index, F.lit(1))), 16, 2), 8, F.lit("0")),
     )
     bits = F.when(F.length(value) > 0, F.concat_ws("", eights)).otherwise(F.lit(""))
     wide = F.concat(F.lit("0" * length), bits)
@@ -212,13 +215,13 @@ _OF_NAME: Final[dict[str, Callable[[SparkColumn], SparkColumn]]] = {
 def _or_refused(
     made: SparkColumn, column: Column, value: SparkColumn, unfit_is_null: bool
 ) -> SparkColumn:
-    """What was made of a value; the end of the job where one is there, and nothing was made."""
+    """The typed value; the job ends where a value is there, and no typed one."""
     kind = spark_type(column)
     return made if unfit_is_null else F.coalesce(made, refused(column, value, kind))
 
 
 def refused(column: Column, value: SparkColumn, kind: str) -> SparkColumn:
-    """The end of the job for a value that is there and has no typed one."""
+    """The end of the job for a value that can't be typed."""
     message = F.concat(
         F.lit(f"column {column.name} ({column.declared}) can't hold "),
         F.substring(value.cast("string"), 1, 80),

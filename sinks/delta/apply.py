@@ -1,4 +1,4 @@
-"""One table's part of a plan → its commit, and Spark's errors → ours."""
+"""A table's plan → its commit, and Spark's errors → ours."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -15,17 +15,17 @@ from cdc.records.schema import TableSchema
 from sinks.changes.derived import Derived
 from sinks.changes.latest import within
 from sinks.changes.names import LOST
-from sinks.changes.shape import Shape, shape
+from sinks.changes.shape import TableShape, derive_shape
 from sinks.changes.types import REFUSED
-from sinks.delta.archive import read_archive, unseen, write_changes
+from sinks.delta.archive import not_archived, read_archive, write_changes
 from sinks.delta.commit import Rows, commit
 from sinks.delta.current import merge, write_new
 from sinks.delta.history import Gap, merge_history, write_new_history
-from sinks.delta.keyless import merge_bag, write_new_bag
-from sinks.delta.newest import Newest, kept, newest_of
+from sinks.delta.keyless import merge_keyless, write_new_keyless
+from sinks.delta.newest import Newest, newest_of_changes, newest_of_contenders
 from sinks.delta.replace import SMALL_BYTES, mark, rewrite
 from sinks.delta.table import DeltaTarget
-from sinks.delta.transaction import Transaction
+from sinks.delta.transaction import DeltaTransaction
 from sinks.log.parse import parse, parse_images
 from sinks.log.records import GONE, KeptLostError, Records, in_session, with_values
 from sinks.run.plan import Plan, TablePlan
@@ -43,11 +43,11 @@ def apply_table(
 ) -> Rows:
     """Commit what the plan says to the table, unless the table has it already.
 
-    ``archive`` is the path of the archive that the plan wants replayed; ``early`` are the table's
+    ``archive`` is the path of the archive that the plan replays; ``early`` are the table's
     contenders, if they were read already.
     """
     keyed = bool(versions[-1].key)
-    require_fitting(target, keyed=keyed)
+    require_key(target, keyed=keyed)
     columns = columns_of(target.derived, table, versions)
     log = records.of(target.spark, {table.topic: table})
     raw = log.transform(lambda rows: _applicable(rows, table, plan, keyed=keyed)).transform(
@@ -64,23 +64,25 @@ def apply_table(
     )
 
 
-def columns_of(derived: Derived, table: TablePlan, versions: Sequence[TableSchema]) -> Shape:
+def columns_of(derived: Derived, table: TablePlan, versions: Sequence[TableSchema]) -> TableShape:
     """The columns that a derived table has, of these schema versions."""
     by_key = derived.kind != "changes"
-    return shape(versions, table.first_version, derived.wishes, derived.reserved, by_key=by_key)
+    return derive_shape(
+        versions, table.first_version, derived.column_options, derived.reserved, by_key=by_key
+    )
 
 
 def _behind(raw: DataFrame, archived: DataFrame, table: TablePlan) -> DataFrame:
     """The archived records, and those of the log that came after; without what a TRUNCATE took."""
-    assert table.replay is not None  # noqa: S101 (who calls has looked)
+    assert table.replay is not None  # noqa: S101 (the caller has checked)
     if table.kind == "current" and table.truncated is not None:
         archived = archived.where(F.col("position") > str(table.truncated))
     if LOST in raw.columns:
         archived = archived.withColumn(LOST, F.lit(None).cast("string"))
-    return archived.unionByName(unseen(raw, table.replay))
+    return archived.unionByName(not_archived(raw, table.replay))
 
 
-def require_fitting(target: DeltaTarget, *, keyed: bool) -> None:
+def require_key(target: DeltaTarget, *, keyed: bool) -> None:
     """Raise ConfigError where a kind follows rows by their keys, and there are none."""
     derived = target.derived
     if not keyed and (derived.kind == "history" or derived.marks_deletes):
@@ -92,10 +94,10 @@ def require_fitting(target: DeltaTarget, *, keyed: bool) -> None:
 
 
 def _applicable(raw: DataFrame, table: TablePlan, plan: Plan, *, keyed: bool) -> DataFrame:
-    """The raw records that the run has to apply; kinds differ in what is behind them."""
+    """The raw records that the run has to apply; kinds differ in what they have already."""
     if table.kind == "changes":
         upto = within(raw, None, plan.cut, None, keyed=keyed)
-        return unseen(upto, table)
+        return not_archived(upto, table)
     truncated = table.truncated if table.kind == "current" else None
     return within(raw, table.after, plan.cut, truncated, keyed=keyed)
 
@@ -104,7 +106,7 @@ def _write(
     target: DeltaTarget,
     log: DataFrame,
     raw: DataFrame,
-    columns: Shape,
+    columns: TableShape,
     table: TablePlan,
     plan: Plan,
     early: DataFrame | None,
@@ -123,36 +125,38 @@ def _write(
         return _write_rows(target, newest, columns, table, plan)
     images = parse_images(raw, columns)
     if not table.base:
-        return write_new_bag(target, images, columns)
-    return merge_bag(target, images, columns, table.truncated)
+        return write_new_keyless(target, images, columns)
+    return merge_keyless(target, images, columns, table.truncated)
 
 
 def _newest(
-    target: DeltaTarget, raw: DataFrame, columns: Shape, early: DataFrame | None
+    target: DeltaTarget, raw: DataFrame, columns: TableShape, early: DataFrame | None
 ) -> Callable[..., AbstractContextManager[Newest]]:
-    """What reads the newest change of each key, or has them already."""
+    """A reader of each key's newest change, or of the changes that were read early."""
     if early is not None:
-        return partial(newest_of, in_session(target.spark, early), columns)
-    return partial(kept, parse(raw, columns), columns)
+        return partial(newest_of_contenders, in_session(target.spark, early), columns)
+    return partial(newest_of_changes, parse(raw, columns), columns)
 
 
 def _write_rows(
     target: DeltaTarget,
     read: Callable[..., AbstractContextManager[Newest]],
-    columns: Shape,
+    columns: TableShape,
     table: TablePlan,
     plan: Plan,
 ) -> Rows:
     if not table.base:
         with read() as newest:
             return write_new(target, newest.all(), columns)
-    simple = not (table.rebuilds or target.derived.marks_deletes) and Transaction.knows(target)
+    simple = not (table.rebuilds or target.derived.marks_deletes) and DeltaTransaction.is_supported(
+        target
+    )
     if simple and target.size_bytes() < SMALL_BYTES:
         with read() as newest:
             return rewrite(target, plan.run, newest, columns, table.truncated)
     older = plan.cut if table.rebuilds else table.truncated
     with read(ranges=older is None) as newest:
-        if simple and older is None and _all_newer(newest, table) and target.has_marks():
+        if simple and older is None and _all_newer(newest, table) and target.has_deletion_vectors():
             return mark(target, plan.run, newest, columns)
         return merge(target, newest, columns, older, rebuilds=table.rebuilds)
 

@@ -13,17 +13,18 @@ from cdc.records.topics import TRUNCATE_KEY
 from sinks.changes.names import (
     FILLED,
     OP,
-    PLACE,
     POSITION,
     RAW_KEY,
     RAW_VALUE,
+    RECORD_OFFSET,
+    RECORD_PARTITION,
     TIME,
     VERSION,
     quoted,
 )
-from sinks.changes.shape import Shape
+from sinks.changes.shape import TableShape
 from sinks.delta.commit import Rows, create
-from sinks.delta.evolution import described
+from sinks.delta.evolution import columns_with_ids
 from sinks.delta.table import DeltaTarget
 from sinks.log.parse import parse_events
 from sinks.run.plan import Replay, TablePlan, Truncates
@@ -38,7 +39,7 @@ _FIRST_PARTITION: Final = 0
 _TRUNCATE: Final = "t"
 
 
-def write_changes(target: DeltaTarget, raw: DataFrame, shape: Shape, table: TablePlan) -> Rows:
+def write_changes(target: DeltaTarget, raw: DataFrame, shape: TableShape, table: TablePlan) -> Rows:
     """Add the events to the table, or make it of them; inside of ``commit``."""
     once = _once(raw) if table.gap is None else _once_behind_a_gap(raw)
     keeps = target.derived.keeps_records
@@ -46,7 +47,7 @@ def write_changes(target: DeltaTarget, raw: DataFrame, shape: Shape, table: Tabl
         keeps = keeps and RAW_VALUE in target.columns().names
     events = parse_events(once, shape, records=keeps)
     own = [name for name in events.columns if name not in shape.names]
-    rows = events.select(*described(shape), *map(quoted, own))
+    rows = events.select(*columns_with_ids(shape), *map(quoted, own))
     if table.gap is not None:
         rows = rows.unionByName(_mark(rows, table.gap), allowMissingColumns=True)
     if not table.base:
@@ -65,8 +66,8 @@ def _once(raw: DataFrame) -> DataFrame:
 def _once_behind_a_gap(raw: DataFrame) -> DataFrame:
     """The same, and tombstones where compaction has left nothing else of a delete."""
     event = Window.partitionBy("partition", "position", "key")
-    told = raw.withColumn("told", F.count("value").over(event) > 0)
-    lonely = told.where(F.col("value").isNull() & ~F.col("told")).drop("told")
+    events = raw.withColumn("has_value", F.count("value").over(event) > 0)
+    lonely = events.where(F.col("value").isNull() & ~F.col("has_value")).drop("has_value")
     return raw.transform(_once).unionByName(lonely)
 
 
@@ -81,8 +82,8 @@ def read_archive(spark: "SparkSession", path: str, replay: Replay, topic: str) -
     """The archived records, in the columns that sinks.log.records.read_raw has."""
     return _archive(spark, path, replay).select(
         F.lit(topic).alias("topic"),
-        F.col(PLACE[0]).alias("partition"),
-        F.col(PLACE[1]).alias("offset"),
+        F.col(RECORD_PARTITION).alias("partition"),
+        F.col(RECORD_OFFSET).alias("offset"),
         F.col(RAW_KEY).alias("key"),
         F.col(RAW_VALUE).alias("value"),
         F.col(POSITION).alias("position"),
@@ -96,24 +97,26 @@ def read_archive(spark: "SparkSession", path: str, replay: Replay, topic: str) -
 
 def archived_truncates(spark: "SparkSession", path: str, replay: Replay) -> Truncates:
     """The TRUNCATEs that the archive has."""
-    found = _archive(spark, path, replay).where(F.col(OP) == _TRUNCATE)
-    rows = found.select(POSITION, F.unix_micros(TIME).alias("ts_us")).collect()
+    truncates = _archive(spark, path, replay).where(F.col(OP) == _TRUNCATE)
+    rows = truncates.select(POSITION, F.unix_micros(TIME).alias("ts_us")).collect()
     return tuple((row[POSITION], row["ts_us"]) for row in rows)
 
 
-def unseen(raw: DataFrame, table: TablePlan | Replay) -> DataFrame:
-    """The raw records that no run before has archived.
+def not_archived(raw: DataFrame, table: TablePlan | Replay) -> DataFrame:
+    """The raw records that no earlier run has archived.
 
-    What the run before has read and left was above its cut.
+    Records that an earlier run has read and left are above its cut.
     """
     if table.after is None:
         return raw
-    seen = F.lit(False)
+    was_read = F.lit(False)
     for partition, offset in table.seen.items():
-        seen |= (F.col("partition") == partition) & (F.col("offset") < offset)
-    return raw.where(~seen | F.col("position").isNull() | (F.col("position") > str(table.after)))
+        was_read |= (F.col("partition") == partition) & (F.col("offset") < offset)
+    return raw.where(
+        ~was_read | F.col("position").isNull() | (F.col("position") > str(table.after))
+    )
 
 
 def _archive(spark: "SparkSession", path: str, replay: Replay) -> DataFrame:
     at_version = spark.read.format("delta").option("versionAsOf", replay.version)
-    return at_version.load(path).where(F.col(PLACE[1]).isNotNull())
+    return at_version.load(path).where(F.col(RECORD_OFFSET).isNotNull())

@@ -12,7 +12,7 @@ from delta.tables import DeltaMergeBuilder
 from pyspark.sql import DataFrame
 
 from cdc.errors import SinkError
-from sinks.changes.shape import Shape
+from sinks.changes.shape import TableShape
 from sinks.delta.evolution import cluster, creation_properties, evolve
 from sinks.delta.table import DeltaTarget
 from sinks.run.plan import TableVersion
@@ -42,7 +42,7 @@ class Rows(NamedTuple):
     version: TableVersion | None = None
 
 
-def create(target: DeltaTarget, rows: DataFrame, shape: Shape) -> Rows:
+def create(target: DeltaTarget, rows: DataFrame, shape: TableShape) -> Rows:
     """Write a Delta table that isn't there yet; inside of ``commit``."""
     options = target.derived.options
     writer = rows.write.format("delta").options(**creation_properties(target, shape))
@@ -66,22 +66,22 @@ def execute(builder: DeltaMergeBuilder) -> Rows:
 
 
 def commit(
-    target: DeltaTarget, run: int, base: int, shape: Shape, write: Callable[[], Rows]
+    target: DeltaTarget, run: int, base: int, shape: TableShape, write: Callable[[], Rows]
 ) -> Rows:
     """Make ``write``'s commit the run's, once; raises SinkError if another run was there.
 
     ``base`` is the run that the table must have before. After the commit the table must have this
-    one: Delta skips a lower number than it has without a word. The version that is told is one
-    that has this run and no later one.
+    one: Delta skips a lower number than it has without a word. The version that comes back
+    has this run and no later one.
     """
     for attempt in range(1, ATTEMPTS_MAX + 1):
-        there = target.there()
-        if (there.run if there else 0) not in {base, run}:
-            there = target.there(listed=True)
-        if there is not None and there.run == run:
-            return Rows(version=there.at)
-        if (there.run if there else 0) != base or (there is None) != (base == 0):
-            raise _foreign(target, there.run if there else None, base)
+        applied = target.read_applied()
+        if (applied.run if applied else 0) not in {base, run}:
+            applied = target.read_applied(listed=True)
+        if applied is not None and applied.run == run:
+            return Rows(version=applied.at)
+        if (applied.run if applied else 0) != base or (applied is None) != (base == 0):
+            raise _foreign(target, applied.run if applied else None, base)
         if base:
             evolve(target, shape)
         try:
@@ -104,10 +104,10 @@ def commit(
     raise AssertionError("the last attempt returns or raises")
 
 
-def _foreign(target: DeltaTarget, there: int | None, expected: int) -> SinkError:
-    found = "isn't there" if there is None else f"has run {there}" if there else "isn't ours"
+def _foreign(target: DeltaTarget, run: int | None, expected: int) -> SinkError:
+    state = "isn't there" if run is None else f"has run {run}" if run else "isn't ours"
     return SinkError(
-        f"the Delta table {found}, but the plan goes on from run {expected}",
+        f"the Delta table {state}, but the plan goes on from run {expected}",
         where=target.path,
         remedy="if no other run is under way, remove the Delta table: the next run rebuilds it",
     )

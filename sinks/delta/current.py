@@ -15,19 +15,19 @@ from pyspark.sql import functions as F
 from cdc.records.position import Position
 from sinks.changes.latest import lost
 from sinks.changes.names import ABSENT, DELETE, DELETED, FILLED, OP, POSITION, UPSERT, quoted
-from sinks.changes.shape import Shape
+from sinks.changes.shape import TableShape
 from sinks.changes.types import refuse
 from sinks.delta.commit import Rows, create, execute
-from sinks.delta.evolution import described, dropped_columns
+from sinks.delta.evolution import columns_with_ids, dropped_columns
 from sinks.delta.newest import Newest
 from sinks.delta.table import DeltaTarget
 
 
-def write_new(target: DeltaTarget, newest: DataFrame, shape: Shape) -> Rows:
+def write_new(target: DeltaTarget, newest: DataFrame, shape: TableShape) -> Rows:
     """Create the Delta table with the rows; inside of ``commit``."""
     incomplete = refuse(F.size(ABSENT) > 0, lost(F.col(ABSENT)), "string")
     rows = newest.where(F.col(OP) == UPSERT).select(
-        *described(shape),
+        *columns_with_ids(shape),
         F.coalesce(incomplete, F.col(POSITION)).alias(POSITION),
         *([F.lit(False).alias(DELETED)] if target.derived.marks_deletes else []),
     )
@@ -37,7 +37,7 @@ def write_new(target: DeltaTarget, newest: DataFrame, shape: Shape) -> Rows:
 def merge(
     target: DeltaTarget,
     newest: Newest,
-    shape: Shape,
+    shape: TableShape,
     older: Position | None,
     *,
     rebuilds: bool = False,
@@ -70,7 +70,7 @@ def merge(
     return execute(_without_older(builder, older, marks=marks))
 
 
-def same_key(shape: Shape) -> SparkColumn:
+def same_key(shape: TableShape) -> SparkColumn:
     """Whether a row of the source is one of the target."""
     return reduce(and_, (stored(key) == source(key) for key in shape.keys))
 
@@ -93,7 +93,7 @@ def stored(name: str) -> SparkColumn:
 
 
 def _updated(
-    target: DeltaTarget, shape: Shape, *, marks: bool, rebuilds: bool
+    target: DeltaTarget, shape: TableShape, *, marks: bool, rebuilds: bool
 ) -> dict[str, str | SparkColumn]:
     patchy = set() if rebuilds else set(shape.patchy)
     return {
@@ -107,7 +107,7 @@ def _updated(
     }
 
 
-def _inserted(shape: Shape, *, marks: bool) -> dict[str, str | SparkColumn]:
+def _inserted(shape: TableShape, *, marks: bool) -> dict[str, str | SparkColumn]:
     incomplete = refuse(F.size(source(ABSENT)) > 0, lost(source(ABSENT)), "string")
     return {
         **{quoted(name): source(name) for name in shape.names},

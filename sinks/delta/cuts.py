@@ -83,14 +83,14 @@ def _text(time_s: float) -> str:
 
 def cuts(plans: Plans, newest: int | None = None) -> list[Cut]:
     """The cuts that runs have reached, ascending; only so many of the ``newest`` where asked."""
-    found: list[Cut] = []
+    newest_first: list[Cut] = []
     for run in reversed(plans.runs()):
-        if newest is not None and len(found) >= newest:
+        if newest is not None and len(newest_first) >= newest:
             break
         plan, outcome = plans.plan_of(run), plans.outcome_of(run)
         if plan is None or outcome is None:
             continue
-        found.append(
+        newest_first.append(
             Cut(
                 run=run,
                 position=plan.cut,
@@ -106,39 +106,39 @@ def cuts(plans: Plans, newest: int | None = None) -> list[Cut]:
                 is_instant=plan.written_by == "millrace",
             )
         )
-    return found[::-1]
+    return newest_first[::-1]
 
 
-def cut_at(found: Sequence[Cut], at: str) -> Cut:
+def cut_at(ascending: Sequence[Cut], at: str) -> Cut:
     """The newest cut that isn't later than a run's number, an LSN, a position or a timestamp.
 
     Raises ConfigError where ``at`` is none of these, SinkError where no cut reaches back so far,
     or the newest one isn't there yet.
     """
-    if not found:
+    if not ascending:
         raise SinkError(
             "there is no cut yet", where="the lakehouse", remedy="run `millrace merge lakehouse`"
         )
-    newest = found[-1]
+    newest = ascending[-1]
     if at == "latest":
         return newest
     if _RUN.fullmatch(at):
-        upto = [cut for cut in found if cut.run <= int(at)]
-        late = int(at) > newest.run
+        upto = [cut for cut in ascending if cut.run <= int(at)]
+        is_ahead = int(at) > newest.run
     elif not newest.is_instant:
         raise ConfigError(
             f"{at}: topics of a real Debezium don't tell when all tables were there together",
             where="--at",
             remedy="latest, or the number of a run; `millrace cuts` lists them",
         )
-    elif (place := _position(at, newest.position.epoch)) is not None:
-        upto = [cut for cut in found if cut.position <= place]
-        late = (place.epoch, place.commit_lsn) > newest.position[:2]
+    elif (position := _position(at, newest.position.epoch)) is not None:
+        upto = [cut for cut in ascending if cut.position <= position]
+        is_ahead = _commit_of(position) > _commit_of(newest.position)
     else:
         moment_us = _moment_us(at)
-        upto = [cut for cut in found if cut.committed_us <= moment_us]
-        late = False
-    if late:
+        upto = [cut for cut in ascending if cut.committed_us <= moment_us]
+        is_ahead = False
+    if is_ahead:
         raise SinkError(
             f"{at} isn't reached yet: the newest cut is {newest}",
             where="the lakehouse",
@@ -146,11 +146,15 @@ def cut_at(found: Sequence[Cut], at: str) -> Cut:
         )
     if not upto:
         raise SinkError(
-            f"no cut is as old as {at}: the oldest is {found[0]}",
+            f"no cut is as old as {at}: the oldest is {ascending[0]}",
             where="the lakehouse",
             remedy="`millrace cuts` lists all; lakehouse.keep says how long they stay",
         )
     return upto[-1]
+
+
+def _commit_of(position: Position) -> tuple[int, Lsn]:
+    return position.epoch, position.commit_lsn
 
 
 def _position(at: str, epoch: int) -> Position | None:
@@ -228,12 +232,12 @@ def _make_views(
     spark.sql(f"CREATE SCHEMA IF NOT EXISTS {_DEFAULT_SCHEMA}")
     for name, view in views.items():
         spark.sql(f"CREATE SCHEMA IF NOT EXISTS `{view.namespace}`")
-        found = cut.versions.get(name)
-        there = DeltaTarget(spark, "", derived[name]).there()
-        if found is None or there is None or there.at.id != found.id:
+        at_cut = cut.versions.get(name)
+        applied = DeltaTarget(spark, "", derived[name]).read_applied()
+        if at_cut is None or applied is None or applied.at.id != at_cut.id:
             spark.sql(f"DROP VIEW IF EXISTS `{view.namespace}`.`{view.name}`")  # of another cut
             continue
-        version = f"delta.{quoted(derived[name].path)} VERSION AS OF {found.version}"
+        version = f"delta.{quoted(derived[name].path)} VERSION AS OF {at_cut.version}"
         # Names of letters and digits, and a quoted path: nothing that could end the statement.
         made = f"CREATE OR REPLACE VIEW `{view.namespace}`.`{view.name}` AS SELECT * FROM {version}"  # noqa: S608
         spark.sql(made)

@@ -1,6 +1,6 @@
 """A derived table's columns → those of its Delta table: made, added, renamed, widened.
 
-A column is known again by its id, which stands in its comment, so that each step may be repeated
+A column is identified by its id, which its comment holds, so that each step may be repeated
 after a crash. Renaming needs Delta's column mapping, which older readers don't know: a table gets
 it with its first rename.
 """
@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 
 from cdc.errors import SinkError
 from sinks.changes.names import COLUMN_ID, DELETED, END, POSITION, quoted
-from sinks.changes.shape import Field, Shape
+from sinks.changes.shape import DerivedField, TableShape
 from sinks.delta.table import CHECKPOINT_EVERY, DeltaTarget
 from sinks.spark.session import first_line
 
@@ -36,7 +36,7 @@ _BETWEEN: Final = "_millrace_renamed_"
 """Opens the name that a column has while it is renamed to one that another column still has."""
 
 
-def creation_properties(target: DeltaTarget, shape: Shape) -> dict[str, str]:
+def creation_properties(target: DeltaTarget, shape: TableShape) -> dict[str, str]:
     """The Delta properties that a new table needs: for its columns, and to be queried as it was."""
     odd = any(_NOT_IN_PARQUET.search(name) for name in shape.names)
     return {
@@ -48,15 +48,15 @@ def creation_properties(target: DeltaTarget, shape: Shape) -> dict[str, str]:
     }
 
 
-def _statistics(target: DeltaTarget, shape: Shape) -> dict[str, str]:
+def _statistics(target: DeltaTarget, shape: TableShape) -> dict[str, str]:
     """Of which columns Delta keeps the least and greatest value, if not of the first ones."""
     if len(shape.names) + len(target.derived.reserved) <= _COLUMNS_WITH_STATISTICS:
         return {}
     options = target.derived.options
     able = [
-        one.name
-        for one in shape.fields
-        if one.type.startswith(_WITH_STATISTICS) and one.name not in options.partition
+        field.name
+        for field in shape.fields
+        if field.type.startswith(_WITH_STATISTICS) and field.name not in options.partition
     ]
     own = [POSITION, *([END] if target.derived.kind == "history" else [])]
     first = dict.fromkeys([*own, *options.cluster, *shape.keys, *able])
@@ -74,21 +74,21 @@ def retention_properties(keep: timedelta) -> dict[str, str]:
     }
 
 
-def described(shape: Shape) -> list[SparkColumn]:
+def columns_with_ids(shape: TableShape) -> list[SparkColumn]:
     """The columns for a new table, each with its id."""
     return [
-        F.col(quoted(one.name)).alias(one.name, metadata={"comment": COLUMN_ID + one.id})
-        for one in shape.fields
+        F.col(quoted(field.name)).alias(field.name, metadata={"comment": COLUMN_ID + field.id})
+        for field in shape.fields
     ]
 
 
-def dropped_columns(target: DeltaTarget, shape: Shape) -> list[str]:
+def dropped_columns(target: DeltaTarget, shape: TableShape) -> list[str]:
     """The table's columns that the source doesn't have any more: null from then on."""
     own = {name.lower() for name in (*target.derived.reserved, *shape.names)}
     return [field.name for field in target.columns() if field.name.lower() not in own]
 
 
-def evolve(target: DeltaTarget, shape: Shape) -> None:
+def evolve(target: DeltaTarget, shape: TableShape) -> None:
     """Add, rename and widen the table's columns to those of a shape; raises SinkError.
 
     Columns that the source has dropped stay.
@@ -97,12 +97,12 @@ def evolve(target: DeltaTarget, shape: Shape) -> None:
     try:
         _rename(target, shape)
         there = {field.name.lower(): field.dataType.simpleString() for field in target.columns()}
-        added = [one for one in shape.fields if one.name.lower() not in there]
+        added = [field for field in shape.fields if field.name.lower() not in there]
         if added:
             _add(target, added)
-        for one in shape.fields:
-            if there.get(one.name.lower(), one.type) != one.type:
-                _widen(target, one)
+        for field in shape.fields:
+            if there.get(field.name.lower(), field.type) != field.type:
+                _widen(target, field)
         cluster(target)
     except PySparkException as error:
         raise SinkError(
@@ -134,14 +134,14 @@ def cluster(target: DeltaTarget) -> None:
         target.spark.sql(f"ALTER TABLE {target.sql_name} CLUSTER BY ({columns})")
 
 
-def _rename(target: DeltaTarget, shape: Shape) -> None:
+def _rename(target: DeltaTarget, shape: TableShape) -> None:
     """Give every column that is there already the name that it has now.
 
     One that the source has dropped gives its name away to a new one.
     """
     there = {_id(field.metadata): field.name for field in target.columns()}
     names = {id_: name for id_, name in there.items() if id_ is not None}
-    wanted = {one.id: one.name for one in shape.fields}
+    wanted = {field.id: field.name for field in shape.fields}
     renamed = {id_: name for id_, name in wanted.items() if names.get(id_, name) != name}
     used = {name.lower() for name in wanted.values()}
     for id_, name in names.items():
@@ -152,9 +152,9 @@ def _rename(target: DeltaTarget, shape: Shape) -> None:
         return
     set_properties(target, _NAME_MAPPING)
     for id_ in renamed:  # by a name in between: two columns may have each other's
-        _rename_one(target, names[id_], f"{_BETWEEN}{id_}")
+        _rename_column(target, names[id_], f"{_BETWEEN}{id_}")
     for id_, name in renamed.items():
-        _rename_one(target, f"{_BETWEEN}{id_}", name)
+        _rename_column(target, f"{_BETWEEN}{id_}", name)
 
 
 def _free(name: str, taken: set[str]) -> str:
@@ -170,22 +170,23 @@ def _id(metadata: dict[str, str]) -> str | None:
     return comment.removeprefix(COLUMN_ID) if comment.startswith(COLUMN_ID) else None
 
 
-def _rename_one(target: DeltaTarget, name: str, to: str) -> None:
+def _rename_column(target: DeltaTarget, name: str, to: str) -> None:
     if name != to:
         target.spark.sql(
             f"ALTER TABLE {target.sql_name} RENAME COLUMN {quoted(name)} TO {quoted(to)}"
         )
 
 
-def _add(target: DeltaTarget, columns: list[Field]) -> None:
+def _add(target: DeltaTarget, columns: list[DerivedField]) -> None:
     properties: dict[str, str] = {}
-    if any(_NOT_IN_PARQUET.search(one.name) for one in columns):
+    if any(_NOT_IN_PARQUET.search(field.name) for field in columns):
         properties |= _NAME_MAPPING
-    if any("timestamp_ntz" in one.type for one in columns):
+    if any("timestamp_ntz" in field.type for field in columns):
         properties["delta.feature.timestampNtz"] = "supported"
     set_properties(target, properties)
     listed = ", ".join(
-        f"{quoted(one.name)} {one.type} COMMENT {_literal(COLUMN_ID + one.id)}" for one in columns
+        f"{quoted(field.name)} {field.type} COMMENT {_literal(COLUMN_ID + field.id)}"
+        for field in columns
     )
     target.spark.sql(f"ALTER TABLE {target.sql_name} ADD COLUMNS ({listed})")
 
@@ -195,10 +196,10 @@ def _literal(text: str) -> str:
     return f"'{escaped}'"
 
 
-def _widen(target: DeltaTarget, one: Field) -> None:
+def _widen(target: DeltaTarget, field: DerivedField) -> None:
     set_properties(target, {"delta.enableTypeWidening": "true"})
     target.spark.sql(
-        f"ALTER TABLE {target.sql_name} ALTER COLUMN {quoted(one.name)} TYPE {one.type}"
+        f"ALTER TABLE {target.sql_name} ALTER COLUMN {quoted(field.name)} TYPE {field.type}"
     )
 
 

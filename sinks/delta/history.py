@@ -1,6 +1,6 @@
 """Changes of a table → one commit that ends versions of rows, and adds those that came after.
 
-A version is found again by its key and the position at which it began, so what is applied twice
+A version is identified by its key and the position at which it began, so what is applied twice
 changes nothing.
 """
 
@@ -13,11 +13,11 @@ from pyspark.sql import functions as F
 
 from cdc.records.position import Position
 from sinks.changes.names import END, IS_CURRENT, OP, POSITION, UPSERT, VALID_FROM, VALID_TO, quoted
-from sinks.changes.shape import Shape
+from sinks.changes.shape import TableShape
 from sinks.changes.versions import versions, whole
 from sinks.delta.commit import Rows, create, execute
 from sinks.delta.current import same_key, source, stored
-from sinks.delta.evolution import described
+from sinks.delta.evolution import columns_with_ids
 from sinks.delta.table import DeltaTarget
 from sinks.run.plan import TablePlan
 
@@ -25,12 +25,12 @@ _OWN = (POSITION, VALID_FROM, VALID_TO, END, IS_CURRENT)
 
 
 class Gap(NamedTuple):
-    """What a log that has forgotten changes still tells: all of it, and when that was seen."""
+    """A log that has forgotten changes: all that it still has, and when the run was planned."""
 
     log: DataFrame
-    seen_ms: int
+    planned_ms: int
 
-    def alive(self, shape: Shape, truncated: Position | None) -> DataFrame:
+    def alive(self, shape: TableShape, truncated: Position | None) -> DataFrame:
         """The keys that the log has a row of."""
         rows = self.log.groupBy(*map(quoted, shape.keys)).agg(
             F.max_by(OP, POSITION).alias(OP), F.max(POSITION).alias(POSITION)
@@ -40,15 +40,15 @@ class Gap(NamedTuple):
 
 
 def write_new_history(
-    target: DeltaTarget, changes: DataFrame, shape: Shape, table: TablePlan
+    target: DeltaTarget, changes: DataFrame, shape: TableShape, table: TablePlan
 ) -> Rows:
     """Create the Delta table with all versions; inside of ``commit``."""
     rows = versions(whole(changes), None, shape, table.ends)
-    return create(target, rows.select(*described(shape), *_OWN), shape)
+    return create(target, rows.select(*columns_with_ids(shape), *_OWN), shape)
 
 
 def merge_history(
-    target: DeltaTarget, changes: DataFrame, shape: Shape, table: TablePlan, gap: Gap | None
+    target: DeltaTarget, changes: DataFrame, shape: TableShape, table: TablePlan, gap: Gap | None
 ) -> Rows:
     """End versions, and add new ones; inside of ``commit``.
 
@@ -59,7 +59,7 @@ def merge_history(
     ends = list(table.ends)
     if gap is not None and table.gap is not None:
         keys = keys.union(gap.alive(shape, table.truncated)).distinct()
-        ends.append((table.gap, gap.seen_ms * 1000))
+        ends.append((table.gap, gap.planned_ms * 1000))
     standing = into.toDF().where(F.col(END).isNull()).join(keys, shape.keys, "left_semi")
     rows = versions(whole(changes), standing, shape, table.ends, behind_gap=gap is not None)
     builder = (
@@ -72,12 +72,12 @@ def merge_history(
         .whenNotMatchedInsert(values={quoted(name): source(name) for name in (*shape.names, *_OWN)})
     )
     if ends:
-        place, time_us = min(ends)
+        position, time_us = min(ends)
         ended: dict[str, str | SparkColumn] = {
-            END: F.lit(str(place)),
+            END: F.lit(str(position)),
             VALID_TO: F.timestamp_micros(F.lit(time_us)),
             IS_CURRENT: F.lit(False),
         }
-        older = stored(END).isNull() & (stored(POSITION) <= str(place))
+        older = stored(END).isNull() & (stored(POSITION) <= str(position))
         builder = builder.whenNotMatchedBySourceUpdate(older, set=ended)
     return execute(builder)

@@ -1,8 +1,8 @@
 """Changes of a table without a key → one commit that leaves as many copies of each row as it has.
 
 Rows are equal when all their columns are. Per row the batch is netted: as many copies come, or go,
-as it adds or removes altogether. Each stored row has a name of its own, the place of its record in
-the log (``_millrace_row``), so that one of several copies can be removed.
+as it adds or removes altogether. Each stored row has a name of its own: its record's topic,
+partition and offset (``_millrace_row``), so that one of several copies can be removed.
 """
 
 from delta.tables import DeltaTable
@@ -12,28 +12,28 @@ from pyspark.sql import functions as F
 
 from cdc.records.position import Position
 from sinks.changes.names import COUNT, DELETE, OP, POSITION, ROW, UPSERT, quoted
-from sinks.changes.shape import Shape
+from sinks.changes.shape import TableShape
 from sinks.changes.types import refuse
 from sinks.delta.commit import Rows, create, execute
-from sinks.delta.evolution import described
+from sinks.delta.evolution import columns_with_ids
 from sinks.delta.table import DeltaTarget
 
 _RANK = "_millrace_rank"
 _NET = "_millrace_net"
 
 
-def write_new_bag(target: DeltaTarget, images: DataFrame, shape: Shape) -> Rows:
+def write_new_keyless(target: DeltaTarget, images: DataFrame, shape: TableShape) -> Rows:
     """Create the Delta table with the rows that are left; inside of ``commit``."""
     names = shape.names
     complete = images.transform(lambda rows: _net(rows, names)).where(_no_more_than_added())
     rows = complete.transform(lambda rows: _coming(rows, names))
-    return create(target, rows.select(*described(shape), POSITION, ROW), shape)
+    return create(target, rows.select(*columns_with_ids(shape), POSITION, ROW), shape)
 
 
-def merge_bag(
+def merge_keyless(
     target: DeltaTarget,
     images: DataFrame,
-    shape: Shape,
+    shape: TableShape,
     truncated: Position | None,
     *,
     older: SparkColumn | None = None,
@@ -72,7 +72,7 @@ def merge_bag(
 
 
 def _net(images: DataFrame, names: list[str]) -> DataFrame:
-    """Each change with the net number of copies of its row, and its place among those added."""
+    """Each change with the net number of copies of its row, and its rank among those added."""
     copies = Window.partitionBy(*map(quoted, names))
     newest_first = copies.orderBy(F.desc(COUNT), F.desc(POSITION), F.desc(ROW))
     return images.withColumns(
@@ -97,7 +97,7 @@ def _going(netted: DataFrame, stored: DataFrame, names: list[str]) -> DataFrame:
     for name in names:
         same &= F.col(f"n.{quoted(name)}").eqNullSafe(F.col(f"t.{quoted(name)}"))
     copies = Window.partitionBy(*(F.col(f"n.{quoted(name)}") for name in names))
-    found = fewer.join(stored.alias("t"), same, "left").withColumns(
+    candidates = fewer.join(stored.alias("t"), same, "left").withColumns(
         {
             _RANK: F.row_number().over(copies.orderBy(F.col(f"t.{ROW}"))),
             "_millrace_stored": F.count(F.col(f"t.{ROW}")).over(copies),
@@ -106,7 +106,7 @@ def _going(netted: DataFrame, stored: DataFrame, names: list[str]) -> DataFrame:
     missing = F.col("_millrace_stored") < -F.col(_NET)
     unknown = refuse(missing, F.lit("the log removes a row that the table doesn't have"), "string")
     row = F.coalesce(unknown, F.col(f"t.{ROW}"))
-    return found.where(F.col(_RANK) <= -F.col(_NET)).select(row.alias(ROW))
+    return candidates.where(F.col(_RANK) <= -F.col(_NET)).select(row.alias(ROW))
 
 
 def _no_more_than_added() -> SparkColumn:

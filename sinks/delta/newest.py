@@ -1,7 +1,7 @@
 """Changes of a table → the newest state of each key, read from the log once and kept for a merge.
 
-Kept by the executors, in memory or on their disks; one that dies takes its part along, and what
-asks for it then fails.
+The executors keep it, in memory or on their disks. When an executor ends, what it kept is gone, and
+a job that needs it fails.
 """
 
 import math
@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 
 from sinks.changes.latest import PATCHY, contenders, latest
 from sinks.changes.names import LOST, POSITION, quoted
-from sinks.changes.shape import Shape
+from sinks.changes.shape import TableShape
 from sinks.log.records import let_go
 
 _ORDERED: Final = ("bigint", "int", "smallint", "decimal", "string")
@@ -27,11 +27,11 @@ _RANGES_MAX: Final = 100
 
 
 Within = Callable[[Callable[[str], SparkColumn]], SparkColumn]
-"""Makes the condition of a column, whatever the name of its key's first one stands for."""
+"""A function from the name of a key's column to that column → the condition of its range."""
 
 
 class Newest(NamedTuple):
-    """The newest state of each key: those that are ``whole``, and those put together of several.
+    """The newest state of each key: those that are ``whole``, and those combined from several.
 
     ``oldest`` is the least of their positions (text; None: there is nothing).
     """
@@ -40,7 +40,7 @@ class Newest(NamedTuple):
     patched: DataFrame | None
     oldest: str | None
     within: Within | None
-    """What holds for the keys, whose columns are those that it is given; None: nothing does."""
+    """A condition that holds for all keys; None: the keys have no known range."""
 
     def all(self) -> DataFrame:
         """All of them."""
@@ -48,19 +48,23 @@ class Newest(NamedTuple):
 
 
 @contextmanager
-def kept(changes: DataFrame, shape: Shape, *, ranges: bool = False) -> Iterator[Newest]:
-    """Read parsed changes, and keep what is newest of them; with ``ranges``, those of its keys."""
+def newest_of_changes(
+    changes: DataFrame, shape: TableShape, *, ranges: bool = False
+) -> Iterator[Newest]:
+    """Read parsed changes and keep the newest of each key; ``ranges``: the keys' ranges, too."""
     rows = contenders(changes, shape).localCheckpoint(eager=False)
     try:
-        with newest_of(rows, shape, ranges=ranges) as newest:
+        with newest_of_contenders(rows, shape, ranges=ranges) as newest:
             yield newest
     finally:
         let_go(rows)
 
 
 @contextmanager
-def newest_of(rows: DataFrame, shape: Shape, *, ranges: bool = False) -> Iterator[Newest]:
-    """What is newest of ``contenders`` that somebody else keeps."""
+def newest_of_contenders(
+    rows: DataFrame, shape: TableShape, *, ranges: bool = False
+) -> Iterator[Newest]:
+    """The newest of each key among ``contenders`` that the caller keeps."""
     lead = _lead(shape) if ranges else None
     facts = rows.agg(
         F.count("*").alias("rows"),
@@ -85,7 +89,7 @@ def newest_of(rows: DataFrame, shape: Shape, *, ranges: bool = False) -> Iterato
             let_go(patched)
 
 
-def _within(rows: DataFrame, facts: Row, shape: Shape) -> Within | None:
+def _within(rows: DataFrame, facts: Row, shape: TableShape) -> Within | None:
     """Ranges that hold the first column of all keys: many of them where the keys are few."""
     key = shape.keys[0]
     if not facts["rows"]:
@@ -95,7 +99,7 @@ def _within(rows: DataFrame, facts: Row, shape: Shape) -> Within | None:
         keys = sorted({row[0] for row in rows.select(quoted(key)).collect()})
         size = math.ceil(len(keys) / _RANGES_MAX)
         starts = range(0, len(keys), size)
-        ranges = [(keys[at], keys[at : at + size][-1]) for at in starts]
+        ranges = [(keys[start], keys[start : start + size][-1]) for start in starts]
 
     def condition(column: Callable[[str], SparkColumn]) -> SparkColumn:
         return reduce(or_, (column(key).between(*ends) for ends in ranges))
@@ -103,7 +107,7 @@ def _within(rows: DataFrame, facts: Row, shape: Shape) -> Within | None:
     return condition
 
 
-def _lead(shape: Shape) -> SparkColumn | None:
+def _lead(shape: TableShape) -> SparkColumn | None:
     """The key's first column, if statistics of files tell its range."""
     name = shape.keys[0]
     kind = next(field.type for field in shape.fields if field.name == name)

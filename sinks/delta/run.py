@@ -232,7 +232,7 @@ class LakehouseRun:
             if table is None or not table.commits or name not in self._derived:
                 continue
             target = self._target(name)
-            there = target.there(listed=True)
+            there = target.read_applied(listed=True)
             if there is not None and there.run == plan.run:
                 versions[name] = there.at
                 self._name_again(target)

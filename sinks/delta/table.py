@@ -56,17 +56,17 @@ class DeltaTarget:
         """Whether there is a Delta table at the path."""
         return int(self._newest().version()) >= 0
 
-    def there(self, *, listed: bool = False) -> Applied | None:
+    def read_applied(self, *, listed: bool = False) -> Applied | None:
         """What the Delta table at the path has; None: there is none.
 
-        By a listing of Delta's log, or by what is known of it.
+        It lists Delta's log, or goes by the version that this process knows.
         """
         snapshot = self._listed() if listed else self._newest()
         return self._applied(snapshot) if snapshot.version() >= 0 else None
 
     def applied(self) -> Applied:
         """The run that the table has, and its version, as far as this process knows."""
-        return self._applied(self.known())
+        return self._applied(self.last_snapshot())
 
     def _applied(self, snapshot: Any) -> Applied:
         version = TableVersion(id=snapshot.metadata().id(), version=int(snapshot.version()))
@@ -84,8 +84,8 @@ class DeltaTarget:
             listed = checksum.get().setTransactions().get()
             runs = (listed.apply(number) for number in range(listed.size()))
             return next((int(r.version()) for r in runs if r.appId() == self.application), 0)
-        found = snapshot.transactions().get(self.application)
-        return int(found.get()) if found.isDefined() else 0
+        last = snapshot.transactions().get(self.application)
+        return int(last.get()) if last.isDefined() else 0
 
     def columns(self) -> StructType:
         """The table's columns."""
@@ -100,7 +100,7 @@ class DeltaTarget:
 
     def size_bytes(self) -> int:
         """How large its files are."""
-        snapshot = self.known()
+        snapshot = self.last_snapshot()
         if snapshot.version() < 0:
             return 0
         checksum = snapshot.checksumOpt()  # without it, Delta puts the whole state together
@@ -129,7 +129,7 @@ class DeltaTarget:
         """The table's properties that Delta knows (``delta.…``), those that are set."""
         return dict(self._metadata()["configuration"])
 
-    def has_marks(self) -> bool:
+    def has_deletion_vectors(self) -> bool:
         """Whether rows of a file may be marked as gone, by deletion vectors."""
         return self.properties().get("delta.enableDeletionVectors") == "true"
 
@@ -144,19 +144,19 @@ class DeltaTarget:
     def _newest(self) -> Any:
         """The version that the table has now.
 
-        A look lists the whole folder of Delta's log, where files of weeks may lie; whether there is
-        a version behind the one that is known is soon asked.
+        A listing reads the whole folder of Delta's log, which may have the files of weeks. Whether
+        a newer version than the last snapshot exists is a much cheaper question.
         """
-        known = self.known()
-        return known if self._is_newest(known) else self._listed()
+        last = self.last_snapshot()
+        return last if self._is_newest(last) else self._listed()
 
-    def _is_newest(self, known: Any) -> bool:
-        """Whether nobody has made another version, nor a new table, as two files tell.
+    def _is_newest(self, snapshot: Any) -> bool:
+        """Whether nobody has made another version or a new table, by the state of two files.
 
-        Now and then the folder is to be listed all the same: a checkpoint that was made since
-        shortens what there is to read. Where commits are coordinated, they may be elsewhere.
+        Now and then the folder is listed all the same: a newer checkpoint shortens the log to
+        read. Where commits are coordinated, they may be elsewhere.
         """
-        version, log, segment = int(known.version()), self.log(), known.logSegment()
+        version, log, segment = int(snapshot.version()), self.log(), snapshot.logSegment()
         if version < 0 or version - int(segment.checkpointProvider().version()) > CHECKPOINT_EVERY:
             return False
         if any(map(_COORDINATED.search, self.properties())):
@@ -180,8 +180,8 @@ class DeltaTarget:
         nothing = jvm.scala.Option.empty()
         return self.log().update(False, nothing, nothing)
 
-    def known(self) -> Any:
-        """The version that this process has seen or made last, without another look."""
+    def last_snapshot(self) -> Any:
+        """The version that this process has read or made last, without another listing."""
         return self.log().unsafeVolatileSnapshot()
 
     def _metadata(self) -> dict[str, Any]:
@@ -189,20 +189,20 @@ class DeltaTarget:
 
         https://github.com/delta-io/delta/blob/master/PROTOCOL.md#change-metadata
         """
-        told: dict[str, Any] = json.loads(self.known().metadata().json())
-        return dict(told["metaData"])
+        action: dict[str, Any] = json.loads(self.last_snapshot().metadata().json())
+        return dict(action["metaData"])
 
 
 def register(target: DeltaTarget) -> None:
-    """Give the table its name, if it hasn't got it; raises SinkError if another one has."""
+    """Give the table its name in the catalog; raises SinkError if another one has it."""
     if target.derived.catalog is None:
         return
     name = ".".join(map(quoted, target.derived.catalog.split(".")))
-    place = str(target.log().dataPath().toString())
-    escaped = place.replace("\\", "\\\\").replace("'", "\\'")
+    location = str(target.log().dataPath().toString())
+    escaped = location.replace("\\", "\\\\").replace("'", "\\'")
     try:
         target.spark.sql(f"CREATE TABLE IF NOT EXISTS {name} USING delta LOCATION '{escaped}'")
-        found = target.spark.sql(f"DESCRIBE DETAIL {name}").first()
+        detail = target.spark.sql(f"DESCRIBE DETAIL {name}").first()
     except PySparkException as error:
         raise SinkError(
             f"the table has no name in the catalog: {first_line(error)}",
@@ -210,10 +210,10 @@ def register(target: DeltaTarget) -> None:
             remedy="the Delta table itself is up to date; make the schema, if it isn't there, and "
             "see that the merge may make tables in it",
         ) from None
-    if found is None or found["location"] != place:
+    if detail is None or detail["location"] != location:
         raise SinkError(
             f"in the catalog, {target.derived.catalog} is another table"
-            + (f", at {found['location']}" if found is not None else ""),
+            + (f", at {detail['location']}" if detail is not None else ""),
             where=target.path,
             remedy="the Delta table itself is up to date; drop the other one, or give this one "
             "another name by catalog in [[lakehouse.tables]]",

@@ -22,7 +22,7 @@ from sinks.delta.table import DeltaTarget
 FILE: Final = "_millrace_file"
 INDEX: Final = "_millrace_index"
 _VERSIONS: Final = ("4.4.",)
-_NOT_KNOWN: Final = ("delta.enableChangeDataFeed", "delta.enableRowTracking", "delta.appendOnly")
+_UNSUPPORTED: Final = ("delta.enableChangeDataFeed", "delta.enableRowTracking", "delta.appendOnly")
 """Properties of a table by which a commit has more to it."""
 _PREFIX_LENGTH: Final = 32
 """Of the statistics of text."""
@@ -61,7 +61,7 @@ def _java(jvm: Any) -> _Java:
     )
 
 
-class Transaction:
+class DeltaTransaction:
     """A transaction on a table as it is now, for one commit of a run's."""
 
     def __init__(self, target: DeltaTarget, run: int) -> None:
@@ -72,20 +72,20 @@ class Transaction:
         self._log = target.log()
         self._session = target.spark._jsparkSession  # noqa: SLF001
         self._started = time.monotonic()
-        known = self._java.option.apply(target.known())  # if it isn't the newest: a conflict
-        self._transaction = self._log.startTransaction(self._none, known)
+        last = self._java.option.apply(target.last_snapshot())  # if it isn't the newest: a conflict
+        self._transaction = self._log.startTransaction(self._none, last)
         self._actions: list[Any] = []
-        told = target.run_of(self._transaction.snapshot())
-        if told >= run:
-            raise SinkError(f"the Delta table has run {told}", where=target.path)
+        last_run = target.run_of(self._transaction.snapshot())
+        if last_run >= run:
+            raise SinkError(f"the Delta table has run {last_run}", where=target.path)
         self._transaction.readTxn().addOne(target.application)  # who else writes it is in the way
 
     @staticmethod
-    def knows(target: DeltaTarget) -> bool:
-        """Whether this is all that there is to a commit to the table."""
+    def is_supported(target: DeltaTarget) -> bool:
+        """Whether a commit to the table needs no more than this."""
         version = _java(target.spark._jvm).version  # noqa: SLF001
         properties = target.properties()
-        strange = any(properties.get(name, "").lower() == "true" for name in _NOT_KNOWN)
+        strange = any(properties.get(name, "").lower() == "true" for name in _UNSUPPORTED)
         return not strange and version.startswith(_VERSIONS)
 
     def files(self, condition: SparkColumn | None = None) -> Any:
@@ -113,21 +113,21 @@ class Transaction:
         rows = self._log.createDataFrame(snapshot, files, False, self._none)
         return DataFrame(rows, self._target.spark)
 
-    def placed(self, files: Any, columns: Sequence[SparkColumn]) -> DataFrame:
-        """The same, with the place of each row."""
+    def rows_with_index(self, files: Any, columns: Sequence[SparkColumn]) -> DataFrame:
+        """Columns of these rows, with the file and index of each row."""
         return self.rows(files).select(
             *columns,
             F.col("_metadata.file_path").alias(FILE),
             F.col("_metadata.row_index").alias(INDEX),
         )
 
-    def mark(self, places: DataFrame, files: Any) -> int:
-        """Take out the rows at these places, by deletion vectors; tells how many there were."""
-        found = self._java.bitmaps.buildRowIndexSetsForFilesMatchingCondition(
+    def mark(self, indexes: DataFrame, files: Any) -> int:
+        """Take out the rows at these indexes, by deletion vectors; returns how many there were."""
+        bitmaps = self._java.bitmaps.buildRowIndexSetsForFilesMatchingCondition(
             self._session,
             self._transaction,
             True,
-            places._jdf,  # noqa: SLF001
+            indexes._jdf,  # noqa: SLF001
             files,
             self._java.true,
             self._java.option.apply(F.col(FILE)._jc),  # noqa: SLF001
@@ -135,7 +135,7 @@ class Transaction:
         )
         helper = self._java.marks
         by_name = helper.generateCandidateFileMap(self._log.dataPath(), files)
-        touched = helper.findFilesWithMatchingRows(self._transaction, by_name, found)
+        touched = helper.findFilesWithMatchingRows(self._transaction, by_name, bitmaps)
         snapshot = self._transaction.snapshot()
         done = helper.processUnmodifiedData(self._session, touched, snapshot, _PREFIX_LENGTH)
         actions, counts = (done.productElement(number) for number in range(2))
@@ -145,18 +145,18 @@ class Transaction:
     def remove(self, files: Any) -> None:
         """Take out whole files."""
         now = self._now_ms()
-        removed = [one.removeWithTimestamp(now, True) for one in self._each(files)]
+        removed = [file.removeWithTimestamp(now, True) for file in self._each(files)]
         self._actions.append(self._sequence(removed))
 
     def write(self, rows: DataFrame) -> int:
-        """Put rows in; tells how many there were."""
+        """Put rows in; returns how many there were."""
         added = self._transaction.writeFiles(rows._jdf)  # noqa: SLF001
         self._actions.append(added)
-        return sum(int(one.numLogicalRecords().get()) for one in self._each(added))
+        return sum(int(file.numLogicalRecords().get()) for file in self._each(added))
 
     def commit(self, inserted: int, updated: int, deleted: int) -> None:
         """Make all of that, and the run's number, one version; raises if others were faster."""
-        self._tell({
+        self._set_metrics({
             "operationNumSourceRows": inserted + updated + deleted,
             "numTargetRowsInserted": inserted,
             "numTargetRowsUpdated": updated,
@@ -164,18 +164,18 @@ class Transaction:
             "executionTimeMs": int((time.monotonic() - self._started) * 1000),
         })  # fmt: skip
         since = self._java.option.apply(self._now_ms())
-        mine = self._java.run(self._target.application, self._run, since)
-        actions = self._sequence([mine])
-        for some in self._actions:
-            actions = actions.appendedAll(some)
+        run = self._java.run(self._target.application, self._run, since)
+        actions = self._sequence([run])
+        for added in self._actions:
+            actions = actions.appendedAll(added)
         empty = self._sequence([])
         operation = self._java.merge(
             self._none, self._none, self._none, self._none, empty, empty, empty
         )
         self._transaction.commit(actions, operation)
 
-    def _tell(self, metrics: Mapping[str, int]) -> None:
-        """What the table's history says of the commit."""
+    def _set_metrics(self, metrics: Mapping[str, int]) -> None:
+        """Set the metrics that the table's history has of the commit."""
         context = self._target.spark.sparkContext._jsc.sc()  # noqa: SLF001
         made = self._java.map()
         for name, value in metrics.items():

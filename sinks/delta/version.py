@@ -1,7 +1,7 @@
 """One version of a Delta table → its rows, and those by which it differs from another version.
 
-It is looked up once, and read as often as needed: what Delta does for every table that a query
-names, it would do for each of the many that joining asks for.
+It is opened once, and read as often as needed: Delta resolves every table that a query names, and
+joining reads each of its tables many times.
 """
 
 import json
@@ -18,11 +18,11 @@ from sinks.changes.names import POSITION, quoted
 from sinks.delta.table import DeltaTarget
 
 SMALL_BYTES: Final = 32 << 20
-"""A table of so few is read as a whole sooner than its files are compared."""
+"""Reading a smaller table as a whole is faster than comparing its files."""
 _FILES_MAX: Final = 1_000
-"""Of more files than that, all of a table are read: a list of them would be longer to look at."""
+"""With more matching files than that, all of the table is read: their list would be too long."""
 _VALUES_MAX: Final = 10_000
-"""So many values are looked for in the statistics of files; more are in nearly all of them."""
+"""At most so many values select files by statistics; nearly every file may have one of more."""
 _KINDS: Final = {
     "byte": "tinyint",
     "short": "smallint",
@@ -56,10 +56,10 @@ class Version:
         self._none = jvm.scala.Option.empty()
         self._sequence = jvm.scala.collection.immutable.ArraySeq
         log = target.log()
-        known = target.known()
+        last = target.last_snapshot()
         self._snapshot = (
-            known
-            if int(known.version()) == number
+            last
+            if int(last.version()) == number
             else log.getSnapshotAt(number, self._none, self._none, False)
         )
 
@@ -73,7 +73,7 @@ class Version:
 
     @property
     def is_small(self) -> bool:
-        """Whether it is read as a whole sooner than some of its files are looked for."""
+        """Whether reading it as a whole is faster than selecting files."""
         return self.size_bytes < SMALL_BYTES
 
     def rows(self) -> DataFrame:
@@ -87,31 +87,31 @@ class Version:
         https://github.com/delta-io/delta/blob/master/PROTOCOL.md#per-file-statistics
         """
         bounds = self._bounds()
-        kinds = {one.name: one.dataType.simpleString() for one in values.schema.fields}
-        known = {
+        kinds = {field.name: field.dataType.simpleString() for field in values.schema.fields}
+        bounded = {
             name: value
             for name, value in columns.items()
             if name in bounds and _alike(kinds[value], bounds[name][1])
         }
-        if self.is_small or not known:
+        if self.is_small or not bounded:
             return self.rows()
-        few = values.select(*map(quoted, known.values())).where(all_there(known.values()))
+        few = values.select(*map(quoted, bounded.values())).where(all_there(bounded.values()))
         few = few.distinct().limit(_VALUES_MAX + 1).localCheckpoint()
         if few.count() > _VALUES_MAX:
             return self.rows()
         stats = F.from_json("stats", "minValues map<string, string>, maxValues map<string, string>")
         files = DataFrame(self._snapshot.allFiles().toDF(), self._target.spark)
-        told = files.select("path", stats.alias("told"))
+        with_stats = files.select("path", stats.alias("stats"))
         possible = []
-        for name, value in known.items():
+        for name, value in bounded.items():
             physical, kind = bounds[name]
             low, high = (
-                F.col(f"told.{side}").getItem(physical).cast(kind)
+                F.col(f"stats.{side}").getItem(physical).cast(kind)
                 for side in ("minValues", "maxValues")
             )
             is_outside = (F.col(quoted(value)) < low) | (F.col(quoted(value)) > high)
             possible.append(~F.coalesce(is_outside, F.lit(False)))
-        near = told.join(F.broadcast(few), reduce(and_, possible), "left_semi")
+        near = with_stats.join(F.broadcast(few), reduce(and_, possible), "left_semi")
         paths = [row["path"] for row in near.select("path").limit(_FILES_MAX + 1).collect()]
         return self.rows() if len(paths) > _FILES_MAX else self.rows_of(paths)
 
@@ -125,12 +125,12 @@ class Version:
             if isinstance(field["type"], str) and field["type"] in _KINDS
         }
 
-    def marks(self) -> DataFrame:
-        """The path of each file, and what tells which of its rows are gone."""
-        mark = F.col("deletionVector")
-        described = F.concat_ws(" ", mark.storageType, mark.pathOrInlineDv, mark.offset)
+    def deletion_vectors(self) -> DataFrame:
+        """The path of each file, and its deletion vector, which names the rows that are gone."""
+        vector = F.col("deletionVector")
+        text = F.concat_ws(" ", vector.storageType, vector.pathOrInlineDv, vector.offset)
         files = DataFrame(self._snapshot.allFiles().toDF(), self._target.spark)
-        return files.select("path", described.alias("mark"))
+        return files.select("path", text.alias("vector"))
 
     def rows_of(self, paths: Sequence[str]) -> DataFrame:
         """The rows of some files."""
@@ -182,12 +182,15 @@ def difference(
 
 
 def _in_other_files(older: Version, newer: Version) -> tuple[DataFrame, DataFrame]:
-    """The rows of files that the other version hasn't, or of which it has other rows."""
-    found = []
-    for version, other in ((older, newer), (newer, older)):
-        files = version.marks().join(other.marks(), ["path", "mark"], "left_anti")
-        found.append([row["path"] for row in files.limit(_FILES_MAX + 1).collect()])
-    if max(map(len, found)) > _FILES_MAX:
+    """The rows of files that the other version hasn't, or has with other rows."""
+    old, new = _files_only_in(older, newer), _files_only_in(newer, older)
+    if max(len(old), len(new)) > _FILES_MAX:
         return older.rows(), newer.rows()
-    old, new = found
     return older.rows_of(old), newer.rows_of(new)
+
+
+def _files_only_in(version: Version, other: Version) -> list[str]:
+    """Paths of the version's files that the other one hasn't so; at most one more than read."""
+    vectors = other.deletion_vectors()
+    files = version.deletion_vectors().join(vectors, ["path", "vector"], "left_anti")
+    return [row["path"] for row in files.limit(_FILES_MAX + 1).collect()]

@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 
 from cdc.records.position import Position
 from sinks.changes.latest import contenders, within
-from sinks.changes.shape import Shape
+from sinks.changes.shape import TableShape
 from sinks.log.parse import is_truncate, parse
 from sinks.log.records import Records, let_go
 from sinks.run.plan import Found, TablePlan
@@ -53,7 +53,7 @@ def read_early(
     records: Records,
     table: TablePlan,
     cut: Position,
-    columns: Shape,
+    columns: TableShape,
     floor: Position | None = None,
 ) -> Early | None:
     """Read a table's records above the ``floor``, parsed by these ``columns``.

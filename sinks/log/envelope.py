@@ -12,7 +12,7 @@ from pyspark.sql import functions as F
 
 from cdc.records.schema import Column
 from sinks.changes.names import quoted
-from sinks.changes.shape import Field, Shape
+from sinks.changes.shape import DerivedField, TableShape
 from sinks.changes.types import json_type
 
 BROKEN: Final = "_millrace_broken"
@@ -28,7 +28,7 @@ class Envelope:
     types: Mapping[str, str]
 
     @classmethod
-    def of(cls, shape: Shape) -> "Envelope":
+    def of(cls, shape: TableShape) -> "Envelope":
         """The way to read the columns that a derived table has."""
         found: dict[str, set[str]] = {}
         for field in shape.fields:
@@ -74,7 +74,7 @@ class Envelope:
         return f"{list(self.types).index(name)}:{name}"
 
 
-def _type(field: Field, column: Column) -> str:
+def _type(field: DerivedField, column: Column) -> str:
     """The type in JSON; text where a value that it doesn't hold is to become another."""
     as_text = field.hashed or field.unfit_is_null
     return "string" if as_text else json_type(column, field.type)

@@ -23,18 +23,19 @@ from sinks.changes.names import (
     FILLED,
     LOST,
     OP,
-    PLACE,
     POSITION,
     RAW_KEY,
     RAW_VALUE,
+    RECORD_OFFSET,
+    RECORD_PARTITION,
     ROW,
     SNAPSHOT,
     TIME,
     UPSERT,
     VERSION,
 )
-from sinks.changes.shape import Field, Shape
-from sinks.changes.types import can_be_absent, from_text, in_folders, refuse
+from sinks.changes.shape import DerivedField, TableShape
+from sinks.changes.types import can_be_absent, from_text, partition_value, refuse
 from sinks.log.envelope import BROKEN, Envelope
 from sinks.spark.expressions import json_rows
 
@@ -43,7 +44,7 @@ _ROW: Final = "_millrace_image"
 
 
 def parse(
-    raw: DataFrame, shape: Shape, *, timed: bool = False, snapshot: bool = False
+    raw: DataFrame, shape: TableShape, *, timed: bool = False, snapshot: bool = False
 ) -> DataFrame:
     """One row per change of a table with a key, with the columns of a derived table.
 
@@ -91,7 +92,7 @@ def committed_at(envelope: SparkColumn) -> SparkColumn:
     return F.timestamp_micros(F.coalesce(told, F.col("ts_ms") * 1000))
 
 
-def parse_events(raw: DataFrame, shape: Shape, *, records: bool) -> DataFrame:
+def parse_events(raw: DataFrame, shape: TableShape, *, records: bool) -> DataFrame:
     """One row per event: the row after it, or what a delete tells of the row before.
 
     Adds position, ``_millrace_op`` (c, u, d, r; t: TRUNCATE), time, absent columns (names), filled
@@ -115,13 +116,13 @@ def parse_events(raw: DataFrame, shape: Shape, *, records: bool) -> DataFrame:
         _absent(F.when(envelope["op"] != "d", row), shape, form).alias(ABSENT),
         F.col("filled").alias(FILLED),
         F.col("schema_version").alias(VERSION),
-        F.col("partition").alias(PLACE[0]),
-        F.col("offset").alias(PLACE[1]),
+        F.col("partition").alias(RECORD_PARTITION),
+        F.col("offset").alias(RECORD_OFFSET),
         *([F.col("key").alias(RAW_KEY), F.col("value").alias(RAW_VALUE)] if records else []),
     )
 
 
-def parse_images(raw: DataFrame, shape: Shape) -> DataFrame:
+def parse_images(raw: DataFrame, shape: TableShape) -> DataFrame:
     """Two rows at most per change of a table without key: what goes, and what comes.
 
     Adds ``_millrace_position``, ``_millrace_count`` (-1: a row goes, 1: it comes) and
@@ -185,7 +186,7 @@ def is_truncate(raw: DataFrame) -> SparkColumn:
 
 def _read(
     raw: DataFrame,
-    shape: Shape,
+    shape: TableShape,
     form: Envelope,
     *,
     timed: bool = False,
@@ -228,7 +229,7 @@ def _read(
 
 
 def _value(
-    field: Field, value: Callable[[Column], SparkColumn], shape: Shape, form: Envelope
+    field: DerivedField, value: Callable[[Column], SparkColumn], shape: TableShape, form: Envelope
 ) -> SparkColumn:
     """The value by the type that the column had in the record's schema version."""
     if field.nulled:
@@ -262,7 +263,7 @@ def _value(
     )
     if not field.partitions:
         return made
-    return in_folders(field.column, made, field.type, unfit_is_null=field.unfit_is_null)
+    return partition_value(field.column, made, field.type, unfit_is_null=field.unfit_is_null)
 
 
 def _form(column: Column) -> tuple[object, ...]:
@@ -270,7 +271,7 @@ def _form(column: Column) -> tuple[object, ...]:
     return column.type, column.array, column.time_precision <= 3, column.precision_scale
 
 
-def _absent(row: SparkColumn, shape: Shape, form: Envelope) -> SparkColumn:
+def _absent(row: SparkColumn, shape: TableShape, form: Envelope) -> SparkColumn:
     """Names of the columns that may be left out of a record, and are."""
     none = F.array().cast("array<string>")
 
@@ -288,7 +289,7 @@ def _absent(row: SparkColumn, shape: Shape, form: Envelope) -> SparkColumn:
     return F.when(row.isNull(), none).otherwise(_by_version(shape, lacking, none))
 
 
-def _filled(operation: SparkColumn, shape: Shape) -> SparkColumn:
+def _filled(operation: SparkColumn, shape: TableShape) -> SparkColumn:
     """Names of the columns that an update has filled values of.
 
     A row that is new under its key (its key changed) has no other value than the filled one.
@@ -314,7 +315,7 @@ def _filled(operation: SparkColumn, shape: Shape) -> SparkColumn:
 
 
 def _by_version(
-    shape: Shape, one: Callable[[TableSchema], SparkColumn], otherwise: SparkColumn
+    shape: TableShape, one: Callable[[TableSchema], SparkColumn], otherwise: SparkColumn
 ) -> SparkColumn:
     """What ``one`` makes of the version that the record has."""
     return reduce(

@@ -14,9 +14,9 @@ from cdc.records.schema import TableSchema
 from cdc.settings import SearchSettings
 from sinks.changes.latest import latest, within
 from sinks.changes.names import OWN
-from sinks.changes.shape import Shape, plain
+from sinks.changes.shape import TableShape, plain_shape
 from sinks.delta.apply import explained
-from sinks.delta.newest import newest_of
+from sinks.delta.newest import newest_of_contenders
 from sinks.log.early import FACTS, found_in, looked_at
 from sinks.log.parse import parse
 from sinks.log.records import read_raw, with_values
@@ -152,7 +152,7 @@ class Tables:
         return Loaded(into, rows, found_in(facts, table))
 
     def _changes(
-        self, table: TablePlan, plan: Plan, shape: Shape, *, snapshot: bool = False
+        self, table: TablePlan, plan: Plan, shape: TableShape, *, snapshot: bool = False
     ) -> "DataFrame":
         """What a plan's records say, with all of their values."""
         history = history_of(table)
@@ -175,7 +175,7 @@ class Tables:
         shape = shape_of(versions, self._search)
         with (
             explained(str(versions[-1].name), self._settings.log.keep),
-            newest_of(early, shape) as newest,
+            newest_of_contenders(early, shape) as newest,
         ):
             return write_documents(documents(newest.all(), shape), self._search, index)
 
@@ -294,10 +294,10 @@ def _is_recorded(record: TableRecord, table: TablePlan, plan: Plan) -> bool:
     return reached == (plan.run, str(plan.cut), table.next)
 
 
-def shape_of(versions: Sequence[TableSchema], search: SearchSettings) -> Shape:
+def shape_of(versions: Sequence[TableSchema], search: SearchSettings) -> TableShape:
     """The columns of a table's documents; raises SinkError where there can't be such."""
     unfit = search.index_of(str(versions[-1].name)).unfit
-    return plain(versions, OWN, [name for name, what in unfit.items() if what == "null"])
+    return plain_shape(versions, OWN, [name for name, what in unfit.items() if what == "null"])
 
 
 def history_of(table: TablePlan) -> Position:

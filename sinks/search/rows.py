@@ -12,7 +12,7 @@ from pyspark.sql import functions as F
 
 from cdc.records.schema import Column
 from sinks.changes.names import ABSENT, FILLED, OP, POSITION, UPSERT, quoted
-from sinks.changes.shape import Shape
+from sinks.changes.shape import TableShape
 from sinks.search.documents import POSITION_FIELD, field_names
 
 JSON: Final = {
@@ -26,7 +26,7 @@ _MINUTE_US: Final = 60_000_000
 _SECOND_US: Final = 1_000_000
 
 
-def documents(rows: DataFrame, shape: Shape) -> DataFrame:
+def documents(rows: DataFrame, shape: TableShape) -> DataFrame:
     """Columns key (array of text), version, source (JSON, null: delete), absent, filled (fields).
 
     Filled ones have values that count only where the index has no document of the row.

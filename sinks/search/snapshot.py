@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 from cdc.settings import SearchSettings
 from sinks.changes.latest import PATCHY, contenders, is_patchy, latest
 from sinks.changes.names import SNAPSHOT
-from sinks.changes.shape import Shape
+from sinks.changes.shape import TableShape
 from sinks.search.bulk import Counts
 from sinks.search.executors import Observed, write_documents, write_observed
 from sinks.search.rows import documents
@@ -55,7 +55,9 @@ def two_kinds(changes: DataFrame) -> DataFrame:
     )
 
 
-def write_rows(changes: DataFrame, shape: Shape, settings: SearchSettings, index: str) -> Written:
+def write_rows(
+    changes: DataFrame, shape: TableShape, settings: SearchSettings, index: str
+) -> Written:
     """Write the rows of snapshots that changes (of ``two_kinds``) have among them.
 
     Those that are refused may well be others by now: they are left.
@@ -68,7 +70,7 @@ def write_rows(changes: DataFrame, shape: Shape, settings: SearchSettings, index
 
 
 def write_left(
-    changes: DataFrame, left: Left, shape: Shape, settings: SearchSettings, index: str
+    changes: DataFrame, left: Left, shape: TableShape, settings: SearchSettings, index: str
 ) -> Counts:
     """Write what is newest of each key of what was ``left`` of the same changes."""
     if left.refused:

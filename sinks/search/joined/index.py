@@ -7,7 +7,7 @@ from pyspark.sql.types import ArrayType, DataType, StructType
 
 from cdc.errors import ConfigError
 from cdc.settings.search import Document
-from sinks.changes.shape import Shape
+from sinks.changes.shape import TableShape
 from sinks.search.documents import field_mapping, mapping_of, override, type_mapping, type_of
 from sinks.search.joined.source import Lakehouse
 from sinks.search.joined.tree import Node, tree
@@ -68,7 +68,7 @@ def outgrown(wanted: Target, grown: Target) -> str | None:
     return None
 
 
-def identities(definition: Document, shapes: Mapping[str, Shape]) -> dict[str, str]:
+def identities(definition: Document, shapes: Mapping[str, TableShape]) -> dict[str, str]:
     """What each column of the tables is, whatever it is called."""
     return {
         f"{name}.{field.name}": field.id

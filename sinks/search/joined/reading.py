@@ -8,7 +8,7 @@ from pyspark.sql import functions as F
 
 from sinks.changes.derived import Derived
 from sinks.changes.names import DELETED
-from sinks.changes.shape import Shape
+from sinks.changes.shape import TableShape
 from sinks.delta.table import DeltaTarget
 from sinks.delta.version import SMALL_BYTES, Version, difference
 from sinks.run.plan import TableVersion
@@ -80,7 +80,7 @@ class Reading:
         )
 
     def change(
-        self, name: str, older: Instant, newer: Instant, shape: Shape, linking: Collection[str]
+        self, name: str, older: Instant, newer: Instant, shape: TableShape, linking: Collection[str]
     ) -> Change | None:
         """What changed between two cuts, by the ``linking`` columns; None: nothing did."""
         before, after = older.versions[name], newer.versions[name]

@@ -9,7 +9,7 @@ from cdc.errors import ConfigError
 from cdc.log.offsets import LogState
 from cdc.settings import Settings
 from sinks.changes.derived import Derived, derived_tables
-from sinks.changes.shape import Shape, shape
+from sinks.changes.shape import TableShape, derive_shape
 from sinks.run.plan import Plan
 from sinks.run.plans import Plans, lakehouse_plans
 from sinks.search.progress_records import Instant
@@ -87,10 +87,10 @@ class Lakehouse:
         versions = self._state.schemas.get(derived.source, ())
         return versions[-1].version if versions else -1
 
-    def shapes(self, instant: Instant) -> dict[str, Shape]:
+    def shapes(self, instant: Instant) -> dict[str, TableShape]:
         """The columns of the tables at a cut."""
         plan = self._plans.plan_of(instant.run)
-        found: dict[str, Shape] = {}
+        found: dict[str, TableShape] = {}
         for name in instant.versions:
             derived = self._derived.get(name)
             if plan is None or derived is None:
@@ -98,7 +98,9 @@ class Lakehouse:
             table = plan.tables[name]
             known = self._state.schemas[derived.source]
             versions = [one for one in known if one.version <= table.schema_version]
-            found[name] = shape(versions, table.first_version, derived.wishes, derived.reserved)
+            found[name] = derive_shape(
+                versions, table.first_version, derived.column_options, derived.reserved
+            )
         return found
 
     def reading(self, *instants: Instant, documents: int = 0) -> "Reading":

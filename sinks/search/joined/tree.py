@@ -10,7 +10,7 @@ from typing import Final
 
 from cdc.errors import ConfigError
 from cdc.settings.search import Document, Embedded, JoinedRows
-from sinks.changes.shape import Field, Shape
+from sinks.changes.shape import DerivedField, TableShape
 from sinks.changes.types import spark_type
 from sinks.search.documents import field_name, type_of
 
@@ -28,8 +28,8 @@ class Node:
 
     field: str
     table: str
-    fields: Mapping[str, Field]
-    key_fields: tuple[Field, ...]
+    fields: Mapping[str, DerivedField]
+    key_fields: tuple[DerivedField, ...]
     on: tuple[tuple[str, str], ...] = ()
     many: bool = False
     where: str | None = None
@@ -77,7 +77,7 @@ class Node:
         return found
 
 
-def tree(document: Document, tables: Mapping[str, Shape]) -> Node:
+def tree(document: Document, tables: Mapping[str, TableShape]) -> Node:
     """The document's root; raises ConfigError where it speaks of what isn't there."""
     where = f"[[search.documents]] {document.name}"
     return _node(document, "", tables, where)
@@ -86,7 +86,7 @@ def tree(document: Document, tables: Mapping[str, Shape]) -> Node:
 def _node(
     rows: JoinedRows,
     field: str,
-    tables: Mapping[str, Shape],
+    tables: Mapping[str, TableShape],
     where: str,
 ) -> Node:
     shape = _shape(rows.table, tables, where)
@@ -117,8 +117,8 @@ def _node(
     return made
 
 
-def _fields(rows: JoinedRows, shape: Shape, where: str) -> dict[str, Field]:
-    fields: dict[str, Field] = {}
+def _fields(rows: JoinedRows, shape: TableShape, where: str) -> dict[str, DerivedField]:
+    fields: dict[str, DerivedField] = {}
     for one in shape.fields:
         if (rows.include and one.name not in rows.include) or one.name in rows.exclude:
             continue
@@ -133,7 +133,7 @@ def _fields(rows: JoinedRows, shape: Shape, where: str) -> dict[str, Field]:
     return fields
 
 
-def _as_it_is(field: Field) -> Field:
+def _as_it_is(field: DerivedField) -> DerivedField:
     """A field whose column has the type of its values: a mask, or the user's wish, changes that."""
     column = field.column
     if not field.hashed and field.type == spark_type(column):
@@ -143,7 +143,9 @@ def _as_it_is(field: Field) -> Field:
     return replace(field, column=column.model_copy(update=kind))
 
 
-def _embedded(one: Embedded, outer: Shape, tables: Mapping[str, Shape], where: str) -> Node:
+def _embedded(
+    one: Embedded, outer: TableShape, tables: Mapping[str, TableShape], where: str
+) -> Node:
     node = _node(one, one.field, tables, where)
     own = _shape(one.table, tables, where)
     if one.through is None:
@@ -162,19 +164,21 @@ def _embedded(one: Embedded, outer: Shape, tables: Mapping[str, Shape], where: s
     )
 
 
-def _on(on: Mapping[str, str], own: Shape, outer: Shape, where: str) -> tuple[tuple[str, str], ...]:
+def _on(
+    on: Mapping[str, str], own: TableShape, outer: TableShape, where: str
+) -> tuple[tuple[str, str], ...]:
     for shape, named in ((own, on.keys()), (outer, on.values())):
         if strange := sorted(set(named) - set(shape.names)):
             raise _no_columns(str(shape.table), strange, where)
     return tuple(on.items())
 
 
-def _key(shape: Shape) -> tuple[Field, ...]:
+def _key(shape: TableShape) -> tuple[DerivedField, ...]:
     fields = {one.name: _as_it_is(one) for one in shape.fields}
     return tuple(fields[name] for name in shape.keys)
 
 
-def _shape(table: str, tables: Mapping[str, Shape], where: str) -> Shape:
+def _shape(table: str, tables: Mapping[str, TableShape], where: str) -> TableShape:
     shape = tables.get(table)
     if shape is None:
         raise ConfigError(

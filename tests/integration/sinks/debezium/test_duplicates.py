@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cdc.errors import SinkError
-from sinks.debezium.duplicates import Reached, reached, spliced
+from sinks.debezium.duplicates import LastEvents, last_events, without_repeated_records
 from tests.fixtures.debezium_topics import Raw, described, frame
 
 if TYPE_CHECKING:
@@ -40,15 +40,17 @@ CASES = {
 
 @pytest.mark.parametrize("what", CASES)
 def test_what_is_repeated_is_there_once(spark: "SparkSession", what: str) -> None:
-    before: Reached | None = None
+    before: LastEvents | None = None
     found, written = [], CASES[what][0].split(" | ")
     for run, words in enumerate(written):
         events = [event(word, 100 * run + n) for n, word in enumerate(words.split())]
         raw = frame(spark, events)
-        topic = described(raw, told={"v": "text"})
-        kept = {row["offset"] % 100 for row in spliced(raw, topic, before).collect()}
+        topic = described(raw, types={"v": "text"})
+        kept = {
+            row["offset"] % 100 for row in without_repeated_records(raw, topic, before).collect()
+        }
         found.append(" ".join(word for n, word in enumerate(words.split()) if n in kept))
-        before = reached(raw, topic, before)
+        before = last_events(raw, topic, before)
     assert sorted(" ".join(found).split()) == sorted(CASES[what][1].replace(" | ", " ").split())
     assert [len(one.split()) for one in found] == [
         len(one.split()) for one in CASES[what][1].split(" | ")
@@ -60,21 +62,21 @@ def test_what_is_repeated_is_there_once(spark: "SparkSession", what: str) -> Non
     [
         ("c1 d2 c3 c1", None),
         ("c1 d2 c3 c1 d2", None),
-        ("c3 c4 c3", Reached(2, 4_000_000, 1)),
+        ("c3 c4 c3", LastEvents(2, 4_000_000, 1)),
         ("c1 c1 d2 c1", None),
         ("c1 c2 c2 c1 c2", None),
     ],
 )
 def test_a_run_that_ends_among_what_is_repeated_is_put_off(
-    spark: "SparkSession", words: str, before: Reached | None
+    spark: "SparkSession", words: str, before: LastEvents | None
 ) -> None:
     raw = frame(spark, [event(word, n) for n, word in enumerate(words.split())])
     with pytest.raises(SinkError, match="has begun to repeat events"):
-        reached(raw, described(raw, told={"v": "text"}), before)
+        last_events(raw, described(raw, types={"v": "text"}), before)
 
 
 def test_a_run_that_begins_among_what_is_repeated_is_put_off(spark: "SparkSession") -> None:
     raw = frame(spark, [event("c1", 9)])
-    topic = described(raw, told={"v": "text"})
+    topic = described(raw, types={"v": "text"})
     with pytest.raises(Exception, match="has begun to repeat events"):
-        spliced(raw, topic, Reached(3, 6_000_000, 1)).collect()
+        without_repeated_records(raw, topic, LastEvents(3, 6_000_000, 1)).collect()

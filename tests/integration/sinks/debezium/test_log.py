@@ -16,11 +16,11 @@ from cdc.settings import LakehouseSettings
 from deploy.local.kafka import Kafka
 from sinks.changes.derived import derived_tables, table_path
 from sinks.changes.latest import latest
-from sinks.changes.shape import plain
-from sinks.debezium.described import Reading
-from sinks.debezium.log import Found, TopicLog, read_records, tables_of
+from sinks.changes.shape import plain_shape
+from sinks.debezium.described import ConnectorOptions
+from sinks.debezium.inspection import Inspection, TableTopic, inspect_topics
+from sinks.debezium.log import BrokerTopic, TopicLog, read_records, tables_of
 from sinks.debezium.parse import parse
-from sinks.debezium.planned import Look, Topic, look
 from tests.fixtures.debezium_topics import DEBEZIUM, MadeRegistry, Raw, as_avro, recorded
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ class Topics:
             producer.produce(self.topic, one.value, one.key)
         assert producer.flush(20) == 0
 
-    def merge(self, registry: MadeRegistry | None = None) -> Look:
+    def merge(self, registry: MadeRegistry | None = None) -> Inspection:
         from sinks.delta.commit import commit
         from sinks.delta.current import merge, write_new
         from sinks.delta.newest import Newest
@@ -59,22 +59,24 @@ class Topics:
 
         log = TopicLog(self.kafka)
         tables = log.tables(self.prefix, lambda _name: True)
-        found = log.described(list(tables.values()), {})
+        found = log.describe(list(tables.values()), {})
         starts, ends = log.bounds(found, {})
         start = self.start or starts
-        topic = Topic(NAME, tables[NAME], len(ends[self.topic]), {}, self.before)
+        topic = TableTopic(NAME, tables[NAME], len(ends[self.topic]), {}, self.before)
         raw = read_records(self.spark, self.kafka, start, ends)
         schema_of = registry.text_of if registry is not None else None
-        looked = look(raw, [topic], lambda _name: raw, Reading(DEBEZIUM), schema_of)[NAME]
+        inspection = inspect_topics(
+            raw, [topic], lambda _name: raw, ConnectorOptions(DEBEZIUM), schema_of
+        )[NAME]
         self.start = ends
-        if looked.described is None:
-            return looked
-        schema = looked.described.schema
+        if inspection.described is None:
+            return inspection
+        schema = inspection.described.schema
         lakehouse = LakehouseSettings(path=self.folder)
         derived = derived_tables(lakehouse, [str(NAME)])[str(NAME)]
         target = DeltaTarget(self.spark, self.prefix, derived)
-        shape = plain([schema], derived.reserved)
-        changes = latest(parse(raw, looked.described), shape)
+        shape = plain_shape([schema], derived.reserved)
+        changes = latest(parse(raw, inspection.described), shape)
         base, self.run = self.run, self.run + 1
         write = (
             (lambda: merge(target, Newest(changes, None, None, None), shape, None))
@@ -83,7 +85,7 @@ class Topics:
         )
         commit(target, self.run, base, shape, write)
         self.before = schema
-        return looked
+        return inspection
 
     def rows(self) -> dict[int, dict[str, Any]]:
         path = table_path(self.folder, NAME)
@@ -138,9 +140,9 @@ def test_a_topic_that_is_gone_meanwhile_holds_up_no_other(topics: Topics) -> Non
     topics.write(Raw(b'{"id":%d}' % number, b"{}") for number in range(16))
     failed: dict[str, MillraceError] = {}
     log = TopicLog(topics.kafka)
-    found = log.described([topics.topic, f"{topics.topic}_gone"], failed)
+    found = log.describe([topics.topic, f"{topics.topic}_gone"], failed)
     assert ([*found], [*failed]) == ([topics.topic], [f"{topics.topic}_gone"])
-    starts, ends = log.bounds(found | {"gone": Found("", 1, None)}, failed)
+    starts, ends = log.bounds(found | {"gone": BrokerTopic("", 1, None)}, failed)
     assert starts == {topics.topic: {0: 0, 1: 0}}
     assert sum(ends[topics.topic].values()) == 16
     assert "gone" in failed

@@ -9,12 +9,12 @@ from pyspark.errors import AnalysisException
 
 from cdc.errors import SparkMissingError
 from cdc.records.schema import TableSchema
-from sinks.changes.derived import Wishes
+from sinks.changes.derived import ColumnOptions
 from sinks.changes.latest import latest
 from sinks.changes.names import ABSENT, COUNT, OP, OWN, POSITION, ROW
-from sinks.changes.shape import plain, shape
+from sinks.changes.shape import derive_shape, plain_shape
 from sinks.changes.types import spark_type
-from sinks.debezium.described import Described
+from sinks.debezium.described import TopicDescription
 from sinks.debezium.envelope import with_avro
 from sinks.debezium.parse import parse, parse_images
 from sinks.log.parse import parse as parse_own
@@ -62,7 +62,7 @@ def test_the_columns_are_those_of_our_own_log(spark: "SparkSession") -> None:
             [], "topic string, partition int, offset bigint, key string, value string, "
             "position string, schema_version int, filled string",
         ),
-        plain([own], OWN),
+        plain_shape([own], OWN),
     )  # fmt: skip
     assert theirs.dtypes == ours.dtypes
     assert [one.name for one in topic.schema.key] == ["id"]
@@ -109,7 +109,7 @@ def test_temporal_values_and_decimals_mean_the_same_in_all_modes(spark: "SparkSe
 
 def test_text_is_a_decimal_where_that_was_told(spark: "SparkSession") -> None:
     raw = frame(spark, recorded("schemas_temporal_connect_string", "td"))
-    topic = described(raw, told={"n52": "numeric(5,2)", "na": "numeric(5,2)[]", "n": "numeric"})
+    topic = described(raw, types={"n52": "numeric(5,2)", "na": "numeric(5,2)[]", "n": "numeric"})
     first = rows(parse(raw, topic))[0]
     assert (first["n52"], first["na"], first["n"]) == (Decimal("1.50"), [Decimal("1.50")], "1.50")
 
@@ -125,7 +125,7 @@ def test_placeholders_are_absent(spark: "SparkSession", case: str) -> None:
     from tests.integration.cdc.values.test_values_against_golden import modes
 
     raw = frame(spark, recorded(case, "to_default"))
-    topic = described(raw, modes(case), told=TOAST)
+    topic = described(raw, modes(case), types=TOAST)
     found = rows(parse(raw, topic))
     patchy = {"t", "vc", "jb", "j", "ba", "ta", "ia", "hs", "nn"}
     assert [set(row[ABSENT]) for row in found[:4]] == [set(), set(), patchy, patchy - {"t"}]
@@ -179,7 +179,7 @@ def test_placeholders_in_avro_are_absent(spark: "SparkSession") -> None:
 
 
 @pytest.mark.parametrize(
-    ("table", "told", "left"),
+    ("table", "types", "left"),
     [
         (
             "pk_simple",
@@ -195,12 +195,12 @@ def test_placeholders_in_avro_are_absent(spark: "SparkSession") -> None:
     ],
 )
 def test_changed_keys_leave_the_rows_that_the_source_has(
-    spark: "SparkSession", table: str, told: dict[str, str], left: set[tuple[Any, ...]]
+    spark: "SparkSession", table: str, types: dict[str, str], left: set[tuple[Any, ...]]
 ) -> None:
     raw = frame(spark, recorded("pk_update", table))
-    topic = described(raw, told=told)
-    newest = latest(parse(raw, topic), plain([topic.schema], OWN)).where(f"{OP} = 'upsert'")
-    assert {tuple(row) for row in newest.select(*told).collect()} == left
+    topic = described(raw, types=types)
+    newest = latest(parse(raw, topic), plain_shape([topic.schema], OWN)).where(f"{OP} = 'upsert'")
+    assert {tuple(row) for row in newest.select(*types).collect()} == left
 
 
 def test_positions_sort_by_the_offset_and_tell_the_lsn(spark: "SparkSession") -> None:
@@ -210,7 +210,7 @@ def test_positions_sort_by_the_offset_and_tell_the_lsn(spark: "SparkSession") ->
             recorded("incremental_snapshot", "inc_a")
         )],
     )  # fmt: skip
-    topic = described(raw, told={"id": "int", "v": "text"})
+    topic = described(raw, types={"id": "int", "v": "text"})
     found = rows(parse(raw, topic))
     positions = [row[POSITION].split(".") for row in found]
     assert [int(offset, 16) for _, offset, _ in positions] == [
@@ -239,7 +239,7 @@ def test_a_table_without_a_key_is_images(spark: "SparkSession") -> None:
             Raw(None, envelope.format("null", "null", "t").encode()),
         ],
     )
-    topic = described(raw, told={"v": "text", "w": "text"})
+    topic = described(raw, types={"v": "text", "w": "text"})
     assert not topic.keyed
     found = [
         (row["v"], row["w"], row[COUNT], row[ROW]) for row in parse_images(raw, topic).collect()
@@ -254,17 +254,17 @@ def test_a_table_without_a_key_is_images(spark: "SparkSession") -> None:
 
 def test_numbers_keep_their_digits(spark: "SparkSession") -> None:
     raw = frame(spark, recorded("decimal_format_numeric", "dn"))
-    told = {"k": "numeric(6,2)", "a": "numeric(10,3)", "f": "numeric", "m": "money"}
-    topic = described(raw, told=told, decimal_numbers=True)
+    types = {"k": "numeric(6,2)", "a": "numeric(10,3)", "f": "numeric", "m": "money"}
+    topic = described(raw, types=types, decimal_numbers=True)
     found = rows(parse(raw, topic))
-    first = {name: found[0][name] for name in told}
+    first = {name: found[0][name] for name in types}
     assert first == {"k": Decimal("1.50"), "a": Decimal("2.125"), "f": "3.5", "m": "4.00"}
     value = (
         '{"before":null,"after":{"k":1.00,"a":1234567890123456789012345678.9012345678},"op":"c"}'
     )
     wide = frame(spark, [Raw(b'{"k":1.00}', value.encode())])
-    told = {"k": "numeric(6,2)", "a": "numeric(38,10)"}
-    topic = described(wide, told=told, decimal_numbers=True)
+    types = {"k": "numeric(6,2)", "a": "numeric(38,10)"}
+    topic = described(wide, types=types, decimal_numbers=True)
     assert rows(parse(wide, topic))[0]["a"] == Decimal("1234567890123456789012345678.9012345678")
 
 
@@ -302,10 +302,10 @@ def test_a_topic_that_changed_from_json_to_avro(spark: "SparkSession") -> None:
             as_avro(made_record(fields | {"v": ({"type": "string"}, "z")}), registry),
         ],
     )
-    told = {"id": "int", "v": "text"}
-    topic = described(raw, told=told, schema_of=registry.text_of)
+    types = {"id": "int", "v": "text"}
+    topic = described(raw, types=types, schema_of=registry.text_of)
     assert [row["v"] for row in rows(parse(raw, topic))] == ["plain", "x", "z"]
-    assert [one.kind for one in topic.values] == ["plain", "json", "avro"]
+    assert [layout.encoding for layout in topic.values] == ["plain", "json", "avro"]
 
 
 def test_avro_without_a_decoder_says_what_is_missing(
@@ -338,7 +338,7 @@ BAD = {
 @pytest.mark.parametrize("what", BAD)
 def test_what_is_no_record_of_the_table_ends_the_job(spark: "SparkSession", what: str) -> None:
     good = Raw(b'{"id":1}', b'{"before":null,"after":{"id":1,"v":"x"},"op":"c"}')
-    topic = described(frame(spark, [good]), told={"id": "int", "v": "text"})
+    topic = described(frame(spark, [good]), types={"id": "int", "v": "text"})
     raw = frame(spark, [good, BAD[what]])
     with pytest.raises(Exception, match=r"millrace: record at p[.]public[.]t:0:1 is not one of"):
         parse(raw, topic).collect()
@@ -362,33 +362,33 @@ def test_a_value_that_the_lakehouse_has_no_room_for_ends_the_job(
     type_, value = VALUES[name]
     said = f'{{"before":null,"after":{{"id":1,"{name}":{value}}},"op":"c"}}'
     raw = frame(spark, [Raw(b'{"id":1}', said.encode())])
-    topic = described(raw, told={"id": "int", name: type_})
+    topic = described(raw, types={"id": "int", name: type_})
     with pytest.raises(Exception, match=f"millrace: column {name} .* can't hold"):
         parse(raw, topic).collect()
 
 
 @pytest.mark.parametrize("name", ["n", "a"])
 def test_a_message_tells_nothing_of_what_is_masked(spark: "SparkSession", name: str) -> None:
-    told = {"id": "int", "n": "date", "a": "date[]"}
+    types = {"id": "int", "n": "date", "a": "date[]"}
     values = {"n": "1", "a": "[1,null]"} | {name: "2147483647" if name == "n" else "[2147483647]"}
     members = ",".join(f'"{member}":{value}' for member, value in values.items())
     said = f'{{"before":null,"after":{{"id":1,{members}}},"op":"c"}}'
     raw = frame(spark, [Raw(b'{"id":1}', said.encode())])
-    topic = described(raw, told=told)
-    wishes = Wishes(hashed=["n", "a"], salt="s")
-    masked = shape([topic.schema], topic.schema.version, wishes, OWN)
+    topic = described(raw, types=types)
+    column_options = ColumnOptions(hashed=["n", "a"], salt="s")
+    masked = derive_shape([topic.schema], topic.schema.version, column_options, OWN)
     with pytest.raises(Exception, match=f"column {name} .* which is masked") as error:
         parse(raw, topic, masked).collect()
     assert "214748" not in str(error.value).partition("JVM stacktrace")[0]
 
 
 def test_the_schema_of_an_earlier_run_reads_tombstones(spark: "SparkSession") -> None:
-    told = {"id": "int", "v": "text"}
+    types = {"id": "int", "v": "text"}
     first = described(
-        frame(spark, [Raw(b'{"id":1}', b'{"after":{"id":1,"v":"x"},"op":"c"}')]), told=told
+        frame(spark, [Raw(b'{"id":1}', b'{"after":{"id":1,"v":"x"},"op":"c"}')]), types=types
     )
     raw = frame(spark, [Raw(b'{"id":1}', None)])
-    later: Described = described(raw, before=first.schema)
+    later: TopicDescription = described(raw, before=first.schema)
     stored = TableSchema.model_validate_json(first.schema.model_dump_json())
     assert later.schema == stored
     (row,) = rows(parse(raw, later))

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, NamedTuple
 import pytest
 
 from sinks.changes.names import OP, OWN
-from sinks.changes.shape import plain
+from sinks.changes.shape import plain_shape
 from sinks.changes.versions import versions
-from sinks.debezium.duplicates import unrepeated
+from sinks.debezium.duplicates import without_repeated_changes
 from sinks.debezium.parse import parse
 from tests.fixtures.debezium_topics import Raw, described, frame
 
@@ -70,11 +70,13 @@ def test_a_history_has_each_event_once(spark: "SparkSession") -> None:
         return parse(frame(spark, places), topic, shape, timed=True)
 
     raw = frame(spark, [A.of("any")])
-    topic = described(raw, told={"id": "text", "v": "text"})
-    shape = plain([topic.schema], OWN)
-    history = versions(unrepeated(parsed("first"), shape, None), None, shape, ()).localCheckpoint()
+    topic = described(raw, types={"id": "text", "v": "text"})
+    shape = plain_shape([topic.schema], OWN)
+    history = versions(
+        without_repeated_changes(parsed("first"), shape, None), None, shape, ()
+    ).localCheckpoint()
     found: dict[str, list[str | None]] = {key: [] for key in CASES}
-    news = unrepeated(parsed("second"), shape, history).orderBy("_millrace_position")
+    news = without_repeated_changes(parsed("second"), shape, history).orderBy("_millrace_position")
     for row in news.collect():
         found[row["id"]].append(row["v"] if row[OP] == "upsert" else None)
     assert found == {key: case.new for key, case in CASES.items()}

@@ -16,7 +16,7 @@ from cdc.postgres.described import TableDescription
 from cdc.records.position import Lsn, Position
 from cdc.values import codec
 from sinks.changes.names import OWN, quoted
-from sinks.changes.shape import plain
+from sinks.changes.shape import plain_shape
 from sinks.debezium import parse as debezium
 from sinks.log.parse import parse
 from sinks.log.records import RAW
@@ -114,7 +114,7 @@ def natively(
             members.append(f"{json.dumps(column.name)}:{text}")
         said = f'{{"before":null,"after":{{{",".join(members)}}},"op":"r"}}'
         records.append(("t", 0, len(records), "{}", said, place, 1, 1, None, None, 0))
-    return parse(spark.createDataFrame(records, RAW), plain([schema], OWN))
+    return parse(spark.createDataFrame(records, RAW), plain_shape([schema], OWN))
 
 
 def differing(ours: list[dict[str, Any]], theirs: list[dict[str, Any]]) -> set[str]:

@@ -7,7 +7,7 @@ import pytest
 from cdc.errors import SinkError
 from sinks.changes.latest import latest
 from sinks.changes.names import OP, OWN
-from sinks.changes.shape import plain
+from sinks.changes.shape import plain_shape
 from sinks.debezium.parse import parse, parse_images
 from sinks.debezium.truncate import Truncation, last_of, truncations
 from tests.fixtures.debezium_topics import (
@@ -41,12 +41,12 @@ def event(
 
 
 def left(raw: "DataFrame", partitions: int, before: Truncation | None = None) -> Any:
-    topic = described(raw, told={"id": "int", "v": "text"})
+    topic = described(raw, types={"id": "int", "v": "text"})
     found = truncations(raw, topic, partitions)
     last = found.last or before
     changes = parse(raw, topic)
     changes = changes if last is None else last.newer(changes)
-    rows = latest(changes, plain([topic.schema], OWN)).where(f"{OP} = 'upsert'").collect()
+    rows = latest(changes, plain_shape([topic.schema], OWN)).where(f"{OP} = 'upsert'").collect()
     return sorted(row["id"] for row in rows), found
 
 
@@ -60,13 +60,13 @@ RECORDED: dict[str, tuple[dict[str, str], list[int]]] = {
 @pytest.mark.parametrize("partitions", [1, 2])
 @pytest.mark.parametrize("table", RECORDED)
 def test_recorded_truncates(spark: "SparkSession", table: str, partitions: int) -> None:
-    told, rows = RECORDED[table]
+    types, rows = RECORDED[table]
     raw = frame(spark, recorded("truncate_none_skipped", table))
-    topic = described(raw, told=told)
+    topic = described(raw, types=types)
     last = truncations(raw, topic, partitions).last
     assert last is not None
     if topic.keyed:
-        kept = latest(last.newer(parse(raw, topic)), plain([topic.schema], OWN)).where(
+        kept = latest(last.newer(parse(raw, topic)), plain_shape([topic.schema], OWN)).where(
             f"{OP} = 'upsert'"
         )
         assert [row["id"] for row in kept.collect()] == rows
@@ -130,7 +130,7 @@ def test_rows_that_a_table_holds_are_told_apart(spark: "SparkSession") -> None:
 
 def test_a_table_that_shares_its_topic_must_not_be_emptied(spark: "SparkSession") -> None:
     raw = frame(spark, [event("c", 1, 10, 0, 0), event("t", None, 20, 0, 1, table="another")])
-    topic = described(raw, told={"id": "int", "v": "text"})
+    topic = described(raw, types={"id": "int", "v": "text"})
     with pytest.raises(SinkError, match="share the topic"):
         truncations(raw, topic, 1)
 
@@ -161,9 +161,9 @@ def test_truncates_in_avro(spark: "SparkSession") -> None:
 
 
 def test_the_last_truncate_stays_the_last_though_an_older_one_is_read_later() -> None:
-    known = Truncation(10, 2000, 2)
-    assert last_of(known, Truncation(900, 1000, 2)) == known
-    assert last_of(known, Truncation(11, 3000, 2)) == Truncation(11, 3000, 2)
+    before = Truncation(10, 2000, 2)
+    assert last_of(before, Truncation(900, 1000, 2)) == before
+    assert last_of(before, Truncation(11, 3000, 2)) == Truncation(11, 3000, 2)
     alone = Truncation(900, 1000, 1)
     assert last_of(Truncation(10, 2000, 1), alone) == alone, "by its offset"
-    assert last_of(None, known) == last_of(known, None) == known
+    assert last_of(None, before) == last_of(before, None) == before

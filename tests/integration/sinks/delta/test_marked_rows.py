@@ -7,7 +7,7 @@ import pytest
 from pyspark.sql import functions as F
 
 from sinks.delta.replace import mark
-from sinks.delta.transaction import Transaction
+from sinks.delta.transaction import DeltaTransaction
 from tests.fixtures.lakehouse import Lakehouse
 from tests.fixtures.spark import HandLog, at, column
 
@@ -54,14 +54,14 @@ def test_only_rows_that_change_are_written_and_only_files_that_may_have_them_are
     lakehouse: Lakehouse, log: HandLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read: list[int] = []
-    original = Transaction.files
+    original = DeltaTransaction.files
 
-    def counted(self: Transaction, *condition: Any) -> Any:
+    def counted(self: DeltaTransaction, *condition: Any) -> Any:
         found = original(self, *condition)
         read.append(found.size())
         return found
 
-    monkeypatch.setattr(Transaction, "files", counted)
+    monkeypatch.setattr(DeltaTransaction, "files", counted)
     before = files(lakehouse)
     log.row("u", at(20, 1), {"id": 11, "a": "new", "n": None})
     log.row("u", at(20, 2), {"id": 12, "n": 120})  # a is absent
@@ -101,16 +101,16 @@ def test_a_commit_that_another_got_in_the_way_of_is_tried_again(
     lakehouse: Lakehouse, log: HandLog, monkeypatch: pytest.MonkeyPatch, small: int
 ) -> None:
     monkeypatch.setattr("sinks.delta.apply.SMALL_BYTES", small)
-    path, original = f"{lakehouse.folder}/public/t", Transaction.commit
+    path, original = f"{lakehouse.folder}/public/t", DeltaTransaction.commit
     tried: list[int] = []
 
-    def late(self: Transaction, *counts: int) -> None:
+    def late(self: DeltaTransaction, *counts: int) -> None:
         tried.append(len(tried))
         if len(tried) == 1:
             lakehouse.spark.sql(f"OPTIMIZE delta.`{path}`")
         original(self, *counts)
 
-    monkeypatch.setattr(Transaction, "commit", late)
+    monkeypatch.setattr(DeltaTransaction, "commit", late)
     log.row("u", at(20), {"id": 1, "a": "new", "n": 1})
     log.reached(at(20))
     (done,) = lakehouse.merge().tables

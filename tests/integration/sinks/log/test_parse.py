@@ -9,7 +9,7 @@ from pyspark.errors import PySparkException
 from cdc.records.position import Lsn, Position
 from cdc.records.schema import Column
 from sinks.changes.names import ABSENT, OWN
-from sinks.changes.shape import plain
+from sinks.changes.shape import plain_shape
 from sinks.log.parse import parse
 from sinks.log.records import RAW
 from tests.fixtures.spark import column, table_schema
@@ -44,7 +44,7 @@ def changes(
         value = json.dumps(envelope, separators=separators, ensure_ascii=False)
         records.append(("t", 0, len(records), '{"id":1}', value, place, 1, 1, None, None, 0))
     schema = table_schema("p", "t", *columns)
-    return parse(spark.createDataFrame(records, RAW), plain([schema], OWN))
+    return parse(spark.createDataFrame(records, RAW), plain_shape([schema], OWN))
 
 
 @pytest.mark.parametrize("form", SEPARATORS)

@@ -7,12 +7,17 @@ import pytest
 
 from cdc.errors import ConfigError, SinkError
 from cdc.records.schema import TableName, TableSchema
-from sinks.debezium.described import Described, Reading, declared, describe
-from sinks.debezium.records import Seen
+from sinks.debezium.described import (
+    ConnectorOptions,
+    TopicDescription,
+    declared_column,
+    describe,
+)
+from sinks.debezium.records import RecordGroup
 from tests.fixtures.debezium_topics import DEBEZIUM
 
 NAME = TableName("public", "t")
-TOLD = {name: declared(name, text) for name, text in {"id": "int", "v": "text"}.items()}
+DECLARED = {name: declared_column(name, text) for name, text in {"id": "int", "v": "text"}.items()}
 
 
 def struct(*fields: tuple[str, str], name: str = "p.public.t.Value") -> dict[str, Any]:
@@ -30,17 +35,17 @@ def key(*fields: tuple[str, str]) -> str:
     return json.dumps(struct(*fields, name="p.public.t.Key"))
 
 
-def seen(last: int, value: str = "", said: str = "", mark: int = 0, **more: Any) -> Seen:
+def group(last: int, value: str = "", said: str = "", mark: int = 0, **more: Any) -> RecordGroup:
     """Records by schemas; whoever leaves a text out has plain JSON."""
-    return Seen(
+    return RecordGroup(
         **{
             "topic": "p.public.t",
             "events": 1,
             "last": (last, last),
-            "key_kind": "json" if said else "plain",
+            "key_encoding": "json" if said else "plain",
             "key_mark": 7 if said else 0,
             "key_text": said or '{"id":1}',
-            "value_kind": "json" if value else "plain",
+            "value_encoding": "json" if value else "plain",
             "value_mark": mark or last if value else 0,
             "value_text": value,
             **more,
@@ -48,8 +53,10 @@ def seen(last: int, value: str = "", said: str = "", mark: int = 0, **more: Any)
     )
 
 
-def made(*seens: Seen, before: TableSchema | None = None, told: Any = None) -> Described | None:
-    return describe(NAME, seens, Reading(DEBEZIUM), told=told, before=before)
+def made(
+    *groups: RecordGroup, before: TableSchema | None = None, declared: Any = None
+) -> TopicDescription | None:
+    return describe(NAME, groups, ConnectorOptions(DEBEZIUM), declared=declared, before=before)
 
 
 ID, V = ("id", "int32"), ("v", "string")
@@ -57,8 +64,8 @@ ID, V = ("id", "int32"), ("v", "string")
 
 def test_columns_never_go_and_the_newest_type_counts() -> None:
     found = made(
-        seen(2, envelope(ID, ("v", "int64"), ("new", "boolean")), key(ID)),
-        seen(1, envelope(ID, V, ("gone", "bytes")), key(ID)),
+        group(2, envelope(ID, ("v", "int64"), ("new", "boolean")), key(ID)),
+        group(1, envelope(ID, V, ("gone", "bytes")), key(ID)),
     )
     assert found is not None
     assert [(one.name, one.type, one.key) for one in found.schema.columns] == [
@@ -76,9 +83,9 @@ def test_what_a_column_was_says_nothing_where_schemas_have_names() -> None:
     was = json.loads(envelope(ID, ("at", "int64")))
     for image in was["fields"][:2]:
         image["fields"][1] |= time
-    first = made(seen(1, json.dumps(was), key(ID)))
+    first = made(group(1, json.dumps(was), key(ID)))
     assert first is not None
-    altered = seen(2, envelope(ID, ("at", "int64")), key(ID))
+    altered = group(2, envelope(ID, ("at", "int64")), key(ID))
     found = made(altered, before=first.schema)
     assert found is not None
     assert [[one.type for one in known.schema.columns] for known in (first, found)] == [
@@ -95,22 +102,22 @@ def test_what_a_column_was_says_nothing_where_schemas_have_names() -> None:
 
 
 def test_a_vector_that_became_an_array_is_one() -> None:
-    before = made(seen(1), told=TOLD | {"v": declared("v", "vector")})
+    before = made(group(1), declared=DECLARED | {"v": declared_column("v", "vector")})
     assert before is not None
     now = json.loads(envelope(ID, ("v", "array")))
     for image in now["fields"][:2]:
         image["fields"][1] |= {"items": {"type": "double", "optional": True}}
-    found = made(seen(2, json.dumps(now)), before=before.schema)
+    found = made(group(2, json.dumps(now)), before=before.schema)
     assert found is not None
     assert [(one.type, one.array) for one in found.schema.columns][1] == ("float8", True)
 
 
 def test_a_version_is_the_same_until_columns_differ() -> None:
-    first = made(seen(1, envelope(ID, V), key(ID)))
+    first = made(group(1, envelope(ID, V), key(ID)))
     assert first is not None
-    again = made(seen(2, envelope(ID, V), key(ID)), before=first.schema)
+    again = made(group(2, envelope(ID, V), key(ID)), before=first.schema)
     wider = made(
-        seen(3, envelope(ID, ("v", "string"), ("w", "string")), key(ID)), before=first.schema
+        group(3, envelope(ID, ("v", "string"), ("w", "string")), key(ID)), before=first.schema
     )
     nothing = made(before=first.schema)
     assert again is not None
@@ -122,7 +129,7 @@ def test_a_version_is_the_same_until_columns_differ() -> None:
 
 def test_the_order_of_a_key_is_the_keys_own() -> None:
     found = made(
-        seen(1, envelope(("a", "int32"), ("b", "int32")), key(("b", "int32"), ("a", "int32")))
+        group(1, envelope(("a", "int32"), ("b", "int32")), key(("b", "int32"), ("a", "int32")))
     )
     assert found is not None
     assert [one.name for one in found.schema.key] == ["b", "a"]
@@ -130,56 +137,56 @@ def test_the_order_of_a_key_is_the_keys_own() -> None:
 
 
 def test_a_key_that_rows_do_not_have_is_a_column() -> None:
-    found = made(seen(1, envelope(V), key(ID)))
+    found = made(group(1, envelope(V), key(ID)))
     assert found is not None
     assert [(one.name, one.key) for one in found.schema.columns] == [("v", None), ("id", 1)]
 
 
 def test_no_key_is_no_key() -> None:
-    found = made(seen(1, envelope(ID, V), key_kind=None))
+    found = made(group(1, envelope(ID, V), key_encoding=None))
     assert found is not None
     assert not found.keyed
 
 
 def test_tombstones_alone_tell_nothing() -> None:
-    assert made(seen(1, said=key(ID), value_kind=None)) is None
+    assert made(group(1, said=key(ID), value_encoding=None)) is None
 
 
 @pytest.mark.parametrize("other", [key(("ident", "int32")), key(ID, V)])
 def test_another_key_is_refused(other: str) -> None:
-    first = seen(1, envelope(ID, V), key(ID))
+    first = group(1, envelope(ID, V), key(ID))
     with pytest.raises(SinkError, match="key was changed: id → "):
-        made(first, seen(2, envelope(ID, V), other)._replace(key_mark=8))
+        made(first, group(2, envelope(ID, V), other)._replace(key_mark=8))
     known = made(first)
     assert known is not None
     with pytest.raises(SinkError, match="key was changed: id → "):
-        made(seen(2, envelope(ID, V), other), before=known.schema)
+        made(group(2, envelope(ID, V), other), before=known.schema)
 
 
 def test_a_table_that_gets_a_key_is_refused() -> None:
-    keyless = made(seen(1, envelope(ID, V), key_kind=None))
+    keyless = made(group(1, envelope(ID, V), key_encoding=None))
     assert keyless is not None
     with pytest.raises(SinkError, match="key was changed: none → id"):
-        made(seen(2, envelope(ID, V), key(ID)), before=keyless.schema)
+        made(group(2, envelope(ID, V), key(ID)), before=keyless.schema)
 
 
 def test_flattened_events_are_refused() -> None:
     with pytest.raises(SinkError, match="aren't Debezium's envelope"):
-        made(seen(1, json.dumps(struct(ID, V)), key(ID)))
+        made(group(1, json.dumps(struct(ID, V)), key(ID)))
 
 
 def test_json_without_schemas_needs_to_be_told() -> None:
     with pytest.raises(ConfigError, match="nothing says what type its columns have"):
-        made(seen(1))
+        made(group(1))
     with pytest.raises(ConfigError, match="have: other"):
-        made(seen(1, key_text='{"other":1}'), told=TOLD)
-    found = made(seen(1), told=TOLD)
+        made(group(1, key_text='{"other":1}'), declared=DECLARED)
+    found = made(group(1), declared=DECLARED)
     assert found is not None
     assert [(one.name, one.type, one.key) for one in found.schema.columns] == [
         ("id", "int4", 1),
         ("v", "text", None),
     ]
-    later = made(seen(2), before=found.schema)
+    later = made(group(2), before=found.schema)
     assert later is not None
     assert later.schema == found.schema, "what was found once is known"
 
@@ -187,15 +194,15 @@ def test_json_without_schemas_needs_to_be_told() -> None:
 @pytest.mark.parametrize("text", ["1", "no JSON", '"text"'])
 def test_a_plain_key_is_an_object(text: str) -> None:
     with pytest.raises(SinkError, match="isn't a JSON object") as error:
-        made(seen(1, key_text=text), told=TOLD)
+        made(group(1, key_text=text), declared=DECLARED)
     assert text not in str(error.value)
 
 
 def test_a_schema_that_nobody_writes_is_told() -> None:
     with pytest.raises(SinkError, match="isn't one of Kafka Connect's"):
-        made(seen(1, envelope(ID, ("v", "array")), key(ID)))
+        made(group(1, envelope(ID, ("v", "array")), key(ID)))
 
 
 def test_avro_needs_a_registry() -> None:
     with pytest.raises(ConfigError, match="no schema registry"):
-        made(seen(1, key_kind="avro", value_kind="avro"))
+        made(group(1, key_encoding="avro", value_encoding="avro"))

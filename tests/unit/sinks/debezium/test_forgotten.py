@@ -9,8 +9,8 @@ import pytest
 from cdc.errors import LogForgottenError, TopicMismatchError
 from cdc.log.offsets import LogReader, LogState, Offsets
 from cdc.records.state import Phase, Progress
-from sinks.debezium.forgotten import Topics, remembered
-from sinks.debezium.log import part
+from sinks.debezium.forgotten import RetainedTopics, remembered
+from sinks.debezium.log import bounded_ends
 from sinks.debezium.origin import NOWHERE
 from sinks.run.forgotten import Remembered
 from sinks.run.options import RunOptions
@@ -48,7 +48,7 @@ def asked(
     cleanup = "delete" if promised is None else "compact"
     states = {str(NAME): table_state(NAME, topic=TOPIC, cleanup=cleanup)}
     state = LogState(progress, states, {}, {TOPIC: {0: begins}}, {TOPIC: {0: 20}})
-    topics = Topics(cast("LogReader", MadeLog()), state, {str(NAME): promised})
+    topics = RetainedTopics(cast("LogReader", MadeLog()), state, {str(NAME): promised})
     options = RunOptions(accepted_gaps=frozenset({str(NAME)} if accepted else ()))
     tables = {str(NAME): table}
     return remembered(topics, tables, keep=KEEP, checked=Checked(), options=options)
@@ -86,6 +86,6 @@ def test_a_rebuild_reads_the_whole_topic_though_a_run_reads_a_part() -> None:
 
 @pytest.mark.parametrize("table", [table_plan(), applied(rebuilds=True)])
 def test_a_compacted_topic_is_read_at_once_where_a_table_begins(table: TablePlan) -> None:
-    assert part([table], {TOPIC}, 2) == {}
-    assert part([table], (), 2)[TOPIC][0] == table.start[0] + 2
-    assert part([applied()], {TOPIC}, 2) == {TOPIC: {0: 7}}, "what came later is young"
+    assert bounded_ends([table], {TOPIC}, 2) == {}
+    assert bounded_ends([table], (), 2)[TOPIC][0] == table.start[0] + 2
+    assert bounded_ends([applied()], {TOPIC}, 2) == {TOPIC: {0: 7}}, "what came later is young"

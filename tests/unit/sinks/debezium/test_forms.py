@@ -11,8 +11,8 @@ from cdc.records.schema import Column
 from cdc.settings.modes import ValueModes
 from cdc.values import codec
 from sinks.changes.types import spark_type
-from sinks.debezium.described import declared
-from sinks.debezium.forms import agreed, column_of, form_of
+from sinks.debezium.described import declared_column
+from sinks.debezium.forms import column_of, form_of, with_names
 from tests.fixtures.debezium_topics import DEBEZIUM
 
 TYPES = [
@@ -51,7 +51,7 @@ def shape(schema: Schema | None) -> object:
 
 @pytest.mark.parametrize(("text", "modes"), list(product(TYPES, MODES)))
 def test_a_type_is_read_as_it_is_written(text: str, modes: ValueModes) -> None:
-    column = declared("c", text)
+    column = declared_column("c", text)
     found = codec(column, modes)
     ours = form_of(column, modes)
     theirs = shape(found.schema if found else None)
@@ -62,11 +62,11 @@ def test_a_type_is_read_as_it_is_written(text: str, modes: ValueModes) -> None:
 
 def test_a_type_that_a_run_remembers_is_read_as_the_one_that_was_told() -> None:
     for text, modes in product(TYPES, MODES):
-        told = declared("c", text)
-        form = form_of(told, modes)
+        declared = declared_column("c", text)
+        form = form_of(declared, modes)
         if form is None:
             continue
-        remembered = form_of(column_of("c", form, told, None), modes)
+        remembered = form_of(column_of("c", form, declared, None), modes)
         assert remembered is not None
         is_number = form.name == "io.debezium.time.MicroDuration"
         assert remembered.type == form.type, (text, modes)
@@ -75,14 +75,14 @@ def test_a_type_that_a_run_remembers_is_read_as_the_one_that_was_told() -> None:
 
 @pytest.mark.parametrize("text", [text for text in TYPES if not text.startswith("bit")])
 def test_an_array_is_read_as_it_is_written(text: str) -> None:
-    column = declared("c", f"{text}[]")
+    column = declared_column("c", f"{text}[]")
     found = codec(column, DEBEZIUM)
     ours = form_of(column, DEBEZIUM)
     assert (ours is None) == (found is None)
     if ours is not None and found is not None:
-        told, written = ours.of_items(), found.schema.items
+        declared, written = ours.of_items(), found.schema.items
         assert written is not None
-        assert (told.type, told.name) == (written.type, written.name)
+        assert (declared.type, declared.name) == (written.type, written.name)
 
 
 @pytest.mark.parametrize(
@@ -106,14 +106,14 @@ def test_an_array_is_read_as_it_is_written(text: str) -> None:
 def test_declarations_are_read_as_in_create_table(
     text: str, type_: str, modifier: int, array: bool
 ) -> None:
-    column = declared("c", text)
+    column = declared_column("c", text)
     assert (column.type, column.modifier, column.array) == (type_, modifier, array)
 
 
 @pytest.mark.parametrize("text", ["", "mood", "numeric(", "numeric(a)", "int)", "public.mood"])
 def test_a_type_that_nobody_knows_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="isn't a type"):
-        declared("c", text)
+        declared_column("c", text)
 
 
 NAMED = {
@@ -141,9 +141,9 @@ def test_a_schema_alone_says_what_column_it_is(name: str | None) -> None:
 
 def test_a_schema_tells_how_many_bits_there_are() -> None:
     bits = Schema(Type.BYTES, name="io.debezium.data.Bits", parameters={"length": "16"})
-    altered = column_of("c", bits, declared("c", "bit(8)"), None)
+    altered = column_of("c", bits, declared_column("c", "bit(8)"), None)
     assert (altered.modifier, altered.declared) == (16, "bit(16)")
-    assert column_of("c", bits, declared("c", "bit(16)"), None).declared == "bit(16)"
+    assert column_of("c", bits, declared_column("c", "bit(16)"), None).declared == "bit(16)"
 
 
 def test_decimals_say_their_digits_but_for_money() -> None:
@@ -175,11 +175,11 @@ TOLD: list[tuple[Schema, str, str]] = [
 def test_what_was_told_decides_what_a_schema_leaves_open(
     schema: Schema, text: str, kind: str
 ) -> None:
-    assert spark_type(column_of("c", schema, declared("c", text), None)) == kind
+    assert spark_type(column_of("c", schema, declared_column("c", text), None)) == kind
 
 
 def test_a_decimal_that_got_other_digits_has_them() -> None:
-    before = declared("c", "numeric(10,2)")
+    before = declared_column("c", "numeric(10,2)")
     digits = {"scale": "3", "connect.decimal.precision": "12"}
     wider = column_of("c", Schema(Type.BYTES, name=DECIMAL, parameters=digits), before, None)
     free = Schema(Type.STRUCT, name="io.debezium.data.VariableScaleDecimal")
@@ -188,16 +188,16 @@ def test_a_decimal_that_got_other_digits_has_them() -> None:
 
 
 def test_a_schema_without_a_name_gets_that_of_the_type() -> None:
-    told = declared("c", "timestamp(3)")
-    assert agreed(Schema(Type.INT64), told, DEBEZIUM).name == "io.debezium.time.Timestamp"
-    assert agreed(Schema(Type.INT32), told, DEBEZIUM).name is None
+    declared = declared_column("c", "timestamp(3)")
+    assert with_names(Schema(Type.INT64), declared, DEBEZIUM).name == "io.debezium.time.Timestamp"
+    assert with_names(Schema(Type.INT32), declared, DEBEZIUM).name is None
     array = Schema(Type.ARRAY, items=Schema(Type.INT32))
-    days = agreed(array, declared("c", "date[]"), DEBEZIUM)
+    days = with_names(array, declared_column("c", "date[]"), DEBEZIUM)
     assert days.of_items().name == "io.debezium.time.Date"
-    assert agreed(array, None, DEBEZIUM) == array
+    assert with_names(array, None, DEBEZIUM) == array
     floats = Schema(Type.ARRAY, items=Schema(Type.DOUBLE))
-    vector = agreed(floats, declared("c", "vector"), DEBEZIUM)
-    assert spark_type(column_of("c", vector, declared("c", "vector"), None)) == "string"
+    vector = with_names(floats, declared_column("c", "vector"), DEBEZIUM)
+    assert spark_type(column_of("c", vector, declared_column("c", "vector"), None)) == "string"
 
 
 def test_labels_of_an_enum_are_kept() -> None:

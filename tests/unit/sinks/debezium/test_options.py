@@ -6,7 +6,7 @@ import pytest
 
 from cdc.errors import ConfigError
 from cdc.settings import Settings
-from sinks.debezium.described import reading_of, told_of
+from sinks.debezium.described import connector_options, declared_columns
 
 
 def settings(**more: Any) -> Settings:
@@ -22,13 +22,13 @@ def settings(**more: Any) -> Settings:
 
 
 def test_the_modes_are_debeziums() -> None:
-    reading = reading_of(settings())
-    modes = reading.modes
+    connector = connector_options(settings())
+    modes = connector.modes
     assert (modes.decimal, modes.time_precision) == ("precise", "adaptive")
     assert (modes.interval, modes.hstore) == ("numeric", "json")
     assert (modes.binary, modes.include_unknown) == ("bytes", False)
     assert (modes.placeholder, modes.lossless) == (b"__debezium_unavailable_value", False)
-    assert not reading.decimal_numbers
+    assert not connector.decimal_numbers
 
 
 def test_what_the_connector_has_is_said_by_its_own_names() -> None:
@@ -38,20 +38,22 @@ def test_what_the_connector_has_is_said_by_its_own_names() -> None:
         "time.precision.mode": "connect",
         "unavailable.value.placeholder": "hex:ff00",
     }
-    reading = reading_of(settings(capture=capture, format={"value.decimal.format": "numeric"}))
-    assert (reading.modes.decimal, reading.modes.time_precision) == ("string", "connect")
-    assert reading.modes.placeholder == b"\xff\0"
-    assert reading.decimal_numbers
+    connector = connector_options(
+        settings(capture=capture, format={"value.decimal.format": "numeric"})
+    )
+    assert (connector.modes.decimal, connector.modes.time_precision) == ("string", "connect")
+    assert connector.modes.placeholder == b"\xff\0"
+    assert connector.decimal_numbers
 
 
 def test_millraces_own_defaults_are_not_debeziums() -> None:
     with pytest.raises(ConfigError, match="described by its own options"):
-        reading_of(settings(preset="millrace"))
+        connector_options(settings(preset="millrace"))
 
 
 def test_types_are_told_by_column() -> None:
-    told = told_of({"id": "bigint", "tags": "text[]"})
-    assert [(one.name, one.type, one.array) for one in told.values()] == [
+    columns = declared_columns({"id": "bigint", "tags": "text[]"})
+    assert [(column.name, column.type, column.array) for column in columns.values()] == [
         ("id", "int8", False),
         ("tags", "text", True),
     ]

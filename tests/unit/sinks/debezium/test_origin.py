@@ -10,7 +10,7 @@ from cdc.log.offsets import Offsets
 from cdc.records.schema import TableName
 from cdc.settings import Settings
 from sinks.changes.derived import derived_tables
-from sinks.debezium.log import Found
+from sinks.debezium.log import BrokerTopic
 from sinks.debezium.origin import DebeziumTopics
 from sinks.run.options import RunOptions
 from sinks.run.plan import Wanted
@@ -29,14 +29,16 @@ class MadeLog:
     def tables(self, _prefix: str, _captures: Any) -> dict[TableName, str]:
         return {**TOPICS, HIDDEN: "p.public.v"}
 
-    def described(self, topics: list[str], failed: dict[str, MillraceError]) -> dict[str, Found]:
+    def describe(
+        self, topics: list[str], failed: dict[str, MillraceError]
+    ) -> dict[str, BrokerTopic]:
         failed["p.public.v"] = LogAccessError("hidden")
-        return {topic: Found("id", 1, None) for topic in topics if topic != "p.public.v"}
+        return {topic: BrokerTopic("id", 1, None) for topic in topics if topic != "p.public.v"}
 
     def bounds(
-        self, found: dict[str, Found], _failed: dict[str, MillraceError]
+        self, topics: dict[str, BrokerTopic], _failed: dict[str, MillraceError]
     ) -> tuple[Offsets, Offsets]:
-        assert set(found) == set(TOPICS.values())
+        assert set(topics) == set(TOPICS.values())
         return (
             {topic: {0: 0} for topic in TOPICS.values()},
             {TOPICS[T]: {0: 5}, TOPICS[U]: {0: 9}},

@@ -1,12 +1,12 @@
-"""A look at a topic's new records -> the table's plan, or why there is none."""
+"""A topic's new records -> the table's plan, or why there is none."""
 
 from typing import TYPE_CHECKING
 
 import pytest
 from pyspark.sql import functions as F
 
-from sinks.debezium.described import Reading, declared
-from sinks.debezium.planned import Asked, Planned, looked_at
+from sinks.debezium.described import ConnectorOptions, RecordSource, declared_column
+from sinks.debezium.inspection import Planned, plan_tables
 from sinks.run.plan import TablePlan
 from tests.fixtures.debezium_topics import DEBEZIUM, Raw, frame, made_record
 from tests.fixtures.made_plans import NAME, TOPIC, table_plan
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.spark
 
+SOURCE = RecordSource({}, ConnectorOptions(DEBEZIUM), None)
 ID, TEXT = {"type": "int32"}, {"type": "string"}
 RECORD = made_record({"id": (ID, 1), "v": (TEXT, "x")})
 WIDER = made_record({"id": ({"type": "int64"}, 1), "v": (TEXT, "x")})
@@ -32,10 +33,12 @@ def planned(
     compacted: bool = False,
 ) -> Planned:
     """What becomes of a table whose new records are those of a frame."""
-    told = {name: declared(name, text) for name, text in (types or {}).items()}
-    monkeypatch.setattr("sinks.debezium.planned.read_records", lambda *_: raw)
-    asked = Asked({}, Reading(DEBEZIUM), None, {TOPIC: told}, {TOPIC} if compacted else ())
-    return looked_at(raw.sparkSession, asked, {str(NAME): table})
+    columns = {name: declared_column(name, text) for name, text in (types or {}).items()}
+    monkeypatch.setattr("sinks.debezium.inspection.read_records", lambda *_: raw)
+    compacted_topics = {TOPIC} if compacted else set[str]()
+    return plan_tables(
+        raw.sparkSession, SOURCE, {TOPIC: columns}, compacted_topics, {str(NAME): table}
+    )
 
 
 def refused(found: Planned) -> str:
@@ -102,11 +105,11 @@ def test_records_of_one_table_that_cannot_be_read_hold_up_no_other(
     good = frame(spark, [RECORD])
     broken = good.withColumn("value", F.raise_error(F.lit("not to be read")).cast("binary"))
     monkeypatch.setattr(
-        "sinks.debezium.planned.read_records",
+        "sinks.debezium.inspection.read_records",
         lambda _spark, _kafka, start, _end: broken if other in start else good,
     )
     tables = {str(NAME): table_plan(), "public.u": table_plan(topic=other, source="public.u")}
-    found = looked_at(spark, Asked({}, Reading(DEBEZIUM), None, {}, ()), tables)
+    found = plan_tables(spark, SOURCE, {}, (), tables)
     assert [*found.tables] == [str(NAME)]
     assert [*found.refused] == ["public.u"]
     assert "its records can't be read" in str(found.refused["public.u"])

@@ -1,7 +1,7 @@
-"""What carries values: JSON's text or Avro's typed members → what a value's schema says of it.
+"""A member of a record, JSON's text or Avro's typed value → texts, bytes, elements, JSON.
 
 Everything else is the same for both. In JSON a member is text (of a number, of a list), and bytes
-are base64; in Avro it has its type, and a struct's members go by their place.
+are base64. In Avro a member has its type, and a struct's members go by their index.
 """
 
 import base64
@@ -19,12 +19,12 @@ from pyspark.sql import functions as F
 from cdc.errors import SinkError
 from cdc.records.connect import Schema, Type
 from sinks.debezium.decimals import bound
-from sinks.debezium.schemas import decimal_digits, member
+from sinks.debezium.schemas import avro_member_name, decimal_digits
 
 _INTEGERS = frozenset({Type.INT32, Type.INT64})
 
 
-class Carrier(Protocol):
+class ValueDecoder(Protocol):
     """How values are taken out of a record."""
 
     def text(self, value: SparkColumn) -> SparkColumn:
@@ -36,7 +36,7 @@ class Carrier(Protocol):
         ...
 
     def elements(self, value: SparkColumn) -> SparkColumn:
-        """A list's elements, each to be taken out by the same carrier."""
+        """A list's elements, each to be taken out by the same decoder."""
         ...
 
     def is_decimal(self, schema: Schema) -> bool:
@@ -56,7 +56,7 @@ class Carrier(Protocol):
         ...
 
 
-class Json:
+class JsonDecoder:
     """Texts out of ``from_json``; ``decimal_numbers``: Decimals are JSON's numbers."""
 
     def __init__(self, *, decimal_numbers: bool = False) -> None:
@@ -75,18 +75,18 @@ class Json:
         return F.from_json(value, "array<string>")
 
     def is_decimal(self, schema: Schema) -> bool:  # noqa: ARG002 (the protocol's)
-        """By the converter's ``decimal.format``, which records don't tell."""
+        """By the converter's ``decimal.format``, which records don't show."""
         return self._decimal_numbers
 
     def scaled(self, value: SparkColumn, schema: Schema) -> SparkColumn:  # noqa: ARG002
         """By their names."""
         return bound(
             F.from_json(value, "scale int, value string"),
-            lambda held: F.struct(held["scale"], self.binary(held["value"]).alias("value")),
+            lambda number: F.struct(number["scale"], self.binary(number["value"]).alias("value")),
         )
 
     def is_one_of(self, value: SparkColumn, schema: Schema, forms: list[Any]) -> SparkColumn:  # noqa: ARG002
-        """By their texts, which nobody has to parse for that."""
+        """By their texts, without parsing them."""
         return value.isin(*(form if isinstance(form, str) else _compact(form) for form in forms))
 
     def json(self, value: SparkColumn, schema: Schema) -> SparkColumn:  # noqa: ARG002
@@ -94,7 +94,7 @@ class Json:
         return value
 
 
-class Avro:
+class AvroDecoder:
     """Members as Spark's Avro decoder has them."""
 
     def text(self, value: SparkColumn) -> SparkColumn:
@@ -114,8 +114,8 @@ class Avro:
         return decimal_digits(schema) is not None
 
     def scaled(self, value: SparkColumn, schema: Schema) -> SparkColumn:
-        """By their places."""
-        members = (value[place_of(schema, name)].alias(name) for name in ("scale", "value"))
+        """By their indexes."""
+        members = (value[member_name(schema, name)].alias(name) for name in ("scale", "value"))
         return F.struct(*members)
 
     def is_one_of(self, value: SparkColumn, schema: Schema, forms: list[Any]) -> SparkColumn:
@@ -145,23 +145,23 @@ def _compact(form: Any) -> str:
         form,
         ensure_ascii=False,
         separators=(",", ":"),
-        default=lambda held: b64encode(held).decode(),
+        default=lambda value: b64encode(value).decode(),
     )
 
 
-def place_of(schema: Schema, name: str) -> str:
-    """What Spark calls a struct's member in Avro; raises SinkError where there is none."""
-    for place, field in enumerate(schema.fields):
+def member_name(schema: Schema, name: str) -> str:
+    """Spark's name of a struct's member in Avro; raises SinkError where there is none."""
+    for index, field in enumerate(schema.fields):
         if field.name == name:
-            return member(place)
+            return avro_member_name(index)
     raise SinkError(f"a record has no member {name}, so it isn't one of Debezium's")
 
 
 def _named(value: SparkColumn, schema: Schema) -> SparkColumn:
     if schema.type is Type.STRUCT:
         members = (
-            _named(value[member(place)], field.schema).alias(field.name)
-            for place, field in enumerate(schema.fields)
+            _named(value[avro_member_name(index)], field.schema).alias(field.name)
+            for index, field in enumerate(schema.fields)
         )
         return F.when(value.isNotNull(), F.struct(*members))
     if schema.type is Type.ARRAY:
@@ -170,15 +170,15 @@ def _named(value: SparkColumn, schema: Schema) -> SparkColumn:
 
 
 def is_placeholder(
-    schema: Schema, carrier: Carrier, value: SparkColumn, placeholder: bytes
+    schema: Schema, decoder: ValueDecoder, value: SparkColumn, placeholder: bytes
 ) -> SparkColumn | None:
     """Whether a value is the placeholder; None where its type never has one."""
     forms = placeholders(schema, placeholder)
-    return carrier.is_one_of(value, schema, forms) if forms else None
+    return decoder.is_one_of(value, schema, forms) if forms else None
 
 
 def placeholders(schema: Schema, placeholder: bytes) -> list[Any]:
-    """What may stand in the place of a value with the schema; texts, bytes, lists and maps."""
+    """The placeholders that a value with the schema may have: texts, bytes, lists and maps."""
     word = placeholder.decode(errors="replace")
     if schema.type is Type.STRING:
         of_hstore = json.dumps({word: word}, ensure_ascii=False, separators=(",", ":"))

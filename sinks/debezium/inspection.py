@@ -1,0 +1,369 @@
+"""The new records of all topics → the plan of each table.
+
+Derived tables of one captured table share the inspection where they go on from the same offsets.
+"""
+
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import zip_longest
+from typing import TYPE_CHECKING, Final
+
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame
+
+from cdc.errors import MillraceError, SinkError, SinkUnreachableError
+from cdc.records.position import Position
+from cdc.records.schema import Column, TableName, TableSchema
+from sinks.debezium.described import ConnectorOptions, RecordSource, TopicDescription, describe
+from sinks.debezium.duplicates import (
+    LastEvents,
+    SnapshotId,
+    SnapshotRows,
+    last_events,
+    snapshot_rows,
+    without_repeated_records,
+)
+from sinks.debezium.log import read_records
+from sinks.debezium.records import RecordGroup, discover
+from sinks.debezium.truncate import Truncation, Truncations, last_of, truncations, went_back
+from sinks.run.options import SchemaOf
+from sinks.run.plan import TablePlan
+from sinks.spark.session import first_line
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+_WORDS: Final = re.compile(r"\w+|\W+")
+_NULL: Final = "VOID"
+"""How Spark calls the type of a member that is null."""
+
+
+@dataclass(frozen=True, slots=True)
+class TableTopic:
+    """A table's topic, its ``declared`` columns, and its state ``before``, by the last run."""
+
+    name: TableName
+    topic: str
+    partitions: int
+    declared: Mapping[str, Column]
+    before: TableSchema | None = None
+    truncation: Truncation | None = None
+    snapshot: SnapshotId | None = None
+    last_events: LastEvents | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Inspection:
+    """The new records of a table; without a description there is nothing to apply.
+
+    ``truncated`` is the last TRUNCATE of all, ``ends`` are the positions of the new ones, with
+    their times. The source ``went_back`` if its LSNs don't order rows any more. Only a table
+    without a key has ``snapshot_rows`` and ``last_events``.
+    """
+
+    events: int = 0
+    described: TopicDescription | None = None
+    truncated: Truncation | None = None
+    ends: tuple[tuple[Position, int], ...] = ()
+    groups: tuple[RecordGroup, ...] = ()
+    went_back: bool = False
+    snapshot_rows: SnapshotRows = SnapshotRows()  # noqa: RUF009 (immutable)
+    last_events: LastEvents | None = None
+    error: MillraceError | None = None
+
+
+def inspect_topics(
+    raw: DataFrame,
+    topics: Sequence[TableTopic],
+    read: Callable[[str], DataFrame],
+    connector: ConnectorOptions,
+    schema_of: SchemaOf | None = None,
+) -> dict[TableName, Inspection]:
+    """Inspect the new records of all topics (``raw``); ``read`` gives those of one.
+
+    A table's error is in its inspection, and stops no other table.
+    """
+    of_all_topics = _discovered(raw)
+    inspections: dict[TableName, Inspection] = {}
+    for topic in topics:
+        groups: list[RecordGroup] = []
+        try:
+            with _as_table_error(topic):
+                discovered = discover(read(topic.topic)) if of_all_topics is None else of_all_topics
+            groups = [group for group in discovered if group.topic == topic.topic]
+            inspections[topic.name] = _inspect_topic(topic, groups, read, connector, schema_of)
+        except MillraceError as error:
+            events = sum(group.events for group in groups)
+            inspections[topic.name] = Inspection(events, error=error)
+    return inspections
+
+
+def _discovered(raw: DataFrame) -> list[RecordGroup] | None:
+    """The groups of all topics; None where one of the topics can't be read."""
+    try:
+        return discover(raw)
+    except PySparkException as error:
+        if "TimeoutException" not in str(error):
+            return None
+        raise SinkUnreachableError(f"Kafka failed: {first_line(error)}") from None
+
+
+@contextmanager
+def _as_table_error(topic: TableTopic) -> Iterator[None]:
+    """Spark's error where records can't be read or decoded → an error of this table alone."""
+    try:
+        yield
+    except PySparkException as error:
+        raise SinkError(
+            f"its records can't be read: {first_line(error)}", where=f"table {topic.name}"
+        ) from None
+
+
+def _inspect_topic(
+    topic: TableTopic,
+    groups: list[RecordGroup],
+    read: Callable[[str], DataFrame],
+    connector: ConnectorOptions,
+    schema_of: SchemaOf | None,
+) -> Inspection:
+    events = sum(group.events for group in groups)
+    described = describe(
+        topic.name,
+        groups,
+        connector,
+        schema_of=schema_of,
+        declared=topic.declared,
+        before=topic.before,
+    )
+    if described is None:
+        return Inspection(events)
+    keyless = sum(group.events for group in groups if group.key_encoding is None)
+    truncated, read_last = Truncations(0, None), topic.last_events
+    of_snapshot = SnapshotRows(topic.snapshot)
+    if keyless:
+        with _as_table_error(topic):
+            raw = read(topic.topic)
+            truncated = truncations(raw, described, topic.partitions)
+            if topic.before is None and truncated.count == events:
+                return Inspection(events)  # nobody knows yet whether the table has a key
+            if not described.keyed:
+                of_snapshot = snapshot_rows(
+                    raw, described, topic.partitions, topic.snapshot, topic.before is None
+                )
+            if not described.keyed and topic.partitions == 1:
+                read_last = last_events(raw, described, topic.last_events)
+                if truncated.count:
+                    once = without_repeated_records(raw, described, topic.last_events)
+                    truncated = truncations(once, described, topic.partitions)
+    last = last_of(topic.truncation, truncated.last)
+    back = False
+    if last is not None and last.time_us and topic.partitions > 1:
+        with _as_table_error(topic):
+            back = went_back(read(topic.topic), described, last)
+    return Inspection(
+        events, described, last, truncated.ends, tuple(groups), back, of_snapshot, read_last
+    )
+
+
+@dataclass(slots=True)
+class Planned:
+    """The tables that have a plan, why others have none, and the groups of the records."""
+
+    tables: dict[str, TablePlan] = field(default_factory=dict)
+    refused: dict[str, MillraceError] = field(default_factory=dict)
+    groups: dict[str, tuple[RecordGroup, ...]] = field(default_factory=dict)
+
+
+def plan_tables(
+    spark: "SparkSession",
+    source: RecordSource,
+    types: Mapping[str, Mapping[str, Column]],
+    compacted: Collection[str],
+    tables: Mapping[str, TablePlan],
+) -> Planned:
+    """Plan tables that have something to read; ``types`` are by topic and column.
+
+    A table's error stops no other table. A table that isn't there yet has no plan before its first
+    row has come, which shows its columns.
+    """
+    planned = Planned()
+    left = dict(tables)
+    while left:
+        first = {table.topic: table for table in left.values()}
+        together = {
+            name: table for name, table in left.items() if _is_same(table, first[table.topic])
+        }
+        inspections = _inspect_all(spark, source, types, first)
+        for name, table in together.items():
+            inspection = inspections[TableName.parse(table.source)]
+            _plan(planned, name, table, inspection, is_compacted=table.topic in compacted)
+        left = {name: table for name, table in left.items() if name not in together}
+    return planned
+
+
+def _is_same(table: TablePlan, other: TablePlan) -> bool:
+    return _inspected_by(table) == _inspected_by(other)
+
+
+def _inspected_by(table: TablePlan) -> tuple[object, ...]:
+    """All of a plan that its inspection depends on."""
+    return (
+        table.start,
+        table.end,
+        table.emptied,
+        _rows_of(table),
+        last_events_of(table),
+        _schemas_before(table),
+    )
+
+
+def last_events_of(table: TablePlan) -> LastEvents | None:
+    """The events, of a table without a key, that were read last."""
+    if not table.base or table.behind is None:
+        return None
+    return LastEvents._make(table.behind)
+
+
+def _rows_of(table: TablePlan) -> SnapshotId | None:
+    """The snapshot that a table without a key has rows of."""
+    return table.rows_of if table.base else None
+
+
+def _schemas_before(table: TablePlan) -> tuple[TableSchema, ...]:
+    """The schemas that a table has had; one that is built again may have other keys."""
+    return table.schemas if table.base else ()
+
+
+def _inspect_all(
+    spark: "SparkSession",
+    source: RecordSource,
+    types: Mapping[str, Mapping[str, Column]],
+    tables: Mapping[str, TablePlan],
+) -> dict[TableName, Inspection]:
+    def read(*topics: str) -> DataFrame:
+        start = {topic: tables[topic].start for topic in topics}
+        end = {topic: tables[topic].end for topic in topics}
+        return read_records(spark, source.kafka, start, end)
+
+    topics = [
+        TableTopic(
+            TableName.parse(table.source),
+            topic,
+            len(table.start),
+            _types(table) | dict(types.get(topic, {})),
+            next(reversed(_schemas_before(table)), None),
+            Truncation._make(table.emptied) if table.emptied is not None else None,
+            _rows_of(table),
+            last_events_of(table),
+        )
+        for topic, table in tables.items()
+    ]
+    return inspect_topics(read(*tables), topics, read, source.connector, source.schema_of)
+
+
+def _types(table: TablePlan) -> dict[str, Column]:
+    """The columns that the table had before its Delta table was removed."""
+    if table.base or not table.schemas:
+        return {}
+    return {column.name: column for column in table.schemas[-1].columns}
+
+
+def _plan(
+    planned: Planned, name: str, table: TablePlan, inspection: Inspection, *, is_compacted: bool
+) -> None:
+    forms = _key_forms(table, inspection)
+    error = inspection.error or _unordered(table, inspection) or _moved(table, forms, is_compacted)
+    if error is not None:
+        planned.refused[name] = error
+        if table.base:
+            stays = {"end": table.start, "next": table.start}
+            planned.tables[name] = table.model_copy(update=stays)
+        return
+    if inspection.described is None:
+        return
+    schema = inspection.described.schema
+    before = [older for older in _schemas_before(table) if older.version != schema.version]
+    planned.groups[name] = inspection.groups
+    planned.tables[name] = table.model_copy(
+        update={
+            "next": table.end,
+            "events": inspection.events,
+            "schemas": (*before, schema),
+            "schema_version": schema.version,
+            "first_version": table.first_version if table.base else schema.version,
+            "key_forms": forms,
+            "emptied": inspection.truncated,
+            "rows_of": inspection.snapshot_rows.snapshot,
+            "reached": inspection.last_events,
+            "truncated": max((position for position, _ in inspection.ends), default=None),
+            "ends": inspection.ends if table.kind == "history" else (),
+        }
+    )
+
+
+def _key_forms(table: TablePlan, inspection: Inspection) -> tuple[str, ...]:
+    """All forms that keys have had, in the order in which they came up."""
+    before = table.key_forms if table.base else ()
+    new = sorted(
+        (group.last, group.key_form)
+        for group in inspection.groups
+        if group.key_encoding is not None
+    )
+    return tuple(dict.fromkeys((*before, *(form for _, form in new))))
+
+
+def _alike(form: str, other: str) -> bool:
+    """Whether two forms of keys differ in nothing but nulls, which are of any type."""
+    words = zip_longest(_WORDS.findall(form), _WORDS.findall(other))
+    return all(left == right or _NULL in {left, right} for left, right in words)
+
+
+def _moved(table: TablePlan, forms: tuple[str, ...], is_compacted: bool) -> MillraceError | None:
+    """A key of other bytes is another one to Kafka: in its partitions, and to compaction."""
+    others = [form for form in forms[1:] if not _alike(forms[0], form)]
+    if not others or (len(table.start) == 1 and not is_compacted):
+        return None
+    several = len(table.start) > 1
+    return SinkError(
+        f"keys are written in another way than before ({forms[0]} → {others[-1]}): "
+        + ("a row's events are in several partitions" if several else "compaction keeps both"),
+        where=f"topic {table.topic}",
+        remedy="have Debezium write to a new topic, or take a snapshot of the table once more (a "
+        "signal) when records of the old keys are gone; then remove the Delta table",
+    )
+
+
+def _unordered(table: TablePlan, inspection: Inspection) -> MillraceError | None:
+    """An error where the records' order isn't known, and the table depends on it.
+
+    A history needs to know where in each partition a TRUNCATE stands, which no record says. A
+    table of current rows needs to know which rows were there before it, and, without a key, before
+    a snapshot.
+    """
+    if table.kind == "current" and inspection.snapshot_rows.is_repeated:
+        return SinkError(
+            "the table has no key, and a snapshot has read rows of it that are there already: "
+            "they can't be told from copies",
+            where=f"topic {table.topic}",
+            remedy="remove the topic and the Delta table, then have Debezium take one snapshot of "
+            "the table (a signal); with message.key.columns its rows have a key",
+        )
+    if table.kind == "current" and inspection.went_back:
+        return SinkError(
+            f"the source was restored, and the topic has {len(table.start)} partitions and a "
+            "TRUNCATE from before: by the LSNs, which have begun lower, new rows count as older",
+            where=f"topic {table.topic}",
+            remedy="have Debezium write the table to a new topic, and remove the Delta table",
+        )
+    if table.kind != "history" or len(table.start) == 1 or not inspection.ends:
+        return None
+    return SinkError(
+        f"the topic has {len(table.start)} partitions, and a TRUNCATE among its records: in which "
+        "order a history can't tell",
+        where=f"topic {table.topic}",
+        remedy="have Debezium write the table to a topic of one partition, or leave TRUNCATE out "
+        '(skipped.operations = "t")',
+    )
