@@ -13,7 +13,7 @@ if __name__ == "__main__":
     # A program's own folder comes first in Python's path; the packages are beside it.
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-from cdc.convert.registry import schema_reader
+from cdc.convert.converters import schema_reader
 from cdc.errors import MillraceError
 from cdc.settings import DEFAULT_PATH, load
 from sinks.job import Jobs

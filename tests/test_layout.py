@@ -67,7 +67,7 @@ LIBRARIES: Final = {
     "psycopg": {"cdc.capture", "cdc.dead_letters", "cdc.postgres", "snapshots", "deploy"},
     "confluent_kafka": {"cdc.convert", "cdc.kafka", "cdc.log", "deploy"},
     "pyspark": {"sinks", "compaction", "deploy"},
-    "delta": {"sinks", "compaction"},
+    "delta": {"sinks", "compaction", "deploy.local"},
     "opensearchpy": {"sinks.search", "compaction", "deploy"},
     "pydantic": {"cdc.records", "cdc.settings", "cdc.dead_letters", "sinks", "deploy"},
 }

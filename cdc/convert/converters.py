@@ -20,6 +20,7 @@ Check = Callable[[], None]
 ADJUSTMENT_OPTIONS: Final = ("schema.name.adjustment.mode", "field.name.adjustment.mode")
 _FORMATS: Final = ("json", "avro")
 _SIDES: Final = ("key", "value")
+_URL: Final = "schema.registry.url"
 
 
 class Converters:
@@ -131,11 +132,7 @@ def _avro(options: Options, side: KeyOrValue, checks: list[Check]) -> Convert:
         from cdc.convert.avro_schema import AvroOptions
         from cdc.convert.registry import Registry
     except ImportError as error:
-        raise ConfigError(
-            f"Avro needs packages that aren't installed: {error.name}",
-            where=f"[format] {side}",
-            remedy="pip install 'millrace[avro]'",
-        ) from None
+        raise _not_installed(error, f"[format] {side}") from None
     long_name = f"{side}.subject.name.strategy"  # Confluent's; ours stands under the side already
     short = options.text("subject.name.strategy", SUBJECT_DEFAULT)
     strategy = options.text(long_name, short)
@@ -163,3 +160,32 @@ def _avro(options: Options, side: KeyOrValue, checks: list[Check]) -> Convert:
 def _is_unicode(options: Options, name: str) -> bool:
     """Avro can't do without an adjustment: ``none`` is ``avro`` here."""
     return options.adjustment(name) == "avro_unicode"
+
+
+def schema_reader(options: Mapping[str, str]) -> Callable[[int], str] | None:
+    """Id → an Avro schema's text; None where no registry is configured.
+
+    The registry isn't asked before the first record in Avro comes up. Keys and values are taken to
+    have the same one: an id says nothing of where it is from.
+    """
+    chosen = {
+        name.removeprefix(side): text
+        for side in ("", "key.", "value.")
+        for name, text in options.items()
+        if name.startswith(side)
+    }
+    if _URL not in chosen:
+        return None
+    try:
+        from cdc.convert.registry import Registry
+    except ImportError as error:
+        raise _not_installed(error, "[format]") from None
+    return Registry(chosen).text_of
+
+
+def _not_installed(error: ImportError, where: str) -> ConfigError:
+    return ConfigError(
+        f"Avro needs packages that aren't installed: {error.name}",
+        where=where,
+        remedy="pip install 'millrace[avro]'",
+    )

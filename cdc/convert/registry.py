@@ -34,9 +34,6 @@ _BUSY: Final = frozenset({408, 429, 500, 502, 503, 504})
 _MESSAGE_LENGTH_MAX: Final = 600
 
 
-_URL = "schema.registry.url"
-
-
 class Registry:
     """One registry, by ``schema.registry.url`` and what else the client takes."""
 
@@ -173,28 +170,3 @@ def _client_options(options: Mapping[str, str]) -> dict[str, str | float]:
 def _without_values(error: Exception) -> str:
     """The client's complaint; it names options, but an address in it may hold a password."""
     return _USER_INFO.sub("//", str(error))
-
-
-def schema_reader(options: Mapping[str, str]) -> Callable[[int], str] | None:
-    """Id → an Avro schema's text; None where no registry is configured.
-
-    The registry isn't asked before the first record in Avro comes up. Keys and values are taken to
-    have the same one: an id says nothing of where it is from.
-    """
-    chosen = {
-        name.removeprefix(side): text
-        for side in ("", "key.", "value.")
-        for name, text in options.items()
-        if name.startswith(side)
-    }
-    if _URL not in chosen:
-        return None
-    try:
-        from cdc.convert.registry import Registry
-    except ImportError as error:
-        raise ConfigError(
-            f"Avro needs packages that aren't installed: {error.name}",
-            where="[format]",
-            remedy="pip install 'millrace[avro]'",
-        ) from None
-    return Registry(chosen).text_of

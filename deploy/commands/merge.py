@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 from pydantic import TypeAdapter, ValidationError
 
+from cdc.convert.converters import schema_reader
 from cdc.errors import ConfigError
 from cdc.postgres.captured import captured_tables, described_tables
 from cdc.postgres.connection import connect
@@ -101,7 +102,5 @@ def run_options(
                 remedy='it is for topics_written_by = "debezium" in [lakehouse]',
             )
         return RunOptions(records_max, accepted_gaps)
-    from cdc.convert.registry import schema_reader
-
     types_of = partial(source_types, settings) if types_from_source else None
     return RunOptions(records_max, accepted_gaps, schema_reader(settings.format), types_of)

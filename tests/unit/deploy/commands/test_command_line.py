@@ -61,12 +61,14 @@ def test_cuts_are_listed_where_there_is_no_spark(tmp_path: Path) -> None:
     assert (ended.returncode, ended.stdout) == (ExitCode.OK, "[]\n"), ended.stderr
 
 
-def test_a_merge_of_our_own_log_needs_no_avro(tmp_path: Path) -> None:
+@pytest.mark.parametrize("writer", ["millrace", "debezium"])
+def test_a_merge_of_json_needs_no_avro(tmp_path: Path, writer: str) -> None:
     path = tmp_path / "millrace.toml"
-    path.write_text(f'{NOWHERE}\nlakehouse = {{ path = "{tmp_path}" }}')
-    lacking = "sys.modules.pop('pyspark'); sys.modules.pop('delta')"
+    lakehouse = f'{{ path = "{tmp_path}", topics_written_by = "{writer}" }}'
+    path.write_text(f"{NOWHERE}\nlakehouse = {lakehouse}")
+    spark = "sys.modules.pop('pyspark'); sys.modules.pop('delta'); import deploy.submit"
     words = ("merge", "lakehouse", "--interval", "never", "--config", str(path))
-    ended = python(f"{LACKING}; {lacking}; millrace.main()", *words)
+    ended = python(f"{LACKING}; {spark}; millrace.main()", *words)
     assert ended.returncode == ExitCode.CONFIG, ended.stderr
     assert "not a duration: never" in ended.stderr
 
