@@ -20,12 +20,12 @@ from sinks.delta.run import LakehouseRun
 from sinks.run.options import Held, Report, RunOptions
 from sinks.run.plans import one_at_a_time
 from sinks.run.summary import RunSummary
-from sinks.spark.session import RECORDS_FEW, Session, first_line, jvm_ended, open_session
+from sinks.spark.session import RECORDS_FEW, SparkProvider, first_line, jvm_ended, open_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-Run = Callable[[Settings, Session, Report, RunOptions], RunSummary]
+Run = Callable[[Settings, SparkProvider, Report, RunOptions], RunSummary]
 Turn = tuple[str, RunSummary | MillraceError]
 """A sink's name, and what its run did, or why it could do nothing at all."""
 
@@ -118,7 +118,7 @@ class Jobs:
 
 def run_lakehouse(
     settings: Settings,
-    session: Session,
+    session: SparkProvider,
     report: Report = print,
     options: RunOptions = RunOptions(),  # noqa: B008 (frozen)
 ) -> RunSummary:
@@ -142,7 +142,9 @@ def run_lakehouse(
             origin.forget()
 
 
-def _origin_of(settings: Settings, session: Session, report: Report, options: RunOptions) -> Origin:
+def _origin_of(
+    settings: Settings, session: SparkProvider, report: Report, options: RunOptions
+) -> Origin:
     """The topics of the writer that the configuration names."""
     if settings.lakehouse is not None and settings.lakehouse.topics_written_by == "debezium":
         from sinks.debezium.origin import DebeziumTopics
@@ -152,7 +154,7 @@ def _origin_of(settings: Settings, session: Session, report: Report, options: Ru
 
 
 def _search(
-    settings: Settings, session: Session, report: Report, options: RunOptions
+    settings: Settings, session: SparkProvider, report: Report, options: RunOptions
 ) -> RunSummary:
     from sinks.search.run import run_search
 

@@ -32,7 +32,7 @@ from sinks.run.forgotten import Remembered
 from sinks.run.options import Report, RunOptions
 from sinks.run.plan import Plan, TablePlan, Wanted, proposed, to_read
 from sinks.run.plans import Checked
-from sinks.spark.session import Session, tune
+from sinks.spark.session import SparkProvider, tune
 
 if TYPE_CHECKING:
     from sinks.debezium.records import RecordGroup
@@ -50,7 +50,7 @@ class DebeziumTopics:
     empty = "there is no topic of a captured table: check topic.prefix and table.include.list"
 
     def __init__(
-        self, settings: Settings, session: Session, report: Report, options: RunOptions
+        self, settings: Settings, session: SparkProvider, report: Report, options: RunOptions
     ) -> None:
         assert settings.lakehouse is not None  # noqa: S101 (who calls has looked)
         self._settings = settings

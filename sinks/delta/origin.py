@@ -19,7 +19,7 @@ from sinks.run.forgotten import Remembered, remembered
 from sinks.run.options import Report, RunOptions
 from sinks.run.plan import Plan, TablePlan, Truncates, Wanted, proposed, to_read
 from sinks.run.plans import Checked
-from sinks.spark.session import RECORDS_FEW, Session, tune
+from sinks.spark.session import RECORDS_FEW, SparkProvider, tune
 
 if TYPE_CHECKING:
     from sinks.delta.commit import Rows
@@ -91,7 +91,7 @@ class OwnLog:
     empty = "the log is empty: has `millrace run` been started?"
 
     def __init__(
-        self, settings: Settings, session: Session, report: Report, options: RunOptions
+        self, settings: Settings, session: SparkProvider, report: Report, options: RunOptions
     ) -> None:
         self._settings = settings
         self._session = session

@@ -33,7 +33,7 @@ from sinks.run.plan import (
 )
 from sinks.run.plans import as_compacted, lakehouse_plans
 from sinks.run.summary import RunSummary, TableResult
-from sinks.spark.session import Session
+from sinks.spark.session import SparkProvider
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -51,7 +51,7 @@ class LakehouseRun:
         self,
         settings: Settings,
         lakehouse: LakehouseSettings,
-        session: Session,
+        session: SparkProvider,
         report: Report,
         options: RunOptions,
         origin: Origin,

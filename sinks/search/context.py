@@ -11,7 +11,7 @@ from sinks.run.options import Report, RunOptions
 from sinks.search.dead_letters import Letters
 from sinks.search.indexes import TableIndex
 from sinks.search.progress import Ledger
-from sinks.spark.session import Session
+from sinks.spark.session import SparkProvider
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +22,7 @@ class Place:
     search: SearchSettings
     client: OpenSearch
     ledger: Ledger
-    session: Session
+    session: SparkProvider
     report: Report
     options: RunOptions
 

@@ -51,7 +51,7 @@ from sinks.search.indexes import TableIndex
 from sinks.search.joined.run import run_documents
 from sinks.search.loads import Loads, never_whole, versions_of
 from sinks.search.progress import PLACE, Claim, Ledger
-from sinks.spark.session import Session
+from sinks.spark.session import SparkProvider
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -62,7 +62,7 @@ if TYPE_CHECKING:
 
 def run_search(
     settings: Settings,
-    session: Session,
+    session: SparkProvider,
     report: Report = print,
     options: RunOptions = RunOptions(),  # noqa: B008 (frozen)
 ) -> RunSummary:

@@ -132,10 +132,10 @@ def tune(session: "SparkSession", records: int, table_bytes: int = 0) -> None:
             session.conf.set(name, value)
 
 
-class Session(Protocol):
-    """Gives out a run's Spark session, started when it is asked for first.
+class SparkProvider(Protocol):
+    """Starts a run's Spark session at the first call, and returns the same one at each later call.
 
-    ``records`` is about how many there are to read, where that is known.
+    ``records`` is about how many records there are to read, where that is known.
     """
 
     def __call__(self, records: int = RECORDS_FEW, /) -> "SparkSession":

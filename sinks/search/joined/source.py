@@ -13,7 +13,7 @@ from sinks.changes.shape import TableShape, derive_shape
 from sinks.run.plan import Plan
 from sinks.run.plans import Plans, lakehouse_plans
 from sinks.search.progress_records import Instant
-from sinks.spark.session import Session
+from sinks.spark.session import SparkProvider
 
 if TYPE_CHECKING:
     from sinks.search.joined.reading import Reading
@@ -26,7 +26,11 @@ class Lakehouse:
     """What joined documents are made of."""
 
     def __init__(
-        self, settings: Settings, state: LogState, log: Callable[[], LogState], session: Session
+        self,
+        settings: Settings,
+        state: LogState,
+        log: Callable[[], LogState],
+        session: SparkProvider,
     ) -> None:
         if settings.lakehouse is None:
             raise ConfigError(
