@@ -22,7 +22,7 @@ from sinks.log.parse import parse
 from sinks.log.records import read_raw, with_values
 from sinks.run.plan import Found, Plan, TablePlan
 from sinks.search.bulk import Counts
-from sinks.search.context import Place
+from sinks.search.context import SearchContext
 from sinks.search.documents import mapping
 from sinks.search.executors import write_documents
 from sinks.search.indexes import MisfitError, TableIndex
@@ -48,16 +48,16 @@ class Loaded(NamedTuple):
     found: Mapping[int, Found] | None
 
 
-class Tables:
+class TableIndexer:
     """Applies plans to the indexes of tables."""
 
-    def __init__(self, spark: "SparkSession", place: Place) -> None:
+    def __init__(self, spark: "SparkSession", context: SearchContext) -> None:
         self._spark = spark
-        self._settings = place.settings
-        self._search = place.search
-        self._place = place
-        self._ledger = place.ledger
-        self._report = place.report
+        self._settings = context.settings
+        self._search = context.search
+        self._context = context
+        self._ledger = context.ledger
+        self._report = context.report
 
     def apply(
         self,
@@ -211,7 +211,7 @@ class Tables:
             counts += Counts(deleted=target.truncate(made.index, table.truncated))
         if target.uuid(made.index) != made.uuid:
             raise target.lost(made.index)
-        self._place.publish(target, made.index, self._search.index_of(str(name)).settings)
+        self._context.publish(target, made.index, self._search.index_of(str(name)).settings)
         self._record(plan, table, versions[-1], served_by(made))
         # What was written on the way, and is another one or gone by now, counts for nothing.
         return replace(counts, inserted=counts.inserted - counts.deleted, updated=0, deleted=0)

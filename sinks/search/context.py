@@ -15,7 +15,7 @@ from sinks.spark.session import SparkProvider
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class SearchContext:
     """The configuration, the server, the progress there, Spark, and what the user asks for."""
 
     settings: Settings

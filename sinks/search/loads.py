@@ -21,29 +21,29 @@ from sinks.run.forgotten import require_retained
 from sinks.run.plan import Plan, TablePlan
 from sinks.run.summary import TableResult, attempted
 from sinks.search.bulk import Counts
-from sinks.search.context import Place
+from sinks.search.context import SearchContext
 from sinks.search.indexes import TableIndex
 from sinks.search.progress_records import TableLoading, TableRecord, now_ms, serving
 
 if TYPE_CHECKING:
-    from sinks.search.apply import Tables
+    from sinks.search.apply import TableIndexer
 
 
 class Loads:
     """The loads of all tables' indexes, against one state of the log."""
 
     def __init__(
-        self, place: Place, state: LogState, index: Callable[[TableName], TableIndex]
+        self, context: SearchContext, state: LogState, index: Callable[[TableName], TableIndex]
     ) -> None:
-        self._place = place
-        self._settings = place.settings
-        self._search = place.search
-        self._ledger = place.ledger
+        self._context = context
+        self._settings = context.settings
+        self._search = context.search
+        self._ledger = context.ledger
         self._state = state
         self._names = [table.name for table in state.tables.values()]
         self._index = index
-        self._session = place.session
-        self._report = place.report
+        self._session = context.session
+        self._report = context.report
 
     def begin(self, names: Collection[str]) -> list[TableResult]:
         """Make new indexes for tables, unless they are being loaded; and say where that can't be.
@@ -93,7 +93,7 @@ class Loads:
         table = self._looked_at(name, whole, whole.tables[name])
         versions = versions_of(self._state, name, record.schema_version)
         chosen = frozenset(documents)
-        counts = self._tables().write(record.index, table, whole, versions, chosen)
+        counts = self._indexer().write(record.index, table, whole, versions, chosen)
         if counts.incomplete:
             self._report(f"{name}: {counts.incomplete:,} documents lack values")
         self._index(versions[-1].name).refresh(record.index)
@@ -125,7 +125,7 @@ class Loads:
         return None
 
     def _begun(self, record: TableRecord, schema: TableSchema) -> TableResult:
-        self._tables().begin_load(self._index(schema.name), record, schema)
+        self._indexer().begin_load(self._index(schema.name), record, schema)
         return TableResult(str(schema.name))
 
     def _stepped(self, table: TableName, record: TableRecord, loading: TableLoading) -> TableResult:
@@ -145,7 +145,7 @@ class Loads:
             loading = loading.model_copy(update={"loaded": step.end, "ts_ms": now_ms()})
         changes: dict[str, object] = {"loading": loading}
         if step is None or step.end == planned.end:
-            self._place.publish(index, loading.index, self._search.index_of(name).settings)
+            self._context.publish(index, loading.index, self._search.index_of(name).settings)
             changes = serving(loading)
         self._ledger.write_table(table, record.model_copy(update=changes))
         return TableResult(name, events, counts.inserted, counts.updated, counts.deleted)
@@ -156,7 +156,7 @@ class Loads:
         counts = Counts()
         if step.events:
             versions = versions_of(self._state, name, step.schema_version)
-            counts += self._tables().load(index, step, whole, versions)
+            counts += self._indexer().load(index, step, whole, versions)
         if step.truncated is not None:
             counts += Counts(deleted=target.truncate(index, step.truncated))
         return counts
@@ -198,10 +198,10 @@ class Loads:
             tables={name: table},
         )
 
-    def _tables(self) -> "Tables":
-        from sinks.search.apply import Tables
+    def _indexer(self) -> "TableIndexer":
+        from sinks.search.apply import TableIndexer
 
-        return Tables(self._session(), self._place)
+        return TableIndexer(self._session(), self._context)
 
 
 def versions_of(state: LogState, name: str, newest: int) -> list[TableSchema]:

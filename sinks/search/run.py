@@ -44,7 +44,7 @@ from sinks.run.plan import (
 )
 from sinks.run.summary import RunSummary, TableResult, attempted
 from sinks.search.client import check, connect
-from sinks.search.context import Place
+from sinks.search.context import SearchContext
 from sinks.search.dead_letters import Letters, replayed
 from sinks.search.documents import aliases
 from sinks.search.indexes import TableIndex
@@ -92,15 +92,17 @@ def run_search(
         if state is None:
             note = "the log is empty: has `millrace run` been started?"
             return RunSummary("search", 0, "", time.monotonic() - started, note=note)
-        place = Place(settings, settings.search, client, ledger, session, report, options)
-        run = _Run(place, state)
+        context = SearchContext(settings, settings.search, client, ledger, session, report, options)
+        run = _SearchRun(context, state)
         run.require_known(options.rebuilt | options.replayed)
         plan, results = run.once(log, claim)
         results += run.loads.begin(options.rebuilt)
         results += run.replayed()
         if settings.search.documents:
             first = state
-            results += run_documents(place, first, lambda: log.state(prefix, slot, report) or first)
+            results += run_documents(
+                context, first, lambda: log.state(prefix, slot, report) or first
+            )
         # The index that serves keeps up meanwhile, and the one that is loaded follows.
         failed: set[str] = set()
         while (step := run.loads.next(failed)) is not None:
@@ -109,7 +111,7 @@ def run_search(
             if options.records_max is not None:
                 break  # the rest is later runs'
             state = log.state(prefix, slot, report) or state
-            run = _Run(place, state)
+            run = _SearchRun(context, state)
             later, more = run.once(log, claim)
             plan, results = later or plan, results + more
     for alias, count in letters.counts().items() if results else ():
@@ -120,11 +122,11 @@ def run_search(
     return RunSummary("search", plan.run, str(plan.cut.commit_lsn), seconds, results)
 
 
-class _Run:
+class _SearchRun:
     """One run against one state of the log."""
 
-    def __init__(self, place: Place, state: LogState) -> None:
-        search, report = place.search, place.report
+    def __init__(self, context: SearchContext, state: LogState) -> None:
+        search, report = context.search, context.report
         keyed = {name for name, versions in state.schemas.items() if versions[-1].key}
         wanted = state.tables.keys() if search.tables is None else set(search.tables)
         for name in sorted(wanted & state.tables.keys() - keyed):
@@ -135,21 +137,21 @@ class _Run:
             if one.table not in state.tables:
                 report(f"[[search.indexes]]: {one.table} isn't captured (yet)")
         indexed = keyed & wanted
-        self._place = place
-        self._settings = place.settings
+        self._context = context
+        self._settings = context.settings
         self._search = search
-        self._client = place.client
-        self._ledger = place.ledger
+        self._client = context.client
+        self._ledger = context.ledger
         self._state = replace(
             state, tables={name: table for name, table in state.tables.items() if name in indexed}
         )
         self._aliases = aliases(search, (table.name for table in self._state.tables.values()))
-        self._session = place.session
+        self._session = context.session
         self._report = report
-        self._options = place.options
+        self._options = context.options
         self._early: dict[str, Early] = {}
         self._loaded: dict[str, Loaded] = {}
-        self.loads = Loads(place, self._state, self._index)
+        self.loads = Loads(context, self._state, self._index)
 
     def once(self, log: LogReader, claim: Claim) -> tuple[Plan | None, list[TableResult]]:
         """Finish the plan that is under way, then plan and apply what is new."""
@@ -298,7 +300,7 @@ class _Run:
     def _load_early(self, tables: dict[str, TablePlan], claim: Claim) -> dict[str, "Loaded"]:
         """Begin first loads of a single step: by one read of the log instead of two."""
         from sinks.log.early import can_be_early
-        from sinks.search.apply import STEP_RECORDS, Tables
+        from sinks.search.apply import STEP_RECORDS, TableIndexer
 
         found = {}
         for name, table in tables.items():
@@ -308,7 +310,9 @@ class _Run:
             target, cut = self._index(versions[-1].name), self._state.progress.cut
             claim.hold()  # what another run is loading would be taken for left behind
             self._report(f"{name}: about {table.unread:,} records to load")
-            one = Tables(self._session(), self._place).load_early(target, table, cut, versions)
+            one = TableIndexer(self._session(), self._context).load_early(
+                target, table, cut, versions
+            )
             if one is not None:
                 found[name] = one
         return found
@@ -355,7 +359,7 @@ class _Run:
 
     def _applied(self, name: str, table: TablePlan, plan: Plan) -> TableResult:
         """One table's part; a server that is away ends the run, which is then repeated."""
-        from sinks.search.apply import Tables
+        from sinks.search.apply import TableIndexer
 
         if name not in self._state.tables:
             error = SinkError("the log doesn't have the table any more", where=f"table {name}")
@@ -363,10 +367,10 @@ class _Run:
         versions = versions_of(self._state, name, table.schema_version)
         early, loaded = self._early.pop(name, None), self._loaded.pop(name, None)
         try:
-            tables = Tables(self._session(), self._place)
+            indexer = TableIndexer(self._session(), self._context)
             rows = early.rows if early is not None and table.truncated is None else None
             target = self._index(versions[-1].name)
-            counts = tables.apply(target, table, plan, versions, rows, loaded)
+            counts = indexer.apply(target, table, plan, versions, rows, loaded)
         except (BusyError, SinkUnreachableError):
             raise
         except MillraceError as error:

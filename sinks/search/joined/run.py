@@ -20,7 +20,7 @@ from sinks.changes.names import quoted
 from sinks.log.records import in_session
 from sinks.run.summary import TableResult
 from sinks.search.bulk import Counts
-from sinks.search.context import Place
+from sinks.search.context import SearchContext
 from sinks.search.dead_letters import Letters, replayed
 from sinks.search.documents import document_index
 from sinks.search.indexes import TableIndex, generation_of
@@ -36,24 +36,26 @@ PART_ROWS: Final = 500_000
 _PARTS_MAX: Final = 64
 
 
-def run_documents(place: Place, state: LogState, log: Callable[[], LogState]) -> list[TableResult]:
+def run_documents(
+    context: SearchContext, state: LogState, log: Callable[[], LogState]
+) -> list[TableResult]:
     """Bring each index to the newest cut; those that nothing has changed for aren't told of.
 
     ``log`` tells what the log has by now.
     """
-    lakehouse = Lakehouse(place.settings, state, log, place.session)
+    lakehouse = Lakehouse(context.settings, state, log, context.session)
     results: list[TableResult] = []
-    for document in place.search.documents:
+    for document in context.search.documents:
         started = time.monotonic()
         try:
-            one = _Documents(place, lakehouse, document)
-            counts = one.bring(is_rebuilt=document.name in place.options.rebuilt)
-            again = one.replayed() if document.name in place.options.replayed else None
+            one = _Documents(context, lakehouse, document)
+            counts = one.bring(is_rebuilt=document.name in context.options.rebuilt)
+            again = one.replayed() if document.name in context.options.replayed else None
         except (BusyError, SinkUnreachableError):
             raise
         except MillraceError as error:
             results.append(TableResult(document.name, error=error))
-            place.report(str(results[-1]))
+            context.report(str(results[-1]))
             continue
         if again is not None:
             results.append(again)
@@ -62,22 +64,22 @@ def run_documents(place: Place, state: LogState, log: Callable[[], LogState]) ->
             written = counts.indexed + counts.deleted + counts.stale
             done = (counts.inserted, counts.updated, counts.deleted)
             results.append(TableResult(document.name, written, *done, seconds=seconds))
-            place.report(str(results[-1]))
+            context.report(str(results[-1]))
     return results
 
 
 class _Documents:
     """One document's indexes."""
 
-    def __init__(self, place: Place, lakehouse: Lakehouse, document: Document) -> None:
-        self._place = place
+    def __init__(self, context: SearchContext, lakehouse: Lakehouse, document: Document) -> None:
+        self._context = context
         self._lakehouse = lakehouse
         self._document = document
-        alias = document_index(place.search.index_prefix, document.name)
-        log = place.settings.capture.topic_prefix
-        self._index = TableIndex(place.client, alias, log, document.name, "document")
-        self._id = place.ledger.document_id(document.name)
-        found, self._version = place.ledger.read(self._id, DocumentRecord)
+        alias = document_index(context.search.index_prefix, document.name)
+        log = context.settings.capture.topic_prefix
+        self._index = TableIndex(context.client, alias, log, document.name, "document")
+        self._id = context.ledger.document_id(document.name)
+        found, self._version = context.ledger.read(self._id, DocumentRecord)
         self._record = found or DocumentRecord()
 
     def bring(self, *, is_rebuilt: bool) -> Counts | None:
@@ -110,9 +112,9 @@ class _Documents:
 
     def replayed(self) -> TableResult:
         """Make those documents again that were refused."""
-        serves, prefix = self._record.serves, self._place.search.index_prefix
+        serves, prefix = self._record.serves, self._context.search.index_prefix
         index = serves.index if serves is not None else "none"
-        letters = Letters(self._place.client, prefix, self._index.alias, index)
+        letters = Letters(self._context.client, prefix, self._index.alias, index)
         return replayed(self._document.name, letters, self._again)
 
     def _again(self, ids: Collection[str]) -> None:
@@ -341,7 +343,7 @@ class _Documents:
         if loading.done == loading.parts:
             if self._index.uuid(target.index) != target.uuid:
                 raise self._index.lost(target.index)
-            self._place.publish(self._index, target.index, target.definition.settings)
+            self._context.publish(self._index, target.index, target.definition.settings)
             self._write(serves=target, loading=None, frozen=False)
         return counts
 
@@ -349,7 +351,7 @@ class _Documents:
         from sinks.search.executors import write_documents
 
         with self._explained():
-            return write_documents(documents, self._place.search, target.index)
+            return write_documents(documents, self._context.search, target.index)
 
     def _mapping(self, at: Instant) -> dict[str, Any]:
         from sinks.search.joined.assemble import types
@@ -368,7 +370,7 @@ class _Documents:
     def _write(self, **changes: Any) -> None:
         changes["ts_ms"] = now_ms()
         self._record = self._record.model_copy(update=changes)
-        self._version = self._place.ledger.write(self._id, self._record, self._version)
+        self._version = self._context.ledger.write(self._id, self._record, self._version)
 
     def _say(self, text: str) -> None:
-        self._place.report(f"{self._document.name}: {text}")
+        self._context.report(f"{self._document.name}: {text}")

@@ -7,7 +7,7 @@ import pytest
 from cdc.errors import ConfigError, ExitCode, SinkError
 from cdc.records.schema import TableName
 from sinks.run.plan import TablePlan
-from sinks.search.apply import Tables
+from sinks.search.apply import TableIndexer
 from sinks.search.bulk import Counts
 from sinks.search.dead_letters import Letters
 from sinks.search.loads import Loads
@@ -118,16 +118,16 @@ def test_a_first_load_goes_on_where_it_was(
     log.table(100)
     log.reached(at(100, 0))
     monkeypatch.setattr("sinks.search.apply.STEP_RECORDS", 8)
-    load, written = Tables.load, list[TablePlan]()
+    load, written = TableIndexer.load, list[TablePlan]()
 
-    def dying(self: Tables, index: str, table: TablePlan, *rest: Any, **more: Any) -> Counts:
+    def dying(self: TableIndexer, index: str, table: TablePlan, *rest: Any, **more: Any) -> Counts:
         written.append(table)
         if len(written) == 2:
             raise ZeroDivisionError
         return load(self, index, table, *rest, **more)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Tables, "load", dying)
+        patch.setattr(TableIndexer, "load", dying)
         with pytest.raises(ZeroDivisionError):
             indexes.merge()
         assert not indexes.client.indices.exists_alias(name=f"{indexes.prefix}-{ALIAS}")
