@@ -28,7 +28,7 @@ from sinks.search.executors import write_documents
 from sinks.search.indexes import MisfitError, TableIndex
 from sinks.search.progress_records import FirstLoad, TableLoading, TableRecord, now_ms, serving
 from sinks.search.rows import documents
-from sinks.search.snapshot import Written, two_kinds, write_left, write_rows
+from sinks.search.snapshot import WrittenRows, two_kinds, write_remaining, write_rows
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -37,15 +37,15 @@ STEP_RECORDS: Final = 500_000
 """So many of the log's records are loaded between two notes of how far it is."""
 
 
-class Loaded(NamedTuple):
+class EarlyLoad(NamedTuple):
     """A first load that was begun before there is a plan: ``into`` has the rows of snapshots.
 
-    ``found`` is what the plan has to know of the records; None: they are to be looked at.
+    ``census`` is what the plan has to know of each partition's records; None: the run counts them.
     """
 
     into: TableLoading
-    rows: Written
-    found: Mapping[int, Found] | None
+    rows: WrittenRows
+    census: Mapping[int, Found] | None
 
 
 class TableIndexer:
@@ -66,7 +66,7 @@ class TableIndexer:
         plan: Plan,
         versions: Sequence[TableSchema],
         early: "DataFrame | None" = None,
-        loaded: Loaded | None = None,
+        loaded: EarlyLoad | None = None,
     ) -> Counts:
         """Write what the plan says to the table's index, unless this run has recorded it.
 
@@ -115,7 +115,7 @@ class TableIndexer:
         table: TablePlan,
         plan: Plan,
         versions: Sequence[TableSchema],
-        rows: Written | None = None,
+        rows: WrittenRows | None = None,
     ) -> Counts:
         """Write the same to an index that is being loaded, which may have the ``rows`` already."""
         shape = shape_of(versions, self._search)
@@ -123,11 +123,13 @@ class TableIndexer:
             changes = two_kinds(self._changes(table, plan, shape, snapshot=True))
             if rows is None:
                 rows = write_rows(changes, shape, self._search, index)
-            return rows.counts + write_left(changes, rows.left, shape, self._search, index)
+            return rows.counts + write_remaining(
+                changes, rows.remaining, shape, self._search, index
+            )
 
     def load_early(
         self, target: TableIndex, table: TablePlan, cut: Position, versions: Sequence[TableSchema]
-    ) -> Loaded | None:
+    ) -> EarlyLoad | None:
         """Begin a first load before there is a plan: one read of the log instead of two.
 
         None: it takes the ordinary way, which also tells why.
@@ -149,7 +151,7 @@ class TableIndexer:
         facts = rows.observed(FACTS)
         if facts is None or facts.getAs("claims"):  # whose rows have other values
             return None
-        return Loaded(into, rows, found_in(facts, table))
+        return EarlyLoad(into, rows, found_in(facts, table))
 
     def _changes(
         self, table: TablePlan, plan: Plan, shape: TableShape, *, snapshot: bool = False
@@ -195,7 +197,7 @@ class TableIndexer:
         table: TablePlan,
         plan: Plan,
         versions: Sequence[TableSchema],
-        loaded: Loaded | None,
+        loaded: EarlyLoad | None,
     ) -> Counts:
         """Load an index that nobody sees before it is complete."""
         name = versions[-1].name

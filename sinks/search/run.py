@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from sinks.log.early import Early
-    from sinks.search.apply import Loaded
+    from sinks.search.apply import EarlyLoad
 
 
 def run_search(
@@ -150,7 +150,7 @@ class _SearchRun:
         self._report = report
         self._options = context.options
         self._early: dict[str, Early] = {}
-        self._loaded: dict[str, Loaded] = {}
+        self._loaded: dict[str, EarlyLoad] = {}
         self.loads = Loads(context, self._state, self._index)
 
     def once(self, log: LogReader, claim: Claim) -> tuple[Plan | None, list[TableResult]]:
@@ -287,7 +287,7 @@ class _SearchRun:
         self._loaded = self._load_early(pending, claim)
         self._early = self._read_early(spark, records, pending)
         known = {name: dict(early.found) for name, early in self._early.items()}
-        known |= {name: dict(one.found) for name, one in self._loaded.items() if one.found}
+        known |= {name: dict(load.census) for name, load in self._loaded.items() if load.census}
         left = {name: table for name, table in pending.items() if name not in known}
         found = known | census(spark, records, left, cut)
         return {
@@ -297,7 +297,7 @@ class _SearchRun:
             for name, table in tables.items()
         }
 
-    def _load_early(self, tables: dict[str, TablePlan], claim: Claim) -> dict[str, "Loaded"]:
+    def _load_early(self, tables: dict[str, TablePlan], claim: Claim) -> dict[str, "EarlyLoad"]:
         """Begin first loads of a single step: by one read of the log instead of two."""
         from sinks.log.early import can_be_early
         from sinks.search.apply import STEP_RECORDS, TableIndexer

@@ -1,8 +1,8 @@
 """Changes of a table that is loaded → the rows of its snapshots first, as they come.
 
-Those are most of what a load reads, and have no order to be brought into: each carries its version,
-and no delete is among them. What is written behind them is what has changed since: as the newest of
-each key, so that no delete comes too early, either.
+Those rows are most of a load, and their order doesn't matter: each carries its version, and none is
+a delete. The changes that came later are written behind them, only the newest of each key, so that
+no delete comes too early.
 """
 
 from dataclasses import replace
@@ -19,13 +19,13 @@ from sinks.search.bulk import Counts
 from sinks.search.executors import Observed, write_documents, write_observed
 from sinks.search.rows import documents
 
-_LEFT: Final = "millrace_left"
+_REMAINING: Final = "millrace_remaining"
 
 
-class Left(NamedTuple):
-    """Changes that aren't such rows: how many, and how many of them lack values of their own.
+class RemainingChanges(NamedTuple):
+    """How many changes aren't rows of a snapshot, and how many of those lack values of their own.
 
-    And how many of the rows the server has refused.
+    ``refused`` counts the rows of the snapshot that the server refused.
     """
 
     changes: int
@@ -33,11 +33,11 @@ class Left(NamedTuple):
     refused: int = 0
 
 
-class Written(NamedTuple):
-    """What became of the rows, what is left, and what else was observed."""
+class WrittenRows(NamedTuple):
+    """The counts of the rows written, the changes that remain, and Spark's observations."""
 
     counts: Counts
-    left: Left
+    remaining: RemainingChanges
     observed: Observed
 
 
@@ -49,7 +49,7 @@ def two_kinds(changes: DataFrame) -> DataFrame:
     patchy = is_patchy(changes)
     marked = changes.withColumns({PATCHY: patchy, SNAPSHOT: F.col(SNAPSHOT) & ~patchy})
     return marked.observe(
-        _LEFT,
+        _REMAINING,
         F.count_if(~F.col(SNAPSHOT)).alias("changes"),
         F.count_if(~F.col(SNAPSHOT) & F.col(PATCHY)).alias("patchy"),
     )
@@ -57,28 +57,33 @@ def two_kinds(changes: DataFrame) -> DataFrame:
 
 def write_rows(
     changes: DataFrame, shape: TableShape, settings: SearchSettings, index: str
-) -> Written:
+) -> WrittenRows:
     """Write the rows of snapshots that changes (of ``two_kinds``) have among them.
 
-    Those that are refused may well be others by now: they are left.
+    A refused row may have changed since: it remains to be written.
     """
     rows = documents(changes.where(SNAPSHOT), shape)
     counts, observed = write_observed(rows, settings, index, is_load=True, is_final=False)
-    told = observed(_LEFT)
-    changed, patchy = (told.getAs(kind) if told else 1 for kind in ("changes", "patchy"))
-    return Written(replace(counts, refused=0), Left(changed, patchy, counts.refused), observed)
+    summary = observed(_REMAINING)
+    changed, patchy = (summary.getAs(kind) if summary else 1 for kind in ("changes", "patchy"))
+    remaining = RemainingChanges(changed, patchy, counts.refused)
+    return WrittenRows(replace(counts, refused=0), remaining, observed)
 
 
-def write_left(
-    changes: DataFrame, left: Left, shape: TableShape, settings: SearchSettings, index: str
+def write_remaining(
+    changes: DataFrame,
+    remaining: RemainingChanges,
+    shape: TableShape,
+    settings: SearchSettings,
+    index: str,
 ) -> Counts:
-    """Write what is newest of each key of what was ``left`` of the same changes."""
-    if left.refused:
+    """Write the newest of each key of the ``remaining`` ones of the same changes."""
+    if remaining.refused:
         others = changes
-    elif left.patchy:
+    elif remaining.patchy:
         # Of those, a row's values are exact, and count before what was read at another time.
         others = contenders(changes, shape).where(~F.col(SNAPSHOT) | F.col(PATCHY))
-    elif left.changes:
+    elif remaining.changes:
         others = changes.where(~F.col(SNAPSHOT))
     else:
         return Counts()
