@@ -57,7 +57,7 @@ def search(
 ) -> None:
     """List documents that the search server refused, with its reasons."""
     from sinks.search.client import connect as connect_search
-    from sinks.search.dead_letters import Letters
+    from sinks.search.dead_letters import DocumentDeadLetters
 
     settings = load(config)
     chosen = _aliases(settings, names or [])
@@ -71,7 +71,10 @@ def search(
             raise typer.Exit(jobs.run(print_line))
     server = search_settings(settings)
     client = connect_search(server)
-    refusals = {name: Letters(client, server.index_prefix, alias) for name, alias in chosen.items()}
+    refusals = {
+        name: DocumentDeadLetters(client, server.index_prefix, alias)
+        for name, alias in chosen.items()
+    }
     if discard:
         for of_index in refusals.values():
             of_index.forget()

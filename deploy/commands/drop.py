@@ -160,7 +160,7 @@ def _indexes(settings: Settings) -> list[Step]:
         raise ConfigError("there is no [search] to drop")
     from sinks.search.client import check
     from sinks.search.client import connect as connect_search
-    from sinks.search.dead_letters import Letters
+    from sinks.search.dead_letters import DocumentDeadLetters
     from sinks.search.indexes import alias_of, indexes_of
     from sinks.search.progress import Ledger
 
@@ -174,7 +174,7 @@ def _indexes(settings: Settings) -> list[Step]:
         what = f"the progress of {prefix} in index {ledger.index}"
         steps.append(Step(what, ledger.forget))
     for alias in sorted({alias_of(index) for index in indexes}):
-        refusals = Letters(client, index_prefix, alias)
-        if refusals.known():
+        refusals = DocumentDeadLetters(client, index_prefix, alias)
+        if refusals.by_document():
             steps.append(Step(f"dead letters about index {alias}", refusals.forget))
     return steps

@@ -180,10 +180,10 @@ def _indexes(
     client: "OpenSearch", search: SearchSettings, ledger: "Ledger", names: Sequence[TableName]
 ) -> list[IndexStatus]:
     """Those that there are, or are going to be."""
-    from sinks.search.dead_letters import Letters
+    from sinks.search.dead_letters import DocumentDeadLetters
     from sinks.search.documents import aliases
 
-    refused = Letters(client, search.index_prefix, None).counts()
+    refused = DocumentDeadLetters(client, search.index_prefix, None).counts()
     of_tables = {str(name): record for name, record in ledger.tables(names).items()}
     tables = {str(name): name for name in names}
     statuses = []

@@ -28,12 +28,14 @@ from sinks.search.client import (
     is_too_large,
     passes,
 )
-from sinks.search.dead_letters import MADE_MAX, Letters, Refused
+from sinks.search.dead_letters import MADE_MAX, DocumentDeadLetters, RefusedDocument
 
 ACTIONS_MAX: Final = 10_000
 """Deletions have few bytes: this bounds what the server answers to one request."""
 _REFUSALS_SHOWN: Final = 3
-_ANSWER_PARTS: Final = "items.*._id,items.*.status,items.*.result,items.*.error"
+_NEVER: Final = 1 << 63
+"""Above any version."""
+_ANSWER_FIELDS: Final = "items.*._id,items.*.status,items.*.result,items.*.error"
 
 
 class Action(NamedTuple):
@@ -71,7 +73,7 @@ class Counts:
 
     def __add__(self, other: "Counts") -> "Counts":
         return Counts(
-            *(one + more for one, more in zip(astuple(self), astuple(other), strict=True))
+            *(own + added for own, added in zip(astuple(self), astuple(other), strict=True))
         )
 
 
@@ -82,49 +84,49 @@ def write(
     *,
     bulk_bytes: int,
     patience: Patience = PATIENT,
-    judge: "Judge | None" = None,
+    refusals: "RefusalHandler | None" = None,
 ) -> Counts:
     """Send the actions in requests of about bulk_bytes.
 
-    An index is written by an alias, never by its own name. What is refused goes to the ``judge``;
+    An index is written by an alias, never by its own name. What is refused goes to ``refusals``;
     raises SinkError where there is none.
     """
     counts = Counts()
-    bulk = _Bulk(client, alias, patience, judge or Judge(None))
+    requests = _BulkRequests(client, alias, patience, refusals or RefusalHandler(None))
     for lines in _batches(actions, bulk_bytes):
-        counts += bulk.send(lines)
+        counts += requests.send(lines)
     return counts
 
 
-class Judge:
-    """What becomes of documents that are refused: letters, or an error where there are none.
+class RefusalHandler:
+    """Makes refused documents dead letters, or raises an error where the user wants that.
 
-    ``known`` are the documents that there are letters about, with the versions that were refused:
-    once such a one, or a newer one, is written after all, the letter goes. Where it isn't
-    ``is_final``, refused documents are counted, and nothing else: newer ones follow.
+    ``refused_versions`` are the versions of the documents that have a dead letter: once a document
+    is written at that version or a newer one, its dead letter is removed. Where it isn't
+    ``is_final``, refused documents are only counted: newer ones follow.
     """
 
     def __init__(
         self,
-        letters: Letters | None,
-        known: Mapping[str, int] = MappingProxyType({}),
+        dead_letters: DocumentDeadLetters | None,
+        refused_versions: Mapping[str, int] = MappingProxyType({}),
         *,
         is_final: bool = True,
     ) -> None:
         self.is_final = is_final
-        self._letters = letters
-        self._known = known
+        self._dead_letters = dead_letters
+        self._refused_versions = refused_versions
         self._made = 0
 
-    def judge(self, refused: Sequence[tuple[bytes, dict[str, Any]]], where: str) -> int:
-        """Make letters of lines and what the server answered; returns how many."""
+    def handle(self, refused: Sequence[tuple[bytes, dict[str, Any]]], where: str) -> int:
+        """Make dead letters of lines and what the server answered; returns how many."""
         if not refused or not self.is_final:
             return len(refused)
         self._made += len(refused)
-        if self._letters is None or self._made > MADE_MAX:
+        if self._dead_letters is None or self._made > MADE_MAX:
             raise _refusal([result for _, result in refused], where)
-        self._letters.write(
-            Refused(
+        self._dead_letters.write(
+            RefusedDocument(
                 result["_id"],
                 int(json.loads(head)["index"]["version"]),
                 source.decode().rstrip("\n"),
@@ -136,13 +138,14 @@ class Judge:
         return len(refused)
 
     def settle(self, written: Sequence[bytes]) -> None:
-        """Take notice of documents that are written, by their lines."""
-        if self._letters is None or not self._known:
+        """Remove the dead letters about documents that are written, by their lines."""
+        if self._dead_letters is None or not self._refused_versions:
             return
         heads = (next(iter(json.loads(line.partition(b"\n")[0]).values())) for line in written)
-        never = 1 << 63
-        self._letters.remove([
-            head["_id"] for head in heads if head["version"] >= self._known.get(head["_id"], never)
+        self._dead_letters.remove([
+            head["_id"]
+            for head in heads
+            if head["version"] >= self._refused_versions.get(head["_id"], _NEVER)
         ])  # fmt: skip
 
 
@@ -169,14 +172,16 @@ def _line(action: Action) -> bytes:
     return head.encode() + (b"" if action.source is None else action.source + b"\n")
 
 
-class _Bulk:
+class _BulkRequests:
     """Requests to one index."""
 
-    def __init__(self, client: OpenSearch, alias: str, patience: Patience, judge: Judge) -> None:
+    def __init__(
+        self, client: OpenSearch, alias: str, patience: Patience, refusals: RefusalHandler
+    ) -> None:
         self._client = client
         self._alias = alias
         self._patience = patience
-        self._judge = judge
+        self._refusals = refusals
         self._where = f"index {alias}"
 
     def send(self, lines: Sequence[bytes]) -> Counts:
@@ -189,13 +194,13 @@ class _Bulk:
                     index=self._alias,
                     body=b"".join(lines),
                     # A server left to itself would make an index that was deleted meanwhile anew.
-                    params={"filter_path": _ANSWER_PARTS, "require_alias": "true"},
+                    params={"filter_path": _ANSWER_FIELDS, "require_alias": "true"},
                 )
             except OpenSearchException as failure:
                 if is_too_large(failure) and len(lines) > 1:
                     half = len(lines) // 2
                     return counts + self.send(lines[:half]) + self.send(lines[half:])
-                if is_too_large(failure) and not self._judge.is_final:
+                if is_too_large(failure) and not self._refusals.is_final:
                     return counts + Counts(refused=1)
                 if not passes(failure) or not backoff.wait():
                     raise explain(failure, self._where) from None
@@ -235,15 +240,15 @@ class _Bulk:
         others = [result for _, result in refused if result["status"] != HTTPStatus.BAD_REQUEST]
         if others:
             raise _refusal(others, self._where)
-        letters = self._judge.judge(refused, self._where)
-        self._judge.settle(written)
+        refused_count = self._refusals.handle(refused, self._where)
+        self._refusals.settle(written)
         return (
             Counts(
                 inserted=results["created"],
                 updated=results["updated"],
                 deleted=results["deleted"],
                 stale=results["stale"],
-                refused=letters,
+                refused=refused_count,
             ),
             busy,
         )

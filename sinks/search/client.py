@@ -266,14 +266,14 @@ def fetch(
             )
 
 
-class Found(NamedTuple):
+class SearchResult(NamedTuple):
     """How many documents match, and the best of them with ``_id``, ``_score`` and their fields."""
 
     total: int
     hits: list[dict[str, Any]]
 
 
-def search(settings: SearchSettings, index: str, query: str, limit: int = LIMIT) -> Found:
+def search(settings: SearchSettings, index: str, query: str, limit: int = LIMIT) -> SearchResult:
     """Search an index, named by a table or with or without ``index.prefix``, in Lucene's syntax.
 
     A query that isn't valid syntax is searched for as plain words.
@@ -301,7 +301,7 @@ def search(settings: SearchSettings, index: str, query: str, limit: int = LIMIT)
         raise explain(failure, server(settings)) from None
     found = answer["hits"]
     hits = [{"_id": hit["_id"], "_score": hit["_score"], **hit["_source"]} for hit in found["hits"]]
-    return Found(int(found["total"]["value"]), hits)
+    return SearchResult(int(found["total"]["value"]), hits)
 
 
 def _body(query: dict[str, Any], limit: int) -> dict[str, Any]:

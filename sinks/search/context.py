@@ -8,7 +8,7 @@ from opensearchpy import OpenSearch
 
 from cdc.settings import SearchSettings, Settings
 from sinks.run.options import Report, RunOptions
-from sinks.search.dead_letters import Letters
+from sinks.search.dead_letters import DocumentDeadLetters
 from sinks.search.indexes import TableIndex
 from sinks.search.progress import Ledger
 from sinks.spark.session import SparkProvider
@@ -27,6 +27,8 @@ class SearchContext:
     options: RunOptions
 
     def publish(self, target: TableIndex, index: str, settings: Mapping[str, Any]) -> None:
-        """Let a loaded index serve; letters about the ones before it go with them."""
+        """Let a loaded index serve; dead letters about the ones before it go with them."""
         target.publish(index, settings)
-        Letters(self.client, self.search.index_prefix, target.alias).forget(but_of=index)
+        DocumentDeadLetters(self.client, self.search.index_prefix, target.alias).forget(
+            but_of=index
+        )

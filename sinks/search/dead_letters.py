@@ -1,7 +1,7 @@
 """Documents that the server refuses → dead letters: an index of their own, with the reason.
 
-A letter stands for a document of one index until that is written or deleted after all, by a later
-change or by a rebuild. It is never sent again itself, since the row may be gone by then.
+A dead letter stands for a document of one index until a later change or a rebuild writes or deletes
+that document after all. It is never sent again itself, since the row may be gone by then.
 """
 
 import hashlib
@@ -32,7 +32,7 @@ _MAPPING: Final = {
 }
 
 
-class Refused(NamedTuple):
+class RefusedDocument(NamedTuple):
     """A document that the server didn't take, at a version, and what it said."""
 
     document: str
@@ -41,16 +41,16 @@ class Refused(NamedTuple):
     reason: str
 
 
-class Letter(NamedTuple):
-    """What there is about a document; ``seq_no`` is another one each time that it is written."""
+class DocumentDeadLetter(NamedTuple):
+    """The dead letter about a document; each write of it gives it another ``seq_no``."""
 
     document: str
     version: int
     seq_no: int
 
 
-class Letters:
-    """The letters about the documents behind one ``alias`` (all: None), of one ``index`` or all."""
+class DocumentDeadLetters:
+    """The dead letters about documents of one ``alias`` and ``index``, or of all (None)."""
 
     def __init__(
         self, client: OpenSearch, prefix: str, alias: str | None, index: str | None = None
@@ -79,44 +79,44 @@ class Letters:
             lambda: self._client.indices.put_mapping(index=self.index, body=_MAPPING), self._where
         )
 
-    def write(self, refused: Iterable[Refused]) -> None:
-        """Write letters; those that are there already get the newer reason.
+    def write(self, refused: Iterable[RefusedDocument]) -> None:
+        """Write dead letters; existing ones get the newer reason.
 
         Raises SinkError where they can't be kept: without them nobody would know.
         """
         lines: list[str] = []
-        for one in refused:
-            head = {"index": {"_index": self.index, "_id": self._id(one.document)}}
-            letter = {
+        for document in refused:
+            head = {"index": {"_index": self.index, "_id": self._id(document.document)}}
+            dead_letter = {
                 "alias": self._alias,
                 "index": self._about,
-                "document": one.document,
-                "version": one.version,
-                "reason": one.reason[:_REASON_CHARS_MAX],
-                "source": one.source,
+                "document": document.document,
+                "version": document.version,
+                "reason": document.reason[:_REASON_CHARS_MAX],
+                "source": document.source,
                 "ts_ms": int(time.time() * 1000),
             }
-            lines.append(f"{json.dumps(head)}\n{json.dumps(letter)}\n")
+            lines.append(f"{json.dumps(head)}\n{json.dumps(dead_letter)}\n")
         self._send(lines)
 
     def remove(self, documents: Iterable[str]) -> None:
-        """Remove the letters about documents that are as they should be now."""
+        """Remove the dead letters about documents that have been written or deleted after all."""
         self._send([
             json.dumps({"delete": {"_index": self.index, "_id": self._id(document)}}) + "\n"
             for document in documents
         ])  # fmt: skip
 
-    def known(self) -> dict[str, Letter]:
-        """What there is, by the ids of the documents."""
+    def by_document(self) -> dict[str, DocumentDeadLetter]:
+        """The dead letters, by the ids of their documents."""
         return {
-            hit["_source"]["document"]: Letter(
+            hit["_source"]["document"]: DocumentDeadLetter(
                 hit["_source"]["document"], hit["_source"]["version"], hit["_seq_no"]
             )
             for hit in self._hits(["document", "version"])
         }
 
     def all(self) -> Iterator[dict[str, Any]]:
-        """The letters, with the documents as they were refused."""
+        """The dead letters, with the documents as they were refused."""
         return (hit["_source"] for hit in self._hits(None))
 
     def sources(self, documents: Sequence[str]) -> dict[str, tuple[int, dict[str, Any]]]:
@@ -125,9 +125,9 @@ class Letters:
         if not ids:
             return {}
         return {
-            ids[one["_id"]]: (one["_source"]["version"], json.loads(one["_source"]["source"]))
-            for one in fetch(self._client, self.index, {"ids": list(ids)})
-            if one.get("found")
+            ids[hit["_id"]]: (hit["_source"]["version"], json.loads(hit["_source"]["source"]))
+            for hit in fetch(self._client, self.index, {"ids": list(ids)})
+            if hit.get("found")
         }
 
     def forget(self, *, but_of: str | None = None) -> None:
@@ -159,8 +159,8 @@ class Letters:
                 answer = self._client.search(index=self.index, body=body)
             except NotFoundError:
                 return {}
-            found = answer.get("aggregations", {}).get("by", {}).get("buckets", [])
-            return {one["key"]: one["doc_count"] for one in found}
+            buckets = answer.get("aggregations", {}).get("by", {}).get("buckets", [])
+            return {bucket["key"]: bucket["doc_count"] for bucket in buckets}
 
         return insist(ask, self._where)
 
@@ -169,7 +169,7 @@ class Letters:
         return [{"term": {name: value}} for name, value in wanted.items() if value is not None]
 
     def _hits(self, fields: list[str] | None) -> Iterator[dict[str, Any]]:
-        """All that match, in pages: a letter holds a whole document."""
+        """All that match, in pages: a dead letter holds a whole document."""
         body: dict[str, Any] = {
             "query": {"bool": {"filter": self._filters()}},
             "size": _PAGE if fields else _PAGE // 10,
@@ -203,8 +203,9 @@ class Letters:
             body = "".join(actions)
             answer = insist(lambda body=body: self._client.bulk(body=body), self._where)  # type: ignore[misc]
             results = [next(iter(item.values())) for item in answer["items"]]
-            told = list(zip(actions, results, strict=True))
-            refused = [one for _, one in told if "error" in one and not is_busy(one["status"])]
+            refused = [
+                result for result in results if "error" in result and not is_busy(result["status"])
+            ]
             if refused:
                 raise SinkError(
                     f"dead letters can't be kept: {refused[0]['error'].get('reason')}",
@@ -212,7 +213,11 @@ class Letters:
                     remedy="nothing of this run counts as applied: once the reason is mended, the"
                     " next run repeats it",
                 )
-            actions = [line for line, one in told if is_busy(one["status"])]
+            actions = [
+                action
+                for action, result in zip(actions, results, strict=True)
+                if is_busy(result["status"])
+            ]
             if actions and not backoff.wait():
                 raise SinkUnreachableError(
                     "the search server stayed too busy to keep dead letters",
@@ -228,17 +233,23 @@ class Letters:
         return f"index {self.index}"
 
 
-def replayed(name: str, letters: Letters, again: Callable[[Collection[str]], None]) -> TableResult:
-    """Make the refused documents of an index ``again``.
+def replayed(
+    name: str, dead_letters: DocumentDeadLetters, again: Callable[[Collection[str]], None]
+) -> TableResult:
+    """Make the refused documents of an index ``again``; the result counts accepted ones as updated.
 
-    What comes of it: accepted ones are updated; of rows that are gone by now the letters go, too.
+    A dead letter whose row is gone by now is removed.
     """
-    before, started = letters.known(), time.monotonic()
+    before, started = dead_letters.by_document(), time.monotonic()
     if before:
         again(before)
-    left = letters.known()
-    gone = [one for one in left if one in before and left[one].seq_no == before[one].seq_no]
-    letters.remove(gone)
+    left = dead_letters.by_document()
+    gone = [
+        document
+        for document, dead_letter in left.items()
+        if document in before and dead_letter.seq_no == before[document].seq_no
+    ]
+    dead_letters.remove(gone)
     accepted = len(before.keys() - left.keys())
     seconds = time.monotonic() - started
     return TableResult(name, len(before), 0, accepted, len(gone), seconds=seconds)

@@ -21,14 +21,14 @@ from pyspark.sql import functions as F
 
 from cdc.errors import SinkError
 from cdc.settings import SearchSettings
-from sinks.search.bulk import Action, Counts, Judge, write
+from sinks.search.bulk import Action, Counts, RefusalHandler, write
 from sinks.search.client import PATIENT, Patience, connect, fetch
-from sinks.search.dead_letters import Letters
+from sinks.search.dead_letters import DocumentDeadLetters
 from sinks.search.documents import ABSENT_FIELD, document_id
 from sinks.search.indexes import alias_of, write_alias
 from sinks.spark.session import observed
 
-Refused = Callable[[Sequence[str]], dict[str, tuple[int, dict[str, Any]]]]
+RefusedSources = Callable[[Sequence[str]], dict[str, tuple[int, dict[str, Any]]]]
 """Ids → version and fields of documents that were refused."""
 _FIRST_FETCH: Final = 16
 _FETCH_MAX: Final = 500
@@ -38,7 +38,7 @@ Observed = Callable[[str], Any]
 """An observation's name → what ``observed`` tells of it."""
 
 
-class Completion:
+class DocumentCompletion:
     """Fills absent fields as actions pass by; afterwards, ``incomplete`` counts the failures."""
 
     def __init__(
@@ -48,7 +48,7 @@ class Completion:
         bytes_max: int,
         patience: Patience = PATIENT,
         *,
-        refused: Refused | None = None,
+        refused: RefusedSources | None = None,
         is_load: bool = False,
     ) -> None:
         self.incomplete = 0
@@ -82,11 +82,11 @@ class Completion:
             for action in lacking
         ]
         answer = fetch(self._client, self._index, {"docs": docs}, self._patience)
-        letters = self._refused([action.id for action in lacking]) if self._refused else {}
+        refused_sources = self._refused([action.id for action in lacking]) if self._refused else {}
         size = 0
-        for action, found in zip(lacking, answer, strict=True):
-            stored = found.get("_source") if found.get("found") else None
-            version, refused = letters.get(action.id, (0, None))
+        for action, hit in zip(lacking, answer, strict=True):
+            stored = hit.get("_source") if hit.get("found") else None
+            version, refused = refused_sources.get(action.id, (0, None))
             is_newer = refused is not None and version <= action.version
             filled = self._merge(action, refused if is_newer else stored)
             size += len(filled.source or b"")
@@ -109,12 +109,12 @@ class Completion:
 
 
 @dataclass(frozen=True, slots=True)
-class Writer:
+class DocumentWriter:
     """What an executor needs to know; its settings hold the password, and are never printed."""
 
     settings: SearchSettings = field(repr=False)
     index: str
-    known: Mapping[str, int]
+    refused_versions: Mapping[str, int]
     only: frozenset[str] | None
     is_load: bool
     is_final: bool
@@ -123,16 +123,17 @@ class Writer:
         """Write one partition's documents."""
         client = connect(self.settings)
         size, alias = self.settings.bulk_bytes, write_alias(self.index)
-        letters = _letters(client, self.settings, self.index)
-        refused = letters.sources if letters is not None and self.known else None
-        completion = Completion(client, alias, size, refused=refused, is_load=self.is_load)
+        dead_letters = _dead_letters(client, self.settings, self.index)
+        has_refused = bool(self.refused_versions)
+        refused = dead_letters.sources if dead_letters is not None and has_refused else None
+        completion = DocumentCompletion(client, alias, size, refused=refused, is_load=self.is_load)
         actions: Iterable[Action] = map(_action, lines)
         if (only := self.only) is not None:
             actions = (action for action in actions if action.id in only)
         try:
             filled = completion.fill(actions)
-            judge = Judge(letters, self.known, is_final=self.is_final)
-            counts = write(client, alias, filled, bulk_bytes=size, judge=judge)
+            refusals = RefusalHandler(dead_letters, self.refused_versions, is_final=self.is_final)
+            counts = write(client, alias, filled, bulk_bytes=size, refusals=refusals)
         except SinkError as failure:
             yield failure
             return
@@ -170,10 +171,10 @@ def write_observed(
 
     Where it isn't ``is_final``, what the server refuses is only counted.
     """
-    letters = _letters(connect(settings), settings, index)
-    known = letters.known() if letters is not None else {}
-    versions = {document: letter.version for document, letter in known.items()}
-    writer = Writer(settings, index, versions, only, is_load, is_final)
+    dead_letters = _dead_letters(connect(settings), settings, index)
+    by_document = dead_letters.by_document() if dead_letters is not None else {}
+    versions = {document: dead_letter.version for document, dead_letter in by_document.items()}
+    writer = DocumentWriter(settings, index, versions, only, is_load, is_final)
     texts = documents.select(_line().alias("line"))
     results = _lines(texts).mapPartitions(writer).collect()
     for result in results:
@@ -182,18 +183,20 @@ def write_observed(
     return reduce(add, results, Counts()), partial(observed, texts)
 
 
-def _letters(client: OpenSearch, settings: SearchSettings, index: str) -> Letters | None:
-    """The letters about an index's documents."""
+def _dead_letters(
+    client: OpenSearch, settings: SearchSettings, index: str
+) -> DocumentDeadLetters | None:
+    """The dead letters about an index's documents; None: a refused document stops the run."""
     if settings.refused_documents == "fail":
         return None
-    return Letters(client, settings.index_prefix, alias_of(index), index)
+    return DocumentDeadLetters(client, settings.index_prefix, alias_of(index), index)
 
 
 def _line() -> Column:
     """What ``_action`` reads: nothing but a source's own text may have a tab in it."""
     lists = (F.when(F.size(name) > 0, F.to_json(name)) for name in ("absent", "filled"))
-    parts = (F.col("version").cast("string"), F.to_json("key"), *lists, F.col("source"))
-    return F.concat_ws("\t", *(F.coalesce(part, F.lit("")) for part in parts))
+    columns = (F.col("version").cast("string"), F.to_json("key"), *lists, F.col("source"))
+    return F.concat_ws("\t", *(F.coalesce(column, F.lit("")) for column in columns))
 
 
 def _lines(texts: DataFrame) -> "RDD[bytes]":

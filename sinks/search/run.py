@@ -45,7 +45,7 @@ from sinks.run.plan import (
 from sinks.run.summary import RunSummary, TableResult, attempted
 from sinks.search.client import check, connect
 from sinks.search.context import SearchContext
-from sinks.search.dead_letters import Letters, replayed
+from sinks.search.dead_letters import DocumentDeadLetters, replayed
 from sinks.search.documents import aliases
 from sinks.search.indexes import TableIndex
 from sinks.search.joined.run import run_documents
@@ -83,8 +83,8 @@ def run_search(
     check(client, settings.search)
     ledger = Ledger(client, settings.search.index_prefix, settings.capture.topic_prefix)
     ledger.create()
-    letters = Letters(client, settings.search.index_prefix, None)
-    letters.create()
+    dead_letters = DocumentDeadLetters(client, settings.search.index_prefix, None)
+    dead_letters.create()
     log = LogReader(settings.kafka)
     with ledger.claim() as claim:
         prefix, slot = settings.capture.topic_prefix, settings.capture.slot_name
@@ -114,7 +114,7 @@ def run_search(
             run = _SearchRun(context, state)
             later, more = run.once(log, claim)
             plan, results = later or plan, results + more
-    for alias, count in letters.counts().items() if results else ():
+    for alias, count in dead_letters.counts().items() if results else ():
         report(f"{alias}: {count:,} documents are refused: `millrace dead-letters search`")
     seconds = time.monotonic() - started
     if plan is None:
@@ -212,9 +212,11 @@ class _SearchRun:
             if (name := str(table)) not in self._options.replayed:
                 continue
             alias = self._aliases[name]
-            letters = Letters(self._client, self._search.index_prefix, alias, record.index)
+            dead_letters = DocumentDeadLetters(
+                self._client, self._search.index_prefix, alias, record.index
+            )
             again = partial(self.loads.again, name, record)
-            results.append(attempted(name, partial(replayed, name, letters, again)))
+            results.append(attempted(name, partial(replayed, name, dead_letters, again)))
         return results
 
     def require_known(self, names: Collection[str]) -> None:

@@ -21,7 +21,7 @@ from sinks.log.records import in_session
 from sinks.run.summary import TableResult
 from sinks.search.bulk import Counts
 from sinks.search.context import SearchContext
-from sinks.search.dead_letters import Letters, replayed
+from sinks.search.dead_letters import DocumentDeadLetters, replayed
 from sinks.search.documents import document_index
 from sinks.search.indexes import TableIndex, generation_of
 from sinks.search.joined.index import identities, outgrown, unfit
@@ -114,8 +114,8 @@ class _Documents:
         """Make those documents again that were refused."""
         serves, prefix = self._record.serves, self._context.search.index_prefix
         index = serves.index if serves is not None else "none"
-        letters = Letters(self._context.client, prefix, self._index.alias, index)
-        return replayed(self._document.name, letters, self._again)
+        dead_letters = DocumentDeadLetters(self._context.client, prefix, self._index.alias, index)
+        return replayed(self._document.name, dead_letters, self._again)
 
     def _again(self, ids: Collection[str]) -> None:
         from sinks.search.joined.assemble import actions, chosen, documents, with_ids

@@ -9,7 +9,7 @@ from cdc.records.schema import TableName
 from sinks.run.plan import TablePlan
 from sinks.search.apply import TableIndexer
 from sinks.search.bulk import Counts
-from sinks.search.dead_letters import Letters
+from sinks.search.dead_letters import DocumentDeadLetters
 from sinks.search.loads import Loads
 from tests.fixtures.indexes import ALIAS, Indexes, loaded
 from tests.fixtures.spark import at, column, table_schema
@@ -184,8 +184,8 @@ def test_documents_that_were_refused_are_made_again(indexes: Indexes) -> None:
         log.row("u", at(200, number), {"id": number, "a": text, "n": number})
     log.reached(at(200, 2))
     indexes.merge()
-    letters = Letters(indexes.client, f"{indexes.prefix}-", None)
-    assert {letter["document"] for letter in letters.all()} == {"2", "3"}
+    dead_letters = DocumentDeadLetters(indexes.client, f"{indexes.prefix}-", None)
+    assert {dead_letter["document"] for dead_letter in dead_letters.all()} == {"2", "3"}
     # Somebody has the field take what isn't a number.
     index = indexes.index()
     indexes.client.indices.put_mapping(
@@ -193,7 +193,7 @@ def test_documents_that_were_refused_are_made_again(indexes: Indexes) -> None:
     )
     (result,) = indexes.merge(replayed=frozenset({"public.t"})).tables
     assert (result.events, result.updated) == (2, 2)
-    assert letters.known() == {}
+    assert dead_letters.by_document() == {}
     assert indexes.documents()["2"]["a"] == "also no number"
     assert set(indexes.documents()) == {"0", "1", "2", "3"}
 
@@ -204,14 +204,14 @@ def test_documents_that_were_refused_are_made_again(indexes: Indexes) -> None:
     log.row("c", at(300, 1), {"id": 7, "a": "seven", "n": 7})
     log.reached(at(300, 1))
     indexes.merge()
-    assert letters.known().keys() == {"7"}
+    assert dead_letters.by_document().keys() == {"7"}
     log.truncate(at(400, 1))
     log.row("c", at(400, 2), {"id": 8, "a": "8", "n": 8})
     log.reached(at(400, 2))
     indexes.merge()
     indexes.merge(replayed=frozenset({"public.t"}))
     assert set(indexes.documents()) == {"8"}
-    assert letters.known() == {}
+    assert dead_letters.by_document() == {}
 
 
 def test_a_bounded_run_leaves_the_rest_to_the_next(indexes: Indexes) -> None:
@@ -231,7 +231,7 @@ def test_an_index_that_serves_before_it_is_noted_is_not_loaded_again(
 ) -> None:
     log = loaded(indexes)
     with monkeypatch.context() as patch:
-        patch.setattr(Letters, "forget", lambda *_, **__: 1 / 0)
+        patch.setattr(DocumentDeadLetters, "forget", lambda *_, **__: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             indexes.merge(rebuilt=frozenset({"public.t"}))
     new = indexes.index()

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from psycopg.conninfo import make_conninfo
 
 from cdc.errors import ExitCode
-from sinks.search.dead_letters import Letters
+from sinks.search.dead_letters import DocumentDeadLetters
 from sinks.search.joined.run import _Documents
 from sinks.search.progress import Ledger
 from sinks.search.progress_records import Loading
@@ -180,7 +180,7 @@ def test_a_new_definition_is_a_new_index_beside_the_one_that_serves(
         patch.setattr(_Documents, "_load", loaded)
         with pytest.raises(ZeroDivisionError):
             library.index()
-        _dies(patch, "sinks.search.dead_letters.Letters.forget")
+        _dies(patch, "sinks.search.dead_letters.DocumentDeadLetters.forget")
         with pytest.raises(ZeroDivisionError):
             library.index()
     assert parts == 3
@@ -281,15 +281,15 @@ def test_documents_that_are_refused_are_made_again_as_they_are_by_then(library: 
     refused = {"1", "2", "3"}
     assert library.documents().keys() == library.expected().keys() - refused
     (index,) = library.indexes()
-    letters = Letters(library.client, library.search.index_prefix, None, index)
-    assert letters.known().keys() == refused
+    dead_letters = DocumentDeadLetters(library.client, library.search.index_prefix, None, index)
+    assert dead_letters.by_document().keys() == refused
     library.source.execute("DELETE FROM book WHERE id = 1; UPDATE book SET title = 5 WHERE id = 2")
     library.merge()
     library.index()
-    assert letters.known().keys() == {"3"}
+    assert dead_letters.by_document().keys() == {"3"}
     mended = {"called": {"type": "integer", "ignore_malformed": True}}
     library.client.indices.put_mapping(index=index, body={"properties": mended})
     again = library.index(replayed=frozenset({"books"}))
     assert [(one.events, one.updated) for one in again.tables] == [(1, 1)]
-    assert letters.known() == {}
+    assert dead_letters.by_document() == {}
     assert library.documents() == library.expected()
