@@ -151,7 +151,7 @@ def search_status(
     from sinks.run.plan import Outcome, Plan, stored
     from sinks.search.client import check
     from sinks.search.client import connect as connect_search
-    from sinks.search.progress import PLACE, Ledger
+    from sinks.search.progress import PROGRESS_INDEX, Ledger
 
     client = connect_search(settings.search)
     check(client, settings.search)  # one that is away is not waited for, as a merge would
@@ -160,8 +160,8 @@ def search_status(
     indexes = _indexes(client, settings.search, ledger, names)
     if record.run == 0:
         return _never("search").model_copy(update={"indexes": indexes})
-    plan = stored(Plan, record.plan, PLACE)
-    outcome = stored(Outcome, record.outcome, PLACE) if record.outcome else None
+    plan = stored(Plan, record.plan, PROGRESS_INDEX)
+    outcome = stored(Outcome, record.outcome, PROGRESS_INDEX) if record.outcome else None
     fresh_ms = max(plan.ts_ms, record.checked_ms)
     return SinkStatus(
         sink="search",

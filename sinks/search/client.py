@@ -36,6 +36,7 @@ REQUEST_TIMEOUT_S: Final = 60
 
 
 Answer = TypeVar("Answer")
+"""What a request returns."""
 LIMIT: Final = 10
 
 
@@ -68,8 +69,8 @@ def check(client: OpenSearch, settings: SearchSettings) -> str:
 
 def server(settings: SearchSettings) -> str:
     """The URL as messages may show it: without the credentials that it may hold."""
-    parts = urlsplit(settings.url)
-    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
+    url = urlsplit(settings.url)
+    return urlunsplit(url._replace(netloc=url.netloc.rpartition("@")[2]))
 
 
 @contextmanager
@@ -247,17 +248,17 @@ def fetch(
 ) -> list[dict[str, Any]]:
     """The documents that an mget asks for; one whose shard isn't there yet is asked for again.
 
-    The server's answer has such a one as an error of its own, in which it is easily taken for one
+    The answer has such a document as an error of its own, which is easily mistaken for a document
     that doesn't exist. Where there is no such index, there are no documents.
     """
     where, backoff = f"index {index}", Backoff(patience)
     while True:
         answer = insist(lambda: client.mget(index=index, body=body), where, patience)
-        found: list[dict[str, Any]] = answer["docs"]
-        errors = [one["error"] for one in found if "error" in one]
-        failed = [one for one in errors if one.get("type") != "index_not_found_exception"]
+        documents: list[dict[str, Any]] = answer["docs"]
+        errors = [document["error"] for document in documents if "error" in document]
+        failed = [error for error in errors if error.get("type") != "index_not_found_exception"]
         if not failed:
-            return found
+            return documents
         if not backoff.wait():
             raise SinkUnreachableError(
                 f"documents can't be read: {failed[0].get('reason')}",
@@ -299,9 +300,11 @@ def search(settings: SearchSettings, index: str, query: str, limit: int = LIMIT)
         raise SinkError(f"not a query: {reason_of(failure)}", where=f"index {name}") from None
     except OpenSearchException as failure:
         raise explain(failure, server(settings)) from None
-    found = answer["hits"]
-    hits = [{"_id": hit["_id"], "_score": hit["_score"], **hit["_source"]} for hit in found["hits"]]
-    return SearchResult(int(found["total"]["value"]), hits)
+    hits = [
+        {"_id": hit["_id"], "_score": hit["_score"], **hit["_source"]}
+        for hit in answer["hits"]["hits"]
+    ]
+    return SearchResult(int(answer["hits"]["total"]["value"]), hits)
 
 
 def _body(query: dict[str, Any], limit: int) -> dict[str, Any]:

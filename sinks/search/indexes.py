@@ -14,24 +14,22 @@ import re
 import time
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Any, Final, Literal, TypeVar
+from typing import Any, Final, Literal
 
 from opensearchpy import NotFoundError, OpenSearch, RequestError
 
 from cdc.errors import SinkError, SinkUnreachableError
 from cdc.records.position import Position
-from sinks.search.client import insist
+from sinks.search.client import Answer, insist
 from sinks.search.documents import POSITION_FIELD
-
-Answer = TypeVar("Answer")
 
 _GC_DELETES: Final = "1h"
 _FIELDS_SPARE: Final = 1_000  # the server's own default limit
 _LOADING: Final = {"refresh_interval": "-1", "number_of_replicas": 0}
 _SERVING: Final = {"refresh_interval": "-1", "auto_expand_replicas": "0-1"}
 """Whoever writes refreshes in the end: searches see a run's documents together."""
-_AT_WORK: Final = ("refresh_interval", "number_of_replicas", "auto_expand_replicas")
-"""Settings that are others while an index is loaded."""
+_SERVING_ONLY: Final = ("refresh_interval", "number_of_replicas", "auto_expand_replicas")
+"""Settings that a load needs otherwise: they are set once the index serves."""
 _TASK_POLL_S: Final = 0.2
 _TASK_POLL_S_MAX: Final = 5.0
 
@@ -48,14 +46,14 @@ def _fields_max(mapping: Mapping[str, Any]) -> int:
 
 def flat(settings: Mapping[str, Any], path: str = "") -> dict[str, Any]:
     """Settings of an index by their whole names, without ``index.`` in front."""
-    found: dict[str, Any] = {}
+    flattened: dict[str, Any] = {}
     for name, value in settings.items():
         whole = f"{path}{name}"
         if isinstance(value, Mapping):
-            found |= flat(value, f"{whole}.")
+            flattened |= flat(value, f"{whole}.")
         else:
-            found[whole.removeprefix("index.")] = value
-    return found
+            flattened[whole.removeprefix("index.")] = value
+    return flattened
 
 
 def write_alias(index: str) -> str:
@@ -127,7 +125,11 @@ class TableIndex:
                 "index": {
                     "gc_deletes": _GC_DELETES,
                     "mapping.total_fields.limit": _fields_max(mapping),
-                    **{n: one for n, one in flat(settings).items() if n not in _AT_WORK},
+                    **{
+                        name: value
+                        for name, value in flat(settings).items()
+                        if name not in _SERVING_ONLY
+                    },
                     **_LOADING,
                 }
             },
@@ -166,8 +168,8 @@ class TableIndex:
                 index=index, name=limit, params={"flat_settings": "true"}
             )
         )
-        known = int(before.get(index, {}).get("settings", {}).get(limit, 0))
-        if (needed := _fields_max(mapping)) > known:
+        fields_max = int(before.get(index, {}).get("settings", {}).get(limit, 0))
+        if (needed := _fields_max(mapping)) > fields_max:
             self._ask(lambda: self._client.indices.put_settings(index=index, body={limit: needed}))
         try:
             self._ask(lambda: self._client.indices.put_mapping(index=index, body=mapping))
@@ -179,7 +181,7 @@ class TableIndex:
     def publish(self, index: str, settings: Mapping[str, Any] = MappingProxyType({})) -> None:
         """Make a loaded index the one behind the alias, and delete the ones before it."""
         self._refuse_strangers()
-        chosen = {name: one for name, one in flat(settings).items() if name in _AT_WORK}
+        chosen = {name: value for name, value in flat(settings).items() if name in _SERVING_ONLY}
         if "number_of_replicas" in chosen:
             chosen.setdefault("auto_expand_replicas", "false")
         body = {"index": {**_SERVING, **chosen}}
@@ -202,7 +204,7 @@ class TableIndex:
     def truncate(self, index: str, position: Position) -> int:
         """Delete every document that is older than a TRUNCATE; the number of those deleted.
 
-        Documents that change meanwhile are looked at again. As a task of the server's, since no
+        Documents that change meanwhile are examined again. As a task of the server's, since no
         request lives as long as this may take.
         """
         query = {"query": {"range": {POSITION_FIELD: {"lt": str(position)}}}}

@@ -39,10 +39,10 @@ BRIEF: Final = Patience(total_s=1.0)
 """For what is tried again anyway, and for what mustn't delay the news of a failure."""
 
 
-PLACE: Final = "the progress index"
-"""Where messages say that a run's record is."""
+PROGRESS_INDEX: Final = "the progress index"
+"""How messages name the index of a run's record."""
 
-Stored = TypeVar("Stored", bound=BaseModel)
+ProgressRecord = TypeVar("ProgressRecord", bound=BaseModel)
 
 
 class StoredVersion(NamedTuple):
@@ -84,7 +84,9 @@ class Ledger:
         record, version = self.read(self._run_id, RunRecord)
         return record or RunRecord(), version
 
-    def read(self, document: str, kind: type[Stored]) -> tuple[Stored | None, StoredVersion | None]:
+    def read(
+        self, document: str, kind: type[ProgressRecord]
+    ) -> tuple[ProgressRecord | None, StoredVersion | None]:
         """A record of ours, if there is one, and what to compare with when writing it."""
         source, version = self._get(document)
         return (self._parse(kind, source) if source else None), version
@@ -95,9 +97,9 @@ class Ledger:
         if not wanted:
             return {}
         return {
-            wanted[found["_id"]]: self._parse(TableRecord, found["_source"])
-            for found in fetch(self._client, self.index, {"ids": list(wanted)})
-            if found.get("found")
+            wanted[hit["_id"]]: self._parse(TableRecord, hit["_source"])
+            for hit in fetch(self._client, self.index, {"ids": list(wanted)})
+            if hit.get("found")
         }
 
     def first_load(self, name: TableName) -> FirstLoad | None:
@@ -107,8 +109,8 @@ class Ledger:
     def write_first_load(self, name: TableName, record: FirstLoad) -> None:
         """Replace it; raises BusyError if a later run has written it."""
         document = self._first_id(name)
-        known, version = self.read(document, FirstLoad)
-        if known is not None and known.run > record.run:
+        stored, version = self.read(document, FirstLoad)
+        if stored is not None and stored.run > record.run:
             raise _overtaken(self._where)
         self.write(document, record, version)
 
@@ -117,14 +119,13 @@ class Ledger:
         return self.run().run > 0 or len(self._ids()) > 1
 
     def forget(self) -> None:
-        """Delete all that is known of the log's runs, tables and documents.
+        """Delete all records of the log's runs, tables and documents.
 
         Raises BusyError while a run is under way.
         """
         with self.claim():
-            body = {
-                "query": {"ids": {"values": [one for one in self._ids() if one != self._run_id]}}
-            }
+            others = [document for document in self._ids() if document != self._run_id]
+            body = {"query": {"ids": {"values": others}}}
             insist(lambda: self._client.delete_by_query(index=self.index, body=body), self._where)
         insist(lambda: self._client.delete(index=self.index, id=self._run_id), self._where)
 
@@ -141,9 +142,10 @@ class Ledger:
             return [hit["_id"] for hit in answer["hits"]["hits"]]
 
         # <kind>/<topic prefix>, and of some kinds a name behind that
-        return [one for one in insist(ask, self._where) if one.split("/")[1] == self._topic_prefix]
+        documents = insist(ask, self._where)
+        return [name for name in documents if name.split("/")[1] == self._topic_prefix]
 
-    def claim(self) -> "Claim":
+    def claim(self) -> "RunClaim":
         """The right to run, until it is released; raises BusyError while another run has it."""
         record, version = self.read_run()
         if record.owner is not None and record.owner.alive(now_ms()):
@@ -154,7 +156,7 @@ class Ledger:
                 remedy="wait for its end; a dead one is taken over after "
                 f"{SILENCE_S_MAX:.0f} seconds",
             )
-        return Claim(self, record, version)
+        return RunClaim(self, record, version)
 
     def write_run(
         self, record: RunRecord, expected: StoredVersion | None, patience: Patience = PATIENT
@@ -165,8 +167,8 @@ class Ledger:
     def write_table(self, name: TableName, record: TableRecord) -> None:
         """Replace a table's record; raises BusyError if a later run has written it."""
         document = self._table_id(name)
-        known, version = self.read(document, TableRecord)
-        if known is not None and known.run > record.run:
+        stored, version = self.read(document, TableRecord)
+        if stored is not None and stored.run > record.run:
             raise _overtaken(self._where)
         self.write(document, record, version)
 
@@ -191,10 +193,10 @@ class Ledger:
     def _get(self, document: str) -> tuple[dict[str, Any], StoredVersion | None]:
         def send() -> tuple[dict[str, Any], StoredVersion | None]:
             try:
-                found = self._client.get(index=self.index, id=document)
+                answer = self._client.get(index=self.index, id=document)
             except NotFoundError:
                 return {}, None
-            return found["_source"], StoredVersion(found["_seq_no"], found["_primary_term"])
+            return answer["_source"], StoredVersion(answer["_seq_no"], answer["_primary_term"])
 
         return insist(send, self._where)
 
@@ -233,7 +235,7 @@ class Ledger:
             raise _overtaken(self._where)
         return version
 
-    def _parse(self, kind: type[Stored], source: dict[str, Any]) -> Stored:
+    def _parse(self, kind: type[ProgressRecord], source: dict[str, Any]) -> ProgressRecord:
         try:
             return kind.model_validate(source)
         except ValidationError as error:
@@ -244,7 +246,7 @@ class Ledger:
             ) from None
 
 
-class Claim:
+class RunClaim:
     """The right to run: a heartbeat from entering to leaving, and the plan's two steps.
 
     A heartbeat that fails is left to the run's own next write to complain about. A claim that is
@@ -261,7 +263,7 @@ class Claim:
         self._heart = threading.Thread(target=self._beat, name="search claim", daemon=True)
 
     def __enter__(self) -> Self:
-        self.hold()
+        self.renew()
         self._heart.start()
         return self
 
@@ -295,8 +297,8 @@ class Claim:
         changes = {"state": "done", "outcome": outcome, "owner": self._owner()}
         self._write(self.record.model_copy(update=changes))
 
-    def hold(self) -> None:
-        """Raise BusyError if another run has taken over."""
+    def renew(self) -> None:
+        """Write the heartbeat; raises BusyError if another run has taken over."""
         self._write(self.record.model_copy(update={"owner": self._owner()}))
 
     def check(self) -> None:

@@ -50,7 +50,7 @@ from sinks.search.documents import aliases
 from sinks.search.indexes import TableIndex
 from sinks.search.joined.run import run_documents
 from sinks.search.loads import Loads, never_whole, versions_of
-from sinks.search.progress import PLACE, Claim, Ledger
+from sinks.search.progress import PROGRESS_INDEX, Ledger, RunClaim
 from sinks.spark.session import SparkProvider
 
 if TYPE_CHECKING:
@@ -153,10 +153,10 @@ class _SearchRun:
         self._loaded: dict[str, EarlyLoad] = {}
         self.loads = Loads(context, self._state, self._index)
 
-    def once(self, log: LogReader, claim: Claim) -> tuple[Plan | None, list[TableResult]]:
+    def once(self, log: LogReader, claim: RunClaim) -> tuple[Plan | None, list[TableResult]]:
         """Finish the plan that is under way, then plan and apply what is new."""
         results: list[TableResult] = []
-        last = stored(Plan, claim.record.plan, PLACE) if claim.record.plan else None
+        last = stored(Plan, claim.record.plan, PROGRESS_INDEX) if claim.record.plan else None
         if last is not None:
             require_same_log(last, self._state)
         if last is not None and claim.unfinished is not None:
@@ -164,7 +164,7 @@ class _SearchRun:
             results = self._finish(last, claim)
         before: dict[str, TablePlan] = {}
         if last is not None:
-            outcome = stored(Outcome, claim.record.outcome, PLACE)
+            outcome = stored(Outcome, claim.record.outcome, PROGRESS_INDEX)
             before = self._standing(goes_on(last, outcome))
         before, forgotten = self._remembered(log, before, claim.record.checked_ms)
         tables = self._proposed(before)
@@ -229,7 +229,7 @@ class _SearchRun:
                 remedy=f"there are: {', '.join(sorted(known))}",
             )
 
-    def _finish(self, plan: Plan, claim: Claim) -> list[TableResult]:
+    def _finish(self, plan: Plan, claim: RunClaim) -> list[TableResult]:
         results = self._apply(plan)
         failed = {table.name: str(table.error) for table in results if table.error is not None}
         outcome = Outcome(run=plan.run, ts_ms=int(time.time() * 1000), failed=failed)
@@ -279,7 +279,7 @@ class _SearchRun:
             kept[name] = table
         return kept, forgotten
 
-    def _looked_at(self, tables: dict[str, TablePlan], claim: Claim) -> dict[str, TablePlan]:
+    def _looked_at(self, tables: dict[str, TablePlan], claim: RunClaim) -> dict[str, TablePlan]:
         from sinks.log.counts import census
 
         pending = {name: table for name, table in tables.items() if table.pending}
@@ -299,7 +299,7 @@ class _SearchRun:
             for name, table in tables.items()
         }
 
-    def _load_early(self, tables: dict[str, TablePlan], claim: Claim) -> dict[str, "EarlyLoad"]:
+    def _load_early(self, tables: dict[str, TablePlan], claim: RunClaim) -> dict[str, "EarlyLoad"]:
         """Begin first loads of a single step: by one read of the log instead of two."""
         from sinks.log.early import can_be_early
         from sinks.search.apply import STEP_RECORDS, TableIndexer
@@ -310,7 +310,7 @@ class _SearchRun:
                 continue
             versions = versions_of(self._state, name, table.schema_version)
             target, cut = self._index(versions[-1].name), self._state.progress.cut
-            claim.hold()  # what another run is loading would be taken for left behind
+            claim.renew()  # what another run is loading would be taken for left behind
             self._report(f"{name}: about {table.unread:,} records to load")
             one = TableIndexer(self._session(), self._context).load_early(
                 target, table, cut, versions

@@ -145,7 +145,7 @@ def test_new_column_arrives_in_the_same_index(indexes: Indexes) -> None:
         ("sinks.search.apply", "write_remaining", 1),
         ("sinks.search.indexes.TableIndex", "publish", 100),
         ("sinks.search.progress.Ledger", "write_table", 1),
-        ("sinks.search.progress.Claim", "finish", 100),
+        ("sinks.search.progress.RunClaim", "finish", 100),
     ],
 )
 def test_crash_anywhere_is_repeated_to_the_same_index(
