@@ -223,7 +223,7 @@ def _of_documents(name: str, ledger: "Ledger") -> IndexStatus:
         index=record.serves.index if record.serves else None,
         cut=str(record.at.cut) if record.serves and record.at and not record.frozen else None,
         loading=loading.target.index if loading else None,
-        loaded_percent=100 * loading.done / loading.parts if loading else None,
+        loaded_percent=100 * loading.done / loading.slices if loading else None,
     )
 
 

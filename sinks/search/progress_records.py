@@ -148,15 +148,15 @@ class Target(BaseModel):
 
 
 class Loading(BaseModel):
-    """An index that is being loaded, part by part; ``done`` of its ``parts`` are in it.
+    """An index that is being loaded, slice by slice; ``done`` of its ``slices`` are in it.
 
-    ``rows`` is about how many a part has (0: not known).
+    ``rows`` is about how many a slice has (0: unknown).
     """
 
     model_config = ConfigDict(frozen=True)
 
     target: Target
-    parts: int
+    slices: int
     done: int = 0
     rows: int = 0
 
@@ -164,7 +164,7 @@ class Loading(BaseModel):
 class DocumentRecord(BaseModel):
     """The index that ``serves`` behind the alias, and one that is ``loading`` to take its place.
 
-    Both have all documents as they are ``at`` a cut; the latter those of the parts that are done.
+    Both have all documents as they are ``at`` a cut; the latter those of the slices that are done.
     A run that brings them ``to`` a later one may have died in the middle: that is done again first.
     Where the one that serves can't be brought there, it is ``frozen``.
     """

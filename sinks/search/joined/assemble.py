@@ -23,7 +23,7 @@ from sinks.changes.names import quoted
 from sinks.delta.version import all_there
 from sinks.search.documents import POSITION_FIELD, document_id
 from sinks.search.joined.affected import joining, names, renamed, same
-from sinks.search.joined.reading import Tables
+from sinks.search.joined.reading import TablesAtCut
 from sinks.search.joined.tree import Node
 from sinks.search.rows import JSON, key_text, value_in_json
 from sinks.spark.session import first_line, jvm_ended
@@ -43,7 +43,7 @@ def chosen(root: Node, rows: DataFrame, *, some: bool) -> DataFrame:
 
 
 def documents(
-    root: Node, rows: DataFrame, tables: Tables, position: str, *, some: bool
+    root: Node, rows: DataFrame, tables: TablesAtCut, position: str, *, some: bool
 ) -> DataFrame:
     """The ``chosen`` rows as documents: the columns of the root's key, and ``SOURCE`` (JSON).
 
@@ -56,7 +56,7 @@ def documents(
     return shown.select(*map(quoted, root.keys), F.to_json(source, JSON).alias(SOURCE))
 
 
-def types(root: Node, tables: Tables) -> StructType:
+def types(root: Node, tables: TablesAtCut) -> StructType:
     """The types of a document's fields, in Spark."""
     joined = _joined(root, tables.rows(root.table), tables, some=False)
     kind = joined.select(_typed(root).alias(_SHOWN)).schema[_SHOWN].dataType
@@ -74,18 +74,18 @@ def key_texts(root: Node) -> SparkColumn:
     )
 
 
-def _joined(node: Node, rows: DataFrame, tables: Tables, *, some: bool) -> DataFrame:
+def _joined(node: Node, rows: DataFrame, tables: TablesAtCut, *, some: bool) -> DataFrame:
     """The rows, with a column for each that is embedded in them."""
-    for one in node.embeds:
-        few = some and not tables.is_small(one.table)
-        near = joining(one, tables, one.table, "own", rows) if few else None
-        inner = tables.rows(one.table) if near is None else near
-        if one.where is not None:
-            inner = inner.where(F.expr(one.where))
-        if few and one.embeds:
+    for embedded in node.embeds:
+        few = some and not tables.is_small(embedded.table)
+        near = joining(embedded, tables, embedded.table, "own", rows) if few else None
+        inner = tables.rows(embedded.table) if near is None else near
+        if embedded.where is not None:
+            inner = inner.where(F.expr(embedded.where))
+        if few and embedded.embeds:
             inner = inner.localCheckpoint()
-        inner = _gathered(one, _joined(one, inner, tables, some=some))
-        rows = rows.join(inner, same(one, "outer"), "left").drop(*names(one))
+        inner = _gathered(embedded, _joined(embedded, inner, tables, some=some))
+        rows = rows.join(inner, same(embedded, "outer"), "left").drop(*names(embedded))
     return rows
 
 
@@ -97,13 +97,13 @@ def _gathered(node: Node, rows: DataFrame) -> DataFrame:
     rows = rows.where(all_there(names(node)))  # what joins nothing would be one large group
     if node.is_between:
         rows = rows.where(F.col(_SHOWN).isNotNull())
-    if node.is_one_at_most:
+    if node.is_at_most_single:
         return rows.select(*map(quoted, names(node)), F.col(_SHOWN).alias(node.field))
     groups = rows.groupBy(*map(quoted, names(node)))
     if not node.many:
         return groups.agg(F.min_by(_SHOWN, _KEY).alias(node.field))
     ordered = F.array_sort(F.collect_list(F.struct(_KEY, _SHOWN)))
-    return groups.agg(F.transform(ordered, lambda one: one.getField(_SHOWN)).alias(node.field))
+    return groups.agg(F.transform(ordered, lambda pair: pair.getField(_SHOWN)).alias(node.field))
 
 
 def _typed(node: Node) -> SparkColumn:
@@ -111,7 +111,7 @@ def _typed(node: Node) -> SparkColumn:
     return F.struct(
         *(F.col(quoted(field.name)).alias(name) for name, field in node.fields.items()),
         *(F.expr(sql).alias(name) for name, sql in node.computed),
-        *(F.col(quoted(one.field)).alias(one.field) for one in node.embeds),
+        *(F.col(quoted(inner.field)).alias(inner.field) for inner in node.embeds),
     )
 
 
@@ -121,8 +121,8 @@ def _members(node: Node, value: Callable[[str], SparkColumn]) -> list[SparkColum
         value_in_json(field.column, value(name)).alias(name) for name, field in node.fields.items()
     ]
     members += [value(name).alias(name) for name, _ in node.computed]
-    for one in node.embeds:
-        members.append(_embedded(one, value(one.field)).alias(one.field))
+    for inner in node.embeds:
+        members.append(_embedded(inner, value(inner.field)).alias(inner.field))
     return members
 
 
@@ -154,14 +154,14 @@ def deletions(keys: DataFrame) -> DataFrame:
     return keys.withColumn(SOURCE, F.lit(None).cast("string"))
 
 
-def part(root: Node, rows: DataFrame, number: int, parts: int) -> DataFrame:
-    """The root's rows of one of so many parts, each with about as many.
+def slice_of(root: Node, rows: DataFrame, number: int, slices: int) -> DataFrame:
+    """The root's rows of one of so many slices of about the same size.
 
-    Spread over tasks of one size, which files aren't: so that all cores have some to the end.
+    The tasks are of one size as well, which files aren't: all cores stay busy to the end.
     """
     keys = [F.col(quoted(name)) for name in root.keys]
-    if parts > 1:
-        rows = rows.where(F.pmod(F.xxhash64(*keys), F.lit(parts)) == number)
+    if slices > 1:
+        rows = rows.where(F.pmod(F.xxhash64(*keys), F.lit(slices)) == number)
     tasks = rows.sparkSession.conf.get("spark.sql.shuffle.partitions")
     return rows.repartition(int(tasks or 1), *keys)
 
@@ -169,9 +169,9 @@ def part(root: Node, rows: DataFrame, number: int, parts: int) -> DataFrame:
 def with_ids(root: Node, rows: DataFrame, documents: frozenset[str]) -> DataFrame:
     """The root's rows whose documents have one of these ids."""
     keys = rows.select(*map(quoted, root.keys))
-    told = rows.select(*map(quoted, root.keys), key_texts(root).alias(_ID)).rdd
-    found = told.filter(lambda row: document_id(row[_ID]) in documents).map(lambda row: row[:-1])
-    few = rows.sparkSession.createDataFrame(found, keys.schema)
+    identified = rows.select(*map(quoted, root.keys), key_texts(root).alias(_ID)).rdd
+    wanted = identified.filter(lambda row: document_id(row[_ID]) in documents)
+    few = rows.sparkSession.createDataFrame(wanted.map(lambda row: row[:-1]), keys.schema)
     return rows.join(few, list(root.keys), "left_semi")
 
 

@@ -28,12 +28,12 @@ def _properties(node: Node, types: StructType) -> dict[str, Any]:
     properties = {name: field_mapping(field.column) for name, field in node.fields.items()}
     for name, _ in node.computed:
         properties[name] = _computed(types[name].dataType)
-    for one in node.embeds:
-        kind = types[one.field].dataType
+    for embedded in node.embeds:
+        kind = types[embedded.field].dataType
         inner = kind.elementType if isinstance(kind, ArrayType) else kind
         assert isinstance(inner, StructType)  # noqa: S101 (assemble makes it so)
-        found = {"properties": _properties(one.shown, inner)}
-        properties[one.field] = {"type": "nested", **found} if one.many else found
+        mapping = {"properties": _properties(embedded.shown, inner)}
+        properties[embedded.field] = {"type": "nested", **mapping} if embedded.many else mapping
     return properties
 
 
@@ -41,7 +41,7 @@ def _computed(kind: DataType) -> dict[str, Any]:
     if isinstance(kind, ArrayType):
         return _computed(kind.elementType)
     if isinstance(kind, StructType):
-        return {"properties": {one.name: _computed(one.dataType) for one in kind.fields}}
+        return {"properties": {field.name: _computed(field.dataType) for field in kind.fields}}
     return type_mapping(type_of(kind.simpleString()))
 
 
@@ -59,8 +59,8 @@ def unfit(lakehouse: Lakehouse, record: DocumentRecord, newest: Instant) -> str 
 
 def outgrown(wanted: Target, grown: Target) -> str | None:
     """Why an index needs another one in its place, whose fields would be these."""
-    known = wanted.identities
-    others = [name for name, one in grown.identities.items() if known.get(name, one) != one]
+    before = wanted.identities
+    others = [name for name, id_ in grown.identities.items() if before.get(name, id_) != id_]
     if others:
         return f"{', '.join(sorted(others))}: another column has that name: loading a new index"
     if not extends(grown.mapping, wanted.mapping):
@@ -82,11 +82,11 @@ def extends(mapping: Mapping[str, Any], before: Mapping[str, Any]) -> bool:
     return all(
         name in mapping
         and (
-            extends(mapping[name], one)
-            if isinstance(one, dict) and isinstance(mapping[name], dict)
-            else mapping[name] == one
+            extends(mapping[name], value)
+            if isinstance(value, dict) and isinstance(mapping[name], dict)
+            else mapping[name] == value
         )
-        for name, one in before.items()
+        for name, value in before.items()
     )
 
 

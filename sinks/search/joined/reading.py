@@ -25,15 +25,15 @@ def are_many(documents: int) -> bool:
     return documents * _RECORDS_OF_A_DOCUMENT >= RECORDS_FEW
 
 
-class Change(NamedTuple):
-    """A table's rows that an older cut has and a newer one hasn't, as they were, and vice versa."""
+class TableDifference(NamedTuple):
+    """A table's rows that only the older one of two cuts has, and those that only the newer has."""
 
     gone: DataFrame
     come: DataFrame
 
 
-class Tables:
-    """The tables of one cut."""
+class TablesAtCut:
+    """A lakehouse's tables at one cut."""
 
     def __init__(self, versions: Mapping[str, Version]) -> None:
         self._versions = versions
@@ -43,7 +43,7 @@ class Tables:
         return _there(self._versions[name].rows())
 
     def is_small(self, name: str) -> bool:
-        """Whether a table is read as a whole sooner than it is looked through."""
+        """Whether reading the whole table is faster than a search through it."""
         return self._versions[name].is_small
 
     def near(self, name: str, values: DataFrame, columns: Mapping[str, str]) -> DataFrame:
@@ -51,8 +51,8 @@ class Tables:
         return _there(self._versions[name].rows_with(values, columns))
 
 
-class Reading:
-    """The tables of some cuts, in a session that fits their size, and so many ``documents``."""
+class LakehouseReader:
+    """Reads tables at some cuts, in a session tuned for their size and so many ``documents``."""
 
     def __init__(
         self,
@@ -73,33 +73,34 @@ class Reading:
         if not are_many(documents) and read_bytes < SMALL_BYTES:
             tune(spark, 0)
 
-    def at(self, instant: Instant) -> "Tables":
+    def at(self, instant: Instant) -> TablesAtCut:
         """The tables at one of the cuts."""
-        return Tables(
+        return TablesAtCut(
             {name: self._versions[name, version] for name, version in instant.versions.items()}
         )
 
     def change(
         self, name: str, older: Instant, newer: Instant, shape: TableShape, linking: Collection[str]
-    ) -> Change | None:
+    ) -> TableDifference | None:
         """What changed between two cuts, by the ``linking`` columns; None: nothing did."""
         before, after = older.versions[name], newer.versions[name]
         if before == after:
             return None
         old, new = self._versions[name, before], self._versions[name, after]
         rows, count = kept(difference(old, new, shape.keys, sorted(linking)))
-        found = (
-            rows.select(f"{side}.*").where(F.col(side).isNotNull()) for side in ("gone", "come")
-        )
-        return Change(*found) if count else None
+        if not count:
+            return None
+        gone = rows.select("gone.*").where(F.col("gone").isNotNull())
+        come = rows.select("come.*").where(F.col("come").isNotNull())
+        return TableDifference(gone, come)
 
 
 def kept(rows: DataFrame) -> tuple[DataFrame, int]:
     """Rows that the executors keep, and how many there are: by one job."""
-    counted = rows.observe(_KEPT, F.count("*").alias("rows"))
-    there = counted.localCheckpoint()
-    found = observed(counted, _KEPT)
-    return there, int(there.count() if found is None else found.getAs("rows"))
+    observing = rows.observe(_KEPT, F.count("*").alias("rows"))
+    checkpoint = observing.localCheckpoint()
+    summary = observed(observing, _KEPT)
+    return checkpoint, int(checkpoint.count() if summary is None else summary.getAs("rows"))
 
 
 def _there(rows: DataFrame) -> DataFrame:

@@ -5,8 +5,8 @@ and gone again, which the second one alone wouldn't tell. Documents carry their 
 version, so that repeating changes nothing.
 
 An index that can't go on as it is (another definition, a type that doesn't fit, a new history) is
-loaded anew beside the one that serves, part by part, each part as of the cut that is reached by
-then. Between two parts both are brought to the newest cut; with the last one the alias moves on.
+loaded anew beside the one that serves, slice by slice, each slice as of the cut reached by then.
+Between two slices both are brought to the newest cut; with the last slice the alias moves on.
 """
 
 import time
@@ -32,8 +32,8 @@ from sinks.search.progress_records import DocumentRecord, Instant, Loading, Targ
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-PART_ROWS: Final = 500_000
-_PARTS_MAX: Final = 64
+SLICE_ROWS: Final = 500_000
+_SLICES_MAX: Final = 64
 
 
 def run_documents(
@@ -48,9 +48,9 @@ def run_documents(
     for document in context.search.documents:
         started = time.monotonic()
         try:
-            one = _Documents(context, lakehouse, document)
-            counts = one.bring(is_rebuilt=document.name in context.options.rebuilt)
-            again = one.replayed() if document.name in context.options.replayed else None
+            indexes = _Documents(context, lakehouse, document)
+            counts = indexes.bring(is_rebuilt=document.name in context.options.rebuilt)
+            again = indexes.replayed() if document.name in context.options.replayed else None
         except (BusyError, SinkUnreachableError):
             raise
         except MillraceError as error:
@@ -62,8 +62,15 @@ def run_documents(
         if counts is not None:
             seconds = time.monotonic() - started
             written = counts.indexed + counts.deleted + counts.stale
-            done = (counts.inserted, counts.updated, counts.deleted)
-            results.append(TableResult(document.name, written, *done, seconds=seconds))
+            result = TableResult(
+                document.name,
+                written,
+                counts.inserted,
+                counts.updated,
+                counts.deleted,
+                seconds=seconds,
+            )
+            results.append(result)
             context.report(str(results[-1]))
     return results
 
@@ -79,8 +86,8 @@ class _Documents:
         log = context.settings.capture.topic_prefix
         self._index = TableIndex(context.client, alias, log, document.name, "document")
         self._id = context.ledger.document_id(document.name)
-        found, self._version = context.ledger.read(self._id, DocumentRecord)
-        self._record = found or DocumentRecord()
+        record, self._version = context.ledger.read(self._id, DocumentRecord)
+        self._record = record or DocumentRecord()
 
     def bring(self, *, is_rebuilt: bool) -> Counts | None:
         """Do all that is to be done; None: nothing was."""
@@ -104,7 +111,7 @@ class _Documents:
     def _adopt(self) -> None:
         """Take note of an index that serves already: who let it died before that."""
         loading = self._record.loading
-        if loading is None or loading.done < loading.parts:
+        if loading is None or loading.done < loading.slices:
             return
         target = loading.target
         if self._index.uuid(target.index) == target.uuid and self._index.serves(target.index):
@@ -125,11 +132,11 @@ class _Documents:
             return
         root = tree(target.definition, self._lakehouse.shapes(at))
         with self._explained():
-            tables = self._lakehouse.reading(at).at(at)
+            tables = self._lakehouse.reader(at).at(at)
             refused = with_ids(root, tables.rows(root.table), frozenset(ids))
             rows = chosen(root, refused, some=True)
-            found = documents(root, rows, tables, str(at.cut), some=True)
-            self._written(actions(root, found, at.cut), target)
+            made = documents(root, rows, tables, str(at.cut), some=True)
+            self._written(actions(root, made, at.cut), target)
         self._index.refresh(target.index)
 
     def _newest(self) -> Instant:
@@ -235,11 +242,11 @@ class _Documents:
             identities=identities(self._document, shapes),
             mapping=mapping,
         )
-        rows = self._lakehouse.reading(newest).at(newest).rows(root.table).count()
-        parts = max(1, min(_PARTS_MAX, -(-rows // PART_ROWS)))
+        rows = self._lakehouse.reader(newest).at(newest).rows(root.table).count()
+        slices = max(1, min(_SLICES_MAX, -(-rows // SLICE_ROWS)))
         self._write(
             generation=generation_of(index),
-            loading=Loading(target=target, parts=parts, rows=rows // parts),
+            loading=Loading(target=target, slices=slices, rows=rows // slices),
             at=newest,
             to=None,
         )
@@ -265,7 +272,7 @@ class _Documents:
         at = self._record.at
         if at is None or at.run == newest.run:
             return counts
-        if all(at.versions.get(name) == one for name, one in newest.versions.items()):
+        if all(at.versions.get(name) == version for name, version in newest.versions.items()):
             self._write(at=newest)
             return counts
         self._write(to=newest)
@@ -296,21 +303,21 @@ class _Documents:
         root = tree(definition, shapes)
         linking = root.linking()
         with self._explained():
-            reading = self._lakehouse.reading(at, to)
-            newer = reading.at(to)
-            found = affected(
+            reader = self._lakehouse.reader(at, to)
+            newer = reader.at(to)
+            keys_and_count = affected(
                 root,
-                lambda name: reading.change(name, at, to, shapes[name], linking[name]),
-                reading.at(at),
+                lambda name: reader.change(name, at, to, shapes[name], linking[name]),
+                reader.at(at),
                 newer,
             )
-            if found is None:
+            if keys_and_count is None:
                 return None
             # What changed may be little, and the documents that have it many.
-            keys, count = found
+            keys, count = keys_and_count
             if are_many(count):
-                reading = self._lakehouse.reading(to, documents=count)
-                keys, newer = in_session(reading.spark, keys), reading.at(to)
+                reader = self._lakehouse.reader(to, documents=count)
+                keys, newer = in_session(reader.spark, keys), reader.at(to)
             own = {key: key for key in root.keys}
             near = newer.near(root.table, keys, own).join(keys, list(own), "left_semi")
             rows = chosen(root, near, some=True)
@@ -319,28 +326,28 @@ class _Documents:
             return actions(root, shown.unionByName(deletions(gone)), to.cut)
 
     def _load(self, loading: Loading) -> Counts:
-        """Load the next part, as of the cut that is reached; with the last one, publish."""
-        from sinks.search.joined.assemble import actions, chosen, documents, part
+        """Load the next slice, as of the cut that is reached; with the last one, publish."""
+        from sinks.search.joined.assemble import actions, chosen, documents, slice_of
 
         at, target = self._record.at, loading.target
         assert at is not None  # noqa: S101 (a load begins at a cut)
         counts = Counts()
-        if loading.done < loading.parts:
-            if loading.parts > 1:
-                percent = 100 * loading.done // loading.parts
-                part_of = f"part {loading.done + 1} of {loading.parts} ({percent} %)"
-                self._say(f"loading {target.index}, {part_of}")
+        if loading.done < loading.slices:
+            if loading.slices > 1:
+                percent = 100 * loading.done // loading.slices
+                progress = f"part {loading.done + 1} of {loading.slices} ({percent} %)"
+                self._say(f"loading {target.index}, {progress}")
             root = tree(target.definition, self._lakehouse.shapes(at))
             with self._explained():
-                tables = self._lakehouse.reading(at, documents=loading.rows).at(at)
-                of_part = part(root, tables.rows(root.table), loading.done, loading.parts)
-                some = loading.parts > 1
-                rows = chosen(root, of_part, some=some)
-                found = documents(root, rows, tables, str(at.cut), some=some)
-                counts = self._written(actions(root, found, at.cut), target)
+                tables = self._lakehouse.reader(at, documents=loading.rows).at(at)
+                of_slice = slice_of(root, tables.rows(root.table), loading.done, loading.slices)
+                some = loading.slices > 1
+                rows = chosen(root, of_slice, some=some)
+                made = documents(root, rows, tables, str(at.cut), some=some)
+                counts = self._written(actions(root, made, at.cut), target)
             loading = loading.model_copy(update={"done": loading.done + 1})
             self._write(loading=loading)
-        if loading.done == loading.parts:
+        if loading.done == loading.slices:
             if self._index.uuid(target.index) != target.uuid:
                 raise self._index.lost(target.index)
             self._context.publish(self._index, target.index, target.definition.settings)
@@ -359,8 +366,8 @@ class _Documents:
 
         root = tree(self._document, self._lakehouse.shapes(at))
         with self._explained():
-            found = types(root, self._lakehouse.reading(at).at(at))
-        return mapping(root, found, self._document)
+            field_types = types(root, self._lakehouse.reader(at).at(at))
+        return mapping(root, field_types, self._document)
 
     def _explained(self) -> Any:
         from sinks.search.joined.assemble import explained

@@ -16,7 +16,7 @@ from sinks.search.progress_records import Instant
 from sinks.spark.session import SparkProvider
 
 if TYPE_CHECKING:
-    from sinks.search.joined.reading import Reading
+    from sinks.search.joined.reading import LakehouseReader
 
 _RUNS_MAX: Final = 1_000
 """So many runs back a cut is looked for that all tables have."""
@@ -44,9 +44,9 @@ class Lakehouse:
         self._state = state
         self._session = session
         self._derived: dict[str, Derived] = {
-            name: one
-            for name, one in derived_tables(settings.lakehouse, state.tables).items()
-            if one.kind == "current"
+            name: derived
+            for name, derived in derived_tables(settings.lakehouse, state.tables).items()
+            if derived.kind == "current"
         }
 
     @cached_property
@@ -62,7 +62,7 @@ class Lakehouse:
             if outcome is None or plan is None:
                 continue
             there = outcome.versions.keys() - outcome.failed.keys()
-            there -= {name for name in there if not self._knows(name, plan)}
+            there -= {name for name in there if not self._has_columns(name, plan)}
             if there >= set(tables) and not any(plan.tables[name].waits for name in tables):
                 versions = {name: outcome.versions[name] for name in sorted(set(tables))}
                 return Instant(run=number, cut=plan.cut, versions=versions)
@@ -76,41 +76,41 @@ class Lakehouse:
         kept_ms = self._settings.keep.total_seconds() * 1_000
         is_kept = time.time() * 1_000 - outcome.ts_ms < kept_ms
         versions = instant.versions.items()
-        return is_kept and all(outcome.versions.get(name) == one for name, one in versions)
+        return is_kept and all(outcome.versions.get(name) == version for name, version in versions)
 
-    def _knows(self, name: str, plan: Plan) -> bool:
-        """Whether the log told a table's columns already when it was looked at."""
+    def _has_columns(self, name: str, plan: Plan) -> bool:
+        """Whether the log's state that was read has the columns of a plan's table."""
         derived, table = self._derived.get(name), plan.tables.get(name)
         if derived is None or table is None:
             return False
-        if self._known(derived) < table.schema_version:
+        if self._newest_version(derived) < table.schema_version:
             self._state = self._log()  # a merge has seen more of it since then
-        return self._known(derived) >= table.schema_version
+        return self._newest_version(derived) >= table.schema_version
 
-    def _known(self, derived: Derived) -> int:
+    def _newest_version(self, derived: Derived) -> int:
         versions = self._state.schemas.get(derived.source, ())
         return versions[-1].version if versions else -1
 
     def shapes(self, instant: Instant) -> dict[str, TableShape]:
         """The columns of the tables at a cut."""
         plan = self._plans.plan_of(instant.run)
-        found: dict[str, TableShape] = {}
+        shapes: dict[str, TableShape] = {}
         for name in instant.versions:
             derived = self._derived.get(name)
             if plan is None or derived is None:
                 continue
             table = plan.tables[name]
-            known = self._state.schemas[derived.source]
-            versions = [one for one in known if one.version <= table.schema_version]
-            found[name] = derive_shape(
+            schemas = self._state.schemas[derived.source]
+            versions = [schema for schema in schemas if schema.version <= table.schema_version]
+            shapes[name] = derive_shape(
                 versions, table.first_version, derived.column_options, derived.reserved
             )
-        return found
+        return shapes
 
-    def reading(self, *instants: Instant, documents: int = 0) -> "Reading":
-        """The tables at some cuts, to be read for about so many documents."""
-        from sinks.search.joined.reading import Reading
+    def reader(self, *instants: Instant, documents: int = 0) -> "LakehouseReader":
+        """A reader of the tables at some cuts, for about so many documents."""
+        from sinks.search.joined.reading import LakehouseReader
 
-        return Reading(
+        return LakehouseReader(
             self._session().newSession(), self._prefix, self._derived, instants, documents
         )

@@ -6,7 +6,7 @@ show nothing but what is embedded in them.
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, Literal, NamedTuple
 
 from cdc.errors import ConfigError
 from cdc.settings.search import Document, Embedded, JoinedRows
@@ -18,19 +18,33 @@ _INNER: Final = "_millrace_inner"
 """What a row between two others leads to: a name that none of its own columns has."""
 
 
+JoinSide = Literal["own", "outer"]
+
+
+class ColumnPair(NamedTuple):
+    """Columns that join: a node's own one equals the outer node's."""
+
+    own: str
+    outer: str
+
+    def column(self, side: JoinSide) -> str:
+        """The column of one side."""
+        return self.own if side == "own" else self.outer
+
+
 @dataclass(frozen=True, slots=True)
 class Node:
     """Rows of a table, and how they are embedded in those of the outer node.
 
-    ``fields`` are the columns that show, by their fields; ``on`` are pairs of its columns and the
-    outer node's.
+    ``fields`` are the columns that show, by their fields; ``on`` has the pairs of columns that join
+    them.
     """
 
     field: str
     table: str
     fields: Mapping[str, DerivedField]
     key_fields: tuple[DerivedField, ...]
-    on: tuple[tuple[str, str], ...] = ()
+    on: tuple[ColumnPair, ...] = ()
     many: bool = False
     where: str | None = None
     computed: tuple[tuple[str, str], ...] = ()
@@ -39,8 +53,8 @@ class Node:
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """The columns that tell its rows apart."""
-        return tuple(one.name for one in self.key_fields)
+        """The columns of the key."""
+        return tuple(field.name for field in self.key_fields)
 
     @property
     def shown(self) -> "Node":
@@ -48,15 +62,15 @@ class Node:
         return self.embeds[0] if self.is_between else self
 
     @property
-    def is_one_at_most(self) -> bool:
+    def is_at_most_single(self) -> bool:
         """Whether no outer row has several of these."""
-        return not self.many and {own for own, _ in self.on} >= set(self.keys)
+        return not self.many and {pair.own for pair in self.on} >= set(self.keys)
 
     def paths(self) -> Iterator[tuple["Node", ...]]:
         """Each node below this one, and itself, with all that lead to it, outermost first."""
         yield (self,)
-        for one in self.embeds:
-            for path in one.paths():
+        for embedded in self.embeds:
+            for path in embedded.paths():
                 yield (self, *path)
 
     def columns(self, path: str = "") -> Iterator[tuple[str, str]]:
@@ -64,17 +78,18 @@ class Node:
         for name, field in self.fields.items():
             array = "[]" if field.column.array else ""
             yield f"{path}{name}", f"{field.column.type}{array} {field.type}"
-        for one in self.embeds:
-            yield from one.shown.columns(f"{path}{one.field}.")
+        for embedded in self.embeds:
+            yield from embedded.shown.columns(f"{path}{embedded.field}.")
 
     def linking(self) -> dict[str, set[str]]:
         """The columns of each table by which rows are told apart, or joined."""
-        found: dict[str, set[str]] = {}
-        for *_, node in self.paths():
-            found.setdefault(node.table, set()).update(node.keys, (own for own, _ in node.on))
-            for one in node.embeds:
-                found[node.table].update(outer for _, outer in one.on)
-        return found
+        columns: dict[str, set[str]] = {}
+        for path in self.paths():
+            node = path[-1]
+            columns.setdefault(node.table, set()).update(node.keys, (pair.own for pair in node.on))
+            for embedded in node.embeds:
+                columns[node.table].update(pair.outer for pair in embedded.on)
+        return columns
 
 
 def tree(document: Document, tables: Mapping[str, TableShape]) -> Node:
@@ -90,11 +105,11 @@ def _node(
     where: str,
 ) -> Node:
     shape = _shape(rows.table, tables, where)
-    spoken_of = {*rows.include, *rows.exclude, *rows.rename}
-    if strange := sorted(spoken_of - set(shape.names)):
+    named = {*rows.include, *rows.exclude, *rows.rename}
+    if strange := sorted(named - set(shape.names)):
         raise _no_columns(rows.table, strange, where)
     fields = _fields(rows, shape, where)
-    embeds = tuple(_embedded(one, shape, tables, where) for one in rows.embed)
+    embeds = tuple(_embedded(embedded, shape, tables, where) for embedded in rows.embed)
     made = Node(
         field=field,
         table=rows.table,
@@ -106,8 +121,9 @@ def _node(
     )
     # Spark takes names that differ by case for one.
     columns = {name.lower() for name in shape.names}
-    taken = [name.lower() for name in (*fields, *rows.computed, *(one.field for one in embeds))]
-    of_columns = {one.field for one in embeds if one.field.lower() in columns}
+    of_embeds = [node.field for node in embeds]
+    taken = [name.lower() for name in (*fields, *rows.computed, *of_embeds)]
+    of_columns = {field for field in of_embeds if field.lower() in columns}
     if twice := sorted(of_columns | {name for name in taken if taken.count(name) > 1}):
         raise ConfigError(
             f"{', '.join(twice)}: {rows.table} has a column of that name",
@@ -119,17 +135,17 @@ def _node(
 
 def _fields(rows: JoinedRows, shape: TableShape, where: str) -> dict[str, DerivedField]:
     fields: dict[str, DerivedField] = {}
-    for one in shape.fields:
-        if (rows.include and one.name not in rows.include) or one.name in rows.exclude:
+    for field in shape.fields:
+        if (rows.include and field.name not in rows.include) or field.name in rows.exclude:
             continue
-        name = rows.rename.get(one.name, field_name(one.name))
+        name = rows.rename.get(field.name, field_name(field.name))
         if name in fields:
             raise ConfigError(
                 f"two columns of {rows.table} would be the field {name}",
                 where=where,
                 remedy="rename one of them",
             )
-        fields[name] = _as_it_is(one)
+        fields[name] = _as_it_is(field)
     return fields
 
 
@@ -144,37 +160,37 @@ def _as_it_is(field: DerivedField) -> DerivedField:
 
 
 def _embedded(
-    one: Embedded, outer: TableShape, tables: Mapping[str, TableShape], where: str
+    rows: Embedded, outer: TableShape, tables: Mapping[str, TableShape], where: str
 ) -> Node:
-    node = _node(one, one.field, tables, where)
-    own = _shape(one.table, tables, where)
-    if one.through is None:
-        on = _on(one.on, own, outer, where)
-        return replace(node, on=on, many=one.many)
-    between = _shape(one.through.table, tables, where)
+    node = _node(rows, rows.field, tables, where)
+    own = _shape(rows.table, tables, where)
+    if rows.through is None:
+        on = _on(rows.on, own, outer, where)
+        return replace(node, on=on, many=rows.many)
+    between = _shape(rows.through.table, tables, where)
     return Node(
-        field=one.field,
-        table=one.through.table,
+        field=rows.field,
+        table=rows.through.table,
         fields={},
         key_fields=_key(between),
-        on=_on(one.through.on, between, outer, where),
+        on=_on(rows.through.on, between, outer, where),
         many=True,
-        embeds=(replace(node, field=_INNER, on=_on(one.on, own, between, where), many=False),),
+        embeds=(replace(node, field=_INNER, on=_on(rows.on, own, between, where), many=False),),
         is_between=True,
     )
 
 
 def _on(
     on: Mapping[str, str], own: TableShape, outer: TableShape, where: str
-) -> tuple[tuple[str, str], ...]:
+) -> tuple[ColumnPair, ...]:
     for shape, named in ((own, on.keys()), (outer, on.values())):
         if strange := sorted(set(named) - set(shape.names)):
             raise _no_columns(str(shape.table), strange, where)
-    return tuple(on.items())
+    return tuple(ColumnPair(own_name, outer_name) for own_name, outer_name in on.items())
 
 
 def _key(shape: TableShape) -> tuple[DerivedField, ...]:
-    fields = {one.name: _as_it_is(one) for one in shape.fields}
+    fields = {field.name: _as_it_is(field) for field in shape.fields}
     return tuple(fields[name] for name in shape.keys)
 
 

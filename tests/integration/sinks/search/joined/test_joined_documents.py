@@ -98,14 +98,14 @@ def test_what_is_written_before_a_snapshot_and_committed_behind_it_is_shown(
 ) -> None:
     """The row's LSN is lower than that of the rows that didn't show it."""
     library.index_also("public.author")
-    with psycopg.connect(make_conninfo(**database)) as late:
-        late.execute("UPDATE author SET name = 'written first, committed last' WHERE id = 1")
+    with psycopg.connect(make_conninfo(**database)) as older:
+        older.execute("UPDATE author SET name = 'written first, committed last' WHERE id = 1")
         again = library.made.millrace("snapshot", "public.author")
         assert again.returncode == ExitCode.OK, again.stderr
         library.merge()
         assert library.index().exit_code == ExitCode.OK, library.said
         assert library.documents() == library.expected()
-        late.commit()
+        older.commit()
     library.merge()
     library.index()
     assert library.documents() == library.expected()
@@ -119,15 +119,15 @@ def test_a_run_that_died_is_finished_before_the_next_cut(
     library.merge()
     library.index()
     insert = "INSERT INTO review VALUES (%s, %s, 5, 'for a moment', 1)"
-    places = [
+    functions = [
         "sinks.search.indexes.TableIndex.refresh",
         "sinks.search.progress.Ledger.write",
     ]
-    for number, place in enumerate(places, 1):
+    for number, function in enumerate(functions, 1):
         library.source.execute(insert, [number, 9_000 + number])
         library.merge()
         with monkeypatch.context() as patch:
-            _dies(patch, place)
+            _dies(patch, function)
             with pytest.raises(ZeroDivisionError):
                 library.index()
         library.source.execute("DELETE FROM review WHERE number = %s", [9_000 + number])
@@ -136,10 +136,10 @@ def test_a_run_that_died_is_finished_before_the_next_cut(
         assert library.documents() == library.expected()
 
 
-def _dies(patch: pytest.MonkeyPatch, place: str) -> None:
+def _dies(patch: pytest.MonkeyPatch, function: str) -> None:
     """Let a run die where it is about to do something; of the progress, when it is done."""
-    if place != "sinks.search.progress.Ledger.write":
-        patch.setattr(place, lambda *_, **__: 1 / 0)
+    if function != "sinks.search.progress.Ledger.write":
+        patch.setattr(function, lambda *_, **__: 1 / 0)
         return
     write = Ledger.write
 
@@ -148,7 +148,7 @@ def _dies(patch: pytest.MonkeyPatch, place: str) -> None:
             raise ZeroDivisionError
         return write(self, document, record, *rest)
 
-    patch.setattr(place, last)
+    patch.setattr(function, last)
 
 
 def test_a_new_definition_is_a_new_index_beside_the_one_that_serves(
@@ -158,20 +158,20 @@ def test_a_new_definition_is_a_new_index_beside_the_one_that_serves(
     library.index()
     (before,) = library.indexes()
     assert library.documents() == library.expected()
-    monkeypatch.setattr("sinks.search.joined.run.PART_ROWS", 30)
-    load, parts = _Documents._load, 0
+    monkeypatch.setattr("sinks.search.joined.run.SLICE_ROWS", 30)
+    load, slices = _Documents._load, 0
 
     def loaded(self: _Documents, loading: Loading) -> Any:
-        """A part, before which the source has changed, and the lakehouse, too."""
-        nonlocal parts
-        parts += 1
+        """A slice, before which the source has changed, and the lakehouse, too."""
+        nonlocal slices
+        slices += 1
         assert library.indexes() == [before], "it serves until the new one is complete"
         assert library.documents() == library.expected(), "and keeps up"
-        if parts == 2:
+        if slices == 2:
             raise ZeroDivisionError
         library.source.execute("UPDATE author SET name = name || '+'")
-        library.source.execute("UPDATE book SET id = id + 10000 WHERE id %% 7 = %s", [parts])
-        library.source.execute("DELETE FROM book WHERE id %% 10 = %s", [parts])
+        library.source.execute("UPDATE book SET id = id + 10000 WHERE id %% 7 = %s", [slices])
+        library.source.execute("DELETE FROM book WHERE id %% 10 = %s", [slices])
         library.merge()
         return load(self, loading)
 
@@ -183,16 +183,16 @@ def test_a_new_definition_is_a_new_index_beside_the_one_that_serves(
         _dies(patch, "sinks.search.dead_letters.DocumentDeadLetters.forget")
         with pytest.raises(ZeroDivisionError):
             library.index()
-    assert parts == 3
+    assert slices == 3
     (after,) = library.indexes()
     library.index()
     assert library.indexes() == [after], "what serves already isn't loaded again"
     assert after != before
     assert library.documents() == library.expected()
-    found = library.client.indices.get_mapping(index=after)[after]["mappings"]["properties"]
-    assert found["called"] == {"type": "keyword"}
-    assert found["reviews"]["type"] == "nested"
-    assert found["writer"]["properties"]["born"]["type"] == "date"
+    properties = library.client.indices.get_mapping(index=after)[after]["mappings"]["properties"]
+    assert properties["called"] == {"type": "keyword"}
+    assert properties["reviews"]["type"] == "nested"
+    assert properties["writer"]["properties"]["born"]["type"] == "date"
     assert library.client.indices.exists(index=before) is False
 
 
@@ -217,9 +217,9 @@ def test_columns_that_come_change_and_go(library: Library, monkeypatch: pytest.M
         first = index
     sql = SQL.replace("'summary', b.summary,", "").replace("a.name,", "a.name, 'alias', a.alias,")
     expected = library.expected(sql)
-    for one in expected.values():
-        if "writer" in one:
-            one["writer"]["mail"] = "a@b"
+    for document in expected.values():
+        if "writer" in document:
+            document["writer"]["mail"] = "a@b"
     assert library.documents() == expected
 
     # A lakehouse that was made anew has other versions of everything.
@@ -290,6 +290,6 @@ def test_documents_that_are_refused_are_made_again_as_they_are_by_then(library: 
     mended = {"called": {"type": "integer", "ignore_malformed": True}}
     library.client.indices.put_mapping(index=index, body={"properties": mended})
     again = library.index(replayed=frozenset({"books"}))
-    assert [(one.events, one.updated) for one in again.tables] == [(1, 1)]
+    assert [(result.events, result.updated) for result in again.tables] == [(1, 1)]
     assert dead_letters.by_document() == {}
     assert library.documents() == library.expected()
