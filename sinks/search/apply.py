@@ -1,6 +1,6 @@
-"""One table's part of a plan → its documents at the server, then its progress record.
+"""A table's plan → its documents at the server, then its progress record.
 
-A crash between the two repeats the part: the same documents at the same versions, into the same
+A crash between the two repeats the plan: the same documents at the same versions, into the same
 index. A first load goes on behind the last of its steps that was recorded.
 """
 
@@ -137,12 +137,12 @@ class TableIndexer:
         name, history, kafka = versions[-1].name, history_of(table), self._settings.kafka
         before = self._ledger.tables([name]).get(name)
         raw = read_raw(self._spark, kafka, {table.topic: table.start}, {table.topic: table.end})
-        known = within(looked_at(raw, table, cut), table.after, cut, history, keyed=True)
+        records = within(looked_at(raw, table, cut), table.after, cut, history, keyed=True)
         try:
             shape = shape_of(versions, self._search)
             into = self._made(target, versions[-1], before.generation + 1 if before else 1)
             with explained(str(name), self._settings.log.keep):
-                changes = two_kinds(parse(known, shape, snapshot=True))
+                changes = two_kinds(parse(records, shape, snapshot=True))
                 rows = write_rows(changes, shape, self._search, into.index)
         except SinkUnreachableError:
             raise
@@ -161,8 +161,8 @@ class TableIndexer:
         floor = max(table.truncated or history, history)
         kafka = self._settings.kafka
         raw = read_raw(self._spark, kafka, {table.topic: table.start}, {table.topic: table.end})
-        known = within(raw, table.after, plan.cut, floor, keyed=True)
-        return parse(with_values(known, kafka, table, plan), shape, snapshot=snapshot)
+        records = within(raw, table.after, plan.cut, floor, keyed=True)
+        return parse(with_values(records, kafka, table, plan), shape, snapshot=snapshot)
 
     def _write(
         self,
@@ -291,9 +291,9 @@ class TableIndexer:
 
 
 def _is_recorded(record: TableRecord, table: TablePlan, plan: Plan) -> bool:
-    """Whether the plan is applied; run numbers alone begin anew where a capture does."""
-    reached = (record.run, record.cut, record.offsets)
-    return reached == (plan.run, str(plan.cut), table.next)
+    """Whether the plan is applied; a run number alone doesn't tell, a new capture starts again."""
+    recorded = (record.run, record.cut, record.offsets)
+    return recorded == (plan.run, str(plan.cut), table.next)
 
 
 def shape_of(versions: Sequence[TableSchema], search: SearchSettings) -> TableShape:
@@ -317,15 +317,15 @@ def steps(table: TablePlan, loaded: Mapping[int, int]) -> Iterator[TablePlan]:
 
     A key has its partition, so that what is older comes first.
     """
-    at = {partition: loaded.get(partition, start) for partition, start in table.start.items()}
-    while (left := sum(table.end[partition] - offset for partition, offset in at.items())) > 0:
-        records = min(left, STEP_RECORDS)
-        upto = {
-            partition: offset + -(-(table.end[partition] - offset) * records // left)
-            for partition, offset in at.items()
+    start = {partition: loaded.get(partition, first) for partition, first in table.start.items()}
+    while (unread := sum(table.end[partition] - offset for partition, offset in start.items())) > 0:
+        records = min(unread, STEP_RECORDS)
+        end = {
+            partition: offset + -(-(table.end[partition] - offset) * records // unread)
+            for partition, offset in start.items()
         }
-        yield table.model_copy(update={"start": at, "end": upto})
-        at = upto
+        yield table.model_copy(update={"start": start, "end": end})
+        start = end
 
 
 def loaded_text(start: Mapping[int, int], at: Mapping[int, int], end: Mapping[int, int]) -> str:

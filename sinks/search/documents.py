@@ -11,7 +11,7 @@ are kept and listed in ``_ignored``, and terms longer than Lucene takes are left
   one odd document would claim a field's type for all the others
 - date, timestamp, timestamptz: ISO 8601 text with all its digits, searched by the millisecond; a
   timestamp without time zone is searched as if it were UTC
-- point: a place by longitude (x) and latitude (y), where it can be one
+- point: a geographical point by longitude (x) and latitude (y), where the values allow it
 - an array is a field with several values; bytea is base64 and not searched; all else is a keyword
 
 What the user says of a field comes last, and may well have documents refused.
@@ -121,17 +121,17 @@ def aliases(settings: SearchSettings, tables: Iterable[TableName]) -> dict[str, 
     """All aliases, by the names of those of the tables that are indexed, and of documents."""
     chosen = [name for name in tables if settings.tables is None or str(name) in settings.tables]
     of_tables = index_names(settings.index_prefix, chosen)
-    found = {str(name): alias for name, alias in of_tables.items()}
-    for one in settings.documents:
-        alias = document_index(settings.index_prefix, one.name)
-        if alias in found.values():
+    by_name = {str(name): alias for name, alias in of_tables.items()}
+    for document in settings.documents:
+        alias = document_index(settings.index_prefix, document.name)
+        if alias in by_name.values():
             raise ConfigError(
                 f"a table has the index {alias} already",
-                where=f"[[search.documents]] {one.name}",
+                where=f"[[search.documents]] {document.name}",
                 remedy="give the documents another name",
             )
-        found[one.name] = alias
-    return found
+        by_name[document.name] = alias
+    return by_name
 
 
 def index_names(prefix: str, tables: Iterable[TableName]) -> dict[TableName, str]:
@@ -197,20 +197,20 @@ def override(properties: dict[str, Any], said: Mapping[str, Mapping[str, Any]], 
     Raises ConfigError where there is no such field.
     """
     for path, about in said.items():
-        *outer, last = path.split(".")
+        *outer, field = path.split(".")
         inside = properties
         for name in outer:
             inside = inside.get(name, {}).get("properties", {})
-        known = inside.get(last)
-        if known is None:
+        derived = inside.get(field)
+        if derived is None:
             raise ConfigError(
                 f"mapping: the document has no field {path}",
                 where=where,
                 remedy="fields go by their paths in the document, such as airline.name",
             )
-        # A point is an object that isn't looked into.
-        is_object = "properties" in known and about.get("type") != "geo_point"
-        inside[last] = {**({"properties": known["properties"]} if is_object else {}), **about}
+        # A point is an object whose members aren't searched.
+        is_object = "properties" in derived and about.get("type") != "geo_point"
+        inside[field] = {**({"properties": derived["properties"]} if is_object else {}), **about}
 
 
 def mapping_of(properties: dict[str, Any]) -> dict[str, Any]:

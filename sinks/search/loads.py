@@ -51,16 +51,16 @@ class Loads:
         Also for those that the user now wants otherwise, and whose load can't go on. What has no
         index yet has been loaded just now.
         """
-        records = {str(name): one for name, one in self._ledger.tables(self._names).items()}
+        records = {str(name): record for name, record in self._ledger.tables(self._names).items()}
         begun = {}
         for name, record in records.items():
-            reason = self._why_anew(name, record)
+            reason = self._reason_to_rebuild(name, record)
             if reason is not None:
                 self._report(f"{name}: {reason}: a new index")
             if reason is not None or (name in names and record.loading is None):
                 begun[name] = record
-        parts = {name: self._plan(name, record).tables[name] for name, record in begun.items()}
-        refused = never_whole(parts, self._state, self._settings.log.keep)
+        plans = {name: self._plan(name, record).tables[name] for name, record in begun.items()}
+        refused = never_whole(plans, self._state, self._settings.log.keep)
         results = [TableResult(name, error=error) for name, error in refused.items()]
         for name, record in begun.items():
             if name not in refused:
@@ -88,9 +88,9 @@ class Loads:
         return None
 
     def again(self, name: str, record: TableRecord, documents: Collection[str]) -> None:
-        """Write some documents of the index that serves anew."""
+        """Write some documents of the index that serves once more."""
         whole = self._plan(name, record)
-        table = self._looked_at(name, whole, whole.tables[name])
+        table = self._examined(name, whole, whole.tables[name])
         versions = versions_of(self._state, name, record.schema_version)
         chosen = frozenset(documents)
         counts = self._indexer().write(record.index, table, whole, versions, chosen)
@@ -109,7 +109,7 @@ class Loads:
         self._ledger.write_table(table, record)
         return record
 
-    def _why_anew(self, name: str, record: TableRecord) -> str | None:
+    def _reason_to_rebuild(self, name: str, record: TableRecord) -> str | None:
         """Why the index of a table, or the one that is being loaded, isn't the one to have."""
         loading = record.loading
         made = loading or record
@@ -138,10 +138,10 @@ class Loads:
         planned = whole.tables[name]
         step, events, counts = next(steps(planned, loading.loaded), None), 0, Counts()
         if step is not None:
-            step = self._looked_at(name, whole, step)
+            step = self._examined(name, whole, step)
             events, counts = step.events, self._load(name, index, loading.index, whole, step)
-            told = loaded_text(planned.start, step.end, planned.end)
-            self._report(f"{name}: {loading.index}: {told}")
+            progress = loaded_text(planned.start, step.end, planned.end)
+            self._report(f"{name}: {loading.index}: {progress}")
             loading = loading.model_copy(update={"loaded": step.end, "ts_ms": now_ms()})
         changes: dict[str, object] = {"loading": loading}
         if step is None or step.end == planned.end:
@@ -161,12 +161,13 @@ class Loads:
             counts += Counts(deleted=target.truncate(index, step.truncated))
         return counts
 
-    def _looked_at(self, name: str, whole: Plan, step: TablePlan) -> TablePlan:
-        """A step with what a look at its records tells: TRUNCATEs, and claims."""
+    def _examined(self, name: str, whole: Plan, step: TablePlan) -> TablePlan:
+        """A step with what the census of its records tells: TRUNCATEs, and claims."""
         from sinks.log.counts import census
 
-        found = census(self._session(), Records(self._settings.kafka), {name: step}, whole.cut)
-        return counted(step, found.get(name, {}), whole.cut, keyed=True)
+        records = Records(self._settings.kafka)
+        by_table = census(self._session(), records, {name: step}, whole.cut)
+        return counted(step, by_table.get(name, {}), whole.cut, keyed=True)
 
     def _plan(self, name: str, record: TableRecord) -> Plan:
         """What a table's index has been given, as a plan."""
@@ -205,7 +206,7 @@ class Loads:
 
 
 def versions_of(state: LogState, name: str, newest: int) -> list[TableSchema]:
-    """A table's schema versions up to the one that a plan or a record knows."""
+    """A table's schema versions up to the newest of a plan or a record."""
     return [schema for schema in state.schemas[name] if schema.version <= newest]
 
 
@@ -213,7 +214,7 @@ def never_whole(
     tables: Mapping[str, TablePlan], state: LogState, keep: timedelta
 ) -> dict[str, LogForgottenError]:
     """Tables to be loaded from a log that keeps no table whole, and has forgotten its start."""
-    found = {}
+    errors = {}
     for name, table in tables.items():
         if table.base or state.tables[name].cleanup == "compact":
             continue
@@ -221,5 +222,5 @@ def never_whole(
         try:
             require_retained(first, state.starts, name, keep)
         except LogForgottenError as error:
-            found[name] = error
-    return found
+            errors[name] = error
+    return errors

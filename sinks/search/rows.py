@@ -53,9 +53,9 @@ def documents(rows: DataFrame, shape: TableShape) -> DataFrame:
 
 
 def value_in_json(column: Column, value: SparkColumn) -> SparkColumn:
-    """What Spark's JSON of a value would change or not tell: decimals, and times of day.
+    """A value as its JSON needs it: Spark's own JSON would change decimals and times of day.
 
-    And points, which a search server knows as such in well-known text.
+    So do points, which a search server reads as well-known text.
     """
     kind = "array<string>" if column.array else "string"
     if column.type == "numeric":
@@ -99,6 +99,6 @@ def _renamed(columns: SparkColumn, fields: dict[str, str]) -> SparkColumn:
     """Names of target columns as names of fields, where any differs."""
     renamed = {target: field for target, field in fields.items() if target != field}
     if renamed:
-        known = F.create_map(*(F.lit(name) for pair in renamed.items() for name in pair))
-        return F.transform(columns, lambda name: F.coalesce(known[name], name))
+        by_column = F.create_map(*(F.lit(name) for pair in renamed.items() for name in pair))
+        return F.transform(columns, lambda name: F.coalesce(by_column[name], name))
     return columns

@@ -94,7 +94,7 @@ def run_search(
             return RunSummary("search", 0, "", time.monotonic() - started, note=note)
         context = SearchContext(settings, settings.search, client, ledger, session, report, options)
         run = _SearchRun(context, state)
-        run.require_known(options.rebuilt | options.replayed)
+        run.require_indexes(options.rebuilt | options.replayed)
         plan, results = run.once(log, claim)
         results += run.loads.begin(options.rebuilt)
         results += run.replayed()
@@ -133,9 +133,9 @@ class _SearchRun:
             report(f"{name}: not indexed, since it has no key")
         for name in sorted(wanted - state.tables.keys()):
             report(f"[search] tables: {name} isn't captured (yet)")
-        for one in search.indexes:
-            if one.table not in state.tables:
-                report(f"[[search.indexes]]: {one.table} isn't captured (yet)")
+        for index in search.indexes:
+            if index.table not in state.tables:
+                report(f"[[search.indexes]]: {index.table} isn't captured (yet)")
         indexed = keyed & wanted
         self._context = context
         self._settings = context.settings
@@ -185,7 +185,7 @@ class _SearchRun:
             cut=self._state.progress.cut,
             cut_ts_us=self._state.progress.cut_ts_us,
             ts_ms=int(time.time() * 1000),
-            tables=self._looked_at(tables, claim),
+            tables=self._examined(tables, claim),
         )
         claim.start(plan.model_dump_json())
         return plan, results + self._finish(plan, claim)
@@ -198,9 +198,9 @@ class _SearchRun:
             return tables
         from sinks.log.counts import bounded
 
-        reached = [table.after for table in before.values() if table.after is not None]
+        cuts = [table.after for table in before.values() if table.after is not None]
         spark, kafka = self._session(records_max), self._settings.kafka
-        cut = max(reached, default=None)
+        cut = max(cuts, default=None)
         self._state = bounded(spark, kafka, self._state, tables, records_max, cut, self._report)
         return proposed(before, self._state, wanted)
 
@@ -219,14 +219,14 @@ class _SearchRun:
             results.append(attempted(name, partial(replayed, name, dead_letters, again)))
         return results
 
-    def require_known(self, names: Collection[str]) -> None:
-        """Raise ConfigError for an index that there is none of."""
-        known = self._state.tables.keys() | {one.name for one in self._search.documents}
-        if strange := sorted(set(names) - known):
+    def require_indexes(self, names: Collection[str]) -> None:
+        """Raise ConfigError for a name that no index has."""
+        indexes = self._state.tables.keys() | {document.name for document in self._search.documents}
+        if strange := sorted(set(names) - indexes):
             raise ConfigError(
                 f"there is no index {', '.join(strange)}",
                 where="rebuild",
-                remedy=f"there are: {', '.join(sorted(known))}",
+                remedy=f"there are: {', '.join(sorted(indexes))}",
             )
 
     def _finish(self, plan: Plan, claim: RunClaim) -> list[TableResult]:
@@ -241,14 +241,14 @@ class _SearchRun:
         records = self._ledger.tables(table.name for table in self._state.tables.values())
         standing: dict[str, TablePlan] = {}
         for name, table in tables.items():
-            known = self._state.tables.get(name)
-            if known is None or not table.base:
+            state = self._state.tables.get(name)
+            if state is None or not table.base:
                 continue
-            record = records.get(known.name)
-            record = self.loads.adopted(record, known.name) if record is not None else None
-            if record is None or record.uuid != self._index(known.name).uuid(record.index):
+            record = records.get(state.name)
+            record = self.loads.adopted(record, state.name) if record is not None else None
+            if record is None or record.uuid != self._index(state.name).uuid(record.index):
                 self._report(f"{name}: its index is gone: loading it again from the log")
-            elif record.epoch != known.epoch and ready(known, self._state.progress.cut):
+            elif record.epoch != state.epoch and ready(state, self._state.progress.cut):
                 self._report(f"{name}: a new history begins: loading a new index from the log")
             else:
                 standing[name] = table
@@ -279,7 +279,7 @@ class _SearchRun:
             kept[name] = table
         return kept, forgotten
 
-    def _looked_at(self, tables: dict[str, TablePlan], claim: RunClaim) -> dict[str, TablePlan]:
+    def _examined(self, tables: dict[str, TablePlan], claim: RunClaim) -> dict[str, TablePlan]:
         from sinks.log.counts import census
 
         pending = {name: table for name, table in tables.items() if table.pending}
@@ -288,12 +288,12 @@ class _SearchRun:
         spark = self._session(to_read(pending))
         self._loaded = self._load_early(pending, claim)
         self._early = self._read_early(spark, records, pending)
-        known = {name: dict(early.found) for name, early in self._early.items()}
-        known |= {name: dict(load.census) for name, load in self._loaded.items() if load.census}
-        left = {name: table for name, table in pending.items() if name not in known}
-        found = known | census(spark, records, left, cut)
+        by_table = {name: dict(early.found) for name, early in self._early.items()}
+        by_table |= {name: dict(load.census) for name, load in self._loaded.items() if load.census}
+        uncounted = {name: table for name, table in pending.items() if name not in by_table}
+        by_table |= census(spark, records, uncounted, cut)
         return {
-            name: counted(table, found.get(name, {}), cut, keyed=True)
+            name: counted(table, by_table.get(name, {}), cut, keyed=True)
             if table.pending or not table.base
             else table
             for name, table in tables.items()
@@ -304,7 +304,7 @@ class _SearchRun:
         from sinks.log.early import can_be_early
         from sinks.search.apply import STEP_RECORDS, TableIndexer
 
-        found = {}
+        loads = {}
         for name, table in tables.items():
             if table.base or table.unread > STEP_RECORDS or not can_be_early(table):
                 continue
@@ -312,12 +312,11 @@ class _SearchRun:
             target, cut = self._index(versions[-1].name), self._state.progress.cut
             claim.renew()  # what another run is loading would be taken for left behind
             self._report(f"{name}: about {table.unread:,} records to load")
-            one = TableIndexer(self._session(), self._context).load_early(
-                target, table, cut, versions
-            )
-            if one is not None:
-                found[name] = one
-        return found
+            indexer = TableIndexer(self._session(), self._context)
+            load = indexer.load_early(target, table, cut, versions)
+            if load is not None:
+                loads[name] = load
+        return loads
 
     def _read_early(
         self, spark: "SparkSession", records: Records, tables: dict[str, TablePlan]
@@ -327,20 +326,20 @@ class _SearchRun:
         from sinks.search.apply import history_of, shape_of
 
         standing = ((name, table) for name, table in tables.items() if table.base)
-        name, table = max(standing, key=lambda one: one[1].unread, default=("", None))
+        name, table = max(standing, key=lambda item: item[1].unread, default=("", None))
         if table is None or not can_be_early(table):
             return {}
         try:
             columns = shape_of(versions_of(self._state, name, table.schema_version), self._search)
         except SinkError:
-            return {}  # told where the table is applied
+            return {}  # the error is raised again where the table is applied
         cut, floor = self._state.progress.cut, history_of(table)
         early = read_early(spark, records, table, cut, columns, floor)
         return {} if early is None else {name: early}
 
     def _apply(self, plan: Plan) -> list[TableResult]:
         """Apply the plan to its tables, some of them side by side."""
-        waiting = [n for n, table in plan.tables.items() if table.pending or not table.base]
+        waiting = [name for name, table in plan.tables.items() if table.pending or not table.base]
         if waiting:
             self._session()  # started here, once, and not by two threads
 
@@ -360,7 +359,7 @@ class _SearchRun:
         return [result for result in results if plan.tables[result.name].commits]
 
     def _applied(self, name: str, table: TablePlan, plan: Plan) -> TableResult:
-        """One table's part; a server that is away ends the run, which is then repeated."""
+        """The result of one table; a server that is away ends the run, which is then repeated."""
         from sinks.search.apply import TableIndexer
 
         if name not in self._state.tables:
