@@ -282,12 +282,12 @@ class TableIndexer:
         return before
 
     def _made(self, target: TableIndex, newest: TableSchema, generation: int) -> TableLoading:
-        said = self._search.index_of(str(newest.name))
-        index = target.make(mapping(newest, said.mapping), generation, said.settings)
+        indexed = self._search.index_of(str(newest.name))
+        index = target.make(mapping(newest, indexed.mapping), generation, indexed.settings)
         uuid = target.uuid(index)
         if uuid is None:
             raise target.lost(index)
-        return TableLoading(index=index, uuid=uuid, wishes=said.overrides, ts_ms=now_ms())
+        return TableLoading(index=index, uuid=uuid, overrides=indexed.overrides, ts_ms=now_ms())
 
 
 def _is_recorded(record: TableRecord, table: TablePlan, plan: Plan) -> bool:

@@ -14,7 +14,7 @@ are kept and listed in ``_ignored``, and terms longer than Lucene takes are left
 - point: a geographical point by longitude (x) and latitude (y), where the values allow it
 - an array is a field with several values; bytea is base64 and not searched; all else is a keyword
 
-What the user says of a field comes last, and may well have documents refused.
+The user's overrides of a field come last, and may well have documents refused.
 
 A field has its column's name, but a dot (which would make it an object) becomes ``_``, and a name
 that is blank or starts with ``_`` (the server's own fields) gets an ``x`` in front.
@@ -182,21 +182,23 @@ def field_name(column: str) -> str:
 
 
 def mapping(
-    schema: TableSchema, said: Mapping[str, Mapping[str, Any]] = MappingProxyType({})
+    schema: TableSchema, overrides: Mapping[str, Mapping[str, Any]] = MappingProxyType({})
 ) -> dict[str, Any]:
-    """The mapping of a table's index; what is ``said`` of its fields comes last."""
+    """The mapping of a table's index; the user's ``overrides`` of its fields come last."""
     fields = field_names(schema)
     properties = {fields[column.name]: field_mapping(column) for column in schema.columns}
-    override(properties, said, f"[[search.indexes]] {schema.name}")
+    override(properties, overrides, f"[[search.indexes]] {schema.name}")
     return mapping_of(properties)
 
 
-def override(properties: dict[str, Any], said: Mapping[str, Mapping[str, Any]], where: str) -> None:
+def override(
+    properties: dict[str, Any], overrides: Mapping[str, Mapping[str, Any]], where: str
+) -> None:
     """Let fields be searched as the user says, by their paths.
 
     Raises ConfigError where there is no such field.
     """
-    for path, about in said.items():
+    for path, about in overrides.items():
         *outer, field = path.split(".")
         inside = properties
         for name in outer:

@@ -113,7 +113,7 @@ class Loads:
         """Why the index of a table, or the one that is being loaded, isn't the one to have."""
         loading = record.loading
         made = loading or record
-        if made.wishes != self._search.index_of(name).overrides:
+        if made.overrides != self._search.index_of(name).overrides:
             return "[[search.indexes]] says something else"
         if loading is None:
             return None

@@ -62,14 +62,14 @@ class RunRecord(BaseModel):
 class TableLoading(BaseModel):
     """An index that is loaded beside the one that serves: it has what is before ``loaded``.
 
-    ``wishes`` is what the user said of it (``Indexed.overrides``), ``ts_ms`` when it got that far.
+    ``overrides`` are the user's for it (``Indexed.overrides``), ``ts_ms`` is when it got that far.
     """
 
     model_config = ConfigDict(frozen=True)
 
     index: str
     uuid: str
-    wishes: str = ""
+    overrides: str = ""
     loaded: dict[int, int] = {}
     ts_ms: int = 0
 
@@ -83,9 +83,8 @@ class FirstLoad(TableLoading):
 class TableRecord(BaseModel):
     """What a table's index has been given: everything before ``offsets``, up to ``cut`` (text).
 
-    ``uuid`` is the index's own: an index that was deleted, or made anew by somebody else, isn't the
-    one that this record speaks of, and the table is loaded again. ``generation`` numbers the
-    indexes that stood behind the alias.
+    ``uuid`` is the index's own: where the index was deleted, or somebody else made another of its
+    name, the table is loaded again. ``generation`` numbers the indexes that stood behind the alias.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -95,7 +94,7 @@ class TableRecord(BaseModel):
     index: str
     uuid: str
     generation: int
-    wishes: str = ""
+    overrides: str = ""
     epoch: int
     cut: str
     offsets: dict[int, int]
@@ -110,12 +109,12 @@ def now_ms() -> int:
 
 
 def serving(loading: TableLoading) -> dict[str, Any]:
-    """What of a table's record is another one once its new index serves."""
+    """The changes of a table's record once its new index serves."""
     return {
         "index": loading.index,
         "uuid": loading.uuid,
         "generation": generation_of(loading.index),
-        "wishes": loading.wishes,
+        "overrides": loading.overrides,
         "loading": None,
     }
 
