@@ -45,11 +45,11 @@ def table_bulk(
     ready = first_load(load, str(table))
     with connect(made.source) as connection:
         index, folder = f"{load.prefix}{table}", made.pipeline.folder
-        found, differing, examples = index_differences(
+        indexed, differing, examples = index_differences(
             load.client(), connection, table, index, folder
         )
-    if found != options.rows or differing:
-        raise RuntimeError(f"{differing} of {found} documents differ from their rows: {examples}")
+    if indexed != options.rows or differing:
+        raise RuntimeError(f"{differing} of {indexed} documents differ from their rows: {examples}")
     load.forget()
     took = in_turns(options.rounds, load, ready)
     return {

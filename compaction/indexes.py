@@ -73,7 +73,7 @@ def compact(
 ) -> Iterator[Merge]:
     """Expunge deleted documents from the indexes where they are many.
 
-    Of these tables, and of joined documents; in a dry run only look.
+    The indexes of these tables, and those of joined documents; a dry run only reports.
     """
     client = connect(settings)
     check(client, settings)

@@ -38,10 +38,10 @@ _SETTINGS: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class Files:
-    """What a table is made of: files, those of them that OPTIMIZE would put together, and rows.
+class TableFiles:
+    """A table's files, those of them that OPTIMIZE would put together, and its rows.
 
-    ``saved`` is how many files fewer there would be. ``deleted`` rows are in files, but gone.
+    OPTIMIZE would leave ``saved`` fewer files. ``deleted`` rows are still in files.
     """
 
     files: int
@@ -61,8 +61,8 @@ class CompactedTable:
     """What was done to one table, or would be; ``vacuumed`` files that no cut needs are gone."""
 
     name: str
-    before: Files
-    after: Files | None
+    before: TableFiles
+    after: TableFiles | None
     vacuumed: int
 
     def __str__(self) -> str:
@@ -122,8 +122,9 @@ def _compact(target: DeltaTarget, derived: Derived, *, dry_run: bool) -> Compact
         return CompactedTable(target.name, before, None, 0)
     table = DeltaTable.forPath(target.spark, target.path)
     wanted = retention_properties(derived.keep)
-    found = table.detail().collect()[0]["properties"]
-    set_properties(target, {key: value for key, value in wanted.items() if found.get(key) != value})
+    properties = table.detail().collect()[0]["properties"]
+    changes = {key: value for key, value in wanted.items() if properties.get(key) != value}
+    set_properties(target, changes)
     if before.pays:
         for key, value in _SETTINGS.items():
             target.spark.conf.set(key, value)
@@ -132,7 +133,7 @@ def _compact(target: DeltaTarget, derived: Derived, *, dry_run: bool) -> Compact
     return CompactedTable(target.name, before, _files(target), _vacuumed(table))
 
 
-def _files(target: DeltaTarget) -> Files:
+def _files(target: DeltaTarget) -> TableFiles:
     """By the statistics that Delta's log has of each file; OPTIMIZE leaves partitions apart."""
     from pyspark.sql import functions as F
 
@@ -152,11 +153,17 @@ def _files(target: DeltaTarget) -> Files:
     )
     made = F.ceil(F.coalesce("small_bytes", F.lit(0)) / FILE_BYTES)
     names = ("files", "bytes", "rows", "deleted")
-    found = partitions.agg(
+    totals = partitions.agg(
         *(F.coalesce(F.sum(name), F.lit(0)).alias(name) for name in names),
         F.coalesce(F.sum(F.greatest(F.col("small") - made, F.lit(0))), F.lit(0)).alias("saved"),
     ).collect()[0]
-    return Files(**{name: int(found[name]) for name in (*names, "saved")})
+    return TableFiles(
+        files=int(totals["files"]),
+        bytes=int(totals["bytes"]),
+        saved=int(totals["saved"]),
+        rows=int(totals["rows"]),
+        deleted=int(totals["deleted"]),
+    )
 
 
 def _vacuumed(table: "DeltaTable") -> int:

@@ -36,16 +36,16 @@ class TopicReport:
 def examine(settings: Settings, states: Iterable[TableState]) -> list[TopicReport]:
     """Report on the state topics and on the topics of all tables; no findings: all is well."""
     prefix = settings.capture.topic_prefix
-    own = [named(prefix) for named in (progress_topic, schema_topic, table_topic)]
+    own = [topic_name(prefix) for topic_name in (progress_topic, schema_topic, table_topic)]
     recorded = {state.topic: state for state in states}
     admin = LogAdmin(settings.kafka)
-    found = admin.describe([*own, *recorded])
-    offsets = admin.offsets({name: topic.partitions for name, topic in found.items()})
+    topics = admin.describe([*own, *recorded])
+    offsets = admin.offsets({name: topic.partitions for name, topic in topics.items()})
     keep_ms = int(settings.log.keep.total_seconds() * 1_000)
     without_cleaner = _brokers_without_cleaner(admin.broker_settings())
     reports = []
     for name in [*own, *recorded]:
-        topic = found.get(name)
+        topic = topics.get(name)
         if topic is None:
             reports.append(TopicReport(name, 0, "", 0, ("the topic doesn't exist",)))
             continue

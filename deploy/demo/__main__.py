@@ -26,6 +26,7 @@ from cdc.records.schema import TableName
 from cdc.records.state import Phase
 from deploy.demo import flights, workload
 from deploy.demo.proof import (
+    Comparison,
     connect,
     document_differences,
     index_differences,
@@ -53,10 +54,6 @@ EXAMPLE_QUERY: Final = (
 EXAMPLE_SEARCH: Final = "airline.name:delta AND to_airport.name:orlando AND weather.visib:<2"
 
 
-Comparison = tuple[int, int, list[str]]
-"""Rows or documents, how many of them differ, examples."""
-
-
 @dataclass(slots=True)
 class Proof:
     """What one table's comparison found."""
@@ -74,7 +71,7 @@ class Proof:
         return not self.row_differences and not self.document_differences
 
 
-class Life(threading.Thread):
+class WorkloadThread(threading.Thread):
     """The workload, slice after slice, beside everything else."""
 
     def __init__(self, conninfo: dict[str, str]) -> None:
@@ -146,20 +143,20 @@ class Demo:
         if self._keep:
             stack.keep_also("millrace run", daemon.pid)
         try:
-            life = Life(source)
-            life.start()
+            background = WorkloadThread(source)
+            background.start()
             with self._step(f"Snapshot, while {RATE:.0f} transactions a second go on"):
                 rows = self._snapshot(pipeline, daemon)
             with self._step("First merge, as cron would run it"):
                 self._merge(pipeline)
             with self._step("The rest of the workload reaches the log"):
-                life.finish()
+                background.finish()
                 progress = pipeline.wait_until_logged(pipeline.wal_end(), daemon)
             with self._step("Second merge: what changed meanwhile"):
                 self._merge(pipeline)
             with self._step("Proof: source, Delta tables and indexes, row by row"):
                 proofs = self._prove(pipeline, source)
-            self._report(proofs, rows, progress.events, life)
+            self._report(proofs, rows, progress.events, background)
         finally:
             if not self._keep:
                 daemon.stop()
@@ -170,13 +167,13 @@ class Demo:
     def _load(self, source: dict[str, str]) -> None:
         last = ""
 
-        def tell(table: str, _rows: int) -> None:
+        def report(table: str, _rows: int) -> None:
             nonlocal last
             if table != last:
                 self._console.print(f"  {table}")
                 last = table
 
-        rows = flights.load(source, tell)
+        rows = flights.load(source, report)
         self._console.print(f"  {sum(rows.values()):,} rows in {len(rows)} tables")
 
     def _snapshot(self, pipeline: Pipeline, daemon: Process) -> int:
@@ -222,7 +219,14 @@ class Demo:
             in_delta = executor.submit(self._prove_lakehouse, pipeline, source)
             in_search = executor.submit(self._prove_search, pipeline, source)
             return [
-                Proof(table, *rows[:2], *documents[:2], [*rows[2], *documents[2]])
+                Proof(
+                    table,
+                    rows.total,
+                    rows.differences,
+                    documents.total,
+                    documents.differences,
+                    [*rows.examples, *documents.examples],
+                )
                 for table, rows, documents in zip(
                     TABLES, in_delta.result(), in_search.result(), strict=True
                 )
@@ -239,9 +243,9 @@ class Demo:
         with connect(source) as connection:
             for table in TABLES:
                 path = table_path(location, table)
-                rows = lakehouse_differences(spark, connection, table, path, pipeline.folder)
-                comparisons.append(rows)
-                self._console.print(f"  Delta {table}: {rows[1]} differ")
+                comparison = lakehouse_differences(spark, connection, table, path, pipeline.folder)
+                comparisons.append(comparison)
+                self._console.print(f"  Delta {table}: {comparison.differences} differ")
                 spark.read.format("delta").load(path).createOrReplaceTempView(table.name)
         self._console.print("\n[bold]An example query[/] on the Delta tables:")
         self._console.print(EXAMPLE_QUERY, highlight=False, markup=False)
@@ -264,19 +268,25 @@ class Demo:
             for table in TABLES:
                 if table in INDEXED:
                     index = index_name(settings.index_prefix, table)
-                    rows = index_differences(client, connection, table, index, pipeline.folder)
+                    comparison = index_differences(
+                        client, connection, table, index, pipeline.folder
+                    )
                 else:
                     index = document_index(settings.index_prefix, name)
-                    rows = document_differences(client, connection, flights.DOCUMENTS_SQL, index)
-                comparisons.append(rows)
-                self._console.print(f"  index {index}: {rows[1]} differ")
+                    comparison = document_differences(
+                        client, connection, flights.DOCUMENTS_SQL, index
+                    )
+                comparisons.append(comparison)
+                self._console.print(f"  index {index}: {comparison.differences} differ")
         self._console.print(f"\n[bold]An example search[/] in joined documents: {EXAMPLE_SEARCH}")
         for hit in search(settings, name, EXAMPLE_SEARCH, limit=3).hits:
             about = (hit["airline"]["name"], hit["route"], f"left {hit['dep_delay']} min late")
             self._console.print("  " + " | ".join(about), markup=False)
         return comparisons
 
-    def _report(self, proofs: list[Proof], rows: int, events: int, life: Life) -> None:
+    def _report(
+        self, proofs: list[Proof], rows: int, events: int, background: WorkloadThread
+    ) -> None:
         table = Table(title="\nSource = Delta = index")
         for heading in ("table", "source rows", "rows that differ", "documents", "that differ"):
             table.add_column(heading, justify="left" if heading == "table" else "right")
@@ -295,8 +305,9 @@ class Demo:
         seconds = self._seconds[f"Snapshot, while {RATE:.0f} transactions a second go on"]
         self._console.print(
             f"{events:,} events in the log; snapshot of {rows:,} rows in {seconds:.1f} s with its "
-            f"start ({rows / seconds:,.0f} rows/s); {life.transactions:,} transactions meanwhile "
-            f"({life.rolled_back} rolled back); "
+            f"start ({rows / seconds:,.0f} rows/s); "
+            f"{background.transactions:,} transactions meanwhile "
+            f"({background.rolled_back} rolled back); "
             f"{time.monotonic() - self._started:.0f} s in all"
         )
 

@@ -24,14 +24,14 @@ from psycopg.conninfo import make_conninfo
 
 from deploy.local.jars import SetupError
 
-Progress = Callable[[str, int], None]
+ProgressCallback = Callable[[str, int], None]
 
 FLIGHTS_ROWS: Final = 336_776
 _CHUNK_LINES: Final = 5_000
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class FlightsTable:
     """One table: its columns, and the constraints that are cheaper to add after the rows."""
 
     name: str
@@ -41,8 +41,8 @@ class Table:
 
 
 TABLES: Final = (
-    Table("airlines", "carrier text NOT NULL, name text NOT NULL", "carrier"),
-    Table(
+    FlightsTable("airlines", "carrier text NOT NULL, name text NOT NULL", "carrier"),
+    FlightsTable(
         "airports",
         """faa char(3) NOT NULL, name text NOT NULL,
            lat double precision NOT NULL, lon double precision NOT NULL, alt integer NOT NULL,
@@ -50,14 +50,14 @@ TABLES: Final = (
            former_names text[] NOT NULL DEFAULT '{}'""",
         "faa",
     ),
-    Table(
+    FlightsTable(
         "planes",
         """tailnum text NOT NULL, year integer, type text NOT NULL, manufacturer text NOT NULL,
            model text NOT NULL, engines smallint NOT NULL, seats smallint NOT NULL, speed integer,
            engine text NOT NULL""",
         "tailnum",
     ),
-    Table(
+    FlightsTable(
         "weather",
         """origin char(3) NOT NULL, year smallint NOT NULL, month smallint NOT NULL,
            day smallint NOT NULL, hour smallint NOT NULL,
@@ -67,7 +67,7 @@ TABLES: Final = (
         "origin, time_hour",
         ("FOREIGN KEY (origin) REFERENCES airports ON UPDATE CASCADE",),
     ),
-    Table(
+    FlightsTable(
         "flights",
         # The times are clock readings, hours * 100 + minutes, NULL where a flight was cancelled.
         """year smallint NOT NULL, month smallint NOT NULL, day smallint NOT NULL,
@@ -165,7 +165,7 @@ class FlightsError(RuntimeError):
 
 def load(
     conninfo: Mapping[str, str],
-    progress: Progress | None = None,
+    progress: ProgressCallback | None = None,
     *,
     flights_limit: int | None = None,
 ) -> dict[str, int]:
@@ -173,13 +173,13 @@ def load(
 
     `flights_limit` takes that many flights, evenly spread over the year.
     """
-    tell = progress or _silent
+    report = progress or _silent
     rows = {}
     with psycopg.connect(make_conninfo(**conninfo)) as connection:
         for table in TABLES:
             connection.execute(_ddl("CREATE TABLE {} ({})", table, table.columns))
             lines = _lines(table.name, flights_limit)
-            rows[table.name] = _copy(connection, table, lines, tell)
+            rows[table.name] = _copy(connection, table, lines, report)
             _constrain(connection, table)
         connection.execute(_INDEX)
         connection.commit()
@@ -187,12 +187,15 @@ def load(
     return rows
 
 
-def _ddl(template: LiteralString, table: Table, part: LiteralString) -> sql.Composed:
-    return sql.SQL(template).format(sql.Identifier(table.name), sql.SQL(part))
+def _ddl(template: LiteralString, table: FlightsTable, clause: LiteralString) -> sql.Composed:
+    return sql.SQL(template).format(sql.Identifier(table.name), sql.SQL(clause))
 
 
 def _copy(
-    connection: psycopg.Connection, table: Table, lines: Iterator[str], tell: Progress
+    connection: psycopg.Connection,
+    table: FlightsTable,
+    lines: Iterator[str],
+    report: ProgressCallback,
 ) -> int:
     header = next(lines)
     columns = sql.SQL(", ").join(map(sql.Identifier, header.split(",")))
@@ -203,13 +206,13 @@ def _copy(
             while chunk := list(islice(lines, _CHUNK_LINES)):
                 copy.write("\n".join([*chunk, ""]))
                 rows += len(chunk)
-                tell(table.name, rows)
+                report(table.name, rows)
         if cursor.rowcount != rows:
             raise FlightsError(f"{table.name}: sent {rows} rows, stored {cursor.rowcount}")
     return rows
 
 
-def _constrain(connection: psycopg.Connection, table: Table) -> None:
+def _constrain(connection: psycopg.Connection, table: FlightsTable) -> None:
     try:
         connection.execute(_ddl("ALTER TABLE {} ADD PRIMARY KEY ({})", table, table.key))
     except psycopg.errors.UniqueViolation as error:

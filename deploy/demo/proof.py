@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import Context, Decimal
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, LiteralString
+from typing import TYPE_CHECKING, Any, Final, LiteralString, NamedTuple
 
 import psycopg
 from psycopg import sql
@@ -25,13 +25,34 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _PLAIN: Final = {
-    *("int2", "int4", "int8", "oid", "float4", "float8", "numeric", "bool", "date"),
-    *("text", "varchar", "bpchar", "name", "timestamp", "timestamptz"),
+    "int2",
+    "int4",
+    "int8",
+    "oid",
+    "float4",
+    "float8",
+    "numeric",
+    "bool",
+    "date",
+    "text",
+    "varchar",
+    "bpchar",
+    "name",
+    "timestamp",
+    "timestamptz",
 }
 """Types that row_to_json writes in a form that Spark reads back exactly."""
 _EXACT: Final = Context(prec=150_000)
 """More digits than PostgreSQL's numeric has."""
 _SCAN_SIZE: Final = 5_000
+
+
+class Comparison(NamedTuple):
+    """How many rows or documents were compared, how many of them differ, and examples of those."""
+
+    total: int
+    differences: int
+    examples: list[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,8 +125,8 @@ def lakehouse_differences(
     table: TableName,
     delta_path: str,
     folder: Path,
-) -> tuple[int, int, list[str]]:
-    """(rows of the source, rows that are on one side only, examples of those)."""
+) -> Comparison:
+    """The source's rows, and those that are on one side only."""
     from pyspark.sql import functions as F
     from pyspark.sql.types import StringType, StructType
 
@@ -134,7 +155,8 @@ def lakehouse_differences(
     ((count,),) = difference.agg(F.coalesce(F.sum(F.abs("_side")), F.lit(0))).collect()
     examples = [row.asDict() for row in difference.limit(3).collect()] if count else []
     file.unlink()
-    return rows, int(count), [json.dumps(example, default=str) for example in examples]
+    texts = [json.dumps(example, default=str) for example in examples]
+    return Comparison(rows, int(count), texts)
 
 
 def _canonical(column: SourceColumn) -> Callable[[Any], Any] | None:
@@ -180,8 +202,8 @@ def index_differences(
     table: TableName,
     index: str,
     folder: Path,
-) -> tuple[int, int, list[str]]:
-    """(documents, keys that differ or are on one side only, examples); for tables with a key."""
+) -> Comparison:
+    """The index's documents, and keys that differ or are on one side only; the table has a key."""
     from opensearchpy.helpers import scan
 
     columns = source_columns(connection, table)
@@ -197,13 +219,14 @@ def index_differences(
     different = [
         key for key in expected.keys() | indexed.keys() if expected.get(key) != indexed.get(key)
     ]
-    return len(indexed) + repeated, len(different) + repeated, [str(key) for key in different[:3]]
+    examples = [str(key) for key in different[:3]]
+    return Comparison(len(indexed) + repeated, len(different) + repeated, examples)
 
 
 def document_differences(
     client: "OpenSearch", connection: psycopg.Connection, query: LiteralString, index: str
-) -> tuple[int, int, list[str]]:
-    """The same for joined documents: the query tells their ids' parts and them, as JSON."""
+) -> Comparison:
+    """The same for joined documents: the query returns each id's JSON array, and the document."""
     from opensearchpy.helpers import scan
 
     with connection.transaction(), connection.cursor("documents") as rows:
@@ -215,7 +238,7 @@ def document_differences(
     different = [
         key for key in expected.keys() | indexed.keys() if expected.get(key) != indexed.get(key)
     ]
-    return len(indexed), len(different), different[:3]
+    return Comparison(len(indexed), len(different), different[:3])
 
 
 def _canonical_text(text: str) -> str:

@@ -19,7 +19,7 @@ from typing import Any, Final, LiteralString
 import psycopg
 from psycopg.conninfo import make_conninfo
 
-Key = tuple[str, int, datetime]
+FlightKey = tuple[str, int, datetime]
 
 _ALPHABET: Final = "ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
 _PROGRESS_EVERY: Final = 500
@@ -80,14 +80,14 @@ def run(
     hurry = hurry or threading.Event()
     kinds: Counter[str] = Counter()
     with psycopg.connect(make_conninfo(**conninfo), autocommit=True) as connection:
-        life = _Life(connection, seed)
+        workload = _FlightsWorkload(connection, seed)
         started = time.monotonic()
         for number in range(transactions):
             if rate is not None and not hurry.is_set():
                 # Behind schedule, it catches up: the rate is an average, as it is with users.
                 hurry.wait(started + number / rate - time.monotonic())
-            kind = life.choose(number)
-            _KINDS[kind].make(life)
+            kind = workload.choose(number)
+            _KINDS[kind].make(workload)
             kinds[kind] += 1
             if progress is not None and (number + 1) % _PROGRESS_EVERY == 0:
                 progress(number + 1)
@@ -95,7 +95,7 @@ def run(
     return WorkloadSummary(transactions, kinds["abandon"], dict(kinds), seconds)
 
 
-class _Life:
+class _FlightsWorkload:
     """The keys that exist, and the transactions that change what they stand for."""
 
     def __init__(self, connection: psycopg.Connection, seed: int) -> None:
@@ -110,7 +110,7 @@ class _Life:
         # A new code cascades to all of an airline's flights, so small ones get it, and the pool
         # leaves theirs out: their keys change.
         self._recoded = carriers[:2]
-        self._flights: list[Key] = self._rows(
+        self._flights: list[FlightKey] = self._rows(
             "SELECT carrier, flight, time_hour FROM flights WHERE carrier <> ALL (%s)"
             " ORDER BY hashtextextended(concat(carrier, flight, extract(epoch FROM time_hour)),"
             " %s), carrier, flight, time_hour LIMIT %s",
@@ -166,7 +166,8 @@ class _Life:
         name = f"Field No. {self._random.randrange(1_000_000)}"
         self._do(
             "UPDATE airports SET former_names = former_names || name, name = %s WHERE faa = %s",
-            *(name, self._random.choice(self._airports)),
+            name,
+            self._random.choice(self._airports),
         )
 
     def recode_airport(self) -> None:
@@ -185,7 +186,8 @@ class _Life:
         degrees = Decimal(self._random.randint(0, 9999)) / 100
         self._do(
             "UPDATE weather SET temp = %s WHERE origin = %s AND time_hour = %s",
-            *(degrees, *self._random.choice(self._hours)),
+            degrees,
+            *self._random.choice(self._hours),
         )
 
     def storm(self) -> None:
@@ -195,11 +197,13 @@ class _Life:
             self._do(
                 "UPDATE weather SET wind_gust = %s, visib = 0.25"
                 " WHERE origin = %s AND time_hour = %s",
-                *(gust, *self._random.choice(self._hours)),
+                gust,
+                *self._random.choice(self._hours),
             )
             self._do(
                 "UPDATE planes SET speed = %s WHERE tailnum = %s",
-                *(self._random.randint(90, 450), self._random.choice(self._planes)),
+                self._random.randint(90, 450),
+                self._random.choice(self._planes),
             )
             for _ in range(3):
                 self._do(_DELAY, 120, 110, *self._flight())
@@ -210,7 +214,7 @@ class _Life:
             self._do(_CANCEL, *self._flight())
             self._do(_DELETE, *self._flight())
 
-    def _flight(self) -> Key:
+    def _flight(self) -> FlightKey:
         return self._random.choice(self._flights)
 
     def _unused(self, taken: set[str], length: int) -> str:
@@ -230,25 +234,25 @@ class _Life:
 
 
 @dataclass(frozen=True, slots=True)
-class _Kind:
+class _TransactionKind:
     """How to make one transaction of a kind, and how often in a thousand."""
 
-    make: Callable[[_Life], None]
+    make: Callable[[_FlightsWorkload], None]
     weight: int
 
 
-_KINDS: Final[Mapping[str, _Kind]] = {
-    "delay": _Kind(_Life.delay, 596),
-    "cancel": _Kind(_Life.cancel, 80),
-    "delete": _Kind(_Life.delete, 50),
-    "add": _Kind(_Life.add, 80),
-    "renumber": _Kind(_Life.renumber, 30),
-    "swap_plane": _Kind(_Life.swap_plane, 80),
-    "rename_airport": _Kind(_Life.rename_airport, 30),
-    "recode_airport": _Kind(_Life.recode_airport, 5),
-    "recode_airline": _Kind(_Life.recode_airline, 1),
-    "correct_weather": _Kind(_Life.correct_weather, 28),
-    "storm": _Kind(_Life.storm, 10),
-    "abandon": _Kind(_Life.abandon, 10),
+_KINDS: Final[Mapping[str, _TransactionKind]] = {
+    "delay": _TransactionKind(_FlightsWorkload.delay, 596),
+    "cancel": _TransactionKind(_FlightsWorkload.cancel, 80),
+    "delete": _TransactionKind(_FlightsWorkload.delete, 50),
+    "add": _TransactionKind(_FlightsWorkload.add, 80),
+    "renumber": _TransactionKind(_FlightsWorkload.renumber, 30),
+    "swap_plane": _TransactionKind(_FlightsWorkload.swap_plane, 80),
+    "rename_airport": _TransactionKind(_FlightsWorkload.rename_airport, 30),
+    "recode_airport": _TransactionKind(_FlightsWorkload.recode_airport, 5),
+    "recode_airline": _TransactionKind(_FlightsWorkload.recode_airline, 1),
+    "correct_weather": _TransactionKind(_FlightsWorkload.correct_weather, 28),
+    "storm": _TransactionKind(_FlightsWorkload.storm, 10),
+    "abandon": _TransactionKind(_FlightsWorkload.abandon, 10),
 }
 _CUMULATIVE: Final = [kind.weight for kind in _KINDS.values()]

@@ -100,22 +100,22 @@ def ask_names_once() -> None:
     from py4j.java_gateway import JavaClass, JavaMember, JavaPackage, JVMView
 
     def remembering(ask: Callable[[Any, str], Any]) -> Callable[[Any, str], Any]:
-        def found(self: Any, name: str) -> Any:
+        def member(self: Any, name: str) -> Any:
             value = ask(self, name)
             if isinstance(value, (JavaClass, JavaMember, JavaPackage)):
                 self.__dict__[name] = value
             return value
 
-        return found
+        return member
 
     for kind in (JVMView, JavaPackage, JavaClass):
         kind.__getattr__ = remembering(kind.__getattr__)
 
 
 def observed(rows: "DataFrame", name: str) -> Any:
-    """An observation's row, of Java's; None: Spark has found no row, and taken that step out.
+    """An observation as a Java row; None: there was no row, and Spark has optimized the step away.
 
-    Also of rows that no action of PySpark's has had, which its own ``Observation`` waits for.
+    Works without an action of PySpark's, for which its own ``Observation`` would wait.
     """
     metrics: Any = rows._jdf.queryExecution().observedMetrics()  # noqa: SLF001 (not in PySpark)
     return metrics.apply(name) if metrics.contains(name) else None
@@ -266,12 +266,12 @@ def _require_classes(session: "SparkSession") -> None:
     jvm = session.sparkContext._jvm  # noqa: SLF001 (PySpark has no other way to its JVM)
     assert jvm is not None  # noqa: S101 (of a running session)
     loader = jvm.java.lang.Thread.currentThread().getContextClassLoader()
-    for what, name in REQUIRED.items():
+    for library, name in REQUIRED.items():
         try:
             loader.loadClass(name)
         except Py4JJavaError:
             raise SparkMissingError(
-                f"{what} is not on Spark's class path ({name} not found)",
+                f"{library} is not on Spark's class path ({name} not found)",
                 remedy="make setup, or give spark-submit --packages io.delta:delta-spark_2.13:4.4.0"
                 ",org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0 and, of what make setup made, "
                 "--jars .cache/jars/spark/millrace-sinks.jar",

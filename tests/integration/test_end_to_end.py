@@ -130,10 +130,10 @@ def assert_derived_is_source(
             assert rows > 0
             if keyed:
                 index = index_name(settings.search.index_prefix, name)
-                found, different, keys = index_differences(
+                indexed, different, keys = index_differences(
                     client, connection, name, index, pipeline.folder
                 )
-                assert (found, different, keys) == (rows, 0, [])
+                assert (indexed, different, keys) == (rows, 0, [])
 
 
 def test_killed_daemons_and_cron_runs_end_in_tables_and_indexes_that_are_the_source(

@@ -22,15 +22,15 @@ CHECKSUM = """
 """
 
 
-def one(conninfo: Conninfo, query: str) -> object:
+def value(conninfo: Conninfo, query: str) -> object:
     with psycopg.connect(make_conninfo(**conninfo)) as connection:
         row = connection.execute(query.encode()).fetchone()
     return row[0] if row else None
 
 
 def test_everything_is_loaded(database: Conninfo) -> None:
-    told: dict[str, int] = {}
-    rows = flights.load(database, told.__setitem__)
+    reported: dict[str, int] = {}
+    rows = flights.load(database, reported.__setitem__)
     assert rows == {
         "airlines": 16,
         "airports": 1458,
@@ -38,20 +38,20 @@ def test_everything_is_loaded(database: Conninfo) -> None:
         "weather": 26_115,
         "flights": flights.FLIGHTS_ROWS,
     }
-    assert told == rows
+    assert reported == rows
     for table, count in rows.items():
-        assert one(database, f"SELECT count(*) FROM {table}") == count
+        assert value(database, f"SELECT count(*) FROM {table}") == count
     # Sums of the package's files, so that no value was rounded or shifted.
-    assert one(database, "SELECT sum(distance)::int FROM flights") == 350_217_607
-    assert one(database, "SELECT sum(air_time) FROM flights") == 49_326_610
-    assert one(database, "SELECT count(*) FROM flights WHERE cancelled") == 8_255
-    assert str(one(database, "SELECT sum(humid) FROM weather")) == "1632909.96"
-    assert one(database, "SELECT count(DISTINCT flight_date) FROM flights") == 365
+    assert value(database, "SELECT sum(distance)::int FROM flights") == 350_217_607
+    assert value(database, "SELECT sum(air_time) FROM flights") == 49_326_610
+    assert value(database, "SELECT count(*) FROM flights WHERE cancelled") == 8_255
+    assert str(value(database, "SELECT sum(humid) FROM weather")) == "1632909.96"
+    assert value(database, "SELECT count(DISTINCT flight_date) FROM flights") == 365
 
 
 def test_a_limit_takes_flights_of_the_whole_year(database: Conninfo) -> None:
     assert flights.load(database, flights_limit=700)["flights"] == 700
-    assert one(database, "SELECT count(DISTINCT month) FROM flights") == 12
+    assert value(database, "SELECT count(DISTINCT month) FROM flights") == 12
 
 
 def test_a_key_that_is_not_unique_is_named(
@@ -62,7 +62,7 @@ def test_a_key_that_is_not_unique_is_named(
     monkeypatch.setattr(flights, "TABLES", tables)
     with pytest.raises(flights.FlightsError, match=r"weather: \(origin.*\) isn't unique"):
         flights.load(database)
-    assert one(database, "SELECT to_regclass('weather')") is None
+    assert value(database, "SELECT to_regclass('weather')") is None
 
 
 @pytest.fixture
@@ -72,18 +72,18 @@ def small(database: Conninfo) -> Conninfo:
 
 
 def test_every_kind_of_change_happens(small: Conninfo) -> None:
-    carriers = one(small, "SELECT array_agg(carrier ORDER BY carrier) FROM airlines")
-    airports = one(small, "SELECT array_agg(faa ORDER BY faa) FROM airports")
+    carriers = value(small, "SELECT array_agg(carrier ORDER BY carrier) FROM airlines")
+    airports = value(small, "SELECT array_agg(faa ORDER BY faa) FROM airports")
     summary = workload.run(small, 400, seed=3)
     assert summary.transactions == 400 == sum(summary.kinds.values())
     assert set(summary.kinds) == set(workload._KINDS)
     assert summary.rolled_back == summary.kinds["abandon"]
-    assert one(small, "SELECT array_agg(carrier ORDER BY carrier) FROM airlines") != carriers
-    assert one(small, "SELECT array_agg(faa ORDER BY faa) FROM airports") != airports
+    assert value(small, "SELECT array_agg(carrier ORDER BY carrier) FROM airlines") != carriers
+    assert value(small, "SELECT array_agg(faa ORDER BY faa) FROM airports") != airports
     grown = summary.kinds["add"] - summary.kinds["delete"]
-    assert one(small, "SELECT count(*) FROM flights") == 3000 + grown
-    assert one(small, "SELECT count(*) FROM airports WHERE former_names <> '{}'") != 0
-    assert one(small, "SELECT count(*) FROM weather WHERE visib = 0.25 AND wind_gust >= 40") != 0
+    assert value(small, "SELECT count(*) FROM flights") == 3000 + grown
+    assert value(small, "SELECT count(*) FROM airports WHERE former_names <> '{}'") != 0
+    assert value(small, "SELECT count(*) FROM weather WHERE visib = 0.25 AND wind_gust >= 40") != 0
 
 
 def test_equal_seeds_make_equal_databases(small: Conninfo, postgres: Postgres) -> None:
@@ -92,7 +92,7 @@ def test_equal_seeds_make_equal_databases(small: Conninfo, postgres: Postgres) -
     for database in (small, twin):
         workload.run(database, 300, seed=7)
         workload.run(database, 300, seed=8)
-    assert one(small, CHECKSUM) == one(twin, CHECKSUM)
+    assert value(small, CHECKSUM) == value(twin, CHECKSUM)
     postgres.drop_database(twin["dbname"])
 
 
@@ -104,6 +104,6 @@ def test_rate_is_kept(small: Conninfo) -> None:
 
 
 def test_unthrottled_it_makes_thousands_a_second(small: Conninfo) -> None:
-    told: list[int] = []
-    assert workload.run(small, 2000, progress=told.append).rate > 400  # 4000 on a quiet machine
-    assert told == [500, 1000, 1500, 2000]
+    reported: list[int] = []
+    assert workload.run(small, 2000, progress=reported.append).rate > 400  # 4000 on a quiet machine
+    assert reported == [500, 1000, 1500, 2000]
