@@ -39,13 +39,13 @@ class Indexed:
     @property
     def settings(self) -> Settings:
         """How a run gets at log, lakehouse and indexes."""
-        told = {
+        values = {
             "url": self.server.url,
             "index.prefix": self.prefix,
             "tables": self.tables,
             "documents": self.documents,
         }
-        search = SearchSettings.model_validate(told)
+        search = SearchSettings.model_validate(values)
         return self.lake.settings.model_copy(update={"search": search})
 
     def client(self) -> Client:
@@ -98,16 +98,16 @@ def content_of(client: Client, index: str, ids: Collection[str]) -> Content:
     client.indices.refresh(index=index)
     rows = client.count(index=index)["count"]
     docs = client.mget(index=index, body={"ids": list(ids)})["docs"]
-    return Content(rows, checksum((one["_id"], one["_source"]) for one in docs))
+    return Content(rows, checksum((document["_id"], document["_source"]) for document in docs))
 
 
 def checksum(documents: Iterable[tuple[str, Any]]) -> int:
     """A number that tells the same documents from others, whatever their order."""
-    found = 0
+    total = 0
     for document in documents:
         text = json.dumps(document, sort_keys=True).encode()
-        found ^= int.from_bytes(blake2b(text, digest_size=8).digest(), "big")
-    return found
+        total ^= int.from_bytes(blake2b(text, digest_size=8).digest(), "big")
+    return total
 
 
 def documents_of(client: Client, index: str) -> list[dict[str, Any]]:

@@ -79,9 +79,9 @@ def load(source: Mapping[str, str], rows: int, *, numbered: bool = False) -> Non
 def plain(document: Mapping[str, Any]) -> dict[str, Any]:
     """A document as either may write it: nulls or none, numbers or their texts, moments."""
     return {
-        name: plain(one) if isinstance(one, Mapping) else _same(one)
-        for name, one in document.items()
-        if one is not None and not name.startswith("_")
+        name: plain(value) if isinstance(value, Mapping) else _same(value)
+        for name, value in document.items()
+        if value is not None and not name.startswith("_")
     }
 
 

@@ -116,7 +116,7 @@ def first_load(load: Indexed, name: str) -> Ready:
 def in_turns(rounds: int, load: Indexed, ready: Ready) -> dict[str, list[Turn]]:
     """Loads of both, in turns; raises where they end with other documents."""
     peer = replace(load, prefix="peer.")
-    ids = [one["_id"] for one in ready.documents[:: len(ready.documents) // _SAMPLE]]
+    ids = [document["_id"] for document in ready.documents[:: len(ready.documents) // _SAMPLE]]
     log = load.lake.settings.capture.topic_prefix
 
     def ours() -> Turn:

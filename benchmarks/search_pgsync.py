@@ -72,14 +72,14 @@ def pgsync(made: Scene, server: OpenSearch, options: Namespace) -> Figures:
         joined.load(source, rows, numbered=True)
     seconds: dict[str, float] = {}
     cpu: dict[str, float] = {}
-    found: dict[str, dict[str, dict[str, Any]]] = {}
+    samples: dict[str, dict[str, dict[str, Any]]] = {}
     started, used_s = time.monotonic(), cpu_of_all_s()
     with followed(made, server, "joined", ours) as (client, index):
         seconds["load"] = _until(lambda: _count(client, index) == rows, started)
         cpu["load"], used_s = cpu_of_all_s() - used_s, cpu_of_all_s()
         rounds = {"changes": _changes(ours, client, index, options.rounds)}
         cpu["changes"] = cpu_of_all_s() - used_s
-        found["millrace"] = _sample(client, index)
+        samples["millrace"] = _sample(client, index)
     peer = Pgsync(made.pipeline.folder / "pgsync", theirs, server, "pgsync", joined.NODES)
     peer.start_queue()
     try:
@@ -89,18 +89,18 @@ def pgsync(made: Scene, server: OpenSearch, options: Namespace) -> Figures:
         cpu["pgsync_load"], used_s = cpu_of_all_s() - used_s, cpu_of_all_s()
         rounds["pgsync_changes"] = _changes(theirs, client, "pgsync", options.rounds)
         cpu["pgsync_changes"] = cpu_of_all_s() - used_s
-        found["pgsync"] = _sample(client, "pgsync")
+        samples["pgsync"] = _sample(client, "pgsync")
     finally:
         peer.stop()
-    if found["millrace"] != found["pgsync"]:
-        raise RuntimeError(_difference(found["millrace"], found["pgsync"]))
+    if samples["millrace"] != samples["pgsync"]:
+        raise RuntimeError(_difference(samples["millrace"], samples["pgsync"]))
     # The first one finds no code compiled in a JVM that goes on for weeks.
     seconds |= {name: median(took[1:] or took) for name, took in rounds.items()}
     load, changes = (seconds[f"pgsync_{part}"] / seconds[part] for part in ("load", "changes"))
     return {
         "flights": rows,
         **{f"{part}_pgsync_stage_s": round(took, 1) for part, took in seconds.items()},
-        "runs_changes_s": [[round(one, 1) for one in took] for took in rounds.values()],
+        "runs_changes_s": [[round(seconds, 1) for seconds in took] for took in rounds.values()],
         "cpu_pgsync_stage_s": {part: round(used, 1) for part, used in cpu.items()},
         "documents_per_s_load": round(rows / seconds["load"]),
         "ratio_to_pgsync_load": round(load, 2),
@@ -150,16 +150,16 @@ def _count(client: Client, index: str, query: Mapping[str, Any] | None = None) -
     """How many documents a search finds now."""
     body = {"query": query} if query is not None else None
     try:
-        found: int = client.count(index=index, body=body)["count"]
+        count: int = client.count(index=index, body=body)["count"]
     except NotFoundError:
         return 0
-    return found
+    return count
 
 
 def _sample(client: Client, index: str) -> dict[str, dict[str, Any]]:
     ids = [str(number * _EVERY // 2) for number in range(1, _SAMPLE)]
     answer = client.mget(index=index, body={"ids": ids})
-    return {one["_id"]: joined.plain(one["_source"]) for one in answer["docs"]}
+    return {hit["_id"]: joined.plain(hit["_source"]) for hit in answer["docs"]}
 
 
 def _difference(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> str:

@@ -32,8 +32,8 @@ def test_index_with_many_deleted_documents_is_merged(target: Target) -> None:
     fill(target, 1, range(2_000))
     fill(target, 2, range(900))
     # What was deleted in the last 30 seconds is kept for replicas: nothing happens before that.
-    (look,) = compact(target.settings, [TABLE], deleted_min=100, dry_run=True)
-    assert "merging pays" in str(look)
+    (merge,) = compact(target.settings, [TABLE], deleted_min=100, dry_run=True)
+    assert "merging pays" in str(merge)
     deadline = time.monotonic() + 90
     while not (merge := next(compact(target.settings, [TABLE], deleted_min=100))).merged:
         assert time.monotonic() < deadline

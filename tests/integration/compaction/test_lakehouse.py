@@ -15,8 +15,8 @@ pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
 
 def compacted(lakehouse: Lakehouse, *, dry_run: bool = False) -> CompactedTable:
-    (found,) = compact_lakehouse(lakehouse.settings, lambda: lakehouse.spark, dry_run=dry_run)
-    return found
+    (compacted,) = compact_lakehouse(lakehouse.settings, lambda: lakehouse.spark, dry_run=dry_run)
+    return compacted
 
 
 def test_compaction_makes_fewer_files_and_keeps_every_cut(

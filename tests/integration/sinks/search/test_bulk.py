@@ -57,8 +57,8 @@ def test_equal_version_wins(target: Target) -> None:
 def test_deleted_document_does_not_come_back(target: Target) -> None:
     apply(target, upsert("a", 10))
     apply(target, delete("a", 20), delete("never seen", 20))
-    late = [upsert("a", 19), upsert("never seen", 19)]
-    assert apply(target, *late) == Counts(stale=2)
+    older = [upsert("a", 19), upsert("never seen", 19)]
+    assert apply(target, *older) == Counts(stale=2)
     assert target.documents() == {}
     assert apply(target, upsert("a", 21)) == Counts(inserted=1)
 
@@ -153,8 +153,8 @@ def test_many_absent_values_are_fetched_in_pieces(target: Target) -> None:
     keys = [f"k{number}" for number in range(100)]
     apply(target, *(upsert(key, 10, f'"big":"{key * 2_000}"') for key in keys))
     apply(target, *fill(target, [upsert(key, 20, '"n":2', ("big",)) for key in keys])[0])
-    found = target.documents()
-    assert all(found[key] == {"id": key, "n": 2, "big": key * 2_000} for key in keys)
+    documents = target.documents()
+    assert all(documents[key] == {"id": key, "n": 2, "big": key * 2_000} for key in keys)
 
 
 def test_refused_document_stops_the_run_and_says_why(target: Target) -> None:
@@ -382,18 +382,18 @@ def test_server_killed_in_mid_bulk_has_everything_after_the_repeat(server_folder
         batch = [upsert(f"k{n}", 10, f'"big":"{"x" * 2_000}"') for n in range(3_000)]
         batch += [delete(f"k{n}", 20) for n in range(0, 3_000, 3)]
         batch = [action for action in batch if action.source is None or int(action.id[1:]) % 3]
-        seen: list[int] = []
+        taken: list[int] = []
 
         def dying() -> Iterator[Action]:
             for number, action in enumerate(batch):
-                seen.append(number)
+                taken.append(number)
                 if number == 1_500:
                     node.kill()
                 yield action
 
         with pytest.raises(SinkUnreachableError, match="doesn't answer"):
             write(target.client, target.write_alias, dying(), bulk_bytes=BULK_BYTES, patience=QUICK)
-        assert len(seen) < len(batch)
+        assert len(taken) < len(batch)
         node.start()
         counts = write(target.client, target.write_alias, batch, bulk_bytes=BULK_BYTES)
         assert counts.indexed == 2_000

@@ -51,22 +51,22 @@ def test_a_rebuild_goes_on_where_it_was_while_changes_reach_both_indexes(
     def loaded_step(self: Loads, *arguments: Any) -> Counts:
         """A step, behind which the log goes on: of its rows, and of others' rows."""
         begun.append(sum(arguments[-1].start.values()))
-        parts = len(begun)
+        step = len(begun)
         assert indexes.index() == old, "it serves until the new one is complete"
         assert indexes.documents() == expected, "and keeps up"
-        if parts == 2:
+        if step == 2:
             raise ZeroDivisionError
         counts = load(self, *arguments)
-        if parts > 3:
+        if step > 3:
             return counts
-        for number in range(parts, 19, 4):
-            log.row("u", at(200 + parts, number), {"id": number, "n": -parts})  # a is absent
-            expected[str(number)]["n"] = -parts
-        gone = f"{17 - parts}"
+        for number in range(step, 19, 4):
+            log.row("u", at(200 + step, number), {"id": number, "n": -step})  # a is absent
+            expected[str(number)]["n"] = -step
+        gone = f"{17 - step}"
         del expected[gone]
-        log.row("d", at(200 + parts, 99), None, {"id": int(gone)})
-        log.tombstone(at(200 + parts, 99), {"id": int(gone)})
-        log.reached(at(200 + parts, 99))
+        log.row("d", at(200 + step, 99), None, {"id": int(gone)})
+        log.tombstone(at(200 + step, 99), {"id": int(gone)})
+        log.reached(at(200 + step, 99))
         return counts
 
     monkeypatch.setattr(Loads, "_load", loaded_step)
@@ -223,7 +223,7 @@ def test_a_bounded_run_leaves_the_rest_to_the_next(indexes: Indexes) -> None:
     while indexes.merge(records_max=15).exit_code == ExitCode.OK:
         runs += 1
     assert runs > 1
-    assert {one["n"] for one in indexes.documents().values()} == {-35, -36, -37, -38, -39}
+    assert {document["n"] for document in indexes.documents().values()} == {-35, -36, -37, -38, -39}
 
 
 def test_an_index_that_serves_before_it_is_noted_is_not_loaded_again(
@@ -262,7 +262,7 @@ def test_an_index_that_is_gone_while_it_is_loaded_is_begun_again(
     assert indexes.documents() == before
 
 
-@pytest.mark.parametrize("steps", ["before there is a plan", "behind a look", "one by one"])
+@pytest.mark.parametrize("steps", ["before there is a plan", "after the census", "one by one"])
 def test_rows_of_a_snapshot_are_what_became_of_them(
     indexes: Indexes, monkeypatch: pytest.MonkeyPatch, steps: str
 ) -> None:
@@ -298,10 +298,10 @@ def test_rows_of_a_snapshot_are_what_became_of_them(
         "7": {"id": 7, "a": "a7", "n": 7},
         "9": {"id": 9, "a": "new", "n": 9},
     }
-    found = indexes.documents()
+    documents = indexes.documents()
     if steps == "one by one":  # what an earlier step stored may be older than a filled value
-        expected["4"]["a"] = found["4"]["a"]
-    assert found == expected
+        expected["4"]["a"] = documents["4"]["a"]
+    assert documents == expected
 
     log.reached(at(300))
     assert indexes.merge().tables[0].updated == 1
@@ -367,8 +367,8 @@ def test_a_table_whose_key_has_changed_stops_no_other(
     columns = (column("id", "int4", 1), column("a", "int4", 2))
     log.add_schema(table_schema(indexes.prefix, "t", *columns, version=2))
     log.row("u", at(200), {"id": 1, "a": 2})
-    for one in (log, other):
-        one.table(100)
+    for writer in (log, other):
+        writer.table(100)
     log.reached(at(200))
     tables = {table.name: table.error for table in indexes.merge().tables}
     assert isinstance(tables["public.t"], SinkError)

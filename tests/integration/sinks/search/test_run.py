@@ -360,6 +360,6 @@ def test_an_index_is_searched_by_the_name_of_its_table(indexes: Indexes) -> None
     log.reached(at(100, 0))
     indexes.merge()
     assert indexes.settings.search is not None
-    found = search(indexes.settings.search, "public.Parents", "*")
-    assert [hit["_id"] for hit in found.hits] == ["1"]
-    assert search(indexes.settings.search, f"{indexes.prefix}-public.parents", "*") == found
+    result = search(indexes.settings.search, "public.Parents", "*")
+    assert [hit["_id"] for hit in result.hits] == ["1"]
+    assert search(indexes.settings.search, f"{indexes.prefix}-public.parents", "*") == result

@@ -130,8 +130,8 @@ def test_any_value_gets_a_document_in(opensearch: OpenSearch, index_prefix: str)
     actions = [upsert(str(number), 1, fields) for number, fields in enumerate(odd)]
     assert write(client, f"{index}-write", actions, bulk_bytes=1 << 20).indexed == len(odd)
     table_index.publish(index)
-    found = search(settings(opensearch.url, index_prefix), "odd", "n:[1 TO 2]")
-    assert [hit["id"] for hit in found.hits] == ["7"]
+    result = search(settings(opensearch.url, index_prefix), "odd", "n:[1 TO 2]")
+    assert [hit["id"] for hit in result.hits] == ["7"]
 
 
 def test_generation_takes_over_the_alias_and_the_old_one_goes(target: Target) -> None:
@@ -194,9 +194,9 @@ def test_search_finds_words_and_says_how_many(target: Target) -> None:
     batch = [upsert(f"k{number}", 1, f'"big":"airport number {number}"') for number in range(20)]
     write(target.client, target.write_alias, batch, bulk_bytes=1 << 20)
     target.table_index.refresh(target.index)
-    found = search(target.settings, "public.things", "airport", limit=5)
-    assert (found.total, len(found.hits)) == (20, 5)
-    assert set(found.hits[0]) == {"_id", "_score", "id", "big", "_millrace_position"}
+    result = search(target.settings, "public.things", "airport", limit=5)
+    assert (result.total, len(result.hits)) == (20, 5)
+    assert set(result.hits[0]) == {"_id", "_score", "id", "big", "_millrace_position"}
     assert search(target.settings, "public.things", "big:17").hits[0]["id"] == "k17"
     assert search(target.settings, "public.things", '"unclosed (').total >= 0
     with pytest.raises(ConfigError, match="no index"):

@@ -63,5 +63,5 @@ def test_a_merge_that_loses_its_executors_ends_in_what_the_source_has(
     assert not any(table.glob("_delta_log/*.json")), "what it wrote isn't committed"
     assert merge.wait(120) == ExitCode.OK, merge.command.log_end()
 
-    found = [(row["id"], row["n"], row["name"]) for row in query_builder(str(table))]
-    assert sorted(found) == sorted(source)
+    rows = [(row["id"], row["n"], row["name"]) for row in query_builder(str(table))]
+    assert sorted(rows) == sorted(source)

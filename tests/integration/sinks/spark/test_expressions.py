@@ -32,7 +32,9 @@ ROWS = st.fixed_dictionaries(
         "d": st.none() | NUMBERS,
         "b": st.none() | st.booleans(),
         "h": st.none() | st.integers(-(2**15), 2**15 - 1),
-        "other": st.recursive(st.none() | TEXTS | NUMBERS, lambda one: st.lists(one, max_size=3)),
+        "other": st.recursive(
+            st.none() | TEXTS | NUMBERS, lambda values: st.lists(values, max_size=3)
+        ),
     },
 )
 
@@ -44,13 +46,13 @@ def test_a_row_has_its_values_and_says_what_it_lacks(
 ) -> None:
     texts = [(json.dumps(row, ensure_ascii=escaped),) for row in rows]
     frame = spark.createDataFrame(texts, "text string")
-    for row, (found,) in zip(
+    for row, (parsed,) in zip(
         rows, frame.select(json_rows(frame["text"], SCHEMA)).collect(), strict=True
     ):
-        assert [found[place] for place in range(len(NAMES))] == [row.get(name) for name in NAMES]
-        lacking = {place for place, name in enumerate(NAMES) if name not in row}
-        assert set(found["_millrace_missing"] or ()) == lacking
-        assert found["_millrace_broken"] is None
+        assert [parsed[number] for number in range(len(NAMES))] == [row.get(name) for name in NAMES]
+        lacking = {number for number, name in enumerate(NAMES) if name not in row}
+        assert set(parsed["_millrace_missing"] or ()) == lacking
+        assert parsed["_millrace_broken"] is None
 
 
 @pytest.mark.parametrize(
@@ -74,12 +76,12 @@ def test_what_is_of_another_type_is_broken(
     spark: "SparkSession", text: str, kept: tuple[object, object] | None
 ) -> None:
     frame = spark.createDataFrame([(text,)], "text string")
-    ((found,),) = frame.select(json_rows(frame["text"], SCHEMA)).collect()
+    ((parsed,),) = frame.select(json_rows(frame["text"], SCHEMA)).collect()
     whole = "[2]" in text
-    assert found["_millrace_broken"] == (None if whole else text)
-    assert (found["0:i"], found["2:s"]) == kept
+    assert parsed["_millrace_broken"] == (None if whole else text)
+    assert (parsed["0:i"], parsed["2:s"]) == kept
     if whole:
-        assert found["3:a"] == ["[1,[2]]", "1.50", "true"]
+        assert parsed["3:a"] == ["[1,[2]]", "1.50", "true"]
 
 
 def test_timestamps_are_those_of_sparks_cast(spark: "SparkSession") -> None:
@@ -104,17 +106,17 @@ def test_timestamps_are_those_of_sparks_cast(spark: "SparkSession") -> None:
 
 
 def test_headers_say_where_a_record_stands(spark: "SparkSession") -> None:
-    place = "00000001.00000000000000ff.0000000000000003"
+    position = "00000001.00000000000000ff.0000000000000003"
     others = [("x", b"y"), ("millrace.position", None)]
-    told = {
-        f"{place}/7": (place, 255, 7, None, None),
-        f"{place}/7/1,3": (place, 255, 7, "1,3", None),
-        place: (place, 255, None, None, None),
-        f"{place}/x": (place, 255, None, None, None),
-        place.upper() + "/7": (None, None, 7, None, None),
-        place.replace("00000001", "1") + "/7": (None, None, 7, None, None),
-        place.replace(".00", ".ff", 1) + "/7": (
-            place.replace(".00", ".ff", 1),
+    expected = {
+        f"{position}/7": (position, 255, 7, None, None),
+        f"{position}/7/1,3": (position, 255, 7, "1,3", None),
+        position: (position, 255, None, None, None),
+        f"{position}/x": (position, 255, None, None, None),
+        position.upper() + "/7": (None, None, 7, None, None),
+        position.replace("00000001", "1") + "/7": (None, None, 7, None, None),
+        position.replace(".00", ".ff", 1) + "/7": (
+            position.replace(".00", ".ff", 1),
             None,
             7,
             None,
@@ -122,13 +124,15 @@ def test_headers_say_where_a_record_stands(spark: "SparkSession") -> None:
         ),
         "": (None, None, None, None, None),
     }
-    rows: list[tuple[Any]] = [([*others, ("millrace.position", text.encode())],) for text in told]
+    rows: list[tuple[Any]] = [
+        ([*others, ("millrace.position", text.encode())],) for text in expected
+    ]
     rows += [(None,), ([],), ([("millrace.claim", b"c/1")],)]
     frame = spark.createDataFrame(rows, "headers array<struct<key string, value binary>>")
-    found = [row[0] for row in frame.select(header_fields(frame["headers"])).collect()]
-    assert found[-3] is None
-    assert [tuple(row) for row in found if row is not None] == [
-        *told.values(),
+    fields = [row[0] for row in frame.select(header_fields(frame["headers"])).collect()]
+    assert fields[-3] is None
+    assert [tuple(row) for row in fields if row is not None] == [
+        *expected.values(),
         (None, None, None, None, None),
         (None, None, None, None, "c/1"),
     ]

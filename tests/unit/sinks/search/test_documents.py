@@ -121,7 +121,7 @@ def test_id_that_the_server_would_not_take_is_hashed(key: list[str]) -> None:
 
 @given(st.lists(st.lists(st.text(), min_size=2, max_size=2), min_size=2, max_size=2))
 def test_ids_differ_where_keys_differ(keys: list[list[str]]) -> None:
-    one, other = keys
-    assert (document_id(one) == document_id(other)) == (one == other)
-    if not document_id(one).startswith("sha256:"):
-        assert json.loads(document_id(one)) == one
+    first, second = keys
+    assert (document_id(first) == document_id(second)) == (first == second)
+    if not document_id(first).startswith("sha256:"):
+        assert json.loads(document_id(first)) == first
