@@ -28,7 +28,7 @@ from sinks.search.executors import write_documents
 from sinks.search.indexes import MisfitError, TableIndex
 from sinks.search.progress_records import FirstLoad, TableLoading, TableRecord, now_ms, serving
 from sinks.search.rows import documents
-from sinks.search.snapshot import WrittenRows, two_kinds, write_remaining, write_rows
+from sinks.search.snapshot import WrittenRows, mark_snapshot_rows, write_remaining, write_rows
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -120,7 +120,7 @@ class TableIndexer:
         """Write the same to an index that is being loaded, which may have the ``rows`` already."""
         shape = shape_of(versions, self._search)
         with explained(str(versions[-1].name), self._settings.log.keep):
-            changes = two_kinds(self._changes(table, plan, shape, snapshot=True))
+            changes = mark_snapshot_rows(self._changes(table, plan, shape, snapshot=True))
             if rows is None:
                 rows = write_rows(changes, shape, self._search, index)
             return rows.counts + write_remaining(
@@ -142,7 +142,7 @@ class TableIndexer:
             shape = shape_of(versions, self._search)
             into = self._made(target, versions[-1], before.generation + 1 if before else 1)
             with explained(str(name), self._settings.log.keep):
-                changes = two_kinds(parse(records, shape, snapshot=True))
+                changes = mark_snapshot_rows(parse(records, shape, snapshot=True))
                 rows = write_rows(changes, shape, self._search, into.index)
         except SinkUnreachableError:
             raise

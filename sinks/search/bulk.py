@@ -26,7 +26,7 @@ from sinks.search.client import (
     is_blocked,
     is_busy,
     is_too_large,
-    passes,
+    is_transient,
 )
 from sinks.search.dead_letters import MADE_MAX, DocumentDeadLetters, RefusedDocument
 
@@ -202,7 +202,7 @@ class _BulkRequests:
                     return counts + self.send(lines[:half]) + self.send(lines[half:])
                 if is_too_large(failure) and not self._refusals.is_final:
                     return counts + Counts(refused=1)
-                if not passes(failure) or not backoff.wait():
+                if not is_transient(failure) or not backoff.wait():
                     raise explain(failure, self._where) from None
                 continue
             done, lines = self._settle(lines, answer["items"])

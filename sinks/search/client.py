@@ -208,7 +208,7 @@ class Backoff:
         return True
 
 
-def passes(failure: OpenSearchException) -> bool:
+def is_transient(failure: OpenSearchException) -> bool:
     """Whether the same request may succeed later without anybody's help."""
     if isinstance(failure, SSLError):
         return False
@@ -236,7 +236,7 @@ def insist(send: Callable[[], Answer], where: str, patience: Patience = PATIENT)
         try:
             return send()
         except OpenSearchException as failure:
-            if not passes(failure) or not backoff.wait():
+            if not is_transient(failure) or not backoff.wait():
                 raise explain(failure, where) from None
 
 

@@ -60,7 +60,7 @@ class Loads:
             if reason is not None or (name in names and record.loading is None):
                 begun[name] = record
         plans = {name: self._plan(name, record).tables[name] for name, record in begun.items()}
-        refused = never_whole(plans, self._state, self._settings.log.keep)
+        refused = unloadable_tables(plans, self._state, self._settings.log.keep)
         results = [TableResult(name, error=error) for name, error in refused.items()]
         for name, record in begun.items():
             if name not in refused:
@@ -210,10 +210,10 @@ def versions_of(state: LogState, name: str, newest: int) -> list[TableSchema]:
     return [schema for schema in state.schemas[name] if schema.version <= newest]
 
 
-def never_whole(
+def unloadable_tables(
     tables: Mapping[str, TablePlan], state: LogState, keep: timedelta
 ) -> dict[str, LogForgottenError]:
-    """Tables to be loaded from a log that keeps no table whole, and has forgotten its start."""
+    """Errors of tables to be loaded from topics that aren't compacted and have lost their start."""
     errors = {}
     for name, table in tables.items():
         if table.base or state.tables[name].cleanup == "compact":

@@ -49,7 +49,7 @@ from sinks.search.dead_letters import DocumentDeadLetters, replayed
 from sinks.search.documents import aliases
 from sinks.search.indexes import TableIndex
 from sinks.search.joined.run import run_documents
-from sinks.search.loads import Loads, never_whole, versions_of
+from sinks.search.loads import Loads, unloadable_tables, versions_of
 from sinks.search.progress import PROGRESS_INDEX, Ledger, RunClaim
 from sinks.spark.session import SparkProvider
 
@@ -168,7 +168,7 @@ class _SearchRun:
             before = self._standing(goes_on(last, outcome))
         before, forgotten = self._remembered(log, before, claim.record.checked_ms)
         tables = self._proposed(before)
-        forgotten |= never_whole(tables, self._state, self._settings.log.keep)
+        forgotten |= unloadable_tables(tables, self._state, self._settings.log.keep)
         # A table that may lack changes stays as it is, and the run says so each time.
         for name in forgotten:
             tables.pop(name)

@@ -41,10 +41,10 @@ class WrittenRows(NamedTuple):
     observed: Observed
 
 
-def two_kinds(changes: DataFrame) -> DataFrame:
-    """Changes (parsed with ``snapshot``), with what tells the two kinds apart.
+def mark_snapshot_rows(changes: DataFrame) -> DataFrame:
+    """Changes (parsed with ``snapshot``), marked as rows of the snapshot or not; counts the latter.
 
-    Spark doesn't look beyond what is observed: it would read each record once more to choose it.
+    Spark pushes no filter below an observation: below it, the filter would parse each record again.
     """
     patchy = is_patchy(changes)
     marked = changes.withColumns({PATCHY: patchy, SNAPSHOT: F.col(SNAPSHOT) & ~patchy})
@@ -58,7 +58,7 @@ def two_kinds(changes: DataFrame) -> DataFrame:
 def write_rows(
     changes: DataFrame, shape: TableShape, settings: SearchSettings, index: str
 ) -> WrittenRows:
-    """Write the rows of snapshots that changes (of ``two_kinds``) have among them.
+    """Write the rows of snapshots among the changes, marked by ``mark_snapshot_rows``.
 
     A refused row may have changed since: it remains to be written.
     """
