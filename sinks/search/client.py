@@ -35,7 +35,7 @@ REQUEST_TIMEOUT_S: Final = 60
 """A bulk of the configured size takes a busy server a few seconds; beyond this it is lost."""
 
 
-Answer = TypeVar("Answer")
+SearchResponse = TypeVar("SearchResponse")
 """What a request returns."""
 LIMIT: Final = 10
 
@@ -229,7 +229,9 @@ def is_too_large(failure: OpenSearchException) -> bool:
     )
 
 
-def insist(send: Callable[[], Answer], where: str, patience: Patience = PATIENT) -> Answer:
+def insist(
+    send: Callable[[], SearchResponse], where: str, patience: Patience = PATIENT
+) -> SearchResponse:
     """Send until it is answered; raises what explain() makes of the last failure."""
     backoff = Backoff(patience)
     while True:

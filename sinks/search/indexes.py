@@ -20,7 +20,7 @@ from opensearchpy import NotFoundError, OpenSearch, RequestError
 
 from cdc.errors import SinkError, SinkUnreachableError
 from cdc.records.position import Position
-from sinks.search.client import Answer, insist
+from sinks.search.client import SearchResponse, insist
 from sinks.search.documents import POSITION_FIELD
 
 _GC_DELETES: Final = "1h"
@@ -297,5 +297,5 @@ class TableIndex:
                 remedy="set another index.prefix in [search], or remove that index or alias",
             )
 
-    def _ask(self, send: Callable[[], Answer]) -> Answer:
+    def _ask(self, send: Callable[[], SearchResponse]) -> SearchResponse:
         return insist(send, f"index {self.alias}")
