@@ -43,11 +43,19 @@ jars: $(SETS:%=$(JARS)/%/.complete) $(JARS)/spark/millrace-sinks.jar $(JARS)/ope
 	@$(PIP) install --no-deps --no-build-isolation -e .
 	@touch $@
 
-$(JARS)/%/.complete: deploy/local/jars/%/pom.xml
-	@echo "setup: jars of $*"
-	@mkdir -p $(@D) && rm -f $(@D)/*.jar
-	@mvn -q -B -ntp -Dstyle.color=never -f $< dependency:copy-dependencies -DoutputDirectory=$(@D) </dev/null
+# A clone's files are as new as the clone: what was fetched for the same pom.xml stays. So several
+# clones can share MILLRACE_JARS, and none takes a jar away that another one uses.
+define fetch
+	@if ! cmp -s $< $(@D)/pom.xml; then \
+		echo "setup: $(1)"; rm -rf $(@D) && mkdir -p $(@D); \
+		mvn -q -B -ntp -Dstyle.color=never -f $< $(2) -DoutputDirectory=$(@D) </dev/null; \
+		cp $< $(@D)/pom.xml; \
+	fi
 	@touch $@
+endef
+
+$(JARS)/%/.complete: deploy/local/jars/%/pom.xml
+	$(call fetch,jars of $*,dependency:copy-dependencies)
 
 # One after the other: Maven's local repository isn't made for two writers.
 $(JARS)/spark/.complete: | $(JARS)/kafka/.complete
@@ -79,21 +87,14 @@ postgres: $(JARS)/postgres/.complete
 
 # Archives that tests unpack, not jars of a class path.
 $(JARS)/postgres/.complete: deploy/local/jars/postgres/pom.xml | $(JARS)/opensearch/.complete
-	@echo "setup: PostgreSQL 14 to 17"
-	@rm -rf $(@D) && mkdir -p $(@D)
-	@mvn -q -B -ntp -Dstyle.color=never -f $< dependency:copy -DoutputDirectory=$(@D) </dev/null
-	@touch $@
+	$(call fetch,PostgreSQL 14 to 17,dependency:copy)
 
 ## registry             fetch the schema registry (140 MB) that the tests of Avro need
 registry: $(JARS)/registry/.complete
 
 # An archive, not a set of jars; setup leaves it out, since nothing but these tests needs it.
 $(JARS)/registry/.complete: deploy/local/jars/registry/pom.xml | $(JARS)/opensearch/.complete
-	@echo "setup: schema registry"
-	@rm -rf $(@D) && mkdir -p $(@D)
-	@mvn -q -B -ntp -Dstyle.color=never -f $< dependency:unpack-dependencies \
-		-DoutputDirectory=$(@D) -DmarkersDirectory=$(@D)/.markers </dev/null
-	@touch $@
+	$(call fetch,schema registry,dependency:unpack-dependencies -DmarkersDirectory=$(@D)/.markers)
 
 ## demo [KEEP=1]        the whole way, from PostgreSQL to derived tables; KEEP=1 leaves it running
 demo: setup
