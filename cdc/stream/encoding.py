@@ -24,9 +24,9 @@ from cdc.wal.messages import Relation
 class Actions(NamedTuple):
     """What the stream needs done on the servers before it goes on, each a function.
 
-    ``perform``: what a table needs before it has an encoder. ``reread``: rows whose unchanged
-    values are wanted. ``follow_order``: what an order about a dead letter, a logical message of a
-    transaction, brings into the log.
+    ``perform``: what a table that joins needs before its rows have an encoder. ``reread``: reads
+    rows again whose unchanged values are wanted. ``follow_order``: returns what an order about a
+    dead letter, a logical message of a transaction, brings into the log.
     """
 
     perform: Callable[[Effects], None]
