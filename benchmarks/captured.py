@@ -18,10 +18,11 @@ from cdc.postgres.stream import ReplicationStream
 from cdc.records.position import Lsn, Position
 from cdc.records.state import Phase, Progress, TableState
 from cdc.records.topics import data_topic
+from cdc.stream.encoding import Actions
 from cdc.stream.in_progress import InProgress
 from cdc.stream.spill import spill_directory
 from cdc.stream.translation import Limits, Translation
-from cdc.tables.lookups import Lookups
+from cdc.tables.joining import Lookups
 from cdc.tables.tables import Tables
 
 LIMITS: Final = Limits(1_000, 16 << 20)
@@ -72,17 +73,16 @@ class Captured:
         ]
         name = self._settings.capture.publication_name
         lookups = Lookups(
-            lambda relation: catalog.describe_relation(self.sql, relation, name),
-            lambda oid: catalog.publication_entries(self.sql, name, [oid]).get(oid, 0),
-            lambda _asked: {},
-            lambda _oid, _name: None,
-            lambda: (Lsn(0), 0),
-            lambda _table: None,
-            lambda _xid: None,
-            lambda _oid, _names: (),
+            columns=lambda relation: catalog.describe_relation(self.sql, relation, name),
+            entry=lambda oid: catalog.publication_entries(self.sql, name, [oid]).get(oid, 0),
+            description=lambda _oid, _name: None,
+            instant=lambda: (Lsn(0), 0),
+            check=lambda _table: None,
+            await_visible=lambda _xid: None,
+            filled=lambda _oid, _names: (),
         )
         rules, form = event_rules(self._settings), pipeline(self._settings, no_topic)
-        return Tables(self._settings, PREFIX, states, (), lookups, rules, form)
+        return Tables.restored(self._settings, PREFIX, states, (), rules, form, lookups)
 
     def translation(self, *, compiled: bool = True) -> Translation:
         """A translation of a stream from its start."""
@@ -93,8 +93,9 @@ class Captured:
             position=start, cut=start, flush_lsn=Lsn(0),
         )  # fmt: skip
         in_progress = InProgress(spill_directory(None), 32 << 20)
+        actions = Actions(lambda _: None, lambda _: {}, lambda *_: [])
         return Translation(
-            tables, progress, lambda _: None, in_progress=in_progress, compiled=compiled
+            tables, progress, actions, lambda _: None, in_progress=in_progress, compiled=compiled
         )
 
     def make_slot(self, name: str) -> None:

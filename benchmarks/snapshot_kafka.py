@@ -171,7 +171,7 @@ def _discarded_s(made: Scene, rows: int) -> float:
             exported,
             position,
             captured.described,
-            lambda table: tables.snapshot_encoder(table, position)[0],
+            lambda table: tables.encoders.encoder(tables.schemas.described(table, position)[0]),
         )
         read = sum(count(batch.records) for batch in batches)
         seconds = time.monotonic() - started

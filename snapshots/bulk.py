@@ -22,7 +22,6 @@ from typing import Final, NamedTuple
 import psycopg
 import structlog
 
-from cdc.capture.backfill import SnapshotBatch
 from cdc.convert.pipeline import Encoder
 from cdc.errors import MillraceError, TableLockedError
 from cdc.postgres.connection import connect, query
@@ -32,6 +31,7 @@ from cdc.postgres.slot import ExportedSnapshot
 from cdc.records.position import Position
 from cdc.records.state import LeafRead
 from cdc.settings import CaptureSettings, LibraryOptions
+from cdc.tables.reads import SnapshotBatch
 from snapshots import reader
 from snapshots.copied_rows import Copied
 from snapshots.copy_out import copy_out

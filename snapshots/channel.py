@@ -122,9 +122,9 @@ class Channels:
             for sent in self._follower.take():
                 records += self._sent(sent, place.reached)
                 self.place = SignalPlace(sent.topic_id, sent.offset + 1)
-        records += self._arrivals.turn(place.reached)
-        events, states = self._incremental.turn(place)
-        return Told(events, [*records, *states])
+        joined = self._arrivals.turn(place.reached)
+        told = self._incremental.turn(place)
+        return Told(told.events, [*records, *joined.records, *told.states], joined.effects)
 
     @property
     def awaits_stream(self) -> bool:

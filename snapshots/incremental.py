@@ -35,7 +35,7 @@ from snapshots.copied_rows import Copied
 from snapshots.joining import Elders
 from snapshots.requests import queued
 from snapshots.table_read import Begun, Work
-from snapshots.watermarks import WatermarkError, is_past
+from snapshots.watermarks import WATERMARK_REMEDY, WatermarkError, is_past
 from snapshots.windows import WindowReader
 
 log = structlog.get_logger()
@@ -44,11 +44,6 @@ _IN_FLIGHT: Final = 2
 LAG_S: Final = 1.0
 """A stream that takes longer to what was read is behind: it isn't given more to do."""
 _UNLIMITED: Final = Limits(1 << 60, 1 << 60)
-_WATERMARK_REMEDY: Final = (
-    "let the role in [source] EXECUTE pg_logical_emit_message(boolean, text, text); or, where the"
-    " incremental.snapshot.watermarking.strategy is another one, INSERT into (and DELETE from) the"
-    " signal table, whose first columns are id, type and data"
-)
 ASKED: Final = ("initial", "incremental")
 """The kinds of requests that are served here."""
 
@@ -66,6 +61,7 @@ class IncrementalSnapshots:
         """``chunk_bytes``: of a table's file, at most."""
         self._reader = reader
         self._tables = tables
+        self._joining = tables.joining
         self._chunk_bytes = chunk_bytes
         self._clock = clock
         self._works: dict[TableName, Work] = {}
@@ -106,8 +102,8 @@ class IncrementalSnapshots:
             self._served = -1
         told = self._landed(place)
         self._reached = place.reached
-        if self._served != self._tables.requested_changes:
-            self._served = self._tables.requested_changes
+        if self._served != self._tables.states.requested_changes:
+            self._served = self._tables.states.requested_changes
             self._follow_requests(place.reached.commit_lsn)
         now = self._clock()
         for work in list(self._works.values()):
@@ -140,9 +136,9 @@ class IncrementalSnapshots:
                         continue
                     if work.has_joined_at(place.reached.commit_lsn):
                         continue
-                    events, states = self.passed(number, place.reached)
-                    told.events.extend(events)
-                    told.states.extend(states)
+                    passed = self.passed(number, place.reached)
+                    told.events.extend(passed.events)
+                    told.states.extend(passed.states)
         return told
 
     def passed(self, watermark: str, position: Position) -> Told:
@@ -171,7 +167,7 @@ class IncrementalSnapshots:
     def _follow_requests(self, reached: Lsn) -> None:
         """Begin to watch tables that are to be read, and leave those that aren't any more."""
         wanted: dict[TableName, SnapshotRequest] = {}
-        for name in self._tables.requested:
+        for name in self._tables.states.requested:
             asked = [one for one in self._tables.states[name].requests if one.kind in ASKED]
             if asked:
                 wanted[name] = min(asked, key=lambda one: one.order)
@@ -205,9 +201,9 @@ class IncrementalSnapshots:
 
     def _tell_anew(self) -> None:
         """Changes are to be told in another way from here on; nothing else was asked for."""
-        is_served = self._served == self._tables.requested_changes
-        self._tables.watched_anew()
-        self._served = self._tables.requested_changes if is_served else -1
+        is_served = self._served == self._tables.states.requested_changes
+        self._tables.states.watched_anew()
+        self._served = self._tables.states.requested_changes if is_served else -1
 
     def _look_after(self, work: Work, now: float) -> list[Record]:
         """Take in what came to an end without a watermark."""
@@ -267,7 +263,7 @@ class IncrementalSnapshots:
             kind="initial", signal=now.signal, order=now.order, paused=now.paused
         )
         others = (one for one in asked if one is not now and one.kind != "initial")
-        events, states = self._tables.begin_anew(work.known.table, position, (first, *others))
+        events, states = self._joining.begin_anew(work.known.table, position, (first, *others))
         return Told([*events], states)
 
     def _chunk(self, work: Work, begun: Begun, at: Position) -> Told:
@@ -312,12 +308,12 @@ class IncrementalSnapshots:
         is_first = work.request.kind == "initial"
         read = Read() if is_first else Read(INCREMENTAL)
         if work.encoder is None or work.encoder[0] is not table:
-            make = self._tables.snapshot_encoder if is_first else self._tables.chunk_encoder
-            encoder, states = make(table, at)
+            schema, states = self._tables.schemas.described(table, at)
+            encoders = self._tables.encoders
+            encoder = encoders.encoder(schema) if is_first else encoders.readable(schema)
             work.encoder = table, encoder
-        _, encoder = work.encoder
         key = tuple(map(columns.index, table.identifying_columns))
-        copied = Copied(encoder, at, at.commit_lsn, chunk.read_us, read, key=key, extra=1)
+        copied = Copied(work.encoder[1], at, at.commit_lsn, chunk.read_us, read, key=key, extra=1)
         copied.stale = stale
         return copied, states
 
@@ -325,7 +321,7 @@ class IncrementalSnapshots:
         name, request = work.captured.name, work.request
         before = self._tables.states[name]  # what the table is like may have to be asked anew
         total, done = work.pages if work.known else (before.pages_total, before.pages_done)
-        state = self._tables.advance(name, request, total, done)
+        state = self._tables.reads.advance(name, request, total, done)
         if request.kind == "initial" or request.is_own:
             return [state]
         left = queued(self._tables)
@@ -346,17 +342,17 @@ class IncrementalSnapshots:
         outcome = SnapshotOutcome(signal=request.signal, status=status, rows=rows, reason=reason)
         if request.kind == "initial":
             asked = outcome if request.signal else None
-            records = [self._tables.finish(name, request, at, pages, asked)]
+            records = [self._tables.reads.finish(name, request, at, pages, asked)]
             if work.known is not None:
-                records += self._tables.schema_records(work.known.table, at)
+                records += self._tables.schemas.described(work.known.table, at)[1]
             records += tell.initial_table_done(at, [name], name, rows)
-            if self._tables.is_all_read:
+            if self._tables.reads.is_all_read:
                 records += tell.initial("COMPLETED", at)
             return records
         if request.is_own:
-            return [self._tables.finish(name, request, at, pages)]
+            return [self._tables.reads.finish(name, request, at, pages)]
         records = tell.table_done(at, queued(self._tables), name, outcome)
-        records.insert(0, self._tables.finish(name, request, at, pages, outcome))
+        records.insert(0, self._tables.reads.finish(name, request, at, pages, outcome))
         if not queued(self._tables):
             records += tell.incremental("COMPLETED", at, request.signal)
             if not work.is_end_told:
@@ -370,7 +366,7 @@ class IncrementalSnapshots:
             return []
         name, remedy = str(work.captured.name), ""
         if isinstance(error, WatermarkError):
-            error, remedy = error.reason, _WATERMARK_REMEDY
+            error, remedy = error.reason, WATERMARK_REMEDY
         if not isinstance(error, MillraceError):
             raise error  # a bug of ours
         told = {"table": name, "reason": error.what, "remedy": remedy or error.remedy}
@@ -393,8 +389,8 @@ class IncrementalSnapshots:
         del self._works[name := work.captured.name]
         asked = self._tables.states[name].requests
         left = (one for one in asked if not one.is_same(work.request))
-        records = [self._tables.set_requests(name, left)]
+        records = [self._tables.states.set_requests(name, left)]
         is_first = work.request.kind == "initial"
-        if is_first and self._tables.is_all_read and self._place is not None:
+        if is_first and self._tables.reads.is_all_read and self._place is not None:
             records += self._tables.notifications.initial("COMPLETED", self._place.reached)
         return records

@@ -13,7 +13,6 @@ from typing import Final
 import psycopg
 from psycopg import sql
 
-from cdc.capture.backfill import FIRST, Again, SnapshotBatch
 from cdc.convert.pipeline import Encoder
 from cdc.events.changes import Read
 from cdc.postgres.connection import connect, query
@@ -24,6 +23,7 @@ from cdc.records.position import Position
 from cdc.records.record import RecordOrBatch
 from cdc.settings import CaptureSettings, LibraryOptions
 from cdc.stream.translation import Limits
+from cdc.tables.reads import FIRST, Again, SnapshotBatch
 from cdc.wal.frames import copy_data_end
 from snapshots.bulk import Bulk
 from snapshots.copied_rows import Copied, last_copy_data
@@ -123,7 +123,7 @@ class Marked:
 
 
 class InitialSnapshot:
-    """Reads existing rows; implements cdc.capture.backfill.Backfill."""
+    """Reads existing rows; implements the Backfill of cdc.capture."""
 
     def __init__(self, source: LibraryOptions, settings: CaptureSettings, pace: Pace) -> None:
         self._source = source

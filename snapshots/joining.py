@@ -11,10 +11,10 @@ from cdc.errors import MillraceError
 from cdc.postgres.described import TableDescription
 from cdc.postgres.failures import quote
 from cdc.records.position import Position
-from cdc.records.record import Record
 from cdc.records.schema import TableName
 from cdc.records.state import SnapshotRequest
 from cdc.settings import CaptureSettings
+from cdc.tables.joining import Joined
 from cdc.tables.tables import Tables
 from snapshots.chunk import OPEN_REMEDY
 from snapshots.windows import Job, WindowReader
@@ -104,24 +104,24 @@ class Arrivals:
         self._found: deque[TableDescription] = deque()
         self._told: set[TableName] = set()
 
-    def turn(self, reached: Position) -> list[Record]:
+    def turn(self, reached: Position) -> Joined:
         """Begin to read one that has joined; returns what the log gets.
 
         Others have their turn in between: it takes a topic, which brokers take a while to make.
         Raises UnreadTableError where that can't be done while streaming.
         """
-        if begun := self._tables.begin_joined(reached):
+        if (begun := self._tables.joining.begin_waiting(reached)).records:
             return begun
         if self._found:
             return self._begin(self._found.popleft(), reached)
         if self._looking is None:
             if self._clock() >= self._next and self._settings.lossless:
-                followed = filter(self._tables.is_followed, self._tables.states)
-                known = frozenset([*followed, *self._tables.joining])
-                self._looking = self._reader.look_for_others(known)
-            return []
+                followed = filter(self._tables.states.is_followed, self._tables.states)
+                others_than = frozenset([*followed, *self._tables.states.waiting])
+                self._looking = self._reader.look_for_others(others_than)
+            return Joined([])
         if not self._looking.future.done():
-            return []
+            return Joined([])
         looking, self._looking = self._looking, None
         self._next = self._clock() + LOOK_S
         error = looking.failure()
@@ -130,12 +130,12 @@ class Arrivals:
         elif error is not None:
             raise error  # a bug of ours
         self._found.extend(looking.found or ())
-        return []
+        return Joined([])
 
-    def _begin(self, table: TableDescription, reached: Position) -> list[Record]:
-        name = table.name
-        if self._tables.is_followed(name) or name in self._tables.joining:  # by its first change
-            return []
+    def _begin(self, table: TableDescription, reached: Position) -> Joined:
+        name, states = table.name, self._tables.states
+        if states.is_followed(name) or name in states.waiting:  # by its first change
+            return Joined([])
         if not table.entry:
             if name not in self._told:
                 self._told.add(name)
@@ -145,5 +145,5 @@ class Arrivals:
                     remedy=f"ALTER PUBLICATION {quote(self._settings.publication_name)} ADD TABLE"
                     f" ONLY {quote(name.namespace)}.{quote(name.name)};",
                 )
-            return []
-        return self._tables.join(table, reached)
+            return Joined([])
+        return self._tables.joining.join(table, reached)

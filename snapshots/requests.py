@@ -38,7 +38,7 @@ def queued(tables: Tables, *, paused: bool | None = None) -> list[TableName]:
     """The tables that signals want read while streaming goes on, in order; or the paused ones."""
     asked = sorted(
         (request.order, state.name)
-        for state in map(tables.states.__getitem__, tables.requested)
+        for state in map(tables.states.__getitem__, tables.states.requested)
         for request in state.requests
         if request.kind == "incremental" and not request.is_own
         if paused in {None, request.paused}
@@ -69,7 +69,7 @@ class Requests:
         """The tables that are to be read while streaming pauses, in order."""
         asked = sorted(
             (request.order, state.name, request.condition)
-            for state in map(self._tables.states.__getitem__, self._tables.requested)
+            for state in map(self._tables.states.__getitem__, self._tables.states.requested)
             for request in state.requests
             if request.kind == "blocking"
         )
@@ -78,7 +78,9 @@ class Requests:
     def blocking_done(self, tables: Sequence[TableName]) -> list[Record]:
         """Take notice that these were read."""
         return [
-            self._tables.set_requests(table, [one for one in asked if one.kind != "blocking"])
+            self._tables.states.set_requests(
+                table, [one for one in asked if one.kind != "blocking"]
+            )
             for table in tables
             if (asked := self._tables.states[table].requests)
         ]
@@ -125,7 +127,7 @@ class Requests:
                 for one in self._tables.states[table].requests
                 if incremental or one.kind != "blocking"
             ]
-            records.append(self._tables.set_requests(table, [*before, request]))
+            records.append(self._tables.states.set_requests(table, [*before, request]))
         log.info(
             "snapshot asked for", signal=signal, type=parsed.kind, tables=list(map(str, names))
         )
@@ -135,7 +137,7 @@ class Requests:
 
     def _has_key(self, table: TableName, signal: str) -> bool:
         """Whether a row that is read again takes the place of the one that the log has."""
-        if not self._tables.has_key(table):
+        if not self._tables.schemas.has_key(table):
             log.warning(
                 "a blocking snapshot leaves a table out: it has no key, so that derived tables"
                 " would have each row twice",
@@ -169,7 +171,7 @@ class Requests:
                     reason=f"signal {signal} has stopped it",
                 )
                 told = outcome if ended.signal else None
-                records.append(self._tables.set_requests(table, [*left, *others], told))
+                records.append(self._tables.states.set_requests(table, [*left, *others], told))
             stopped.append(table)
         if stopped:
             named = stopped if collections else ()
@@ -185,7 +187,7 @@ class Requests:
         named = self._matching(collections or _ALL)
         changed = [
             table
-            for table in sorted(self._tables.requested, key=self._order)
+            for table in sorted(self._tables.states.requested, key=self._order)
             if table in named and any(one.paused != paused for one in self._pausable(table))
         ]
         records = []
@@ -194,7 +196,7 @@ class Requests:
                 one.model_copy(update={"paused": paused}) if one.kind != "blocking" else one
                 for one in self._tables.states[table].requests
             ]
-            records.append(self._tables.set_requests(table, asked))
+            records.append(self._tables.states.set_requests(table, asked))
         if changed:
             tell = self._tables.notifications.incremental
             records += tell("PAUSED" if paused else "RESUMED", position, signal, changed)
@@ -215,7 +217,7 @@ class Requests:
         named = self._matching(collections or _ALL)
         return [
             table
-            for table in sorted(self._tables.requested, key=self._order)
+            for table in sorted(self._tables.states.requested, key=self._order)
             if table in named
             if any(one.kind == "incremental" for one in self._tables.states[table].requests)
         ]

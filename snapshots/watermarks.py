@@ -38,6 +38,11 @@ _OLDEST: Final = "SELECT pg_snapshot_xmin(pg_current_snapshot())::text"
 _HAS_ENDED: Final = "SELECT pg_snapshot_xmin(pg_current_snapshot()) >= %s::text::xid8"
 _WAIT_S: Final = 10.0
 _LOOK_S: Final = 0.05
+WATERMARK_REMEDY: Final = (
+    "let the role in [source] EXECUTE pg_logical_emit_message(boolean, text, text); or, where the"
+    " incremental.snapshot.watermarking.strategy is another one, INSERT into (and DELETE from) the"
+    " signal table, whose first columns are id, type and data"
+)
 
 
 class WatermarkError(Exception):

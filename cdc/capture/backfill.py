@@ -4,10 +4,9 @@ The daemon must not import the snapshots package; what it needs of it is the pro
 """
 
 import threading
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import AbstractContextManager
-from types import MappingProxyType
-from typing import Final, NamedTuple, Protocol
+from typing import Protocol
 
 import structlog
 
@@ -22,43 +21,14 @@ from cdc.records.position import Position
 from cdc.records.record import Record, RecordOrBatch, count
 from cdc.records.record import size as record_size
 from cdc.records.schema import TableName
-from cdc.records.state import LeafRead, SnapshotRequest
+from cdc.records.state import SnapshotRequest
 from cdc.settings import CaptureSettings
+from cdc.tables.reads import FIRST, Again, SnapshotBatch
 from cdc.tables.tables import Tables
 
 log = structlog.get_logger()
 COMMIT_AGE_S_MAX = 0.5
 """Kafka transactions of snapshot rows stay well under a second: readers wait for them."""
-
-
-class Again(NamedTuple):
-    """How tables are read that the log has already.
-
-    ``statements``: SELECTs that give some tables' rows. ``xid``: the last transaction that was
-    streamed, which Debezium names in the rows' events.
-    """
-
-    statements: Mapping[TableName, str] = MappingProxyType({})
-    xid: int | None = None
-
-
-FIRST: Final = Again()
-"""They aren't: they are read for the first time."""
-
-
-class SnapshotBatch(NamedTuple):
-    """Some rows of a table; ``rows`` counts those of the table so far, this batch included.
-
-    ``read`` says, behind the last row of a chunk, which rows of the table were read by then, and
-    ``pages_done`` how many pages that is; else it is None. ``is_done``: those are all.
-    """
-
-    table: TableName
-    records: Sequence[RecordOrBatch]
-    rows: int
-    read: tuple[LeafRead, ...] | None = None
-    pages_done: int = 0
-    is_done: bool = False
 
 
 class Backfill(Protocol):
@@ -141,7 +111,7 @@ class SnapshotWriter:
                 self._observer.snapshot_batch(batch)
                 if stop.is_set():
                     break
-            if all(map(self._tables.is_whole, names)):
+            if all(map(self._tables.states.is_whole, names)):
                 self._add(tell.initial("COMPLETED", position, names))
             elif stop.is_set():
                 self._add(tell.initial("ABORTED", position))
@@ -160,9 +130,9 @@ class SnapshotWriter:
             name = str(table.name)
             wanted = name in asked or self._settings.snapshots(name)
             request = SnapshotRequest(kind="initial", order=order)
-            records, states = self._tables.begin_anew(table, position, (request,))
+            records, states = self._tables.joining.begin_anew(table, position, (request,))
             if not wanted:
-                self._add([*states, *self._tables.take_as_read(table, position)])
+                self._add([*states, *self._tables.joining.take_as_read(table, position)])
                 continue
             read.append(table)
             self._add([*states, *records])
@@ -187,8 +157,8 @@ class SnapshotWriter:
         update = {"read": batch.read, "rows": batch.rows}
         request = state.initial.model_copy(update=update)
         if batch.is_done:
-            return self._tables.finish(batch.table, request, position, state.pages_total)
-        return self._tables.advance(batch.table, request, state.pages_total, batch.pages_done)
+            return self._tables.reads.finish(batch.table, request, position, state.pages_total)
+        return self._tables.reads.advance(batch.table, request, state.pages_total, batch.pages_done)
 
     def write_again(
         self,
@@ -248,9 +218,9 @@ class SnapshotWriter:
         tell = self._tables.notifications
 
         def encoder(table: TableDescription) -> Encoder:
-            made, schema_records = self._tables.snapshot_encoder(table, position)
-            self._add([*schema_records, *tell.initial_table(position, names, table.name)])
-            return made
+            schema, new = self._tables.schemas.described(table, position)
+            self._add([*new, *tell.initial_table(position, names, table.name)])
+            return self._tables.encoders.encoder(schema)
 
         return encoder
 

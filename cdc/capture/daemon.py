@@ -13,6 +13,7 @@ import structlog
 from cdc.capture.backfill import Backfill
 from cdc.capture.health import Health, Observer, Stage
 from cdc.capture.renewal import Renewal
+from cdc.capture.servers import Servers
 from cdc.capture.session import Session
 from cdc.capture.slot_lease import StoppedError
 from cdc.capture.streaming import Streaming
@@ -146,8 +147,8 @@ class Daemon:
             try:
                 session.open()
             finally:
-                self._has_waited |= session.has_waited
-            if session.is_complete:
+                self._has_waited |= session.servers.has_waited
+            if session.servers.is_complete:
                 log.info("nothing to do: snapshot.mode is initial_only, and it was done before")
                 return
             again = session.snapshotted if mode == "always" and not self._was_capturing else ()
@@ -158,10 +159,10 @@ class Daemon:
             if mode != "initial_only":
                 self._stream(session, stack, progress, stop)
                 return
-            if not session.tables.is_all_shown(progress.cut):
-                self._stream(session, stack, progress, stop, session.tables.is_all_shown)
+            if not session.tables.reads.is_all_shown(progress.cut):
+                self._stream(session, stack, progress, stop, session.tables.reads.is_all_shown)
             if not stop.is_set():
-                session.end_slot()
+                session.servers.end_slot()
                 log.info("done: snapshot.mode is initial_only")
 
     def _stream(
@@ -176,9 +177,9 @@ class Daemon:
         log.info("streaming", slot=progress.slot, position=str(progress.position))
         streaming = Streaming(
             self._settings.capture,
-            session.hold,
-            session.writers,
+            session.servers,
             session.tables,
+            session.actions,
             progress,
             on_commit=self.health.streaming,
             on_heartbeat=session.act_on_heartbeat,
@@ -189,7 +190,7 @@ class Daemon:
         streaming.run(stop, until)
 
     def _session(self, stack: ExitStack, stop: threading.Event) -> Session:
-        return Session(
+        servers = Servers(
             self._settings,
             stack,
             stop,
@@ -197,6 +198,7 @@ class Daemon:
             refusals=self._refusals,
             in_progress=self._in_progress,
         )
+        return Session(self._settings, servers, stack, stop, self.health, self._refusals)
 
     def _listen(self, session: Session, stack: ExitStack, place: SignalPlace) -> Channel | None:
         signals = self._open_channel(self._settings, session.tables, place)
@@ -220,7 +222,10 @@ class Daemon:
         # One that stood by would begin an epoch whenever the daemon happens to end.
         once = capture.model_copy(update={"slot_max_retries": 1, "slot_retry_delay_ms": 1_000})
         settings = settings.model_copy(update={"capture": once})
-        return Renewal(settings, stack, stop, self.health, refusals=self._refusals)
+        servers = Servers(
+            settings, stack, stop, self.health, refusals=self._refusals, in_progress=True
+        )
+        return Renewal(settings, servers)
 
     def snapshot(self, names: Sequence[str], condition: str | None, stop: threading.Event) -> None:
         """Read the named tables (again), and all that wasn't read to its end; streams meanwhile.
@@ -235,10 +240,12 @@ class Daemon:
             again = names if condition is None else ()
             progress = session.catch_up(self._backfill, self.health, again)
             if condition is not None:
-                session.writer.write(session.tables.ask(names, condition, str(uuid4())))
-                session.writer.commit()
+                session.servers.writer.write(
+                    session.tables.reads.ask(names, condition, str(uuid4()))
+                )
+                session.servers.writer.commit()
             self._read_rest(session, stack, progress, stop)
-            left = [str(name) for name in session.tables.requested if str(name) in names]
+            left = [str(name) for name in session.tables.states.requested if str(name) in names]
             if left and not stop.is_set():
                 raise NotDoneError(
                     f"not read: {', '.join(sorted(left))}: what was paused before comes first",
@@ -252,36 +259,36 @@ class Daemon:
             session.open()
             _require_slot(session)
             progress = session.catch_up(self._backfill, self.health)
-            if resumed := session.tables.resume(names):
-                session.writer.write(resumed)
-                session.writer.commit()
+            if resumed := session.tables.reads.resume(names):
+                session.servers.writer.write(resumed)
+                session.servers.writer.commit()
             self._read_rest(session, stack, progress, stop)
 
     def _read_rest(
         self, session: Session, stack: ExitStack, progress: Progress, stop: threading.Event
     ) -> None:
         """Stream until all is read that isn't paused: of that nothing comes by waiting."""
-        tables = session.tables
+        states, reads = session.tables.states, session.tables.reads
         asked = {
-            name: {one.signal for one in tables.states[name].requests} for name in tables.requested
-        } | {name: set[str]() for name in tables.joining}
-        if not stop.is_set() and tables.is_to_read:
-            self._stream(session, stack, progress, stop, lambda _: not tables.is_to_read)
+            name: {one.signal for one in states[name].requests} for name in states.requested
+        } | {name: set[str]() for name in states.waiting}
+        if not stop.is_set() and reads.is_to_read:
+            self._stream(session, stack, progress, stop, lambda _: not reads.is_to_read)
         if stop.is_set():
             return
-        if reasons := tables.not_done(asked):
+        if reasons := reads.not_done(asked):
             told = "; ".join(f"{name} ({reason})" for name, reason in sorted(reasons.items()))
             remedy = "mend what is told, and ask again: millrace snapshot"
             raise NotDoneError(f"not read: {told}", remedy=remedy)
-        if tables.requested:
-            paused = sorted(map(str, tables.requested))
+        if states.requested:
+            paused = sorted(map(str, states.requested))
             remedy = "millrace snapshot --resume goes on with them"
             log.warning("tables stay paused", tables=paused, remedy=remedy)
 
 
 def _require_slot(session: Session) -> None:
     """Raise ConfigError where nobody streams any more: what is read now would never be shown."""
-    if session.is_complete:
+    if session.servers.is_complete:
         raise ConfigError(
             "snapshot.mode is initial_only, and it was done: its slot is gone",
             remedy="to have all tables read anew: millrace new-epoch --yes, then millrace run",

@@ -12,12 +12,13 @@ from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 from typing import Any, Final, NamedTuple, Protocol
 
-from cdc.capture.backfill import SnapshotBatch, SnapshotObserver
+from cdc.capture.backfill import SnapshotObserver
 from cdc.postgres.described import TableDescription
 from cdc.postgres.slot import SlotState
 from cdc.records.position import Lsn
 from cdc.records.schema import TableName
 from cdc.records.state import Progress, TableState
+from cdc.tables.reads import SnapshotBatch
 
 SEEN_S: Final = 15.0
 """What was seen of the slot counts for so long; it is looked at more often."""

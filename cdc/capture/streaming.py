@@ -13,16 +13,16 @@ import time
 from collections.abc import Callable
 from contextlib import closing
 
-from cdc.capture.slot_lease import Hold
+from cdc.capture.servers import Servers
 from cdc.events.metadata import heartbeat
 from cdc.faults import FaultPoint, reach
 from cdc.kafka.commits import IDLE_WAIT_S, AlternatingWriters
-from cdc.kafka.producer import LogWriter
 from cdc.records.position import Lsn, Position
 from cdc.records.record import count
 from cdc.records.record import size as record_size
 from cdc.records.state import Progress, progress_record
 from cdc.settings import CaptureSettings
+from cdc.stream.encoding import Actions
 from cdc.stream.in_progress import InProgress
 from cdc.stream.signals import Channel, SignalPlace
 from cdc.stream.spill import spill_directory
@@ -49,9 +49,9 @@ class Streaming:
     def __init__(
         self,
         settings: CaptureSettings,
-        hold: Hold,
-        writers: tuple[LogWriter, LogWriter],
+        servers: Servers,
         tables: Tables,
+        actions: Actions,
         progress: Progress,
         *,
         on_commit: Callable[[Progress], None],
@@ -59,15 +59,15 @@ class Streaming:
         channel: Channel | None = None,
     ) -> None:
         self._settings = settings
-        self._hold = hold
+        self._hold = hold = servers.hold
         self._stream = stream = hold.stream()
-        self._writers = AlternatingWriters(*writers)
-        self._prefix = tables.prefix
-        self._tables = tables
+        self._writers = AlternatingWriters(*servers.writers)
+        self._prefix = settings.topic_prefix
+        self._perform = actions.perform
         self._progress = progress
         self._on_commit = on_commit
         self._on_heartbeat = on_heartbeat
-        self._pipeline = tables.pipeline
+        self._pipeline = tables.encoders.pipeline
         self._heartbeat_s = settings.heartbeat_interval_ms / 1_000
         self._next_heartbeat = time.monotonic() + self._heartbeat_s
         self._channel = channel
@@ -79,6 +79,7 @@ class Streaming:
         self._translation = Translation(
             tables,
             progress,
+            actions,
             stream.heard,
             in_progress=self._in_progress,
             signals=signals,
@@ -144,6 +145,7 @@ class Streaming:
             return
         signals = self._channel.signals
         told = signals.turn(self._translation.cursor)
+        self._perform(told.effects)
         self._take_over(
             Made([*told.states, *told.events], count(told.events), record_size(told.events))
         )

@@ -13,7 +13,6 @@ from cdc.dead_letters.claims import Claims
 from cdc.dead_letters.letters import DeadLetters, Oversized, Refusals
 from cdc.dead_letters.replay import Orders
 from cdc.errors import UnreadTableError
-from cdc.events.changes import Reread
 from cdc.events.rules import EventRules
 from cdc.kafka.topics import LogTopics
 from cdc.log.state import read_all
@@ -31,7 +30,8 @@ from cdc.records.state import TableState
 from cdc.records.topics import claim_topic, schema_topic, table_topic
 from cdc.settings import CaptureSettings, Settings
 from cdc.settings.modes import Patterns
-from cdc.tables.lookups import Lookups
+from cdc.stream.encoding import Actions
+from cdc.tables.joining import Effects, Lookups
 from cdc.tables.tables import Tables
 from cdc.transforms.chain import chain, routes_events
 from cdc.wal.messages import Relation
@@ -74,22 +74,20 @@ def pipeline(settings: Settings, open_topic: OpenTopic) -> RecordPipeline:
 
 
 def lookups(
-    connection: psycopg.Connection,
-    settings: CaptureSettings,
-    reread: Reread,
-    keep_alive: Callable[[], None],
+    connection: psycopg.Connection, settings: CaptureSettings, keep_alive: Callable[[], None]
 ) -> Lookups:
-    """What tables ask of PostgreSQL, on the session's own connection."""
+    """What tables that join ask of PostgreSQL, on the session's own connection."""
 
-    def describe(relation: Relation) -> tuple[Column, ...]:
-        columns = catalog.describe_relation(connection, relation, settings.publication_name)
-        return columns if settings.lossless else keyed_columns(connection, relation.oid, columns)
+    def columns(relation: Relation) -> tuple[Column, ...]:
+        described = catalog.describe_relation(connection, relation, settings.publication_name)
+        lossless = settings.lossless
+        return described if lossless else keyed_columns(connection, relation.oid, described)
 
     def entry(oid: int) -> int:
-        found = catalog.publication_entries(connection, settings.publication_name, [oid])
-        return found.get(oid, 0)
+        entries = catalog.publication_entries(connection, settings.publication_name, [oid])
+        return entries.get(oid, 0)
 
-    def late(oid: int, name: TableName) -> TableDescription | None:
+    def description(oid: int, name: TableName) -> TableDescription | None:
         table = CapturedTable(oid, name)
         if table not in captured_tables(connection, settings):
             return None
@@ -112,7 +110,7 @@ def lookups(
             )
 
     filled = partial(filled_columns, connection)
-    return Lookups(describe, entry, reread, late, instant, check, visible, filled)
+    return Lookups(columns, entry, description, instant, check, visible, filled)
 
 
 def open_tables(
@@ -120,36 +118,49 @@ def open_tables(
     system: System,
     topics: LogTopics,
     connection: psycopg.Connection,
-    stack: ExitStack,
     refusals: Refusals,
 ) -> Tables:
-    """The tables as the log has them, for a session with this connection.
-
-    What they open is closed when the stack unwinds.
-    """
+    """The tables as the log has them, for a session with this connection."""
     capture, kafka = settings.capture, settings.kafka
     prefix, keep_alive = capture.topic_prefix, topics.while_waiting
-    rereading = Rereading(settings.source, keep_alive)
-    stack.callback(rereading.close)
-    orders = Orders(settings, connection, topics)
-    return Tables(
+    return Tables.restored(
         settings,
         system.database,
         read_all(kafka, table_topic(prefix), TableState, keep_alive),
         read_all(kafka, schema_topic(prefix), TableSchema, keep_alive),
-        lookups(connection, capture, rereading, keep_alive),
         event_rules(settings),
         pipeline(settings, topics.open_topic),
+        lookups(connection, capture, keep_alive),
         DeadLetters(
             prefix,
             capture.sets_aside,
             topics.takes,
             refusals,
-            orders,
             capture.column_modes,
             _oversized(settings, topics),
         ),
     )
+
+
+def open_actions(
+    settings: Settings,
+    topics: LogTopics,
+    connection: psycopg.Connection,
+    stack: ExitStack,
+    tables: Tables,
+) -> Actions:
+    """What the stream has done on both servers; what is opened for it the stack closes."""
+    rereading = Rereading(settings.source, topics.while_waiting)
+    stack.callback(rereading.close)
+    orders = Orders(settings, connection, topics, tables.states, tables.schemas, tables.encoders)
+
+    def perform(effects: Effects) -> None:
+        for topic in effects.topics:
+            topics.open_topic(topic.name, topic.cleanup)
+        if effects.moves_wal:
+            catalog.new_xid(connection)  # its end is written
+
+    return Actions(perform, rereading, orders.follow)
 
 
 def _oversized(settings: Settings, topics: LogTopics) -> Oversized:

@@ -10,7 +10,7 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Mapping
-from typing import TYPE_CHECKING, Final, Literal, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 import structlog
 
@@ -37,13 +37,9 @@ from cdc.records.position import Lsn, Position, header
 from cdc.records.record import Record, record_bytes
 from cdc.records.schema import TableSchema
 from cdc.records.topics import dead_letter_topic
-from cdc.records.transaction import Transaction
 from cdc.settings.modes import ColumnModes
 from cdc.wal.decoder import decode
 from cdc.wal.messages import Insert
-
-if TYPE_CHECKING:
-    from cdc.tables.tables import Tables
 
 log = structlog.get_logger()
 
@@ -60,10 +56,6 @@ _SNAPSHOT: Final = f"{0:016x}"
 """The end of a position whose rows have another one after each start."""
 _REASON_CHARS_MAX: Final = 2_000
 _TELL_S: Final = 10.0
-
-
-Follow: TypeAlias = "Callable[[bytes, Position, Transaction, Tables], list[Record]]"
-"""Does what an order about a letter says (cdc.dead_letters.replay)."""
 
 Oversized: TypeAlias = "Claims | Literal['fail', 'dead_letter']"
 """What becomes of a record that is too large, where the table's aren't set aside."""
@@ -121,12 +113,10 @@ class DeadLetters:
         sets_aside: Callable[[str], bool],
         takes: Mapping[str, Takes],
         refusals: Refusals,
-        orders: Follow,
         columns: ColumnModes = ColumnModes(),  # noqa: B008 (immutable)
         oversized: Oversized = "fail",
     ) -> None:
         """``columns`` says what no event shows: a letter doesn't hold it, either."""
-        self.orders = orders
         self._columns = columns
         self._prefix = prefix
         self._sets_aside = sets_aside

@@ -8,7 +8,7 @@ nor in what is derived from it. One without a key is an event of its own, and is
 
 import time
 from collections.abc import Mapping
-from typing import Final
+from typing import Final, Protocol
 
 import psycopg
 import structlog
@@ -26,11 +26,11 @@ from cdc.postgres.reselect import current_row, wait_until_visible
 from cdc.records.dead_letters import DeadLetter, Order, outcome_records
 from cdc.records.position import Lsn, Position, header
 from cdc.records.record import Record
-from cdc.records.schema import TableName
+from cdc.records.schema import TableName, TableSchema
+from cdc.records.state import TableState
 from cdc.records.topics import dead_letter_topic
 from cdc.records.transaction import Transaction
 from cdc.settings import Settings
-from cdc.tables.tables import Tables
 
 log = structlog.get_logger()
 _ROWS: Final = {"c", "r", "u", "d"}
@@ -40,11 +40,39 @@ class _InVainError(Exception):
     """Why a letter can't be replayed."""
 
 
+class Schemas(Protocol):
+    """The tables' schema versions (cdc.tables)."""
+
+    def newest(self, table: TableName) -> TableSchema | None:
+        """The newest version, if there is one."""
+        ...
+
+    def described(
+        self, table: TableDescription, since: Position
+    ) -> tuple[TableSchema, list[Record]]:
+        """The schema of a table as the catalog has it, and what the log gets if it is new."""
+        ...
+
+
+class ReadableEncoders(Protocol):
+    """What encodes rows (cdc.tables)."""
+
+    def readable(self, schema: TableSchema) -> ReadableEncoder:
+        """The encoder of a table, in this version of its schema."""
+        ...
+
+
 class Orders:
     """Follows orders, on a connection that nothing else uses meanwhile."""
 
     def __init__(
-        self, settings: Settings, connection: psycopg.Connection, topics: LogTopics
+        self,
+        settings: Settings,
+        connection: psycopg.Connection,
+        topics: LogTopics,
+        states: Mapping[TableName, TableState],
+        schemas: Schemas,
+        encoders: ReadableEncoders,
     ) -> None:
         self._settings = settings
         self._topics = topics
@@ -52,12 +80,13 @@ class Orders:
         self._topic = dead_letter_topic(self._prefix)
         self._connection = connection
         self._keep_alive = topics.while_waiting
+        self._states = states
+        self._schemas = schemas
+        self._encoders = encoders
         self._letters: Mapping[int, DeadLetter] = {}
         self._done: set[str] = set()
 
-    def __call__(
-        self, content: bytes, position: Position, transaction: Transaction, tables: Tables
-    ) -> list[Record]:
+    def follow(self, content: bytes, position: Position, transaction: Transaction) -> list[Record]:
         """The records of an order; none, with a warning, where it can't be followed."""
         try:
             order = Order.model_validate_json(content)
@@ -66,7 +95,7 @@ class Orders:
                 return []
             made: list[Record] = []
             if order.outcome == "replayed":
-                made = self._replayed(letter, position, transaction, tables)
+                made = self._replayed(letter, position, transaction)
         except (ValidationError, _InVainError, SourceError, LogFormatError) as error:
             if self._connection.broken:
                 raise
@@ -87,10 +116,10 @@ class Orders:
         return self._letters.get(number)
 
     def _replayed(
-        self, letter: DeadLetter, position: Position, transaction: Transaction, tables: Tables
+        self, letter: DeadLetter, position: Position, transaction: Transaction
     ) -> list[Record]:
         name = TableName.parse(letter.table)
-        state = tables.states.get(name)
+        state = self._states.get(name)
         capture = self._settings.capture
         was_refused = letter.error == RecordRefusedError.exit_code.name
         has_way = was_refused and capture.oversized_record != "fail"
@@ -109,7 +138,9 @@ class Orders:
         if not described:
             raise _InVainError(f"table {letter.table} is gone")
         if not any(column.key for column in described[0].columns):
-            return _as_it_was(letter, before, after, (position, transaction), tables)
+            encoder = self._encoder_of(name, letter.schema_version)
+            encoder.begin(transaction)
+            return _as_it_was(letter, before, after, position, encoder)
         keys = {
             key: None
             for row in (before, after)
@@ -122,11 +153,18 @@ class Orders:
             self._keep_alive()
             rows[key] = current_row(self._connection, described[0], key)
         # At the end: a schema version that is new then has to get into the log.
-        encoder, new = tables.chunk_encoder(described[0], position)
+        schema, new = self._schemas.described(described[0], position)
+        encoder = self._encoders.readable(schema)
         encoder.begin(transaction)
         for key, row in rows.items():
             new += _as_it_is(described[0], key, row, position, encoder)
         return new
+
+    def _encoder_of(self, table: TableName, version: int) -> ReadableEncoder:
+        schema = self._schemas.newest(table)
+        if schema is None or schema.version != version:
+            raise _InVainError("the table has other columns by now")
+        return self._encoders.readable(schema)
 
 
 def _as_it_is(
@@ -156,19 +194,14 @@ def _as_it_was(
     letter: DeadLetter,
     before: Row | None,
     after: Row | None,
-    place: tuple[Position, Transaction],
-    tables: Tables,
+    position: Position,
+    encoder: ReadableEncoder,
 ) -> list[Record]:
-    position, transaction = place
-    encoder = tables.encoder_of(TableName.parse(letter.table), letter.schema_version)
-    if encoder is None:
-        raise _InVainError("the table has other columns by now")
     if letter.masked:
         raise _InVainError(
             f"it doesn't hold what events mask ({', '.join(letter.masked)}); read the table again:"
             f" millrace snapshot {letter.table}"
         )
-    encoder.begin(transaction)
     lsn = Lsn.parse(letter.lsn)
     if letter.op == "u" and after is not None:
         return encoder.update(before, letter.before_is_key, after, lsn, position)

@@ -4,29 +4,51 @@ A relation is announced before its first row, and anew when it was altered. Its 
 the tables once; what is asked of tables meanwhile (reads of their rows) makes all of them stale.
 """
 
+from collections.abc import Callable
+from typing import NamedTuple
+
 from cdc.compiled.extension import fast
 from cdc.convert.pipeline import Encoder
 from cdc.errors import CorruptMessageError
+from cdc.events.changes import Reread
 from cdc.records.position import Position
 from cdc.records.record import Record
 from cdc.records.schema import TableName
 from cdc.records.transaction import Transaction
 from cdc.stream.signals import Signals
+from cdc.tables.joining import NO_EFFECTS, Effects
 from cdc.tables.tables import Tables
 from cdc.wal.messages import Relation
+
+
+class Actions(NamedTuple):
+    """What the stream needs done on the servers before it goes on, each a function.
+
+    ``perform``: what a table that joins needs before its rows have an encoder. ``reread``: reads
+    rows again whose unchanged values are wanted. ``follow_order``: returns what an order about a
+    dead letter, a logical message of a transaction, brings into the log.
+    """
+
+    perform: Callable[[Effects], None]
+    reread: Reread
+    follow_order: Callable[[bytes, Position, Transaction], list[Record]]
 
 
 class Encoders:
     """The encoders of one stay on the stream; ``state_records`` are what the log gets by them."""
 
-    def __init__(self, tables: Tables, signals: Signals | None) -> None:
+    def __init__(
+        self, tables: Tables, signals: Signals | None, perform: Callable[[Effects], None]
+    ) -> None:
+        """``perform`` is that of Actions."""
         self._tables = tables
+        self._perform = perform
         self._signals = signals
         self._relations: dict[int, Relation] = {}
         self._encoders: dict[int, Encoder | None] = {}
         self._active: dict[int, Encoder | None] = {}
         self._entered: Transaction | None = None
-        self._asked = tables.requested_changes
+        self._requested_changes = tables.states.requested_changes
         self.state_records: list[Record] = []
 
     def announce(self, relation: Relation) -> None:
@@ -54,9 +76,9 @@ class Encoders:
 
         Unchanged values may be wanted now, or not any more, and changes be told in another way.
         """
-        if self._asked == self._tables.requested_changes:
+        if self._requested_changes == self._tables.states.requested_changes:
             return False
-        self._asked = self._tables.requested_changes
+        self._requested_changes = self._tables.states.requested_changes
         self._encoders.clear()
         self._active.clear()
         return True
@@ -81,13 +103,11 @@ class Encoders:
         if oid not in self._encoders:
             relation = self.relation(oid)
             # Asked until it isn't so: positions only grow, and then there is an encoder.
-            if self._tables.has_read(relation, position):
+            if self._tables.states.has_read(relation, position):
                 self._active[oid] = None
                 return None
-            xid = transaction.xid if transaction is not None else None
-            encoder, records = self._tables.stream_encoder(relation, position, xid)
-            self.state_records += records
-            if TableName(relation.namespace, relation.name) in self._tables.joining:
+            encoder = self._arrived(relation, transaction, position)
+            if TableName(relation.namespace, relation.name) in self._tables.states.waiting:
                 self._active[oid] = None
                 return None
             self._encoders[oid] = encoder
@@ -95,6 +115,16 @@ class Encoders:
         if encoder is not None and transaction is not None:
             encoder.begin(transaction)
         return encoder
+
+    def _arrived(
+        self, relation: Relation, transaction: Transaction | None, position: Position
+    ) -> Encoder | None:
+        xid = transaction.xid if transaction is not None else None
+        arrival = self._tables.joining.arrive(relation, position, xid)
+        self.state_records += arrival.records
+        if arrival.effects is not NO_EFFECTS:
+            self._perform(arrival.effects)
+        return self._tables.encoders.encoder(arrival.schema) if arrival.schema else None
 
     def is_watched(self, oid: int) -> bool:
         """Whether somebody wants to see the relation's rows, or to be told of its changes."""

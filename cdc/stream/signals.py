@@ -13,6 +13,7 @@ from cdc.records.record import Record, RecordOrBatch
 from cdc.records.schema import TableName
 from cdc.records.state import Progress
 from cdc.records.transaction import Transaction
+from cdc.tables.joining import NO_EFFECTS, Effects
 from cdc.wal.messages import Relation
 
 WATERMARK: Final = "millrace.watermark"
@@ -35,10 +36,14 @@ class SeenRow(NamedTuple):
 
 
 class Told(NamedTuple):
-    """What the log gets because of something in the stream: events in its place, and states."""
+    """What the log gets because of something in the stream: events in its place, and states.
+
+    ``effects`` are to be done before any of it is written.
+    """
 
     events: list[RecordOrBatch]
     states: list[Record]
+    effects: Effects = NO_EFFECTS
 
 
 NOTHING: Final = Told([], [])

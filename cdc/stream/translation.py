@@ -22,7 +22,7 @@ from cdc.records.record import Record, RecordOrBatch, count, each, record_bytes
 from cdc.records.schema import TableName
 from cdc.records.state import Progress
 from cdc.stream.completion import Completion
-from cdc.stream.encoding import Encoders
+from cdc.stream.encoding import Actions, Encoders
 from cdc.stream.in_progress import Committed, InProgress
 from cdc.stream.signals import WATERMARK, SeenRow, Signals, Told
 from cdc.stream.transactions import Cursor, Resumed
@@ -55,6 +55,7 @@ class Translation:
         self,
         tables: Tables,
         progress: Progress,
+        actions: Actions,
         on_keepalive: Callable[[PrimaryKeepalive], None],
         *,
         in_progress: InProgress,
@@ -64,17 +65,19 @@ class Translation:
     ) -> None:
         """``compiled`` False keeps to pure Python; what isn't plain does so anyway."""
         self._tables = tables
+        self._follow_order = actions.follow_order
         self._signals = signals
-        self._markers = tables.transactions
+        self._pipeline = tables.encoders.pipeline
+        self._markers = tables.encoders.transactions
         self._begin_marker: SourceRecord | None = None
         self._on_keepalive = on_keepalive
         self._in_progress = in_progress
         self._committed: Committed | None = None
-        self._encoders = Encoders(tables, signals)
+        self._encoders = Encoders(tables, signals, actions.perform)
         self._received = Lsn(0)
         self.records: list[RecordOrBatch] = []
         # The markers number a transaction's events as they are made.
-        self._completion = Completion(tables.reread, one_by_one=self._markers is not None)
+        self._completion = Completion(actions.reread, one_by_one=self._markers is not None)
         self._being_read: set[TableName] = set()
         """Tables of which a row waits whose values may be nowhere else in the log."""
         self._bytes = 0
@@ -178,12 +181,13 @@ class Translation:
         What lacks unchanged values is completed here, by a look at the source.
         """
         self._bytes += self._completion.complete(self.records)
-        for table in (self._completion.in_vain & self._being_read) - self._tables.joining.keys():
-            self._encoders.state_records.append(self._tables.read_anew(table))
+        lacking = self._completion.in_vain & self._being_read
+        for table in lacking - self._tables.states.waiting.keys():
+            self._encoders.state_records.append(self._tables.reads.read_anew(table))
         self._completion.in_vain.clear()
         self._being_read.clear()
         self._encoders.leave()
-        letters = self._tables.letters
+        letters = self._tables.encoders.letters
         if letters is not None and letters.has_passed(self.cursor.reached):
             self._forget_compiled()
         made = Made(
@@ -254,7 +258,7 @@ class Translation:
                 self._resumed.ends(message.commit_lsn, position.index)
             if self._markers is not None and position.index > 0 and not self.cursor.is_ended:
                 end = self._markers.end(transaction, frame.start)
-                self.records += self._tables.pipeline.of_stream([end], position)
+                self.records += self._pipeline.of_stream([end], position)
         self.cursor.commit(message.commit_lsn, message.end_lsn)
 
     def _place(self) -> tuple[Position, bool] | None:
@@ -266,7 +270,7 @@ class Translation:
         if position is None:
             return None if self._markers is None else (self.cursor.position, False)
         if self._begin_marker is not None and position.index == 1:
-            self.records += self._tables.pipeline.of_stream([self._begin_marker], position)
+            self.records += self._pipeline.of_stream([self._begin_marker], position)
         return position, True
 
     def _write(self, records: list[Record], *, new: bool) -> None:
@@ -305,7 +309,7 @@ class Translation:
         at = frame.start, position, transaction
         waits = self._completion.takes(message, relation, encoder, self.records, at)
         table = TableName(relation.namespace, relation.name)
-        if waits and not self._tables.is_whole(table):
+        if waits and not self._tables.states.is_whole(table):
             self._being_read.add(table)
         return waits
 
@@ -334,14 +338,13 @@ class Translation:
             position = self.cursor.message_at(frame.start)
             at = (position, True) if position is not None else None
         if at is not None and message.prefix == ORDERS:
-            if at[1]:
-                self.records += self._tables.ordered(
-                    message.content, at[0], self.cursor.transaction
-                )
+            transaction = self.cursor.transaction
+            if at[1] and transaction is not None:
+                self.records += self._follow_order(message.content, at[0], transaction)
         elif at is not None:
-            made = self._tables.messages.record(message, self.cursor.latest, frame.start)
+            made = self._tables.encoders.messages.record(message, self.cursor.latest, frame.start)
             if made is not None:
-                self._write(self._tables.pipeline.of_stream([made], at[0]), new=at[1])
+                self._write(self._pipeline.of_stream([made], at[0]), new=at[1])
 
     def _watermark(self, name: str) -> None:
         """Not counted either: chunks are at the beginnings of their watermarks' transactions."""

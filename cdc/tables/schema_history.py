@@ -6,32 +6,39 @@ https://www.postgresql.org/docs/current/sql-altertable.html#SQL-ALTERTABLE-NOTES
 """
 
 from collections.abc import Callable, Collection, Iterable, Sequence
-from typing import Final, Literal
+from typing import Final, Literal, TypeAlias
 
+import structlog
+
+from cdc.events.rules import EventRules, key_signature, rekeyed
+from cdc.postgres.catalog import relation_signature
+from cdc.postgres.described import TableDescription
 from cdc.records.position import Position
+from cdc.records.record import Record
 from cdc.records.schema import Column, TableName, TableSchema
+from cdc.records.state import schema_record
 from cdc.records.topics import data_topic
+from cdc.settings import CaptureSettings
+from cdc.tables.reads import TableReads
+from cdc.wal.messages import Relation, ReplicaIdentity
+
+log = structlog.get_logger()
+Filled: TypeAlias = Callable[[int, Sequence[str]], Collection[str]]
+"""In which of these columns of a table, by its OID, rows have values that nothing wrote."""
 
 _SAME_TEXT: Final = {"text", "varchar"}
 """From one to the other a value stays what it is, if there is room."""
 
 
-def altered_columns(
-    before: TableSchema,
-    after: TableSchema,
-    filled: Callable[[int, Sequence[str]], Collection[str]],
-) -> list[str]:
-    """The columns of the later version in which rows may have values that no event has told.
-
-    ``filled`` tells of a table, by its OID, in which of the new columns rows have such values.
-    """
+def altered_columns(before: TableSchema, after: TableSchema, filled: Filled) -> list[str]:
+    """The columns of the later version in which rows may have values that no event has told."""
     if before.oid != after.oid:
         return []
     numbered = all(one.number is not None for one in (*before.columns, *after.columns))
-    known = {(one.number if numbered else one.name): one for one in before.columns}
+    earlier = {(one.number if numbered else one.name): one for one in before.columns}
     new, altered = [], []
     for column in after.columns:
-        was = known.get(column.number if numbered else column.name)
+        was = earlier.get(column.number if numbered else column.name)
         if was is None:
             new.append(column.name)
         elif not _keeps_values(was, column):
@@ -109,3 +116,102 @@ class SchemaHistory:
 
     def _set(self, schema: TableSchema) -> None:
         self._newest[schema.name] = self._older[schema.name, schema.signature] = schema
+
+
+class SchemaVersions:
+    """Relations and descriptions → the table's schema now, and what the log gets if it is new."""
+
+    def __init__(
+        self,
+        settings: CaptureSettings,
+        stored: Iterable[TableSchema],
+        rules: EventRules,
+        reads: TableReads,
+        filled: Filled,
+    ) -> None:
+        """``stored`` are those that the log has."""
+        self._settings = settings
+        self._history = SchemaHistory(settings.topic_prefix, stored)
+        self._rules = rules
+        self._reads = reads
+        self._filled = filled
+
+    def newest(self, table: TableName) -> TableSchema | None:
+        """The newest version, if there is one."""
+        return self._history.newest(table)
+
+    def has_key(self, table: TableName) -> bool:
+        """Whether its newest rows in the log are told apart by a key."""
+        schema = self.newest(table)
+        return schema is None or bool(schema.key)
+
+    def described(
+        self, table: TableDescription, since: Position
+    ) -> tuple[TableSchema, list[Record]]:
+        """The schema of a table as the catalog has it.
+
+        Derived tables need its record, also of a table without rows.
+        """
+        return self._version(
+            table.name,
+            table.oid,
+            table.signature,
+            table.replica_identity,
+            since,
+            lambda: table.columns,
+        )
+
+    def streamed(
+        self, relation: Relation, since: Position, columns: Callable[[], tuple[Column, ...]]
+    ) -> tuple[TableSchema, list[Record]]:
+        """The schema of a table as the stream has it; ``columns`` asks for what it doesn't say."""
+        return self._version(
+            TableName(relation.namespace, relation.name),
+            relation.oid,
+            relation_signature(relation),
+            relation.replica_identity,
+            since,
+            columns,
+        )
+
+    def _version(
+        self,
+        table: TableName,
+        oid: int,
+        signature: str,
+        replica_identity: ReplicaIdentity,
+        since: Position,
+        columns: Callable[[], tuple[Column, ...]],
+    ) -> tuple[TableSchema, list[Record]]:
+        signature = key_signature(signature, table, self._rules)
+        schema = self._history.current(table, signature, since)
+        if schema is not None:
+            return schema, []
+        before = self._history.newest(table)
+        described = rekeyed(columns(), table, replica_identity, self._rules)
+        schema = self._history.add(table, oid, described, signature, replica_identity, since)
+        record = schema_record(self._settings.topic_prefix, schema)
+        return schema, [record, *self._read_altered(before, schema)]
+
+    def _read_altered(self, before: TableSchema | None, schema: TableSchema) -> list[Record]:
+        """Have rows read again whose values DDL has changed; returns what the log gets."""
+        name = str(schema.name)
+        if before is None or not self._settings.lossless or not self._settings.snapshots(name):
+            return []
+        altered = [
+            column
+            for column in altered_columns(before, schema, self._filled)
+            if self._rules.columns.keeps(name, column)
+        ]
+        if not altered:
+            return []
+        if name in self._settings.snapshot_select_statements:
+            log.warning(
+                "columns were altered, and rows from before aren't read again, which a SELECT of"
+                " one's own gives",
+                table=name,
+                columns=altered,
+                remedy=f"stop the daemon, and run millrace snapshot {name}",
+            )
+            return []
+        return self._reads.read_altered(schema.name, altered)

@@ -20,10 +20,10 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from cdc.capture.backfill import SnapshotBatch
 from cdc.postgres.described import TableDescription
 from cdc.records.schema import TableName
 from cdc.records.state import Progress, TableState
+from cdc.tables.reads import SnapshotBatch
 
 log = structlog.get_logger()
 LINE_S: Final = 10.0

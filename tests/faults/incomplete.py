@@ -3,18 +3,18 @@
 A test of resumed snapshots that doesn't miss them is no test.
 """
 
-from cdc.tables.tables import Tables
+from cdc.tables.registry import EncoderRegistry
 from millrace import main
 
-_reselects = Tables._reselects
+_reselects = EncoderRegistry._reselects
 
 
-def _never_while_reading(self: Tables, state: object) -> bool:
+def _never_while_reading(self: EncoderRegistry, state: object) -> bool:
     asks = bool(getattr(state, "requests", ()))
     return not asks and _reselects(self, state)  # type: ignore[arg-type]
 
 
-Tables._reselects = _never_while_reading  # type: ignore[method-assign]
+EncoderRegistry._reselects = _never_while_reading  # type: ignore[method-assign]
 
 if __name__ == "__main__":
     main()

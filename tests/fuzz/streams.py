@@ -146,6 +146,7 @@ def outcome(made: Stream, *, compiled: bool) -> tuple[list[Record], tuple[Any, .
     translation = Translation(
         cast("Tables", made.table),
         cast("Any", progress),
+        made.table.actions,
         lambda _: None,
         in_progress=InProgress(Path("/nowhere"), 1 << 20),
         compiled=compiled,

@@ -9,7 +9,6 @@ from typing import cast
 
 import pytest
 
-from cdc.capture.backfill import SnapshotBatch
 from cdc.errors import SourceUnreachableError, TableChangedError, TableRefusedError
 from cdc.events.table_encoder import TableEncoder
 from cdc.postgres import slot
@@ -19,6 +18,7 @@ from cdc.postgres.described import TableDescription
 from cdc.records.position import Lsn, Position
 from cdc.records.record import Record, each
 from cdc.settings import CaptureSettings
+from cdc.tables.reads import SnapshotBatch
 from snapshots.copied_rows import Row
 from snapshots.initial import InitialSnapshot
 from snapshots.pace import Pace

@@ -17,7 +17,8 @@ from cdc.compiled.extension import IMPLEMENTATION
 from cdc.records.record import Record
 from cdc.records.schema import TableName
 from cdc.records.state import TableState
-from cdc.tables.tables import Tables
+from cdc.tables.reads import TableReads
+from cdc.tables.registry import EncoderRegistry
 from snapshots import overtaken
 from snapshots.overtaken import Changes, Visibility
 from tests.fixtures.heap_model import Values
@@ -91,7 +92,7 @@ def test_a_commit_that_the_stream_had_before_changes_were_told_is_waited_for() -
     assert found[1] != {}, "the test shows nothing"
 
 
-def _never_while_reading(self: Tables, state: TableState) -> bool:
+def _never_while_reading(self: EncoderRegistry, state: TableState) -> bool:
     return not state.requests and state.cleanup == "compact" and self._rules.events.reselect
 
 
@@ -99,15 +100,15 @@ def _at_once(self: Changes, visibility: Visibility, _begun: Any) -> None:
     self._settled = visibility, set()
 
 
-def _as_before(self: Tables, table: TableName) -> Record:
-    return self.set_requests(table, self.states[table].requests)
+def _as_before(self: TableReads, table: TableName) -> Record:
+    return self._states.set_requests(table, self._states[table].requests)
 
 
 BROKEN: list[tuple[type, str, Any, int]] = [
-    (Tables, "_reselects", _never_while_reading, 0),
+    (EncoderRegistry, "_reselects", _never_while_reading, 0),
     (Changes, "stale", lambda *_: frozenset(), 80),
     (Changes, "settle", _at_once, 1_900),
-    (Tables, "read_anew", _as_before, 0),
+    (TableReads, "read_anew", _as_before, 0),
 ]
 """What is replaced by what, and a seed a little before one that shows it."""
 

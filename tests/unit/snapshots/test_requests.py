@@ -13,11 +13,11 @@ from cdc.records.record import Record
 from cdc.records.schema import TableName, TableSchema
 from cdc.records.state import SnapshotRequest, TableState, parse_state
 from cdc.settings import Settings
-from cdc.tables.lookups import Lookups
 from cdc.tables.tables import Tables
 from snapshots.requests import Requests, queued
 from tests.fixtures.made_changes import NATIVE, table
 from tests.fixtures.made_states import table_state
+from tests.fixtures.made_tables import NO_LOOKUPS
 
 HERE = Position(1, Lsn(500), 3)
 A, B, OTHER = TableName("public", "a"), TableName("public", "b"), TableName("other", "a")
@@ -38,18 +38,8 @@ class Asked:
             },
             kafka={"bootstrap.servers": "nowhere"},
         )
-        nothing = Lookups(
-            lambda _: (),
-            lambda _: 0,
-            lambda _: {},
-            lambda _oid, _name: None,
-            lambda: (Lsn(600), 7),
-            lambda _: None,
-            lambda _: None,
-            lambda _oid, _names: (),
-        )
         states = [table_state(name, partitions=3, snapshot_lsn=Lsn(100)) for name in (A, B, OTHER)]
-        self.tables = Tables(settings, "shop", states, schemas, nothing, NATIVE, PLAIN)
+        self.tables = Tables.restored(settings, "shop", states, schemas, NATIVE, PLAIN, NO_LOOKUPS)
         self._requests = Requests(settings.capture, self.tables)
 
     def signal(self, kind: str, data: Any = None) -> list[Record]:
@@ -107,7 +97,7 @@ def test_tables_are_paused_one_by_one_and_what_comes_later_waits_with_all() -> N
 def test_a_first_snapshot_is_paused_and_goes_on_whatever_else_is_asked_of_its_table() -> None:
     asked = Asked()
     first = SnapshotRequest(kind="initial")
-    asked.tables.set_requests(B, [first])
+    asked.tables.states.set_requests(B, [first])
     assert asked.told("pause") == [("pause", "PAUSED", "public.b")]
     asked.signal("execute", ONLY_B)
     asked.signal("stop", ONLY_B)
@@ -135,36 +125,38 @@ def test_the_command_alone_goes_on_with_what_is_paused_and_doesnt_wait_else(
     kind: Any,
 ) -> None:
     tables = Asked().tables
-    assert not tables.is_to_read
+    assert not tables.reads.is_to_read
     held = SnapshotRequest(kind=kind, order=1, paused=True)
     behind = SnapshotRequest(kind="incremental", order=2)
-    tables.set_requests(B, [behind, held])
-    assert not tables.is_to_read
-    assert tables.resume(["public.a"]) == []
-    tables.set_requests(B, [held, SnapshotRequest(kind="blocking")])
-    assert tables.is_to_read  # those go past it
-    tables.set_requests(B, [held])
-    assert len(tables.resume([])) == 1
-    assert tables.is_to_read
+    tables.states.set_requests(B, [behind, held])
+    assert not tables.reads.is_to_read
+    assert tables.reads.resume(["public.a"]) == []
+    tables.states.set_requests(B, [held, SnapshotRequest(kind="blocking")])
+    assert tables.reads.is_to_read  # those go past it
+    tables.states.set_requests(B, [held])
+    assert len(tables.reads.resume([])) == 1
+    assert tables.reads.is_to_read
 
 
 def test_two_that_no_signal_has_asked_for_are_two() -> None:
     tables = Asked().tables
     for condition in ("x", "y"):
-        assert len(tables.ask(["public.a", "public.b"], condition, signal="")) == 2
+        assert len(tables.reads.ask(["public.a", "public.b"], condition, signal="")) == 2
     first, second = tables.states[A].requests
     assert not first.is_same(second)
     begun = first.model_copy(update={"rows": 5})
-    tables.advance(A, begun, 10, 5)
+    tables.reads.advance(A, begun, 10, 5)
     assert tables.states[A].requests == (begun, second)
-    tables.finish(A, begun, HERE, 10)
+    tables.reads.finish(A, begun, HERE, 10)
     assert tables.states[A].requests == (second,)
 
 
 def test_each_that_is_stopped_is_told_of() -> None:
     asked = Asked()
     asked.signal("execute", ONLY_B)
-    asked.tables.set_requests(B, [*asked.of(B), SnapshotRequest(kind="incremental", signal="2")])
+    asked.tables.states.set_requests(
+        B, [*asked.of(B), SnapshotRequest(kind="incremental", signal="2")]
+    )
     states = [parse_state(TableState, one.value or b"", "") for one in asked.signal("stop")[:2]]
     assert [one.outcome.signal for one in states if one.outcome] == ["execute", "2"]
     assert [len(one.requests) for one in states] == [1, 0]
@@ -197,11 +189,11 @@ def test_a_pause_isnt_undone_by_rows_that_were_on_their_way() -> None:
     asked.signal("execute", ONLY_B)
     (before,) = asked.of(B)
     asked.signal("pause")
-    asked.tables.advance(B, before.model_copy(update={"rows": 5}), 10, 1)
+    asked.tables.reads.advance(B, before.model_copy(update={"rows": 5}), 10, 1)
     assert [(one.paused, one.rows) for one in asked.of(B)] == [(True, 5)]
     (before,) = asked.of(B)
     asked.signal("resume")
-    asked.tables.advance(B, before.model_copy(update={"rows": 7}), 10, 2)
+    asked.tables.reads.advance(B, before.model_copy(update={"rows": 7}), 10, 2)
     assert [(one.paused, one.rows) for one in asked.of(B)] == [(False, 7)]
 
 

@@ -56,9 +56,11 @@ class Counted(InProgress):
 
 def translation(in_progress: InProgress) -> Translation:
     progress = SimpleNamespace(position=START, cut=START, flush_lsn=Lsn(0), cut_ts_us=0)
+    table = table_of_the_test()
     return Translation(
-        cast("Tables", table_of_the_test()),
+        cast("Tables", table),
         cast("Any", progress),
+        table.actions,
         lambda _: None,
         in_progress=in_progress,
     )

@@ -3,7 +3,7 @@
 import re
 import struct
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from hypothesis import given, reject, settings
@@ -65,7 +65,7 @@ def encoders(draw: st.DrawFn, schema: TableSchema) -> Encoder:
     if draw(st.booleans()):
         return ReadableEncoder(schema, rules, log, form)
     takes = {"topic": Takes(draw(st.integers(1_500, 4_000)), keyless=draw(st.booleans()))}
-    letters = DeadLetters("p", lambda _: True, takes, Refusals(), cast("Any", None))
+    letters = DeadLetters("p", lambda _: True, takes, Refusals())
     return GuardedEncoder(letters, schema, rules, log, form)
 
 
@@ -250,9 +250,7 @@ def test_stale_rows_are_left_out_by_the_texts_of_their_keys() -> None:
 
 def test_rows_that_a_topic_does_not_take_are_left_to_python() -> None:
     schema = table(("id", "int8"), ("v", "text"), key=("id",))
-    letters = DeadLetters(
-        "p", lambda _: True, {"topic": Takes(2_000, keyless=False)}, Refusals(), cast("Any", None)
-    )
+    letters = DeadLetters("p", lambda _: True, {"topic": Takes(2_000, keyless=False)}, Refusals())
     encoder = GuardedEncoder(
         letters, schema, EventRules(), LogContext("p", "d", 2, compacted=True), FORMS[0]
     )

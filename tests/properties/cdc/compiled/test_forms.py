@@ -14,8 +14,6 @@ from cdc.convert.pipeline import Encoder, ReadableEncoder, RecordPipeline
 from cdc.errors import TableRefusedError
 from cdc.events.reference import LogContext
 from cdc.events.rules import EventRules
-from cdc.records.position import Position
-from cdc.records.record import Record
 from cdc.records.schema import Column, TableSchema
 from cdc.settings.modes import ColumnModes, ColumnRule, EventModes, Patterns, ValueModes
 from cdc.stream.translation import Limits
@@ -52,12 +50,10 @@ class FormedTable(OneTable):
         super().__init__(schema, compacted=compacted, since=START, reselects=reselects)
         self.pipeline = form
         log = LogContext("p", "d", 2, compacted=compacted, run_id="run")
-        self.encoder = ReadableEncoder(schema, rules, log, form, reselects=reselects)
+        self._encoder = ReadableEncoder(schema, rules, log, form, reselects=reselects)
 
-    def stream_encoder(
-        self, _relation: Any, _since: Position, _xid: int | None
-    ) -> tuple[Encoder, list[Record]]:
-        return self.encoder, []
+    def encoder(self, _schema: TableSchema) -> Encoder:
+        return self._encoder
 
 
 RULES = [
@@ -147,7 +143,7 @@ def test_numbers_read_the_same(digits: int, real: float, scale: int, negative: b
     for rules in RULES[:5]:
         for form in FORMS[:2]:
             table = FormedTable(schema, rules, form, compacted=False, reselects=False)
-            assert table.encoder.compiled() is not None
+            assert table.encoder(schema).compiled() is not None
             fast, pure = (
                 outcome(table, data, Limits(9, 9_999), compiled=way)[0] for way in (True, False)
             )

@@ -39,6 +39,7 @@ def translated(
     translation = Translation(
         cast("Tables", table),
         cast("Any", progress),
+        table.actions,
         lambda _: None,
         in_progress=InProgress(Path("/nowhere"), 1 << 20),
         compiled=compiled,
@@ -83,6 +84,7 @@ def test_a_row_that_nobody_wants_is_checked_all_the_same(compiled: bool, since: 
         translation = Translation(
             cast("Tables", table),
             cast("Any", progress),
+            table.actions,
             lambda _: None,
             in_progress=InProgress(Path("/nowhere"), 1 << 20),
             compiled=compiled,

@@ -6,7 +6,7 @@ import struct
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar, Self, cast
 
 import pytest
 from hypothesis import given, settings
@@ -23,8 +23,10 @@ from cdc.events.table_encoder import TableEncoder
 from cdc.records.position import Lsn, Position, parse_filled
 from cdc.records.record import Record, each
 from cdc.records.schema import Column, TableName, TableSchema
+from cdc.stream.encoding import Actions
 from cdc.stream.in_progress import InProgress
 from cdc.stream.translation import Limits, Translation
+from cdc.tables.joining import Arrival
 from cdc.tables.tables import Tables
 from cdc.wal.messages import ABSENT, Row
 from tests.fixtures import wal_bytes as wal
@@ -52,7 +54,7 @@ class OneTable:
     transactions = None
     letters = None
     requested_changes = 0
-    joining: ClassVar[dict[TableName, Any]] = {}
+    waiting: ClassVar[dict[TableName, Any]] = {}
     pipeline = NATIVE
     messages = MessageEvents(
         EventRules(), LogContext("p", "d", 2, compacted=False), clock_ns=lambda: 5_000_000
@@ -64,10 +66,27 @@ class OneTable:
     def has_read(self, _relation: Any, position: Position) -> bool:
         return position < self._since
 
-    def stream_encoder(
-        self, _relation: Any, _since: Position, _xid: int | None
-    ) -> tuple[Encoder, list[Record]]:
-        encoder = TableEncoder(
+    @property
+    def states(self) -> Self:
+        return self
+
+    @property
+    def joining(self) -> Self:
+        return self
+
+    @property
+    def encoders(self) -> Self:
+        return self
+
+    @property
+    def actions(self) -> Actions:
+        return Actions(lambda _: None, self.reread, lambda *_: [])
+
+    def arrive(self, _relation: Any, _since: Position, _xid: int | None) -> Arrival:
+        return Arrival(self._schema, [])
+
+    def encoder(self, _schema: TableSchema) -> Encoder:
+        return TableEncoder(
             self._schema,
             prefix="p",
             database="d",
@@ -75,7 +94,6 @@ class OneTable:
             compacted=self._compacted,
             reselects=self._reselects,
         )
-        return encoder, []
 
     def reread(self, request: RereadRequest) -> dict[tuple[bytes, ...], Row]:
         """Some rows are gone; of the others some columns are, and the rest is null by now."""
@@ -163,6 +181,7 @@ def outcome(
     translation = Translation(
         cast("Tables", table),
         cast("Any", progress),
+        table.actions,
         lambda _: None,
         in_progress=InProgress(Path("/nowhere"), 1 << 20),
         compiled=compiled,

@@ -14,10 +14,10 @@ from cdc.errors import TableRefusedError
 from cdc.events.rules import EventRules
 from cdc.events.table_encoder import TableEncoder
 from cdc.records.position import Position
-from cdc.records.record import Record
 from cdc.records.schema import Column, TableSchema
 from cdc.settings.modes import ColumnModes, ColumnRule, EventModes, Patterns
 from cdc.stream.translation import Limits
+from cdc.tables.joining import Arrival
 from cdc.wal.messages import ABSENT, Row, Value
 from tests.fixtures import wal_bytes as wal
 from tests.fixtures.preset import DEBEZIUM
@@ -231,10 +231,11 @@ class Versions(OneTable):
     def has_read(self, _relation: Any, _position: Position) -> bool:
         return False
 
-    def stream_encoder(
-        self, relation: Any, _since: Position, _xid: int | None
-    ) -> tuple[Encoder, list[Record]]:
-        return self._encoders[relation.name], []
+    def arrive(self, relation: Any, _since: Position, _xid: int | None) -> Arrival:
+        return Arrival(relation.name, [])
+
+    def encoder(self, name: Any) -> Encoder:
+        return self._encoders[name]
 
 
 def rule(kind: Literal["truncate", "mask", "hash"], columns: str, **more: Any) -> EventRules:
@@ -287,11 +288,13 @@ def test_every_table_is_what_pure_python_writes(data: st.DataObject) -> None:
     for schema in versions:
         compacted = bool(schema.key) and data.draw(st.booleans())
         try:
-            encoders[schema.table] = (
-                TableEncoder(schema, prefix="p", database="d", partitions=2, compacted=compacted)
-                if native
-                else FormedTable(schema, rules, form, compacted=compacted, reselects=False).encoder
-            )
+            if native:
+                encoders[schema.table] = TableEncoder(
+                    schema, prefix="p", database="d", partitions=2, compacted=compacted
+                )
+            else:
+                table = FormedTable(schema, rules, form, compacted=compacted, reselects=False)
+                encoders[schema.table] = table.encoder(schema)
         except TableRefusedError:
             reject()
     stream = data.draw(streams(versions))

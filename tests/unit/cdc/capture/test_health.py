@@ -4,11 +4,11 @@ from unittest.mock import Mock
 
 import pytest
 
-from cdc.capture.backfill import SnapshotBatch
 from cdc.capture.health import LIVE_S, SEEN_S, Health, Heartbeat, Stage
 from cdc.records.position import Lsn, Position
 from cdc.records.schema import TableName
 from cdc.records.state import Phase, Progress
+from cdc.tables.reads import SnapshotBatch
 
 
 class Clock:

@@ -26,9 +26,7 @@ LARGE = row("1", "é" * 2_000, "small")
 
 def encoder(claims: Claims | None, takes: dict[str, Takes], aside: str = "") -> GuardedEncoder:
     policy: Oversized = claims or "dead_letter"
-    letters = DeadLetters(
-        LOG.prefix, aside.__eq__, takes, Refusals(), lambda *_: [], oversized=policy
-    )
+    letters = DeadLetters(LOG.prefix, aside.__eq__, takes, Refusals(), oversized=policy)
     assert letters.covers(ID_V)
     made = GuardedEncoder(letters, ID_V, NATIVE, LOG, PLAIN)
     made.begin(TRANSACTION)

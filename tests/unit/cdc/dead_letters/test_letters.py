@@ -32,9 +32,7 @@ def encoder(
     columns: ColumnModes = ColumnModes(),  # noqa: B008 (immutable)
 ) -> GuardedEncoder:
     takes = {ID_V.topic: Takes(limit, keyless=False), TOPIC: Takes(1_000, keyless=False)}
-    letters = DeadLetters(
-        LOG.prefix, "public.t".__eq__, takes, refusals or Refusals(), lambda *_: [], columns
-    )
+    letters = DeadLetters(LOG.prefix, "public.t".__eq__, takes, refusals or Refusals(), columns)
     assert letters.covers(ID_V)
     assert not letters.covers(table("id int4", name="other"))
     made = GuardedEncoder(letters, ID_V, NATIVE, LOG, pipeline)

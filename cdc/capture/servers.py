@@ -1,0 +1,171 @@
+"""Settings → both servers, as one start has them: connections, the slot's hold, the log's progress.
+
+What captures (session.py) and what renews (renewal.py) go through the same steps.
+docs/decisions/0002-start-and-acknowledge.md has their order.
+"""
+
+import threading
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+
+import psycopg
+
+from cdc.capture import start
+from cdc.capture.health import Health
+from cdc.capture.slot_lease import Hold
+from cdc.dead_letters.letters import Refusals
+from cdc.kafka.at_least_once import AtLeastOnceWriter
+from cdc.kafka.producer import LogWriter
+from cdc.kafka.topics import LogTopics
+from cdc.log.state import last_progress
+from cdc.postgres import preflight, slot
+from cdc.postgres.captured import captured_tables, described_tables
+from cdc.postgres.connection import System, connect, current_wal_end, identify
+from cdc.postgres.described import CapturedTable, TableDescription
+from cdc.records.state import Phase, Progress
+from cdc.records.topics import progress_topic
+from cdc.settings import Settings
+
+
+class Servers:
+    """The source and the log; the stack closes what is opened."""
+
+    sql: psycopg.Connection
+    hold: Hold
+    system: System
+    topics: LogTopics
+    slot: slot.SlotState | None
+    writers: tuple[LogWriter, LogWriter]
+    progress: Progress | None
+
+    def __init__(
+        self,
+        settings: Settings,
+        stack: ExitStack,
+        stop: threading.Event,
+        health: Health,
+        *,
+        refusals: Refusals,
+        in_progress: bool,
+    ) -> None:
+        """``in_progress``: large transactions are to be sent before they have ended."""
+        self._settings = settings
+        self._capture = settings.capture
+        self._stack = stack
+        self._stop = stop
+        self._health = health
+        self._refusals = refusals
+        self._in_progress = in_progress
+        self.has_waited = False
+        """Whether this start has stood by: then all that a start checks at first was right."""
+
+    def connect(self) -> None:
+        """Connect to the source, without taking anything."""
+        self.sql = self._stack.enter_context(connect(self._settings.source, purpose="control"))
+        self.hold = Hold(
+            self._settings,
+            self.sql,
+            self._stack,
+            self._stop,
+            self._health,
+            in_progress=self._in_progress,
+            on_wait=self._waits,
+        )
+        self.system = self._identify()
+        self.topics = LogTopics(self._settings, self.hold.keep_alive)
+
+    def take_lock(self) -> None:
+        """Look at both sides, and take the right to the slot: a standby waits here."""
+        self.connect()
+        self.check_tables()
+        self.topics.check_reachable()
+        self.hold.lock()
+        # A standby has waited long: the server may go by another timeline now.
+        self.system = self._identify()
+
+    def check_tables(self) -> list[CapturedTable]:
+        """The captured tables, checked for everything that can be wrong on PostgreSQL's side."""
+        captured = captured_tables(self.sql, self._capture)
+        described = self.describe(captured)
+        preflight.check(self.sql, self._settings.source, self._capture, described)
+        return captured
+
+    def describe(self, captured: Sequence[CapturedTable]) -> list[TableDescription]:
+        """The tables in the order in which they are read."""
+        described = described_tables(self.sql, self._capture, captured)
+        return sorted(described, key=lambda table: self._capture.snapshot_rank(str(table.name)))
+
+    def find_slot(self) -> None:
+        """Look at the slot; raises where it isn't ours."""
+        self.slot = slot.inspect(self.sql, self._capture.slot_name)
+        if self.slot is not None:
+            slot.verify_ours(self.sql, self.slot)
+
+    def hold_slot(self) -> None:
+        """Stream from the slot, if there is one that gives anything."""
+        self.find_slot()
+        if self.slot is not None and slot.why_lost(self.slot) is None:
+            self.hold.stream()
+
+    def open_log(self, described: Sequence[TableDescription]) -> None:
+        """Fence off who wrote before, and read how far the log is."""
+        self.topics.ensure_state_topics()
+        self.writers = self._open_writers(described)
+        self.read_progress()
+
+    def read_progress(self) -> None:
+        """Read how far the log is."""
+        self.progress = last_progress(
+            self._settings.kafka,
+            progress_topic(self._capture.topic_prefix),
+            self._capture.slot_name,
+            self.hold.keep_alive,
+        )
+
+    def check_continuity(self, progress: Progress) -> None:
+        """Raise GapError unless the slot gives everything after the log's progress."""
+        start.check_continuity(progress, self.slot, self.system, current_wal_end(self.sql))
+
+    @property
+    def writer(self) -> LogWriter:
+        """The one that writes while there is no stream to keep up with."""
+        return self.writers[0]
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether an earlier start did all that snapshot.mode = initial_only asks for."""
+        return (
+            self._capture.snapshot_mode == "initial_only"
+            and self.slot is None
+            and self.progress is not None
+            and self.progress.phase is Phase.STREAMING
+        )
+
+    def end_slot(self) -> None:
+        """Take the slot away: nobody is going to stream from it."""
+        self.hold.release()
+        slot.drop(self.sql, self._capture.slot_name)
+
+    def _waits(self) -> None:
+        self.has_waited = True
+
+    def _identify(self) -> System:
+        replication = self.hold.connect_replication()
+        try:
+            return identify(replication)
+        finally:
+            replication.finish()
+
+    def _open_writers(self, described: Sequence[TableDescription]) -> tuple[LogWriter, LogWriter]:
+        """Both are opened before anything is read: what an older one may still do is settled."""
+        options = self.topics.writer_options(described)
+        name = f"millrace-{self._capture.topic_prefix}-{self._capture.slot_name}"
+        return self._open_writer(name, options), self._open_writer(f"{name}.2", options)
+
+    def _open_writer(self, transactional_id: str, options: Mapping[str, str]) -> LogWriter:
+        exactly, suspects = self._settings.log.delivery == "exactly_once", self._refusals.suspects
+        kind = LogWriter if exactly else AtLeastOnceWriter
+        writer = kind(options, transactional_id, self.hold.keep_alive, suspects)
+        self._stack.callback(writer.close)
+        writer.open()
+        return writer

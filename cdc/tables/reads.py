@@ -1,0 +1,214 @@
+"""Tables whose rows are to be read → how far that is, and what has become of it.
+
+Each method that changes a table's state returns its record, as those of states.py do. What reads
+rows (the snapshots package) and what writes them (cdc.capture) exchange batches.
+"""
+
+import time
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Final, NamedTuple
+
+import structlog
+
+from cdc.postgres.described import TableDescription
+from cdc.records.position import Position
+from cdc.records.record import Record, RecordOrBatch
+from cdc.records.schema import TableName
+from cdc.records.state import LeafRead, Phase, SnapshotOutcome, SnapshotRequest, TableState
+from cdc.tables.states import TableStates
+
+log = structlog.get_logger()
+
+
+class Again(NamedTuple):
+    """How tables are read that the log has already.
+
+    ``statements``: SELECTs that give some tables' rows. ``xid``: the last transaction that was
+    streamed, which Debezium names in the rows' events.
+    """
+
+    statements: Mapping[TableName, str] = MappingProxyType({})
+    xid: int | None = None
+
+
+FIRST: Final = Again()
+"""They aren't: they are read for the first time."""
+
+
+class SnapshotBatch(NamedTuple):
+    """Some rows of a table; ``rows`` counts those of the table so far, this batch included.
+
+    ``read`` says, behind the last row of a chunk, which rows of the table were read by then, and
+    ``pages_done`` how many pages that is; else it is None. ``is_done``: those are all.
+    """
+
+    table: TableName
+    records: Sequence[RecordOrBatch]
+    rows: int
+    read: tuple[LeafRead, ...] | None = None
+    pages_done: int = 0
+    is_done: bool = False
+
+
+class TableReads:
+    """What is asked of tables, as their states have it."""
+
+    def __init__(self, states: TableStates) -> None:
+        self._states = states
+
+    @property
+    def is_to_read(self) -> bool:
+        """Whether anything is read without more being asked: what is paused holds up its table."""
+        states = self._states
+        return bool(states.waiting) or any(not _is_held(states[name]) for name in states.requested)
+
+    @property
+    def is_all_read(self) -> bool:
+        """Whether no table's first read is under way."""
+        states = self._states
+        return not states.waiting and not any(state.initial for state in states.values())
+
+    def is_all_shown(self, cut: Position) -> bool:
+        """Whether no table's first read is under way, and derived tables show all at that cut."""
+        whole = [state for state in self._states.values() if state.phase is Phase.STREAMING]
+        is_right = self.is_all_read and not any(state.is_being_completed for state in whole)
+        return is_right and all(
+            Position(state.epoch, state.snapshot_lsn, 0) <= cut for state in whole
+        )
+
+    def unread(
+        self, described: Iterable[TableDescription], again: Collection[str] = ()
+    ) -> list[TableDescription]:
+        """The tables whose rows aren't all in the log yet, and those asked for again."""
+        return [
+            table
+            for table in described
+            if str(table.name) in again or not self._states.is_whole(table.name)
+        ]
+
+    def ask(self, names: Collection[str], condition: str | None, signal: str) -> list[Record]:
+        """Note that rows, or those that meet a condition, are to be read; returns the records.
+
+        ``signal`` is the one that asks; empty: the daemon itself, which doesn't give up.
+        """
+        made = []
+        states = list(self._states.values())
+        last = max((request.order for state in states for request in state.requests), default=0)
+        now_ms = time.time_ns() // 1_000_000
+        for state in states:
+            if str(state.name) in names:
+                last += 1
+                request = SnapshotRequest(
+                    kind="incremental",
+                    signal=signal,
+                    order=last,
+                    condition=condition,
+                    begun_ms=now_ms,
+                    behind_xid=state.joined_xid,
+                )
+                made.append(self._states.set_requests(state.name, [*state.requests, request]))
+        return made
+
+    def read_altered(self, table: TableName, columns: Sequence[str]) -> list[Record]:
+        """Note that a table's rows are to be read again, since DDL has changed their values.
+
+        Not where all of them are about to be read anyway, by what nobody can take back; a read of
+        the same kind that is under way begins anew. Returns the states' records.
+        """
+        requests = self._states[table].requests
+        if any((one.kind == "initial" or one.is_own) and not one.read for one in requests):
+            return []
+        log.info(
+            "columns were altered: the rows are read again while streaming",
+            table=str(table),
+            columns=columns,
+        )
+        others = [one for one in requests if not one.is_own]
+        is_under_way = len(others) < len(requests)
+        left = [self._states.set_requests(table, others)] if is_under_way else []
+        return [*left, *self.ask([str(table)], None, "")]
+
+    def resume(self, names: Collection[str]) -> list[Record]:
+        """Let what is paused of the named tables, or of all, go on; returns the states' records."""
+        return [
+            self._states.set_requests(
+                state.name, [one.model_copy(update={"paused": False}) for one in state.requests]
+            )
+            for state in list(self._states.values())
+            if not names or str(state.name) in names
+            if any(one.paused for one in state.requests)
+        ]
+
+    def not_done(self, asked: Mapping[TableName, Collection[str]]) -> dict[str, str]:
+        """Why not all was read of tables that these signals, or nobody, had asked for."""
+        reasons = {}
+        for name in asked.keys() & self._states.keys():
+            state = self._states[name]
+            outcome = state.outcome
+            if outcome is not None and outcome.signal and outcome.signal in asked[name]:
+                if outcome.failure:
+                    reasons[str(name)] = outcome.failure
+            elif state.is_left_unread:
+                reasons[str(name)] = "it is gone, or was left out"
+        return reasons
+
+    def advance(
+        self, table: TableName, request: SnapshotRequest, pages: int, pages_done: int
+    ) -> Record:
+        """Note how far a read of the table is; returns its state record."""
+        state = self._states[table]
+        requests = (
+            request.model_copy(update={"paused": one.paused}) if one.is_same(request) else one
+            for one in state.requests  # a signal may have come since the read was looked after
+        )
+        rows = request.rows if request.kind == "initial" else state.rows_sent
+        return self._states.set_requests(
+            table, requests, rows_sent=rows, pages_total=pages, pages_done=pages_done
+        )
+
+    def read_anew(self, table: TableName) -> Record:
+        """Begin a table's first read once more; returns its state record.
+
+        An event has left out values that no chunk may have brought, nor will.
+        """
+        state = self._states[table]
+        others = [one for one in state.requests if one.kind != "initial"]
+        before = state.initial or SnapshotRequest(kind="initial")
+        if before.read:
+            log.warning("a table is read anew: changed rows lack values", table=str(table))
+        now_ms = max(time.time_ns() // 1_000_000, before.begun_ms + 1)
+        anew = before.model_copy(update={"read": (), "rows": 0, "begun_ms": now_ms})
+        self._states.watched_anew()
+        return self._states.set_requests(table, [anew, *others], phase=Phase.SNAPSHOT, rows_sent=0)
+
+    def finish(
+        self,
+        table: TableName,
+        request: SnapshotRequest,
+        at: Position,
+        pages: int,
+        outcome: SnapshotOutcome | None = None,
+    ) -> Record:
+        """Note that a read of the table is done, at a position; returns its state record."""
+        requests = [one for one in self._states[table].requests if not one.is_same(request)]
+        update: dict[str, object] = {"pages_total": pages, "pages_done": pages}
+        if request.kind == "initial":
+            update |= {
+                "phase": Phase.STREAMING,
+                "snapshot_lsn": at.commit_lsn,
+                "rows_sent": request.rows,
+            }
+        return self._states.set_requests(table, requests, outcome, **update)
+
+    def finish_initial(self, table: TableName, at: Position) -> Record:
+        """Note that a table is whole, with whatever was read of it; returns its state record."""
+        state = self._states[table]
+        assert state.initial is not None  # noqa: S101 (it has one until it is whole)
+        return self.finish(table, state.initial, at, state.pages_total)
+
+
+def _is_held(state: TableState) -> bool:
+    """Whether the table's next read is paused; those that block the stream go past it."""
+    is_blocking = any(one.kind == "blocking" for one in state.requests)
+    return not is_blocking and min(state.requests, key=lambda one: one.order).paused

@@ -1,0 +1,88 @@
+"""Schemas of tables → their encoders, as settings and states want them; asking changes nothing."""
+
+import uuid
+from collections.abc import Mapping
+
+from cdc.convert.pipeline import Encoder, ReadableEncoder, RecordPipeline
+from cdc.dead_letters.letters import DeadLetters, GuardedEncoder
+from cdc.events.metadata import MessageEvents, TransactionMetadata
+from cdc.events.reference import LogContext
+from cdc.events.rules import EventRules
+from cdc.events.table_encoder import TableEncoder
+from cdc.records.schema import TableName, TableSchema
+from cdc.records.state import TableState
+from cdc.settings import CaptureSettings
+
+
+class EncoderRegistry:
+    """What makes records of rows, of transactions and of logical messages."""
+
+    def __init__(
+        self,
+        settings: CaptureSettings,
+        database: str,
+        states: Mapping[TableName, TableState],
+        rules: EventRules,
+        pipeline: RecordPipeline,
+        letters: DeadLetters | None,
+    ) -> None:
+        self._prefix = settings.topic_prefix
+        self._database = database
+        self._states = states
+        self._rules = rules
+        self._log = LogContext(self._prefix, database, 1, compacted=False, run_id=str(uuid.uuid4()))
+        self.pipeline = pipeline
+        self.letters = letters
+        self.transactions = (
+            TransactionMetadata(rules, settings.transaction_topic)
+            if rules.events.transaction_metadata
+            else None
+        )
+        self.messages = MessageEvents(rules, self._log, blocks=self.transactions)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the settings ask for nothing but what the hot path writes."""
+        return self._rules.plain and self.pipeline.is_plain
+
+    def encoder(self, schema: TableSchema) -> Encoder:
+        """The encoder of a table, in this version of its schema."""
+        if not self.is_plain or (self.letters is not None and self.letters.covers(schema)):
+            return self.readable(schema)
+        state = self._states[schema.name]
+        return TableEncoder(
+            schema,
+            prefix=self._prefix,
+            database=self._database,
+            partitions=state.partitions,
+            compacted=state.cleanup == "compact",
+            reselects=self._reselects(state),
+        )
+
+    def readable(self, schema: TableSchema) -> ReadableEncoder:
+        """The same for rows that are read while streaming: their events have a marker to tell."""
+        state = self._states[schema.name]
+        compacted = state.cleanup == "compact"
+        log = self._log._replace(partitions=state.partitions, compacted=compacted)
+        # A row that an update moves to where all is read is in the log by its event alone.
+        rules = self._rules.with_all_updates if state.is_being_completed else self._rules
+        blocks, reselects = self.transactions, self._reselects(state)
+        if self.letters is not None and self.letters.covers(schema):
+            return GuardedEncoder(
+                self.letters,
+                schema,
+                rules,
+                log,
+                self.pipeline,
+                blocks=blocks,
+                reselects=reselects,
+            )
+        return ReadableEncoder(
+            schema, rules, log, self.pipeline, blocks=blocks, reselects=reselects
+        )
+
+    def _reselects(self, state: TableState) -> bool:
+        """Whether unchanged values are read again: a compacted topic would forget them."""
+        if state.requests:
+            return True  # an update may move a row to where no chunk is read any more
+        return state.cleanup == "compact" and self._rules.events.reselect

@@ -1,0 +1,178 @@
+"""Relations that arrive, and tables that appear → followed, read, passed over, or a gap."""
+
+from dataclasses import replace
+
+import pytest
+
+from cdc.errors import GapError, TableRefusedError, UnreadTableError
+from cdc.postgres.described import TableDescription
+from cdc.records.position import Lsn, Position
+from cdc.records.schema import Column, TableName
+from cdc.records.state import Phase
+from cdc.tables.joining import NO_EFFECTS, Arrival, Effects, NewTopic
+from cdc.tables.states import check_published
+from tests.fixtures.made_tables import (
+    COLUMNS,
+    END,
+    RELATION,
+    SINCE,
+    STATE,
+    arrive,
+    tables,
+)
+
+
+def described(*columns: Column) -> TableDescription:
+    """A table of these columns that has appeared."""
+    return TableDescription(
+        oid=8,
+        name=TableName("public", "t2"),
+        columns=columns,
+        primary_key=(),
+        replica_identity="d",
+        identity=frozenset(column.name for column in columns if column.key),
+        partitioned=False,
+        leaves=(),
+        rows_estimated=0,
+        block_bytes=8192,
+        row_filter=None,
+        signature="",
+        entry=9,
+    )
+
+
+def test_a_table_that_appears_unread_is_read_while_streaming_or_first_or_passed_over() -> None:
+    new = RELATION._replace(oid=8, name="t2")
+    here = (8, TableName("public", "t2"))
+    all_tables = {"topic.prefix": "pre", "table.include.list": "public.*"}
+    keyless = [column.model_copy(update={"key": None}) for column in COLUMNS]
+    with pytest.raises(UnreadTableError, match=r"public\.t2"):
+        arrive(tables(capture=all_tables, late={here: described(*keyless)}), new, SINCE)
+    assert arrive(tables(capture=all_tables), new, SINCE) == (None, [])
+    made = tables(capture=all_tables, late={here: described(*COLUMNS)})
+    assert arrive(made, new, SINCE) == (None, []), "what is before the WAL's end is read"
+    assert arrive(made, new, SINCE) == (None, [])
+    assert made.joining.begin_waiting(SINCE).records == []
+    assert (made.reads.is_all_read, made.reads.is_to_read) == (False, True)
+    assert len(made.joining.begin_waiting(Position(1, END, 0)).records) == 1
+    state = made.states[here[1]]
+    assert (state.phase, state.snapshot_lsn) == (Phase.SNAPSHOT, END)
+    assert state.initial is not None
+    found, records = arrive(made, new, Position(1, END, 1))
+    assert found is not None
+    assert len(records) == 1
+
+
+def test_where_its_rows_arent_wanted_a_table_is_followed_at_once() -> None:
+    new = RELATION._replace(oid=8, name="t2")
+    name = TableName("public", "t2")
+    unread = {"topic.prefix": "p", "table.include.list": "public.*", "snapshot.mode": "no_data"}
+    made = tables(capture=unread, late={(8, name): described(*COLUMNS)})
+    found, _ = arrive(made, new, SINCE)
+    assert found is not None
+    state = made.states[name]
+    assert (state.phase, state.snapshot_lsn) == (Phase.STREAMING, SINCE.commit_lsn)
+    assert (state.joined_lsn, state.joined_xid) == (END, 700)
+    # It had another name before that: no gap, since nothing of it is in the log.
+    arrive(made, RELATION._replace(oid=8, name="before"), Position(1, Lsn(END - 1), 1))
+    assert made.states[name].renamed_lsn is None
+    arrive(made, RELATION._replace(oid=8, name="since"), Position(1, Lsn(END + 1), 1))
+    assert made.states[name].renamed_lsn == END + 1
+    made.reads.ask([str(name)], "true", "signal")
+    assert [one.behind_xid for one in made.states[name].requests] == [700]
+
+
+def test_a_table_that_cant_be_seen_yet_is_waited_for() -> None:
+    new = RELATION._replace(oid=8, name="t2")
+    name = TableName("public", "t2")
+    late: dict[tuple[int, TableName], TableDescription] = {}
+    all_tables = {"topic.prefix": "pre", "table.include.list": "public.*"}
+
+    def appear(xid: int) -> None:
+        assert xid == 77
+        late[8, name] = described(*COLUMNS)
+
+    made = tables(capture=all_tables, late=late, entry=0, await_visible=appear)
+    arrive(made, new, SINCE, 77)
+    assert name in made.states.waiting
+    # As Debezium does it, a table is captured by its Relation alone.
+    made = tables(capture={**all_tables, "lossless": False}, entry=0, await_visible=pytest.fail)
+    assert arrive(made, new, SINCE, 77)[0] is not None
+
+
+def test_without_watermarks_the_wal_moves_on_behind_a_join() -> None:
+    name = TableName("public", "t2")
+    all_tables = {"topic.prefix": "pre", "table.include.list": "public.*"}
+    for strategy, moves in (("read_only", True), ("insert_insert", False)):
+        asked: list[Lsn] = []
+
+        def instant(asked: list[Lsn] = asked) -> tuple[Lsn, int]:
+            asked.append(END)
+            return END, 700
+
+        made = tables(
+            capture={**all_tables, "incremental.snapshot.watermarking.strategy": strategy},
+            late={(8, name): described(*COLUMNS)},
+            instant=instant,
+        )
+        arrive(made, RELATION._replace(oid=8, name="t2"), SINCE)
+        joined = made.joining.begin_waiting(Position(1, END, 0))
+        assert joined.records
+        assert joined.effects.moves_wal == moves
+        assert len(asked) == 1
+
+
+def test_a_topic_is_there_before_a_table_has_an_encoder() -> None:
+    new, name = RELATION._replace(oid=8, name="t2"), TableName("public", "t2")
+    capture = {"topic.prefix": "pre", "table.include.list": "public.*"}
+    late = {(8, name): described(*COLUMNS)}
+    topics = (NewTopic("pre.public.t2", "compact"),)
+    unread = tables(capture={**capture, "snapshot.mode": "no_data"}, late=late)
+    assert unread.joining.arrive(new, SINCE).effects == Effects(topics)
+    by_its_relation = tables(capture={**capture, "lossless": False})
+    assert by_its_relation.joining.arrive(new, SINCE).effects == Effects(topics)
+    assert by_its_relation.joining.arrive(new, SINCE).effects == NO_EFFECTS
+    read = tables(capture=capture, late=late)
+    assert read.joining.arrive(new, SINCE) == Arrival(None, [], NO_EFFECTS)
+    assert read.joining.begin_waiting(Position(1, END, 0)).effects == Effects(topics)
+
+
+def test_a_table_that_would_share_anothers_topic_doesnt_join() -> None:
+    new = RELATION._replace(oid=8, name="t 2")
+    name = TableName("public", "t 2")
+    late = {(8, name): replace(described(*COLUMNS), name=name)}
+    capture = {"topic.prefix": "pre", "table.include.list": "public.*"}
+    made = tables(capture=capture, late=late)
+    shared = STATE.model_copy(update={"table": "t_2", "topic": "pre.public.t_2"})
+    made.states.put(shared)
+    with pytest.raises(TableRefusedError, match=r"would share the topic pre\.public\.t_2"):
+        arrive(made, new, SINCE)
+    made = tables(capture={**capture, "lossless": False}, late=late)
+    made.states.put(shared)
+    made.joining.join(late[8, name], SINCE)
+
+
+def test_changes_of_an_older_table_of_that_name_are_passed_over() -> None:
+    older = arrive(tables(entry=0), RELATION._replace(oid=6), SINCE)
+    assert older == (None, [])
+    assert arrive(tables(entry=0), RELATION, SINCE)[0] is not None
+
+
+def test_an_entry_that_could_not_be_seen_when_a_table_appeared_is_noted_when_it_can() -> None:
+    made = tables()
+    made.states.put(STATE.model_copy(update={"entry": 0}))
+    check_published(made.states.values(), {STATE.name: (7, 9)})
+    arrive(made)
+    assert made.states[STATE.name].entry == 9
+    with pytest.raises(GapError, match="left the publication"):
+        check_published(made.states.values(), {STATE.name: (7, 10)})
+
+
+def test_a_table_that_the_lists_leave_out_has_no_events_and_a_gap_once_it_is_back() -> None:
+    made = tables(capture={"topic.prefix": "pre", "table.include.list": "public.other"})
+    found, records = arrive(made)
+    assert found is None
+    assert len(records) == 1
+    assert arrive(made) == (None, [])
+    with pytest.raises(GapError, match="left the publication"):
+        check_published(made.states.values(), {STATE.name: (7, 9)})

@@ -1,0 +1,71 @@
+"""Which encoder the rows of a table get."""
+
+from dataclasses import replace
+
+import pytest
+
+from cdc.convert.converters import converters
+from cdc.convert.pipeline import NATIVE as PLAIN
+from cdc.convert.pipeline import ReadableEncoder, RecordPipeline
+from cdc.events.rules import EventRules
+from cdc.events.table_encoder import TableEncoder
+from cdc.records.position import Lsn
+from cdc.records.state import SnapshotRequest
+from cdc.settings.modes import ColumnModes, EventModes
+from tests.fixtures.made_changes import NATIVE, TRANSACTION, patterns, row
+from tests.fixtures.made_tables import SINCE, STATE, arrive, tables
+from tests.fixtures.preset import DEBEZIUM
+
+
+def test_what_is_plain_goes_the_hot_way() -> None:
+    assert isinstance(arrive(tables())[0], TableEncoder)
+
+
+def test_unchanged_values_are_read_again_for_compacted_topics_only() -> None:
+    plain = arrive(tables())[0]
+    assert plain is not None
+    assert plain.reselects == {0, 1}
+    other = tables()
+    other.states.put(STATE.model_copy(update={"cleanup": "delete"}))
+    absent = tables(replace(NATIVE, events=EventModes(reselect=False)))
+    for made in (other, absent):
+        found = arrive(made)[0]
+        assert isinstance(found, TableEncoder)
+        assert not found.reselects
+    without = ColumnModes(exclude=patterns("public.t.email"))
+    readable = arrive(tables(replace(NATIVE, columns=without)))[0]
+    assert readable is not None
+    assert readable.reselects == {0}, "no need for what events don't have"
+
+
+@pytest.mark.parametrize(
+    ("rules", "pipeline"),
+    [
+        (DEBEZIUM, PLAIN),
+        (replace(NATIVE, events=EventModes(transaction_metadata=True)), PLAIN),
+        (NATIVE, RecordPipeline(converters({"schemas.enable": "true"}))),
+        (NATIVE, replace(PLAIN, transform=lambda record: [record])),
+    ],
+)
+def test_what_asks_for_more_goes_the_readable_way(
+    rules: EventRules, pipeline: RecordPipeline
+) -> None:
+    assert isinstance(arrive(tables(rules, pipeline))[0], ReadableEncoder)
+
+
+def test_events_count_where_transactions_are_marked() -> None:
+    assert tables().encoders.transactions is None
+    marked = tables(replace(NATIVE, events=EventModes(transaction_metadata=True)))
+    assert marked.encoders.transactions is not None
+
+
+def test_while_a_table_is_read_no_update_of_it_is_left_out() -> None:
+    modes = EventModes(skipped=frozenset("uc"), skip_without_change=True)
+    made = tables(replace(NATIVE, events=modes))
+    old, new = row("1", "same"), row("1", "same")
+    for requests, events in (((SnapshotRequest(kind="initial"),), 1), ((), 0)):
+        made.states.set_requests(STATE.name, requests)
+        found, _ = arrive(made)
+        assert found is not None
+        found.begin(TRANSACTION)
+        assert len(found.update(old, False, new, Lsn(900), SINCE)) == events
