@@ -17,6 +17,16 @@ SEED = 33
 """Its first faults are of seven kinds, and two daemons meet them."""
 
 
+@pytest.mark.timeout(900)
+def test_the_log_is_what_was_committed_after_a_few_faults(server_folder: Path) -> None:
+    kinds = {"daemon killed amid commits": 1, "walsender ended": 1, "Kafka cut off": 1}
+    outcome = run(Plan(5, 2, kinds), server_folder)
+    assert outcome.complaints + outcome.verdict.shown == []
+    assert outcome.is_good
+    assert outcome.faults.total() > 0
+    assert outcome.verdict.transactions > 0
+
+
 @pytest.mark.proof
 @pytest.mark.timeout(900)
 def test_whatever_dies_the_log_is_what_was_committed(server_folder: Path) -> None:

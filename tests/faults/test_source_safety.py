@@ -17,7 +17,7 @@ from deploy.local.kafka import Kafka
 from deploy.local.postgres import Postgres
 from deploy.local.processes import Process, reserve_port
 from tests.faults.test_outages import reader, streaming
-from tests.fixtures.pipeline import RunningPipeline
+from tests.fixtures.pipeline import RunningPipeline, state_of
 from tests.fixtures.proxy import Proxy
 from tests.fixtures.refusals import Configured, refusal
 from tests.fixtures.source import run
@@ -175,3 +175,25 @@ def test_a_refused_start_leaves_the_users_own_updates_alone(
     run(database, "CREATE TABLE heap (v int)", "INSERT INTO heap VALUES (1)")
     refusal(configured(), ExitCode.TABLE_REFUSED, "ALTER TABLE public.heap REPLICA IDENTITY FULL")
     run(database, "UPDATE heap SET v = 2", "DELETE FROM heap")
+
+
+def test_a_role_that_may_only_read_is_enough(
+    configured: Configured, database: dict[str, str], role: Callable[[str], dict[str, str]]
+) -> None:
+    """PostgreSQL lets it neither write nor take a lock beyond a SELECT's."""
+    login = role("REPLICATION")
+    run(
+        database,
+        "CREATE TABLE item (id int PRIMARY KEY, v int)",
+        "INSERT INTO item SELECT i, 0 FROM generate_series(1, 1000) i",
+        "CREATE PUBLICATION mine FOR TABLE item",
+        f"GRANT SELECT ON item TO {login['user']}",
+    )
+    publication = {"publication.name": "mine", "publication.autocreate.mode": "disabled"}
+    made = configured(login, **publication)
+    daemon = made.catch_up()
+    run(database, "UPDATE item SET v = 1", "ALTER TABLE item ADD COLUMN w int DEFAULT 7")
+    run(database, "UPDATE item SET v = 2 WHERE id = 1")
+    expected = {f'{{"id":{i}}}': {"id": i, "v": 1 + (i == 1), "w": 7} for i in range(1, 1001)}
+    daemon.wait_until(lambda: state_of(made.log()) == expected)  # all was read again, as well
+    assert made.stop(daemon) == ExitCode.OK

@@ -19,6 +19,14 @@ def compacted(lakehouse: Lakehouse, *, dry_run: bool = False) -> CompactedTable:
     return compacted
 
 
+def forget_all_cuts(lakehouse: Lakehouse, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if ``lakehouse.keep`` had passed since the last run."""
+    monkeypatch.setattr("sinks.delta.evolution._MARGIN_HOURS", 0)
+    assert lakehouse.settings.lakehouse is not None
+    changed = lakehouse.settings.lakehouse.model_copy(update={"keep": dt.timedelta(0)})
+    lakehouse.settings = lakehouse.settings.model_copy(update={"lakehouse": changed})
+
+
 def test_compaction_makes_fewer_files_and_keeps_every_cut(
     lakehouse: Lakehouse, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -53,6 +61,9 @@ def test_compaction_makes_fewer_files_and_keeps_every_cut(
     log.row("u", at(30), {"id": 0, "n": 30})
     log.reached(at(30))
     assert [table.error for table in lakehouse.merge().tables] == [None]
+    forget_all_cuts(lakehouse, monkeypatch)
+    assert compacted(lakehouse).vacuumed > 0, "what only older cuts need goes"
+    assert max(row["n"] for row in lakehouse.rows(log.schema)) == 30
 
 
 @pytest.mark.proof
@@ -82,7 +93,6 @@ def test_an_idle_tables_later_cuts_do_not_need_what_compaction_has_replaced(
 def test_what_no_cut_needs_any_more_is_removed(
     lakehouse: Lakehouse, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sinks.delta.evolution._MARGIN_HOURS", 0)
     lakehouse.configure(keep="1h")
     log = lakehouse.log(column("id", "int4", 1), column("n", "int4"))
     log.row("r", at(10, 0), {"id": 0, "n": 0})
@@ -93,11 +103,6 @@ def test_what_no_cut_needs_any_more_is_removed(
     log.reached(at(20))
     lakehouse.merge()
     assert compacted(lakehouse).vacuumed == 0
-    assert lakehouse.settings.lakehouse is not None
-    lakehouse.settings = lakehouse.settings.model_copy(
-        update={
-            "lakehouse": lakehouse.settings.lakehouse.model_copy(update={"keep": dt.timedelta(0)})
-        }
-    )
+    forget_all_cuts(lakehouse, monkeypatch)
     assert compacted(lakehouse).vacuumed > 0
     assert lakehouse.rows(log.schema) == [{"id": 0, "n": 1}]

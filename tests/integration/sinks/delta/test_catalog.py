@@ -10,6 +10,18 @@ from tests.fixtures.spark import at, column, table_schema
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
 
+def test_a_table_has_its_name_in_the_catalog(lakehouse: Lakehouse) -> None:
+    lakehouse.spark.sql("CREATE SCHEMA shop")
+    lakehouse.configure(catalog="shop")
+    log = lakehouse.log(column("id", "int4", 1), table="odd-name")
+    log.row("r", at(10, 0), {"id": 1})
+    log.table(10)
+    log.reached(at(10, 0))
+    assert [table.error for table in lakehouse.merge().tables] == [None]
+    assert [row["id"] for row in lakehouse.spark.table("shop.odd_name").collect()] == [1]
+    lakehouse.spark.sql("DROP SCHEMA shop CASCADE")
+
+
 @pytest.mark.proof
 def test_tables_have_names_in_the_catalog(lakehouse: Lakehouse) -> None:
     spark = lakehouse.spark

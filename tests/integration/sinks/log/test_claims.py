@@ -118,6 +118,25 @@ def assert_same(made: RunningPipeline, spark: "SparkSession", connection: Any, t
     assert sorted(map(tuple, found.select(*columns).collect())) == sorted(rows)
 
 
+def test_a_merge_puts_a_row_together_from_its_claim_or_says_what_is_missing(
+    configured: Configured, database: dict[str, str], topic_prefix: str, spark: "SparkSession"
+) -> None:
+    made = configured(None, {"message.max.bytes": "100000"}, **{"oversized.record": "claim_check"})
+    with psycopg.connect(make_conninfo(**database), autocommit=True) as connection:
+        connection.execute("CREATE TABLE doc (id int PRIMARY KEY, name text, v text)")
+        connection.execute("INSERT INTO doc VALUES (1, 'first', %s)", [text(200_000)])
+        daemon = made.start()
+        made.wait_until_logged(made.wal_end(), daemon)
+        assert made.stop(daemon) == 0
+        assert set(heads(made.settings)) == {'{"id":1}'}
+        assert [table.error for table in merge(made, spark).tables] == [None]
+        assert_same(made, spark, connection, "doc")
+    assert LogAdmin(made.settings.kafka).delete([claim_topic(topic_prefix)]) == {}
+    shutil.rmtree(made.folder / "lakehouse" / "public")
+    (table,) = merge(made, spark).tables
+    assert f"isn't in {claim_topic(topic_prefix)}: claim " in str(table.error)
+
+
 @pytest.mark.proof
 def test_rows_too_large_for_their_topics_reach_the_lakehouse_whole(
     configured: Configured,

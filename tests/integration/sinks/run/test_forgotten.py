@@ -6,6 +6,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from confluent_kafka import OFFSET_END, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._config import AlterConfigOpType as Operation
 from confluent_kafka.admin._config import ConfigEntry, ConfigResource
@@ -83,6 +84,33 @@ def change(log: HandLog) -> None:
 def own(lakehouse: Lakehouse, name: str, *names: str) -> list[tuple[Any, ...]]:
     table = lakehouse.table(name).where(f"id IS NULL OR id < {FILLER}")
     return sorted((tuple(row) for row in table.select(*names).collect()), key=str)
+
+
+def forget(lakehouse: Lakehouse, log: HandLog) -> None:
+    """Have the broker remove all that the topic has, as compaction and retention do in time."""
+    admin = AdminClient({**lakehouse.kafka.client_options()})
+    ends = [TopicPartition(log.schema.topic, number, OFFSET_END) for number in (0, 1)]
+    for future in admin.delete_records(ends).values():
+        future.result()
+
+
+def test_a_run_that_is_late_takes_what_the_log_has_and_a_history_waits(
+    lakehouse: Lakehouse,
+) -> None:
+    log = begun(lakehouse, kinds=["current", "history"])
+    forget(lakehouse, log)  # with the delete and the tombstone of key 2, too
+    log.row("u", at(20), {"id": 1, "a": "changed", "n": 2}, filled=["a"])
+    log.row("u", at(20, 2), {"id": 3, "a": "a3", "n": 0})
+    log.reached(at(20, 2))
+    time.sleep(1.1)
+    lakehouse.promise(timedelta(seconds=1))
+    summary = lakehouse.merge()
+    assert summary.exit_code == ExitCode.LOG_FORGOTTEN
+    errors = {table.name: table.error for table in summary.tables}
+    assert errors["public.t"] is None
+    assert own(lakehouse, "public.t", "id", "a", "n") == [(1, "changed", 2), (3, "a3", 0)]
+    assert "--accept-gap public.t_history" in str(errors["public.t_history"])
+    assert len(own(lakehouse, "public.t_history", "id")) == 3, "nothing was changed"
 
 
 @pytest.mark.proof

@@ -1,5 +1,6 @@
-"""A daemon's log, merged by spark-submit on a cluster that loses its executors meanwhile."""
+"""A log, merged by spark-submit on a cluster, which may lose its executors meanwhile."""
 
+import json
 import os
 import signal
 from collections.abc import Callable, Iterator
@@ -12,8 +13,10 @@ from psycopg.conninfo import make_conninfo
 
 import deploy.submit
 from cdc.errors import ExitCode
+from deploy.local.kafka import Kafka
 from tests.fixtures.pipeline import RunningPipeline
 from tests.fixtures.readers import query_builder
+from tests.fixtures.spark import HandLog, at, column, table_schema
 from tests.fixtures.standalone import Standalone
 
 pytestmark = [
@@ -30,12 +33,60 @@ CHANGES = """
     UPDATE item SET n = -n WHERE id % 3 = 0;
     DELETE FROM item WHERE id % 7 = 0;
 """
+ROWS = 50
 
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[Standalone]:
     with ExitStack() as stack:
         yield Standalone(tmp_path, stack, workers=2)
+
+
+@pytest.fixture
+def one_worker(tmp_path: Path) -> Iterator[Standalone]:
+    with ExitStack() as stack:
+        yield Standalone(tmp_path, stack, workers=1)
+
+
+def test_a_merge_leaves_its_tasks_to_executors_in_other_processes(
+    one_worker: Standalone,
+    pipeline: Callable[..., RunningPipeline],
+    kafka: Kafka,
+    topic_prefix: str,
+    tmp_path: Path,
+) -> None:
+    events = tmp_path / "events"
+    events.mkdir()
+    spark = {
+        "spark.eventLog.enabled": "true",
+        "spark.eventLog.dir": str(events),
+        "spark.eventLog.compress": "false",
+    }
+    made = pipeline(sections={"spark": spark}, **{"slot.name": "millrace"})
+    columns = (column("id", "int4", 1), column("n", "int4"))
+    log = HandLog(kafka, topic_prefix, table_schema(topic_prefix, "item", *columns))
+    for key in range(ROWS):
+        log.row("r", at(10, 0), {"id": key, "n": key})
+    log.table(10)
+    log.row("u", at(20), {"id": 1, "n": 100})
+    log.row("d", at(20, 2), None, {"id": 2})
+    log.reached(at(20, 2))
+
+    config = ("--config", str(made.config))
+    merge = one_worker.submit(Path(deploy.submit.__file__), "lakehouse", *config)
+    assert merge.wait(120) == ExitCode.OK, merge.command.log_end()
+    rows = query_builder(str(tmp_path / "lakehouse" / "public" / "item"))
+    expected = {key: key for key in range(ROWS) if key != 2} | {1: 100}
+    assert {row["id"]: row["n"] for row in rows} == expected
+    assert "driver" not in executors_of_tasks(events)
+
+
+def executors_of_tasks(events: Path) -> set[str]:
+    """Which executors have run tasks, by Spark's own log of events."""
+    lines = [line for path in events.rglob("events_*") for line in path.read_text().splitlines()]
+    ended = [event for line in lines if (event := json.loads(line))["Event"].endswith("TaskEnd")]
+    assert ended, "Spark has told of no task"
+    return {event["Task Info"]["Executor ID"] for event in ended}
 
 
 @pytest.mark.proof

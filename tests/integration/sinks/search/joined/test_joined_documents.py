@@ -34,7 +34,8 @@ _RENAMED: Final = """
     ALTER TABLE author RENAME name TO alias; ALTER TABLE author ADD name text;
     UPDATE author SET born = '1960-01-01' WHERE id = 3;  -- by that the log tells
 """
-EXAMPLES: Final = int(os.environ.get("SEARCH_EXAMPLES", "1"))
+EXAMPLES: Final = int(os.environ.get("SEARCH_EXAMPLES", "2"))
+"""The first one is always the simplest, which shows little."""
 NUMBERS: Final = st.fixed_dictionaries(
     {
         "one": st.integers(1, 60),
@@ -49,8 +50,8 @@ TRANSACTIONS: Final = st.lists(
         st.lists(st.tuples(st.sampled_from(CHANGES), NUMBERS), min_size=1, max_size=4),
         ends_in_nothing=st.integers(0, 9).map(lambda number: number == 0),
     ),
-    min_size=20,
-    max_size=60,
+    min_size=8,
+    max_size=30,
 )
 
 

@@ -1,0 +1,53 @@
+"""A writer at work, merges meanwhile → what the source's foreign key says holds at every cut."""
+
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+import pytest
+from psycopg.conninfo import make_conninfo
+
+from sinks.changes.derived import derived_tables
+from sinks.delta.cuts import Cut, cuts, query
+from sinks.job import run_lakehouse
+from sinks.run.plans import lakehouse_plans
+from tests.faults.test_lakehouse_under_fire import SCHEMA, TABLES, WRITERS, replayed, writing
+from tests.fixtures.pipeline import RunningPipeline
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = [pytest.mark.postgres, pytest.mark.kafka, pytest.mark.spark]
+RUNS = 2
+
+
+def test_foreign_keys_hold_at_each_cut(
+    pipeline: Callable[..., RunningPipeline], spark: "SparkSession", database: dict[str, str]
+) -> None:
+    made = pipeline()
+    with psycopg.connect(make_conninfo(**database), autocommit=True) as connection:
+        connection.execute(SCHEMA)
+        for number in range(1, WRITERS + 1):
+            connection.execute("INSERT INTO counter VALUES (%s, 0)", [number])
+    lakehouse = made.settings.lakehouse
+    assert lakehouse is not None
+    made.wait_until_logged(made.wal_end(), made.start())
+    with writing(database):
+        for _ in range(RUNS):
+            time.sleep(0.5)
+            summary = run_lakehouse(made.settings, lambda _records=0: spark, lambda _: None)
+            assert [table.error for table in summary.tables] == [None] * len(TABLES)
+
+    derived = derived_tables(lakehouse, TABLES)
+    stood = cuts(lakehouse_plans(lakehouse.path, lambda: spark))
+    assert len(stood) == RUNS
+    for cut in stood:
+
+        def answer(sql: str, cut: Cut = cut) -> set[tuple[Any, ...]]:
+            return {tuple(row) for row in query(spark, derived, cut, sql).collect()}
+
+        assert answer("SELECT * FROM child ANTI JOIN parent ON child.parent = parent.id") == set()
+        parents, children = replayed(dict(answer("SELECT writer, n FROM counter")))
+        assert answer("SELECT id, n, parent FROM child") == children
+        assert answer("SELECT id, v, big FROM parent") == parents
