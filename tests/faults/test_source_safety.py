@@ -197,3 +197,5 @@ def test_a_role_that_may_only_read_is_enough(
     expected = {f'{{"id":{i}}}': {"id": i, "v": 1 + (i == 1), "w": 7} for i in range(1, 1001)}
     daemon.wait_until(lambda: state_of(made.log()) == expected)  # all was read again, as well
     assert made.stop(daemon) == ExitCode.OK
+    said = (made.folder / "daemon.log").read_text(encoding="utf-8")
+    assert "permission denied" not in said, "it has tried to do more"
