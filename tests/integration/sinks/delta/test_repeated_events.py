@@ -1,0 +1,57 @@
+"""Events that a daemon has written again, behind newer ones → tables that are as they were."""
+
+from typing import Any
+
+import pytest
+
+from sinks.changes.names import END, POSITION
+from sinks.delta.replace import SMALL_BYTES
+from tests.fixtures.lakehouse import Lakehouse
+from tests.fixtures.spark import HandLog, at, column
+
+pytestmark = [pytest.mark.kafka, pytest.mark.spark]
+
+
+def first(log: HandLog) -> None:
+    for key in (1, 2, 3):
+        log.row("c", at(20, key), {"id": key, "n": 1})
+
+
+def second(log: HandLog) -> None:
+    log.row("u", at(30), {"id": 1, "n": 2})
+    log.row("d", at(30, 2), None, {"id": 2})
+    log.tombstone(at(30, 2), {"id": 2})
+
+
+@pytest.mark.parametrize("small_bytes", [0, SMALL_BYTES])
+def test_events_that_come_again_change_nothing(
+    lakehouse: Lakehouse, monkeypatch: pytest.MonkeyPatch, small_bytes: int
+) -> None:
+    monkeypatch.setattr("sinks.delta.apply.SMALL_BYTES", small_bytes)
+    lakehouse.configure(kinds=["current", "history"])
+    log = lakehouse.log(column("id", "int4", 1), column("n", "int4"))
+
+    def tables() -> list[list[tuple[Any, ...]]]:
+        """Current rows, and versions of rows, but for what the last run has brought."""
+        columns = {
+            "public.t": ["id", "n", POSITION],
+            "public.t_history": ["id", "n", POSITION, END],
+        }
+        read = [lakehouse.table(name).where("id < 9").select(*columns[name]) for name in columns]
+        return [sorted(map(tuple, table.collect()), key=str) for table in read]
+
+    log.row("r", at(10, 0), {"id": 0, "n": 0})
+    log.table(10)
+    first(log)
+    log.reached(at(20, 3))
+    lakehouse.merge()
+    second(log)
+    log.reached(at(30, 2))
+    lakehouse.merge()
+    before = tables()
+    assert [row[:2] for row in before[0]] == [(0, 0), (1, 2), (3, 1)]
+    first(log)
+    log.row("c", at(40), {"id": 9, "n": 1})
+    log.reached(at(40))
+    assert [table.error for table in lakehouse.merge().tables] == [None] * 2
+    assert tables() == before
