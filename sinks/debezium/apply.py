@@ -92,7 +92,9 @@ def _write(
         if not table.base:
             return write_new_history(target, changes, columns, table)
         return merge_history(target, changes, columns, table, None)
-    truncation = Truncation._make(table.emptied) if table.emptied is not None else None
+    truncation = (
+        Truncation._make(table.last_truncation) if table.last_truncation is not None else None
+    )
     if columns.keys:
         return _write_rows(target, parse(raw, topic, columns), columns, table, truncation)
     if len(table.start) > 1:

@@ -213,8 +213,8 @@ def _inspected_by(table: TablePlan) -> tuple[object, ...]:
     return (
         table.start,
         table.end,
-        table.emptied,
-        _rows_of(table),
+        table.last_truncation,
+        _snapshot_before(table),
         last_events_of(table),
         _schemas_before(table),
     )
@@ -222,14 +222,14 @@ def _inspected_by(table: TablePlan) -> tuple[object, ...]:
 
 def last_events_of(table: TablePlan) -> LastEvents | None:
     """The events, of a table without a key, that were read last."""
-    if not table.base or table.behind is None:
+    if not table.base or table.previous_events is None:
         return None
-    return LastEvents._make(table.behind)
+    return LastEvents._make(table.previous_events)
 
 
-def _rows_of(table: TablePlan) -> SnapshotId | None:
+def _snapshot_before(table: TablePlan) -> SnapshotId | None:
     """The snapshot that a table without a key has rows of."""
-    return table.rows_of if table.base else None
+    return table.snapshot_id if table.base else None
 
 
 def _schemas_before(table: TablePlan) -> tuple[TableSchema, ...]:
@@ -255,8 +255,8 @@ def _inspect_all(
             len(table.start),
             _types(table) | dict(types.get(topic, {})),
             next(reversed(_schemas_before(table)), None),
-            Truncation._make(table.emptied) if table.emptied is not None else None,
-            _rows_of(table),
+            Truncation._make(table.last_truncation) if table.last_truncation is not None else None,
+            _snapshot_before(table),
             last_events_of(table),
         )
         for topic, table in tables.items()
@@ -295,9 +295,9 @@ def _plan(
             "schema_version": schema.version,
             "first_version": table.first_version if table.base else schema.version,
             "key_forms": forms,
-            "emptied": inspection.truncated,
-            "rows_of": inspection.snapshot_rows.snapshot,
-            "reached": inspection.last_events,
+            "last_truncation": inspection.truncated,
+            "snapshot_id": inspection.snapshot_rows.snapshot,
+            "last_events": inspection.last_events,
             "truncated": max((position for position, _ in inspection.ends), default=None),
             "ends": inspection.ends if table.kind == "history" else (),
         }

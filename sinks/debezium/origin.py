@@ -147,10 +147,10 @@ class DebeziumTopics:
                     "schemas": known,
                     "schema_version": known[-1].version if known else 0,
                     "key_forms": last.key_forms if last is not None else (),
-                    "emptied": last.emptied if last is not None else None,
-                    "rows_of": last.rows_of if last is not None else None,
-                    "behind": last.behind if last is not None else None,
-                    "reached": last.behind if last is not None else None,
+                    "last_truncation": last.last_truncation if last is not None else None,
+                    "snapshot_id": last.snapshot_id if last is not None else None,
+                    "previous_events": last.previous_events if last is not None else None,
+                    "last_events": last.previous_events if last is not None else None,
                 }
             )
         return {name: table for name, table in tables.items() if table.base or table.pending}

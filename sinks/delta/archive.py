@@ -110,7 +110,7 @@ def not_archived(raw: DataFrame, table: TablePlan | Replay) -> DataFrame:
     if table.after is None:
         return raw
     was_read = F.lit(False)
-    for partition, offset in table.seen.items():
+    for partition, offset in table.read_end.items():
         was_read |= (F.col("partition") == partition) & (F.col("offset") < offset)
     return raw.where(
         ~was_read | F.col("position").isNull() | (F.col("position") > str(table.after))

@@ -123,7 +123,7 @@ def replayed(
             archive=archive,
             version=versions[archive].version,
             after=whole.after,
-            seen=whole.seen,
+            read_end=whole.read_end,
         )
         fresh_ms = whole.fresh_ms
         update = {"start": whole.start, "replay": replay, "fresh_ms": fresh_ms}

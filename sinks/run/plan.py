@@ -22,9 +22,9 @@ Stored = TypeVar("Stored", bound=BaseModel)
 
 
 class Replay(BaseModel):
-    """An archive, at one of its versions: the events that it has come before those of the log.
+    """An archive, at one of its versions: its events come before those of the log.
 
-    It has what is before ``seen`` and not newer than ``after``.
+    It has the events that are before ``read_end`` and not newer than ``after``.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -32,33 +32,40 @@ class Replay(BaseModel):
     archive: str
     version: int
     after: PositionField | None
-    seen: dict[int, int]
+    read_end: dict[int, int]
 
 
 class TablePlan(BaseModel):
     """What a run applies to one table: the records from ``start`` up to, not including, ``end``.
 
-    Of those what is newer than ``after`` (the cut the table had reached), newer than ``truncated``
-    (older rows of the table go) and not newer than the plan's cut. ``next`` is the first offset
-    above the cut, where the next plan goes on. ``snapshot`` is the position of the table's last
-    snapshot in the log, ``shown`` that of the one that is applied. ``base`` is the number of the
-    run whose commit must be the table's last (0: there is no table yet). ``fresh_ms`` is when
-    ``start`` was last known to be all of the log (0: that says nothing, since the topic was
-    compacted too early). ``claims_ms`` is the time of the first record whose value is among the
-    claims, where there is one. ``source`` is the captured table, ``first_version`` the schema
-    version that the derived table was begun with. ``seen`` is how far the plan before has read:
-    what is before it and not above its cut was applied. ``ends`` (of a history) are the places
-    where all rows ended at once, with their times (µs since 1970). Where it ``rebuilds``, rows that
-    the log doesn't have go. ``gap`` is the cut behind which the log had forgotten changes, and the
-    user said to go on; ``gapped`` says that there was one, or that it doesn't have all records.
-    What is before ``start`` comes from the archive to ``replay``. A table that ``waits`` doesn't
-    stand at the plan's cut: nobody wants it any more, or it is being read anew.
+    Of these records it applies those that are newer than ``after`` (the cut that the table has),
+    newer than ``truncated`` (older rows of the table go) and not newer than the plan's cut.
 
-    Of a topic that a real Debezium wrote the plan has what no other record tells: which topic it is
-    (``topic_id``), the ``schemas`` that it has had, the forms of its keys, and where its last
-    TRUNCATE ``emptied`` it: offset, LSN, how many partitions there are, and when that was (µs since
-    1970). Of a table without a key it has the ``rows_of`` which snapshot are there: LSN and time;
-    and which events (LSN, time, how many) it ``reached`` as the last ones, and began ``behind``.
+    - ``next`` is the first offset above the cut, where the next plan goes on. ``read_end`` is the
+      end of the plan before: it applied the records before that offset, up to its cut.
+    - ``snapshot`` is the position of the table's last snapshot in the log, ``shown`` the position
+      of the applied one.
+    - ``base`` is the number of the run whose commit must be the table's last (0: there is no table
+      yet).
+    - ``fresh_ms`` is the last time at which the log was known to be complete from ``start`` on
+      (0: never, since the topic was compacted too early).
+    - ``claims_ms`` is the time of the first record whose value is among the claims.
+    - ``source`` is the captured table, ``first_version`` the schema version that the derived table
+      began with.
+    - ``ends`` (of a history) are the positions where all rows ended at once, with their times (µs
+      since 1970).
+    - A table that ``rebuilds`` loses the rows that the log doesn't have.
+    - ``gap`` is the cut after which the log has forgotten changes, where the user accepted that;
+      ``gapped`` says that the table lacks records.
+    - ``replay`` is the archive that has the records before ``start``.
+    - A table that ``waits`` doesn't stand at the plan's cut: it isn't configured any more, or its
+      rows are being read again.
+
+    A topic that a real Debezium wrote has no state records, so the plan has its ``topic_id``, the
+    ``schemas`` and key forms so far, and the ``last_truncation`` (offset, LSN, number of
+    partitions, µs since 1970). For a table without a key it also has the ``snapshot_id`` of its
+    rows (LSN and time) and two runs of events (LSN, time, count): the ``previous_events``, which
+    were read last before this plan, and its own ``last_events``.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -79,7 +86,7 @@ class TablePlan(BaseModel):
     claims_ms: int | None = None
     kind: TableKind = "current"
     first_version: int = 0
-    seen: dict[int, int] = {}
+    read_end: dict[int, int] = {}
     snapshot_ms: int = 0
     ends: tuple[tuple[PositionField, int], ...] = ()
     rebuilds: bool = False
@@ -90,10 +97,10 @@ class TablePlan(BaseModel):
     topic_id: str = ""
     schemas: tuple[TableSchema, ...] = ()
     key_forms: tuple[str, ...] = ()
-    emptied: tuple[int, ...] | None = None
-    rows_of: tuple[int, int] | None = None
-    behind: tuple[int, int, int] | None = None
-    reached: tuple[int, int, int] | None = None
+    last_truncation: tuple[int, ...] | None = None
+    snapshot_id: tuple[int, int] | None = None
+    previous_events: tuple[int, int, int] | None = None
+    last_events: tuple[int, int, int] | None = None
 
     @property
     def unread(self) -> int:
@@ -119,7 +126,7 @@ class TablePlan(BaseModel):
                 "after": None,
                 "shown": None,
                 "base": 0,
-                "seen": {},
+                "read_end": {},
                 "gapped": True,
                 "rebuilds": False,
                 "gap": None,
@@ -259,7 +266,7 @@ def goes_on(plan: Plan, outcome: Outcome) -> dict[str, TablePlan]:
                 "events": 0,
                 "truncated": None,
                 "ends": (),
-                "reached": table.behind,
+                "last_events": table.previous_events,
             }
             if name in outcome.failed
             else {
@@ -270,8 +277,8 @@ def goes_on(plan: Plan, outcome: Outcome) -> dict[str, TablePlan]:
                 "base": plan.run if table.commits else table.base,
                 "events": 0,
                 "truncated": None,
-                "seen": table.end,
-                "behind": table.reached,
+                "read_end": table.end,
+                "previous_events": table.last_events,
                 "gapped": table.gapped or table.gap is not None,
                 **_DONE,
             }
@@ -332,7 +339,7 @@ def proposed(
             source=source,
             kind=kind,
             first_version=last.first_version if last and last.base else newest,
-            seen=last.seen if last else {},
+            read_end=last.read_end if last else {},
             gapped=(last.gapped if last else False) or not is_whole,
             rebuilds=last.rebuilds if last else False,
             gap=last.gap if last else None,

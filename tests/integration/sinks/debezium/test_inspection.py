@@ -132,11 +132,11 @@ def test_a_truncate_says_nothing_about_a_source_that_was_restored(
     new = table_plan(start=TWO, end={0: 9, 1: 9}, next=TWO)
     raw = frame(spark, [at(600, 1), at(700, 2, None)])
     first = planned(monkeypatch, raw, new, types=types).tables[str(NAME)]
-    assert first.emptied == (1, 700, 2, 120_000_000)
+    assert first.last_truncation == (1, 700, 2, 120_000_000)
     applied = first.model_copy(update={"base": 1})
     late = frame(spark, [at(650, 2), at(800, 4)])
     found = planned(monkeypatch, late, applied, types=types)
-    assert found.tables[str(NAME)].emptied == first.emptied
+    assert found.tables[str(NAME)].last_truncation == first.last_truncation
     for restored in (at(500, 9), at(500, 9, None)):
         raw = frame(spark, [at(650, 2), restored])
         refusal = planned(monkeypatch, raw, applied, types=types)
