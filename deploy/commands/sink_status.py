@@ -148,7 +148,7 @@ def search_status(
     """How far search indexes are, those of these tables and of joined documents."""
     if settings.search is None:
         return None
-    from sinks.run.plan import Outcome, Plan, stored
+    from sinks.run.plan import RunOutcome, RunPlan, parse_run_state
     from sinks.search.client import check
     from sinks.search.client import connect as connect_search
     from sinks.search.progress import PROGRESS_INDEX, Ledger
@@ -160,8 +160,10 @@ def search_status(
     indexes = _indexes(client, settings.search, ledger, names)
     if record.run == 0:
         return _never("search").model_copy(update={"indexes": indexes})
-    plan = stored(Plan, record.plan, PROGRESS_INDEX)
-    outcome = stored(Outcome, record.outcome, PROGRESS_INDEX) if record.outcome else None
+    plan = parse_run_state(RunPlan, record.plan, PROGRESS_INDEX)
+    outcome = (
+        parse_run_state(RunOutcome, record.outcome, PROGRESS_INDEX) if record.outcome else None
+    )
     fresh_ms = max(plan.ts_ms, record.checked_ms)
     return SinkStatus(
         sink="search",

@@ -29,7 +29,7 @@ from sinks.delta.keyless import merge_keyless, write_new_keyless
 from sinks.delta.newest import Newest, newest_of_changes
 from sinks.delta.table import DeltaTarget
 from sinks.log.records import let_go
-from sinks.run.plan import Plan, TablePlan
+from sinks.run.plan import RunPlan, TablePlan
 
 _NAMES = "array<string>"
 _OFFSET_CHARS = 26
@@ -38,7 +38,7 @@ _OFFSET_CHARS = 26
 
 def apply_topic(
     target: DeltaTarget,
-    plan: Plan,
+    plan: RunPlan,
     source: RecordSource,
     groups: tuple[RecordGroup, ...] | None,
 ) -> Rows:

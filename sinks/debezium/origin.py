@@ -30,7 +30,7 @@ from sinks.debezium.log import UNKNOWN_TOPIC, BrokerTopic, TopicLog, bounded_end
 from sinks.delta.origin import Looked
 from sinks.run.forgotten import Remembered
 from sinks.run.options import Report, RunOptions
-from sinks.run.plan import Plan, TablePlan, Wanted, proposed, to_read
+from sinks.run.plan import RunPlan, TablePlan, Wanted, proposed, to_read
 from sinks.run.plans import Checked
 from sinks.spark.session import SparkProvider, tune
 
@@ -156,7 +156,7 @@ class DebeziumTopics:
         return {name: table for name, table in tables.items() if table.base or table.pending}
 
     def bounded(
-        self, state: LogState, tables: dict[str, TablePlan], records_max: int, last: Plan | None
+        self, state: LogState, tables: dict[str, TablePlan], records_max: int, last: RunPlan | None
     ) -> LogState:
         """The same part of each topic; tables don't stand at one instant anyway."""
         del last
@@ -206,7 +206,7 @@ class DebeziumTopics:
         return told
 
     def apply(
-        self, target: "DeltaTarget", plan: Plan, state: LogState, archive: str | None
+        self, target: "DeltaTarget", plan: RunPlan, state: LogState, archive: str | None
     ) -> "Rows":
         """By the schemas that the plan has, and the records' own."""
         del state, archive

@@ -28,7 +28,7 @@ from sinks.delta.table import DeltaTarget
 from sinks.delta.transaction import DeltaTransaction
 from sinks.log.parse import parse, parse_images
 from sinks.log.records import GONE, KeptLostError, Records, in_session, with_values
-from sinks.run.plan import Plan, TablePlan
+from sinks.run.plan import RunPlan, TablePlan
 from sinks.spark.session import first_line, jvm_ended
 
 
@@ -36,7 +36,7 @@ def apply_table(
     target: DeltaTarget,
     records: Records,
     table: TablePlan,
-    plan: Plan,
+    plan: RunPlan,
     versions: Sequence[TableSchema],
     archive: str | None = None,
     early: DataFrame | None = None,
@@ -93,7 +93,7 @@ def require_key(target: DeltaTarget, *, keyed: bool) -> None:
         )
 
 
-def _applicable(raw: DataFrame, table: TablePlan, plan: Plan, *, keyed: bool) -> DataFrame:
+def _applicable(raw: DataFrame, table: TablePlan, plan: RunPlan, *, keyed: bool) -> DataFrame:
     """The raw records that the run has to apply; kinds differ in what they have already."""
     if table.kind == "changes":
         upto = within(raw, None, plan.cut, None, keyed=keyed)
@@ -108,7 +108,7 @@ def _write(
     raw: DataFrame,
     columns: TableShape,
     table: TablePlan,
-    plan: Plan,
+    plan: RunPlan,
     early: DataFrame | None,
 ) -> Rows:
     if table.kind == "changes":
@@ -143,7 +143,7 @@ def _write_rows(
     read: Callable[..., AbstractContextManager[Newest]],
     columns: TableShape,
     table: TablePlan,
-    plan: Plan,
+    plan: RunPlan,
 ) -> Rows:
     if not table.base:
         with read() as newest:

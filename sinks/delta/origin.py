@@ -17,7 +17,7 @@ from sinks.log.counts import counted
 from sinks.log.records import Records
 from sinks.run.forgotten import Remembered, remembered
 from sinks.run.options import Report, RunOptions
-from sinks.run.plan import Plan, TablePlan, Truncates, Wanted, proposed, to_read
+from sinks.run.plan import RunPlan, TablePlan, Truncates, Wanted, proposed, to_read
 from sinks.run.plans import Checked
 from sinks.spark.session import RECORDS_FEW, SparkProvider, tune
 
@@ -60,7 +60,7 @@ class Origin(Protocol):
         ...
 
     def bounded(
-        self, state: LogState, tables: dict[str, TablePlan], records_max: int, last: Plan | None
+        self, state: LogState, tables: dict[str, TablePlan], records_max: int, last: RunPlan | None
     ) -> LogState:
         """The state as if the topics ended where about so many records are read."""
         ...
@@ -78,7 +78,7 @@ class Origin(Protocol):
         ...
 
     def apply(
-        self, target: "DeltaTarget", plan: Plan, state: LogState, archive: str | None
+        self, target: "DeltaTarget", plan: RunPlan, state: LogState, archive: str | None
     ) -> "Rows":
         """Commit what the plan says to a table, unless the table has it already."""
         ...
@@ -128,7 +128,7 @@ class OwnLog:
         return proposed(before, state, wanted)
 
     def bounded(
-        self, state: LogState, tables: dict[str, TablePlan], records_max: int, last: Plan | None
+        self, state: LogState, tables: dict[str, TablePlan], records_max: int, last: RunPlan | None
     ) -> LogState:
         """The log as if it ended at an earlier commit."""
         from sinks.log.counts import bounded
@@ -206,7 +206,7 @@ class OwnLog:
         return archived_truncates(self._session(), derived[table.replay.archive].path, table.replay)
 
     def apply(
-        self, target: "DeltaTarget", plan: Plan, state: LogState, archive: str | None
+        self, target: "DeltaTarget", plan: RunPlan, state: LogState, archive: str | None
     ) -> "Rows":
         """By the schema versions that the log tells."""
         from sinks.delta.apply import apply_table

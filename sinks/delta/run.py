@@ -20,8 +20,8 @@ from sinks.log.records import KeptLostError
 from sinks.run.forgotten import replayed
 from sinks.run.options import TABLES_AT_ONCE, Report, RunOptions
 from sinks.run.plan import (
-    Outcome,
-    Plan,
+    RunOutcome,
+    RunPlan,
     TablePlan,
     TableVersion,
     Wanted,
@@ -115,7 +115,7 @@ class LakehouseRun:
             self._report(f"without a key there is no {', '.join(left_out)}")
         return self._new_run(state, last, tables, results, waiting)
 
-    def _choose(self, state: LogState, last: Plan | None) -> list[str]:
+    def _choose(self, state: LogState, last: RunPlan | None) -> list[str]:
         """Find out which derived tables there are; returns those that can't be."""
         keyless = {name for name, known in state.schemas.items() if known and not known[-1].key}
         begun = [name for name, table in last.tables.items() if table.base] if last else []
@@ -173,7 +173,7 @@ class LakehouseRun:
     def _new_run(
         self,
         state: LogState,
-        last: Plan | None,
+        last: RunPlan | None,
         tables: dict[str, TablePlan],
         results: list[TableResult],
         waiting: list[TableResult],
@@ -185,7 +185,7 @@ class LakehouseRun:
         news = any(table.pending or table.commits for table in looked.tables.values())
         if not news and not refused:
             return self._summary(last, results) if results else self._nothing()
-        plan = Plan(
+        plan = RunPlan(
             run=last.run + 1 if last is not None else 1,
             prefix=self._prefix,
             log=state.progress.log,
@@ -200,7 +200,7 @@ class LakehouseRun:
         self._finished(plan, [*applied, *refused, *waiting])
         return self._summary(plan, [*results, *applied, *refused])
 
-    def _finished(self, plan: Plan, results: list[TableResult]) -> Outcome:
+    def _finished(self, plan: RunPlan, results: list[TableResult]) -> RunOutcome:
         """Record how the plan ended, and at which version each table has the plan's cut."""
         before = self._plans.outcome_of(plan.run - 1)
         failed = {table.name: str(table.error) for table in results if table.error is not None}
@@ -213,7 +213,7 @@ class LakehouseRun:
             if name in inherited and name not in failed and not table.waits
         }
         versions |= {table.name: table.version for table in done if table.version is not None}
-        outcome = Outcome(
+        outcome = RunOutcome(
             run=plan.run,
             ts_ms=int(time.time() * 1000),
             seconds=round(time.monotonic() - self._started, 3),
@@ -224,7 +224,7 @@ class LakehouseRun:
         self._plans.finish(outcome)
         return outcome
 
-    def _settled(self, plan: Plan, outcome: Outcome) -> Outcome:
+    def _settled(self, plan: RunPlan, outcome: RunOutcome) -> RunOutcome:
         """The outcome, where tables whose error came after their commit haven't failed."""
         versions = dict(outcome.versions)
         for name in outcome.failed:
@@ -277,7 +277,7 @@ class LakehouseRun:
             for name, table in tables.items()
         }
 
-    def _late(self, plan: Plan, state: LogState) -> list[TableResult]:
+    def _late(self, plan: RunPlan, state: LogState) -> list[TableResult]:
         """Tables of a plan that was interrupted for so long that the log may have forgotten since.
 
         The next plan says what becomes of them.
@@ -296,7 +296,7 @@ class LakehouseRun:
         ]
 
     def _apply(
-        self, plan: Plan, state: LogState, late: Collection[TableResult]
+        self, plan: RunPlan, state: LogState, late: Collection[TableResult]
     ) -> list[TableResult]:
         """Apply the plan to its tables, some of them side by side, and each in its own session.
 
@@ -326,7 +326,7 @@ class LakehouseRun:
             return list(executor.map(apply, waiting))
 
     def _applied(
-        self, spark: "SparkSession", name: str, plan: Plan, state: LogState
+        self, spark: "SparkSession", name: str, plan: RunPlan, state: LogState
     ) -> TableResult:
         from sinks.delta.apply import explained
         from sinks.delta.table import DeltaTarget, register
@@ -362,7 +362,7 @@ class LakehouseRun:
     def _nothing(self, note: str = "") -> RunSummary:
         return RunSummary("lakehouse", 0, "", time.monotonic() - self._started, note=note)
 
-    def _summary(self, plan: Plan | None, results: list[TableResult]) -> RunSummary:
+    def _summary(self, plan: RunPlan | None, results: list[TableResult]) -> RunSummary:
         seconds = time.monotonic() - self._started
         run, cut = (plan.run, plan.where) if plan is not None else (0, "")
         return RunSummary("lakehouse", run, cut, seconds, results)

@@ -20,7 +20,7 @@ from cdc.records.claims import PIECES_PARTITION
 from cdc.records.topics import claim_topic
 from sinks.changes.names import LOST
 from sinks.log.kafka_options import spark_options
-from sinks.run.plan import Plan, TablePlan
+from sinks.run.plan import RunPlan, TablePlan
 from sinks.spark.expressions import header_fields
 
 if TYPE_CHECKING:
@@ -116,7 +116,7 @@ def _rdd(kept: DataFrame) -> Any:
 
 
 def with_values(
-    raw: DataFrame, kafka: Mapping[str, str], table: TablePlan, plan: Plan
+    raw: DataFrame, kafka: Mapping[str, str], table: TablePlan, plan: RunPlan
 ) -> DataFrame:
     """Raw records with all of their values.
 

@@ -18,7 +18,7 @@ from cdc.records.state import PositionField, TableState
 from cdc.settings.lakehouse import TableKind, TopicWriter
 
 FORMAT: Final = 1
-Stored = TypeVar("Stored", bound=BaseModel)
+RunState = TypeVar("RunState", bound=BaseModel)
 
 
 class Replay(BaseModel):
@@ -136,7 +136,7 @@ class TablePlan(BaseModel):
         )
 
 
-class Plan(BaseModel):
+class RunPlan(BaseModel):
     """One run of a sink: its number, the log that it reads, its cut, and what it applies.
 
     Where a real Debezium has written the topics, no cut is known: each has its own end.
@@ -182,7 +182,7 @@ class TableCounts(BaseModel):
     seconds: float = 0.0
 
 
-class Outcome(BaseModel):
+class RunOutcome(BaseModel):
     """The end of a run: the tables that failed, and why. The others stand at the plan's cut.
 
     ``versions`` are the tables' versions at which they do (one that nothing new came for has the
@@ -231,19 +231,19 @@ Census = dict[str, dict[int, Found]]
 """Derived table and partition → what its new records are."""
 
 
-def stored(kind: type[Stored], text: str, where: str) -> Stored:
+def parse_run_state(kind: type[RunState], text: str, where: str) -> RunState:
     """Read a plan or an outcome; raises LogFormatError where it isn't one of ours."""
     try:
         return kind.model_validate_json(text)
     except ValidationError as error:
         raise LogFormatError(
-            f"a {kind.__name__.lower()} can't be read: {error.errors()[0]['msg']}",
+            f"a run's state can't be read: {error.errors()[0]['msg']}",
             where=where,
             remedy="a newer Millrace has written it: run that one",
         ) from None
 
 
-def require_same_log(plan: Plan, state: LogState) -> None:
+def require_same_log(plan: RunPlan, state: LogState) -> None:
     """Raise LogForgottenError where the log isn't the one that the plan was made for."""
     if plan.log != state.progress.log:
         raise _made_anew(f"the log of topic.prefix {plan.prefix}", "")
@@ -253,7 +253,7 @@ _DONE: Final[dict[str, object]] = {"ends": (), "rebuilds": False, "gap": None, "
 """What of a table's plan is over once it is applied."""
 
 
-def goes_on(plan: Plan, outcome: Outcome) -> dict[str, TablePlan]:
+def goes_on(plan: RunPlan, outcome: RunOutcome) -> dict[str, TablePlan]:
     """Where each table of a finished plan goes on: nothing to read yet, if it was applied.
 
     One that failed stays where it was, and one that isn't there yet begins as if never planned.

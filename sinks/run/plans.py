@@ -15,7 +15,7 @@ from pydantic import BaseModel
 
 from cdc.errors import BusyError, LogFormatError, SinkUnreachableError
 from sinks.changes.derived import local_path, runs_path
-from sinks.run.plan import Outcome, Plan, Stored, TablePlan, TableVersion, stored
+from sinks.run.plan import RunOutcome, RunPlan, RunState, TablePlan, TableVersion, parse_run_state
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -231,7 +231,7 @@ class Plans:
         self._files = files
         self._where = where
 
-    def last(self) -> Plan | None:
+    def last(self) -> RunPlan | None:
         """The newest plan, finished or not."""
         try:
             known = self._parse(Last, _LAST)
@@ -245,24 +245,24 @@ class Plans:
             newest = later
         return newest
 
-    def plan_of(self, run: int) -> Plan | None:
+    def plan_of(self, run: int) -> RunPlan | None:
         """The plan of that number, if there is one."""
-        return self._parse(Plan, _plan_name(run))
+        return self._parse(RunPlan, _plan_name(run))
 
     def runs(self) -> list[int]:
         """The numbers of all plans, ascending."""
         matches = (_PLAN.fullmatch(name) for name in self._files.names())
         return sorted(int(match[1]) for match in matches if match)
 
-    def outcome(self, plan: Plan) -> Outcome | None:
+    def outcome(self, plan: RunPlan) -> RunOutcome | None:
         """How a plan ended, if it did."""
         return self.outcome_of(plan.run)
 
-    def outcome_of(self, run: int) -> Outcome | None:
+    def outcome_of(self, run: int) -> RunOutcome | None:
         """How the plan of that number ended, if there is one, and it did."""
-        return self._parse(Outcome, _done_name(run))
+        return self._parse(RunOutcome, _done_name(run))
 
-    def start(self, plan: Plan) -> None:
+    def start(self, plan: RunPlan) -> None:
         """Make the plan the next one; raises BusyError if another run was first."""
         try:
             self._files.create(_plan_name(plan.run), plan.model_dump_json())
@@ -270,7 +270,7 @@ class Plans:
             raise BusyError(f"another run has made plan {plan.run}", where=self._where) from None
         self._files.replace(_LAST, Last(run=plan.run).model_dump_json())
 
-    def finish(self, outcome: Outcome) -> None:
+    def finish(self, outcome: RunOutcome) -> None:
         """Record that nothing of the plan is under way any more."""
         self._files.replace(_done_name(outcome.run), outcome.model_dump_json())
 
@@ -300,9 +300,9 @@ class Plans:
             self._files.remove(_plan_name(run))
         return len(old)
 
-    def _parse(self, kind: type[Stored], name: str) -> Stored | None:
+    def _parse(self, kind: type[RunState], name: str) -> RunState | None:
         text = self._files.read(name)
-        return None if text is None else stored(kind, text, f"{self._where}/{name}")
+        return None if text is None else parse_run_state(kind, text, f"{self._where}/{name}")
 
 
 def lakehouse_plans(location: str, session: Callable[[], "SparkSession"]) -> Plans:

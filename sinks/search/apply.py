@@ -20,7 +20,7 @@ from sinks.delta.newest import newest_of_contenders
 from sinks.log.early import FACTS, found_in, looked_at
 from sinks.log.parse import parse
 from sinks.log.records import read_raw, with_values
-from sinks.run.plan import Found, Plan, TablePlan
+from sinks.run.plan import Found, RunPlan, TablePlan
 from sinks.search.bulk import Counts
 from sinks.search.context import SearchContext
 from sinks.search.documents import mapping
@@ -63,7 +63,7 @@ class TableIndexer:
         self,
         target: TableIndex,
         table: TablePlan,
-        plan: Plan,
+        plan: RunPlan,
         versions: Sequence[TableSchema],
         early: "DataFrame | None" = None,
         loaded: EarlyLoad | None = None,
@@ -99,7 +99,7 @@ class TableIndexer:
         self,
         index: str,
         table: TablePlan,
-        plan: Plan,
+        plan: RunPlan,
         versions: Sequence[TableSchema],
         only: frozenset[str] | None = None,
     ) -> Counts:
@@ -113,7 +113,7 @@ class TableIndexer:
         self,
         index: str,
         table: TablePlan,
-        plan: Plan,
+        plan: RunPlan,
         versions: Sequence[TableSchema],
         rows: WrittenRows | None = None,
     ) -> Counts:
@@ -154,7 +154,7 @@ class TableIndexer:
         return EarlyLoad(into, rows, found_in(facts, table))
 
     def _changes(
-        self, table: TablePlan, plan: Plan, shape: TableShape, *, snapshot: bool = False
+        self, table: TablePlan, plan: RunPlan, shape: TableShape, *, snapshot: bool = False
     ) -> "DataFrame":
         """What a plan's records say, with all of their values."""
         history = history_of(table)
@@ -168,7 +168,7 @@ class TableIndexer:
         self,
         index: str,
         table: TablePlan,
-        plan: Plan,
+        plan: RunPlan,
         versions: Sequence[TableSchema],
         early: "DataFrame | None",
     ) -> Counts:
@@ -195,7 +195,7 @@ class TableIndexer:
         target: TableIndex,
         before: TableRecord | None,
         table: TablePlan,
-        plan: Plan,
+        plan: RunPlan,
         versions: Sequence[TableSchema],
         loaded: EarlyLoad | None,
     ) -> Counts:
@@ -223,7 +223,7 @@ class TableIndexer:
         target: TableIndex,
         before: TableRecord | None,
         table: TablePlan,
-        plan: Plan,
+        plan: RunPlan,
         versions: Sequence[TableSchema],
     ) -> tuple[FirstLoad, Counts]:
         """Load the records step by step, behind those that this plan's run has loaded before."""
@@ -249,7 +249,7 @@ class TableIndexer:
         return first, counts
 
     def _record(
-        self, plan: Plan, table: TablePlan, newest: TableSchema, served: TableRecord
+        self, plan: RunPlan, table: TablePlan, newest: TableSchema, served: TableRecord
     ) -> None:
         changes: dict[str, object] = {
             "run": plan.run,
@@ -290,7 +290,7 @@ class TableIndexer:
         return TableLoading(index=index, uuid=uuid, overrides=indexed.overrides, ts_ms=now_ms())
 
 
-def _is_recorded(record: TableRecord, table: TablePlan, plan: Plan) -> bool:
+def _is_recorded(record: TableRecord, table: TablePlan, plan: RunPlan) -> bool:
     """Whether the plan is applied; a run number alone doesn't tell, a new capture starts again."""
     recorded = (record.run, record.cut, record.offsets)
     return recorded == (plan.run, str(plan.cut), table.next)

@@ -18,7 +18,7 @@ from cdc.records.schema import TableName, TableSchema
 from sinks.log.counts import counted
 from sinks.log.records import Records
 from sinks.run.forgotten import require_retained
-from sinks.run.plan import Plan, TablePlan
+from sinks.run.plan import RunPlan, TablePlan
 from sinks.run.summary import TableResult, attempted
 from sinks.search.bulk import Counts
 from sinks.search.context import SearchContext
@@ -151,7 +151,7 @@ class Loads:
         return TableResult(name, events, counts.inserted, counts.updated, counts.deleted)
 
     def _load(
-        self, name: str, target: TableIndex, index: str, whole: Plan, step: TablePlan
+        self, name: str, target: TableIndex, index: str, whole: RunPlan, step: TablePlan
     ) -> Counts:
         counts = Counts()
         if step.events:
@@ -161,7 +161,7 @@ class Loads:
             counts += Counts(deleted=target.truncate(index, step.truncated))
         return counts
 
-    def _examined(self, name: str, whole: Plan, step: TablePlan) -> TablePlan:
+    def _examined(self, name: str, whole: RunPlan, step: TablePlan) -> TablePlan:
         """A step with what the census of its records tells: TRUNCATEs, and claims."""
         from sinks.log.counts import census
 
@@ -169,7 +169,7 @@ class Loads:
         by_table = census(self._session(), records, {name: step}, whole.cut)
         return counted(step, by_table.get(name, {}), whole.cut, keyed=True)
 
-    def _plan(self, name: str, record: TableRecord) -> Plan:
+    def _plan(self, name: str, record: TableRecord) -> RunPlan:
         """What a table's index has been given, as a plan."""
         topic = self._state.tables[name].topic
         starts = self._state.starts[topic]
@@ -189,7 +189,7 @@ class Loads:
             fresh_ms=0,
             source=name,
         )
-        return Plan(
+        return RunPlan(
             run=record.run,
             prefix=self._settings.capture.topic_prefix,
             log=self._state.progress.log,

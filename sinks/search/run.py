@@ -30,16 +30,16 @@ from sinks.log.records import Records
 from sinks.run.forgotten import require_retained
 from sinks.run.options import TABLES_AT_ONCE, Report, RunOptions
 from sinks.run.plan import (
-    Outcome,
-    Plan,
+    RunOutcome,
+    RunPlan,
     TablePlan,
     Wanted,
     goes_on,
     has_work,
+    parse_run_state,
     proposed,
     ready,
     require_same_log,
-    stored,
     to_read,
 )
 from sinks.run.summary import RunSummary, TableResult, attempted
@@ -153,10 +153,14 @@ class _SearchRun:
         self._loaded: dict[str, EarlyLoad] = {}
         self.loads = Loads(context, self._state, self._index)
 
-    def once(self, log: LogReader, claim: RunClaim) -> tuple[Plan | None, list[TableResult]]:
+    def once(self, log: LogReader, claim: RunClaim) -> tuple[RunPlan | None, list[TableResult]]:
         """Finish the plan that is under way, then plan and apply what is new."""
         results: list[TableResult] = []
-        last = stored(Plan, claim.record.plan, PROGRESS_INDEX) if claim.record.plan else None
+        last = (
+            parse_run_state(RunPlan, claim.record.plan, PROGRESS_INDEX)
+            if claim.record.plan
+            else None
+        )
         if last is not None:
             require_same_log(last, self._state)
         if last is not None and claim.unfinished is not None:
@@ -164,7 +168,7 @@ class _SearchRun:
             results = self._finish(last, claim)
         before: dict[str, TablePlan] = {}
         if last is not None:
-            outcome = stored(Outcome, claim.record.outcome, PROGRESS_INDEX)
+            outcome = parse_run_state(RunOutcome, claim.record.outcome, PROGRESS_INDEX)
             before = self._standing(goes_on(last, outcome))
         before, forgotten = self._remembered(log, before, claim.record.checked_ms)
         tables = self._proposed(before)
@@ -178,7 +182,7 @@ class _SearchRun:
         if not has_work(tables):
             claim.check()
             return last, results
-        plan = Plan(
+        plan = RunPlan(
             run=claim.record.run + 1,
             prefix=self._settings.capture.topic_prefix,
             log=self._state.progress.log,
@@ -229,10 +233,10 @@ class _SearchRun:
                 remedy=f"there are: {', '.join(sorted(indexes))}",
             )
 
-    def _finish(self, plan: Plan, claim: RunClaim) -> list[TableResult]:
+    def _finish(self, plan: RunPlan, claim: RunClaim) -> list[TableResult]:
         results = self._apply(plan)
         failed = {table.name: str(table.error) for table in results if table.error is not None}
-        outcome = Outcome(run=plan.run, ts_ms=int(time.time() * 1000), failed=failed)
+        outcome = RunOutcome(run=plan.run, ts_ms=int(time.time() * 1000), failed=failed)
         claim.finish(outcome.model_dump_json())
         return results
 
@@ -337,7 +341,7 @@ class _SearchRun:
         early = read_early(spark, records, table, cut, columns, floor)
         return {} if early is None else {name: early}
 
-    def _apply(self, plan: Plan) -> list[TableResult]:
+    def _apply(self, plan: RunPlan) -> list[TableResult]:
         """Apply the plan to its tables, some of them side by side."""
         waiting = [name for name, table in plan.tables.items() if table.pending or not table.base]
         if waiting:
@@ -358,7 +362,7 @@ class _SearchRun:
             results = list(executor.map(apply, waiting))
         return [result for result in results if plan.tables[result.name].commits]
 
-    def _applied(self, name: str, table: TablePlan, plan: Plan) -> TableResult:
+    def _applied(self, name: str, table: TablePlan, plan: RunPlan) -> TableResult:
         """The result of one table; a server that is away ends the run, which is then repeated."""
         from sinks.search.apply import TableIndexer
 

@@ -10,7 +10,7 @@ from cdc.log.offsets import LogState
 from cdc.settings import Settings
 from sinks.changes.derived import Derived, derived_tables
 from sinks.changes.shape import TableShape, derive_shape
-from sinks.run.plan import Plan
+from sinks.run.plan import RunPlan
 from sinks.run.plans import Plans, lakehouse_plans
 from sinks.search.progress_records import Instant
 from sinks.spark.session import SparkProvider
@@ -78,7 +78,7 @@ class Lakehouse:
         versions = instant.versions.items()
         return is_kept and all(outcome.versions.get(name) == version for name, version in versions)
 
-    def _has_columns(self, name: str, plan: Plan) -> bool:
+    def _has_columns(self, name: str, plan: RunPlan) -> bool:
         """Whether the log's state that was read has the columns of a plan's table."""
         derived, table = self._derived.get(name), plan.tables.get(name)
         if derived is None or table is None:

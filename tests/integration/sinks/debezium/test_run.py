@@ -7,7 +7,7 @@ import pytest
 
 from cdc.errors import ExitCode
 from sinks.delta import commit
-from sinks.run.plan import Outcome
+from sinks.run.plan import RunOutcome
 from sinks.run.summary import RunSummary
 from tests.fixtures.debezium_lake import DebeziumLake, event, tombstone
 from tests.fixtures.debezium_topics import MadeRegistry, as_avro, recorded
@@ -220,6 +220,6 @@ def test_runs_that_were_killed_are_finished_with_the_same_records(
     operations = lake.table("public.t_changes").orderBy("_millrace_offset").collect()
     assert [row["_millrace_op"] for row in operations] == ["r", "u", "t", "c", "u"]
     outcome = lake.plans.outcome(planned)
-    assert isinstance(outcome, Outcome)
+    assert isinstance(outcome, RunOutcome)
     assert outcome.failed == {}
     assert lake.merge().exit_code == ExitCode.NOTHING_TO_DO

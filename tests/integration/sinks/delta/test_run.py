@@ -12,7 +12,7 @@ from cdc.errors import ExitCode, LogForgottenError
 from cdc.records.state import Phase
 from sinks.changes.derived import table_path
 from sinks.delta import apply, commit
-from sinks.run.plan import Outcome
+from sinks.run.plan import RunOutcome
 from sinks.run.plans import lakehouse_plans
 from tests.fixtures.lakehouse import Lakehouse
 from tests.fixtures.spark import at, column, table_schema
@@ -324,7 +324,7 @@ def test_an_error_after_the_commit_does_not_keep_the_table_from_going_on(
     last = plans.last()
     assert last is not None
     lost = {str(log.schema.name): "the answer to the commit was lost"}
-    plans.finish(Outcome(run=last.run, ts_ms=0, failed=lost))
+    plans.finish(RunOutcome(run=last.run, ts_ms=0, failed=lost))
     log.row("c", at(20), {"id": 2})
     log.reached(at(20))
     assert lakehouse.merge().exit_code == ExitCode.OK

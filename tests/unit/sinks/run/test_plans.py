@@ -11,7 +11,7 @@ from cdc.records.position import Lsn, Position
 from cdc.records.schema import TableName, TableSchema
 from cdc.records.state import Phase, Progress
 from sinks.log.counts import counted
-from sinks.run.plan import Found, Outcome, Plan, TablePlan, Wanted, goes_on, proposed
+from sinks.run.plan import Found, RunOutcome, RunPlan, TablePlan, Wanted, goes_on, proposed
 from sinks.run.plans import LocalFiles, Plans
 from tests.fixtures.made_changes import table as made_table
 from tests.fixtures.made_states import table_state
@@ -42,8 +42,8 @@ def table_plan(**changes: object) -> TablePlan:
     return plan.model_copy(update=changes)
 
 
-def plan(run: int = 4, **tables: TablePlan) -> Plan:
-    return Plan(
+def plan(run: int = 4, **tables: TablePlan) -> RunPlan:
+    return RunPlan(
         run=run, prefix="p", log="one", cut=position(20), cut_ts_us=0, ts_ms=0, tables=tables
     )
 
@@ -75,7 +75,7 @@ def test_a_plan_is_made_once(tmp_path: Path) -> None:
     last = plans.last()
     assert last == plan(a=table_plan())
     assert plans.outcome(plan()) is None
-    plans.finish(Outcome(run=4, ts_ms=0, failed={"a": "why"}))
+    plans.finish(RunOutcome(run=4, ts_ms=0, failed={"a": "why"}))
     assert plans.outcome(plan()) is not None
     assert plans.runs() == [4]
     assert plans.forget(5) == 1
@@ -90,7 +90,7 @@ def test_a_newer_format_is_refused(tmp_path: Path) -> None:
 
 def test_an_applied_table_goes_on_above_the_cut_and_a_failed_one_stays() -> None:
     done = plan(good=table_plan(), bad=table_plan(snapshot=position(15)))
-    after = goes_on(done, Outcome(run=4, ts_ms=0, failed={"bad": "why"}))
+    after = goes_on(done, RunOutcome(run=4, ts_ms=0, failed={"bad": "why"}))
     assert (after["good"].start, after["good"].after, after["good"].base) == (
         {0: 8},
         position(20),
