@@ -28,7 +28,7 @@ from sinks.delta.history import merge_history, write_new_history
 from sinks.delta.keyless import merge_keyless, write_new_keyless
 from sinks.delta.newest import Newest, newest_of_changes
 from sinks.delta.table import DeltaTarget
-from sinks.log.records import let_go
+from sinks.log.records import release
 from sinks.run.plan import RunPlan, TablePlan
 
 _NAMES = "array<string>"
@@ -107,7 +107,7 @@ def _write(
             target, parse_images(events, topic, columns), columns, table, truncation
         )
     finally:
-        let_go(events)
+        release(events)
 
 
 def _add(

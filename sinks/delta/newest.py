@@ -18,7 +18,7 @@ from pyspark.sql import functions as F
 from sinks.changes.latest import PATCHY, contenders, latest
 from sinks.changes.names import LOST, POSITION, quoted
 from sinks.changes.shape import TableShape
-from sinks.log.records import let_go
+from sinks.log.records import release
 
 _ORDERED: Final = ("bigint", "int", "smallint", "decimal", "string")
 """Types whose least and greatest values Delta's statistics tell, and Python holds all of."""
@@ -57,7 +57,7 @@ def newest_of_changes(
         with newest_of_contenders(rows, shape, ranges=ranges) as newest:
             yield newest
     finally:
-        let_go(rows)
+        release(rows)
 
 
 @contextmanager
@@ -86,7 +86,7 @@ def newest_of_contenders(
         )
     finally:
         if patched is not None:
-            let_go(patched)
+            release(patched)
 
 
 def _within(rows: DataFrame, facts: Row, shape: TableShape) -> Within | None:

@@ -13,7 +13,7 @@ from cdc.records.schema import TableSchema
 from cdc.settings import Settings
 from cdc.settings.lakehouse import TopicWriter
 from sinks.changes.derived import Derived
-from sinks.log.counts import counted
+from sinks.log.counts import with_census
 from sinks.log.records import Records
 from sinks.run.forgotten import Remembered, remembered
 from sinks.run.options import Report, RunOptions
@@ -24,7 +24,7 @@ from sinks.spark.session import RECORDS_FEW, SparkProvider, tune
 if TYPE_CHECKING:
     from sinks.delta.commit import Rows
     from sinks.delta.table import DeltaTarget
-    from sinks.log.early import Early
+    from sinks.log.early import EarlyRead
 
 
 class Looked(NamedTuple):
@@ -99,7 +99,7 @@ class OwnLog:
         self._options = options
         self._log = LogReader(settings.kafka)
         self._records = Records(settings.kafka)
-        self._early: dict[str, Early] = {}
+        self._early: dict[str, EarlyRead] = {}
 
     def forget(self) -> None:
         """They are read again where they are needed once more."""
@@ -107,7 +107,7 @@ class OwnLog:
         # Taken away first: other tables' threads look for theirs meanwhile.
         unused, self._early = self._early, {}
         for early in unused.values():
-            early.let_go()
+            early.release()
 
     def state(self) -> LogState | None:
         """The log's state once it can be read up to its ends."""
@@ -162,9 +162,9 @@ class OwnLog:
         self._early = self._read_early(pending, derived, state)
         left = {name: table for name, table in pending.items() if name not in self._early}
         found = census(spark, self._records, left, cut)
-        found |= {name: dict(early.found) for name, early in self._early.items()}
+        found |= {name: dict(early.census) for name, early in self._early.items()}
         looked = {
-            name: counted(
+            name: with_census(
                 table,
                 found.get(name, {}),
                 cut,
@@ -179,13 +179,13 @@ class OwnLog:
 
     def _read_early(
         self, tables: dict[str, TablePlan], derived: Mapping[str, Derived], state: LogState
-    ) -> dict[str, "Early"]:
+    ) -> dict[str, "EarlyRead"]:
         """The table with most records, if it may be, and can be."""
         from sinks.delta.apply import columns_of
-        from sinks.log.early import can_be_early, read_early
+        from sinks.log.early import is_read_early, read_early
 
         name, table = max(tables.items(), key=lambda one: one[1].unread, default=("", None))
-        if table is None or not can_be_early(table):
+        if table is None or not is_read_early(table):
             return {}
         versions = _versions(state, table)
         try:
@@ -221,7 +221,7 @@ class OwnLog:
             return apply_table(target, self._records, table, plan, versions, archive, rows)
         finally:
             if early is not None:
-                early.let_go()
+                early.release()
 
 
 def _versions(state: LogState, table: TablePlan) -> list[TableSchema]:

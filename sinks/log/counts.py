@@ -11,7 +11,7 @@ from cdc.records.position import Lsn, Position
 from sinks.log.parse import is_truncate
 from sinks.log.records import Records, read_raw
 from sinks.run.options import Report
-from sinks.run.plan import Census, Found, TablePlan, Truncates
+from sinks.run.plan import Census, PartitionCensus, TablePlan, Truncates
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -21,20 +21,22 @@ def census(
     spark: "SparkSession", records: Records, tables: dict[str, TablePlan], cut: Position
 ) -> Census:
     """Count the tables' new records; one row per partition comes back to the driver."""
-    found: Census = {}
-    left = tables
-    while left:
-        topics = {table.topic: table for table in left.values()}
-        counts = _counts(records.of(spark, topics), cut)
-        together = {
-            name: table for name, table in left.items() if table.start == topics[table.topic].start
+    by_table: Census = {}
+    remaining = tables
+    while remaining:
+        topics = {table.topic: table for table in remaining.values()}
+        by_topic = _counts(records.of(spark, topics), cut)
+        same_start = {
+            name: table
+            for name, table in remaining.items()
+            if table.start == topics[table.topic].start
         }
-        found |= {name: counts.get(table.topic, {}) for name, table in together.items()}
-        left = {name: table for name, table in left.items() if name not in together}
-    return found
+        by_table |= {name: by_topic.get(table.topic, {}) for name, table in same_start.items()}
+        remaining = {name: table for name, table in remaining.items() if name not in same_start}
+    return by_table
 
 
-def _counts(raw: "DataFrame", cut: Position) -> dict[str, dict[int, Found]]:
+def _counts(raw: "DataFrame", cut: Position) -> dict[str, dict[int, PartitionCensus]]:
     above = F.col("position") > str(cut)
     rows = (
         raw.groupBy("topic", "partition")
@@ -46,10 +48,10 @@ def _counts(raw: "DataFrame", cut: Position) -> dict[str, dict[int, Found]]:
         )
         .collect()
     )
-    counts: dict[str, dict[int, Found]] = {}
+    counts: dict[str, dict[int, PartitionCensus]] = {}
     for row in rows:
-        truncated = tuple((one["position"], one["ts_us"]) for one in row["truncated"])
-        counts.setdefault(row["topic"], {})[row["partition"]] = Found(
+        truncated = tuple((event["position"], event["ts_us"]) for event in row["truncated"])
+        counts.setdefault(row["topic"], {})[row["partition"]] = PartitionCensus(
             row["above"], row["events"], truncated, row["claims_ms"]
         )
     return counts
@@ -57,8 +59,8 @@ def _counts(raw: "DataFrame", cut: Position) -> dict[str, dict[int, Found]]:
 
 def _truncate(raw: "DataFrame", above: "Column") -> "Column":
     """Position and commit time of a TRUNCATE that isn't above the cut; else null."""
-    told = F.get_json_object("value", "$.source.ts_us").try_cast("bigint")
-    ts_us = F.coalesce(told, F.col("ts_ms") * 1000)
+    committed_us = F.get_json_object("value", "$.source.ts_us").try_cast("bigint")
+    ts_us = F.coalesce(committed_us, F.col("ts_ms") * 1000)
     return F.when(is_truncate(raw) & ~above, F.struct("position", ts_us.alias("ts_us")))
 
 
@@ -69,41 +71,45 @@ def last_commit_us(
     topics = {table.topic: table for table in tables}
     start = {topic: table.start for topic, table in topics.items()}
     end = {topic: table.end for topic, table in topics.items()}
-    told = F.when(F.col("value").isNotNull() & (F.col("position") <= str(cut)), F.col("position"))
+    applied = F.col("value").isNotNull() & (F.col("position") <= str(cut))
     (row,) = (
         read_raw(spark, kafka, start, end)
-        .agg(F.max_by("value", told).alias("value"))
+        .agg(F.max_by("value", F.when(applied, F.col("position"))).alias("value"))
         .select(F.get_json_object("value", "$.source.ts_us").cast("bigint").alias("ts_us"))
         .collect()
     )
     return row["ts_us"] or 0
 
 
-def counted(
+def with_census(
     table: TablePlan,
-    looked_at: Mapping[int, Found],
+    partitions: Mapping[int, PartitionCensus],
     cut: Position,
     *,
     keyed: bool,
     archived: Truncates = (),
 ) -> TablePlan:
-    """The table's plan after a look at its records, partition by partition.
+    """The table's plan with the census of its new records, by partition.
 
     ``archived`` are the TRUNCATEs that it has in an archive.
     """
-    found = {partition: looked_at.get(partition, Found(None, 0)) for partition in table.start}
-    ends = _ends(table, [*found.values(), Found(None, 0, archived)], cut, keyed=keyed)
+    by_number = {number: partitions.get(number, PartitionCensus(None, 0)) for number in table.start}
+    ends = _ends(table, [*by_number.values(), PartitionCensus(None, 0, archived)], cut, keyed=keyed)
     return table.model_copy(
         update={
             "next": {
-                partition: table.end[partition] if found.above is None else found.above
-                for partition, found in found.items()
+                number: table.end[number] if partition.above is None else partition.above
+                for number, partition in by_number.items()
             },
-            "events": sum(partition.events for partition in found.values()),
+            "events": sum(partition.events for partition in by_number.values()),
             "truncated": max((position for position, _ in ends), default=None),
             "ends": tuple(ends) if table.kind == "history" else (),
             "claims_ms": min(
-                (one.claims_ms for one in found.values() if one.claims_ms is not None),
+                (
+                    partition.claims_ms
+                    for partition in by_number.values()
+                    if partition.claims_ms is not None
+                ),
                 default=None,
             ),
         }
@@ -111,14 +117,14 @@ def counted(
 
 
 def _ends(
-    table: TablePlan, found: Iterable[Found], cut: Position, *, keyed: bool
+    table: TablePlan, partitions: Iterable[PartitionCensus], cut: Position, *, keyed: bool
 ) -> list[tuple[Position, int]]:
     """Where all older rows of the table end, with times: TRUNCATEs, and whole new snapshots."""
     if table.kind == "changes":
         return []
     ends = {
         (position, ts_us)
-        for partition in found
+        for partition in partitions
         for text, ts_us in partition.truncated
         if (position := Position.parse(text)) <= cut
         and (table.after is None or position > table.after)
@@ -163,17 +169,15 @@ def bounded(
 
     ``last`` is the cut of the run before.
     """
-    from sinks.log.counts import last_commit_us
-
     before_all = min(table.snapshot for table in tables.values()).just_before()
-    found = bound(spark, kafka, tables.values(), records_max, last or before_all)
-    if found is None:
+    limit = bound(spark, kafka, tables.values(), records_max, last or before_all)
+    if limit is None:
         return state
-    ends = {**state.ends, **found.ends}
+    ends = {**state.ends, **limit.ends}
     ended = [table.model_copy(update={"end": ends[table.topic]}) for table in tables.values()]
-    committed_us = last_commit_us(spark, kafka, ended, found.cut)
-    report(f"reading up to {found.cut.commit_lsn} only; later runs go on from there")
-    cut = {"cut": found.cut, "cut_ts_us": committed_us or state.progress.cut_ts_us}
+    committed_us = last_commit_us(spark, kafka, ended, limit.cut)
+    report(f"reading up to {limit.cut.commit_lsn} only; later runs go on from there")
+    cut = {"cut": limit.cut, "cut_ts_us": committed_us or state.progress.cut_ts_us}
     return replace(state, ends=ends, progress=state.progress.model_copy(update=cut))
 
 
@@ -182,11 +186,11 @@ def bound(
     kafka: Mapping[str, str],
     tables: Iterable[TablePlan],
     records_max: int,
-    reached: Position,
+    applied: Position,
 ) -> Bound | None:
     """Where to stop, so that about so many records are read; None: at the log's own cut.
 
-    ``reached`` is the last run's cut, which a run goes on from, or what is before any snapshot.
+    ``applied`` is the last run's cut, which a run goes on from, or what is before any snapshot.
     """
     starts, ends = _ranges(tables)
     total = _count(starts, ends)
@@ -200,7 +204,7 @@ def bound(
             }
             for topic, partitions in ends.items()
         }
-        cut = _complete(spark, kafka, starts, upto, ends, reached)
+        cut = _complete(spark, kafka, starts, upto, ends, applied)
         if cut is not None:
             return Bound(cut, upto)
         records *= 2
@@ -235,10 +239,10 @@ def _complete(
     starts: Offsets,
     upto: Offsets,
     ends: Offsets,
-    reached: Position,
+    applied: Position,
 ) -> Position | None:
     """Up to where everything was committed that isn't behind ``upto``; None: nothing new was."""
-    newer = F.when(F.col("position") > str(reached), F.col("position"))
+    newer = F.when(F.col("position") > str(applied), F.col("position"))
     rows = (
         read_raw(spark, kafka, starts, upto)
         .groupBy("topic", "partition")
@@ -251,11 +255,11 @@ def _complete(
         for number, offset in partitions.items():
             if offset >= ends[topic][number]:
                 continue
-            found = last.get((topic, number))
-            if found is None:
+            last_read = last.get((topic, number))
+            if last_read is None:
                 return None
             # Of that transaction there may be more to come.
-            before = Position.parse(found).just_before()
+            before = Position.parse(last_read).just_before()
             cut = before if cut is None else min(cut, before)
     first = min((row["first"] for row in rows if row["first"] is not None), default=None)
     is_news = cut is not None and first is not None and Position.parse(first) <= cut

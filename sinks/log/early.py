@@ -1,8 +1,8 @@
-"""A large table's new records → what a look at them tells, and the newest change of each key.
+"""A large table's new records → their census, and the newest change of each key.
 
-Both by one read of the log, before there is a plan: it is for what nearly all runs find, neither a
-TRUNCATE nor a value among the claims. Otherwise, or where a record is refused, nothing comes of it,
-and the table is looked at and read like any other.
+One read of the log gives both, before there is a plan. It serves the usual case: no TRUNCATE and no
+value among the claims. In any other case, or where a record is refused, its result is dropped, and
+the table gets a census and a read of its own like any other.
 """
 
 from collections.abc import Mapping
@@ -17,8 +17,8 @@ from cdc.records.position import Position
 from sinks.changes.latest import contenders, within
 from sinks.changes.shape import TableShape
 from sinks.log.parse import is_truncate, parse
-from sinks.log.records import Records, let_go
-from sinks.run.plan import Found, TablePlan
+from sinks.log.records import Records, release
+from sinks.run.plan import PartitionCensus, TablePlan
 from sinks.spark.session import RECORDS_FEW, jvm_ended, observed
 
 if TYPE_CHECKING:
@@ -26,23 +26,23 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 _PARTITIONS_MAX: Final = 16
-"""Of a topic; what each has is told by columns of its own."""
+"""Of a topic: each partition has columns of its own in the observation."""
 FACTS: Final = "millrace"
 
 
 @dataclass(frozen=True, slots=True)
-class Early:
-    """What was read: ``contenders`` that are kept, and what was ``found`` by partition."""
+class EarlyRead:
+    """The result of the read: the kept ``contenders``, and the census by partition."""
 
     rows: "DataFrame"
-    found: Mapping[int, Found]
+    census: Mapping[int, PartitionCensus]
 
-    def let_go(self) -> None:
-        """Give their room back."""
-        let_go(self.rows)
+    def release(self) -> None:
+        """Free the rows' storage."""
+        release(self.rows)
 
 
-def can_be_early(table: TablePlan) -> bool:
+def is_read_early(table: TablePlan) -> bool:
     """Whether a plan's table is one that may be read before there is a plan."""
     plain = table.kind == "current" and not (table.rebuilds or table.replay)
     return plain and table.unread >= RECORDS_FEW and len(table.start) <= _PARTITIONS_MAX
@@ -55,39 +55,39 @@ def read_early(
     cut: Position,
     columns: TableShape,
     floor: Position | None = None,
-) -> Early | None:
+) -> EarlyRead | None:
     """Read a table's records above the ``floor``, parsed by these ``columns``.
 
     None: it takes the ordinary way.
     """
     raw = records.of(spark, {table.topic: table})
-    looked = looked_at(raw, table, cut)
-    changes = parse(within(looked, table.after, cut, floor, keyed=True), columns)
+    observed_raw = observe_census(raw, table, cut)
+    changes = parse(within(observed_raw, table.after, cut, floor, keyed=True), columns)
     newest = contenders(changes, columns)
     rows = _kept(newest)
     if rows is None:
         return None
-    found = found_in(observed(newest, FACTS), table)
-    if found is None:
-        let_go(rows)
+    census = census_of(observed(newest, FACTS), table)
+    if census is None:
+        release(rows)
         return None
-    return Early(rows, found)
+    return EarlyRead(rows, census)
 
 
-def looked_at(raw: "DataFrame", table: TablePlan, cut: Position) -> "DataFrame":
-    """The same records, observed on their way: what ``FACTS`` then tells is for ``found_in``."""
+def observe_census(raw: "DataFrame", table: TablePlan, cut: Position) -> "DataFrame":
+    """The same records with an observation named ``FACTS``, which ``census_of`` reads."""
     return raw.observe(FACTS, *_facts(raw, table, cut))
 
 
-def found_in(facts: Any, table: TablePlan) -> dict[int, Found] | None:
-    """What a look at a table's records has found, if it is what nearly all find.
+def census_of(facts: Any, table: TablePlan) -> dict[int, PartitionCensus] | None:
+    """The census of a table's records; None where they have a TRUNCATE or claims.
 
-    ``facts``: a row of Java's; None: Spark has found no row to go on with, and taken that step out.
+    ``facts`` is a row of Java's, or None where Spark saw no rows and removed the observation.
     """
     if facts is None or facts.getAs("truncated") or facts.getAs("claims"):
         return None
     return {
-        number: Found(facts.getAs(f"above_{number}"), facts.getAs(f"events_{number}"))
+        number: PartitionCensus(facts.getAs(f"above_{number}"), facts.getAs(f"events_{number}"))
         for number in table.start
     }
 
@@ -102,7 +102,7 @@ def _kept(newest: "DataFrame") -> "DataFrame | None":
         if jvm_ended(error):
             raise
         if rows is not None:
-            let_go(rows)
+            release(rows)
         return None
     return rows
 

@@ -84,7 +84,7 @@ class Records:
     def forget(self) -> None:
         """Give the room back."""
         if self._kept is not None:
-            let_go(self._kept)
+            release(self._kept)
             self._kept = None
 
     def _since(self, topic: str, start: dict[int, int]) -> "Column":
@@ -104,7 +104,7 @@ def in_session(spark: "SparkSession", kept: DataFrame) -> DataFrame:
     return DataFrame(session.internalCreateDataFrame(_rdd(kept), schema, False), spark)
 
 
-def let_go(kept: DataFrame) -> None:
+def release(kept: DataFrame) -> None:
     """Give back the room of rows that a ``localCheckpoint`` keeps."""
     _rdd(kept).unpersist(False)
 

@@ -204,8 +204,8 @@ Truncates = tuple[tuple[str, int], ...]
 """Positions as text, and times (µs since 1970)."""
 
 
-class Found(NamedTuple):
-    """What a look at a partition's new records found.
+class PartitionCensus(NamedTuple):
+    """A partition's new records: the first offset above the cut, and how many are below it.
 
     ``truncated`` are the TRUNCATEs up to the cut.
     """
@@ -227,8 +227,8 @@ class Wanted(NamedTuple):
     is_whole: bool = True
 
 
-Census = dict[str, dict[int, Found]]
-"""Derived table and partition → what its new records are."""
+Census = dict[str, dict[int, PartitionCensus]]
+"""Derived table and partition → the census of its new records."""
 
 
 def parse_run_state(kind: type[RunState], text: str, where: str) -> RunState:

@@ -17,10 +17,10 @@ from sinks.changes.names import OWN
 from sinks.changes.shape import TableShape, plain_shape
 from sinks.delta.apply import explained
 from sinks.delta.newest import newest_of_contenders
-from sinks.log.early import FACTS, found_in, looked_at
+from sinks.log.early import FACTS, census_of, observe_census
 from sinks.log.parse import parse
 from sinks.log.records import read_raw, with_values
-from sinks.run.plan import Found, RunPlan, TablePlan
+from sinks.run.plan import PartitionCensus, RunPlan, TablePlan
 from sinks.search.bulk import Counts
 from sinks.search.context import SearchContext
 from sinks.search.documents import mapping
@@ -45,7 +45,7 @@ class EarlyLoad(NamedTuple):
 
     into: TableLoading
     rows: WrittenRows
-    census: Mapping[int, Found] | None
+    census: Mapping[int, PartitionCensus] | None
 
 
 class TableIndexer:
@@ -137,7 +137,7 @@ class TableIndexer:
         name, history, kafka = versions[-1].name, history_of(table), self._settings.kafka
         before = self._ledger.tables([name]).get(name)
         raw = read_raw(self._spark, kafka, {table.topic: table.start}, {table.topic: table.end})
-        records = within(looked_at(raw, table, cut), table.after, cut, history, keyed=True)
+        records = within(observe_census(raw, table, cut), table.after, cut, history, keyed=True)
         try:
             shape = shape_of(versions, self._search)
             into = self._made(target, versions[-1], before.generation + 1 if before else 1)
@@ -151,7 +151,7 @@ class TableIndexer:
         facts = rows.observed(FACTS)
         if facts is None or facts.getAs("claims"):  # whose rows have other values
             return None
-        return EarlyLoad(into, rows, found_in(facts, table))
+        return EarlyLoad(into, rows, census_of(facts, table))
 
     def _changes(
         self, table: TablePlan, plan: RunPlan, shape: TableShape, *, snapshot: bool = False

@@ -15,7 +15,7 @@ from cdc.errors import LogForgottenError
 from cdc.log.offsets import LogState
 from cdc.records.position import Lsn, Position
 from cdc.records.schema import TableName, TableSchema
-from sinks.log.counts import counted
+from sinks.log.counts import with_census
 from sinks.log.records import Records
 from sinks.run.forgotten import require_retained
 from sinks.run.plan import RunPlan, TablePlan
@@ -167,7 +167,7 @@ class Loads:
 
         records = Records(self._settings.kafka)
         by_table = census(self._session(), records, {name: step}, whole.cut)
-        return counted(step, by_table.get(name, {}), whole.cut, keyed=True)
+        return with_census(step, by_table.get(name, {}), whole.cut, keyed=True)
 
     def _plan(self, name: str, record: TableRecord) -> RunPlan:
         """What a table's index has been given, as a plan."""

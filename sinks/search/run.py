@@ -25,7 +25,7 @@ from cdc.errors import (
 from cdc.log.offsets import LogReader, LogState
 from cdc.records.schema import TableName
 from cdc.settings import Settings
-from sinks.log.counts import counted
+from sinks.log.counts import with_census
 from sinks.log.records import Records
 from sinks.run.forgotten import require_retained
 from sinks.run.options import TABLES_AT_ONCE, Report, RunOptions
@@ -56,7 +56,7 @@ from sinks.spark.session import SparkProvider
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from sinks.log.early import Early
+    from sinks.log.early import EarlyRead
     from sinks.search.apply import EarlyLoad
 
 
@@ -149,7 +149,7 @@ class _SearchRun:
         self._session = context.session
         self._report = report
         self._options = context.options
-        self._early: dict[str, Early] = {}
+        self._early: dict[str, EarlyRead] = {}
         self._loaded: dict[str, EarlyLoad] = {}
         self.loads = Loads(context, self._state, self._index)
 
@@ -292,12 +292,12 @@ class _SearchRun:
         spark = self._session(to_read(pending))
         self._loaded = self._load_early(pending, claim)
         self._early = self._read_early(spark, records, pending)
-        by_table = {name: dict(early.found) for name, early in self._early.items()}
+        by_table = {name: dict(early.census) for name, early in self._early.items()}
         by_table |= {name: dict(load.census) for name, load in self._loaded.items() if load.census}
         uncounted = {name: table for name, table in pending.items() if name not in by_table}
         by_table |= census(spark, records, uncounted, cut)
         return {
-            name: counted(table, by_table.get(name, {}), cut, keyed=True)
+            name: with_census(table, by_table.get(name, {}), cut, keyed=True)
             if table.pending or not table.base
             else table
             for name, table in tables.items()
@@ -305,12 +305,12 @@ class _SearchRun:
 
     def _load_early(self, tables: dict[str, TablePlan], claim: RunClaim) -> dict[str, "EarlyLoad"]:
         """Begin first loads of a single step: by one read of the log instead of two."""
-        from sinks.log.early import can_be_early
+        from sinks.log.early import is_read_early
         from sinks.search.apply import STEP_RECORDS, TableIndexer
 
         loads = {}
         for name, table in tables.items():
-            if table.base or table.unread > STEP_RECORDS or not can_be_early(table):
+            if table.base or table.unread > STEP_RECORDS or not is_read_early(table):
                 continue
             versions = versions_of(self._state, name, table.schema_version)
             target, cut = self._index(versions[-1].name), self._state.progress.cut
@@ -324,14 +324,14 @@ class _SearchRun:
 
     def _read_early(
         self, spark: "SparkSession", records: Records, tables: dict[str, TablePlan]
-    ) -> dict[str, "Early"]:
+    ) -> dict[str, "EarlyRead"]:
         """The table with most records, if it may be, and can be: by one read instead of two."""
-        from sinks.log.early import can_be_early, read_early
+        from sinks.log.early import is_read_early, read_early
         from sinks.search.apply import history_of, shape_of
 
         standing = ((name, table) for name, table in tables.items() if table.base)
         name, table = max(standing, key=lambda item: item[1].unread, default=("", None))
-        if table is None or not can_be_early(table):
+        if table is None or not is_read_early(table):
             return {}
         try:
             columns = shape_of(versions_of(self._state, name, table.schema_version), self._search)
@@ -382,7 +382,7 @@ class _SearchRun:
             return TableResult(name, table.events, error=error)
         finally:
             if early is not None:
-                early.let_go()
+                early.release()
         if counts.incomplete:
             self._report(
                 f"{name}: {counts.incomplete:,} documents lack values that the log doesn't have"

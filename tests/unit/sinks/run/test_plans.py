@@ -10,8 +10,16 @@ from cdc.log.offsets import LogState
 from cdc.records.position import Lsn, Position
 from cdc.records.schema import TableName, TableSchema
 from cdc.records.state import Phase, Progress
-from sinks.log.counts import counted
-from sinks.run.plan import Found, RunOutcome, RunPlan, TablePlan, Wanted, goes_on, proposed
+from sinks.log.counts import with_census
+from sinks.run.plan import (
+    PartitionCensus,
+    RunOutcome,
+    RunPlan,
+    TablePlan,
+    Wanted,
+    goes_on,
+    proposed,
+)
 from sinks.run.plans import LocalFiles, Plans
 from tests.fixtures.made_changes import table as made_table
 from tests.fixtures.made_states import table_state
@@ -101,10 +109,10 @@ def test_an_applied_table_goes_on_above_the_cut_and_a_failed_one_stays() -> None
 
 
 def test_a_truncate_counts_within_the_cut_only() -> None:
-    above = {0: Found(8, 2, ((str(position(30)), 1),))}
-    assert counted(table_plan(), above, position(20), keyed=True).truncated is None
-    within = {0: Found(None, 2, ((str(position(15)), 1),))}
-    found = counted(table_plan(), within, position(20), keyed=True)
+    above = {0: PartitionCensus(8, 2, ((str(position(30)), 1),))}
+    assert with_census(table_plan(), above, position(20), keyed=True).truncated is None
+    within = {0: PartitionCensus(None, 2, ((str(position(15)), 1),))}
+    found = with_census(table_plan(), within, position(20), keyed=True)
     assert (found.truncated, found.next) == (position(15), {0: 9})
 
 
@@ -123,7 +131,7 @@ def test_a_new_snapshot_replaces_what_has_no_key_or_another_history(
     *, keyed: bool, shown: Position | None, snapshot: Position, replaces: bool
 ) -> None:
     table = table_plan(shown=shown, snapshot=snapshot)
-    found = counted(table, {}, position(20, epoch=2), keyed=keyed).truncated
+    found = with_census(table, {}, position(20, epoch=2), keyed=keyed).truncated
     assert (found is not None) == replaces
     assert found is None or found < snapshot
 
