@@ -16,7 +16,7 @@ from cdc.errors import ExitCode, MillraceError, SparkEndedError
 from cdc.log.state import News
 from cdc.settings import Settings
 from sinks.job import Jobs
-from sinks.run.options import Held, Report
+from sinks.run.options import PausedTables, Report
 from sinks.run.summary import RunSummary, TableResult
 
 IDLE_MAX_S: Final = 60.0
@@ -41,17 +41,17 @@ def follow(
     news = News(settings.kafka, settings.capture.topic_prefix)
     while not stop.is_set():
         began = time.monotonic()
-        held = broken.held()
+        paused = broken.paused()
         done = []
-        for name, turn in jobs.turns(told, held):
+        for name, turn in jobs.turns(told, paused):
             done.append(turn)
-            _report(told, name, turn, held)
+            _report(told, name, turn, paused)
         if any(isinstance(turn, SparkEndedError) for turn in done):
             return ExitCode.SINK_UNREACHABLE
         told.begin()
         tables = [t for turn in done if isinstance(turn, RunSummary) for t in turn.tables]
         failed = any(isinstance(turn, MillraceError) for turn in done)
-        broken.learn(tables, held, whole=not failed)
+        broken.learn(tables, paused, whole=not failed)
         failures = failures + 1 if failed else 0
         if failed:
             stop.wait(_pause_s(failures))
@@ -74,21 +74,21 @@ class _Broken:
     def __init__(self) -> None:
         self._tables: dict[str, _Failed] = {}
 
-    def held(self) -> Held:
+    def paused(self) -> PausedTables:
         """Those whose time hasn't come."""
         now = time.monotonic()
         return {name: one.error for name, one in self._tables.items() if one.again > now}
 
-    def learn(self, tables: Sequence[TableResult], held: Held, *, whole: bool) -> None:
+    def learn(self, tables: Sequence[TableResult], paused: PausedTables, *, whole: bool) -> None:
         """Take note of what a run did to the tables that weren't held.
 
         One that a ``whole`` run doesn't speak of has nothing to do, and so isn't broken.
         """
         if whole:
-            spoken_of = held.keys() | {table.name for table in tables}
+            spoken_of = paused.keys() | {table.name for table in tables}
             self._tables = {name: one for name, one in self._tables.items() if name in spoken_of}
         for table in tables:
-            if table.name in held:
+            if table.name in paused:
                 continue
             if table.error is None:
                 self._tables.pop(table.name, None)
@@ -122,11 +122,11 @@ class _Told:
         self._before, self._now = self._now, set()
 
 
-def _report(told: _Told, name: str, turn: RunSummary | MillraceError, held: Held) -> None:
+def _report(told: _Told, name: str, turn: RunSummary | MillraceError, paused: PausedTables) -> None:
     """One line for a sink that has done something, or couldn't."""
     if not isinstance(turn, RunSummary):
         told(f"{name}: {turn}")
-    elif any(table.name not in held for table in turn.tables):
+    elif any(table.name not in paused for table in turn.tables):
         told(turn.line())
     elif turn.note:
         told(f"{name}: {turn.note}")

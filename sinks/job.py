@@ -17,7 +17,7 @@ from cdc.settings import Settings
 from cdc.settings.modes import ValueModes
 from sinks.delta.origin import Origin, OwnLog
 from sinks.delta.run import LakehouseRun
-from sinks.run.options import Held, Report, RunOptions
+from sinks.run.options import PausedTables, Report, RunOptions
 from sinks.run.plans import one_at_a_time
 from sinks.run.summary import RunSummary
 from sinks.spark.session import RECORDS_FEW, SparkProvider, first_line, jvm_ended, open_session
@@ -77,12 +77,12 @@ class Jobs:
         failures = [code for code in codes if code not in {ExitCode.OK, ExitCode.NOTHING_TO_DO}]
         return failures[0] if failures else min(codes)
 
-    def turns(self, report: Report, held: Held = MappingProxyType({})) -> Iterator[Turn]:
+    def turns(self, report: Report, paused: PausedTables = MappingProxyType({})) -> Iterator[Turn]:
         """Run each chosen sink once: its name, and what it did, or why it could do nothing.
 
-        The lakehouse's tables that are ``held`` are left as they are.
+        The lakehouse's tables that are ``paused`` are left as they are.
         """
-        options = replace(self._options, held=held)
+        options = replace(self._options, paused=paused)
         for name, run in self._runs.items():
             try:
                 yield name, run(self._settings, self.session, report, options)

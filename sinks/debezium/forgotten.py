@@ -12,10 +12,10 @@ from datetime import timedelta
 
 from cdc.errors import LogForgottenError, TopicMismatchError
 from cdc.log.offsets import LogReader, LogState, Offsets
-from sinks.run.forgotten import Remembered, require_retained
+from sinks.run.forgotten import RetainedTables, require_retained
 from sinks.run.options import RunOptions
 from sinks.run.plan import TablePlan
-from sinks.run.plans import Checked
+from sinks.run.plans import LastCheck
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,16 +27,16 @@ class RetainedTopics:
     promised: Mapping[str, timedelta | None]
 
 
-def remembered(
+def retained_tables(
     topics: RetainedTopics,
     tables: dict[str, TablePlan],
     *,
     keep: timedelta,
-    checked: Checked,
+    checked: LastCheck,
     options: RunOptions,
-) -> Remembered:
+) -> RetainedTables:
     """The tables, rebuilt or refused where records are forgotten; refused ones don't move on."""
-    result = Remembered(dict(tables))
+    result = RetainedTables(dict(tables))
     for name, table in tables.items():
         if not (table.pending or not table.base):
             continue
@@ -86,7 +86,7 @@ def _require_all(table: TablePlan, begins: Offsets, name: str, keep: timedelta) 
 
 
 def _require_whole(
-    log: LogReader, name: str, table: TablePlan, keep: timedelta, checked: Checked
+    log: LogReader, name: str, table: TablePlan, keep: timedelta, checked: LastCheck
 ) -> None:
     """Raise LogForgottenError where compaction may have taken records behind ``start``."""
     start = {table.topic: table.start}
@@ -98,7 +98,7 @@ def _require_whole(
 
 
 def _rebuild_or_refuse(
-    result: Remembered, state: LogState, name: str, error: LogForgottenError
+    result: RetainedTables, state: LogState, name: str, error: LogForgottenError
 ) -> None:
     table = result.tables[name]
     if not table.base:
@@ -120,7 +120,7 @@ def _rebuild_or_refuse(
 
 
 def _refuse(
-    result: Remembered,
+    result: RetainedTables,
     name: str,
     error: TopicMismatchError | LogForgottenError,
     fresh_ms: int | None = None,

@@ -25,13 +25,13 @@ from cdc.settings import Settings
 from cdc.settings.lakehouse import TopicWriter
 from sinks.changes.derived import Derived
 from sinks.debezium.described import RecordSource, connector_options, declared_columns
-from sinks.debezium.forgotten import RetainedTopics, remembered
+from sinks.debezium.forgotten import RetainedTopics, retained_tables
 from sinks.debezium.log import UNKNOWN_TOPIC, BrokerTopic, TopicLog, bounded_ends
 from sinks.delta.origin import Looked
-from sinks.run.forgotten import Remembered
+from sinks.run.forgotten import RetainedTables
 from sinks.run.options import Report, RunOptions
-from sinks.run.plan import RunPlan, TablePlan, Wanted, proposed, to_read
-from sinks.run.plans import Checked
+from sinks.run.plan import RunPlan, TablePlan, WantedTable, proposed, to_read
+from sinks.run.plans import LastCheck
 from sinks.spark.session import SparkProvider, tune
 
 if TYPE_CHECKING:
@@ -128,7 +128,7 @@ class DebeziumTopics:
         return None
 
     def proposed(
-        self, before: dict[str, TablePlan], state: LogState, wanted: Mapping[str, Wanted]
+        self, before: dict[str, TablePlan], state: LogState, wanted: Mapping[str, WantedTable]
     ) -> dict[str, TablePlan]:
         """The wanted tables with all that is new for them, and what was known of them.
 
@@ -164,15 +164,15 @@ class DebeziumTopics:
         self._report(f"reading about {records_max:,} records only; later runs go on from there")
         return replace(state, ends={**state.ends, **ends})
 
-    def remembered(
-        self, state: LogState, tables: dict[str, TablePlan], checked: Checked
-    ) -> Remembered:
+    def retained_tables(
+        self, state: LogState, tables: dict[str, TablePlan], checked: LastCheck
+    ) -> RetainedTables:
         """By where topics begin; compacted ones by what they promise."""
         promised = {source: found.compacted_after for source, found in self._topics.items()}
         topics = RetainedTopics(self._log, replace(state, ends=self._ends), promised)
         keep = self._settings.log.keep
         told = {name: one for name, one in tables.items() if one.source not in self._failed}
-        found = remembered(topics, told, keep=keep, checked=checked, options=self._options)
+        found = retained_tables(topics, told, keep=keep, checked=checked, options=self._options)
         untold = {name: one for name, one in tables.items() if one.source in self._failed}
         return replace(found, tables={**untold, **found.tables})
 

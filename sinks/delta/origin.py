@@ -15,10 +15,10 @@ from cdc.settings.lakehouse import TopicWriter
 from sinks.changes.derived import Derived
 from sinks.log.counts import with_census
 from sinks.log.records import Records
-from sinks.run.forgotten import Remembered, remembered
+from sinks.run.forgotten import RetainedTables, retained_tables
 from sinks.run.options import Report, RunOptions
-from sinks.run.plan import RunPlan, TablePlan, Truncates, Wanted, proposed, to_read
-from sinks.run.plans import Checked
+from sinks.run.plan import RunPlan, TablePlan, Truncates, WantedTable, proposed, to_read
+from sinks.run.plans import LastCheck
 from sinks.spark.session import RECORDS_FEW, SparkProvider, tune
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ class Origin(Protocol):
         ...
 
     def proposed(
-        self, before: dict[str, TablePlan], state: LogState, wanted: Mapping[str, Wanted]
+        self, before: dict[str, TablePlan], state: LogState, wanted: Mapping[str, WantedTable]
     ) -> dict[str, TablePlan]:
         """The wanted tables with all that is new for them."""
         ...
@@ -65,9 +65,9 @@ class Origin(Protocol):
         """The state as if the topics ended where about so many records are read."""
         ...
 
-    def remembered(
-        self, state: LogState, tables: dict[str, TablePlan], checked: Checked
-    ) -> Remembered:
+    def retained_tables(
+        self, state: LogState, tables: dict[str, TablePlan], checked: LastCheck
+    ) -> RetainedTables:
         """What becomes of tables of which something may be forgotten."""
         ...
 
@@ -122,7 +122,7 @@ class OwnLog:
         return {}
 
     def proposed(
-        self, before: dict[str, TablePlan], state: LogState, wanted: Mapping[str, Wanted]
+        self, before: dict[str, TablePlan], state: LogState, wanted: Mapping[str, WantedTable]
     ) -> dict[str, TablePlan]:
         """As sinks/run/plan.py has it."""
         return proposed(before, state, wanted)
@@ -137,12 +137,12 @@ class OwnLog:
         cut = last.cut if last is not None else None
         return bounded(spark, kafka, state, tables, records_max, cut, self._report)
 
-    def remembered(
-        self, state: LogState, tables: dict[str, TablePlan], checked: Checked
-    ) -> Remembered:
+    def retained_tables(
+        self, state: LogState, tables: dict[str, TablePlan], checked: LastCheck
+    ) -> RetainedTables:
         """By what the log promises to keep."""
         keep = self._settings.log.keep
-        return remembered(
+        return retained_tables(
             self._log, state, tables, keep=keep, checked=checked, options=self._options
         )
 

@@ -24,7 +24,7 @@ from sinks.run.plan import (
     RunPlan,
     TablePlan,
     TableVersion,
-    Wanted,
+    WantedTable,
     changed,
     goes_on,
     has_work,
@@ -99,7 +99,9 @@ class LakehouseRun:
         outcome = self._settled(last, outcome) if last and outcome else None
         before = goes_on(last, outcome) if last and outcome else {}
         before, refused = self._usable(before, state)
-        refused |= {name: why for name, why in self._options.held.items() if name in self._derived}
+        refused |= {
+            name: why for name, why in self._options.paused.items() if name in self._derived
+        }
         waiting = self._told(refused)
         results += waiting
         versions = outcome.versions if outcome else {}
@@ -134,9 +136,9 @@ class LakehouseRun:
         tables = self._rebuilt(self._origin.proposed(before, state, usable), state)
         return replayed(tables, versions, self._derived, state)
 
-    def _wanted(self) -> dict[str, Wanted]:
+    def _wanted(self) -> dict[str, WantedTable]:
         return {
-            name: Wanted(one.source, one.kind, one.keeps_records)
+            name: WantedTable(one.source, one.kind, one.keeps_records)
             for name, one in self._derived.items()
         }
 
@@ -166,7 +168,7 @@ class LakehouseRun:
         """Tables that nothing is applied to, once said why."""
         results = [TableResult(name, error=error) for name, error in errors.items()]
         for result in results:
-            if result.name not in self._options.held:
+            if result.name not in self._options.paused:
                 self._report(str(result))
         return results
 
@@ -178,7 +180,7 @@ class LakehouseRun:
         results: list[TableResult],
         waiting: list[TableResult],
     ) -> RunSummary:
-        found = self._origin.remembered(state, tables, self._plans.checked())
+        found = self._origin.retained_tables(state, tables, self._plans.checked())
         looked = self._origin.looked_at(found.tables, self._derived, state)
         errors: dict[str, MillraceError] = {**found.refused, **looked.refused}
         refused = self._told(errors)
@@ -287,7 +289,7 @@ class LakehouseRun:
             for name, table in plan.tables.items()
             if table.base and table.source in state.tables
         }
-        found = self._origin.remembered(state, planned, self._plans.checked())
+        found = self._origin.retained_tables(state, planned, self._plans.checked())
         error = LogForgottenError(f"run {plan.run} was interrupted for longer than log.keep")
         return [
             TableResult(name, error=found.refused.get(name, error))

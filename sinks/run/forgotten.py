@@ -1,8 +1,8 @@
-"""Tables that come later than the log promises → those that can go on, and what became of others.
+"""Tables that the log may have forgotten changes of → tables to go on, to rebuild or to refuse.
 
-The log may have forgotten changes that such a table hasn't applied (DESIGN: the log keeps
-everything for a promised time). Current rows are rebuilt from the log, in place; a history or an
-archive, which would lack something for ever, waits until the user accepts the gap.
+The log keeps everything for a promised time (DESIGN); a table that comes later may miss changes.
+Current rows are rebuilt from the log, in place; a history or an archive, which would lack something
+for ever, waits until the user accepts the gap.
 """
 
 import time
@@ -14,41 +14,41 @@ from cdc.log.offsets import LogReader, LogState, Offsets
 from sinks.changes.derived import Derived
 from sinks.run.options import RunOptions
 from sinks.run.plan import Replay, TablePlan, TableVersion
-from sinks.run.plans import Checked
+from sinks.run.plans import LastCheck
 
 
 @dataclass(slots=True)
-class Remembered:
-    """The tables that a plan may have; which of them are rebuilt, and which had to be refused."""
+class RetainedTables:
+    """The tables that a plan may have, the names of the rebuilt ones, and the errors of others."""
 
     tables: dict[str, TablePlan]
     rebuilt: list[str] = field(default_factory=list)
     refused: dict[str, MillraceError] = field(default_factory=dict)
 
 
-def remembered(
+def retained_tables(
     log: LogReader,
     state: LogState,
     tables: dict[str, TablePlan],
     *,
     keep: timedelta,
-    checked: Checked,
+    checked: LastCheck,
     options: RunOptions,
-) -> Remembered:
-    """What becomes of each table; those that are refused stay where they are."""
-    found = Remembered(dict(tables))
+) -> RetainedTables:
+    """Check each table's retention; refused tables stay at their offsets."""
+    retained = RetainedTables(dict(tables))
     fresh_since_ms = (time.time() - keep.total_seconds()) * 1000
     for name, table in tables.items():
         if not (table.pending or not table.base):
             continue
-        known = name if table.replay is None else table.replay.archive
+        reader = name if table.replay is None else table.replay.archive
         begins = not table.base and table.replay is None
-        fresh = begins or max(table.fresh_ms, checked.fresh_ms(known)) >= fresh_since_ms
+        fresh = begins or max(table.fresh_ms, checked.fresh_ms(reader)) >= fresh_since_ms
         try:
             _require_whole(log, state, name, table, keep, fresh=fresh)
         except LogForgottenError as error:
-            _late(found, state, name, options, error)
-    return found
+            _rebuild_or_refuse(retained, state, name, options, error)
+    return retained
 
 
 def _require_whole(
@@ -56,8 +56,8 @@ def _require_whole(
 ) -> None:
     """Raise LogForgottenError where the log may lack something of what the table has to read."""
     start = {table.topic: table.start}
-    retained = state.tables[table.source].cleanup == "delete"
-    if retained and not table.base and table.replay is None:
+    is_deleted = state.tables[table.source].cleanup == "delete"
+    if is_deleted and not table.base and table.replay is None:
         from_zero = {table.topic: dict.fromkeys(table.start, 0)}
         require_retained(from_zero, state.starts, name, keep)
     require_retained(start, state.starts, name, keep)
@@ -65,30 +65,36 @@ def _require_whole(
         require_retained(start, log.forgotten(start, keep), name, keep)
 
 
-def _late(
-    found: Remembered, state: LogState, name: str, options: RunOptions, error: LogForgottenError
+def _rebuild_or_refuse(
+    retained: RetainedTables,
+    state: LogState,
+    name: str,
+    options: RunOptions,
+    error: LogForgottenError,
 ) -> None:
-    table = found.tables.pop(name)
+    table = retained.tables.pop(name)
     compacted = state.tables[table.source].cleanup == "compact"
-    anew: dict[str, object] = {
+    restart: dict[str, object] = {
         "start": state.starts[table.topic],
         "fresh_ms": int(time.time() * 1000),
     }
     if table.base and table.kind == "current" and compacted:
-        found.tables[name] = table.model_copy(update={**anew, "after": None, "rebuilds": True})
-        found.rebuilt.append(name)
+        retained.tables[name] = table.model_copy(
+            update={**restart, "after": None, "rebuilds": True}
+        )
+        retained.rebuilt.append(name)
         return
     if table.base and table.kind != "current" and name in options.accepted_gaps:
-        found.tables[name] = table.model_copy(update={**anew, "gap": table.after})
+        retained.tables[name] = table.model_copy(update={**restart, "gap": table.after})
         return
     if table.base:
-        found.tables[name] = table.model_copy(update={"end": table.start, "next": table.start})
+        retained.tables[name] = table.model_copy(update={"end": table.start, "next": table.start})
     if table.kind != "current":
         error.remedy = (
             f"`millrace merge lakehouse --accept-gap {name}` goes on, and marks the gap; the log "
             "has the newest state of each row, but not all that came before"
         )
-    found.refused[name] = error
+    retained.refused[name] = error
 
 
 def replayed(
@@ -97,12 +103,12 @@ def replayed(
     derived: dict[str, Derived],
     state: LogState,
 ) -> dict[str, TablePlan]:
-    """The tables, new ones from an archive's beginning where the log doesn't reach as far back."""
+    """The tables; new ones start from an archive where the log doesn't reach as far back."""
     archives = {
-        one.source: name
-        for name, one in derived.items()
-        if one.kind == "changes"
-        and one.keeps_records
+        table.source: name
+        for name, table in derived.items()
+        if table.kind == "changes"
+        and table.keeps_records
         and name in versions
         and name in tables
         and tables[name].base
@@ -114,9 +120,9 @@ def replayed(
         archive = archives.get(table.source)
         if table.base or archive is None or name == archive or table.kind == "changes":
             return table
-        retained = state.tables[table.source].cleanup == "delete"
-        has_begun_late = any(state.starts[table.topic].values())
-        if table.kind == "current" and not (retained and has_begun_late):
+        is_deleted = state.tables[table.source].cleanup == "delete"
+        has_lost_records = any(state.starts[table.topic].values())
+        if table.kind == "current" and not (is_deleted and has_lost_records):
             return table  # the log has all of it
         whole = tables[archive]
         replay = Replay(

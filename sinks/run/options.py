@@ -1,4 +1,4 @@
-"""What whoever starts a run asks of it, beyond the configuration."""
+"""The options of one run, beyond the configuration."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -14,8 +14,8 @@ TypesOf = Callable[[], Mapping[str, Mapping[str, Column]]]
 """Topic and column → what the source's catalog says of it."""
 Report = Callable[[str], None]
 """Takes a line for the user."""
-Held = Mapping[str, MillraceError]
-"""Derived tables that failed a moment ago, and why."""
+PausedTables = Mapping[str, MillraceError]
+"""Derived tables that failed a moment ago and wait for a retry, with their errors."""
 
 TABLES_AT_ONCE: Final = 2
 """How many tables a run applies side by side."""
@@ -23,13 +23,13 @@ TABLES_AT_ONCE: Final = 2
 
 @dataclass(frozen=True, slots=True)
 class RunOptions:
-    """A run's own wishes, and whom it may ask: a sink itself knows neither registry nor source.
+    """A run's own options, and its access to the registry and the source, which no sink knows.
 
     ``records_max`` is about how many records it reads at most; what is left is a later run's. The
     tables of ``accepted_gaps`` go on although the log has forgotten changes of theirs. Topics that
     a real Debezium wrote are read by ``schema_of`` and ``types_of``. Indexes that are to be
     ``rebuilt`` get a new one in their place, of those ``replayed`` the documents that were refused
-    are made again. Tables that are ``held`` are left as they are.
+    are made again. Tables that are ``paused`` are left as they are.
     """
 
     records_max: int | None = None
@@ -38,4 +38,4 @@ class RunOptions:
     types_of: TypesOf | None = None
     rebuilt: frozenset[str] = frozenset()
     replayed: frozenset[str] = frozenset()
-    held: Held = field(default_factory=lambda: MappingProxyType({}))
+    paused: PausedTables = field(default_factory=lambda: MappingProxyType({}))

@@ -216,7 +216,7 @@ class PartitionCensus(NamedTuple):
     claims_ms: int | None = None
 
 
-class Wanted(NamedTuple):
+class WantedTable(NamedTuple):
     """A derived table that a plan is to have: the captured table, and the kind.
 
     An archive ``is_whole`` if others can be made of it.
@@ -299,9 +299,9 @@ def snapshot_position(table: TableState) -> Position:
 
 
 def proposed(
-    before: dict[str, TablePlan], state: LogState, wanted: Mapping[str, Wanted]
+    before: dict[str, TablePlan], state: LogState, wanted: Mapping[str, WantedTable]
 ) -> dict[str, TablePlan]:
-    """The wanted tables with all that is new for them, before anybody has looked at the records.
+    """The wanted tables with all that is new for them, before a census of the records.
 
     Others wait where they are.
     """
@@ -321,8 +321,8 @@ def proposed(
             raise _made_anew(f"the log of {source}", f"topic {table.topic}")
         start = last.start if last is not None else state.starts[table.topic]
         current = last is not None and start == ends
-        known = state.schemas[source]
-        newest = known[-1].version if known else 0  # what is known stands in the plan itself
+        versions = state.schemas[source]
+        newest = versions[-1].version if versions else 0  # else the plan itself has the schemas
         tables[name] = TablePlan(
             topic=table.topic,
             start=start,
@@ -349,21 +349,21 @@ def proposed(
 
 
 def changed(
-    before: Mapping[str, TablePlan], wanted: Mapping[str, Wanted]
+    before: Mapping[str, TablePlan], wanted: Mapping[str, WantedTable]
 ) -> dict[str, ConfigError]:
     """Tables that are wanted as something else than they are, and why that isn't possible."""
     return {
         name: ConfigError(
             f"{name} is made of {table.source}, kind {table.kind}, and isn't to be made of "
-            f"{one.source}, kind {one.kind}",
+            f"{request.source}, kind {request.kind}",
             where="[[lakehouse.tables]]",
             remedy="give the other one another name, or remove this one's Delta table and run once "
             "without it",
         )
-        for name, one in wanted.items()
+        for name, request in wanted.items()
         if (table := before.get(name)) is not None
         and table.base
-        and (table.source, table.kind) != (one.source, one.kind)
+        and (table.source, table.kind) != (request.source, request.kind)
     }
 
 

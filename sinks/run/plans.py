@@ -200,26 +200,26 @@ def _unreachable(path: Path, error: OSError) -> SinkUnreachableError:
     )
 
 
-class Checked(BaseModel):
-    """When a run last found nothing to do for these tables, and up to which cut."""
+class LastCheck(BaseModel):
+    """The last run that had nothing to do for these tables: its time and its cut."""
 
     ts_ms: int = 0
     cut: str = ""
     tables: list[str] = []
 
     def fresh_ms(self, table: str) -> int:
-        """When nothing was to do for the table, as far as this tells (ms since 1970; 0: never)."""
+        """The time at which the table had nothing to apply (ms since 1970; 0: never)."""
         return self.ts_ms if table in self.tables else 0
 
 
-class Last(BaseModel):
-    """A plan that there is; later ones follow it without a gap."""
+class LastPlan(BaseModel):
+    """The number of a plan that exists; later ones follow it without a gap."""
 
     run: int
 
 
-class Compacted(BaseModel):
-    """Where compaction has left each table: the run that it has, and a version of it that lasts."""
+class CompactedTables(BaseModel):
+    """Each table after its last compaction: the run that it has, and a version that lasts."""
 
     tables: dict[str, tuple[int, TableVersion]] = {}
 
@@ -234,10 +234,10 @@ class Plans:
     def last(self) -> RunPlan | None:
         """The newest plan, finished or not."""
         try:
-            known = self._parse(Last, _LAST)
+            last = self._parse(LastPlan, _LAST)
         except LogFormatError:  # half written, where a file can't be replaced at once
-            known = None
-        newest = self.plan_of(known.run) if known is not None else None
+            last = None
+        newest = self.plan_of(last.run) if last is not None else None
         if newest is None:
             runs = self.runs()
             return self.plan_of(runs[-1]) if runs else None
@@ -268,29 +268,29 @@ class Plans:
             self._files.create(_plan_name(plan.run), plan.model_dump_json())
         except FileExistsError:
             raise BusyError(f"another run has made plan {plan.run}", where=self._where) from None
-        self._files.replace(_LAST, Last(run=plan.run).model_dump_json())
+        self._files.replace(_LAST, LastPlan(run=plan.run).model_dump_json())
 
     def finish(self, outcome: RunOutcome) -> None:
         """Record that nothing of the plan is under way any more."""
         self._files.replace(_done_name(outcome.run), outcome.model_dump_json())
 
-    def checked(self) -> Checked:
+    def checked(self) -> LastCheck:
         """When a run last found nothing to do."""
-        return self._parse(Checked, _CHECKED) or Checked()
+        return self._parse(LastCheck, _CHECKED) or LastCheck()
 
     def check(self, cut: str, tables: list[str]) -> None:
         """Record that there is nothing to do now for these tables."""
-        found = Checked(ts_ms=int(time.time() * 1000), cut=cut, tables=tables)
-        self._files.replace(_CHECKED, found.model_dump_json())
+        check = LastCheck(ts_ms=int(time.time() * 1000), cut=cut, tables=tables)
+        self._files.replace(_CHECKED, check.model_dump_json())
 
-    def compacted(self) -> Compacted:
+    def compacted(self) -> CompactedTables:
         """Where compaction has left the tables."""
-        return self._parse(Compacted, _COMPACTED) or Compacted()
+        return self._parse(CompactedTables, _COMPACTED) or CompactedTables()
 
     def compact(self, tables: dict[str, tuple[int, TableVersion]]) -> None:
         """Record where it has left some."""
-        found = Compacted(tables={**self.compacted().tables, **tables})
-        self._files.replace(_COMPACTED, found.model_dump_json())
+        compacted = CompactedTables(tables={**self.compacted().tables, **tables})
+        self._files.replace(_COMPACTED, compacted.model_dump_json())
 
     def forget(self, before_run: int) -> int:
         """Remove the plans with a lower number; the number of those that were."""
@@ -330,4 +330,4 @@ def as_compacted(
     """The version of a table that nothing came for; where compaction has left it, if it has."""
     if compacted is None or compacted[0] != table.base or compacted[1].id != inherited.id:
         return inherited
-    return max(inherited, compacted[1], key=lambda one: one.version)
+    return max(inherited, compacted[1], key=lambda version: version.version)

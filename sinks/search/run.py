@@ -33,7 +33,7 @@ from sinks.run.plan import (
     RunOutcome,
     RunPlan,
     TablePlan,
-    Wanted,
+    WantedTable,
     goes_on,
     has_work,
     parse_run_state,
@@ -170,7 +170,7 @@ class _SearchRun:
         if last is not None:
             outcome = parse_run_state(RunOutcome, claim.record.outcome, PROGRESS_INDEX)
             before = self._standing(goes_on(last, outcome))
-        before, forgotten = self._remembered(log, before, claim.record.checked_ms)
+        before, forgotten = self._retained(log, before, claim.record.checked_ms)
         tables = self._proposed(before)
         forgotten |= unloadable_tables(tables, self._state, self._settings.log.keep)
         # A table that may lack changes stays as it is, and the run says so each time.
@@ -195,7 +195,7 @@ class _SearchRun:
         return plan, results + self._finish(plan, claim)
 
     def _proposed(self, before: dict[str, TablePlan]) -> dict[str, TablePlan]:
-        wanted = {name: Wanted(name) for name in self._state.tables}
+        wanted = {name: WantedTable(name) for name in self._state.tables}
         tables = proposed(before, self._state, wanted)
         records_max = self._options.records_max
         if records_max is None or to_read(tables) <= records_max:
@@ -258,7 +258,7 @@ class _SearchRun:
                 standing[name] = table
         return standing
 
-    def _remembered(
+    def _retained(
         self, log: LogReader, tables: dict[str, TablePlan], checked_ms: int
     ) -> tuple[dict[str, TablePlan], dict[str, LogForgottenError]]:
         """The tables that may go on, and of those what the log may have forgotten changes of.

@@ -9,7 +9,7 @@ import pytest
 from cdc.errors import ExitCode, LogUnreachableError, SinkError, SparkEndedError
 from cdc.settings import Settings
 from sinks import follow
-from sinks.run.options import Held
+from sinks.run.options import PausedTables
 from sinks.run.summary import RunSummary, TableResult
 
 SETTINGS = Settings(
@@ -33,9 +33,9 @@ class Followed:
         monkeypatch.setattr(follow, "News", lambda *_: self)
         monkeypatch.setattr(follow, "_pause_s", lambda _: pause_s)
 
-    def turns(self, report: Any, held: Held) -> Iterator[tuple[str, Any]]:
+    def turns(self, report: Any, paused: PausedTables) -> Iterator[tuple[str, Any]]:
         report("the same every time")
-        self.events.append(sorted(held))
+        self.events.append(sorted(paused))
         turn = self._turns.pop(0)
         if not self._turns:
             self._stop.set()

@@ -36,8 +36,8 @@ def test_a_table_that_is_held_stays_as_it_is_until_it_is_not(lakehouse: Lakehous
     for log in (good, bad):
         log.row("u", at(20), {"id": 1, "n": 2})
     good.reached(at(20))
-    held = RunOptions(held={"public.bad": SinkError("it failed a moment ago")})
-    run = lakehouse.merge(held)
+    paused = RunOptions(paused={"public.bad": SinkError("it failed a moment ago")})
+    run = lakehouse.merge(paused)
     assert {t.name for t in run.tables if t.error is None} == {"public.good"}
     assert (lakehouse.rows(good.schema)[0]["n"], lakehouse.rows(bad.schema)[0]["n"]) == (2, 1)
     plans = lakehouse_plans(str(lakehouse.folder), lambda: lakehouse.spark)
@@ -47,7 +47,7 @@ def test_a_table_that_is_held_stays_as_it_is_until_it_is_not(lakehouse: Lakehous
     assert outcome is not None
     assert outcome.failed == {"public.bad": "it failed a moment ago"}
     assert "public.bad" not in outcome.versions
-    lakehouse.merge(held)
+    lakehouse.merge(paused)
     assert plans.runs() == [1, 2], "no plan is made for what is held"
     assert lakehouse.merge().exit_code == ExitCode.OK
     assert lakehouse.rows(bad.schema) == [{"id": 1, "n": 2}]

@@ -9,13 +9,13 @@ import pytest
 from cdc.errors import LogForgottenError, TopicMismatchError
 from cdc.log.offsets import LogReader, LogState, Offsets
 from cdc.records.state import Phase, Progress
-from sinks.debezium.forgotten import RetainedTopics, remembered
+from sinks.debezium.forgotten import RetainedTopics, retained_tables
 from sinks.debezium.log import bounded_ends
 from sinks.debezium.origin import NOWHERE
-from sinks.run.forgotten import Remembered
+from sinks.run.forgotten import RetainedTables
 from sinks.run.options import RunOptions
 from sinks.run.plan import TablePlan
-from sinks.run.plans import Checked
+from sinks.run.plans import LastCheck
 from tests.fixtures.made_plans import NAME, TOPIC, table_plan
 from tests.fixtures.made_states import table_state
 
@@ -32,7 +32,7 @@ class MadeLog:
 
 def asked(
     table: TablePlan, promised: timedelta | None, *, begins: int = 0, accepted: bool = False
-) -> Remembered:
+) -> RetainedTables:
     """What becomes of a table, of a topic that has 20 records."""
     progress = Progress(
         log="",
@@ -51,7 +51,7 @@ def asked(
     topics = RetainedTopics(cast("LogReader", MadeLog()), state, {str(NAME): promised})
     options = RunOptions(accepted_gaps=frozenset({str(NAME)} if accepted else ()))
     tables = {str(NAME): table}
-    return remembered(topics, tables, keep=KEEP, checked=Checked(), options=options)
+    return retained_tables(topics, tables, keep=KEEP, checked=LastCheck(), options=options)
 
 
 def applied(**more: Any) -> TablePlan:

@@ -13,7 +13,7 @@ from sinks.changes.derived import derived_tables
 from sinks.debezium.log import BrokerTopic
 from sinks.debezium.origin import DebeziumTopics
 from sinks.run.options import RunOptions
-from sinks.run.plan import Wanted
+from sinks.run.plan import WantedTable
 from tests.fixtures.made_plans import table_plan
 
 T, U = TableName("public", "t"), TableName("public", "u")
@@ -85,7 +85,7 @@ def test_a_topic_that_lost_records_or_is_hidden_stops_its_own_table(
         str(T): LogForgottenError,
         str(HIDDEN): LogAccessError,
     }
-    tables = origin.proposed(before, state, {str(U): Wanted(str(U))})
+    tables = origin.proposed(before, state, {str(U): WantedTable(str(U))})
     assert [(name, one.end, one.waits) for name, one in sorted(tables.items())] == [
         (str(T), {0: 7}, True),
         (str(U), {0: 9}, False),

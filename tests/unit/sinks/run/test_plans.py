@@ -16,7 +16,7 @@ from sinks.run.plan import (
     RunOutcome,
     RunPlan,
     TablePlan,
-    Wanted,
+    WantedTable,
     goes_on,
     proposed,
 )
@@ -24,7 +24,7 @@ from sinks.run.plans import LocalFiles, Plans
 from tests.fixtures.made_changes import table as made_table
 from tests.fixtures.made_states import table_state
 
-WANTED = {"s.a": Wanted("s.a")}
+WANTED = {"s.a": WantedTable("s.a")}
 
 
 def position(lsn: int, epoch: int = 1) -> Position:
