@@ -15,8 +15,8 @@ from cdc.errors import (
 )
 from cdc.settings import Settings
 from cdc.settings.modes import ValueModes
-from sinks.delta.origin import Origin, OwnLog
 from sinks.delta.run import LakehouseRun
+from sinks.delta.topics import Origin, OwnLog
 from sinks.run.options import PausedTables, Report, RunOptions
 from sinks.run.plans import one_at_a_time
 from sinks.run.summary import RunSummary
@@ -147,7 +147,7 @@ def _origin_of(
 ) -> Origin:
     """The topics of the writer that the configuration names."""
     if settings.lakehouse is not None and settings.lakehouse.topics_written_by == "debezium":
-        from sinks.debezium.origin import DebeziumTopics
+        from sinks.debezium.topics import DebeziumTopics
 
         return DebeziumTopics(settings, session, report, options)
     return OwnLog(settings, session, report, options)

@@ -15,9 +15,8 @@ from cdc.errors import ConfigError, LogForgottenError, MillraceError
 from cdc.log.offsets import LogState
 from cdc.settings import LakehouseSettings, Settings
 from sinks.changes.derived import Derived, derived_tables, local_path, without_unfit
-from sinks.delta.origin import Origin
+from sinks.delta.topics import Origin
 from sinks.log.records import KeptLostError
-from sinks.run.forgotten import replayed
 from sinks.run.options import TABLES_AT_ONCE, Report, RunOptions
 from sinks.run.plan import (
     RunOutcome,
@@ -32,6 +31,7 @@ from sinks.run.plan import (
     to_read,
 )
 from sinks.run.plans import as_compacted, lakehouse_plans
+from sinks.run.retention import replayed
 from sinks.run.summary import RunSummary, TableResult
 from sinks.spark.session import SparkProvider
 

@@ -17,8 +17,8 @@ from cdc.records.position import Lsn, Position
 from cdc.records.schema import TableName, TableSchema
 from sinks.log.counts import with_census
 from sinks.log.records import Records
-from sinks.run.forgotten import require_retained
 from sinks.run.plan import RunPlan, TablePlan
+from sinks.run.retention import require_retained
 from sinks.run.summary import TableResult, attempted
 from sinks.search.bulk import Counts
 from sinks.search.context import SearchContext

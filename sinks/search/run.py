@@ -27,7 +27,6 @@ from cdc.records.schema import TableName
 from cdc.settings import Settings
 from sinks.log.counts import with_census
 from sinks.log.records import Records
-from sinks.run.forgotten import require_retained
 from sinks.run.options import TABLES_AT_ONCE, Report, RunOptions
 from sinks.run.plan import (
     RunOutcome,
@@ -42,6 +41,7 @@ from sinks.run.plan import (
     require_same_log,
     to_read,
 )
+from sinks.run.retention import require_retained
 from sinks.run.summary import RunSummary, TableResult, attempted
 from sinks.search.client import check, connect
 from sinks.search.context import SearchContext

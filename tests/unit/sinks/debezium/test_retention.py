@@ -9,13 +9,13 @@ import pytest
 from cdc.errors import LogForgottenError, TopicMismatchError
 from cdc.log.offsets import LogReader, LogState, Offsets
 from cdc.records.state import Phase, Progress
-from sinks.debezium.forgotten import RetainedTopics, retained_tables
 from sinks.debezium.log import bounded_ends
-from sinks.debezium.origin import NOWHERE
-from sinks.run.forgotten import RetainedTables
+from sinks.debezium.retention import RetainedTopics, retained_tables
+from sinks.debezium.topics import NOWHERE
 from sinks.run.options import RunOptions
 from sinks.run.plan import TablePlan
 from sinks.run.plans import LastCheck
+from sinks.run.retention import RetainedTables
 from tests.fixtures.made_plans import NAME, TOPIC, table_plan
 from tests.fixtures.made_states import table_state
 

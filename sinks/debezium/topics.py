@@ -25,13 +25,13 @@ from cdc.settings import Settings
 from cdc.settings.lakehouse import TopicWriter
 from sinks.changes.derived import Derived
 from sinks.debezium.described import RecordSource, connector_options, declared_columns
-from sinks.debezium.forgotten import RetainedTopics, retained_tables
 from sinks.debezium.log import UNKNOWN_TOPIC, BrokerTopic, TopicLog, bounded_ends
-from sinks.delta.origin import Looked
-from sinks.run.forgotten import RetainedTables
+from sinks.debezium.retention import RetainedTopics, retained_tables
+from sinks.delta.topics import Looked
 from sinks.run.options import Report, RunOptions
 from sinks.run.plan import RunPlan, TablePlan, WantedTable, proposed, to_read
 from sinks.run.plans import LastCheck
+from sinks.run.retention import RetainedTables
 from sinks.spark.session import SparkProvider, tune
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from cdc.records.schema import TableName
 from cdc.settings import Settings
 from sinks.changes.derived import derived_tables
 from sinks.debezium.log import BrokerTopic
-from sinks.debezium.origin import DebeziumTopics
+from sinks.debezium.topics import DebeziumTopics
 from sinks.run.options import RunOptions
 from sinks.run.plan import WantedTable
 from tests.fixtures.made_plans import table_plan
@@ -54,7 +54,7 @@ def no_session(_records: int = 0) -> NoReturn:
 
 @pytest.fixture
 def origin(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> DebeziumTopics:
-    monkeypatch.setattr("sinks.debezium.origin.TopicLog", MadeLog)
+    monkeypatch.setattr("sinks.debezium.topics.TopicLog", MadeLog)
     settings = Settings.model_validate(
         {
             "preset": "debezium",

@@ -12,10 +12,10 @@ from datetime import timedelta
 
 from cdc.errors import LogForgottenError, TopicMismatchError
 from cdc.log.offsets import LogReader, LogState, Offsets
-from sinks.run.forgotten import RetainedTables, require_retained
 from sinks.run.options import RunOptions
 from sinks.run.plan import TablePlan
 from sinks.run.plans import LastCheck
+from sinks.run.retention import RetainedTables, require_retained
 
 
 @dataclass(frozen=True, slots=True)

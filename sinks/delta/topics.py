@@ -1,7 +1,7 @@
 """Whoever writes the topics → what a run has to ask of them: the log's state, the new records.
 
 Millrace's own log has positions, schemas and a cut; topics of a real Debezium have none of these
-(sinks/debezium/origin.py). All else of a run is the same for both; sinks/job.py chooses.
+(sinks/debezium/topics.py). All else of a run is the same for both; sinks/job.py chooses.
 """
 
 from collections.abc import Mapping
@@ -15,10 +15,10 @@ from cdc.settings.lakehouse import TopicWriter
 from sinks.changes.derived import Derived
 from sinks.log.counts import with_census
 from sinks.log.records import Records
-from sinks.run.forgotten import RetainedTables, retained_tables
 from sinks.run.options import Report, RunOptions
 from sinks.run.plan import RunPlan, TablePlan, Truncates, WantedTable, proposed, to_read
 from sinks.run.plans import LastCheck
+from sinks.run.retention import RetainedTables, retained_tables
 from sinks.spark.session import RECORDS_FEW, SparkProvider, tune
 
 if TYPE_CHECKING:
