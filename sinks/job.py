@@ -16,7 +16,7 @@ from cdc.errors import (
 from cdc.settings import Settings
 from cdc.settings.modes import ValueModes
 from sinks.delta.run import LakehouseRun
-from sinks.delta.topics import Origin, OwnLog
+from sinks.delta.topics import MillraceTopics, TopicSource
 from sinks.run.options import PausedTables, Report, RunOptions
 from sinks.run.plans import one_at_a_time
 from sinks.run.summary import RunSummary
@@ -134,23 +134,23 @@ def run_lakehouse(
             remedy='add a section [lakehouse] with path = "…"',
         )
     with one_at_a_time(settings.lakehouse.path):
-        origin = _origin_of(settings, session, report, options)
-        run = LakehouseRun(settings, settings.lakehouse, session, report, options, origin)
+        topic_source = _topic_source_of(settings, session, report, options)
+        run = LakehouseRun(settings, settings.lakehouse, session, report, options, topic_source)
         try:
             return run.once()
         finally:
-            origin.forget()
+            topic_source.forget()
 
 
-def _origin_of(
+def _topic_source_of(
     settings: Settings, session: SparkProvider, report: Report, options: RunOptions
-) -> Origin:
+) -> TopicSource:
     """The topics of the writer that the configuration names."""
     if settings.lakehouse is not None and settings.lakehouse.topics_written_by == "debezium":
         from sinks.debezium.topics import DebeziumTopics
 
         return DebeziumTopics(settings, session, report, options)
-    return OwnLog(settings, session, report, options)
+    return MillraceTopics(settings, session, report, options)
 
 
 def _search(

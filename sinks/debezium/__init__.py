@@ -1,7 +1,7 @@
 """Topics that a real Debezium wrote → the columns that sinks/log/parse.py gives of Millrace's own.
 
-docs/decisions/0012-debezium-topics.md says why things are as they are. A run asks ``origin``, as it
-asks our own log's: ``log`` says what there is to read, ``forgotten`` what topics have lost,
+docs/decisions/0012-debezium-topics.md has the reasons. A run asks ``topics``, as it asks those of
+our own log: ``log`` says what there is to read, ``retention`` what topics have lost,
 ``inspection`` makes the plan, ``apply`` makes a table's commit. The way of a topic:
 
 ``records``  binary keys and values → marks (which schema), what JSON says; the schemas in use

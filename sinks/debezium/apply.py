@@ -13,7 +13,7 @@ from pyspark.sql import functions as F
 from cdc.errors import SinkError
 from sinks.changes.names import ABSENT, DELETE, DELETED, FILLED, OP, POSITION, RAW_VALUE, quoted
 from sinks.changes.shape import TableShape
-from sinks.debezium.described import RecordSource, TopicDescription, describe
+from sinks.debezium.described import RecordSource, TopicLayout, describe
 from sinks.debezium.duplicates import without_repeated_changes, without_repeated_records
 from sinks.debezium.inspection import last_events_of
 from sinks.debezium.log import read_records
@@ -57,9 +57,7 @@ def apply_topic(
     )
 
 
-def _describe(
-    table: TablePlan, source: RecordSource, groups: Sequence[RecordGroup]
-) -> TopicDescription:
+def _describe(table: TablePlan, source: RecordSource, groups: Sequence[RecordGroup]) -> TopicLayout:
     """The table as the plan has it, and how to read its records."""
     planned = table.schemas[-1]
     topic = describe(
@@ -78,7 +76,7 @@ def _describe(
 def _write(
     target: DeltaTarget,
     raw: DataFrame,
-    topic: TopicDescription,
+    topic: TopicLayout,
     columns: TableShape,
     table: TablePlan,
 ) -> Rows:
@@ -113,7 +111,7 @@ def _write(
 def _add(
     target: DeltaTarget,
     raw: DataFrame,
-    topic: TopicDescription,
+    topic: TopicLayout,
     columns: TableShape,
     table: TablePlan,
 ) -> Rows:

@@ -88,7 +88,7 @@ class Layout:
 
 
 @dataclass(frozen=True, slots=True)
-class TopicDescription:
+class TopicLayout:
     """A topic's table, and all that is needed to read its new records."""
 
     schema: TableSchema
@@ -110,7 +110,7 @@ def describe(
     schema_of: SchemaOf | None = None,
     declared: Mapping[str, Column] | None = None,
     before: TableSchema | None = None,
-) -> TopicDescription | None:
+) -> TopicLayout | None:
     """Describe the table of one topic by its new records; None if they have no row at all.
 
     ``declared`` are columns by the configuration or the source's catalog; ``before`` is the table
@@ -139,7 +139,7 @@ def describe(
         same = before.signature == schema.signature
         version = before.version if same else before.version + 1
         schema = schema.model_copy(update={"version": version})
-    return TopicDescription(schema, keys, values, connector)
+    return TopicLayout(schema, keys, values, connector)
 
 
 def _expected_columns(

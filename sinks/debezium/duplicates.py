@@ -19,7 +19,7 @@ from cdc.errors import SinkError
 from sinks.changes.names import DELETE, END, OP, POSITION, TIME, VALID_FROM, VALID_TO, quoted
 from sinks.changes.shape import TableShape
 from sinks.changes.types import refuse
-from sinks.debezium.described import TopicDescription
+from sinks.debezium.described import TopicLayout
 from sinks.debezium.envelope import ENVELOPE_OP, enveloped, source_lsn, source_time_us
 
 _RUN_ID: Final = "_millrace_run_id"
@@ -56,7 +56,7 @@ class LastEvents(NamedTuple):
 
 
 def without_repeated_records(
-    raw: DataFrame, topic: TopicDescription, before: LastEvents | None
+    raw: DataFrame, topic: TopicLayout, before: LastEvents | None
 ) -> DataFrame:
     """The records without repeated events; ``before`` are the events that were read last.
 
@@ -72,9 +72,7 @@ def without_repeated_records(
     return _without(rows, again | (F.col(_NTH) <= F.coalesce(sent, F.lit(0)))).select(*raw.columns)
 
 
-def last_events(
-    raw: DataFrame, topic: TopicDescription, before: LastEvents | None
-) -> LastEvents | None:
+def last_events(raw: DataFrame, topic: TopicLayout, before: LastEvents | None) -> LastEvents | None:
     """The last run of the records; the one before them where they have none.
 
     Raises SinkError where more repeated events are to come: only all of them can be recognized.
@@ -103,7 +101,7 @@ def _event_counts(rows: DataFrame) -> DataFrame:
     return runs.agg(F.count(F.lit(1)).alias("events"))
 
 
-def _in_runs(raw: DataFrame, topic: TopicDescription) -> DataFrame:
+def _in_runs(raw: DataFrame, topic: TopicLayout) -> DataFrame:
     """The records with the id and number of their run, and whether it changes old rows."""
     lsn, time_us = source_lsn(topic).alias("lsn"), source_time_us(topic).alias("us")
     is_event = F.col(ENVELOPE_OP).isin("c", "u", "d", "t") & (source_lsn(topic) > 0)
@@ -154,7 +152,7 @@ class SnapshotRows(NamedTuple):
 
 def snapshot_rows(
     raw: DataFrame,
-    topic: TopicDescription,
+    topic: TopicLayout,
     partitions: int,
     before: SnapshotId | None,
     begins: bool,

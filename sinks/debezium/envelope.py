@@ -22,7 +22,7 @@ from cdc.records.position import FIRST_EPOCH
 from sinks.changes.names import POSITION, TIME
 from sinks.changes.types import refuse
 from sinks.debezium.decoders import AvroDecoder, JsonDecoder, ValueDecoder, member_name
-from sinks.debezium.described import ConnectorOptions, Layout, TopicDescription
+from sinks.debezium.described import ConnectorOptions, Layout, TopicLayout
 from sinks.debezium.records import AVRO, BODY, KEY, KEY_MARK, VALUE_MARK, opened
 
 ENVELOPE_OP: Final = "_millrace_envelope_op"
@@ -34,7 +34,7 @@ _COORDINATES: Final = ("topic", "partition", "offset")
 """What identifies a record in Kafka."""
 
 
-def enveloped(raw: DataFrame, topic: TopicDescription) -> DataFrame:
+def enveloped(raw: DataFrame, topic: TopicLayout) -> DataFrame:
     """Records with the members that their schemas have, their operation and their LSN.
 
     The LSN is null where a record has no value. A row of an incremental snapshot has none of its
@@ -55,7 +55,7 @@ def enveloped(raw: DataFrame, topic: TopicDescription) -> DataFrame:
     )
 
 
-def with_avro(records: DataFrame, topic: TopicDescription) -> DataFrame:
+def with_avro(records: DataFrame, topic: TopicLayout) -> DataFrame:
     """Opened records with their Avro decoded; raises SparkMissingError without Spark's decoder."""
     sides = (("key", KEY_MARK, topic.keys), ("value", VALUE_MARK, topic.values))
     decoded = {
@@ -76,12 +76,12 @@ def with_avro(records: DataFrame, topic: TopicDescription) -> DataFrame:
         ) from None
 
 
-def committed_at(topic: TopicDescription) -> SparkColumn:
+def committed_at(topic: TopicLayout) -> SparkColumn:
     """When an enveloped record's change was committed; of a tombstone, when the topic took it."""
     return F.timestamp_micros(F.coalesce(source_time_us(topic), F.unix_micros("timestamp")))
 
 
-def source_time_us(topic: TopicDescription) -> SparkColumn:
+def source_time_us(topic: TopicLayout) -> SparkColumn:
     """When a change was committed, by its source (µs since 1970).
 
     Connectors before 2.5 write milliseconds only.
@@ -89,7 +89,7 @@ def source_time_us(topic: TopicDescription) -> SparkColumn:
     return F.coalesce(_member(topic, "source", "ts_us"), _member(topic, "source", "ts_ms") * 1_000)
 
 
-def source_lsn(topic: TopicDescription) -> SparkColumn:
+def source_lsn(topic: TopicLayout) -> SparkColumn:
     """The LSN of an enveloped record's source; null in rows of an incremental snapshot."""
     return _member(topic, "source", "lsn")
 
@@ -99,7 +99,7 @@ def is_truncate() -> SparkColumn:
     return F.col("key").isNull() & (F.coalesce(F.col(ENVELOPE_OP), F.lit("")) == "t")
 
 
-def table_of(topic: TopicDescription) -> SparkColumn:
+def table_of(topic: TopicLayout) -> SparkColumn:
     """The source's table that a record is of, as topics spell it."""
     names = F.concat_ws(".", _member(topic, "source", "schema"), _member(topic, "source", "table"))
     return F.regexp_replace(names, "[^a-zA-Z0-9._-]", "_")
@@ -133,7 +133,7 @@ def row_member(layout: Layout, row: SparkColumn, name: str) -> SparkColumn:
     return row[member_name(_of(layout.envelope, "after"), name)]
 
 
-def _member(topic: TopicDescription, *path: str) -> SparkColumn:
+def _member(topic: TopicLayout, *path: str) -> SparkColumn:
     """A member of the envelope, whatever a record was written in; null where it has none."""
     values = [reduce(lambda value, name: value[name], path, F.col(BODY))]
     for layout in topic.values:
@@ -191,7 +191,7 @@ def by_mark(mark: str, choices: Sequence[Choice], kind: str) -> SparkColumn:
 
 def with_members(
     raw: DataFrame,
-    topic: TopicDescription,
+    topic: TopicLayout,
     *which: Which,
     timed: bool = False,
     truncates: bool = False,
@@ -237,7 +237,7 @@ def _name(which: Which, index: int, layout: Layout) -> str:
     return f"_millrace_{which}_{index}{schema}"
 
 
-def _members(topic: TopicDescription, which: Which) -> dict[str, SparkColumn]:
+def _members(topic: TopicLayout, which: Which) -> dict[str, SparkColumn]:
     members: dict[str, SparkColumn] = {}
     for layout in topic.keys if which == "key" else topic.values:
         for index, column in enumerate(topic.schema.columns):
@@ -253,7 +253,7 @@ def _members(topic: TopicDescription, which: Which) -> dict[str, SparkColumn]:
     return members
 
 
-def _position(topic: TopicDescription, *, truncates: bool) -> SparkColumn:
+def _position(topic: TopicLayout, *, truncates: bool) -> SparkColumn:
     """Offset and LSN as a position's text."""
     row = F.when(F.col(ENVELOPE_OP) == "d", F.lit(True)).otherwise(_exists(topic, "after"))
     if not topic.keyed:
@@ -290,7 +290,7 @@ def _is_in(mark: str, layouts: tuple[Layout, ...]) -> SparkColumn:
     return F.col(mark).isin([layout.mark for layout in layouts])
 
 
-def _has_key(topic: TopicDescription) -> SparkColumn:
+def _has_key(topic: TopicLayout) -> SparkColumn:
     """Whether a key of JSON has values of the key's columns, and no other; Avro's always has."""
     avro = [layout.mark for layout in topic.keys if layout.encoding == "avro"]
     complete = reduce(and_, (F.col(KEY)[column.name].isNotNull() for column in topic.schema.key))
@@ -298,7 +298,7 @@ def _has_key(topic: TopicDescription) -> SparkColumn:
     return F.col(KEY_MARK).isin(avro) | (complete & alone)
 
 
-def _is_described(topic: TopicDescription) -> SparkColumn:
+def _is_described(topic: TopicLayout) -> SparkColumn:
     """Whether all members of a row without a schema are declared columns."""
     plain = [layout for layout in topic.values if layout.encoding == "plain"]
     if not plain:
@@ -309,7 +309,7 @@ def _is_described(topic: TopicDescription) -> SparkColumn:
     return (F.col(VALUE_MARK) != plain[0].mark) | ~unknown
 
 
-def _exists(topic: TopicDescription, which: str) -> SparkColumn:
+def _exists(topic: TopicLayout, which: str) -> SparkColumn:
     """Whether a record has a row before, or after, the change."""
     choices = [
         Choice(

@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame
 from cdc.errors import MillraceError, SinkError, SinkUnreachableError
 from cdc.records.position import Position
 from cdc.records.schema import Column, TableName, TableSchema
-from sinks.debezium.described import ConnectorOptions, RecordSource, TopicDescription, describe
+from sinks.debezium.described import ConnectorOptions, RecordSource, TopicLayout, describe
 from sinks.debezium.duplicates import (
     LastEvents,
     SnapshotId,
@@ -65,7 +65,7 @@ class Inspection:
     """
 
     events: int = 0
-    described: TopicDescription | None = None
+    described: TopicLayout | None = None
     truncated: Truncation | None = None
     ends: tuple[tuple[Position, int], ...] = ()
     groups: tuple[RecordGroup, ...] = ()
@@ -169,7 +169,7 @@ def _inspect_topic(
 
 
 @dataclass(slots=True)
-class Planned:
+class PlannedTopics:
     """The tables that have a plan, why others have none, and the groups of the records."""
 
     tables: dict[str, TablePlan] = field(default_factory=dict)
@@ -183,13 +183,13 @@ def plan_tables(
     types: Mapping[str, Mapping[str, Column]],
     compacted: Collection[str],
     tables: Mapping[str, TablePlan],
-) -> Planned:
+) -> PlannedTopics:
     """Plan tables that have something to read; ``types`` are by topic and column.
 
     A table's error stops no other table. A table that isn't there yet has no plan before its first
     row has come, which shows its columns.
     """
-    planned = Planned()
+    planned = PlannedTopics()
     left = dict(tables)
     while left:
         first = {table.topic: table for table in left.values()}
@@ -272,7 +272,12 @@ def _types(table: TablePlan) -> dict[str, Column]:
 
 
 def _plan(
-    planned: Planned, name: str, table: TablePlan, inspection: Inspection, *, is_compacted: bool
+    planned: PlannedTopics,
+    name: str,
+    table: TablePlan,
+    inspection: Inspection,
+    *,
+    is_compacted: bool,
 ) -> None:
     forms = _key_forms(table, inspection)
     error = inspection.error or _unordered(table, inspection) or _moved(table, forms, is_compacted)

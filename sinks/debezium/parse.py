@@ -32,7 +32,7 @@ from sinks.changes.names import (
 from sinks.changes.shape import DerivedField, TableShape, plain_shape
 from sinks.changes.types import holds, partition_value, spark_type
 from sinks.debezium.decoders import is_placeholder
-from sinks.debezium.described import Layout, TopicDescription
+from sinks.debezium.described import Layout, TopicLayout
 from sinks.debezium.envelope import (
     ENVELOPE_OP,
     EXISTS,
@@ -89,7 +89,7 @@ def _converted(value: SparkColumn, kind: str, to: str) -> SparkColumn:
 
 
 def parse(
-    raw: DataFrame, topic: TopicDescription, shape: TableShape | None = None, *, timed: bool = False
+    raw: DataFrame, topic: TopicLayout, shape: TableShape | None = None, *, timed: bool = False
 ) -> DataFrame:
     """One row per change of a table with a key: what ``sinks.log.parse.parse`` gives.
 
@@ -118,7 +118,7 @@ def parse(
 
 
 def parse_events(
-    raw: DataFrame, topic: TopicDescription, shape: TableShape, *, records: bool
+    raw: DataFrame, topic: TopicLayout, shape: TableShape, *, records: bool
 ) -> DataFrame:
     """One row per event: what ``sinks.log.parse.parse_events`` gives, but for tombstones.
 
@@ -156,9 +156,7 @@ def parse_events(
     )
 
 
-def parse_images(
-    raw: DataFrame, topic: TopicDescription, shape: TableShape | None = None
-) -> DataFrame:
+def parse_images(raw: DataFrame, topic: TopicLayout, shape: TableShape | None = None) -> DataFrame:
     """Two rows at most per change of a table without key: as ``sinks.log.parse.parse_images``.
 
     A value that only stands for an unchanged one is that of the row's old image.
@@ -188,7 +186,7 @@ def parse_images(
 
 
 def _image(
-    topic: TopicDescription, shape: TableShape, count: int, which: Which, applies: SparkColumn
+    topic: TopicLayout, shape: TableShape, count: int, which: Which, applies: SparkColumn
 ) -> SparkColumn:
     row = F.struct(
         *(
@@ -200,9 +198,7 @@ def _image(
     return F.struct(F.lit(count).alias("count"), F.when(exists, row).alias("row"))
 
 
-def _value(
-    topic: TopicDescription, shape: TableShape, field: DerivedField, which: Which
-) -> SparkColumn:
+def _value(topic: TopicLayout, shape: TableShape, field: DerivedField, which: Which) -> SparkColumn:
     """A column's value, by each record's own schema, as the derived table has it."""
     if field.nulled:
         return F.lit(None).cast(field.type)
@@ -230,14 +226,14 @@ def _value(
     return partition_value(field.column, made, field.type, unfit_is_null=field.unfit_is_null)
 
 
-def _column_index(topic: TopicDescription, field: DerivedField) -> int:
+def _column_index(topic: TopicLayout, field: DerivedField) -> int:
     """The index of the field's column among the topic's."""
     names = [column.name for column in topic.schema.columns]
     return names.index(field.column.name)
 
 
 def _unless_unchanged(
-    topic: TopicDescription, shape: TableShape, field: DerivedField, layout: Layout
+    topic: TopicLayout, shape: TableShape, field: DerivedField, layout: Layout
 ) -> SparkColumn:
     """A member that isn't a placeholder; in a table without keys the old row has the value."""
     index = _column_index(topic, field)
@@ -249,7 +245,7 @@ def _unless_unchanged(
     return kept if topic.keyed else kept.otherwise(member_column("before", index, layout))
 
 
-def _absent(topic: TopicDescription, shape: TableShape) -> SparkColumn:
+def _absent(topic: TopicLayout, shape: TableShape) -> SparkColumn:
     """Names of the columns whose value only stands for an unchanged one."""
     choices: list[Choice] = []
     for layout in topic.values:
@@ -265,7 +261,7 @@ def _absent(topic: TopicDescription, shape: TableShape) -> SparkColumn:
 
 
 def _is_unchanged(
-    topic: TopicDescription, shape: TableShape, field: DerivedField, layout: Layout
+    topic: TopicLayout, shape: TableShape, field: DerivedField, layout: Layout
 ) -> SparkColumn | None:
     schema = layout.members.get(field.column.name)
     if schema is None or field.name not in shape.patchy:

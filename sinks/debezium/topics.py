@@ -1,9 +1,9 @@
 """Topics that a real Debezium wrote → a run's state, its plans, and what it applies.
 
-What Millrace's own log tells by records of its own is found out here: which tables there are, by
-the topics' names; up to where a run reads, by their ends; what columns they have, by a look at the
-new records before anything is planned. The plan keeps that, so that one that was begun is finished
-or repeated with the same records, read the same way. docs/decisions/0012-debezium-topics.md.
+Millrace's own log has state records for this. Here the topics' names give the tables, and their
+ends give the end of a run. An inspection of the new records gives the columns, before there is a
+plan. The plan keeps them, so that a run that was begun is finished or repeated with the same
+records, read the same way. docs/decisions/0012-debezium-topics.md.
 """
 
 from collections.abc import Mapping
@@ -27,7 +27,7 @@ from sinks.changes.derived import Derived
 from sinks.debezium.described import RecordSource, connector_options, declared_columns
 from sinks.debezium.log import UNKNOWN_TOPIC, BrokerTopic, TopicLog, bounded_ends
 from sinks.debezium.retention import RetainedTopics, retained_tables
-from sinks.delta.topics import Looked
+from sinks.delta.topics import PlannedTables
 from sinks.run.options import Report, RunOptions
 from sinks.run.plan import RunPlan, TablePlan, WantedTable, proposed, to_read
 from sinks.run.plans import LastCheck
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from sinks.delta.table import DeltaTarget
 
 NOWHERE: Final = Position(FIRST_EPOCH, Lsn(0), 0)
-"""In the place of a cut: no position tells how far all tables are."""
+"""Stands for a cut: no position says how far all tables are."""
 
 
 class DebeziumTopics:
@@ -52,7 +52,7 @@ class DebeziumTopics:
     def __init__(
         self, settings: Settings, session: SparkProvider, report: Report, options: RunOptions
     ) -> None:
-        assert settings.lakehouse is not None  # noqa: S101 (who calls has looked)
+        assert settings.lakehouse is not None  # noqa: S101 (the caller has checked)
         self._settings = settings
         self._session = session
         self._report = report
@@ -77,16 +77,16 @@ class DebeziumTopics:
         if not tables:
             return None
         failed: dict[str, MillraceError] = {}
-        found = self._log.describe(list(tables.values()), failed)
-        starts, self._ends = self._log.bounds(found, failed)
+        topics = self._log.describe(list(tables.values()), failed)
+        starts, self._ends = self._log.bounds(topics, failed)
         if len(failed) == len(tables):
             raise next(iter(failed.values()))
         names = {topic: str(name) for name, topic in tables.items()}
         self._failed = {names[topic]: error for topic, error in failed.items()}
-        self._topics = {names[topic]: one for topic, one in found.items() if topic not in failed}
+        self._topics = {names[name]: topic for name, topic in topics.items() if name not in failed}
         cluster = self._log.cluster()
         states = {
-            str(name): _state(name, topic, found.get(topic, UNKNOWN_TOPIC))
+            str(name): _state(name, topic, topics.get(topic, UNKNOWN_TOPIC))
             for name, topic in tables.items()
         }
         return LogState(_progress(cluster), states, dict.fromkeys(states, ()), starts, self._ends)
@@ -94,31 +94,29 @@ class DebeziumTopics:
     def refused(
         self, before: Mapping[str, TablePlan], derived: Mapping[str, Derived], state: LogState
     ) -> dict[str, MillraceError]:
-        """Topics that aren't what they were; and what records can't tell."""
-        found: dict[str, MillraceError] = {}
-        for name, one in derived.items():
-            error = self._refused(one, state, before.get(name))
-            if error is not None:
-                found[name] = error
-        return found
+        """Topics that have changed, and options that need Millrace's own records."""
+        errors = {
+            name: self._refused(table, state, before.get(name)) for name, table in derived.items()
+        }
+        return {name: error for name, error in errors.items() if error is not None}
 
     def _refused(
         self, derived: Derived, state: LogState, last: TablePlan | None
     ) -> MillraceError | None:
         if derived.source in self._failed:
             return self._failed[derived.source]
-        topic, found = state.tables[derived.source].topic, self._topics[derived.source]
-        if last is not None and last.base and last.topic_id != found.id:
-            return _made_anew(topic)
-        if last is not None and last.base and len(last.start) != found.partitions:
+        name, topic = state.tables[derived.source].topic, self._topics[derived.source]
+        if last is not None and last.base and last.topic_id != topic.id:
+            return _made_anew(name)
+        if last is not None and last.base and len(last.start) != topic.partitions:
             return TopicMismatchError(
-                f"the topic had {len(last.start)} partitions and has {found.partitions}: keys have "
+                f"the topic had {len(last.start)} partitions and has {topic.partitions}: keys have "
                 "moved, and their events have no order any more",
-                where=f"topic {topic}",
+                where=f"topic {name}",
                 remedy="have Debezium write to a new topic; then remove the Delta table",
             )
-        if last is not None and _falls_short(self._ends[topic], last.start):
-            return _shortened(topic)
+        if last is not None and _falls_short(self._ends[name], last.start):
+            return _shortened(name)
         if derived.column_options.incompatible == "new_column":
             return ConfigError(
                 "incompatible = new_column needs schema versions, which such records don't have",
@@ -130,22 +128,21 @@ class DebeziumTopics:
     def proposed(
         self, before: dict[str, TablePlan], state: LogState, wanted: Mapping[str, WantedTable]
     ) -> dict[str, TablePlan]:
-        """The wanted tables with all that is new for them, and what was known of them.
+        """The wanted tables with all that is new for them, and with their schemas so far.
 
-        A topic that never had a record tells nothing of its table. No table can be made of an
+        A topic that never had a record gives no table. No table can be made of an
         archive, whose records aren't Millrace's.
         """
-        tables = proposed(
-            before, state, {n: one._replace(is_whole=False) for n, one in wanted.items()}
-        )
+        without_archives = {name: table._replace(is_whole=False) for name, table in wanted.items()}
+        tables = proposed(before, state, without_archives)
         for name in wanted:
             table, last = tables[name], before.get(name)
-            known = last.schemas if last is not None else ()
+            schemas = last.schemas if last is not None else ()
             tables[name] = table.model_copy(
                 update={
                     "topic_id": self._topics[table.source].id,
-                    "schemas": known,
-                    "schema_version": known[-1].version if known else 0,
+                    "schemas": schemas,
+                    "schema_version": schemas[-1].version if schemas else 0,
                     "key_forms": last.key_forms if last is not None else (),
                     "last_truncation": last.last_truncation if last is not None else None,
                     "snapshot_id": last.snapshot_id if last is not None else None,
@@ -158,7 +155,7 @@ class DebeziumTopics:
     def bounded(
         self, state: LogState, tables: dict[str, TablePlan], records_max: int, last: RunPlan | None
     ) -> LogState:
-        """The same part of each topic; tables don't stand at one instant anyway."""
+        """The same fraction of each topic; tables don't stand at one instant anyway."""
         del last
         ends = bounded_ends(tables.values(), _compacted(state), records_max)
         self._report(f"reading about {records_max:,} records only; later runs go on from there")
@@ -167,43 +164,47 @@ class DebeziumTopics:
     def retained_tables(
         self, state: LogState, tables: dict[str, TablePlan], checked: LastCheck
     ) -> RetainedTables:
-        """By where topics begin; compacted ones by what they promise."""
-        promised = {source: found.compacted_after for source, found in self._topics.items()}
+        """By the topics' first offsets; by the promise of those that are compacted."""
+        promised = {source: topic.compacted_after for source, topic in self._topics.items()}
         topics = RetainedTopics(self._log, replace(state, ends=self._ends), promised)
         keep = self._settings.log.keep
-        told = {name: one for name, one in tables.items() if one.source not in self._failed}
-        found = retained_tables(topics, told, keep=keep, checked=checked, options=self._options)
-        untold = {name: one for name, one in tables.items() if one.source in self._failed}
-        return replace(found, tables={**untold, **found.tables})
+        readable = {
+            name: table for name, table in tables.items() if table.source not in self._failed
+        }
+        retained = retained_tables(
+            topics, readable, keep=keep, checked=checked, options=self._options
+        )
+        unreadable = {name: table for name, table in tables.items() if table.source in self._failed}
+        return replace(retained, tables={**unreadable, **retained.tables})
 
-    def looked_at(
+    def plan_tables(
         self, tables: dict[str, TablePlan], derived: Mapping[str, Derived], state: LogState
-    ) -> Looked:
+    ) -> PlannedTables:
         """By the schemas of all new records, and the TRUNCATEs among them."""
         del derived
         from sinks.debezium.inspection import plan_tables
 
         pending = {name: table for name, table in tables.items() if table.pending}
         if not pending:
-            return Looked(tables, {})
+            return PlannedTables(tables, {})
         records = to_read(pending)
         spark = self._session(records).newSession()
         tune(spark, records)
-        found = plan_tables(spark, self._source, self._types(), _compacted(state), pending)
-        self._groups = found.groups
+        planned = plan_tables(spark, self._source, self._types(), _compacted(state), pending)
+        self._groups = planned.groups
         others = {name: table for name, table in tables.items() if name not in pending}
-        return Looked({**others, **found.tables}, found.refused)
+        return PlannedTables({**others, **planned.tables}, planned.refused)
 
     def _types(self) -> dict[str, Mapping[str, Column]]:
-        """By topic and column: what the source's catalog says, and over it the configuration."""
-        told: dict[str, Mapping[str, Column]] = {}
+        """By topic and column: the types of the source's catalog; the configuration's go first."""
+        types: dict[str, Mapping[str, Column]] = {}
         if self._options.types_of is not None:
-            told |= self._options.types_of()
+            types |= self._options.types_of()
         prefix = self._settings.capture.topic_prefix
         for table, columns in self._declared.items():
             topic = data_topic(prefix, TableName.parse(table))
-            told[topic] = {**told.get(topic, {}), **columns}
-        return told
+            types[topic] = {**types.get(topic, {}), **columns}
+        return types
 
     def apply(
         self, target: "DeltaTarget", plan: RunPlan, state: LogState, archive: str | None
@@ -215,8 +216,8 @@ class DebeziumTopics:
         table = plan.tables[target.name]
         if table.source in self._failed:
             raise self._failed[table.source]
-        found = self._topics.get(table.source)
-        if found is None or found.id != table.topic_id:  # since a run that was killed has planned
+        topic = self._topics.get(table.source)
+        if topic is None or topic.id != table.topic_id:  # since a run that was killed has planned
             raise _made_anew(table.topic)
         if _falls_short(self._ends[table.topic], table.end):
             raise _shortened(table.topic)
@@ -250,7 +251,7 @@ def _shortened(topic: str) -> LogForgottenError:
 
 
 def _progress(cluster: str) -> Progress:
-    """What stands for the progress record that there is none of."""
+    """A progress record for topics that have none."""
     return Progress(
         log=f"topics of cluster {cluster}",
         slot="",
@@ -264,14 +265,14 @@ def _progress(cluster: str) -> Progress:
     )
 
 
-def _state(name: TableName, topic: str, found: BrokerTopic) -> TableState:
-    """A table whose rows may be shown as they come: nothing tells when its snapshot is whole."""
+def _state(name: TableName, topic: str, broker_topic: BrokerTopic) -> TableState:
+    """A table whose rows are shown as they come: no record says that its snapshot is complete."""
     return TableState(
         namespace=name.namespace,
         table=name.name,
         topic=topic,
-        partitions=found.partitions,
-        cleanup="delete" if found.compacted_after is None else "compact",
+        partitions=broker_topic.partitions,
+        cleanup="delete" if broker_topic.compacted_after is None else "compact",
         epoch=FIRST_EPOCH,
         phase=Phase.STREAMING,
         snapshot_lsn=Lsn(0),

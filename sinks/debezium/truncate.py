@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 from cdc.errors import SinkError
 from cdc.records.position import FIRST_EPOCH, INDEX_MAX, Lsn, Position
 from sinks.changes.names import DELETE, OP, POSITION
-from sinks.debezium.described import TopicDescription
+from sinks.debezium.described import TopicLayout
 from sinks.debezium.envelope import (
     LSN,
     committed_at,
@@ -71,7 +71,7 @@ def last_of(before: Truncation | None, new: Truncation | None) -> Truncation | N
     return before if is_later else new
 
 
-def went_back(raw: DataFrame, topic: TopicDescription, last: Truncation) -> bool:
+def went_back(raw: DataFrame, topic: TopicLayout, last: Truncation) -> bool:
     """Whether records have lower LSNs than a TRUNCATE, and came to be after it.
 
     So it is in a source that was restored; its LSNs say nothing about what was there before.
@@ -94,7 +94,7 @@ class Truncations:
     ends: tuple[tuple[Position, int], ...] = ()
 
 
-def truncations(raw: DataFrame, topic: TopicDescription, partitions: int) -> Truncations:
+def truncations(raw: DataFrame, topic: TopicLayout, partitions: int) -> Truncations:
     """Look for TRUNCATEs in the records of one topic; raises SinkError if it is another table's."""
     source_time = F.coalesce(source_time_us(topic), F.lit(0)).alias("source_us")
     order = (LSN, "offset") if partitions > 1 else ("offset", LSN)

@@ -1,8 +1,8 @@
 """The log → every Delta table of the lakehouse, up to one cut: one bounded run.
 
-Last plan finished? Then the log is asked whether it has anything new, which needs no JVM. If so:
-a look at the new records (the next offsets above the cut, TRUNCATEs), the plan, each table's
-commit, the outcome. A plan that a run left unfinished is finished first.
+A run first finishes the plan that an interrupted run left. Then it asks the log for anything new,
+which needs no JVM. If there is, it takes a census of the new records (the next offsets above the
+cut, TRUNCATEs), writes the plan, commits to each table, and records the outcome.
 """
 
 import time
@@ -15,7 +15,7 @@ from cdc.errors import ConfigError, LogForgottenError, MillraceError
 from cdc.log.offsets import LogState
 from cdc.settings import LakehouseSettings, Settings
 from sinks.changes.derived import Derived, derived_tables, local_path, without_unfit
-from sinks.delta.topics import Origin
+from sinks.delta.topics import TopicSource
 from sinks.log.records import KeptLostError
 from sinks.run.options import TABLES_AT_ONCE, Report, RunOptions
 from sinks.run.plan import (
@@ -54,7 +54,7 @@ class LakehouseRun:
         session: SparkProvider,
         report: Report,
         options: RunOptions,
-        origin: Origin,
+        topic_source: TopicSource,
     ) -> None:
         self._settings = settings
         self._lakehouse = lakehouse
@@ -64,7 +64,7 @@ class LakehouseRun:
         self._session = session
         self._report = report
         self._options = options
-        self._origin = origin
+        self._topic_source = topic_source
         self._started = time.monotonic()
         self._plans = lakehouse_plans(lakehouse.path, session)
 
@@ -77,15 +77,15 @@ class LakehouseRun:
                 where=self._location,
                 remedy="give each topic.prefix a lakehouse.path of its own",
             )
-        if last is not None and last.written_by != self._origin.written_by:
+        if last is not None and last.written_by != self._topic_source.written_by:
             raise ConfigError(
                 f"the lakehouse was begun with topics written by {last.written_by}",
                 where="[lakehouse] topics_written_by",
                 remedy="give those of another writer a lakehouse.path of their own",
             )
-        state = self._origin.state()
+        state = self._topic_source.state()
         if state is None:
-            return self._nothing(self._origin.empty)
+            return self._nothing(self._topic_source.empty)
         if last is not None:
             require_same_log(last, state)
         left_out = self._choose(state, last)
@@ -93,33 +93,35 @@ class LakehouseRun:
         outcome = self._plans.outcome(last) if last else None
         if last is not None and outcome is None:
             self._report(f"finishing run {last.run}, which was interrupted")
-            late = self._late(last, state)
-            results = self._apply(last, state, late)
-            outcome = self._finished(last, [*results, *late])
+            expired = self._expired(last, state)
+            results = self._apply(last, state, expired)
+            outcome = self._finished(last, [*results, *expired])
         outcome = self._settled(last, outcome) if last and outcome else None
         before = goes_on(last, outcome) if last and outcome else {}
         before, refused = self._usable(before, state)
         refused |= {
             name: why for name, why in self._options.paused.items() if name in self._derived
         }
-        waiting = self._told(refused)
+        waiting = self._report_errors(refused)
         results += waiting
         versions = outcome.versions if outcome else {}
         tables = self._proposed(before, versions, state, refused)
         if (records_max := self._options.records_max) and to_read(tables) > records_max:
-            state = self._origin.bounded(state, tables, records_max, last)
+            state = self._topic_source.bounded(state, tables, records_max, last)
             tables = self._proposed(before, versions, state, refused)
         if not has_work(tables):
-            asked = [name for name, table in tables.items() if not table.waits]
-            self._plans.check(str(state.progress.cut), asked)
+            checked = [name for name, table in tables.items() if not table.waits]
+            self._plans.check(str(state.progress.cut), checked)
             return self._summary(last, results) if results else self._nothing()
         if left_out:
             self._report(f"without a key there is no {', '.join(left_out)}")
         return self._new_run(state, last, tables, results, waiting)
 
     def _choose(self, state: LogState, last: RunPlan | None) -> list[str]:
-        """Find out which derived tables there are; returns those that can't be."""
-        keyless = {name for name, known in state.schemas.items() if known and not known[-1].key}
+        """Set the derived tables; returns the names of those that can't be."""
+        keyless = {
+            name for name, versions in state.schemas.items() if versions and not versions[-1].key
+        }
         begun = [name for name, table in last.tables.items() if table.base] if last else []
         tables = derived_tables(self._lakehouse, state.tables)
         self._derived, left_out = without_unfit(tables, self._lakehouse, keyless, begun)
@@ -132,40 +134,40 @@ class LakehouseRun:
         state: LogState,
         refused: Collection[str],
     ) -> dict[str, TablePlan]:
-        usable = {name: one for name, one in self._wanted().items() if name not in refused}
-        tables = self._rebuilt(self._origin.proposed(before, state, usable), state)
+        usable = {name: table for name, table in self._wanted().items() if name not in refused}
+        tables = self._rebuilt(self._topic_source.proposed(before, state, usable), state)
         return replayed(tables, versions, self._derived, state)
 
     def _wanted(self) -> dict[str, WantedTable]:
         return {
-            name: WantedTable(one.source, one.kind, one.keeps_records)
-            for name, one in self._derived.items()
+            name: WantedTable(table.source, table.kind, table.keeps_records)
+            for name, table in self._derived.items()
         }
 
     def _usable(
         self, before: dict[str, TablePlan], state: LogState
     ) -> tuple[dict[str, TablePlan], dict[str, MillraceError]]:
         """Where tables go on, and which can't; one whose Delta table was removed begins anew."""
-        self._require_known(state)
-        refused = self._origin.refused(before, self._derived, state)
+        self._check_names(state)
+        refused = self._topic_source.refused(before, self._derived, state)
         gone = {name for name in refused.keys() & before.keys() if not self._is_there(name)}
         if gone:
             before = {name: table for name, table in before.items() if name not in gone}
-            refused = self._origin.refused(before, self._derived, state)
+            refused = self._topic_source.refused(before, self._derived, state)
         return before, {**refused, **changed(before, self._wanted())}
 
-    def _require_known(self, state: LogState) -> None:
-        """Tell what the configuration, or the command, asks for in vain."""
+    def _check_names(self, state: LogState) -> None:
+        """Report a configured table that isn't captured; raises ConfigError for an unknown gap."""
         for table in self._lakehouse.tables:
             if table.source not in state.tables:
                 self._report(f"[[lakehouse.tables]]: {table.source} isn't captured (yet)")
-        if strange := sorted(self._options.accepted_gaps - self._derived.keys()):
+        if unknown := sorted(self._options.accepted_gaps - self._derived.keys()):
             raise ConfigError(
-                f"there is no derived table {', '.join(strange)}", where="--accept-gap"
+                f"there is no derived table {', '.join(unknown)}", where="--accept-gap"
             )
 
-    def _told(self, errors: Mapping[str, MillraceError]) -> list[TableResult]:
-        """Tables that nothing is applied to, once said why."""
+    def _report_errors(self, errors: Mapping[str, MillraceError]) -> list[TableResult]:
+        """Report why tables aren't applied; returns their results."""
         results = [TableResult(name, error=error) for name, error in errors.items()]
         for result in results:
             if result.name not in self._options.paused:
@@ -180,11 +182,11 @@ class LakehouseRun:
         results: list[TableResult],
         waiting: list[TableResult],
     ) -> RunSummary:
-        found = self._origin.retained_tables(state, tables, self._plans.checked())
-        looked = self._origin.looked_at(found.tables, self._derived, state)
-        errors: dict[str, MillraceError] = {**found.refused, **looked.refused}
-        refused = self._told(errors)
-        news = any(table.pending or table.commits for table in looked.tables.values())
+        retained = self._topic_source.retained_tables(state, tables, self._plans.checked())
+        planned = self._topic_source.plan_tables(retained.tables, self._derived, state)
+        errors: dict[str, MillraceError] = {**retained.refused, **planned.refused}
+        refused = self._report_errors(errors)
+        news = any(table.pending or table.commits for table in planned.tables.values())
         if not news and not refused:
             return self._summary(last, results) if results else self._nothing()
         plan = RunPlan(
@@ -194,8 +196,8 @@ class LakehouseRun:
             cut=state.progress.cut,
             cut_ts_us=state.progress.cut_ts_us,
             ts_ms=int(time.time() * 1000),
-            tables=looked.tables,
-            written_by=self._origin.written_by,
+            tables=planned.tables,
+            written_by=self._topic_source.written_by,
         )
         self._plans.start(plan)
         applied = self._apply(plan, state, ())
@@ -279,7 +281,7 @@ class LakehouseRun:
             for name, table in tables.items()
         }
 
-    def _late(self, plan: RunPlan, state: LogState) -> list[TableResult]:
+    def _expired(self, plan: RunPlan, state: LogState) -> list[TableResult]:
         """Tables of a plan that was interrupted for so long that the log may have forgotten since.
 
         The next plan says what becomes of them.
@@ -289,23 +291,23 @@ class LakehouseRun:
             for name, table in plan.tables.items()
             if table.base and table.source in state.tables
         }
-        found = self._origin.retained_tables(state, planned, self._plans.checked())
+        retained = self._topic_source.retained_tables(state, planned, self._plans.checked())
         error = LogForgottenError(f"run {plan.run} was interrupted for longer than log.keep")
         return [
-            TableResult(name, error=found.refused.get(name, error))
+            TableResult(name, error=retained.refused.get(name, error))
             for name, table in planned.items()
-            if found.tables[name] != table
+            if retained.tables[name] != table
         ]
 
     def _apply(
-        self, plan: RunPlan, state: LogState, late: Collection[TableResult]
+        self, plan: RunPlan, state: LogState, expired: Collection[TableResult]
     ) -> list[TableResult]:
         """Apply the plan to its tables, some of them side by side, and each in its own session.
 
         A session's configuration carries a table's application transaction; and half of what a
         small table takes is planning, on one core.
         """
-        left_out = {table.name for table in late}
+        left_out = {table.name for table in expired}
         waiting = [
             name
             for name, table in plan.tables.items()
@@ -339,13 +341,13 @@ class LakehouseRun:
                 with explained(name, self._settings.log.keep):
                     target = DeltaTarget(spark, self._prefix, self._configured(name))
                     archive = self._configured(table.replay.archive).path if table.replay else None
-                    rows = self._origin.apply(target, plan, state, archive)
+                    rows = self._topic_source.apply(target, plan, state, archive)
                     register(target)
             except KeptLostError as error:
                 if attempt == _ATTEMPTS_MAX:
                     return TableResult(name, table.events, error=error)
                 self._report(f"{name}: {error.what}; reading them again")
-                self._origin.forget()
+                self._topic_source.forget()
             except MillraceError as error:
                 return TableResult(name, table.events, error=error)
             else:

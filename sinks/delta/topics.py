@@ -1,7 +1,7 @@
-"""Whoever writes the topics → what a run has to ask of them: the log's state, the new records.
+"""Topics of either writer → the state and the new records that a run needs of them.
 
 Millrace's own log has positions, schemas and a cut; topics of a real Debezium have none of these
-(sinks/debezium/topics.py). All else of a run is the same for both; sinks/job.py chooses.
+(sinks/debezium/topics.py). The rest of a run is the same for both; sinks/job.py chooses.
 """
 
 from collections.abc import Mapping
@@ -27,15 +27,15 @@ if TYPE_CHECKING:
     from sinks.log.early import EarlyRead
 
 
-class Looked(NamedTuple):
-    """Plans of tables whose new records were looked at, and why others can't be applied."""
+class PlannedTables(NamedTuple):
+    """The tables' plans with the census of their new records, and the errors of other tables."""
 
     tables: dict[str, TablePlan]
     refused: dict[str, MillraceError]
 
 
-class Origin(Protocol):
-    """Who has written the topics; ``empty`` says why there may be none."""
+class TopicSource(Protocol):
+    """The topics of one writer; ``empty`` says why there may be none."""
 
     written_by: TopicWriter
     empty: str
@@ -71,10 +71,10 @@ class Origin(Protocol):
         """What becomes of tables of which something may be forgotten."""
         ...
 
-    def looked_at(
+    def plan_tables(
         self, tables: dict[str, TablePlan], derived: Mapping[str, Derived], state: LogState
-    ) -> Looked:
-        """The tables with what a look at their new records tells."""
+    ) -> PlannedTables:
+        """Add to the plans what the tables' new records have: a census of them."""
         ...
 
     def apply(
@@ -84,7 +84,7 @@ class Origin(Protocol):
         ...
 
 
-class OwnLog:
+class MillraceTopics:
     """The log that Millrace's daemon writes."""
 
     written_by: TopicWriter = "millrace"
@@ -102,9 +102,9 @@ class OwnLog:
         self._early: dict[str, EarlyRead] = {}
 
     def forget(self) -> None:
-        """They are read again where they are needed once more."""
+        """Free the kept records; they are read again where a table needs them."""
         self._records.forget()
-        # Taken away first: other tables' threads look for theirs meanwhile.
+        # Taken away first: other tables' threads read the mapping meanwhile.
         unused, self._early = self._early, {}
         for early in unused.values():
             early.release()
@@ -146,10 +146,10 @@ class OwnLog:
             self._log, state, tables, keep=keep, checked=checked, options=self._options
         )
 
-    def looked_at(
+    def plan_tables(
         self, tables: dict[str, TablePlan], derived: Mapping[str, Derived], state: LogState
-    ) -> Looked:
-        """By a census of headers, of all tables but one that is large and so read already."""
+    ) -> PlannedTables:
+        """By a census of headers; one large table may have had its census in an early read."""
         from sinks.log.counts import census
 
         pending = {name: table for name, table in tables.items() if table.pending}
@@ -160,13 +160,13 @@ class OwnLog:
             self._records.keep(spark, pending.values())
         cut = state.progress.cut
         self._early = self._read_early(pending, derived, state)
-        left = {name: table for name, table in pending.items() if name not in self._early}
-        found = census(spark, self._records, left, cut)
-        found |= {name: dict(early.census) for name, early in self._early.items()}
-        looked = {
+        uncounted = {name: table for name, table in pending.items() if name not in self._early}
+        by_table = census(spark, self._records, uncounted, cut)
+        by_table |= {name: dict(early.census) for name, early in self._early.items()}
+        planned = {
             name: with_census(
                 table,
-                found.get(name, {}),
+                by_table.get(name, {}),
                 cut,
                 keyed=bool(state.schemas[table.source][-1].key),
                 archived=self._archived(table, derived),
@@ -175,22 +175,22 @@ class OwnLog:
             else table
             for name, table in tables.items()
         }
-        return Looked(looked, {})
+        return PlannedTables(planned, {})
 
     def _read_early(
         self, tables: dict[str, TablePlan], derived: Mapping[str, Derived], state: LogState
     ) -> dict[str, "EarlyRead"]:
-        """The table with most records, if it may be, and can be."""
+        """The table with most records, if it can be read before there is a plan."""
         from sinks.delta.apply import columns_of
         from sinks.log.early import is_read_early, read_early
 
-        name, table = max(tables.items(), key=lambda one: one[1].unread, default=("", None))
+        name, table = max(tables.items(), key=lambda item: item[1].unread, default=("", None))
         if table is None or not is_read_early(table):
             return {}
         versions = _versions(state, table)
         try:
             columns = columns_of(derived[name], table, versions)
-        except MillraceError:  # told where the table is applied
+        except MillraceError:  # apply() raises it again
             return {}
         if not columns.keys:
             return {}
@@ -208,7 +208,7 @@ class OwnLog:
     def apply(
         self, target: "DeltaTarget", plan: RunPlan, state: LogState, archive: str | None
     ) -> "Rows":
-        """By the schema versions that the log tells."""
+        """By the schema versions in the log."""
         from sinks.delta.apply import apply_table
 
         table = plan.tables[target.name]
@@ -225,6 +225,6 @@ class OwnLog:
 
 
 def _versions(state: LogState, table: TablePlan) -> list[TableSchema]:
-    """A table's schema versions that its plan knows."""
-    known = state.schemas.get(table.source, ())
-    return [schema for schema in known if schema.version <= table.schema_version]
+    """A table's schema versions up to its plan's."""
+    versions = state.schemas.get(table.source, ())
+    return [schema for schema in versions if schema.version <= table.schema_version]

@@ -22,20 +22,20 @@ _SOURCE: Final = "source struct<ts_us bigint, ts_ms bigint>"
 
 
 @dataclass(frozen=True, slots=True)
-class Envelope:
+class EnvelopeSchema:
     """How a table's rows are read: ``types`` are those of the struct, by the columns' names."""
 
     types: Mapping[str, str]
 
     @classmethod
-    def of(cls, shape: TableShape) -> "Envelope":
+    def of(cls, shape: TableShape) -> "EnvelopeSchema":
         """The way to read the columns that a derived table has."""
-        found: dict[str, set[str]] = {}
+        types: dict[str, set[str]] = {}
         for field in shape.fields:
             for column in field.sources.values():
-                found.setdefault(column.name, set()).add(_type(field, column))
+                types.setdefault(column.name, set()).add(_type(field, column))
         return cls(
-            {name: kinds.pop() if len(kinds) == 1 else "string" for name, kinds in found.items()}
+            {name: kinds.pop() if len(kinds) == 1 else "string" for name, kinds in types.items()}
         )
 
     def schema(self, *, timed: bool, before: bool) -> str:
@@ -63,14 +63,14 @@ class Envelope:
 
     def lacks(self, row: SparkColumn, column: Column) -> SparkColumn:
         """Whether a row has no value for the column: a null is one."""
-        places = list(self.types)
-        return F.coalesce(F.array_contains(row[_MISSING], places.index(column.name)), F.lit(False))
+        ordinal = list(self.types).index(column.name)
+        return F.coalesce(F.array_contains(row[_MISSING], ordinal), F.lit(False))
 
     def _fields(self, names: Iterable[str]) -> list[str]:
         return [f"{quoted(self._field(name))} {self.types[name]}" for name in names]
 
     def _field(self, name: str) -> str:
-        """With its place, since Spark takes names that differ by case only for one."""
+        """With its ordinal: Spark takes names that differ by case only for the same."""
         return f"{list(self.types).index(name)}:{name}"
 
 

@@ -36,7 +36,7 @@ from sinks.changes.names import (
 )
 from sinks.changes.shape import DerivedField, TableShape
 from sinks.changes.types import can_be_absent, from_text, partition_value, refuse
-from sinks.log.envelope import BROKEN, Envelope
+from sinks.log.envelope import BROKEN, EnvelopeSchema
 from sinks.spark.expressions import json_rows
 
 _READ: Final = ("_millrace_envelope", "_millrace_key")
@@ -56,7 +56,7 @@ def parse(
     TRUNCATE records don't.
     """
     envelope, key = F.col(_READ[0]), F.col(_READ[1])
-    form, row = Envelope.of(shape), envelope["after"]
+    form, row = EnvelopeSchema.of(shape), envelope["after"]
     deleted = row.isNull()
     created, read = (F.coalesce(envelope["op"] == op, F.lit(False)) for op in ("c", "r"))
     return raw.transform(lambda records: _read(records, shape, form, timed=timed)).select(
@@ -75,7 +75,7 @@ def parse(
 
 
 def _found_in(
-    row: SparkColumn, key: SparkColumn, form: Envelope
+    row: SparkColumn, key: SparkColumn, form: EnvelopeSchema
 ) -> Callable[[Column], SparkColumn]:
     """Where a column's value is: those of the key are told by the key alone of a row that went."""
 
@@ -100,7 +100,7 @@ def parse_events(raw: DataFrame, shape: TableShape, *, records: bool) -> DataFra
     ``records``, its key and value, too.
     """
     envelope, key = F.col(_READ[0]), F.col(_READ[1])
-    form = Envelope.of(shape)
+    form = EnvelopeSchema.of(shape)
     row = F.when(envelope["op"] == "d", envelope["before"]).otherwise(envelope["after"])
     read = partial(_read, timed=True, truncates=True, before=True)
     events = raw.transform(lambda all_: read(all_, shape, form)).withColumn(_ROW, row)
@@ -129,7 +129,7 @@ def parse_images(raw: DataFrame, shape: TableShape) -> DataFrame:
     ``_millrace_row`` (the record's place in the log, which names the row that comes).
     A value that an update leaves out is the one of the row's old image.
     """
-    envelope, form = F.col(_READ[0]), Envelope.of(shape)
+    envelope, form = F.col(_READ[0]), EnvelopeSchema.of(shape)
     before = F.when(envelope["op"].isin("u", "d"), envelope["before"])
     after = F.when(envelope["op"] != "d", envelope["after"])
     images = F.filter(
@@ -156,7 +156,7 @@ def parse_images(raw: DataFrame, shape: TableShape) -> DataFrame:
     )
 
 
-def _kept_in(image: SparkColumn, form: Envelope) -> Callable[[Column], SparkColumn]:
+def _kept_in(image: SparkColumn, form: EnvelopeSchema) -> Callable[[Column], SparkColumn]:
     """Where a column's value is: in the row's old image, if the new one lacks it."""
 
     def value(column: Column) -> SparkColumn:
@@ -187,7 +187,7 @@ def is_truncate(raw: DataFrame) -> SparkColumn:
 def _read(
     raw: DataFrame,
     shape: TableShape,
-    form: Envelope,
+    form: EnvelopeSchema,
     *,
     timed: bool = False,
     truncates: bool = False,
@@ -229,7 +229,10 @@ def _read(
 
 
 def _value(
-    field: DerivedField, value: Callable[[Column], SparkColumn], shape: TableShape, form: Envelope
+    field: DerivedField,
+    value: Callable[[Column], SparkColumn],
+    shape: TableShape,
+    form: EnvelopeSchema,
 ) -> SparkColumn:
     """The value by the type that the column had in the record's schema version."""
     if field.nulled:
@@ -271,7 +274,7 @@ def _form(column: Column) -> tuple[object, ...]:
     return column.type, column.array, column.time_precision <= 3, column.precision_scale
 
 
-def _absent(row: SparkColumn, shape: TableShape, form: Envelope) -> SparkColumn:
+def _absent(row: SparkColumn, shape: TableShape, form: EnvelopeSchema) -> SparkColumn:
     """Names of the columns that may be left out of a record, and are."""
     none = F.array().cast("array<string>")
 

@@ -6,7 +6,7 @@ import pytest
 from pyspark.sql import functions as F
 
 from sinks.debezium.described import ConnectorOptions, RecordSource, declared_column
-from sinks.debezium.inspection import Planned, plan_tables
+from sinks.debezium.inspection import PlannedTopics, plan_tables
 from sinks.run.plan import TablePlan
 from tests.fixtures.debezium_topics import DEBEZIUM, Raw, frame, made_record
 from tests.fixtures.made_plans import NAME, TOPIC, table_plan
@@ -31,7 +31,7 @@ def planned(
     *,
     types: dict[str, str] | None = None,
     compacted: bool = False,
-) -> Planned:
+) -> PlannedTopics:
     """What becomes of a table whose new records are those of a frame."""
     columns = {name: declared_column(name, text) for name, text in (types or {}).items()}
     monkeypatch.setattr("sinks.debezium.inspection.read_records", lambda *_: raw)
@@ -41,7 +41,7 @@ def planned(
     )
 
 
-def refused(found: Planned) -> str:
+def refused(found: PlannedTopics) -> str:
     return str(found.refused.get(str(NAME), ""))
 
 

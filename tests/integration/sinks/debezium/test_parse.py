@@ -14,7 +14,7 @@ from sinks.changes.latest import latest
 from sinks.changes.names import ABSENT, COUNT, OP, OWN, POSITION, ROW
 from sinks.changes.shape import derive_shape, plain_shape
 from sinks.changes.types import spark_type
-from sinks.debezium.described import TopicDescription
+from sinks.debezium.described import TopicLayout
 from sinks.debezium.envelope import with_avro
 from sinks.debezium.parse import parse, parse_images
 from sinks.log.parse import parse as parse_own
@@ -388,7 +388,7 @@ def test_the_schema_of_an_earlier_run_reads_tombstones(spark: "SparkSession") ->
         frame(spark, [Raw(b'{"id":1}', b'{"after":{"id":1,"v":"x"},"op":"c"}')]), types=types
     )
     raw = frame(spark, [Raw(b'{"id":1}', None)])
-    later: TopicDescription = described(raw, before=first.schema)
+    later: TopicLayout = described(raw, before=first.schema)
     stored = TableSchema.model_validate_json(first.schema.model_dump_json())
     assert later.schema == stored
     (row,) = rows(parse(raw, later))

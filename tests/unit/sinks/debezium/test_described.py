@@ -9,7 +9,7 @@ from cdc.errors import ConfigError, SinkError
 from cdc.records.schema import TableName, TableSchema
 from sinks.debezium.described import (
     ConnectorOptions,
-    TopicDescription,
+    TopicLayout,
     declared_column,
     describe,
 )
@@ -55,7 +55,7 @@ def group(last: int, value: str = "", said: str = "", mark: int = 0, **more: Any
 
 def made(
     *groups: RecordGroup, before: TableSchema | None = None, declared: Any = None
-) -> TopicDescription | None:
+) -> TopicLayout | None:
     return describe(NAME, groups, ConnectorOptions(DEBEZIUM), declared=declared, before=before)
 
 

@@ -53,7 +53,7 @@ def no_session(_records: int = 0) -> NoReturn:
 
 
 @pytest.fixture
-def origin(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> DebeziumTopics:
+def topics(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> DebeziumTopics:
     monkeypatch.setattr("sinks.debezium.topics.TopicLog", MadeLog)
     settings = Settings.model_validate(
         {
@@ -68,9 +68,9 @@ def origin(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> DebeziumTopics:
 
 
 def test_a_topic_that_lost_records_or_is_hidden_stops_its_own_table(
-    origin: DebeziumTopics, tmp_path: Path
+    topics: DebeziumTopics, tmp_path: Path
 ) -> None:
-    state = origin.state()
+    state = topics.state()
     assert state is not None
     before = {
         str(name): table_plan(
@@ -78,14 +78,14 @@ def test_a_topic_that_lost_records_or_is_hidden_stops_its_own_table(
         )
         for name, topic in TOPICS.items()
     }
-    lakehouse = origin._settings.lakehouse
+    lakehouse = topics._settings.lakehouse
     assert lakehouse is not None
-    refused = origin.refused(before, derived_tables(lakehouse, state.tables), state)
+    refused = topics.refused(before, derived_tables(lakehouse, state.tables), state)
     assert {name: type(error) for name, error in refused.items()} == {
         str(T): LogForgottenError,
         str(HIDDEN): LogAccessError,
     }
-    tables = origin.proposed(before, state, {str(U): WantedTable(str(U))})
+    tables = topics.proposed(before, state, {str(U): WantedTable(str(U))})
     assert [(name, one.end, one.waits) for name, one in sorted(tables.items())] == [
         (str(T), {0: 7}, True),
         (str(U), {0: 9}, False),
