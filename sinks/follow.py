@@ -1,7 +1,7 @@
-"""Runs, one after the other → derived tables that are seconds behind, until told to stop.
+"""Runs, one after the other → derived tables that are seconds behind, until ``stop`` is set.
 
 Each run is what cron would start, with one Spark session for all of them. A run that had something
-to do is followed by the next one; after one that hadn't, Kafka tells when there is news: every
+to do is followed by the next one; after one that hadn't, the progress topic has news: every
 transaction of the daemon's ends with a record in the progress topic. Topics of a real Debezium have
 none, and are looked at every time. docs/decisions/0015-follow.md.
 """
@@ -27,66 +27,70 @@ _PAUSE_MAX_S: Final = 60.0
 def follow(
     jobs: Jobs, settings: Settings, stop: Event, interval_s: float, report: Report
 ) -> ExitCode:
-    """Run until told to ``stop``; runs begin at least ``interval_s`` apart.
+    """Run until ``stop`` is set; runs begin at least ``interval_s`` apart.
 
     Spark is started at once, also where nothing is to be done yet.
 
     Errors are reported, and what failed is tried again, later and later. Only where Spark's JVM has
     ended, it ends as well, for whoever started it to do so again.
     """
-    with suppress(MillraceError):  # which the first run tells
+    with suppress(MillraceError):  # the first run reports it
         jobs.session()
-    told, broken = _Told(report), _Broken()
+    new_lines, failing = _NewLines(report), _FailingTables()
     failures = 0
     news = News(settings.kafka, settings.capture.topic_prefix)
     while not stop.is_set():
         began = time.monotonic()
-        paused = broken.paused()
+        paused = failing.paused()
         done = []
-        for name, turn in jobs.turns(told, paused):
+        for name, turn in jobs.turns(new_lines, paused):
             done.append(turn)
-            _report(told, name, turn, paused)
+            _report(new_lines, name, turn, paused)
         if any(isinstance(turn, SparkEndedError) for turn in done):
             return ExitCode.SINK_UNREACHABLE
-        told.begin()
+        new_lines.begin_turn()
         tables = [t for turn in done if isinstance(turn, RunSummary) for t in turn.tables]
         failed = any(isinstance(turn, MillraceError) for turn in done)
-        broken.learn(tables, paused, whole=not failed)
+        failing.record(tables, paused, whole=not failed)
         failures = failures + 1 if failed else 0
         if failed:
             stop.wait(_pause_s(failures))
             continue
         stop.wait(began + interval_s - time.monotonic())
         if all(table.error is not None for table in tables):
-            news.wait(stop, min(IDLE_MAX_S, broken.again_s()), interval_s)
+            news.wait(stop, min(IDLE_MAX_S, failing.retry_in_s()), interval_s)
     return ExitCode.OK
 
 
-class _Failed(NamedTuple):
+class _TableFailure(NamedTuple):
     error: MillraceError
     times: int
-    again: float
+    retry_at: float
 
 
-class _Broken:
-    """Tables that have failed: each is left alone for a while, not to hold up others."""
+class _FailingTables:
+    """Tables that have failed: each pauses for a while, so that it doesn't hold up others."""
 
     def __init__(self) -> None:
-        self._tables: dict[str, _Failed] = {}
+        self._tables: dict[str, _TableFailure] = {}
 
     def paused(self) -> PausedTables:
-        """Those whose time hasn't come."""
+        """The tables whose retry isn't due yet."""
         now = time.monotonic()
-        return {name: one.error for name, one in self._tables.items() if one.again > now}
+        return {
+            name: failure.error for name, failure in self._tables.items() if failure.retry_at > now
+        }
 
-    def learn(self, tables: Sequence[TableResult], paused: PausedTables, *, whole: bool) -> None:
-        """Take note of what a run did to the tables that weren't held.
+    def record(self, tables: Sequence[TableResult], paused: PausedTables, *, whole: bool) -> None:
+        """Record what a run did to the tables that weren't paused.
 
-        One that a ``whole`` run doesn't speak of has nothing to do, and so isn't broken.
+        A table that isn't in the results of a ``whole`` run has nothing to do, and hasn't failed.
         """
         if whole:
-            spoken_of = paused.keys() | {table.name for table in tables}
-            self._tables = {name: one for name, one in self._tables.items() if name in spoken_of}
+            reported = paused.keys() | {table.name for table in tables}
+            self._tables = {
+                name: failure for name, failure in self._tables.items() if name in reported
+            }
         for table in tables:
             if table.name in paused:
                 continue
@@ -95,17 +99,18 @@ class _Broken:
                 continue
             last = self._tables.get(table.name)
             times = last.times + 1 if last is not None else 1
-            again = time.monotonic() + _pause_s(times)
-            self._tables[table.name] = _Failed(table.error, times, again)
+            retry_at = time.monotonic() + _pause_s(times)
+            self._tables[table.name] = _TableFailure(table.error, times, retry_at)
 
-    def again_s(self) -> float:
-        """Seconds until the next one is tried."""
+    def retry_in_s(self) -> float:
+        """Seconds until the next retry."""
         now = time.monotonic()
-        return min((max(0.0, one.again - now) for one in self._tables.values()), default=IDLE_MAX_S)
+        waits = (max(0.0, failure.retry_at - now) for failure in self._tables.values())
+        return min(waits, default=IDLE_MAX_S)
 
 
-class _Told:
-    """A report that leaves out what it has told in the turn before, too."""
+class _NewLines:
+    """A report that leaves out the lines of the turn before."""
 
     def __init__(self, report: Report) -> None:
         self._report = report
@@ -117,19 +122,21 @@ class _Told:
         if line not in self._before:
             self._report(line)
 
-    def begin(self) -> None:
+    def begin_turn(self) -> None:
         """Begin the next turn."""
         self._before, self._now = self._now, set()
 
 
-def _report(told: _Told, name: str, turn: RunSummary | MillraceError, paused: PausedTables) -> None:
+def _report(
+    report: _NewLines, name: str, turn: RunSummary | MillraceError, paused: PausedTables
+) -> None:
     """One line for a sink that has done something, or couldn't."""
     if not isinstance(turn, RunSummary):
-        told(f"{name}: {turn}")
+        report(f"{name}: {turn}")
     elif any(table.name not in paused for table in turn.tables):
-        told(turn.line())
+        report(turn.line())
     elif turn.note:
-        told(f"{name}: {turn.note}")
+        report(f"{name}: {turn.note}")
 
 
 def _pause_s(times: int) -> float:

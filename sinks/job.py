@@ -89,10 +89,10 @@ class Jobs:
             except MillraceError as error:
                 yield name, error
             except Exception as error:
-                told = _of_spark(error)
-                if told is None:
+                spark_error = _of_spark(error)
+                if spark_error is None:
                     raise
-                yield name, told
+                yield name, spark_error
 
     def session(self, records: int = RECORDS_FEW) -> "SparkSession":
         """The Spark session, started when it is needed first, and then for so many records."""
@@ -164,7 +164,7 @@ def _search(
 def _of_spark(error: Exception) -> SinkUnreachableError | None:
     """Our error for one of Spark's outside of any table: a file system, or Kafka in its hands.
 
-    Told by the module's name, since a run that needs no Spark doesn't import it.
+    It goes by the module's name, since a run that needs no Spark doesn't import it.
     """
     if jvm_ended(error):
         return SparkEndedError(
@@ -222,10 +222,10 @@ def _require_own(settings: Settings) -> None:
         "toast.unavailable": capture.toast_unavailable == "placeholder",
         "field.name.adjustment.mode": capture.field_name_adjustment_mode != "none",
     }
-    found = [name for name, differs in differing.items() if differs]
-    if found:
+    changed = [name for name, differs in differing.items() if differs]
+    if changed:
         raise ConfigError(
-            f"merges read the log in Millrace's own form, which these change: {', '.join(found)}",
+            f"merges read the log in Millrace's own form, which these change: {', '.join(changed)}",
             where="the configuration",
             remedy="capture once more without them, under a topic.prefix and a slot of its own; or "
             'set topics_written_by = "debezium" in [lakehouse] for topics that are Debezium\'s',

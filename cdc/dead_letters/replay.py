@@ -19,7 +19,7 @@ from cdc.dead_letters.letters import row_of
 from cdc.errors import LogFormatError, MillraceError, RecordRefusedError, SourceError
 from cdc.events.changes import Row
 from cdc.kafka.topics import LogTopics
-from cdc.log.state import read_letters, read_pieces
+from cdc.log.state import read_dead_letters, read_pieces
 from cdc.postgres.captured import described_tables
 from cdc.postgres.described import CapturedTable, TableDescription
 from cdc.postgres.reselect import current_row, wait_until_visible
@@ -112,7 +112,7 @@ class Orders:
     def _letter(self, number: int) -> DeadLetter | None:
         """Nobody else deals with letters, so that what was read of one remains true."""
         if number not in self._letters:
-            self._letters = read_letters(self._settings.kafka, self._topic, self._keep_alive)
+            self._letters = read_dead_letters(self._settings.kafka, self._topic, self._keep_alive)
         return self._letters.get(number)
 
     def _replayed(

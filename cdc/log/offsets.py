@@ -47,7 +47,7 @@ class LogState:
 
 
 class LogReader:
-    """What a log has for its readers, asked anew at each call."""
+    """The log's state and offsets, read again at each call."""
 
     def __init__(self, kafka_options: Mapping[str, str]) -> None:
         self._options = kafka_options

@@ -26,12 +26,12 @@ SILENCE_S: Final = 30.0
 """A read that brings nothing for so long is given up."""
 _RETRY_S: Final = 0.05
 _CLOCKS_MS: Final = 600_000
-"""How much earlier than its letter says a record may have been sent."""
+"""How much earlier than the time in its dead letter a record may have been sent."""
 FIRST_STEP: Final = 128
 STEP_GROWTH: Final = 4
 _CALL_S: Final = 5.0
 _BACK: Final = 16
-"""Records that a wait for news begins with: at worst, one run finds nothing."""
+"""Records that a wait for news begins with: at worst, one run has nothing to do."""
 
 
 def last_progress(
@@ -79,7 +79,7 @@ def read_oldest(
     return [(message.key(), message.timestamp()[1]) for message in first]
 
 
-def read_letters(
+def read_dead_letters(
     kafka_options: Mapping[str, str],
     topic: str,
     while_waiting: Callable[[], None] = do_nothing,
@@ -87,40 +87,41 @@ def read_letters(
     """The newest state of every dead letter, by the offset at which it was first written."""
     reader = _Reader(kafka_options, topic, while_waiting)
     numbers: dict[str, int] = {}
-    letters: dict[int, DeadLetter] = {}
+    dead_letters: dict[int, DeadLetter] = {}
     for message in reader.read(*reader.bounds()):
         if (value := message.value()) is not None:
-            letter = parse_state(DeadLetter, value, topic)
-            letters[numbers.setdefault(letter.id, message.offset() or 0)] = letter
-    return letters
+            dead_letter = parse_state(DeadLetter, value, topic)
+            number = numbers.setdefault(dead_letter.id, message.offset() or 0)
+            dead_letters[number] = dead_letter
+    return dead_letters
 
 
 def read_pieces(
     kafka_options: Mapping[str, str],
     topic: str,
-    letter: DeadLetter,
+    dead_letter: DeadLetter,
     while_waiting: Callable[[], None] = do_nothing,
 ) -> bytes:
-    """What a dead letter holds; raises LogFormatError where that is gone."""
+    """The contents of a dead letter; raises LogFormatError where they are gone."""
     reader = _Reader(kafka_options, topic, while_waiting, partition=PIECES_PARTITION)
-    wanted = {piece_key(letter.id, number): number for number in range(letter.pieces)}
+    wanted = {piece_key(dead_letter.id, number): number for number in range(dead_letter.pieces)}
     pieces: dict[int, bytes] = {}
     low, stop = reader.bounds()
-    for message in reader.read(max(low, reader.offset_at(letter.ts_ms - _CLOCKS_MS)), stop):
+    for message in reader.read(max(low, reader.offset_at(dead_letter.ts_ms - _CLOCKS_MS)), stop):
         number = wanted.get(message.key() or b"")
         if number is not None and (value := message.value()) is not None:
             pieces[number] = value
-        if len(pieces) == letter.pieces:
+        if len(pieces) == dead_letter.pieces:
             break
     else:
         if wanted:
-            what = f"what dead letter {letter.id} holds is gone"
+            what = f"what dead letter {dead_letter.id} holds is gone"
             raise LogFormatError(what, where=f"topic {topic}", remedy="discard it")
     return b"".join(pieces[number] for number in sorted(pieces))
 
 
 def _consumer(kafka_options: Mapping[str, str], **more: Any) -> Consumer:
-    """One that is dropped, not closed: closing would talk to a group coordinator, without bounds.
+    """A consumer to drop, not to close: closing would talk to a group coordinator, without bounds.
 
     Raises ConfigError for an option that the client doesn't take.
     """
@@ -199,29 +200,29 @@ class _Reader:
             time.sleep(_RETRY_S)
         self._while_waiting()
         error = telling(error, self._complaints)
-        late = time.monotonic() > deadline
-        if error is not None and (late or is_access(error)):
+        has_timed_out = time.monotonic() > deadline
+        if error is not None and (has_timed_out or is_access(error)):
             raise log_error(error, "reading the log", f"topic {self._topic}")
-        if late:
+        if has_timed_out:
             raise LogUnreachableError(
                 f"reading the log: nothing came for {SILENCE_S:.0f} s", where=f"topic {self._topic}"
             )
 
 
 class News:
-    """The progress topic, where the log has one: it tells of every transaction."""
+    """The progress topic, where the log has one: each transaction writes a record there."""
 
     def __init__(self, kafka_options: Mapping[str, str], prefix: str) -> None:
         self._topic = progress_topic(prefix)
         self._assigned = False
-        # A topic that was made anew is read from its beginning. That nobody answers, the runs tell.
+        # A topic that was made again is read from its beginning. The runs report a silent broker.
         self._consumer = _consumer(
             kafka_options, **{"auto.offset.reset": "earliest", "error_cb": lambda _error: None}
         )
         self._assign()
 
     def wait(self, stop: Event, seconds: float, interval_s: float) -> None:
-        """Wait for news, or so many seconds; only for the interval where nothing tells."""
+        """Wait for news, or so many seconds; only the interval where there is no progress topic."""
         if not self._assigned:
             stop.wait(min(seconds, interval_s))
             self._assign()
@@ -235,7 +236,7 @@ class News:
                 return
 
     def _assign(self) -> None:
-        """Read on from about the topic's end, if it is there; who can't be reached, runs tell."""
+        """Read on from about the topic's end, if it exists; the runs report a silent broker."""
         try:
             topics = self._consumer.list_topics(self._topic, timeout=_CALL_S).topics
             if topics[self._topic].error is not None:

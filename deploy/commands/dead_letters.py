@@ -17,7 +17,7 @@ from rich.text import Text
 
 from cdc.dead_letters.letters import row_of
 from cdc.errors import ConfigError, NotDoneError
-from cdc.log.state import read_letters, read_pieces
+from cdc.log.state import read_dead_letters, read_pieces
 from cdc.postgres.connection import connect, query
 from cdc.records.dead_letters import ORDERS, DeadLetter, DeadLetterOutcome, Order
 from cdc.records.topics import dead_letter_topic
@@ -128,7 +128,7 @@ def show(
     shown: dict[str, Any] = {"number": number, **dead_letter.model_dump(mode="json")}
     if dead_letter.outcome is None:
         topic = dead_letter_topic(settings.capture.topic_prefix)
-        shown |= _held(dead_letter, read_pieces(settings.kafka, topic, dead_letter))
+        shown |= _contents(dead_letter, read_pieces(settings.kafka, topic, dead_letter))
     print(json_text.dumps(shown, indent=2, ensure_ascii=False))
 
 
@@ -157,7 +157,7 @@ def discard(
 
 
 def _dead_letters(settings: Settings) -> dict[int, DeadLetter]:
-    return read_letters(settings.kafka, dead_letter_topic(settings.capture.topic_prefix))
+    return read_dead_letters(settings.kafka, dead_letter_topic(settings.capture.topic_prefix))
 
 
 def _chosen(
@@ -184,7 +184,7 @@ def _order(
     *,
     every: bool,
 ) -> None:
-    """Tell the daemon, and wait until it has done so."""
+    """Send the orders to the daemon, and wait until it has followed them."""
     at_first = _dead_letters(settings)
     chosen = _chosen(at_first, numbers, table, every=every)
     wanted = {number: each for number, each in chosen.items() if each.outcome is None}
@@ -197,30 +197,31 @@ def _order(
             order = Order(outcome=outcome, number=number, id=dead_letter.id)
             query(connection, _EMIT, [ORDERS, order.model_dump_json()])
     deadline = time.monotonic() + _WAIT_S
-    left, now = wanted, at_first
-    while left and time.monotonic() < deadline:
+    remaining, now = wanted, at_first
+    while remaining and time.monotonic() < deadline:
         time.sleep(_POLL_S)
         now = _dead_letters(settings)
-        before, left = left, {n: each for n, each in left.items() if now[n].outcome is None}
-        if len(left) < len(before):
+        open_before = len(remaining)
+        remaining = {n: each for n, each in remaining.items() if now[n].outcome is None}
+        if len(remaining) < open_before:
             deadline = time.monotonic() + _WAIT_S
-    print(f"{outcome}: {len(wanted) - len(left)}")
+    print(f"{outcome}: {len(wanted) - len(remaining)}")
     tables = {dead_letter.table for dead_letter in wanted.values()}
     new = [n for n, each in now.items() if n not in at_first and each.table in tables]
     if new:
         print(f"new letters of the same tables: {', '.join(map(str, new))}")
-    if left:
+    if remaining:
         raise NotDoneError(
-            f"not done after {_WAIT_S:.0f} s: {', '.join(map(str, left))}",
+            f"not done after {_WAIT_S:.0f} s: {', '.join(map(str, remaining))}",
             remedy="start the daemon, which follows the order when it comes to it; if it runs, its "
             "log says why it can't",
         )
 
 
-def _held(dead_letter: DeadLetter, held: bytes) -> dict[str, Any]:
-    """What a dead letter holds, as text as far as it is text."""
+def _contents(dead_letter: DeadLetter, pieces: bytes) -> dict[str, Any]:
+    """The key and the rows of a dead letter, as text."""
     shown: dict[str, Any] = {}
-    for name, content in dead_letter.contents(held).items():
+    for name, content in dead_letter.contents(pieces).items():
         if name == "key":
             shown[name] = _text(content)
         else:

@@ -28,7 +28,7 @@ from deploy.commands import console
 from deploy.commands.app import ConfigOption, JsonOption, stop_on_signals
 from deploy.commands.run import use_daemon
 from deploy.commands.sink_status import table_states
-from deploy.commands.snapshot_watch import Watch, is_captured, is_whole
+from deploy.commands.snapshot_watch import SnapshotWatch, is_captured, is_whole
 
 
 def snapshot(
@@ -176,7 +176,7 @@ def ask(
             remedy="add kafka to it, and start the daemon anew; or stop the daemon first",
         )
     sizes = {str(each.name): each.pages * each.block_bytes for each in described}
-    watch = Watch(settings, sizes)
+    watch = SnapshotWatch(settings, sizes)
     try:
         if names and not resume:
             data = _execute(names, where, reset=reset)

@@ -28,8 +28,8 @@ from deploy.commands.sink_status import table_states
 
 log = structlog.get_logger()
 _POLL_S: Final = 0.2
-_LOOK_S: Final = 1.0
-"""How often the daemon's own record is looked at, while it hasn't taken the request."""
+_TAKEN_CHECK_S: Final = 1.0
+"""How often the daemon's progress is read, while the daemon hasn't taken the request."""
 _PATIENCE_S: Final = 30.0
 _CHECK_S: Final = 5.0
 
@@ -45,8 +45,8 @@ def is_whole(state: TableState) -> bool:
     return state.phase is Phase.STREAMING
 
 
-class Watch:
-    """What the log says of some tables, as it comes."""
+class SnapshotWatch:
+    """Follows the table topic and shows the reads of some tables."""
 
     def __init__(self, settings: Settings, sizes: Mapping[str, int]) -> None:
         """``sizes`` are the tables' bytes."""
@@ -56,10 +56,10 @@ class Watch:
         end = LogAdmin(settings.kafka).committed_end(topic)  # what is open now may end a read
         self._states = {str(state.name): state for state in table_states(settings)}
         self._follower = Follower(settings.kafka, topic, offset=end)
-        (((_, self._looked_until),),) = LogAdmin(settings.kafka).offsets({topic: 1}).values()
+        (((_, self._read_until),),) = LogAdmin(settings.kafka).offsets({topic: 1}).values()
         self._bars = TableBars(Console(stderr=True))
         self.wanted: dict[str, SnapshotRequest] = {}
-        """Tables that aren't done, and what is looked at of each."""
+        """Tables that aren't done, and the read of each that is shown."""
         self._taken: set[str] = set()
         self._offset = -1
         self._is_passed = False
@@ -69,7 +69,7 @@ class Watch:
         self._refused: list[str] = []
 
     def want(self, names: Iterable[str], signal: str, offset: int) -> None:
-        """Look for reads that the signal at that offset has asked for."""
+        """Show the reads that the signal at that offset requests."""
         self.wanted = dict.fromkeys(names, SnapshotRequest(kind="incremental", signal=signal))
         self.expect(offset)
 
@@ -78,9 +78,9 @@ class Watch:
         self._offset = offset
 
     def want_under_way(self, names: Collection[str]) -> None:
-        """Look at those reads that are under way: of these tables, or all.
+        """Show the reads under way: of these tables, or of all.
 
-        Of a table it is the one that is served last.
+        Of a table with several it shows the one that is served last.
         """
         for name, state in self._states.items():
             for request in sorted(state.requests, key=lambda each: each.order):
@@ -88,25 +88,25 @@ class Watch:
                     self.wanted[name] = request
 
     def close(self) -> None:
-        """Look no more."""
+        """Stop the bars and the follower."""
         self._bars.stop()
         self._follower.close()
 
     def show(self, stop: threading.Event, names: Sequence[str]) -> bool:
-        """Show them until all are done, or until told to stop; returns whether all are."""
+        """Show the reads until all are done or ``stop`` is set; returns whether all are done."""
         if not self.wanted:
             way = "without --resume they" if names else "tables that are named"
             print(f"nothing to do: no snapshot is under way; {way} are read again")
         began = checked = time.monotonic()
         for name in list(self.wanted):
-            self._look_at(name)
+            self._update_read(name)
         while self.wanted:
             for record in self._follower.take():
                 if record.value is not None:
                     self._take(record.offset, parse_state(TableState, record.value, self._topic))
             now = time.monotonic()
             is_awaited = self._offset >= 0 and not self._is_passed
-            if (is_awaited or self._untaken) and now - checked >= _LOOK_S:
+            if (is_awaited or self._untaken) and now - checked >= _TAKEN_CHECK_S:
                 checked = now
                 self._check_taken(now - began)
             elif now - checked >= _CHECK_S:
@@ -127,19 +127,19 @@ class Watch:
         return sorted(self.wanted.keys() - self._taken)
 
     def _take(self, offset: int, state: TableState) -> None:
-        """Take in what comes, but for what is older than what was there at first."""
+        """Take a new record, unless it is older than the first one read."""
         previous = self._states.get(str(state.name))
-        if previous is None or offset >= self._looked_until or state.ts_ms >= previous.ts_ms:
+        if previous is None or offset >= self._read_until or state.ts_ms >= previous.ts_ms:
             self._learn(state)
 
     def _learn(self, state: TableState) -> None:
-        """Look at every record: the next one of its table may tell how another read has ended."""
+        """Take every record: the next one of its table may have the outcome of another read."""
         name = str(state.name)
         self._states[name] = state
         if name in self.wanted:
-            self._look_at(name)
+            self._update_read(name)
 
-    def _look_at(self, name: str) -> None:
+    def _update_read(self, name: str) -> None:
         state = self._states.get(name)
         if state is None:
             return

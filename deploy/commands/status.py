@@ -16,7 +16,7 @@ from rich.text import Text
 
 from cdc.compiled.extension import IMPLEMENTATION
 from cdc.errors import LogUnreachableError, MillraceError
-from cdc.log.state import last_progress, read_all, read_letters
+from cdc.log.state import last_progress, read_all, read_dead_letters
 from cdc.postgres import slot
 from cdc.postgres.connection import connect
 from cdc.postgres.slot import concerns
@@ -131,7 +131,7 @@ def collect(settings: Settings) -> Status:
     slot_status = ask(lambda: _slot(settings, problems))
     progress = ask_log(lambda: last_progress(kafka, progress_topic(prefix), capture.slot_name))
     states = ask_log(lambda: read_all(kafka, table_topic(prefix), TableState)) or []
-    dead_letters = ask_log(lambda: read_letters(kafka, dead_letter_topic(prefix))) or {}
+    dead_letters = ask_log(lambda: read_dead_letters(kafka, dead_letter_topic(prefix))) or {}
     names = ask_log(lambda: keyed_tables(settings)) or []
     sinks = [
         ask(lambda: lakehouse_status(settings, progress)),
@@ -331,7 +331,7 @@ def _snapshot_text(table: TableStatus) -> str:
         text = f"{table.percent:.0f} %{_bytes_text(table)}{_pace_text(table)}"
     for request in table.requests:
         if request.type == "initial" and not request.paused:
-            continue  # that is what was told
+            continue  # the line above says that
         percent = f"{request.percent:.0f} %{_bytes_text(table)}"
         pace = " paused" if request.paused else _pace_text(request).removeprefix(",")
         text += f"\n{request.type}: {percent}, {request.rows:,} rows,{pace}".rstrip(",")

@@ -21,7 +21,7 @@ from cdc.records.topics import progress_topic, table_topic
 from cdc.settings import Settings, load
 from deploy.local.processes import Command, Process, ServerError, environment_with
 
-Value = Any
+TomlValue = Any
 """What TOML has: text, numbers, booleans, lists and tables of these."""
 _POLL_S: Final = 0.1
 _MILLRACE: Final = (sys.executable, "-m", "millrace")
@@ -45,14 +45,14 @@ class Pipeline:
         prefix: str,
         search_url: str | None = None,
         capture: Mapping[str, str | int] | None = None,
-        sections: Mapping[str, Mapping[str, Value]] | None = None,
+        sections: Mapping[str, Mapping[str, TomlValue]] | None = None,
         preset: str = "millrace",
     ) -> None:
         self.folder = folder
         self.config = folder / "millrace.toml"
         self._source = dict(source)
         name = prefix.replace("-", "_")
-        own: dict[str, Mapping[str, Value]] = {
+        own: dict[str, Mapping[str, TomlValue]] = {
             "source": source,
             "capture": {"topic.prefix": prefix, "slot.name": name, "publication.name": name}
             | dict(capture or {}),
@@ -138,8 +138,8 @@ class Pipeline:
         while True:
             progress = self.progress()
             streaming = progress is not None and progress.phase is Phase.STREAMING
-            reached = progress is not None and streaming and progress.flush_lsn >= lsn
-            if progress and reached and not any(state.initial for state in self.tables()):
+            has_flushed = progress is not None and streaming and progress.flush_lsn >= lsn
+            if progress and has_flushed and not any(state.initial for state in self.tables()):
                 return progress
             if not daemon.running or time.monotonic() > deadline:
                 end = progress.flush_lsn if progress else "nothing"
@@ -149,7 +149,7 @@ class Pipeline:
             time.sleep(_POLL_S)
 
 
-def _toml(sections: Mapping[str, Mapping[str, Value]], preset: str) -> str:
+def _toml(sections: Mapping[str, Mapping[str, TomlValue]], preset: str) -> str:
     # A JSON string is a TOML string, as long as it is short of surrogates.
     lines = [f'preset = "{preset}"', ""]
     for section, values in sections.items():
@@ -158,7 +158,7 @@ def _toml(sections: Mapping[str, Mapping[str, Value]], preset: str) -> str:
     return "\n".join(lines)
 
 
-def _toml_text(value: Value) -> str:
+def _toml_text(value: TomlValue) -> str:
     if isinstance(value, Mapping):
         pairs = (f"{_toml_text(key)} = {_toml_text(each)}" for key, each in value.items())
         return f"{{ {', '.join(pairs)} }}"

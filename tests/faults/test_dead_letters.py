@@ -20,7 +20,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # re-exported
 from psycopg.conninfo import make_conninfo
 from typer.testing import CliRunner
 
-from cdc.log.state import read_all, read_letters
+from cdc.log.state import read_all, read_dead_letters
 from cdc.records.dead_letters import ORDERS, DeadLetter, Order
 from cdc.records.schema import TableSchema
 from cdc.records.topics import dead_letter_topic, schema_topic
@@ -60,7 +60,7 @@ def limit(kafka: Kafka, topic: str, size: int) -> None:
 
 def letters(made: RunningPipeline) -> dict[int, DeadLetter]:
     topic = dead_letter_topic(made.settings.capture.topic_prefix)
-    return read_letters(made.settings.kafka, topic)
+    return read_dead_letters(made.settings.kafka, topic)
 
 
 def source_rows(database: Mapping[str, str], table: str) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from cdc.records.state import Phase, SnapshotOutcome, SnapshotRequest, TableStat
 from cdc.settings import Settings
 from deploy.commands import snapshot_watch
 from deploy.commands.console import TableBars
-from deploy.commands.snapshot_watch import Watch
+from deploy.commands.snapshot_watch import SnapshotWatch
 from tests.fixtures.made_states import table_state
 
 STATE = table_state(TableName("public", "t"))
@@ -22,14 +22,14 @@ OWN = SnapshotRequest(kind="incremental", signal="own", order=1)
 OTHER = SnapshotRequest(kind="incremental", signal="other", order=2)
 
 
-class Watching(Watch):
+class Watching(SnapshotWatch):
     """Watches one read, without a log."""
 
     def __init__(self, wanted: SnapshotRequest) -> None:
         self._states, self._sizes, self._taken = {}, {}, set()
         self._refused: list[str] = []
         self._paused: set[str] = set()
-        self._offset, self._is_passed, self._looked_until = -1, False, 5
+        self._offset, self._is_passed, self._read_until = -1, False, 5
         self._settings = Settings(
             source={},
             capture={"topic.prefix": "pre", "table.include.list": "public.*"},
