@@ -81,7 +81,7 @@ class _UnwrapPlan(NamedTuple):
     flat: Schema
 
 
-class _Delete(NamedTuple):
+class _UnwrappedDelete(NamedTuple):
     """A delete that was unwrapped last, and the headers that it got."""
 
     topic: str
@@ -102,7 +102,7 @@ class Unwrap:
         self._drops_from_key = options.flag("drop.fields.from.key", False)
         self._drops_optional_only = options.flag("drop.fields.keep.schema.compatible", True)
         self._lossless = lossless
-        self._last_delete: _Delete | None = None
+        self._last_delete: _UnwrappedDelete | None = None
         self._defaults = options.flag("replace.null.with.default", not lossless)
         self._plans = PerSchema(self._plan)
         self._without: PerSchema[dict[frozenset[str], Schema]] = PerSchema(lambda _schema: {})
@@ -119,7 +119,9 @@ class Unwrap:
             Header(to.new_name, to.value(envelope), schema) for to, schema in plan.headers
         )
         row, before = envelope.get("after"), envelope.get("before")
-        self._last_delete = _Delete(record.topic, record.key, added) if row is None else None
+        self._last_delete = (
+            _UnwrappedDelete(record.topic, record.key, added) if row is None else None
+        )
         record = record._replace(headers=(*record.headers, *added))
         if row is not None:
             record = self._routed(record, row)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-class Part(StrEnum):
+class CompactTarget(StrEnum):
     """What compaction is for."""
 
     TOPICS = "topics"
@@ -25,7 +25,7 @@ class Part(StrEnum):
 
 
 def compact(
-    what: Annotated[Part, typer.Argument(help="What to keep small.")] = Part.ALL,
+    what: Annotated[CompactTarget, typer.Argument(help="What to keep small.")] = CompactTarget.ALL,
     config: ConfigOption = DEFAULT_PATH,
     *,
     dry_run: Annotated[
