@@ -46,7 +46,7 @@ TO_RENAME: Final = frozenset({
     ("snapshots/joining.py", "Elders"),
     ("snapshots/table_read.py", "Work"),
 })  # fmt: skip
-"""Modules and types whose names still break a rule. The set only gets smaller, until it is empty."""
+"""Modules and types whose names still break a rule. The set shrinks until it is empty."""
 
 
 def functions(path: Path) -> Iterator[ast.FunctionDef]:
