@@ -79,7 +79,9 @@ def search(
         for of_index in refusals.values():
             of_index.forget()
         return
-    refused = ((name, each) for name, of_index in refusals.items() for each in of_index.all())
+    refused = (
+        (name, document) for name, of_index in refusals.items() for document in of_index.all()
+    )
     if json:
         for name, document in refused:
             print(json_text.dumps({"name": name, **document}, ensure_ascii=False))
@@ -101,19 +103,24 @@ def list_dead_letters(
 ) -> None:
     """List what nobody has dealt with."""
     listed = {
-        number: each
-        for number, each in _dead_letters(load(config)).items()
-        if (handled or each.outcome is None) and table in {None, each.table}
+        number: dead_letter
+        for number, dead_letter in _dead_letters(load(config)).items()
+        if (handled or dead_letter.outcome is None) and table in {None, dead_letter.table}
     }
     if json:
-        rows = [{"number": n, **each.model_dump(mode="json")} for n, each in listed.items()]
+        rows = [
+            {"number": number, **dead_letter.model_dump(mode="json")}
+            for number, dead_letter in listed.items()
+        ]
         print(json_text.dumps(rows, indent=2))
         return
     position = Column("position", overflow="fold")
     shown = Table("number", "table", "op", position, "time", "reason")
-    for number, each in listed.items():
-        reason = f"{each.outcome}: {each.reason}" if each.outcome else each.reason
-        row = (each.table, each.op, str(each.position), _time(each.ts_ms), reason)
+    for number, dead_letter in listed.items():
+        outcome = dead_letter.outcome
+        reason = f"{outcome}: {dead_letter.reason}" if outcome else dead_letter.reason
+        time_text, position_text = _time(dead_letter.ts_ms), str(dead_letter.position)
+        row = (dead_letter.table, dead_letter.op, position_text, time_text, reason)
         shown.add_row(str(number), *map(Text, row))
     Console().print(shown)
 
@@ -187,7 +194,9 @@ def _order(
     """Send the orders to the daemon, and wait until it has followed them."""
     at_first = _dead_letters(settings)
     chosen = _chosen(at_first, numbers, table, every=every)
-    wanted = {number: each for number, each in chosen.items() if each.outcome is None}
+    wanted = {
+        number: dead_letter for number, dead_letter in chosen.items() if dead_letter.outcome is None
+    }
     if not wanted:
         dealt_with = "they were dealt with" if chosen else "there are no dead letters"
         print(f"nothing to do: {dealt_with}")
@@ -202,12 +211,16 @@ def _order(
         time.sleep(_POLL_S)
         now = _dead_letters(settings)
         open_before = len(remaining)
-        remaining = {n: each for n, each in remaining.items() if now[n].outcome is None}
+        remaining = {n: wanted[n] for n in remaining if now[n].outcome is None}
         if len(remaining) < open_before:
             deadline = time.monotonic() + _WAIT_S
     print(f"{outcome}: {len(wanted) - len(remaining)}")
     tables = {dead_letter.table for dead_letter in wanted.values()}
-    new = [n for n, each in now.items() if n not in at_first and each.table in tables]
+    new = [
+        number
+        for number, dead_letter in now.items()
+        if number not in at_first and dead_letter.table in tables
+    ]
     if new:
         print(f"new letters of the same tables: {', '.join(map(str, new))}")
     if remaining:

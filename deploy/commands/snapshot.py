@@ -175,7 +175,7 @@ def ask(
             where="signal.enabled.channels",
             remedy="add kafka to it, and start the daemon anew; or stop the daemon first",
         )
-    sizes = {str(each.name): each.pages * each.block_bytes for each in described}
+    sizes = {str(table.name): table.pages * table.block_bytes for table in described}
     watch = SnapshotWatch(settings, sizes)
     try:
         if names and not resume:

@@ -1,6 +1,6 @@
 """Configuration → how the slot, the snapshot, the log and each sink stand: ``millrace status``.
 
-Looks only; what can't be reached is told in its place, so that the rest still shows.
+It only reads. A server that can't be reached is a line in the output, and the rest still shows.
 """
 
 import time
@@ -145,7 +145,11 @@ def collect(settings: Settings) -> Status:
         events=progress.events if progress else 0,
         lag_s=log_lag_s(progress, slot_status.lag_bytes) if progress and slot_status else None,
         tables=[table_status(state, time.time_ns() // 1_000_000) for state in states],
-        dead_letters=Counter(each.table for each in dead_letters.values() if each.outcome is None),
+        dead_letters=Counter(
+            dead_letter.table
+            for dead_letter in dead_letters.values()
+            if dead_letter.outcome is None
+        ),
         sinks=[sink for sink in sinks if sink is not None],
         problems=problems,
     )
@@ -157,7 +161,7 @@ def _slot(settings: Settings, problems: list[str]) -> SlotStatus | None:
         state = slot.inspect(connection, settings.capture.slot_name)
     if state is None:
         return None
-    problems += [each.text for each in concerns(state, settings.capture.slot_max_lag_bytes)]
+    problems += [concern.text for concern in concerns(state, settings.capture.slot_max_lag_bytes)]
     return SlotStatus(
         name=state.name,
         active=state.active,

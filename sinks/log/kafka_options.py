@@ -47,7 +47,7 @@ RENAMED: Final = {
     "fetch.message.max.bytes": "max.partition.fetch.bytes",
     "max.partition.fetch.bytes": "max.partition.fetch.bytes",
 }
-"""Options with another name, or that need a look (password of a key, time-outs)."""
+"""Options with another name, or with a value that needs a check (password of a key, time-outs)."""
 
 PRODUCER_ONLY: Final = frozenset({
     "acks",

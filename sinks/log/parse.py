@@ -61,7 +61,7 @@ def parse(
     created, read = (F.coalesce(envelope["op"] == op, F.lit(False)) for op in ("c", "r"))
     return raw.transform(lambda records: _read(records, shape, form, timed=timed)).select(
         *(
-            _value(field, _found_in(row, key, form), shape, form).alias(field.name)
+            _value(field, _value_in_row_or_key(row, key, form), shape, form).alias(field.name)
             for field in shape.fields
         ),
         F.col("position").alias(POSITION),
@@ -74,10 +74,10 @@ def parse(
     )
 
 
-def _found_in(
+def _value_in_row_or_key(
     row: SparkColumn, key: SparkColumn, form: EnvelopeSchema
 ) -> Callable[[Column], SparkColumn]:
-    """Where a column's value is: those of the key are told by the key alone of a row that went."""
+    """A column's value in the row; a deleted row has the values of its key in the key alone."""
 
     def value(column: Column) -> SparkColumn:
         own = form.value(row, column)
@@ -88,15 +88,15 @@ def _found_in(
 
 def committed_at(envelope: SparkColumn) -> SparkColumn:
     """When the change was committed; of a tombstone alone, when the log took it."""
-    told = F.coalesce(envelope["source"]["ts_us"], envelope["source"]["ts_ms"] * 1000)
-    return F.timestamp_micros(F.coalesce(told, F.col("ts_ms") * 1000))
+    committed_us = F.coalesce(envelope["source"]["ts_us"], envelope["source"]["ts_ms"] * 1000)
+    return F.timestamp_micros(F.coalesce(committed_us, F.col("ts_ms") * 1000))
 
 
 def parse_events(raw: DataFrame, shape: TableShape, *, records: bool) -> DataFrame:
     """One row per event: the row after it, or what a delete tells of the row before.
 
     Adds position, ``_millrace_op`` (c, u, d, r; t: TRUNCATE), time, absent columns (names), filled
-    ones (their ordinals in the schema version), that version, and the record's place; if
+    ones (their ordinals in the schema version), that version, and the record's offset; if
     ``records``, its key and value, too.
     """
     envelope, key = F.col(_READ[0]), F.col(_READ[1])
@@ -107,7 +107,7 @@ def parse_events(raw: DataFrame, shape: TableShape, *, records: bool) -> DataFra
     row = F.col(_ROW)
     return events.select(
         *(
-            _value(field, _found_in(row, key, form), shape, form).alias(field.name)
+            _value(field, _value_in_row_or_key(row, key, form), shape, form).alias(field.name)
             for field in shape.fields
         ),
         _unless_lost(raw).alias(POSITION),
@@ -126,7 +126,7 @@ def parse_images(raw: DataFrame, shape: TableShape) -> DataFrame:
     """Two rows at most per change of a table without key: what goes, and what comes.
 
     Adds ``_millrace_position``, ``_millrace_count`` (-1: a row goes, 1: it comes) and
-    ``_millrace_row`` (the record's place in the log, which names the row that comes).
+    ``_millrace_row`` (the record's topic, partition and offset, which name the row that comes).
     A value that an update leaves out is the one of the row's old image.
     """
     envelope, form = F.col(_READ[0]), EnvelopeSchema.of(shape)
@@ -139,25 +139,25 @@ def parse_images(raw: DataFrame, shape: TableShape) -> DataFrame:
         ),
         lambda image: image["row"].isNotNull(),
     )
-    place = F.concat_ws(":", "topic", "partition", "offset")
+    record_id = F.concat_ws(":", "topic", "partition", "offset")
     image = F.col("image")
     return (
         raw.transform(lambda records: _read(records, shape, form, before=True))
         .withColumn("image", F.explode(images))
         .select(
             *(
-                _value(field, _kept_in(image, form), shape, form).alias(field.name)
+                _value(field, _value_in_images(image, form), shape, form).alias(field.name)
                 for field in shape.fields
             ),
             _unless_lost(raw).alias(POSITION),
             image["count"].alias(COUNT),
-            place.alias(ROW),
+            record_id.alias(ROW),
         )
     )
 
 
-def _kept_in(image: SparkColumn, form: EnvelopeSchema) -> Callable[[Column], SparkColumn]:
-    """Where a column's value is: in the row's old image, if the new one lacks it."""
+def _value_in_images(image: SparkColumn, form: EnvelopeSchema) -> Callable[[Column], SparkColumn]:
+    """A column's value in the row's new image; in the old one, if the new one lacks it."""
 
     def value(column: Column) -> SparkColumn:
         own, old = (form.value(image[name], column) for name in ("row", "old"))
@@ -168,10 +168,10 @@ def _kept_in(image: SparkColumn, form: EnvelopeSchema) -> Callable[[Column], Spa
 
 def _unless_lost(raw: DataFrame) -> SparkColumn:
     """The position; where a record's value is lost, the end of the job."""
-    place = F.col("position")
+    position = F.col("position")
     if LOST not in raw.columns:
-        return place
-    return F.coalesce(refuse(F.col(LOST).isNotNull(), F.col(LOST), "string"), place)
+        return position
+    return F.coalesce(refuse(F.col(LOST).isNotNull(), F.col(LOST), "string"), position)
 
 
 def is_truncate(raw: DataFrame) -> SparkColumn:
@@ -194,7 +194,7 @@ def _read(
     before: bool = False,
 ) -> DataFrame:
     """Envelope and key as structs; anything that isn't a record of this table ends the job."""
-    known = [version.version for version in shape.versions]
+    versions = [version.version for version in shape.versions]
     envelope = json_rows(F.col("value"), form.schema(timed=timed, before=before))
     rows = (raw if truncates else raw.where(~is_truncate(raw))).withColumn(_READ[0], envelope)
     # The row itself has its key; a delete's record has it in the key alone.
@@ -210,10 +210,10 @@ def _read(
     if truncates:
         readable |= op == "t"
     good = F.coalesce(
-        readable & F.col("position").isNotNull() & F.col("schema_version").isin(known),
+        readable & F.col("position").isNotNull() & F.col("schema_version").isin(versions),
         F.lit(False),
     )
-    place = F.concat(
+    message = F.concat(
         F.lit("record at "),
         F.concat_ws(":", "topic", "partition", "offset"),
         F.when(
@@ -224,7 +224,7 @@ def _read(
     )
     # Not a filter: Spark would push that below, and read each envelope once per mention there.
     return rows.withColumn(
-        "position", F.coalesce(refuse(~good, place, "string"), F.col("position"))
+        "position", F.coalesce(refuse(~good, message, "string"), F.col("position"))
     )
 
 
@@ -239,20 +239,20 @@ def _value(
         return F.lit(None).cast(field.type)
     branches: dict[tuple[object, ...] | None, tuple[Column | None, list[int]]] = {}
     for version in shape.versions:
-        found = field.sources.get(version.version)
-        alike = None if found is None else (found.name, *_form(found), found.key is None)
-        branches.setdefault(alike, (found, []))[1].append(version.version)
+        source = field.sources.get(version.version)
+        alike = None if source is None else (source.name, *_form(source), source.key is None)
+        branches.setdefault(alike, (source, []))[1].append(version.version)
 
-    def branch(found: Column | None) -> SparkColumn:
-        if found is None:
+    def branch(source: Column | None) -> SparkColumn:
+        if source is None:
             return F.lit(None).cast(field.type)
         if field.hashed:
-            return F.sha2(F.concat(F.lit(shape.salt), value(found)), 256)
+            return F.sha2(F.concat(F.lit(shape.salt), value(source)), 256)
         return from_text(
-            found,
-            value(found),
+            source,
+            value(source),
             field.type,
-            read=form.read(found),
+            read=form.read(source),
             unfit_is_null=field.unfit_is_null,
         )
 
@@ -306,11 +306,11 @@ def _filled(operation: SparkColumn, shape: TableShape) -> SparkColumn:
             for field in shape.fields
             if (source := field.sources.get(version.version)) is not None
         }
-        known = F.array(
+        by_ordinal = F.array(
             *(F.lit(names.get(column.name)).cast("string") for column in version.columns)
         )
         return F.array_compact(
-            F.transform(ordinals, lambda ordinal: F.get(known, ordinal.cast("int") - 1))
+            F.transform(ordinals, lambda ordinal: F.get(by_ordinal, ordinal.cast("int") - 1))
         )
 
     updated = F.col("filled").isNotNull() & (operation == "u")
@@ -318,12 +318,12 @@ def _filled(operation: SparkColumn, shape: TableShape) -> SparkColumn:
 
 
 def _by_version(
-    shape: TableShape, one: Callable[[TableSchema], SparkColumn], otherwise: SparkColumn
+    shape: TableShape, of_version: Callable[[TableSchema], SparkColumn], otherwise: SparkColumn
 ) -> SparkColumn:
-    """What ``one`` makes of the version that the record has."""
+    """The column that ``of_version`` makes for the record's schema version."""
     return reduce(
         lambda rest, version: F.when(
-            F.col("schema_version") == version.version, one(version)
+            F.col("schema_version") == version.version, of_version(version)
         ).otherwise(rest),
         shape.versions,
         otherwise,

@@ -1,7 +1,7 @@
 """Offsets of the log → its records, read once for all of a run's tables where they are few.
 
 A read of Kafka costs a plan, consumers and a task for each partition, which for a few records is
-most of it, and each run reads twice: to look, and to apply.
+most of it, and each run reads twice: for the census, and to apply.
 """
 
 import json
@@ -82,7 +82,7 @@ class Records:
         return kept.where(reduce(or_, (self._since(topic, starts[topic]) for topic in starts)))
 
     def forget(self) -> None:
-        """Give the room back."""
+        """Free the kept records' storage."""
         if self._kept is not None:
             release(self._kept)
             self._kept = None
@@ -105,7 +105,7 @@ def in_session(spark: "SparkSession", kept: DataFrame) -> DataFrame:
 
 
 def release(kept: DataFrame) -> None:
-    """Give back the room of rows that a ``localCheckpoint`` keeps."""
+    """Free the storage of rows that a ``localCheckpoint`` keeps."""
     _rdd(kept).unpersist(False)
 
 
@@ -140,25 +140,25 @@ def joined(raw: DataFrame, pieces: DataFrame, topic: str) -> DataFrame:
         .groupBy("id")
         .agg(_text(F.sort_array(F.collect_list(F.struct("piece", "text")))).alias("whole"))
     )
-    here = raw.where(F.col("claim").isNull()).withColumn(LOST, F.lit(None).cast("string"))
-    elsewhere = (
+    unclaimed = raw.where(F.col("claim").isNull()).withColumn(LOST, F.lit(None).cast("string"))
+    claimed = (
         raw.where(F.col("claim").isNotNull())
         .withColumn("header", claim)
         .withColumn("id", F.col("header")["id"])
         .join(values, "id", "left")
     )
-    found = F.coalesce(F.sha2("whole", 256) == F.col("header")["sha256"], F.lit(False))
-    place = F.concat_ws(":", "topic", "partition", "offset")
+    is_whole = F.coalesce(F.sha2("whole", 256) == F.col("header")["sha256"], F.lit(False))
+    record_id = F.concat_ws(":", "topic", "partition", "offset")
     lost = F.concat(
-        F.lit("the value of the record at "), place, F.lit(f" isn't in {topic}: claim "), "id"
+        F.lit("the value of the record at "), record_id, F.lit(f" isn't in {topic}: claim "), "id"
     )
-    whole = elsewhere.withColumns(
+    whole = claimed.withColumns(
         {
-            "value": F.when(found, F.col("whole")).otherwise(F.col("value")),
-            LOST: F.when(~found, lost),
+            "value": F.when(is_whole, F.col("whole")).otherwise(F.col("value")),
+            LOST: F.when(~is_whole, lost),
         }
     )
-    return here.unionByName(whole.select(*here.columns))
+    return unclaimed.unionByName(whole.select(*unclaimed.columns))
 
 
 def _text(pieces: SparkColumn) -> SparkColumn:
@@ -221,14 +221,14 @@ def read_raw(
         return spark.createDataFrame([], RAW)
 
     records = committed(spark, kafka, start, end, headers=True)
-    told = F.col("told")
+    header = F.col("header")
     fields = ("position", "commit_lsn", "schema_version", "filled", "claim")
-    return records.withColumn("told", header_fields(F.col("headers"))).select(
+    return records.withColumn("header", header_fields(F.col("headers"))).select(
         "topic",
         "partition",
         "offset",
         F.col("key").cast("string").alias("key"),
         F.col("value").cast("string").alias("value"),
-        *(told[name].alias(name) for name in fields),
+        *(header[name].alias(name) for name in fields),
         F.unix_millis("timestamp").alias("ts_ms"),
     )
