@@ -50,10 +50,10 @@ def until(
 ) -> dict[Sample, float]:
     """Scrape until it is so; returns what was found."""
     deadline = time.monotonic() + 60
-    while not is_so(found := scrape()):
-        assert time.monotonic() < deadline, found
+    while not is_so(metrics := scrape()):
+        assert time.monotonic() < deadline, metrics
         time.sleep(0.1)
-    return found
+    return metrics
 
 
 def test_metrics_follow_a_snapshot_its_pause_and_the_stream(
@@ -67,44 +67,44 @@ def test_metrics_follow_a_snapshot_its_pause_and_the_stream(
 
     def ratio(kind: str) -> Callable[[dict[Sample, float]], bool]:
         wanted = sample("snapshot_ratio", table="public.item", type=kind)
-        return lambda found: 0 < found.get(wanted, 0) < 1
+        return lambda metrics: 0 < metrics.get(wanted, 0) < 1
 
-    found = until(scrape, ratio("initial"))
-    assert found[sample("phase", phase="snapshot")] == 1
-    assert found[sample("table_whole", table="public.item")] == 0
+    metrics = until(scrape, ratio("initial"))
+    assert metrics[sample("phase", phase="snapshot")] == 1
+    assert metrics[sample("table_whole", table="public.item")] == 0
     of_item = {"table": "public.item", "type": "initial"}
-    assert 0 < found[sample("snapshot_rows", **of_item)] < 3000
-    assert 0 < found[sample("log_events_total")] < 3000
-    assert found[sample("snapshot_rate_limit")] == 600
-    assert found[sample("snapshot_size_bytes", **of_item)] > 1_000_000
-    assert found[sample("snapshot_remaining_seconds", **of_item)] > 0
+    assert 0 < metrics[sample("snapshot_rows", **of_item)] < 3000
+    assert 0 < metrics[sample("log_events_total")] < 3000
+    assert metrics[sample("snapshot_rate_limit")] == 600
+    assert metrics[sample("snapshot_size_bytes", **of_item)] > 1_000_000
+    assert metrics[sample("snapshot_remaining_seconds", **of_item)] > 0
 
     ready = sample("ready")
-    found = until(scrape, lambda found: found[ready] == 1)
-    assert found[sample("phase", phase="streaming")] == 1
-    assert found[sample("table_whole", table="public.item")] == 1
-    assert found[sample("table_snapshot_rows", table="public.item")] == 3000
-    assert found[sample("log_events_total")] == 3000
-    assert found[sample("slot_wal_status", wal_status="reserved")] == 1
-    assert found[sample("slot_retained_bytes")] >= 0
-    assert found[sample("heartbeat_round_trip_seconds")] > 0
-    assert found[sample("faults_total")] == 0
-    assert found[sample("dead_letters_total", table="public.item")] == 0
-    assert found[sample("table_left_unread", table="public.item")] == 0
-    assert not any(dict(labels).get("type") for _, labels in found), "nothing is being read"
+    metrics = until(scrape, lambda metrics: metrics[ready] == 1)
+    assert metrics[sample("phase", phase="streaming")] == 1
+    assert metrics[sample("table_whole", table="public.item")] == 1
+    assert metrics[sample("table_snapshot_rows", table="public.item")] == 3000
+    assert metrics[sample("log_events_total")] == 3000
+    assert metrics[sample("slot_wal_status", wal_status="reserved")] == 1
+    assert metrics[sample("slot_retained_bytes")] >= 0
+    assert metrics[sample("heartbeat_round_trip_seconds")] > 0
+    assert metrics[sample("faults_total")] == 0
+    assert metrics[sample("dead_letters_total", table="public.item")] == 0
+    assert metrics[sample("table_left_unread", table="public.item")] == 0
+    assert not any(dict(labels).get("type") for _, labels in metrics), "nothing is being read"
 
     tell(made, ("execute-snapshot", {"data-collections": ["public.item"]}))
     until(scrape, ratio("incremental"))
     tell(made, ("pause-snapshot", {}))
     paused = sample("snapshot_paused", table="public.item", type="incremental")
-    until(scrape, lambda found: found[paused] == 1)
+    until(scrape, lambda metrics: metrics[paused] == 1)
     run(database, "INSERT INTO pair SELECT generate_series(1, 10)")
     committed = sample("log_commit_timestamp_seconds")
     now = time.time()
-    found = until(scrape, lambda found: found.get(committed, 0) > now - 5)
-    assert found[committed] < now + 5
+    metrics = until(scrape, lambda metrics: metrics.get(committed, 0) > now - 5)
+    assert metrics[committed] < now + 5
 
     assert {name for name, _ in scraped(port, "application/openmetrics-text")} >= {
-        name for name, _ in found if name.startswith("millrace_")
+        name for name, _ in metrics if name.startswith("millrace_")
     }
     assert made.stop(daemon) == 0

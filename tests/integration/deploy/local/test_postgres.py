@@ -22,7 +22,7 @@ def connect(conninfo: Conninfo, **more: str) -> psycopg.Connection:
     return psycopg.connect(make_conninfo(**{**conninfo, **more}), autocommit=True)
 
 
-def one(conninfo: Conninfo, query: str) -> object:
+def single_value(conninfo: Conninfo, query: str) -> object:
     with connect(conninfo) as connection:
         cursor = connection.execute(query.encode())
         row = cursor.fetchone() if cursor.description else None
@@ -35,9 +35,9 @@ def waits_for_data(connection: psycopg.Connection) -> bool:
 
 
 def test_logical_decoding_is_on_and_time_is_utc(database: Conninfo) -> None:
-    assert one(database, "SHOW wal_level") == "logical"
-    assert one(database, "SHOW timezone") == "UTC"
-    assert one(database, "SHOW server_version_num") >= "180000"  # type: ignore[operator]
+    assert single_value(database, "SHOW wal_level") == "logical"
+    assert single_value(database, "SHOW timezone") == "UTC"
+    assert single_value(database, "SHOW server_version_num") >= "180000"  # type: ignore[operator]
 
 
 def test_wrong_password_is_refused(database: Conninfo) -> None:
@@ -48,15 +48,15 @@ def test_wrong_password_is_refused(database: Conninfo) -> None:
 def test_restart_takes_new_settings_and_crash_keeps_rows(server_folder: Path) -> None:
     server = Postgres(server_folder, {"max_replication_slots": "7"}).start()
     conninfo = server.create_database("it's")
-    assert one(conninfo, "SHOW max_replication_slots") == "7"
-    one(conninfo, "CREATE TABLE t AS SELECT 1 AS a")
+    assert single_value(conninfo, "SHOW max_replication_slots") == "7"
+    single_value(conninfo, "CREATE TABLE t AS SELECT 1 AS a")
     server.settings["max_replication_slots"] = "8"
     server.kill()
     server.start()
-    assert one(conninfo, "SELECT a FROM t") == 1
-    assert one(conninfo, "SHOW max_replication_slots") == "8"
+    assert single_value(conninfo, "SELECT a FROM t") == 1
+    assert single_value(conninfo, "SHOW max_replication_slots") == "8"
     server.restart()
-    assert one(conninfo, "SELECT a FROM t") == 1
+    assert single_value(conninfo, "SELECT a FROM t") == 1
     server.stop()
 
 
@@ -70,7 +70,7 @@ def test_database_is_dropped_with_the_slot_that_a_walsender_holds(postgres: Post
     postgres.drop_database("left")
     held.close()
     slots = "SELECT count(*) FROM pg_replication_slots WHERE slot_name = 'leftover'"
-    assert one(postgres.conninfo(), slots) == 0
+    assert single_value(postgres.conninfo(), slots) == 0
 
 
 def test_tls_is_verified_and_required(server_folder: Path) -> None:
@@ -88,7 +88,7 @@ def test_tls_is_verified_and_required(server_folder: Path) -> None:
     with pytest.raises(psycopg.OperationalError):
         connect(conninfo, sslmode="disable")
     server.restart()
-    assert one(conninfo, "SELECT 1") == 1
+    assert single_value(conninfo, "SELECT 1") == 1
     server.stop()
 
 
@@ -99,7 +99,7 @@ def test_server_that_the_account_cannot_reach_runs_from_a_copy(
     monkeypatch.setattr(Account, "reaches", lambda _self, path: "site-packages" not in str(path))
     server = Postgres(server_folder).start()
     assert server_folder in server.bin("postgres").parents
-    assert one(server.conninfo(), "SELECT 1") == 1
+    assert single_value(server.conninfo(), "SELECT 1") == 1
     server.stop()
 
 
@@ -108,8 +108,10 @@ def test_another_version_runs_from_its_own_folder_with_its_own_tls(server_folder
     certificates = Certificates.create(server_folder / "certificates")
     server = Postgres(server_folder, certificates=certificates, binaries=DEBIAN_15).start()
     conninfo = server.conninfo()
-    assert str(one(conninfo, "SHOW server_version")).startswith("15.")
-    assert one(conninfo, "SELECT ssl FROM pg_stat_ssl WHERE pid = pg_backend_pid()") is True
+    assert str(single_value(conninfo, "SHOW server_version")).startswith("15.")
+    assert (
+        single_value(conninfo, "SELECT ssl FROM pg_stat_ssl WHERE pid = pg_backend_pid()") is True
+    )
     server.stop()
 
 

@@ -56,22 +56,22 @@ def consumed(kafka: Kafka, topic: str, partitions: Iterable[int]) -> list[Messag
         }
     )
     consumer.assign([TopicPartition(topic, number, 0) for number in partitions])
-    found: list[Message] = []
+    messages: list[Message] = []
     waiting = set(partitions)
     while waiting:
         message = consumer.poll(10)
         assert message is not None
         if message.error() is None:
-            found.append(message)
+            messages.append(message)
         else:
             waiting.discard(message.partition())
     consumer.close()
-    return found
+    return messages
 
 
 def headers(message: Message) -> dict[str, bytes]:
-    found: Any = message.headers()
-    return dict(found or [])
+    pairs: Any = message.headers()
+    return dict(pairs or [])
 
 
 def heads(settings: Settings) -> dict[str, ClaimHead]:
@@ -113,9 +113,9 @@ def merge(made: RunningPipeline, spark: "SparkSession") -> RunSummary:
 
 def assert_same(made: RunningPipeline, spark: "SparkSession", connection: Any, table: str) -> None:
     rows = connection.execute(f"SELECT * FROM {table}").fetchall()
-    found = spark.read.format("delta").load(str(made.folder / "lakehouse" / "public" / table))
-    columns = [name for name in found.columns if not name.startswith("_millrace")]
-    assert sorted(map(tuple, found.select(*columns).collect())) == sorted(rows)
+    rows_read = spark.read.format("delta").load(str(made.folder / "lakehouse" / "public" / table))
+    columns = [name for name in rows_read.columns if not name.startswith("_millrace")]
+    assert sorted(map(tuple, rows_read.select(*columns).collect())) == sorted(rows)
 
 
 def test_a_merge_puts_a_row_together_from_its_claim_or_says_what_is_missing(

@@ -63,10 +63,10 @@ def test_a_null_is_no_absent_value_nor_the_other_way_round(
         {"id": 1, name: "", "other": 'a "after":{"b":1}'},
     ]
     nulls = {"id": None, name: None, "other": None}  # of a key that changed
-    found = changes(spark, columns, rows, SEPARATORS[form], before=nulls).collect()
-    assert [row[ABSENT] for row in found] == [[], [name], [], []]
-    assert [row[name] for row in found] == [None, None, "x", ""]
-    assert [row["other"] for row in found] == [row["other"] for row in rows]
+    parsed = changes(spark, columns, rows, SEPARATORS[form], before=nulls).collect()
+    assert [row[ABSENT] for row in parsed] == [[], [name], [], []]
+    assert [row[name] for row in parsed] == [None, None, "x", ""]
+    assert [row["other"] for row in parsed] == [row["other"] for row in rows]
 
 
 def test_values_come_as_what_they_are(spark: "SparkSession") -> None:

@@ -57,5 +57,5 @@ def test_a_merge_of_more_than_the_drivers_memory_needs_no_more_of_it(
     merged = made.millrace("merge", "lakehouse", timeout_s=TIMEOUT_S - 100)
     assert merged.returncode == ExitCode.OK, merged.stdout + merged.stderr
     path = str(tmp_path / "lakehouse" / "public" / "item")
-    found = query_builder(path, "SELECT id, md5(large) AS large FROM t")
-    assert sorted((row["id"], row["large"]) for row in found) == sorted(source)
+    rows = query_builder(path, "SELECT id, md5(large) AS large FROM t")
+    assert sorted((row["id"], row["large"]) for row in rows) == sorted(source)

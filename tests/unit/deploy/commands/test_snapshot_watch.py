@@ -63,7 +63,7 @@ def outcome(signal: str) -> SnapshotOutcome:
 def test_of_a_first_read_the_phase_tells_how_it_has_ended(phase: str, said: list[str]) -> None:
     begun = STATE.model_copy(update={"phase": Phase.SNAPSHOT, "requests": (FIRST,)})
     ended = STATE.model_copy(update={"phase": Phase(phase)})
-    assert Watching(FIRST).refused(begun, ended) == [f"public.t ({one})" for one in said]
+    assert Watching(FIRST).refused(begun, ended) == [f"public.t ({reason})" for reason in said]
 
 
 def test_a_paused_read_is_told_once_and_again_when_it_is_paused_once_more() -> None:
@@ -75,7 +75,7 @@ def test_a_paused_read_is_told_once_and_again_when_it_is_paused_once_more() -> N
     with capture_logs() as logs:
         for state in (paused, paused, running, paused):
             watching._learn(state)
-    assert [(one["event"], one["table"]) for one in logs] == [("paused", "public.t")] * 2
+    assert [(line["event"], line["table"]) for line in logs] == [("paused", "public.t")] * 2
 
 
 def test_a_resume_that_nobody_follows_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,8 +10,8 @@ NOW_MS = 11_000
 
 def _state(phase: Phase, *requests: SnapshotRequest) -> TableState:
     read = {"rows_sent": 500, "pages_total": 10, "pages_done": 5}
-    told = {"begun_ms": 1_000, "ts_ms": 9_000}
-    return table_state(TableName("public", "t"), phase=phase, requests=requests, **read, **told)
+    times = {"begun_ms": 1_000, "ts_ms": 9_000}
+    return table_state(TableName("public", "t"), phase=phase, requests=requests, **read, **times)
 
 
 def test_a_tables_own_pace_is_that_of_its_first_snapshot() -> None:

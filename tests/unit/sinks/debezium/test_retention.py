@@ -27,10 +27,13 @@ class MadeLog:
     """A log whose records are all older than whatever is asked for."""
 
     def forgotten(self, offsets: Offsets, _keep: timedelta) -> Offsets:
-        return {topic: {n: at + 1 for n, at in found.items()} for topic, found in offsets.items()}
+        return {
+            topic: {number: offset + 1 for number, offset in partitions.items()}
+            for topic, partitions in offsets.items()
+        }
 
 
-def asked(
+def retained(
     table: TablePlan, promised: timedelta | None, *, begins: int = 0, accepted: bool = False
 ) -> RetainedTables:
     """What becomes of a table, of a topic that has 20 records."""
@@ -60,28 +63,28 @@ def applied(**more: Any) -> TablePlan:
 
 def test_a_table_whose_delta_table_was_removed_needs_all_records_though_there_are_none() -> None:
     nothing = table_plan(start={0: 9})
-    assert isinstance(asked(nothing, None, begins=9).refused[str(NAME)], LogForgottenError)
-    assert asked(nothing, None, begins=9, accepted=True).refused == {}
-    assert asked(table_plan(end={0: 0}), None).refused == {}, "there never were any"
+    assert isinstance(retained(nothing, None, begins=9).refused[str(NAME)], LogForgottenError)
+    assert retained(nothing, None, begins=9, accepted=True).refused == {}
+    assert retained(table_plan(end={0: 0}), None).refused == {}, "there never were any"
 
 
 def test_a_topic_that_was_compacted_too_early_is_read_anew_once_it_promises_enough() -> None:
-    early = asked(applied(), KEEP / 2)
+    early = retained(applied(), KEEP / 2)
     assert isinstance(early.refused[str(NAME)], TopicMismatchError)
     left = early.tables[str(NAME)]
     assert (left.end, left.fresh_ms) == ({0: 5}, 0)
-    mended = asked(left.model_copy(update={"end": {0: 20}}), KEEP)
-    found = mended.tables[str(NAME)]
+    mended = retained(left.model_copy(update={"end": {0: 20}}), KEEP)
+    rebuilt = mended.tables[str(NAME)]
     assert mended.rebuilt == [str(NAME)]
-    assert (found.start, found.end, found.rebuilds) == ({0: 0}, {0: 20}, True)
-    assert asked(applied(), KEEP).rebuilt == [], "one that was never refused"
+    assert (rebuilt.start, rebuilt.end, rebuilt.rebuilds) == ({0: 0}, {0: 20}, True)
+    assert retained(applied(), KEEP).rebuilt == [], "one that was never refused"
     history = left.model_copy(update={"end": {0: 20}, "kind": "history"})
-    assert isinstance(asked(history, KEEP).refused[str(NAME)], LogForgottenError)
+    assert isinstance(retained(history, KEEP).refused[str(NAME)], LogForgottenError)
 
 
 def test_a_rebuild_reads_the_whole_topic_though_a_run_reads_a_part() -> None:
-    late = asked(applied(fresh_ms=1), KEEP)
-    assert late.tables[str(NAME)].end == {0: 20}
+    expired = retained(applied(fresh_ms=1), KEEP)
+    assert expired.tables[str(NAME)].end == {0: 20}
 
 
 @pytest.mark.parametrize("table", [table_plan(), applied(rebuilds=True)])

@@ -86,7 +86,7 @@ def test_a_topic_that_lost_records_or_is_hidden_stops_its_own_table(
         str(HIDDEN): LogAccessError,
     }
     tables = topics.proposed(before, state, {str(U): WantedTable(str(U))})
-    assert [(name, one.end, one.waits) for name, one in sorted(tables.items())] == [
+    assert [(name, table.end, table.waits) for name, table in sorted(tables.items())] == [
         (str(T), {0: 7}, True),
         (str(U), {0: 9}, False),
     ]

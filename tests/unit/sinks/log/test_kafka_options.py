@@ -11,7 +11,7 @@ from sinks.log.kafka_options import spark_options
 def test_sasl_over_tls_becomes_jaas_and_inline_certificates(tmp_path: Path) -> None:
     authority = tmp_path / "ca.pem"
     authority.write_text("-----BEGIN CERTIFICATE-----\nAA==\n-----END CERTIFICATE-----\n")
-    found = spark_options(
+    java_options = spark_options(
         {
             "bootstrap.servers": "b:9093",
             "security.protocol": "sasl_ssl",
@@ -26,7 +26,7 @@ def test_sasl_over_tls_becomes_jaas_and_inline_certificates(tmp_path: Path) -> N
         }
     )
     bounded = set(spark_options({"bootstrap.servers": "b"})) - {"kafka.bootstrap.servers"}
-    assert {name: value for name, value in found.items() if name not in bounded} == {
+    assert {name: value for name, value in java_options.items() if name not in bounded} == {
         "kafka.bootstrap.servers": "b:9093",
         "kafka.security.protocol": "SASL_SSL",
         "kafka.sasl.mechanism": "SCRAM-SHA-512",
@@ -43,7 +43,7 @@ def test_a_client_certificate_goes_along_as_text(tmp_path: Path) -> None:
     key, certificate = tmp_path / "key.pem", tmp_path / "cert.pem"
     key.write_text("KEY")
     certificate.write_text("CERT")
-    found = spark_options(
+    java_options = spark_options(
         {
             "bootstrap.servers": "b",
             "security.protocol": "SSL",
@@ -52,10 +52,10 @@ def test_a_client_certificate_goes_along_as_text(tmp_path: Path) -> None:
             "ssl.key.password": "secret",
         }
     )
-    assert found["kafka.ssl.keystore.type"] == "PEM"
-    assert found["kafka.ssl.keystore.key"] == "KEY"
-    assert found["kafka.ssl.keystore.certificate.chain"] == "CERT"
-    assert found["kafka.ssl.key.password"] == "secret"
+    assert java_options["kafka.ssl.keystore.type"] == "PEM"
+    assert java_options["kafka.ssl.keystore.key"] == "KEY"
+    assert java_options["kafka.ssl.keystore.certificate.chain"] == "CERT"
+    assert java_options["kafka.ssl.key.password"] == "secret"
 
 
 @pytest.mark.parametrize(

@@ -112,8 +112,8 @@ def test_a_truncate_counts_within_the_cut_only() -> None:
     above = {0: PartitionCensus(8, 2, ((str(position(30)), 1),))}
     assert with_census(table_plan(), above, position(20), keyed=True).truncated is None
     within = {0: PartitionCensus(None, 2, ((str(position(15)), 1),))}
-    found = with_census(table_plan(), within, position(20), keyed=True)
-    assert (found.truncated, found.next) == (position(15), {0: 9})
+    planned = with_census(table_plan(), within, position(20), keyed=True)
+    assert (planned.truncated, planned.next) == (position(15), {0: 9})
 
 
 @pytest.mark.parametrize(
@@ -131,9 +131,9 @@ def test_a_new_snapshot_replaces_what_has_no_key_or_another_history(
     *, keyed: bool, shown: Position | None, snapshot: Position, replaces: bool
 ) -> None:
     table = table_plan(shown=shown, snapshot=snapshot)
-    found = with_census(table, {}, position(20, epoch=2), keyed=keyed).truncated
-    assert (found is not None) == replaces
-    assert found is None or found < snapshot
+    truncated = with_census(table, {}, position(20, epoch=2), keyed=keyed).truncated
+    assert (truncated is not None) == replaces
+    assert truncated is None or truncated < snapshot
 
 
 def whole_table(*versions: TableSchema) -> LogState:
