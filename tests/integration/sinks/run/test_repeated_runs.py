@@ -25,7 +25,7 @@ def merged(lakehouse: Lakehouse) -> HandLog:
     return log
 
 
-def test_a_table_that_is_held_stays_as_it_is_until_it_is_not(lakehouse: Lakehouse) -> None:
+def test_a_table_that_is_paused_stays_as_it_is_until_it_is_not(lakehouse: Lakehouse) -> None:
     good = lakehouse.log(column("id", "int4", 1), column("n", "int4"), table="good")
     bad = good.beside(table_schema(lakehouse.prefix, "bad", *good.schema.columns))
     for log in (good, bad):
@@ -48,7 +48,7 @@ def test_a_table_that_is_held_stays_as_it_is_until_it_is_not(lakehouse: Lakehous
     assert outcome.failed == {"public.bad": "it failed a moment ago"}
     assert "public.bad" not in outcome.versions
     lakehouse.merge(paused)
-    assert plans.runs() == [1, 2], "no plan is made for what is held"
+    assert plans.runs() == [1, 2], "no plan is made for a paused table"
     assert lakehouse.merge().exit_code == ExitCode.OK
     assert lakehouse.rows(bad.schema) == [{"id": 1, "n": 2}]
 
