@@ -14,7 +14,7 @@ from cdc.capture import start
 from cdc.capture.health import Health
 from cdc.capture.slot_lease import Hold
 from cdc.dead_letters.letters import Refusals
-from cdc.kafka.at_least_once import AtLeastOnceWriter
+from cdc.kafka.commits import AtLeastOnceWriter
 from cdc.kafka.producer import LogWriter
 from cdc.kafka.topics import LogTopics
 from cdc.log.state import last_progress

@@ -1,7 +1,7 @@
 """Messages between Stream Start and Stream Stop → the same as if their transaction weren't open."""
 
 def plain_messages(data, Py_ssize_t start, Py_ssize_t end, xid, bint after_message):
-    """As cdc.compiled.blocks.pure_plain_messages."""
+    """As cdc.compiled.extension.pure_plain_messages."""
     cdef Py_buffer view
     cdef const uint8_t* p
     cdef Py_ssize_t length, size

@@ -3,7 +3,7 @@
 The schemas are those of Confluent's AvroData, so that its readers get Connect's own back: what Avro
 can't say stands in ``connect.name``, ``connect.version``, ``connect.type``, ``connect.parameters``,
 ``connect.default`` and ``connect.doc``; an optional value is a union with null. Names that Avro
-refuses are adjusted (cdc/records/avro_names.py).
+refuses are adjusted (cdc/records/topics.py).
 https://docs.confluent.io/platform/current/schema-registry/connect.html
 """
 
@@ -14,7 +14,7 @@ from math import isfinite
 from typing import Any, Final, NamedTuple
 
 from cdc.errors import ConversionError
-from cdc.records import avro_names
+from cdc.records import topics
 from cdc.records.connect import DECIMAL, Field, Schema, Type
 
 ToDatum = Callable[[Any], Any]
@@ -68,10 +68,10 @@ class _Compiler:
 
     def __init__(self, options: AvroOptions) -> None:
         self._options = options
-        self._schema_name = avro_names.schema_name(
+        self._schema_name = topics.schema_name(
             "avro_unicode" if options.unicode_schema_names else "avro"
         )
-        self._field_name = avro_names.field_name(
+        self._field_name = topics.field_name(
             "avro_unicode" if options.unicode_field_names else "avro"
         )
         self._records: dict[str, tuple[Schema, AvroType]] = {}

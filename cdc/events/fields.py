@@ -14,9 +14,9 @@ from cdc.errors import TableRefusedError
 from cdc.events import masks, schemas, snapshot_differences
 from cdc.events.changes import ABSENT
 from cdc.events.rules import EventRules
-from cdc.records.avro_names import field_name, schema_name
 from cdc.records.connect import Field, Schema
 from cdc.records.schema import Column, TableName, TableSchema
+from cdc.records.topics import field_name, schema_name
 from cdc.settings.modes import ValueModes
 from cdc.values import MALFORMED, Decode, ValueKind, malformed
 

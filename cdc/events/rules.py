@@ -9,8 +9,8 @@ from typing import Final
 
 from cdc.errors import TableRefusedError
 from cdc.events.changes import Operation
-from cdc.records.avro_names import Adjustment
 from cdc.records.schema import Column, TableName
+from cdc.records.topics import Adjustment
 from cdc.settings.modes import ColumnModes, EventModes, Patterns, ValueModes
 from cdc.wal.messages import ReplicaIdentity
 

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Final, Literal, NamedTuple, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from cdc.records.avro_names import Adjustment
+from cdc.records.topics import Adjustment
 from cdc.settings.kinds import PatternList, Section, names, regex
 from cdc.settings.modes import PLACEHOLDER, ColumnModes, ColumnRule, KeyRule, Patterns, ValueModes
 

@@ -4,7 +4,7 @@ import re
 from collections.abc import Collection, Mapping
 
 from cdc.errors import ConfigError
-from cdc.records.avro_names import ADJUSTMENTS, Adjustment
+from cdc.records.topics import ADJUSTMENTS, Adjustment
 
 
 class Options:

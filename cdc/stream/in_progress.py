@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from cdc.compiled.blocks import plain_messages
+from cdc.compiled.extension import plain_messages
 from cdc.errors import CorruptMessageError, UnclearMessagesError
 from cdc.faults import FaultPoint, reach
 from cdc.records.position import Lsn

@@ -13,7 +13,6 @@ from typing import Any, Final, NamedTuple
 import structlog
 
 from cdc.errors import ConfigError, ConversionError
-from cdc.records.avro_names import field_name
 from cdc.records.connect import (
     Field,
     Header,
@@ -24,6 +23,7 @@ from cdc.records.connect import (
     is_envelope,
     member,
 )
+from cdc.records.topics import field_name
 from cdc.settings.options import Options
 from cdc.transforms.expand import Expansion, NotExpandableError
 from cdc.transforms.routing import renaming

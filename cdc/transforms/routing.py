@@ -8,8 +8,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final, NamedTuple
 
-from cdc.records.avro_names import schema_name
 from cdc.records.connect import Field, PerSchema, Schema, SourceRecord, Type, is_envelope
+from cdc.records.topics import schema_name
 from cdc.settings.options import Options
 
 Rename = Callable[[str], str | None]

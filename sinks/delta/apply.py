@@ -18,14 +18,13 @@ from sinks.changes.names import LOST
 from sinks.changes.shape import TableShape, derive_shape
 from sinks.changes.types import REFUSED
 from sinks.delta.archive import not_archived, read_archive, write_changes
-from sinks.delta.commit import Rows, commit
+from sinks.delta.commit import DeltaTransaction, Rows, commit
 from sinks.delta.current import merge, write_new
 from sinks.delta.history import Gap, merge_history, write_new_history
 from sinks.delta.keyless import merge_keyless, write_new_keyless
 from sinks.delta.newest import Newest, newest_of_changes, newest_of_contenders
 from sinks.delta.replace import SMALL_BYTES, mark, rewrite
 from sinks.delta.table import DeltaTarget
-from sinks.delta.transaction import DeltaTransaction
 from sinks.log.parse import parse, parse_images
 from sinks.log.records import GONE, KeptLostError, Records, in_session, with_values
 from sinks.run.plan import RunPlan, TablePlan

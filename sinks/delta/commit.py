@@ -2,14 +2,24 @@
 
 The commit carries the run's number (an application transaction), so a run that is repeated
 changes nothing.
+
+Delta's own MERGE reads what it merges into two or three times. Who knows which rows go, and which
+come, needs one read of the keys, and none of what stays. Such a commit is put together here, by
+the protocol's own interface (OptimisticTransaction), which Delta's commands use, too. It isn't
+public, so it is used with the versions of Delta that are tested, and MERGE with any other.
+https://github.com/delta-io/delta/blob/master/PROTOCOL.md#deletion-vectors
 """
 
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from typing import Any, Final, NamedTuple
 
 from delta import exceptions
 from delta.tables import DeltaMergeBuilder
+from pyspark.sql import Column as SparkColumn
 from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
 
 from cdc.errors import SinkError
 from sinks.changes.shape import TableShape
@@ -17,9 +27,17 @@ from sinks.delta.evolution import cluster, creation_properties, evolve
 from sinks.delta.table import DeltaTarget
 from sinks.run.plan import TableVersion
 
+FILE: Final = "_millrace_file"
+INDEX: Final = "_millrace_index"
+_VERSIONS: Final = ("4.4.",)
+_UNSUPPORTED: Final = ("delta.enableChangeDataFeed", "delta.enableRowTracking", "delta.appendOnly")
+"""Properties of a table by which a commit has more to it."""
+_PREFIX_LENGTH: Final = 32
+"""Of the statistics of text."""
+
+
 ATTEMPTS_MAX: Final = 5
 """How often a commit is tried that another writer (OPTIMIZE, a second run) gets in the way of."""
-
 _CONFLICTS: Final = (
     exceptions.ConcurrentAppendException,
     exceptions.ConcurrentDeleteDeleteException,
@@ -31,6 +49,174 @@ _CONFLICTS: Final = (
     exceptions.ProtocolChangedException,
 )
 """What Delta raises where another commit was faster; in Python they have no base in common."""
+
+
+class _Java(NamedTuple):
+    """What this module uses of the JVM; to look up a name there takes a while, each time."""
+
+    version: str
+    option: Any
+    scala: Any
+    map: Any
+    metrics: Any
+    true: Any
+    bitmaps: Any
+    marks: Any
+    run: Any
+    merge: Any
+
+
+@cache
+def _java(jvm: Any) -> _Java:
+    spark = jvm.org.apache.spark
+    delta = spark.sql.delta
+    return _Java(
+        version=str(jvm.io.delta.package.VERSION()),
+        option=jvm.scala.Option,
+        scala=spark.api.python.PythonUtils,
+        map=jvm.java.util.HashMap,
+        metrics=spark.sql.execution.metric.SQLMetrics,
+        true=spark.sql.catalyst.expressions.Literal.TrueLiteral(),
+        bitmaps=delta.commands.DeletionVectorBitmapGenerator,
+        marks=delta.commands.DMLWithDeletionVectorsHelper,
+        run=delta.actions.SetTransaction,
+        merge=getattr(delta, "DeltaOperations$Merge"),
+    )
+
+
+class DeltaTransaction:
+    """A transaction on a table as it is now, for one commit of a run's."""
+
+    def __init__(self, target: DeltaTarget, run: int) -> None:
+        self._target = target
+        self._run = run
+        self._java = _java(target.spark._jvm)  # noqa: SLF001 (PySpark has no other way)
+        self._none = self._java.option.empty()
+        self._log = target.log()
+        self._session = target.spark._jsparkSession  # noqa: SLF001
+        self._started = time.monotonic()
+        last = self._java.option.apply(target.last_snapshot())  # if it isn't the newest: a conflict
+        self._transaction = self._log.startTransaction(self._none, last)
+        self._actions: list[Any] = []
+        last_run = target.run_of(self._transaction.snapshot())
+        if last_run >= run:
+            raise SinkError(f"the Delta table has run {last_run}", where=target.path)
+        self._transaction.readTxn().addOne(target.application)  # who else writes it is in the way
+
+    @staticmethod
+    def is_supported(target: DeltaTarget) -> bool:
+        """Whether a commit to the table needs no more than this."""
+        version = _java(target.spark._jvm).version  # noqa: SLF001
+        properties = target.properties()
+        strange = any(properties.get(name, "").lower() == "true" for name in _UNSUPPORTED)
+        return not strange and version.startswith(_VERSIONS)
+
+    def files(self, condition: SparkColumn | None = None) -> Any:
+        """The files that may have rows for which the condition holds, by their statistics."""
+        if condition is None:
+            return self._all_files()
+        filtered = self.rows(self._sequence([])).where(condition)
+        resolved = filtered._jdf.queryExecution().optimizedPlan().condition()  # noqa: SLF001
+        return self._transaction.filterFiles(self._sequence([resolved]), True)
+
+    def _all_files(self) -> Any:
+        """All of them; of a small table the version's checksum has them without any job.
+
+        https://github.com/delta-io/delta/blob/master/PROTOCOL.md#version-checksum-file
+        """
+        checksum = self._transaction.snapshot().checksumOpt()
+        if checksum.isDefined() and checksum.get().allFiles().isDefined():
+            self._transaction.readWholeTable()
+            return checksum.get().allFiles().get()
+        return self._transaction.filterFiles()
+
+    def rows(self, files: Any) -> DataFrame:
+        """The rows of some of the table's files, as they are in the transaction's version."""
+        snapshot = self._transaction.snapshot()
+        rows = self._log.createDataFrame(snapshot, files, False, self._none)
+        return DataFrame(rows, self._target.spark)
+
+    def rows_with_index(self, files: Any, columns: Sequence[SparkColumn]) -> DataFrame:
+        """Columns of these rows, with the file and index of each row."""
+        return self.rows(files).select(
+            *columns,
+            F.col("_metadata.file_path").alias(FILE),
+            F.col("_metadata.row_index").alias(INDEX),
+        )
+
+    def mark(self, indexes: DataFrame, files: Any) -> int:
+        """Take out the rows at these indexes, by deletion vectors; returns how many there were."""
+        bitmaps = self._java.bitmaps.buildRowIndexSetsForFilesMatchingCondition(
+            self._session,
+            self._transaction,
+            True,
+            indexes._jdf,  # noqa: SLF001
+            files,
+            self._java.true,
+            self._java.option.apply(F.col(FILE)._jc),  # noqa: SLF001
+            self._java.option.apply(F.col(INDEX)._jc),  # noqa: SLF001
+        )
+        helper = self._java.marks
+        by_name = helper.generateCandidateFileMap(self._log.dataPath(), files)
+        touched = helper.findFilesWithMatchingRows(self._transaction, by_name, bitmaps)
+        snapshot = self._transaction.snapshot()
+        done = helper.processUnmodifiedData(self._session, touched, snapshot, _PREFIX_LENGTH)
+        actions, counts = (done.productElement(number) for number in range(2))
+        self._actions.append(actions)
+        return int(counts.apply("numModifiedRows"))
+
+    def remove(self, files: Any) -> None:
+        """Take out whole files."""
+        now = self._now_ms()
+        removed = [file.removeWithTimestamp(now, True) for file in self._each(files)]
+        self._actions.append(self._sequence(removed))
+
+    def write(self, rows: DataFrame) -> int:
+        """Put rows in; returns how many there were."""
+        added = self._transaction.writeFiles(rows._jdf)  # noqa: SLF001
+        self._actions.append(added)
+        return sum(int(file.numLogicalRecords().get()) for file in self._each(added))
+
+    def commit(self, inserted: int, updated: int, deleted: int) -> None:
+        """Make all of that, and the run's number, one version; raises if others were faster."""
+        self._set_metrics({
+            "operationNumSourceRows": inserted + updated + deleted,
+            "numTargetRowsInserted": inserted,
+            "numTargetRowsUpdated": updated,
+            "numTargetRowsDeleted": deleted,
+            "executionTimeMs": int((time.monotonic() - self._started) * 1000),
+        })  # fmt: skip
+        since = self._java.option.apply(self._now_ms())
+        run = self._java.run(self._target.application, self._run, since)
+        actions = self._sequence([run])
+        for added in self._actions:
+            actions = actions.appendedAll(added)
+        empty = self._sequence([])
+        operation = self._java.merge(
+            self._none, self._none, self._none, self._none, empty, empty, empty
+        )
+        self._transaction.commit(actions, operation)
+
+    def _set_metrics(self, metrics: Mapping[str, int]) -> None:
+        """Set the metrics that the table's history has of the commit."""
+        context = self._target.spark.sparkContext._jsc.sc()  # noqa: SLF001
+        made = self._java.map()
+        for name, value in metrics.items():
+            metric = self._java.metrics.createMetric(context, name)
+            metric.set(value)
+            made[name] = metric
+        self._transaction.registerSQLMetrics(self._session, self._java.scala.toScalaMap(made))
+
+    def _sequence(self, of: list[Any]) -> Any:
+        return self._java.scala.toSeq(of)
+
+    @staticmethod
+    def _each(sequence: Any) -> list[Any]:
+        return [sequence.apply(number) for number in range(sequence.size())]
+
+    @staticmethod
+    def _now_ms() -> int:
+        return int(time.time() * 1000)
 
 
 class Rows(NamedTuple):

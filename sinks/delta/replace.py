@@ -16,10 +16,9 @@ from sinks.changes.latest import lost
 from sinks.changes.names import ABSENT, DELETE, FILLED, OP, POSITION, UPSERT, quoted
 from sinks.changes.shape import TableShape
 from sinks.changes.types import refuse
-from sinks.delta.commit import Rows
+from sinks.delta.commit import FILE, INDEX, DeltaTransaction, Rows
 from sinks.delta.newest import Newest
 from sinks.delta.table import DeltaTarget
-from sinks.delta.transaction import FILE, INDEX, DeltaTransaction
 
 SMALL_BYTES: Final = 4 << 20
 """Rewriting a smaller table is faster than finding its rows."""

@@ -5,13 +5,15 @@ index. A first load goes on behind the last of its steps that was recorded.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING, Final, NamedTuple
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from opensearchpy import OpenSearch
 
 from cdc.errors import MillraceError, SinkUnreachableError
 from cdc.records.position import Lsn, Position
 from cdc.records.schema import TableSchema
-from cdc.settings import SearchSettings
+from cdc.settings import SearchSettings, Settings
 from sinks.changes.latest import latest, within
 from sinks.changes.names import OWN
 from sinks.changes.shape import TableShape, plain_shape
@@ -20,21 +22,44 @@ from sinks.delta.newest import newest_of_contenders
 from sinks.log.early import FACTS, census_of, observe_census
 from sinks.log.parse import parse
 from sinks.log.records import read_raw, with_values
+from sinks.run.options import Report, RunOptions
 from sinks.run.plan import PartitionCensus, RunPlan, TablePlan
 from sinks.search.bulk import Counts
-from sinks.search.context import SearchContext
+from sinks.search.dead_letters import DocumentDeadLetters
 from sinks.search.documents import mapping
 from sinks.search.executors import write_documents
 from sinks.search.indexes import MisfitError, TableIndex
+from sinks.search.progress import Ledger
 from sinks.search.progress_records import FirstLoad, TableLoading, TableRecord, now_ms, serving
 from sinks.search.rows import documents
 from sinks.search.snapshot import WrittenRows, mark_snapshot_rows, write_remaining, write_rows
+from sinks.spark.session import SparkProvider
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 STEP_RECORDS: Final = 500_000
 """So many of the log's records are loaded between two notes of how far it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class SearchContext:
+    """The configuration, the server, the progress there, Spark, and what the user asks for."""
+
+    settings: Settings
+    search: SearchSettings
+    client: OpenSearch
+    ledger: Ledger
+    session: SparkProvider
+    report: Report
+    options: RunOptions
+
+    def publish(self, target: TableIndex, index: str, settings: Mapping[str, Any]) -> None:
+        """Let a loaded index serve; dead letters about the ones before it go with them."""
+        target.publish(index, settings)
+        DocumentDeadLetters(self.client, self.search.index_prefix, target.alias).forget(
+            but_of=index
+        )
 
 
 class EarlyLoad(NamedTuple):

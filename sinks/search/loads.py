@@ -20,8 +20,8 @@ from sinks.log.records import Records
 from sinks.run.plan import RunPlan, TablePlan
 from sinks.run.retention import require_retained
 from sinks.run.summary import TableResult, attempted
+from sinks.search.apply import SearchContext
 from sinks.search.bulk import Counts
-from sinks.search.context import SearchContext
 from sinks.search.indexes import TableIndex
 from sinks.search.progress_records import TableLoading, TableRecord, now_ms, serving
 

@@ -43,8 +43,8 @@ from sinks.run.plan import (
 )
 from sinks.run.retention import require_retained
 from sinks.run.summary import RunSummary, TableResult, attempted
+from sinks.search.apply import SearchContext
 from sinks.search.client import check, connect
-from sinks.search.context import SearchContext
 from sinks.search.dead_letters import DocumentDeadLetters, replayed
 from sinks.search.documents import aliases
 from sinks.search.indexes import TableIndex

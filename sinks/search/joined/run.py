@@ -19,8 +19,8 @@ from cdc.settings.search import Document
 from sinks.changes.names import quoted
 from sinks.log.records import in_session
 from sinks.run.summary import TableResult
+from sinks.search.apply import SearchContext
 from sinks.search.bulk import Counts
-from sinks.search.context import SearchContext
 from sinks.search.dead_letters import DocumentDeadLetters, replayed
 from sinks.search.documents import document_index
 from sinks.search.indexes import TableIndex, generation_of

@@ -4,7 +4,7 @@ from contextlib import closing
 
 import pytest
 
-from cdc.kafka.at_least_once import AtLeastOnceWriter
+from cdc.kafka.commits import AtLeastOnceWriter
 from cdc.records.topics import progress_topic
 from deploy.local.kafka import Kafka
 from tests.integration.cdc.kafka.test_producer import make_topic, nothing, record, visible

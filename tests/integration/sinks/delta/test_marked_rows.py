@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from pyspark.sql import functions as F
 
+from sinks.delta.commit import DeltaTransaction
 from sinks.delta.replace import mark
-from sinks.delta.transaction import DeltaTransaction
 from tests.fixtures.lakehouse import Lakehouse
 from tests.fixtures.spark import HandLog, at, column
 

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cdc.compiled import blocks
-from cdc.compiled.blocks import pure_plain_messages
+from cdc.compiled import extension
+from cdc.compiled.extension import pure_plain_messages
 from cdc.errors import UnclearMessagesError
 from cdc.records.position import Lsn
 from cdc.records.transaction import Origin
@@ -225,5 +225,5 @@ def test_both_ways_take_the_same(junk: bytes, kinds: list[int], data: st.DataObj
     end = data.draw(st.integers(start, len(made)))
     last = data.draw(st.sampled_from([None, 1, 2]))
     after = data.draw(st.booleans())
-    found = blocks.plain_messages(made, start, end, last, after)
+    found = extension.plain_messages(made, start, end, last, after)
     assert found == pure_plain_messages(made, start, end, last, after)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from cdc.records.avro_names import Adjustment, field_name, schema_name
+from cdc.records.topics import Adjustment, field_name, schema_name
 
 
 @pytest.mark.parametrize(
