@@ -129,10 +129,10 @@ class Joining:
         if not self._settings.captures(str(table)):
             return Arrival(None, [*records, *states.left_out(table)])
         entry = self._lookups.entry(relation.oid)
-        appears = table not in states and not self._settings.lossless
-        if entry == 0 and xid is not None and not appears:  # gone, or not to be seen yet
+        if entry == 0 and xid is not None:  # gone, or not to be seen yet
             self._lookups.await_visible(xid)
             entry = self._lookups.entry(relation.oid)
+        appears = table not in states and not self._settings.lossless
         effects = NO_EFFECTS
         if appears:
             columns = self._lookups.columns(relation)

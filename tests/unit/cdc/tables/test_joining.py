@@ -95,9 +95,11 @@ def test_a_table_that_cant_be_seen_yet_is_waited_for() -> None:
     made = tables(capture=all_tables, late=late, entry=0, await_visible=appear)
     arrive(made, new, SINCE, 77)
     assert name in made.states.waiting
-    # As Debezium does it, a table is captured by its Relation alone.
-    made = tables(capture={**all_tables, "lossless": False}, entry=0, await_visible=pytest.fail)
+    # As Debezium does it, a table is captured by its Relation alone. Its key is the catalog's.
+    waited: list[int] = []
+    made = tables(capture={**all_tables, "lossless": False}, entry=0, await_visible=waited.append)
     assert arrive(made, new, SINCE, 77)[0] is not None
+    assert waited == [77]
 
 
 def test_without_watermarks_the_wal_moves_on_behind_a_join() -> None:
