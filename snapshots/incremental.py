@@ -25,8 +25,7 @@ from cdc.records.position import Lsn, Position
 from cdc.records.record import Record, RecordOrBatch
 from cdc.records.schema import TableName
 from cdc.records.state import SnapshotOutcome, SnapshotRequest
-from cdc.stream.signals import NOTHING, SeenRow, Told, Watch
-from cdc.stream.signals import Place as StreamPlace
+from cdc.stream.signals import NOTHING, KeyTracking, SignalOutput, StreamCursor, StreamedRow
 from cdc.stream.translation import Limits
 from cdc.tables.tables import Tables
 from cdc.wal.messages import Relation
@@ -67,7 +66,7 @@ class IncrementalSnapshots:
         self._works: dict[TableName, Work] = {}
         self._elders = Elders(reader, clock)
         self._served = -1
-        self._place: StreamPlace | None = None
+        self._cursor: StreamCursor | None = None
         self._reached: Position | None = None
         """What the stream had reached a turn before."""
 
@@ -75,73 +74,73 @@ class IncrementalSnapshots:
         """Whether a table is being read."""
         return table in self._works
 
-    def watch(self, relation: Relation) -> Watch | None:
+    def key_tracking(self, relation: Relation) -> KeyTracking | None:
         """How its changes are told."""
         work = self._works.get(TableName(relation.namespace, relation.name))
         names = [column.name for column in relation.columns]
         key = work.changes.key if work is not None else ()
         if work is None or not key or not set(key) <= set(names):
             return None
-        return Watch(tuple(map(names.index, key)), work.changes.of)
+        return KeyTracking(tuple(map(names.index, key)), work.changes.of)
 
-    def announced(self, relation: Relation) -> None:
+    def announce(self, relation: Relation) -> None:
         """Take notice of how a table's rows look from here on."""
         work = self._works.get(TableName(relation.namespace, relation.name))
         if work is not None:
             work.changes.announce(relation)
 
-    def changed(self, row: SeenRow) -> None:
+    def changed(self, row: StreamedRow) -> None:
         """Take notice of a change to a table that is being read."""
         if row.table in self._works:
             self._works[row.table].changes.note(row)
 
-    def turn(self, place: StreamPlace) -> Told:
+    def turn(self, cursor: StreamCursor) -> SignalOutput:
         """Begin chunks where threads are free; returns what is due without a watermark."""
-        self._place = place
+        self._cursor = cursor
         if self._elders.turn():
             self._served = -1
-        told = self._landed(place)
-        self._reached = place.reached
+        output = self._landed(cursor)
+        self._reached = cursor.reached
         if self._served != self._tables.states.requested_changes:
             self._served = self._tables.states.requested_changes
-            self._follow_requests(place.reached.commit_lsn)
+            self._follow_requests(cursor.reached.commit_lsn)
         now = self._clock()
         for work in list(self._works.values()):
-            told.states.extend(self._look_after(work, now))
+            output.states.extend(self._look_after(work, now))
         works = sorted(self._works.values(), key=lambda one: one.request.order)
         self._reader.measure(is_busy=bool(works))
         if any(work.waits_s(now) > LAG_S for work in works):
-            return told
+            return output
         free = _IN_FLIGHT * self._reader.threads - sum(work.in_flight for work in works)
         for work in works:
             while free > 0 and now >= work.not_before and self._begin(work):
                 free -= 1
-        return told
+        return output
 
     @property
     def awaits_stream(self) -> bool:
-        """Whether something was read whose place the stream hasn't reached, without a watermark."""
+        """Whether something was read whose position the stream hasn't reached, without a watermark."""
         return any(job.behind for work in self._works.values() for job in work.jobs.values())
 
-    def _landed(self, place: StreamPlace) -> Told:
-        """What has no watermark, and whose place the stream has reached."""
-        told = Told([], [])
-        if place.transaction is not None:
-            return told
+    def _landed(self, cursor: StreamCursor) -> SignalOutput:
+        """What has no watermark, and whose position the stream has reached."""
+        output = SignalOutput([], [])
+        if cursor.transaction is not None:
+            return output
         for work in list(self._works.values()):
             for number, job in work.jobs.items():
-                if job.behind is not None and is_past(place.flush_lsn, job.behind):
+                if job.behind is not None and is_past(cursor.flush_lsn, job.behind):
                     # A TRUNCATE has to be behind what is recorded; rows may be where that ends.
-                    if number in work.marks and self._is_told(place.reached):
+                    if number in work.marks and self._is_told(cursor.reached):
                         continue
-                    if work.has_joined_at(place.reached.commit_lsn):
+                    if work.has_joined_at(cursor.reached.commit_lsn):
                         continue
-                    passed = self.passed(number, place.reached)
-                    told.events.extend(passed.events)
-                    told.states.extend(passed.states)
-        return told
+                    passed = self.note_watermark(number, cursor.reached)
+                    output.events.extend(passed.events)
+                    output.states.extend(passed.states)
+        return output
 
-    def passed(self, watermark: str, position: Position) -> Told:
+    def note_watermark(self, watermark: str, position: Position) -> SignalOutput:
         """Take notice of a watermark; returns the chunk's rows, which have its position."""
         for name, work in self._works.items():
             asked = self._tables.states[name].requests
@@ -151,9 +150,9 @@ class IncrementalSnapshots:
             if (mark := work.marks.pop(watermark, None)) is not None and mark.found:
                 return NOTHING if self._is_told(position) else self._reset(work, position)
             if (begun := work.chunks.pop(watermark, None)) is not None:
-                told = self._chunk(work, begun, position)
+                output = self._chunk(work, begun, position)
                 work.changes.ended(watermark)
-                return told
+                return output
         return NOTHING
 
     def _is_told(self, position: Position) -> bool:
@@ -207,12 +206,12 @@ class IncrementalSnapshots:
 
     def _look_after(self, work: Work, now: float) -> list[Record]:
         """Take in what came to an end without a watermark."""
-        assert self._place is not None  # noqa: S101 (turn sets it)
-        reached = self._place.reached
+        assert self._cursor is not None  # noqa: S101 (turn sets it)
+        reached = self._cursor.reached
         work.remember(reached.commit_lsn)
         records: list[Record] = []
-        between = self._place.transaction is None
-        for error in work.failures(self._place.flush_lsn if between else Lsn(0)):
+        between = self._cursor.transaction is None
+        for error in work.failures(self._cursor.flush_lsn if between else Lsn(0)):
             records += self._failed(work, error, now)
             if self._works.get(work.captured.name) is not work:  # it is given up
                 return records
@@ -228,7 +227,7 @@ class IncrementalSnapshots:
 
     def _begin(self, work: Work) -> bool:
         """Begin what comes next for a table; returns whether there is anything."""
-        assert self._place is not None  # noqa: S101 (turn sets it)
+        assert self._cursor is not None  # noqa: S101 (turn sets it)
         if work.request.paused:
             return False
         if work.known is None:
@@ -250,11 +249,11 @@ class IncrementalSnapshots:
 
     def _streamed(self, work: Work) -> Lsn:
         """What a chunk has to show: all whole transactions, and the one that the fence is in."""
-        assert self._place is not None  # noqa: S101 (turn sets it)
-        whole = self._place.flush_lsn
+        assert self._cursor is not None  # noqa: S101 (turn sets it)
+        whole = self._cursor.flush_lsn
         return Lsn(work.fence + 1) if work.fence > whole else whole
 
-    def _reset(self, work: Work, position: Position) -> Told:
+    def _reset(self, work: Work, position: Position) -> SignalOutput:
         """From here on the log has nothing of the table: it begins anew."""
         assert work.known is not None  # noqa: S101 (it was, before the watermark was written)
         asked = self._tables.states[work.captured.name].requests
@@ -264,9 +263,9 @@ class IncrementalSnapshots:
         )
         others = (one for one in asked if one is not now and one.kind != "initial")
         events, states = self._joining.begin_anew(work.known.table, position, (first, *others))
-        return Told([*events], states)
+        return SignalOutput([*events], states)
 
-    def _chunk(self, work: Work, begun: Begun, at: Position) -> Told:
+    def _chunk(self, work: Work, begun: Begun, at: Position) -> SignalOutput:
         chunk = begun.found
         self._reader.pace.took(chunk.number if chunk else 0, begun.place.rows_max)
         stale = None if chunk is None else self._stale(work, chunk, begun)
@@ -283,11 +282,11 @@ class IncrementalSnapshots:
         work.has_read(chunk, begun.place, copied.rows, self._clock() - started)
         states += self._finish(work, at) if work.is_read else self._advance(work, at)
         reach(FaultPoint.CHUNK_TAKEN)
-        return Told(events, states)
+        return SignalOutput(events, states)
 
     def _stale(self, work: Work, chunk: Chunk, begun: Begun) -> frozenset[bytes] | None:
         """The keys of rows that are left out; None: nothing of the chunk can be used."""
-        assert self._place is not None  # noqa: S101 (chunks are begun by turn)
+        assert self._cursor is not None  # noqa: S101 (chunks are begun by turn)
         if (
             begun.forgotten != work.changes.forgotten
             or chunk.known.table.identifying_columns != work.changes.key
@@ -295,7 +294,7 @@ class IncrementalSnapshots:
         ):
             return None
         if begun.fence:
-            if not chunk.visibility.shows_all_before(begun.fence, self._place.committed_at):
+            if not chunk.visibility.shows_all_before(begun.fence, self._cursor.committed_at):
                 return None
             work.fence = Lsn(0)
         return work.changes.stale(chunk.visibility)
@@ -372,9 +371,9 @@ class IncrementalSnapshots:
         told = {"table": name, "reason": error.what, "remedy": remedy or error.remedy}
         if work.gives_up(error):
             log.warning("an incremental snapshot is given up", signal=work.request.signal, **told)
-            assert self._place is not None  # noqa: S101 (turn sets it)
+            assert self._cursor is not None  # noqa: S101 (turn sets it)
             reason = ": ".join(filter(None, (error.what, told["remedy"])))
-            return self._finish(work, self._place.reached, reason)
+            return self._finish(work, self._cursor.reached, reason)
         if isinstance(error, TableGoneError):
             log.warning("a table is gone before all of it was read", **told)
             return self._leave(work)
@@ -391,6 +390,6 @@ class IncrementalSnapshots:
         left = (one for one in asked if not one.is_same(work.request))
         records = [self._tables.states.set_requests(name, left)]
         is_first = work.request.kind == "initial"
-        if is_first and self._tables.reads.is_all_read and self._place is not None:
-            records += self._tables.notifications.initial("COMPLETED", self._place.reached)
+        if is_first and self._tables.reads.is_all_read and self._cursor is not None:
+            records += self._tables.notifications.initial("COMPLETED", self._cursor.reached)
         return records

@@ -17,7 +17,7 @@ from cdc.events.changes import ABSENT, Row
 from cdc.postgres.catalog import relation_signature
 from cdc.postgres.described import TableDescription
 from cdc.records.position import Lsn
-from cdc.stream.signals import SeenRow
+from cdc.stream.signals import StreamedRow
 from cdc.stream.transactions import COMMITS_MAX
 from cdc.wal.messages import Relation
 
@@ -101,7 +101,7 @@ class Changes:
         self._counted = 0
         self.forgotten += 1
 
-    def note(self, row: SeenRow) -> None:
+    def note(self, row: StreamedRow) -> None:
         """Take notice of a change that comes decoded."""
         self.of(row.transaction.xid).extend(self._keys_of(row))
 
@@ -148,7 +148,7 @@ class Changes:
             self._keys, self._last = kept, []
             self._counted = sum(map(len, kept.values()))
 
-    def _keys_of(self, row: SeenRow) -> Iterable[bytes | None]:
+    def _keys_of(self, row: StreamedRow) -> Iterable[bytes | None]:
         columns = [column.name for column in row.relation.columns]
         at = [columns.index(name) for name in self.key if name in columns]
         if len(at) != len(self.key) or not at or (row.old is None and row.new is None):

@@ -32,12 +32,12 @@ from cdc.errors import (
 from cdc.records.position import Position
 from cdc.records.state import Progress
 from cdc.settings import Settings
-from cdc.stream.signals import Channel, SignalPlace, Signals
+from cdc.stream.signals import Channel, SignalOffset, Signals
 from cdc.stream.spill import check_spill, spill_directory
 from cdc.tables.tables import Tables
 
 log = structlog.get_logger()
-OpenChannel = Callable[[Settings, Tables, SignalPlace], Signals | None]
+OpenChannel = Callable[[Settings, Tables, SignalOffset], Signals | None]
 RETRY_DELAY_S = 1.0
 RETRY_DELAY_S_MAX = 30.0
 STEADY_S = 60.0
@@ -173,7 +173,7 @@ class Daemon:
         stop: threading.Event,
         until: Callable[[Position], bool] = lambda _: False,
     ) -> None:
-        channel = self._listen(session, stack, SignalPlace.of(progress))
+        channel = self._listen(session, stack, SignalOffset.of(progress))
         log.info("streaming", slot=progress.slot, position=str(progress.position))
         streaming = Streaming(
             self._settings.capture,
@@ -200,8 +200,8 @@ class Daemon:
         )
         return Session(self._settings, servers, stack, stop, self.health, self._refusals)
 
-    def _listen(self, session: Session, stack: ExitStack, place: SignalPlace) -> Channel | None:
-        signals = self._open_channel(self._settings, session.tables, place)
+    def _listen(self, session: Session, stack: ExitStack, offset: SignalOffset) -> Channel | None:
+        signals = self._open_channel(self._settings, session.tables, offset)
         if signals is None:
             return None
         stack.callback(signals.close)

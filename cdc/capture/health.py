@@ -69,7 +69,7 @@ class Health:
         self._lock = threading.Lock()
         self._turned = clock()
         self.stage = Stage.STARTING
-        self.holds_slot = False
+        self.has_slot = False
         """Whether the slot is for us to look after; a standby leaves that to the other daemon."""
         self._since = clock()
         self._flushed = Lsn(0)

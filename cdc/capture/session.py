@@ -67,7 +67,7 @@ class Session:
         servers.take_lock()
         self._described = self._publish(servers.check_tables(), again)
         risks.warn_of_failover(servers.sql, self._capture.slot_failover)
-        servers.hold_slot()
+        servers.stream_slot()
         servers.open_log(self._described)
         self._check_progress()
         self.tables = open_tables(
@@ -120,7 +120,7 @@ class Session:
         # As long as a snapshot is exported, the source can't vacuum, nor remove WAL: not for long.
         with ExitStack() as exporting:
             if progress is None or progress.phase is Phase.CREATING:
-                servers.hold.release()
+                servers.lease.release()
                 progress, exported = start.create_slot(
                     self._settings,
                     servers.sql,
@@ -129,7 +129,7 @@ class Session:
                     servers.writer,
                     before=progress,
                     left_over=servers.slot,
-                    on_wait=servers.hold.wait_for_open_transactions,
+                    on_wait=servers.lease.wait_for_open_transactions,
                 )
             self._health.opened(progress, self.tables.states)
             at_once = exported is not None and not self._settings.begins_at_standby
@@ -183,7 +183,7 @@ class Session:
         return slot.exact_snapshot(
             self._settings.source,
             self._capture.slot_name,
-            on_wait=self.servers.hold.wait_for_open_transactions,
+            on_wait=self.servers.lease.wait_for_open_transactions,
         )
 
     def _snapshot_writer(self, observer: SnapshotObserver, epoch: int) -> SnapshotWriter:
@@ -192,7 +192,7 @@ class Session:
             self.servers.writers,
             self.tables,
             epoch=epoch,
-            keep_alive=self.servers.hold.keep_alive,
+            keep_alive=self.servers.lease.keep_alive,
             observer=observer,
         )
 
@@ -225,7 +225,7 @@ class Session:
         self.servers.topics.ensure_data_topics(self.tables.states.values(), self._described)
 
     def _connect_replication(self, stack: ExitStack) -> PGconn:
-        connection = self.servers.hold.connect_replication()
+        connection = self.servers.lease.connect_replication()
         stack.callback(connection.finish)
         return connection
 
@@ -280,7 +280,7 @@ class Session:
                 joined = joining.join(table, position, order)
                 self.actions.perform(joined.effects)
                 records += joined.records
-                self.servers.hold.keep_alive()
+                self.servers.lease.keep_alive()
         return records
 
 

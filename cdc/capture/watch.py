@@ -51,7 +51,7 @@ _BEAT: Final = "SELECT pg_logical_emit_message(true, %s::text, %s::text)::text"
 
 
 class SlotWatch:
-    """Looks after the slot while there is a hold on it; ends with its context.
+    """Looks after the slot while the daemon has it; ends with its context.
 
     Where the slot's lag has to end the daemon, it sets ``stop``, and leaving the context raises
     why.
@@ -96,7 +96,7 @@ class SlotWatch:
     def _work(self) -> None:
         try:
             while not self._ended.wait(_TICK_S):
-                if self._health.holds_slot:
+                if self._health.has_slot:
                     self._turn()
         except BaseException as failure:  # noqa: BLE001 (raised where the watch ends)
             self._failure = failure

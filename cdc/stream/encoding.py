@@ -57,7 +57,7 @@ class Encoders:
         self._encoders.pop(relation.oid, None)
         self._active.pop(relation.oid, None)
         if self._signals is not None:
-            self._signals.announced(relation)
+            self._signals.announce(relation)
 
     def relation(self, oid: int) -> Relation:
         """What was announced last."""
@@ -137,8 +137,8 @@ class Encoders:
         """The same for the compiled way, if it can have it."""
         if self._signals is None or not self.is_watched(oid):
             return encoder.compiled()
-        watch = self._signals.watch(self.relation(oid))
-        table = encoder.compiled() if watch else None
-        if table is not None and watch is not None:
-            table.track_changes(*watch)
+        tracking = self._signals.key_tracking(self.relation(oid))
+        table = encoder.compiled() if tracking else None
+        if table is not None and tracking is not None:
+            table.track_changes(*tracking)
         return table

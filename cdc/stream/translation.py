@@ -24,7 +24,7 @@ from cdc.records.state import Progress
 from cdc.stream.completion import Completion
 from cdc.stream.encoding import Actions, Encoders
 from cdc.stream.in_progress import Committed, InProgress
-from cdc.stream.signals import WATERMARK, SeenRow, Signals, Told
+from cdc.stream.signals import WATERMARK, SignalOutput, Signals, StreamedRow
 from cdc.stream.transactions import Cursor, Resumed
 from cdc.tables.tables import Tables
 from cdc.wal import messages
@@ -353,7 +353,7 @@ class Translation:
             position = Position(self.cursor.reached.epoch, transaction.commit_lsn, 0)
             # A keepalive may have ended right where this transaction's commit starts.
             if position >= self.cursor.reached:
-                self._tell(self._signals.passed(name, position))
+                self._tell(self._signals.note_watermark(name, position))
 
     def _show(self, oid: int, at: tuple[Position, bool], old: Row | None, new: Row | None) -> None:
         """Let signals, and those who act on them, see a row that the log doesn't have yet."""
@@ -362,11 +362,11 @@ class Translation:
             return
         if self._encoders.is_watched(oid):
             relation = self._encoders.relation(oid)
-            self._tell(self._signals.saw(SeenRow(relation, old, new, transaction, at[0])))
+            self._tell(self._signals.note_row(StreamedRow(relation, old, new, transaction, at[0])))
 
-    def _tell(self, told: Told) -> None:
-        self.records += told.events
-        self._encoders.state_records += told.states
+    def _tell(self, output: SignalOutput) -> None:
+        self.records += output.events
+        self._encoders.state_records += output.states
 
     def _forget_compiled(self) -> None:
         if self._fast is not None:

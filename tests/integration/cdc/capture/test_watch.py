@@ -39,7 +39,7 @@ def watched(
     health = Health(Mock(), heartbeat_s=0.2, timeout_s=1)
     with SlotWatch(settings, health, stop or threading.Event()):
         health.entered(Stage.STREAMING)
-        health.holds_slot = True
+        health.has_slot = True
         yield health
 
 
