@@ -119,7 +119,7 @@ class IncrementalSnapshots:
 
     @property
     def awaits_stream(self) -> bool:
-        """Whether something was read whose position the stream hasn't reached, without a watermark."""
+        """Whether something was read whose position the stream hasn't reached: no watermark."""
         return any(job.behind for work in self._works.values() for job in work.jobs.values())
 
     def _landed(self, cursor: StreamCursor) -> SignalOutput:

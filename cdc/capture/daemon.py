@@ -18,7 +18,7 @@ from cdc.capture.session import Session
 from cdc.capture.slot_lease import StoppedError
 from cdc.capture.streaming import Streaming
 from cdc.capture.watch import LOOK_S, SlotWatch
-from cdc.dead_letters.letters import Refusals
+from cdc.dead_letters.guard import Refusals
 from cdc.errors import (
     ConfigError,
     GapError,

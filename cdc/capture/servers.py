@@ -13,7 +13,7 @@ import psycopg
 from cdc.capture import start
 from cdc.capture.health import Health
 from cdc.capture.slot_lease import SlotLease
-from cdc.dead_letters.letters import Refusals
+from cdc.dead_letters.guard import Refusals
 from cdc.kafka.commits import AtLeastOnceWriter
 from cdc.kafka.producer import LogWriter
 from cdc.kafka.topics import LogTopics

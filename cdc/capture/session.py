@@ -17,7 +17,7 @@ from cdc.capture.health import Health
 from cdc.capture.servers import Servers
 from cdc.capture.slot_lease import StoppedError
 from cdc.capture.wiring import open_actions, open_tables
-from cdc.dead_letters.letters import Refusals
+from cdc.dead_letters.guard import Refusals
 from cdc.errors import ConfigError, UnreadTableError
 from cdc.faults import FaultPoint, reach
 from cdc.postgres import publication, risks, slot

@@ -10,7 +10,7 @@ import psycopg
 from cdc.convert.converters import Converters, converters
 from cdc.convert.pipeline import OpenTopic, RecordPipeline
 from cdc.dead_letters.claims import Claims
-from cdc.dead_letters.letters import DeadLetters, Oversized, Refusals
+from cdc.dead_letters.guard import DeadLetters, Oversized, Refusals
 from cdc.dead_letters.replay import Orders
 from cdc.errors import UnreadTableError
 from cdc.events.rules import EventRules

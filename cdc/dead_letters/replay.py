@@ -15,7 +15,7 @@ import structlog
 from pydantic import ValidationError
 
 from cdc.convert.pipeline import ReadableEncoder
-from cdc.dead_letters.letters import row_of
+from cdc.dead_letters.guard import row_of
 from cdc.errors import LogFormatError, MillraceError, RecordRefusedError, SourceError
 from cdc.events.changes import Row
 from cdc.kafka.topics import LogTopics

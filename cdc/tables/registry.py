@@ -4,7 +4,7 @@ import uuid
 from collections.abc import Mapping
 
 from cdc.convert.pipeline import Encoder, ReadableEncoder, RecordPipeline
-from cdc.dead_letters.letters import DeadLetters, GuardedEncoder
+from cdc.dead_letters.guard import DeadLetters, GuardedEncoder
 from cdc.events.metadata import MessageEvents, TransactionMetadata
 from cdc.events.reference import LogContext
 from cdc.events.rules import EventRules

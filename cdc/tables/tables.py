@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Self
 
 from cdc.convert.pipeline import RecordPipeline
-from cdc.dead_letters.letters import DeadLetters
+from cdc.dead_letters.guard import DeadLetters
 from cdc.events.rules import EventRules
 from cdc.records.schema import TableSchema
 from cdc.records.state import TableState

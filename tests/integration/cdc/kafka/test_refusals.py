@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 from confluent_kafka.cimpl import NewTopic
 
-from cdc.dead_letters.letters import Refusals
+from cdc.dead_letters.guard import Refusals
 from cdc.errors import RecordRefusedError, RefusedRecord
 from cdc.kafka.admin import LogAdmin
 from cdc.kafka.producer import LogWriter, Suspects

@@ -10,7 +10,7 @@ from hypothesis import given, reject, settings
 from hypothesis import strategies as st
 
 from cdc.convert.pipeline import Encoder, ReadableEncoder
-from cdc.dead_letters.letters import DeadLetters, GuardedEncoder, Refusals
+from cdc.dead_letters.guard import DeadLetters, GuardedEncoder, Refusals
 from cdc.errors import MillraceError, TableRefusedError
 from cdc.events.changes import Read, Row
 from cdc.events.reference import INCREMENTAL, LogContext

@@ -6,7 +6,7 @@ import pytest
 
 from cdc.convert.pipeline import NATIVE as PLAIN
 from cdc.dead_letters.claims import Claims
-from cdc.dead_letters.letters import DeadLetters, GuardedEncoder, Oversized, Refusals
+from cdc.dead_letters.guard import DeadLetters, GuardedEncoder, Oversized, Refusals
 from cdc.errors import CorruptMessageError, RecordRefusedError
 from cdc.kafka.topics import Takes
 from cdc.records.claims import HEADER, Claim

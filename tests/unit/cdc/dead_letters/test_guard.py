@@ -8,7 +8,7 @@ from cdc.compiled.extension import fast
 from cdc.convert.converters import converters
 from cdc.convert.pipeline import NATIVE as PLAIN
 from cdc.convert.pipeline import ReadableEncoder, RecordPipeline
-from cdc.dead_letters.letters import DeadLetters, GuardedEncoder, Refusals, row_of
+from cdc.dead_letters.guard import DeadLetters, GuardedEncoder, Refusals, row_of
 from cdc.errors import RecordRefusedError, RefusedRecord, RegistryUnreachableError
 from cdc.events.changes import ABSENT, Row
 from cdc.kafka.topics import Takes
