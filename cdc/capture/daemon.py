@@ -72,9 +72,9 @@ class Daemon:
         """Whether large transactions may be sent before they have ended."""
 
     @property
-    def letters(self) -> Mapping[str, int]:
+    def dead_letter_counts(self) -> Mapping[str, int]:
         """Table → how many dead letters were made since this process began."""
-        return self._refusals.letters
+        return self._refusals.dead_letter_counts
 
     def run(self, stop: threading.Event) -> None:
         """Capture until stopped; raises a MillraceError that starting over doesn't mend."""

@@ -187,8 +187,8 @@ class Translation:
         self._completion.in_vain.clear()
         self._being_read.clear()
         self._encoders.leave()
-        letters = self._tables.encoders.letters
-        if letters is not None and letters.has_passed(self.cursor.reached):
+        dead_letters = self._tables.encoders.dead_letters
+        if dead_letters is not None and dead_letters.has_passed(self.cursor.reached):
             self._forget_compiled()
         made = Made(
             [*self._encoders.state_records, *self.records], count(self.records), self._bytes

@@ -61,7 +61,7 @@ def test_each_culprit_is_found_in_a_few_starts(
             kept = [
                 one
                 for index, one in enumerate(records(*topics), 1)
-                if (str(at(index)), one.topic, one.key) not in refusals.known
+                if (str(at(index)), one.topic, one.key) not in refusals.reasons
             ]
             writer.write(kept)
             writer.commit()
@@ -74,7 +74,7 @@ def test_each_culprit_is_found_in_a_few_starts(
     while (error := start()) is not None:
         assert refusals.learn(error)
         assert len(tries) < 10
-    assert refusals.known.keys() == {(str(at(index)), topics[0], None) for index in CULPRITS}
+    assert refusals.reasons.keys() == {(str(at(index)), topics[0], None) for index in CULPRITS}
     assert len(tries) <= 7
 
 
