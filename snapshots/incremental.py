@@ -6,7 +6,7 @@ is missing. Rows of which the stream had a newer state are left out (overtaken.p
 
 Between two chunks an update may move a row to a page that was read before. Its event is in the log
 then, with values that it left unchanged: those are read again while a table has requests
-(cdc/stream/completion.py).
+(cdc/stream/reselection.py).
 https://arxiv.org/abs/2010.12597
 """
 

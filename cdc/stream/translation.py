@@ -21,9 +21,9 @@ from cdc.records.position import Lsn, Position
 from cdc.records.record import Record, RecordOrBatch, count, each, record_bytes
 from cdc.records.schema import TableName
 from cdc.records.state import Progress
-from cdc.stream.completion import Completion
 from cdc.stream.encoding import Actions, Encoders
 from cdc.stream.in_progress import Committed, InProgress
+from cdc.stream.reselection import Completion
 from cdc.stream.signals import WATERMARK, SignalOutput, Signals, StreamedRow
 from cdc.stream.transactions import Cursor, Resumed
 from cdc.tables.tables import Tables

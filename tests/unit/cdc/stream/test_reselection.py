@@ -9,7 +9,7 @@ from cdc.events.changes import ABSENT, IdentityKey, RereadRequest, Row, Value
 from cdc.records.position import Lsn, Position
 from cdc.records.record import Record, RecordOrBatch, each
 from cdc.records.transaction import Transaction
-from cdc.stream.completion import Completion
+from cdc.stream.reselection import Completion
 from cdc.wal.messages import Relation, RelationColumn, Update
 
 NAMES = ("id", "n", "big", "more")
