@@ -27,7 +27,7 @@ from cdc.stream.in_progress import InProgress
 from cdc.stream.signals import Channel, SignalOffset
 from cdc.stream.spill import spill_directory
 from cdc.stream.transactions import Resumed
-from cdc.stream.translation import Limits, Made, Translation
+from cdc.stream.translation import Limits, TranslatedBatch, Translation
 from cdc.tables.tables import Tables
 
 COMMIT_PACE_S = 0.005
@@ -125,7 +125,7 @@ class Streaming:
             reach(FaultPoint.TRANSLATED)
         return used > start or self._translation.is_behind
 
-    def _take_over(self, made: Made) -> None:
+    def _take_over(self, made: TranslatedBatch) -> None:
         self._writers.add(made.records, made.events, made.size)
         self._events += made.events
 
@@ -147,7 +147,9 @@ class Streaming:
         output = signals.turn(self._translation.cursor)
         self._perform(output.effects)
         self._take_over(
-            Made([*output.states, *output.events], count(output.events), record_size(output.events))
+            TranslatedBatch(
+                [*output.states, *output.events], count(output.events), record_size(output.events)
+            )
         )
         if signals.awaits_stream:
             self._stream.ask()

@@ -67,8 +67,8 @@ class Encoders:
         return relation
 
     @property
-    def known(self) -> list[int]:
-        """The relations that were announced."""
+    def announced(self) -> list[int]:
+        """The OIDs of the relations that were announced."""
         return [*self._relations]
 
     def are_stale(self) -> bool:
