@@ -28,7 +28,7 @@ from cdc.stream.signals import (
 from cdc.tables.tables import Tables
 from cdc.wal.messages import Relation
 from snapshots.incremental import IncrementalSnapshots
-from snapshots.joining import Arrivals
+from snapshots.joining import NewTables
 from snapshots.pace import Pace
 from snapshots.requests import Requests
 from snapshots.watermarks import CLOSE, Watermarks
@@ -53,8 +53,8 @@ def open_channel(
     reader = WindowReader(settings, Watermarks(capture, marks), pace)
     incremental = IncrementalSnapshots(reader, tables, capture.snapshot_chunk_bytes)
     follower = Follower(settings.kafka, topic, *offset) if topic else None
-    arrivals = Arrivals(reader, tables, capture)
-    return Channels(capture, own, tables, incremental, arrivals, follower, offset)
+    new_tables = NewTables(reader, tables, capture)
+    return Channels(capture, own, tables, incremental, new_tables, follower, offset)
 
 
 def _signal_table(capture: CaptureSettings, tables: Tables) -> TableName | None:
@@ -76,7 +76,7 @@ class Channels:
         own: TableName | None,
         tables: Tables,
         incremental: IncrementalSnapshots,
-        arrivals: Arrivals,
+        new_tables: NewTables,
         follower: Follower | None,
         offset: SignalOffset,
     ) -> None:
@@ -85,7 +85,7 @@ class Channels:
         self._name = settings.topic_prefix.encode()
         self._tables = tables
         self._incremental = incremental
-        self._arrivals = arrivals
+        self._new_tables = new_tables
         self._requests = Requests(settings, tables)
         self._deletes = settings.incremental_snapshot_watermarking_strategy == "insert_delete"
         self._follower = follower
@@ -137,7 +137,7 @@ class Channels:
             for sent in self._follower.take():
                 records += self._sent(sent, cursor.reached)
                 self.offset = SignalOffset(sent.topic_id, sent.offset + 1)
-        joined = self._arrivals.turn(cursor.reached)
+        joined = self._new_tables.turn(cursor.reached)
         output = self._incremental.turn(cursor)
         return SignalOutput(
             output.events, [*records, *joined.records, *output.states], joined.effects

@@ -125,13 +125,13 @@ def test_a_table_is_looked_up_once_the_standby_has_it_whatever_was_streamed(
         run(primary.conninfo(), "CREATE PUBLICATION young FOR TABLE young")
         oid = asked(primary, "SELECT 'young'::regclass::oid")
         assert isinstance(oid, int)
-        job = reader.look(CapturedTable(oid, TableName("public", "young")), Lsn(0))
+        job = reader.describe(CapturedTable(oid, TableName("public", "young")), Lsn(0))
         time.sleep(0.5)
         assert not job.future.done()
         asked(standby, "SELECT pg_wal_replay_resume()::text")
         job.future.result(30)
-        assert job.found is not None
-        assert job.found.table.oid == oid
+        assert job.result is not None
+        assert job.result.table.oid == oid
     finally:
         asked(standby, "SELECT pg_wal_replay_resume()::text")
         reader.close()

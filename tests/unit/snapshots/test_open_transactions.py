@@ -8,7 +8,7 @@ from structlog.testing import capture_logs
 from cdc.errors import SourceUnreachableError
 from cdc.records.schema import TableName
 from cdc.records.state import SnapshotRequest
-from snapshots.joining import Elders
+from snapshots.joining import OpenTransactions
 from snapshots.windows import Job, WindowReader
 
 NAMES = [TableName("public", f"t{number}") for number in range(50)]
@@ -20,14 +20,14 @@ class Source:
 
     def __init__(self) -> None:
         self.now, self.oldest, self.asked, self.is_there = 0.0, 5, 0, True
-        self.elders = Elders(cast("WindowReader", self), lambda: self.now)
+        self.open_transactions = OpenTransactions(cast("WindowReader", self), lambda: self.now)
 
     def oldest_open(self) -> Job[int]:
         self.asked += 1
         job = Job[int]()
         job.future = Future()
         if self.is_there:
-            job.found = self.oldest
+            job.result = self.oldest
             job.future.set_result(None)
         else:
             job.future.set_exception(SourceUnreachableError("gone", where="here"))
@@ -38,7 +38,7 @@ class Source:
         end, again = self.now + seconds, False
         while self.now < end:
             self.now += 0.01
-            if self.elders.turn():
+            if self.open_transactions.turn():
                 again = True
                 assert not self.waits or not any(self.free())
         return again
@@ -46,7 +46,7 @@ class Source:
     waits = False
 
     def free(self) -> list[bool]:
-        return [self.elders.have_ended(name, REQUEST) for name in NAMES]
+        return [self.open_transactions.have_ended(name, REQUEST) for name in NAMES]
 
 
 def test_tables_wait_together() -> None:
