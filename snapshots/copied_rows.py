@@ -18,7 +18,7 @@ from cdc.records.record import Record, RecordOrBatch, record_bytes
 from cdc.stream.translation import Limits
 from cdc.wal.frames import COPY_DATA_BYTES, copy_data_end, pure_last_copy_data
 
-Row = tuple[bytes | None, ...]
+CopiedRow = tuple[bytes | None, ...]
 
 _NULL: Final = rb"\N"
 _ESCAPE: Final = re.compile(rb"\\(.)", re.DOTALL)
@@ -37,7 +37,7 @@ _PLAIN: Final = Read()
 last_copy_data = pure_last_copy_data if fast is None else fast.last_copy_data
 
 
-def parse(line: bytes) -> Row:
+def parse(line: bytes) -> CopiedRow:
     """Read one line, with its line end; for tables of at least one column."""
     fields = line[:-1].split(b"\t")
     escapes = line.count(b"\\")
@@ -153,13 +153,13 @@ class Copied:
         return False
 
     def _of_line(self, line: bytes) -> list[Record]:
-        row: Row = parse(line) if self._width + self._extra else ()
+        row: CopiedRow = parse(line) if self._width + self._extra else ()
         row = row[: len(row) - self._extra]
         if self._is_stale(row):
             return []
         return row_records(self._encoder, row, *self._place)
 
-    def _is_stale(self, row: Row) -> bool:
+    def _is_stale(self, row: CopiedRow) -> bool:
         if not self._stale or len(row) != self._width:
             return False
         texts = [text for index in self._key if (text := row[index]) is not None]
