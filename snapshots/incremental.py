@@ -202,7 +202,7 @@ class IncrementalSnapshots:
     def _reset_tracking(self) -> None:
         """Changes are noted in another way from here on; the requests are the same."""
         is_served = self._served == self._tables.states.requested_changes
-        self._tables.states.watched_anew()
+        self._tables.states.reset_tracking()
         self._served = self._tables.states.requested_changes if is_served else -1
 
     def _look_after(self, read: TableRead, now: float) -> list[Record]:

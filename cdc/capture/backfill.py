@@ -89,18 +89,18 @@ class SnapshotWriter:
         exported: ExportedSnapshot,
         described: Sequence[TableDescription],
         stop: threading.Event,
-        asked: Container[str],
+        named: Container[str],
         limit_s: float,
     ) -> int:
         """Snapshot the tables; returns the number of events, all of them durable.
 
-        A table that the settings leave out counts as read, unless it was ``asked`` for by name.
+        A table that the settings leave out counts as read, unless it is ``named``.
         Told to stop, or beyond the limit, it ends early: the rest is read while streaming.
         """
         position = self._position(exported)
         tell = self._tables.notifications
         with self._writers:
-            read, events = self._begin(described, position, asked)
+            read, events = self._begin(described, position, named)
             names = [table.name for table in read]
             self._add(tell.initial("STARTED" if read else "SKIPPED", position, names))
             self._finish()
@@ -119,7 +119,7 @@ class SnapshotWriter:
         return events
 
     def _begin(
-        self, described: Sequence[TableDescription], position: Position, asked: Container[str]
+        self, described: Sequence[TableDescription], position: Position, named: Container[str]
     ) -> tuple[list[TableDescription], int]:
         """Note that the tables are being read; returns those that are, and how many events that is.
 
@@ -128,7 +128,7 @@ class SnapshotWriter:
         read, events = [], 0
         for order, table in enumerate(described):
             name = str(table.name)
-            wanted = name in asked or self._settings.snapshots(name)
+            wanted = name in named or self._settings.snapshots(name)
             request = SnapshotRequest(kind="initial", order=order)
             records, states = self._tables.joining.begin_anew(table, position, (request,))
             if not wanted:
@@ -202,8 +202,8 @@ class SnapshotWriter:
                 # isn't there, however often it is tried.
                 if error.retry and not isinstance(error, TableChangedError):
                     raise
-                told = {"reason": error.what, "remedy": error.remedy}
-                log.warning("a blocking snapshot is given up", **told)
+                fields = {"reason": error.what, "remedy": error.remedy}
+                log.warning("a blocking snapshot is given up", **fields)
                 if position is not None:
                     self._add(tell.initial("ABORTED", position))
             self._finish()

@@ -17,7 +17,7 @@ from cdc.capture.servers import Servers
 from cdc.capture.session import Session
 from cdc.capture.slot_lease import StoppedError
 from cdc.capture.streaming import Streaming
-from cdc.capture.watch import LOOK_S, SlotWatch
+from cdc.capture.watch import INSPECT_S, SlotWatch
 from cdc.dead_letters.guard import Refusals
 from cdc.errors import (
     ConfigError,
@@ -61,7 +61,7 @@ class Daemon:
         timeout_s = settings.health.ready_timeout_ms / 1_000
         beats_s = settings.capture.heartbeat_source_interval_ms / 1_000
         if not 0 < beats_s <= timeout_s:
-            beats_s = LOOK_S  # too rare to tell: the WAL's end, whoever wrote there, has to do
+            beats_s = INSPECT_S  # too rare to tell: the WAL's end, whoever wrote there, has to do
         self.health = Health(observer, heartbeat_s=beats_s, timeout_s=timeout_s)
         self._open_channel = open_channel
         self._was_capturing = False
@@ -99,7 +99,7 @@ class Daemon:
                 self._check_lasting(error)
                 if time.monotonic() - started >= STEADY_S:
                     delay_s = RETRY_DELAY_S
-                self._tell_of(error, delay_s)
+                self._note_fault(error, delay_s)
                 # Jitter: many daemons that lost the same server don't come back at once.
                 stop.wait(delay_s * random.uniform(0.5, 1.0))  # noqa: S311
                 delay_s = min(2 * delay_s, RETRY_DELAY_S_MAX)
@@ -127,7 +127,7 @@ class Daemon:
         if not (error.retry and lasting):
             raise error
 
-    def _tell_of(self, error: MillraceError, delay_s: float) -> None:
+    def _note_fault(self, error: MillraceError, delay_s: float) -> None:
         self.health.failed(error.what)
         self._in_progress = not isinstance(error, SENT_WHOLE)
         log.warning(
@@ -269,17 +269,17 @@ class Daemon:
     ) -> None:
         """Stream until all is read that isn't paused: of that nothing comes by waiting."""
         states, reads = session.tables.states, session.tables.reads
-        asked = {
-            name: {one.signal for one in states[name].requests} for name in states.requested
+        signals = {
+            name: {request.signal for request in states[name].requests} for name in states.requested
         } | {name: set[str]() for name in states.waiting}
         if not stop.is_set() and reads.is_to_read:
             self._stream(session, stack, progress, stop, lambda _: not reads.is_to_read)
         if stop.is_set():
             return
-        if reasons := reads.not_done(asked):
-            told = "; ".join(f"{name} ({reason})" for name, reason in sorted(reasons.items()))
+        if reasons := reads.not_done(signals):
+            unread = "; ".join(f"{name} ({reason})" for name, reason in sorted(reasons.items()))
             remedy = "mend what is told, and ask again: millrace snapshot"
-            raise NotDoneError(f"not read: {told}", remedy=remedy)
+            raise NotDoneError(f"not read: {unread}", remedy=remedy)
         if states.requested:
             paused = sorted(map(str, states.requested))
             remedy = "millrace snapshot --resume goes on with them"

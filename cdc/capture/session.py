@@ -139,19 +139,19 @@ class Session:
                 self._describe_again()
                 unread = self._to_read(again, at_once=at_once)
                 # Changes from before the snapshot aren't followed: its rows have to make up for it.
-                asked = again if at_once else [str(table.name) for table in unread]
-                progress = self._snapshot(backfill, observer, exported, unread, progress, asked)
+                named = again if at_once else [str(table.name) for table in unread]
+                progress = self._snapshot(backfill, observer, exported, unread, progress, named)
         return self._begin_streaming(progress)
 
     def _to_read(self, again: Sequence[str], *, at_once: bool) -> list[TableDescription]:
         """The tables that have to be read before streaming begins."""
         unread = self.tables.reads.unread(self._described, again)
         if self._capture.snapshot_mode == "recovery":
-            return [one for one in unread if str(one.name) in again]
+            return [table for table in unread if str(table.name) in again]
         if at_once:
             return unread
         can_wait = self.tables.joining.is_joinable
-        return [one for one in unread if str(one.name) in again or not can_wait(one)]
+        return [table for table in unread if str(table.name) in again or not can_wait(table)]
 
     def read_again(
         self,
@@ -242,7 +242,7 @@ class Session:
         exported: slot.ExportedSnapshot,
         unread: Sequence[TableDescription],
         progress: Progress,
-        asked: Sequence[str],
+        named: Sequence[str],
     ) -> Progress:
         log.info("snapshot", tables=len(unread), consistent_point=str(exported.consistent_point))
         epoch = progress.position.epoch
@@ -251,7 +251,7 @@ class Session:
             exported,
             unread,
             self._stop,
-            asked,
+            named,
             self._capture.snapshot_transaction_max_ms / 1_000,
         )
         reach(FaultPoint.SNAPSHOT_DONE)

@@ -228,10 +228,10 @@ class Streaming:
 
     def _last_commit(self) -> Lsn:
         """A log that doesn't say is known again from its first new transaction on."""
-        recorded, seen = self._progress.last_commit_lsn, self._translation.cursor.last_commit
-        if not recorded and seen < self._resumed_at:
+        recorded, streamed = self._progress.last_commit_lsn, self._translation.cursor.last_commit
+        if not recorded and streamed < self._resumed_at:
             return recorded
-        return max(seen, recorded)
+        return max(streamed, recorded)
 
     def _acknowledge(self) -> None:
         """The commit is done: PostgreSQL may forget what it had."""

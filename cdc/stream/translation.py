@@ -88,9 +88,9 @@ class Translation:
         self._being_read: set[TableName] = set()
         """Tables of which a row waits whose values may be nowhere else in the log."""
         self._bytes = 0
-        place = progress.position, progress.cut, progress.flush_lsn, progress.cut_ts_us
+        start = progress.position, progress.cut, progress.flush_lsn, progress.cut_ts_us
         compiled = compiled and self._markers is None
-        self.cursor = fast.Cursor(*place) if compiled else Cursor(*place)
+        self.cursor = fast.Cursor(*start) if compiled else Cursor(*start)
         self._fast: fast.Translator | None = None
         if not isinstance(self.cursor, Cursor):
             self._fast = fast.Translator(self.cursor, self.records, self._compiled, self.frame)
