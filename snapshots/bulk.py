@@ -40,7 +40,7 @@ from snapshots.reader import ALL, LIMITS, Range, merged, next_range, pages_of
 
 log = structlog.get_logger()
 
-_HELD_BYTES: Final = 64 << 10
+_RECEIVE_BUFFER_BYTES: Final = 64 << 10
 """What the kernel may hold for us of a COPY whose rate is limited: the rest waits at the source."""
 _CHUNK_S: Final = 5.0
 """A chunk is no longer than that, however low the rate is."""
@@ -153,14 +153,14 @@ class _Worker:
         self._pace = pace
         if pace.limit < math.inf:
             with socket.socket(fileno=os.dup(self._connection.fileno())) as way:
-                way.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _HELD_BYTES)
+                way.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _RECEIVE_BUFFER_BYTES)
         self._copy = copy_out(self._connection)
         self._exported = exported
         self._file = 0
         self._copied: Copied | None = None
         self.table: _BulkTable | None = None
         self.chunk: _LeafRange | None = None
-        self.is_held = False
+        self.is_throttled = False
         """Whether rows that have arrived wait until they may be taken."""
 
     def begin(
@@ -185,11 +185,11 @@ class _Worker:
         """Make batches of what has arrived; the last one of a chunk says so."""
         table, copied, copy = self.table, self._copied, self._copy
         assert table is not None and copied is not None and self.chunk is not None  # noqa: S101, PT018
-        is_filled = self.is_held = False
+        is_filled = self.is_throttled = False
         before = copied.rows
         while not copy.ended():
             if self._pace.wait_s() > 0:
-                self.is_held = True
+                self.is_throttled = True
                 return
             at = copy.start
             limits = LIMITS._replace(records_max=min(LIMITS.records_max, self._pace.room()))
@@ -369,15 +369,15 @@ class Bulk:
         poller = select.poll()
         for descriptor in busy:
             poller.register(descriptor, select.POLLIN)
-        is_held = any(worker.is_held for worker in busy.values())
+        is_throttled = any(worker.is_throttled for worker in busy.values())
         wait_s_max = min(worker.wait_s_max for worker in busy.values())
-        wait_s = 0.0 if is_held else min(reader.WAIT_S, wait_s_max)
+        wait_s = 0.0 if is_throttled else min(reader.WAIT_S, wait_s_max)
         readable = {descriptor for descriptor, _ in poller.poll(wait_s * 1_000)}
         return [
             worker
             for descriptor, worker in busy.items()
             # libpq may hold what the socket doesn't show
-            if descriptor in readable or worker.is_held or worker.wait_s_max < reader.WAIT_S
+            if descriptor in readable or worker.is_throttled or worker.wait_s_max < reader.WAIT_S
         ]
 
     def _taken(self, worker: _Worker) -> Iterator[SnapshotBatch]:

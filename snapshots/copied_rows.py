@@ -82,7 +82,7 @@ class Copied:
     ) -> None:
         """``compiled`` False keeps to pure Python; what isn't plain does so anyway."""
         self._encoder = encoder
-        self._place = position, lsn, ts_us, read
+        self._read_at = position, lsn, ts_us, read
         self._width = len(encoder.schema.columns)
         self._key = key
         self._extra = extra
@@ -91,11 +91,11 @@ class Copied:
         self._rows = 0
         self._bytes = 0
         self._fast: fast.Copier | None = None
-        found = encoder.compiled_read(lsn, ts_us, read) if compiled else None
-        if found is not None:
-            table, source = found
-            place = header(position, encoder.schema.version)
-            self._fast = fast.Copier(self._records, self._slowly, table, source, place, key, extra)
+        compiled_table = encoder.compiled_read(lsn, ts_us, read) if compiled else None
+        if compiled_table is not None:
+            table, source = compiled_table
+            at = header(position, encoder.schema.version)
+            self._fast = fast.Copier(self._records, self._slowly, table, source, at, key, extra)
 
     @property
     def stale(self) -> Container[bytes]:
@@ -157,7 +157,7 @@ class Copied:
         row = row[: len(row) - self._extra]
         if self._is_stale(row):
             return []
-        return row_records(self._encoder, row, *self._place)
+        return row_records(self._encoder, row, *self._read_at)
 
     def _is_stale(self, row: CopiedRow) -> bool:
         if not self._stale or len(row) != self._width:

@@ -358,7 +358,7 @@ class IncrementalSnapshots:
         records.insert(0, self._tables.reads.finish(name, request, at, pages, outcome))
         if not queued(self._tables):
             records += tell.incremental("COMPLETED", at, request.signal)
-            if not read.is_end_told:
+            if not read.is_end_marked:
                 self._reader.tell_end()
         return records
 

@@ -71,7 +71,7 @@ class TableRead:
         self.not_before = 0.0
         self.encoder: tuple[TableDescription, Encoder] | None = None
         """Kept as long as the table is as it was described: a wide one's takes a while to make."""
-        self.is_end_told = False
+        self.is_end_marked = False
         """Whether the last chunk was without rows, as Debezium's last one of a table is."""
         self.delay_s = RETRY_S
         self._joined = joined
@@ -186,7 +186,7 @@ class TableRead:
 
     def has_read(self, chunk: Chunk, chunk_range: ChunkRange, rows: int, took_s: float) -> None:
         """A chunk is in the log."""
-        self.is_end_told = chunk.row_count == 0
+        self.is_end_marked = chunk.row_count == 0
         self.delay_s = RETRY_S
         self._is_proven = True
         reads = {read.leaf: read for read in self.request.read}
