@@ -310,13 +310,13 @@ class IncrementalSnapshots:
         columns = [column.name for column in table.columns]
         is_first = read.request.kind == "initial"
         kind = Read() if is_first else Read(INCREMENTAL)
-        if read.encoder is None or read.encoder[0] is not table:
+        if read.encoder is None or read.encoded_table is not table:
             schema, states = self._tables.schemas.described(table, at)
             encoders = self._tables.encoders
             encoder = encoders.encoder(schema) if is_first else encoders.readable(schema)
-            read.encoder = table, encoder
+            read.encoder, read.encoded_table = encoder, table
         key = tuple(map(columns.index, table.identifying_columns))
-        copied = Copied(read.encoder[1], at, at.commit_lsn, chunk.read_us, kind, key=key, extra=1)
+        copied = Copied(read.encoder, at, at.commit_lsn, chunk.read_us, kind, key=key, extra=1)
         copied.stale = stale
         return copied, states
 
@@ -329,12 +329,12 @@ class IncrementalSnapshots:
             return [state]
         left = queued(self._tables)
         tell = self._tables.notifications
-        return [state, *tell.chunk(at, left, name, request.signal, (done, total))]
+        return [state, *tell.chunk(at, left, name, request.signal, done, total)]
 
     def _finish(self, read: TableRead, at: Position, reason: str = "") -> list[Record]:
         """Note how a table has ended, and tell; ``reason`` is why it couldn't be read."""
         name, request = read.captured.name, read.request
-        pages = read.pages[0] if read.described else self._tables.states[name].pages_total
+        pages = read.pages.total if read.described else self._tables.states[name].pages_total
         del self._reads[name]
         self._reset_tracking()
         tell, rows = self._tables.notifications, request.rows

@@ -45,6 +45,13 @@ class PendingChunk(NamedTuple):
         return self.job.result
 
 
+class PageCounts(NamedTuple):
+    """How many pages a table has, and how many of them were read."""
+
+    total: int
+    done: int
+
+
 class TableRead:
     """The state of one request."""
 
@@ -69,7 +76,8 @@ class TableRead:
         self.marks: dict[str, Job[bool]] = {}
         self.chunks: dict[str, PendingChunk] = {}
         self.not_before = 0.0
-        self.encoder: tuple[TableDescription, Encoder] | None = None
+        self.encoder: Encoder | None = None
+        self.encoded_table: TableDescription | None = None
         """Kept as long as the table is as it was described: a wide one's takes a while to make."""
         self.is_end_marked = False
         """Whether the last chunk was without rows, as Debezium's last one of a table is."""
@@ -207,11 +215,11 @@ class TableRead:
         return leaves is not None and all(self._ranges(leaf.oid) == (ALL,) for leaf in leaves)
 
     @property
-    def pages(self) -> tuple[int, int]:
+    def pages(self) -> PageCounts:
         """How many pages the table has, and how many were read."""
         leaves = self.described.table.leaves if self.described else ()
         done = sum(pages_of(self._ranges(leaf.oid), leaf.pages) for leaf in leaves)
-        return sum(leaf.pages for leaf in leaves), done
+        return PageCounts(sum(leaf.pages for leaf in leaves), done)
 
     def _ranges(self, leaf: int) -> tuple[Range, ...]:
         return next((read.ranges for read in self.request.read if read.leaf == leaf), ())

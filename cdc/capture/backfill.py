@@ -145,8 +145,8 @@ class SnapshotWriter:
         if batch.read is not None:
             self._add([self._note(batch, position)])
             if batch.is_done:
-                done = position, names, batch.table, batch.rows
-                self._add(self._tables.notifications.initial_table_done(*done))
+                tell = self._tables.notifications
+                self._add(tell.initial_table_done(position, names, batch.table, batch.rows))
             reach(FaultPoint.CHUNK_WRITTEN)
         return count(batch.records)
 
@@ -189,8 +189,9 @@ class SnapshotWriter:
                         self._add(batch.records)
                         events += count(batch.records)
                         if batch.is_done:
-                            done = position, names, batch.table, batch.rows
-                            self._add(tell.initial_table_done(*done))
+                            self._add(
+                                tell.initial_table_done(position, names, batch.table, batch.rows)
+                            )
                         self._observer.snapshot_batch(batch)
                         if stop.is_set():
                             self._add(tell.initial("ABORTED", position))

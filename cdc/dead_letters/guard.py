@@ -304,7 +304,8 @@ class GuardedEncoder(ReadableEncoder):
         """The same for snapshot rows, and what stands between a row and the event's own time."""
         made = None if self._is_checked_by_hand else super().compiled_read(lsn, ts_us, read)
         if made is not None:
-            self._limit(made[0])
+            table, _ = made
+            self._limit(table)
         return made
 
     @property

@@ -151,27 +151,28 @@ class Orders:
         described = described_tables(self._connection, self._settings.capture, captured)
         if not described:
             raise _InVainError(f"table {dead_letter.table} is gone")
-        if not any(column.key for column in described[0].columns):
+        table = described[0]
+        if not any(column.key for column in table.columns):
             encoder = self._encoder_of(name, dead_letter.schema_version)
             encoder.begin(transaction)
             return _as_it_was(dead_letter, before, after, position, encoder)
         keys = {
             key: None
             for row in (before, after)
-            if row is not None and (key := _key(dead_letter, row, described[0])) is not None
+            if row is not None and (key := _key(dead_letter, row, table)) is not None
         }
         if not keys:
             raise _InVainError(f"it has no key; read the table again: millrace snapshot {name}")
         rows = {}
         for key in keys:
             self._keep_alive()
-            rows[key] = current_row(self._connection, described[0], key)
+            rows[key] = current_row(self._connection, table, key)
         # At the end: a schema version that is new then has to get into the log.
-        schema, new = self._schemas.described(described[0], position)
+        schema, new = self._schemas.described(table, position)
         encoder = self._encoders.readable(schema)
         encoder.begin(transaction)
         for key, row in rows.items():
-            new += _as_it_is(described[0], key, row, position, encoder)
+            new += _as_it_is(table, key, row, position, encoder)
         return new
 
     def _encoder_of(self, table: TableName, version: int) -> ReadableEncoder:

@@ -234,8 +234,8 @@ class _OpenTransaction:
         yield copy_data(self._lsn, _BEGIN.pack(b"B", message.commit_lsn, commit_us, message.xid))
         yield self.origin
         yield from self.kept.read()
-        lsns = message.commit_lsn, message.end_lsn
-        yield copy_data(lsn, _COMMIT.pack(b"C", 0, *lsns, commit_us))
+        commit = _COMMIT.pack(b"C", 0, message.commit_lsn, message.end_lsn, commit_us)
+        yield copy_data(lsn, commit)
 
 
 def _payload(message: bytes) -> bytes:

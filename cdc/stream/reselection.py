@@ -82,7 +82,9 @@ class Reselection:
         relation: Relation,
         encoding: Encoding,
         records: list[RecordOrBatch],
-        at: tuple[Lsn, Position, Transaction],
+        lsn: Lsn,
+        position: Position,
+        transaction: Transaction,
     ) -> bool:
         """Keep an update that lacks values which are to be read; returns whether it does."""
         new = _completed(update)
@@ -94,7 +96,9 @@ class Reselection:
         key = _key(new, relation) if columns else None
         if key is None:
             return False
-        waiting = _Waiting(len(records), encoding, relation, columns, key, update, *at)
+        waiting = _Waiting(
+            len(records), encoding, relation, columns, key, update, lsn, position, transaction
+        )
         self._waiting.append(waiting)
         records.append(Record("", None, None, []))
         return True
@@ -130,11 +134,12 @@ class Reselection:
         values_by_group: dict[tuple[Encoding, tuple[int, ...]], Mapping[IdentityKey, Row]] = {}
         largest = 1
         for group, rows in groups.items():
-            relation = rows[0].relation
+            first = rows[0]
+            relation = first.relation
             request = RereadRequest(
                 relation,
                 _identity(relation),
-                group[1],
+                first.columns,
                 tuple(dict.fromkeys(row.key for row in rows)),
                 frozenset(row.transaction.xid for row in rows),
             )

@@ -88,9 +88,11 @@ class Translation:
         self._being_read: set[TableName] = set()
         """Tables of which a row waits whose values may be nowhere else in the log."""
         self._bytes = 0
-        start = progress.position, progress.cut, progress.flush_lsn, progress.cut_ts_us
         compiled = compiled and self._markers is None
-        self.cursor = fast.Cursor(*start) if compiled else Cursor(*start)
+        make_cursor = fast.Cursor if compiled else Cursor
+        self.cursor = make_cursor(
+            progress.position, progress.cut, progress.flush_lsn, progress.cut_ts_us
+        )
         self._fast: fast.Translator | None = None
         if not isinstance(self.cursor, Cursor):
             self._fast = fast.Translator(self.cursor, self.records, self._compiled, self.frame)
@@ -298,8 +300,9 @@ class Translation:
         if (at := self._next()) and (encoder := self._encoder(message.relation_oid, at.position)):
             lacks = at.is_new and ABSENT in message.new
             if not (lacks and self._waits(message, encoder, frame, at.position)):
-                row = message.old, message.old_is_key, message.new
-                records = encoder.update(*row, frame.start, at.position)
+                records = encoder.update(
+                    message.old, message.old_is_key, message.new, frame.start, at.position
+                )
                 if not records:
                     return  # the log gets the row by whoever reads it, as it was before
                 self._write(records, new=at.is_new)
@@ -313,8 +316,9 @@ class Translation:
         if not encoder.reselects or transaction is None:
             return False
         relation = self._encoders.relation(message.relation_oid)
-        at = frame.start, position, transaction
-        waits = self._reselection.defer(message, relation, encoder, self.records, at)
+        waits = self._reselection.defer(
+            message, relation, encoder, self.records, frame.start, position, transaction
+        )
         table = TableName(relation.namespace, relation.name)
         if waits and not self._tables.states.is_whole(table):
             self._being_read.add(table)
@@ -322,8 +326,8 @@ class Translation:
 
     def _delete(self, message: messages.Delete, frame: XLogData) -> None:
         if (at := self._next()) and (encoder := self._encoder(message.relation_oid, at.position)):
-            old = message.old, message.old_is_key
-            self._write(encoder.delete(*old, frame.start, at.position), new=at.is_new)
+            old, is_key = message.old, message.old_is_key
+            self._write(encoder.delete(old, is_key, frame.start, at.position), new=at.is_new)
             self._show(message.relation_oid, at, message.old, None)
 
     def _truncate(self, message: messages.Truncate, frame: XLogData) -> None:
@@ -360,7 +364,7 @@ class Translation:
             position = Position(self.cursor.reached.epoch, transaction.commit_lsn, 0)
             # A keepalive may have ended right where this transaction's commit starts.
             if position >= self.cursor.reached:
-                self._tell(self._signals.note_watermark(name, position))
+                self._add_output(self._signals.note_watermark(name, position))
 
     def _show(self, oid: int, at: _FramePosition, old: Row | None, new: Row | None) -> None:
         """Let signals, and those who act on them, see a row that the log doesn't have yet."""
@@ -370,9 +374,9 @@ class Translation:
         if self._encoders.is_watched(oid):
             relation = self._encoders.relation(oid)
             row = StreamedRow(relation, old, new, transaction, at.position)
-            self._tell(self._signals.note_row(row))
+            self._add_output(self._signals.note_row(row))
 
-    def _tell(self, output: SignalOutput) -> None:
+    def _add_output(self, output: SignalOutput) -> None:
         self.records += output.events
         self._encoders.state_records += output.states
 

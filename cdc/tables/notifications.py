@@ -104,14 +104,15 @@ class Notifications:
         tables: Iterable[TableName],
         now: TableName,
         signal: str,
-        pages: tuple[int, int],
+        pages_done: int,
+        pages_total: int,
     ) -> list[Record]:
-        """Tell that a chunk of a table is in the log; ``pages``: how many of how many were read."""
+        """Tell that a chunk of a table is in the log, and how many of its pages were read."""
         more = {
             **_named(tables),
             "current_collection_in_progress": str(now),
-            "maximum_key": str(pages[1]),
-            "last_processed_key": str(pages[0]),
+            "maximum_key": str(pages_total),
+            "last_processed_key": str(pages_done),
         }
         return self._tell(INCREMENTAL, "IN_PROGRESS", position, signal, more)
 

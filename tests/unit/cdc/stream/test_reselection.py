@@ -72,8 +72,9 @@ def update(key: str, *values: Value, old: Row | None = None) -> Update:
 def take(
     made: Reselection, records: list[RecordOrBatch], row: Update, encoding: Encoding, xid: int = 1
 ) -> bool:
-    at = Lsn(5), Position(1, Lsn(9), len(records) + 1), Transaction(xid, Lsn(9), 0, None)
-    return made.defer(row, RELATION, encoding, records, at)
+    position = Position(1, Lsn(9), len(records) + 1)
+    transaction = Transaction(xid, Lsn(9), 0, None)
+    return made.defer(row, RELATION, encoding, records, Lsn(5), position, transaction)
 
 
 def values(records: list[RecordOrBatch]) -> list[str]:
