@@ -96,7 +96,7 @@ class Channels:
         return table == self._own or self._incremental.watches(table)
 
     def key_tracking(self, relation: Relation) -> KeyTracking | None:
-        """How changes of a table that is being read are told; the signal table's are shown."""
+        """How to note a table's changed keys; None for signals, whose rows are shown."""
         if TableName(relation.namespace, relation.name) == self._own:
             return None
         return self._incremental.key_tracking(relation)

@@ -256,7 +256,7 @@ class IncrementalSnapshots:
         return Lsn(read.fence + 1) if read.fence > whole else whole
 
     def _reset(self, read: TableRead, position: Position) -> SignalOutput:
-        """From here on the log has nothing of the table: it begins anew."""
+        """Empty the table in the log, and begin its read again."""
         assert read.described is not None  # noqa: S101 (it was, before the watermark was written)
         requests = self._tables.states[read.captured.name].requests
         (now,) = (request for request in requests if request.is_same(read.request))
@@ -322,7 +322,7 @@ class IncrementalSnapshots:
 
     def _advance(self, read: TableRead, at: Position) -> list[Record]:
         name, request = read.captured.name, read.request
-        before = self._tables.states[name]  # what the table is like may have to be asked anew
+        before = self._tables.states[name]  # the description may be missing
         total, done = read.pages if read.described else (before.pages_total, before.pages_done)
         state = self._tables.reads.advance(name, request, total, done)
         if request.kind == "initial" or request.is_own:

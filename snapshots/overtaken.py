@@ -95,7 +95,7 @@ class Changes:
         return self._last
 
     def forget(self) -> None:
-        """Give up what is known: chunks have to be begun anew."""
+        """Forget all changed keys: chunks have to begin again."""
         self._keys.clear()
         self._last = []
         self._key_count = 0

@@ -95,7 +95,7 @@ class TableRead:
         return self.description_job.result if self.description_job is not None else None
 
     def learn(self, described: DescribedTable) -> None:
-        """Take in how the table is described, and by which columns its rows are told apart."""
+        """Take in the table's description, and which columns identify its rows."""
         self.described, self.description_job = described, None
         self.changes.tell_apart_by(described.table.identifying_columns)
 

@@ -52,7 +52,7 @@ class Backfill(Protocol):
 
 
 class SnapshotObserver(Protocol):
-    """Is told how far a snapshot has come."""
+    """Observes how far a snapshot has come."""
 
     def snapshot_started(self, tables: Sequence[TableDescription]) -> None:
         """Tell that these tables are about to be read."""

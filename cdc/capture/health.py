@@ -27,7 +27,7 @@ LIVE_S: Final = 120.0
 
 
 class Observer(SnapshotObserver, Protocol):
-    """Is told what the daemon does, for people to see."""
+    """Observes what the daemon does, for people to see."""
 
     def streaming(self, progress: Progress, states: Mapping[TableName, TableState]) -> None:
         """Tell that a batch is durable and acknowledged, and how far tables are read meanwhile."""
@@ -51,7 +51,7 @@ class Heartbeat(NamedTuple):
 
 
 class Health:
-    """The daemon's health; an observer that hands on what it is told to another."""
+    """The daemon's health; an observer that passes on what it observes."""
 
     def __init__(
         self,

@@ -1,7 +1,7 @@
 """Relation OIDs of a stream → what makes records of their rows, as long as nothing changes that.
 
-A relation is announced before its first row, and anew when it was altered. Its encoder is asked of
-the tables once; what is asked of tables meanwhile (reads of their rows) makes all of them stale.
+PostgreSQL announces a relation before its first row, and again after an ALTER. The tables give its
+encoder once; new requests to read rows make all encoders stale.
 """
 
 from collections.abc import Callable
@@ -72,9 +72,9 @@ class Encoders:
         return [*self._relations]
 
     def are_stale(self) -> bool:
-        """Whether what is asked of tables has changed; then all encoders are forgotten.
+        """Whether the requests to read tables have changed; then all encoders are forgotten.
 
-        Unchanged values may be wanted now, or not any more, and changes be told in another way.
+        Unchanged values may be wanted now, or not any more, and changed keys noted differently.
         """
         if self._requested_changes == self._tables.states.requested_changes:
             return False
@@ -127,7 +127,7 @@ class Encoders:
         return self._tables.encoders.encoder(arrival.schema) if arrival.schema else None
 
     def is_watched(self, oid: int) -> bool:
-        """Whether somebody wants to see the relation's rows, or to be told of its changes."""
+        """Whether signals want the relation's rows, or its changed keys."""
         if self._signals is None:
             return False
         relation = self.relation(oid)

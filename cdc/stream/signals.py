@@ -1,4 +1,4 @@
-"""Rows of the stream → whoever acts on them: the channel by which a running capture is told things.
+"""Rows of the stream → whoever acts on them: the channel that controls a running capture.
 
 The daemon must not import the snapshots package; what it needs of it is the protocol below. What is
 to be read is kept in the tables' state records (SnapshotRequest), so that a start goes on.
