@@ -274,7 +274,7 @@ class Bulk:
             for table in tables
         ]
         try:
-            with self._probe.at_work():
+            with self._probe.measuring():
                 yield from self._batches(to_read)
         finally:
             for worker in self._workers:

@@ -106,7 +106,7 @@ class IncrementalSnapshots:
             self._follow_requests(cursor.reached.commit_lsn)
         now = self._clock()
         for read in list(self._reads.values()):
-            output.states.extend(self._look_after(read, now))
+            output.states.extend(self._take_results(read, now))
         reads = sorted(self._reads.values(), key=lambda read: read.request.order)
         self._reader.measure(is_busy=bool(reads))
         if any(read.waits_s(now) > LAG_S for read in reads):
@@ -205,7 +205,7 @@ class IncrementalSnapshots:
         self._tables.states.reset_tracking()
         self._served = self._tables.states.requested_changes if is_served else -1
 
-    def _look_after(self, read: TableRead, now: float) -> list[Record]:
+    def _take_results(self, read: TableRead, now: float) -> list[Record]:
         """Take in what came to an end without a watermark."""
         assert self._cursor is not None  # noqa: S101 (turn sets it)
         reached = self._cursor.reached

@@ -165,7 +165,7 @@ class InitialSnapshot:
     ) -> Iterator[SnapshotBatch]:
         connection = connect(self._source, purpose="snapshot")
         try:
-            with Probe(self._source, self._pace).at_work():
+            with Probe(self._source, self._pace).measuring():
                 for index, table in enumerate(tables):
                     begin(connection, exported)
                     for leaf in table.leaves:

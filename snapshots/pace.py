@@ -156,7 +156,7 @@ class Pace:
 
 
 class Probe:
-    """Tells a pace how the source feels, while it is ``at`` work."""
+    """Tells a pace how the source feels, while it is ``measuring``."""
 
     def __init__(self, source: LibraryOptions, pace: Pace) -> None:
         self._source = source
@@ -166,7 +166,7 @@ class Probe:
         self._closing: threading.Event | None = None
 
     @contextmanager
-    def at_work(self) -> Iterator[None]:
+    def measuring(self) -> Iterator[None]:
         """Measure meanwhile; what comes first is the baseline, so it is waited for."""
         self.begin()
         try:

@@ -15,10 +15,10 @@ from cdc.records.topics import claim_topic, dead_letter_topic
 from tests.fixtures.made_changes import LOG, LSN, NATIVE, POSITION, TRANSACTION, row, table
 
 ID_V = table("id text!, v text, w text")
-LETTERS, CLAIMS = dead_letter_topic(LOG.prefix), claim_topic(LOG.prefix)
+DEAD_LETTERS, CLAIMS = dead_letter_topic(LOG.prefix), claim_topic(LOG.prefix)
 LIMITS = {
     ID_V.topic: TopicLimits(3_000, keyless=False),
-    LETTERS: TopicLimits(1_000, keyless=False),
+    DEAD_LETTERS: TopicLimits(1_000, keyless=False),
     CLAIMS: TopicLimits(1_000, keyless=False),
 }
 LARGE = row("1", "é" * 2_000, "small")
@@ -41,14 +41,14 @@ def topics(records: list[Record]) -> set[str]:
 
 def test_only_what_is_too_large_is_set_aside_in_tables_that_nobody_names() -> None:
     made = encoder(None, LIMITS)
-    assert topics(made.insert(LARGE, LSN, POSITION)) == {LETTERS}
+    assert topics(made.insert(LARGE, LSN, POSITION)) == {DEAD_LETTERS}
     with pytest.raises(CorruptMessageError):
         made.insert(row("1", "x"), LSN, POSITION)
 
 
 def test_tables_whose_broken_records_are_set_aside_have_no_claims() -> None:
     made = encoder(Claims(LOG.prefix, LIMITS), LIMITS, aside=str(ID_V.name))
-    assert topics(made.insert(LARGE, LSN, POSITION)) == {LETTERS}
+    assert topics(made.insert(LARGE, LSN, POSITION)) == {DEAD_LETTERS}
 
 
 def test_a_claim_goes_when_another_record_takes_its_records_place() -> None:

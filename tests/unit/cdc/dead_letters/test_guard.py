@@ -57,8 +57,8 @@ def read(records: list[Record]) -> tuple[DeadLetter, dict[str, bytes]]:
     return dead_letter, dead_letter.contents(b"".join(piece.value or b"" for piece in pieces))
 
 
-def rows(parts: dict[str, bytes]) -> dict[str, Row]:
-    return {name: row_of(part) for name, part in parts.items() if name != "key"}
+def rows(contents: dict[str, bytes]) -> dict[str, Row]:
+    return {name: row_of(part) for name, part in contents.items() if name != "key"}
 
 
 def test_what_is_all_right_is_left_alone() -> None:
@@ -73,7 +73,7 @@ def test_what_is_all_right_is_left_alone() -> None:
 
 def test_a_text_that_is_not_of_its_type_becomes_a_letter_with_the_bytes_as_they_came() -> None:
     new = (b"one", b"\xff\x00")
-    dead_letter, parts = read(encoder().insert(new, LSN, POSITION))
+    dead_letter, contents = read(encoder().insert(new, LSN, POSITION))
     assert (dead_letter.table, dead_letter.op, dead_letter.topic) == ("public.t", "c", None)
     assert (dead_letter.position, dead_letter.xid, dead_letter.lsn) == (
         POSITION,
@@ -82,12 +82,12 @@ def test_a_text_that_is_not_of_its_type_becomes_a_letter_with_the_bytes_as_they_
     )
     assert dead_letter.error == "CORRUPT_MESSAGE"
     assert "id" in dead_letter.reason + dead_letter.where
-    assert rows(parts) == {"after": new}
+    assert rows(contents) == {"after": new}
 
 
 def test_null_unsent_and_empty_are_told_apart() -> None:
-    _, parts = read(encoder().update((b"one", None), True, (b"", ABSENT), LSN, POSITION))
-    assert rows(parts) == {"before": (b"one", None), "after": (b"", ABSENT)}
+    _, contents = read(encoder().update((b"one", None), True, (b"", ABSENT), LSN, POSITION))
+    assert rows(contents) == {"before": (b"one", None), "after": (b"", ABSENT)}
 
 
 @pytest.mark.parametrize(
@@ -99,8 +99,8 @@ def test_null_unsent_and_empty_are_told_apart() -> None:
 )
 def test_what_no_event_shows_is_in_no_letter(columns: ColumnModes, masked: tuple[str]) -> None:
     change = (b"one", b"secret"), False, (b"one", b"secret"), LSN, POSITION
-    dead_letter, parts = read(encoder(columns=columns).update(*change))
-    assert rows(parts) == {"before": (b"one", ABSENT), "after": (b"one", ABSENT)}
+    dead_letter, contents = read(encoder(columns=columns).update(*change))
+    assert rows(contents) == {"before": (b"one", ABSENT), "after": (b"one", ABSENT)}
     assert dead_letter.masked == masked
 
 
@@ -116,11 +116,11 @@ def test_of_a_change_only_what_is_too_large_is_set_aside() -> None:
         (b'{"id":1}', False),
         (b'{"id":1}', True),
     ]
-    dead_letter, parts = read(made)
+    dead_letter, contents = read(made)
     assert dead_letter.pieces > 1, "its pieces are small enough for their topic"
     assert "2000" in dead_letter.reason
-    assert parts["key"] == b'{"id":2}'
-    assert rows(parts)["after"] == large
+    assert contents["key"] == b'{"id":2}'
+    assert rows(contents)["after"] == large
 
 
 def test_rows_of_a_snapshot_have_letters_as_well() -> None:
