@@ -77,7 +77,11 @@ def assert_each_frame_once(made: RunningPipeline) -> None:
     """Each frame of the stream is a record or a dead letter, and none is both."""
     records = [record for record in made.log() if record.op != "tombstone"]
     seen = Counter(record.position for record in records if record.position.index)
-    seen.update(one.position for one in dead_letters(made).values() if one.position.index)
+    seen.update(
+        dead_letter.position
+        for dead_letter in dead_letters(made).values()
+        if dead_letter.position.index
+    )
     assert [position for position, count in seen.items() if count > 1] == []
     indexes: dict[int, set[int]] = {}
     for position in seen:
@@ -181,6 +185,10 @@ def test_columns_that_an_order_in_vain_was_the_first_to_see_get_into_the_log(
         made.wait_until_logged(made.wal_end(), daemon)
     assert made.stop(daemon) == 0
     topic = schema_topic(made.settings.capture.topic_prefix)
-    found = [one for one in read_all(made.settings.kafka, topic, TableSchema) if one.table == "doc"]
-    names = [[column.name for column in one.columns] for one in found]
+    schemas = [
+        schema
+        for schema in read_all(made.settings.kafka, topic, TableSchema)
+        if schema.table == "doc"
+    ]
+    names = [[column.name for column in schema.columns] for schema in schemas]
     assert names == [["id", "v"], ["key", "v"]]

@@ -75,7 +75,7 @@ def test_a_claim_goes_when_another_record_takes_its_records_place() -> None:
 def test_a_retained_topics_claims_go_with_log_keep() -> None:
     limits = LIMITS | {ID_V.topic: TopicLimits(3_000, keyless=True)}
     made = encoder(Claims(LOG.prefix, limits), limits).insert(LARGE, LSN, POSITION)
-    own = [one for one in made if one.topic == CLAIMS]
+    own = [record for record in made if record.topic == CLAIMS]
     assert [one.value is None for one in own] == [False] * (len(own) // 2) + [True] * (
         len(own) // 2
     )
