@@ -40,7 +40,7 @@ from snapshots.reader import ALL, LIMITS, Range, merged, next_range, pages_of
 
 log = structlog.get_logger()
 
-_HELD_BYTES: Final = 64 << 10
+_RECEIVE_BUFFER_BYTES: Final = 64 << 10
 """What the kernel may hold for us of a COPY whose rate is limited: the rest waits at the source."""
 _CHUNK_S: Final = 5.0
 """A chunk is no longer than that, however low the rate is."""
@@ -49,14 +49,14 @@ _AGAIN_S: Final = 1.0
 """A table that was locked so long while others were read isn't waited for; how often it's tried."""
 
 
-class _Place(NamedTuple):
+class _LeafRange(NamedTuple):
     """What a chunk reads; without a leaf: all that the user's own SELECT gives."""
 
     leaf: Leaf | None
-    range: Range
+    tids: Range
 
 
-class _Table:
+class _BulkTable:
     """What of a table was read, is being read, and is missing."""
 
     def __init__(
@@ -83,47 +83,47 @@ class _Table:
         self._files: dict[int, int] = {}
         self._is_given = self._is_read = statement is None
 
-    def next_place(self, rows_max: float) -> _Place | None:
+    def next_chunk(self, rows_max: float) -> _LeafRange | None:
         """What nobody reads yet, of about so many rows at most."""
         if self.is_left:
             return None
         if self.statement is not None:
             self._is_given, before = True, self._is_given
-            return None if before else _Place(None, ALL)
+            return None if before else _LeafRange(None, ALL)
         for leaf in self.table.leaves:
             taken = self._taken[leaf.oid]
             pages = self._chunk_pages
             if rows_max < math.inf:
                 per_page = max(1.0, self.table.rows_estimated / max(1, self.table.pages))
                 pages = max(1, min(pages, int(rows_max / per_page)))
-            if (found := next_range(taken, leaf.pages, pages)) is not None:
-                taken.append(found)
-                return _Place(leaf, found)
+            if (tids := next_range(taken, leaf.pages, pages)) is not None:
+                taken.append(tids)
+                return _LeafRange(leaf, tids)
         return None
 
-    def put_off(self, place: _Place) -> None:
+    def put_off(self, chunk: _LeafRange) -> None:
         """Nobody reads a chunk now, after all: the table is locked."""
         self._locked_since = min(self._locked_since, time.monotonic())
         self.not_before = time.monotonic() + _AGAIN_S
-        if place.leaf is None:
+        if chunk.leaf is None:
             self._is_given = False
         else:
-            self._taken[place.leaf.oid].remove(place.range)
+            self._taken[chunk.leaf.oid].remove(chunk.tids)
 
     @property
     def is_waited_for(self) -> bool:
         """Whether its lock may still come soon."""
         return not self.table.is_chunked or time.monotonic() - self._locked_since < _LOCKED_S
 
-    def has_read(self, place: _Place, file: int) -> None:
+    def has_read(self, chunk: _LeafRange, file: int) -> None:
         """A chunk is done."""
         self._locked_since = math.inf
-        if place.leaf is None:
+        if chunk.leaf is None:
             self._is_read = True
             return
-        oid = place.leaf.oid
+        oid = chunk.leaf.oid
         self._files[oid] = file
-        self._done[oid] = merged([*self._done[oid], place.range])
+        self._done[oid] = merged([*self._done[oid], chunk.tids])
 
     @property
     def is_done(self) -> bool:
@@ -153,41 +153,43 @@ class _Worker:
         self._pace = pace
         if pace.limit < math.inf:
             with socket.socket(fileno=os.dup(self._connection.fileno())) as way:
-                way.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _HELD_BYTES)
+                way.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _RECEIVE_BUFFER_BYTES)
         self._copy = copy_out(self._connection)
         self._exported = exported
         self._file = 0
         self._copied: Copied | None = None
-        self.table: _Table | None = None
-        self.place: _Place | None = None
-        self.is_held = False
+        self.table: _BulkTable | None = None
+        self.chunk: _LeafRange | None = None
+        self.is_throttled = False
         """Whether rows that have arrived wait until they may be taken."""
 
-    def begin(self, table: _Table, place: _Place, position: Position, *, patient: bool) -> None:
+    def begin(
+        self, table: _BulkTable, chunk: _LeafRange, position: Position, *, patient: bool
+    ) -> None:
         """Begin to read a chunk; ``patient``: the table's lock is waited for."""
         reader.begin(self._connection, self._exported, patient=patient)
-        if place.leaf is not None:
-            self._file = reader.lock(self._connection, place.leaf)
+        if chunk.leaf is not None:
+            self._file = reader.lock(self._connection, chunk.leaf)
         ((now_us,),) = query(self._connection, reader.NOW_US)
         assert table.encoder is not None  # noqa: S101 (it is made with the first chunk)
         self._copied = Copied(table.encoder, position, position.commit_lsn, now_us)
         columns = [column.name for column in table.table.columns]
-        if place.leaf is None:
+        if chunk.leaf is None:
             statement = reader.of_statement(table.statement or "", columns)
         else:
-            statement = reader.of_range(place.leaf, columns, place.range, [table.table.row_filter])
-        self.table, self.place = table, place
+            statement = reader.of_range(chunk.leaf, columns, chunk.tids, [table.table.row_filter])
+        self.table, self.chunk = table, chunk
         self._copy.begin(reader.copying(statement))
 
     def take(self) -> Iterator[SnapshotBatch]:
         """Make batches of what has arrived; the last one of a chunk says so."""
         table, copied, copy = self.table, self._copied, self._copy
-        assert table is not None and copied is not None and self.place is not None  # noqa: S101, PT018
-        is_filled = self.is_held = False
+        assert table is not None and copied is not None and self.chunk is not None  # noqa: S101, PT018
+        is_filled = self.is_throttled = False
         before = copied.rows
         while not copy.ended():
             if self._pace.wait_s() > 0:
-                self.is_held = True
+                self.is_throttled = True
                 return
             at = copy.start
             limits = LIMITS._replace(records_max=min(LIMITS.records_max, self._pace.room()))
@@ -202,7 +204,7 @@ class _Worker:
             else:
                 is_filled = True
         query(self._connection, "COMMIT")
-        table.has_read(self.place, self._file)
+        table.has_read(self.chunk, self._file)
         self.table = None
         yield batch_of(table)
 
@@ -226,7 +228,7 @@ class _Worker:
         self._connection.close()
 
 
-def batch_of(table: _Table) -> SnapshotBatch:
+def batch_of(table: _BulkTable) -> SnapshotBatch:
     """No rows, but how far the table is."""
     return SnapshotBatch(
         table.table.name, (), table.rows, table.read, table.pages_done, table.is_done
@@ -256,7 +258,7 @@ class Bulk:
         self._pace = pace
         self._probe = Probe(source, pace)
         self._workers: list[_Worker] = []
-        self._waiting: list[_Table] = []
+        self._waiting: list[_BulkTable] = []
         """Tables of which something is to be begun."""
 
     def batches(
@@ -267,30 +269,30 @@ class Bulk:
     ) -> Iterator[SnapshotBatch]:
         """Every row of the tables that the snapshot sees; a table's last batch says so."""
         chunk_bytes = self._settings.snapshot_chunk_bytes
-        asked = [
-            _Table(one, statements.get(str(one.name)), statement_key(one), chunk_bytes)
-            for one in tables
+        to_read = [
+            _BulkTable(table, statements.get(str(table.name)), statement_key(table), chunk_bytes)
+            for table in tables
         ]
         try:
-            with self._probe.at_work():
-                yield from self._batches(asked)
+            with self._probe.measuring():
+                yield from self._batches(to_read)
         finally:
             for worker in self._workers:
                 with suppress(MillraceError, psycopg.Error):
                     worker.close()
 
-    def _batches(self, asked: Sequence[_Table]) -> Iterator[SnapshotBatch]:
-        for table in asked:
+    def _batches(self, tables: Sequence[_BulkTable]) -> Iterator[SnapshotBatch]:
+        for table in tables:
             if table.is_done:  # a partitioned table without partitions
                 self._encode(table)
                 yield batch_of(table)
-        self._waiting = list(asked)
+        self._waiting = list(tables)
         while self._begin():
             ready = self._ready()
             for worker in ready:
                 yield from self._taken(worker)
             if not ready:  # whoever waits for us has a turn, too
-                busy = next(one.table for one in self._workers if one.table is not None)
+                busy = next(worker.table for worker in self._workers if worker.table is not None)
                 yield SnapshotBatch(busy.table.name, (), busy.rows)
 
     def _begin(self, *, patient: bool = False) -> bool:
@@ -305,23 +307,23 @@ class Bulk:
             return self._begin(patient=True)
         return self._is_busy
 
-    def _begin_chunk(self, worker: _Worker, table: _Table, *, patient: bool) -> bool:
+    def _begin_chunk(self, worker: _Worker, table: _BulkTable, *, patient: bool) -> bool:
         """Begin what comes next of a table; returns whether more of it may follow at once."""
         patient = patient and not self._is_busy  # who waits for a lock keeps all others waiting
         if time.monotonic() < table.not_before and not patient:
             return False
-        place = None if self._is_late(table) else table.next_place(self._pace.rate * _CHUNK_S)
-        if place is None:
+        chunk = None if self._is_timed_out(table) else table.next_chunk(self._pace.rate * _CHUNK_S)
+        if chunk is None:
             self._waiting.remove(table)
             return False
         self._encode(table)
         try:
-            worker.begin(table, place, self._position, patient=patient and table.is_waited_for)
+            worker.begin(table, chunk, self._position, patient=patient and table.is_waited_for)
             self._probe.chunk()
         except reader.OF_ONE_TABLE as error:
             if isinstance(error, TableLockedError) and not patient and table.is_waited_for:
                 worker.give_up()
-                table.put_off(place)
+                table.put_off(chunk)
                 return False
             self._leave(worker, table, error)
         return True
@@ -330,7 +332,7 @@ class Bulk:
     def _is_busy(self) -> bool:
         return any(worker.table is not None for worker in self._workers)
 
-    def _is_late(self, table: _Table) -> bool:
+    def _is_timed_out(self, table: _BulkTable) -> bool:
         if self._until_s is None or time.monotonic() < self._until_s or table.is_left:
             return False
         if not table.table.is_chunked or table.statement is not None:
@@ -352,7 +354,7 @@ class Bulk:
             return self._workers[-1]
         return None
 
-    def _encode(self, table: _Table) -> None:
+    def _encode(self, table: _BulkTable) -> None:
         if table.encoder is None:
             table.encoder = self._encoder(table.table)
 
@@ -367,16 +369,15 @@ class Bulk:
         poller = select.poll()
         for descriptor in busy:
             poller.register(descriptor, select.POLLIN)
-        held = any(worker.is_held for worker in busy.values())
-        wait_s = (
-            0.0 if held else min(reader.WAIT_S, *(worker.wait_s_max for worker in busy.values()))
-        )
-        found = {descriptor for descriptor, _ in poller.poll(wait_s * 1_000)}
+        is_throttled = any(worker.is_throttled for worker in busy.values())
+        wait_s_max = min(worker.wait_s_max for worker in busy.values())
+        wait_s = 0.0 if is_throttled else min(reader.WAIT_S, wait_s_max)
+        readable = {descriptor for descriptor, _ in poller.poll(wait_s * 1_000)}
         return [
             worker
             for descriptor, worker in busy.items()
             # libpq may hold what the socket doesn't show
-            if descriptor in found or worker.is_held or worker.wait_s_max < reader.WAIT_S
+            if descriptor in readable or worker.is_throttled or worker.wait_s_max < reader.WAIT_S
         ]
 
     def _taken(self, worker: _Worker) -> Iterator[SnapshotBatch]:
@@ -388,7 +389,7 @@ class Bulk:
         except reader.OF_ONE_TABLE as error:
             self._leave(worker, table, error)
 
-    def _leave(self, worker: _Worker, table: _Table, error: MillraceError) -> None:
+    def _leave(self, worker: _Worker, table: _BulkTable, error: MillraceError) -> None:
         """Leave a table that can't be read now to be read while streaming, if it can be so."""
         if self._until_s is None or not table.table.is_chunked or table.statement is not None:
             raise error

@@ -17,11 +17,18 @@ from cdc.records.position import Position
 from cdc.records.record import Record
 from cdc.records.schema import TableName
 from cdc.settings import CaptureSettings, Settings
-from cdc.stream.signals import NOTHING, Place, SeenRow, SignalPlace, Told, Watch
+from cdc.stream.signals import (
+    NOTHING,
+    KeyTracking,
+    SignalOffset,
+    SignalOutput,
+    StreamCursor,
+    StreamedRow,
+)
 from cdc.tables.tables import Tables
 from cdc.wal.messages import Relation
 from snapshots.incremental import IncrementalSnapshots
-from snapshots.joining import Arrivals
+from snapshots.joining import NewTables
 from snapshots.pace import Pace
 from snapshots.requests import Requests
 from snapshots.watermarks import CLOSE, Watermarks
@@ -33,7 +40,9 @@ SOURCE: Final = "source"
 KAFKA: Final = "kafka"
 
 
-def open_channel(pace: Pace, settings: Settings, tables: Tables, place: SignalPlace) -> "Channels":
+def open_channel(
+    pace: Pace, settings: Settings, tables: Tables, offset: SignalOffset
+) -> "Channels":
     """The channels that the settings ask for; the topic is followed from a place on."""
     capture = settings.capture
     for other in set(capture.signal_enabled_channels) - {SOURCE, KAFKA}:
@@ -43,9 +52,9 @@ def open_channel(pace: Pace, settings: Settings, tables: Tables, place: SignalPl
     marks = own if capture.watermarks_in_table else None
     reader = WindowReader(settings, Watermarks(capture, marks), pace)
     incremental = IncrementalSnapshots(reader, tables, capture.snapshot_chunk_bytes)
-    follower = Follower(settings.kafka, topic, *place) if topic else None
-    arrivals = Arrivals(reader, tables, capture)
-    return Channels(capture, own, tables, incremental, arrivals, follower, place)
+    follower = Follower(settings.kafka, topic, *offset) if topic else None
+    new_tables = NewTables(reader, tables, capture)
+    return Channels(capture, own, tables, incremental, new_tables, follower, offset)
 
 
 def _signal_table(capture: CaptureSettings, tables: Tables) -> TableName | None:
@@ -67,64 +76,72 @@ class Channels:
         own: TableName | None,
         tables: Tables,
         incremental: IncrementalSnapshots,
-        arrivals: Arrivals,
+        new_tables: NewTables,
         follower: Follower | None,
-        place: SignalPlace,
+        offset: SignalOffset,
     ) -> None:
         """``own`` is the table of signals."""
         self._own = own
         self._name = settings.topic_prefix.encode()
         self._tables = tables
         self._incremental = incremental
-        self._arrivals = arrivals
+        self._new_tables = new_tables
         self._requests = Requests(settings, tables)
         self._deletes = settings.incremental_snapshot_watermarking_strategy == "insert_delete"
         self._follower = follower
-        self.place = place
+        self.offset = offset
 
     def watches(self, table: TableName) -> bool:
         """The signal table, and those that are being read."""
         return table == self._own or self._incremental.watches(table)
 
-    def watch(self, relation: Relation) -> Watch | None:
-        """How changes of a table that is being read are told; the signal table's are shown."""
+    def key_tracking(self, relation: Relation) -> KeyTracking | None:
+        """How to note a table's changed keys; None for signals, whose rows are shown."""
         if TableName(relation.namespace, relation.name) == self._own:
             return None
-        return self._incremental.watch(relation)
+        return self._incremental.key_tracking(relation)
 
-    def announced(self, relation: Relation) -> None:
+    def announce(self, relation: Relation) -> None:
         """Take notice of how a table's rows look from here on."""
-        self._incremental.announced(relation)
+        self._incremental.announce(relation)
 
-    def saw(self, row: SeenRow) -> Told:
+    def note_row(self, row: StreamedRow) -> SignalOutput:
         """Follow a signal, or take notice of a changed row."""
         self._incremental.changed(row)  # the signal table may be read, too
         if row.table != self._own:
             return NOTHING
         if row.new is None:
             deleted = _text(row.old, 0)
-            return self._passed(deleted, "-open", row.position) if self._deletes else NOTHING
+            return (
+                self._note_row_watermark(deleted, "-open", row.position)
+                if self._deletes
+                else NOTHING
+            )
         if row.old is not None:
             return NOTHING  # an UPDATE is no signal
         row_id, kind = _text(row.new, 0), _text(row.new, 1)
         if kind == CLOSE:
-            return self._passed(row_id, "-close", row.position)
-        return Told([], self._requests.follow(row_id, kind, _text(row.new, 2), row.position))
+            return self._note_row_watermark(row_id, "-close", row.position)
+        return SignalOutput(
+            [], self._requests.follow(row_id, kind, _text(row.new, 2), row.position)
+        )
 
-    def passed(self, watermark: str, position: Position) -> Told:
+    def note_watermark(self, watermark: str, position: Position) -> SignalOutput:
         """Take notice of a watermark."""
-        return self._incremental.passed(watermark, position)
+        return self._incremental.note_watermark(watermark, position)
 
-    def turn(self, place: Place) -> Told:
+    def turn(self, cursor: StreamCursor) -> SignalOutput:
         """Follow what has come by the topic; begin chunks where threads are free."""
         records: list[Record] = []
         if self._follower is not None:
             for sent in self._follower.take():
-                records += self._sent(sent, place.reached)
-                self.place = SignalPlace(sent.topic_id, sent.offset + 1)
-        joined = self._arrivals.turn(place.reached)
-        told = self._incremental.turn(place)
-        return Told(told.events, [*records, *joined.records, *told.states], joined.effects)
+                records += self._sent(sent, cursor.reached)
+                self.offset = SignalOffset(sent.topic_id, sent.offset + 1)
+        joined = self._new_tables.turn(cursor.reached)
+        output = self._incremental.turn(cursor)
+        return SignalOutput(
+            output.events, [*records, *joined.records, *output.states], joined.effects
+        )
 
     @property
     def awaits_stream(self) -> bool:
@@ -146,8 +163,12 @@ class Channels:
         if self._follower is not None:
             self._follower.close()
 
-    def _passed(self, row_id: str, end: str, position: Position) -> Told:
-        return self.passed(row_id.removesuffix(end), position) if row_id.endswith(end) else NOTHING
+    def _note_row_watermark(self, row_id: str, end: str, position: Position) -> SignalOutput:
+        return (
+            self.note_watermark(row_id.removesuffix(end), position)
+            if row_id.endswith(end)
+            else NOTHING
+        )
 
     def _sent(self, sent: Followed, position: Position) -> list[Record]:
         """Follow a record of the topic; those with another key are for others."""

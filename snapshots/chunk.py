@@ -1,8 +1,8 @@
 """A table, as it was described, and a range of TIDs → the rows there, in one short transaction.
 
-The transaction first takes the lock of a plain SELECT, so that the table's marks, its rows and the
-snapshot that tells which transactions they show belong together. It is read only, and the SELECT
-goes by the extended protocol: a condition comes from whoever may send signals.
+The transaction first takes the lock of a plain SELECT, so that the table's catalog version, its
+rows and the snapshot that tells which transactions they show belong together. It is read only, and
+the SELECT goes by the extended protocol: a condition comes from whoever may send signals.
 """
 
 from collections.abc import Iterator
@@ -23,8 +23,8 @@ from snapshots.reader import Range, frames, of_range, parse_tid
 BYTES_MAX: Final = 8 << 20
 """A chunk ends with the row that reaches this: it is in memory until its watermark comes."""
 
-# What tells that a description is as old as it was: rows of the catalog that DDL writes anew.
-_MARKS: Final = """
+# DDL writes these rows of the catalog again: as long as their xmins stay, so does the description.
+_LEAF_STATE: Final = """
 SELECT pg_relation_filenode(c.oid)::int8, concat_ws(' ', c.xmin, (
     SELECT string_agg(concat(a.xmin, '.', d.xmin), ',' ORDER BY a.attnum)
     FROM pg_attribute a LEFT JOIN pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
@@ -54,18 +54,18 @@ SET LOCAL max_parallel_workers_per_gather = 0
 """A TID range scan, or else a scan of the whole heap: rows come in the order of their TIDs."""
 
 
-class Known(NamedTuple):
-    """A table as it was described, and by what it is known that it is still so, by leaf."""
+class DescribedTable(NamedTuple):
+    """A table's description, and per leaf the version of the catalog rows that it is made of."""
 
     table: TableDescription
-    marks: dict[int, str]
+    catalog_versions: dict[int, str]
 
 
-class Place(NamedTuple):
+class ChunkRange(NamedTuple):
     """What a chunk reads."""
 
     leaf: Leaf
-    range: Range
+    tids: Range
     condition: str | None
     rows_max: int
     behind_xid: int = 0
@@ -77,12 +77,12 @@ class Chunk(NamedTuple):
     ``file`` is the leaf's filenode, ``number`` how many rows there are.
     """
 
-    known: Known
+    described: DescribedTable
     leaf: int
     file: int
     range: Range
     rows: bytearray
-    number: int
+    row_count: int
     visibility: Visibility
     read_us: int
 
@@ -93,26 +93,38 @@ OPEN_REMEDY: Final = (
 )
 
 
+class _LeafState(NamedTuple):
+    """The leaf's filenode, what the transaction sees, and the time (µs since 1970, UTC)."""
+
+    file: int
+    catalog_version: str
+    visibility: Visibility
+    read_us: int
+
+
 class AlteredError(Exception):
     """The table isn't as it was described."""
 
 
-def look(
+def describe(
     connection: psycopg.Connection, settings: CaptureSettings, captured: CapturedTable
-) -> Known:
+) -> DescribedTable:
     """Describe a table; raises TableRefusedError for one that can't be read while streaming."""
     with at_one_instant(connection):
-        found = described_tables(connection, settings, [captured])
+        described = described_tables(connection, settings, [captured])
         name = query(connection, _NAME, [captured.oid])
         is_wanted = settings.captures(str(captured.name))
-        is_published = found and (found[0].entry or not settings.lossless)
+        is_published = described and (described[0].entry or not settings.lossless)
         if not (is_published and name == [captured.name] and is_wanted):
             raise TableGoneError(
                 "it was dropped, renamed, or taken out of the publication or the lists",
                 where=f"table {captured.name}",
             )
-        (table,) = found
-        marks = {leaf.oid: _marks(connection, settings, table, leaf)[1] for leaf in table.leaves}
+        (table,) = described
+        versions = {
+            leaf.oid: _leaf_state(connection, settings, table, leaf).catalog_version
+            for leaf in table.leaves
+        }
     if not table.is_chunked:
         blocking = "ask for a snapshot of type blocking; or " if table.identifying_columns else ""
         raise TableRefusedError(
@@ -121,53 +133,58 @@ def look(
             where=f"table {table.name}",
             remedy=f"{blocking}stop the daemon, and run millrace snapshot {table.name}",
         )
-    return Known(table, marks)
+    return DescribedTable(table, versions)
 
 
 def read(
-    connection: psycopg.Connection, settings: CaptureSettings, known: Known, place: Place
+    connection: psycopg.Connection,
+    settings: CaptureSettings,
+    described: DescribedTable,
+    chunk_range: ChunkRange,
 ) -> Chunk:
     """Read rows from the range's first one on, as many as a chunk may have.
 
     Raises AlteredError, and what a statement raises.
     """
-    with _reading(connection, settings, place.leaf):
-        file, marks, visibility, read_us = _marks(connection, settings, known.table, place.leaf)
-        if marks != known.marks.get(place.leaf.oid):
+    with _reading(connection, settings, chunk_range.leaf):
+        state = _leaf_state(connection, settings, described.table, chunk_range.leaf)
+        if state.catalog_version != described.catalog_versions.get(chunk_range.leaf.oid):
             raise AlteredError
-        if visibility.xmin < place.behind_xid:
+        if state.visibility.xmin < chunk_range.behind_xid:
             raise TableLockedError(
                 "transactions are open that may have changed it before it was published",
-                where=f"table {known.table.name}",
+                where=f"table {described.table.name}",
                 remedy=OPEN_REMEDY,
             )
-        columns = [*(column.name for column in known.table.columns), "ctid"]
-        conditions = known.table.row_filter, place.condition
-        select = of_range(place.leaf, columns, place.range, conditions)
-        select += sql.SQL(" LIMIT {}").format(sql.Literal(place.rows_max))
+        columns = [*(column.name for column in described.table.columns), "ctid"]
+        conditions = described.table.row_filter, chunk_range.condition
+        select = of_range(chunk_range.leaf, columns, chunk_range.tids, conditions)
+        select += sql.SQL(" LIMIT {}").format(sql.Literal(chunk_range.rows_max))
         copied = frames(connection, select, BYTES_MAX)
-    first, end = place.range
-    if copied.last is not None and (copied.is_cut or copied.rows >= place.rows_max):
+    first, end = chunk_range.tids
+    if copied.last is not None and (copied.is_cut or copied.rows >= chunk_range.rows_max):
         end = parse_tid(copied.last) + 1
     read = (first, end)
-    leaf = place.leaf.oid
-    return Chunk(known, leaf, file, read, copied.text, copied.rows, visibility, read_us)
+    leaf = chunk_range.leaf.oid
+    return Chunk(
+        described, leaf, state.file, read, copied.text, copied.rows, state.visibility, state.read_us
+    )
 
 
-def _marks(
+def _leaf_state(
     connection: psycopg.Connection,
     settings: CaptureSettings,
     table: TableDescription,
     leaf: Leaf,
-) -> tuple[int, str, Visibility, int]:
-    """The leaf's filenode, its marks, what the transaction sees, and the time (µs since 1970)."""
+) -> _LeafState:
     root = table.oid
     given = [root, root, root, settings.publication_name, root, leaf.oid]
-    found = query(connection, _MARKS, given)
-    if not found:
+    rows = query(connection, _LEAF_STATE, given)
+    if not rows:
         raise AlteredError
-    file, marks, snapshot, of_standby, now_us = found[0]
-    return file or 0, marks, Visibility.parse(snapshot, of_standby=of_standby), now_us
+    file, version, snapshot, of_standby, now_us = rows[0]
+    visibility = Visibility.parse(snapshot, of_standby=of_standby)
+    return _LeafState(file or 0, version, visibility, now_us)
 
 
 @contextmanager

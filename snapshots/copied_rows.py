@@ -18,7 +18,7 @@ from cdc.records.record import Record, RecordOrBatch, record_bytes
 from cdc.stream.translation import Limits
 from cdc.wal.frames import COPY_DATA_BYTES, copy_data_end, pure_last_copy_data
 
-Row = tuple[bytes | None, ...]
+CopiedRow = tuple[bytes | None, ...]
 
 _NULL: Final = rb"\N"
 _ESCAPE: Final = re.compile(rb"\\(.)", re.DOTALL)
@@ -37,7 +37,7 @@ _PLAIN: Final = Read()
 last_copy_data = pure_last_copy_data if fast is None else fast.last_copy_data
 
 
-def parse(line: bytes) -> Row:
+def parse(line: bytes) -> CopiedRow:
     """Read one line, with its line end; for tables of at least one column."""
     fields = line[:-1].split(b"\t")
     escapes = line.count(b"\\")
@@ -82,7 +82,7 @@ class Copied:
     ) -> None:
         """``compiled`` False keeps to pure Python; what isn't plain does so anyway."""
         self._encoder = encoder
-        self._place = position, lsn, ts_us, read
+        self._read_at = position, lsn, ts_us, read
         self._width = len(encoder.schema.columns)
         self._key = key
         self._extra = extra
@@ -91,11 +91,11 @@ class Copied:
         self._rows = 0
         self._bytes = 0
         self._fast: fast.Copier | None = None
-        found = encoder.compiled_read(lsn, ts_us, read) if compiled else None
-        if found is not None:
-            table, source = found
-            place = header(position, encoder.schema.version)
-            self._fast = fast.Copier(self._records, self._slowly, table, source, place, key, extra)
+        compiled_table = encoder.compiled_read(lsn, ts_us, read) if compiled else None
+        if compiled_table is not None:
+            table, source = compiled_table
+            at = header(position, encoder.schema.version)
+            self._fast = fast.Copier(self._records, self._slowly, table, source, at, key, extra)
 
     @property
     def stale(self) -> Container[bytes]:
@@ -153,13 +153,13 @@ class Copied:
         return False
 
     def _of_line(self, line: bytes) -> list[Record]:
-        row: Row = parse(line) if self._width + self._extra else ()
+        row: CopiedRow = parse(line) if self._width + self._extra else ()
         row = row[: len(row) - self._extra]
         if self._is_stale(row):
             return []
-        return row_records(self._encoder, row, *self._place)
+        return row_records(self._encoder, row, *self._read_at)
 
-    def _is_stale(self, row: Row) -> bool:
+    def _is_stale(self, row: CopiedRow) -> bool:
         if not self._stale or len(row) != self._width:
             return False
         texts = [text for index in self._key if (text := row[index]) is not None]

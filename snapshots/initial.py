@@ -41,7 +41,7 @@ from snapshots.reader import (
     read,
 )
 
-_ONE: Final = Limits(1, 1)
+_ONE_ROW: Final = Limits(1, 1)
 
 
 _HAS_CHILDREN: Final = "SELECT relhassubclass FROM pg_class WHERE oid = %s"
@@ -60,7 +60,7 @@ class Marker(StrEnum):
     LAST = "last"
 
 
-class Marked:
+class MarkedRows:
     """A table's rows → records, as copied_rows.Copied does it; the last row waits for ``end``.
 
     ``copied`` makes what takes rows with a marker; ``first``: it is the first table that is read.
@@ -71,7 +71,7 @@ class Marked:
         self._first = Marker.FIRST if first else Marker.FIRST_IN_DATA_COLLECTION
         self._others: Copied | None = None
         self._made: list[RecordOrBatch] = []
-        self._held: bytearray | None = None
+        self._last_row: bytearray | None = None
         self.rows = 0
         """How many rows have their marker."""
 
@@ -80,46 +80,46 @@ class Marked:
         last, stop = last_copy_data(data, start, end)
         if stop == start:
             return start
-        if self._held is None and self._others is None:
-            return self._hold(data, start, copy_data_end(data, start, end))
-        if self._held is not None:
-            self._mark_held(self._first if self._others is None else Marker.TRUE)
+        if self._last_row is None and self._others is None:
+            return self._keep_last(data, start, copy_data_end(data, start, end))
+        if self._last_row is not None:
+            self._mark_last_row(self._first if self._others is None else Marker.TRUE)
         if self._others is None:
             self._others = self._copied(Marker.TRUE)
         before = self._others.rows
         start = self._others.feed(data, start, last, limits)
         self._made += self._others.take()
         self.rows += self._others.rows - before
-        return self._hold(data, last, stop) if start == last else start
+        return self._keep_last(data, last, stop) if start == last else start
 
     def end(self, is_last: Callable[[], bool]) -> None:
         """The table has no more rows; ``is_last`` tells whether no later table has one."""
-        if self._held is None:
+        if self._last_row is None:
             return
         marker = Marker.LAST_IN_DATA_COLLECTION
         if is_last():
             marker = Marker.LAST
         elif self._others is None and self._first is Marker.FIRST:
             marker = Marker.FIRST
-        self._mark_held(marker)
+        self._mark_last_row(marker)
 
     def take(self) -> list[RecordOrBatch]:
         """What was made since the last time."""
         made, self._made = self._made, []
         return made
 
-    def _hold(self, data: bytearray, start: int, stop: int) -> int:
-        self._held = data[start:stop]
+    def _keep_last(self, data: bytearray, start: int, stop: int) -> int:
+        self._last_row = data[start:stop]
         return stop
 
-    def _mark_held(self, marker: Marker) -> None:
-        """Give the row that was held back its marker."""
-        assert self._held is not None  # noqa: S101 (its callers have looked)
+    def _mark_last_row(self, marker: Marker) -> None:
+        """Give the row that was kept its marker."""
+        assert self._last_row is not None  # noqa: S101 (its callers check)
         copied = self._copied(marker)
-        copied.feed(self._held, 0, len(self._held), _ONE)
+        copied.feed(self._last_row, 0, len(self._last_row), _ONE_ROW)
         self._made += copied.take()
         self.rows += 1
-        self._held = None
+        self._last_row = None
 
 
 class InitialSnapshot:
@@ -165,7 +165,7 @@ class InitialSnapshot:
     ) -> Iterator[SnapshotBatch]:
         connection = connect(self._source, purpose="snapshot")
         try:
-            with Probe(self._source, self._pace).at_work():
+            with Probe(self._source, self._pace).measuring():
                 for index, table in enumerate(tables):
                     begin(connection, exported)
                     for leaf in table.leaves:
@@ -196,10 +196,10 @@ class InitialSnapshot:
             return Copied(encoder, position, position.commit_lsn, now_us, Read(marker, xid))
 
         def is_last() -> bool:
-            selects = (one for table in later for one in self._selects(connection, table))
-            return not any(any_row(connection, one) for one in selects)
+            selects = (select for table in later for select in self._selects(connection, table))
+            return not any(any_row(connection, select) for select in selects)
 
-        marked, taken = Marked(copied, first=index == 0), 0
+        marked, taken = MarkedRows(copied, first=index == 0), 0
         for select in self._selects(connection, table):
             for records in read(connection, select, marked):
                 yield SnapshotBatch(table.name, records, marked.rows)

@@ -20,16 +20,15 @@ from snapshots.chunk import OPEN_REMEDY
 from snapshots.windows import Job, WindowReader
 
 log = structlog.get_logger()
-_LOOK_S: Final = 0.5
+_CHECK_S: Final = 0.5
 _AGAIN_S: Final = 10.0
-"""How often it is looked; and after that came to nothing."""
+"""How often open transactions are looked for; and after that has failed."""
 _PATIENCE_S: Final = 2.0
+NEW_TABLES_S: Final = 5.0
+"""How often new tables are looked for."""
 
 
-LOOK_S: Final = 5.0
-
-
-class Elders:
+class OpenTransactions:
     """Asks, while anybody waits, up to which transaction all have ended."""
 
     def __init__(self, reader: WindowReader, clock: Callable[[], float] = time.monotonic) -> None:
@@ -38,8 +37,8 @@ class Elders:
         self._ended_below = 0
         self._waiting: set[TableName] = set()
         self._since = 0.0
-        self._is_told = False
-        self._asking: Job[int] | None = None
+        self._has_warned = False
+        self._job: Job[int] | None = None
         self._next = 0.0
 
     def have_ended(self, name: TableName, request: SnapshotRequest) -> bool:
@@ -47,34 +46,34 @@ class Elders:
         if request.behind_xid <= self._ended_below:
             return True
         if not self._waiting:
-            self._since, self._is_told = self._clock(), False
+            self._since, self._has_warned = self._clock(), False
         self._waiting.add(name)
         return False
 
     def turn(self) -> bool:
         """Look whether others have ended; returns whether tables have to be asked for again."""
         now = self._clock()
-        if self._asking is None:
+        if self._job is None:
             if self._waiting and now >= self._next:
-                self._asking = self._reader.oldest_open()
+                self._job = self._reader.oldest_open()
             return False
-        if not self._asking.future.done():
+        if not self._job.future.done():
             return False
-        asked, self._asking = self._asking, None
-        self._next = now + _LOOK_S
-        if (error := asked.failure()) is not None:
+        job, self._job = self._job, None
+        self._next = now + _CHECK_S
+        if (error := job.failure()) is not None:
             if not isinstance(error, MillraceError):
                 raise error  # a bug of ours
             self._next = now + _AGAIN_S
             log.warning("can't look for open transactions", reason=error.what)
             return False
-        found = asked.found or 0
-        if found > self._ended_below:
-            self._ended_below = found
+        oldest_open = job.result or 0
+        if oldest_open > self._ended_below:
+            self._ended_below = oldest_open
             self._waiting.clear()  # who still waits says so
             return True
-        if now - self._since > _PATIENCE_S and not self._is_told:
-            self._is_told = True
+        if now - self._since > _PATIENCE_S and not self._has_warned:
+            self._has_warned = True
             tables = sorted(map(str, self._waiting))
             log.warning(
                 "tables can't be read yet: transactions are open that may have changed them before"
@@ -85,8 +84,8 @@ class Elders:
         return False
 
 
-class Arrivals:
-    """Looks for tables that the log doesn't follow."""
+class NewTables:
+    """Looks for tables that joined the publication and that the log doesn't follow yet."""
 
     def __init__(
         self,
@@ -99,10 +98,10 @@ class Arrivals:
         self._tables = tables
         self._settings = settings
         self._clock = clock
-        self._next = clock() + LOOK_S
-        self._looking: Job[list[TableDescription]] | None = None
-        self._found: deque[TableDescription] = deque()
-        self._told: set[TableName] = set()
+        self._next = clock() + NEW_TABLES_S
+        self._job: Job[list[TableDescription]] | None = None
+        self._described: deque[TableDescription] = deque()
+        self._warned: set[TableName] = set()
 
     def turn(self, reached: Position) -> Joined:
         """Begin to read one that has joined; returns what the log gets.
@@ -112,24 +111,24 @@ class Arrivals:
         """
         if (begun := self._tables.joining.begin_waiting(reached)).records:
             return begun
-        if self._found:
-            return self._begin(self._found.popleft(), reached)
-        if self._looking is None:
+        if self._described:
+            return self._begin(self._described.popleft(), reached)
+        if self._job is None:
             if self._clock() >= self._next and self._settings.lossless:
                 followed = filter(self._tables.states.is_followed, self._tables.states)
                 others_than = frozenset([*followed, *self._tables.states.waiting])
-                self._looking = self._reader.look_for_others(others_than)
+                self._job = self._reader.describe_others(others_than)
             return Joined([])
-        if not self._looking.future.done():
+        if not self._job.future.done():
             return Joined([])
-        looking, self._looking = self._looking, None
-        self._next = self._clock() + LOOK_S
-        error = looking.failure()
+        job, self._job = self._job, None
+        self._next = self._clock() + NEW_TABLES_S
+        error = job.failure()
         if isinstance(error, MillraceError):
             log.warning("can't look for new tables", reason=error.what, remedy=error.remedy)
         elif error is not None:
             raise error  # a bug of ours
-        self._found.extend(looking.found or ())
+        self._described.extend(job.result or ())
         return Joined([])
 
     def _begin(self, table: TableDescription, reached: Position) -> Joined:
@@ -137,8 +136,8 @@ class Arrivals:
         if states.is_followed(name) or name in states.waiting:  # by its first change
             return Joined([])
         if not table.entry:
-            if name not in self._told:
-                self._told.add(name)
+            if name not in self._warned:
+                self._warned.add(name)
                 log.warning(
                     "a table passes the lists, but isn't published",
                     table=str(name),

@@ -17,7 +17,7 @@ from cdc.events.changes import ABSENT, Row
 from cdc.postgres.catalog import relation_signature
 from cdc.postgres.described import TableDescription
 from cdc.records.position import Lsn
-from cdc.stream.signals import SeenRow
+from cdc.stream.signals import StreamedRow
 from cdc.stream.transactions import COMMITS_MAX
 from cdc.wal.messages import Relation
 
@@ -70,7 +70,7 @@ class Changes:
         self.key: tuple[str, ...] = ()
         """The columns that identify a row; as long as they aren't known, any may have changed."""
         self._keys: dict[int, list[bytes | None]] = {}
-        self._counted = 0
+        self._key_count = 0
         self._last: list[bytes | None] = []
         self.forgotten = 1
         """How often what was known of changes was given up; chunks from before are of no use."""
@@ -87,21 +87,21 @@ class Changes:
 
     def of(self, xid: int) -> list[bytes | None]:
         """Where a transaction's changed keys are appended; None: it may be any."""
-        self._counted += len(self._last)
-        if self._counted > KEYS_MAX:
+        self._key_count += len(self._last)
+        if self._key_count > KEYS_MAX:
             self.forget()
         self._last = self._keys.setdefault(xid, [])
-        self._counted -= len(self._last)
+        self._key_count -= len(self._last)
         return self._last
 
     def forget(self) -> None:
-        """Give up what is known: chunks have to be begun anew."""
+        """Forget all changed keys: chunks have to begin again."""
         self._keys.clear()
         self._last = []
-        self._counted = 0
+        self._key_count = 0
         self.forgotten += 1
 
-    def note(self, row: SeenRow) -> None:
+    def note(self, row: StreamedRow) -> None:
         """Take notice of a change that comes decoded."""
         self.of(row.transaction.xid).extend(self._keys_of(row))
 
@@ -117,16 +117,18 @@ class Changes:
         if relation_signature(self.relation) == table.signature:
             return True
         names = {column.name for column in table.columns}
-        told = {column.name for column in self.relation.columns}
-        return bool(table.unpublished) and names - told == table.unpublished
+        streamed_names = {column.name for column in self.relation.columns}
+        return bool(table.unpublished) and names - streamed_names == table.unpublished
 
     def stale(self, visibility: Visibility) -> frozenset[bytes] | None:
         """The keys that were changed since a snapshot; None: it may be all of them."""
-        found: set[bytes | None] = set()
+        stale_keys: set[bytes | None] = set()
         for xid, keys in self._keys.items():
             if not visibility.shows(xid):
-                found.update(keys)
-        return None if None in found else frozenset(key for key in found if key is not None)
+                stale_keys.update(keys)
+        return (
+            None if None in stale_keys else frozenset(key for key in stale_keys if key is not None)
+        )
 
     def settle(self, visibility: Visibility, begun: Collection[str]) -> None:
         """A chunk is done; ``begun`` are those under way, whose snapshots may be older.
@@ -146,9 +148,9 @@ class Changes:
             self._settled = None
             kept = {x: keys for x, keys in self._keys.items() if not visibility.shows(x)}
             self._keys, self._last = kept, []
-            self._counted = sum(map(len, kept.values()))
+            self._key_count = sum(map(len, kept.values()))
 
-    def _keys_of(self, row: SeenRow) -> Iterable[bytes | None]:
+    def _keys_of(self, row: StreamedRow) -> Iterable[bytes | None]:
         columns = [column.name for column in row.relation.columns]
         at = [columns.index(name) for name in self.key if name in columns]
         if len(at) != len(self.key) or not at or (row.old is None and row.new is None):

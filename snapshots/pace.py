@@ -156,7 +156,7 @@ class Pace:
 
 
 class Probe:
-    """Tells a pace how the source feels, while it is ``at`` work."""
+    """Tells a pace how the source feels, while it is ``measuring``."""
 
     def __init__(self, source: LibraryOptions, pace: Pace) -> None:
         self._source = source
@@ -166,7 +166,7 @@ class Probe:
         self._closing: threading.Event | None = None
 
     @contextmanager
-    def at_work(self) -> Iterator[None]:
+    def measuring(self) -> Iterator[None]:
         """Measure meanwhile; what comes first is the baseline, so it is waited for."""
         self.begin()
         try:
@@ -219,13 +219,13 @@ class Probe:
                 time.sleep(_FIRST_PAUSE_S)
             self._pace.calibrate(first)
             self._calibrated.set()
-            counted_at, count, is_shared = time.monotonic(), self._count(connection), False
+            count_taken_at, count, is_shared = time.monotonic(), self._count(connection), False
             while not closing.wait(_PAUSE_S):
                 now = time.monotonic()
-                if now - counted_at >= _COUNT_S:
+                if now - count_taken_at >= _COUNT_S:
                     before, count = count, self._count(connection)
-                    is_shared = count - before > _OTHERS_PER_S * (now - counted_at)
-                    counted_at = now
+                    is_shared = count - before > _OTHERS_PER_S * (now - count_taken_at)
+                    count_taken_at = now
                 self._pace.felt(latency_s(connection, way), is_shared=is_shared)
 
     def _count(self, connection: psycopg.Connection) -> int:

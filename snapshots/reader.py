@@ -182,7 +182,11 @@ def of_range(
     if end < END:
         where.append(sql.SQL("ctid < {}::tid").format(sql.Literal(tid(end))))
     # As they are, on lines of their own: they have no parameters, and may end with a comment.
-    where += [sql.Composed([sql.SQL(f"({one}\n)")]) for one in conditions if one is not None]
+    where += [
+        sql.Composed([sql.SQL(f"({condition}\n)")])
+        for condition in conditions
+        if condition is not None
+    ]
     return sql.SQL("SELECT {} FROM ONLY {} WHERE {}").format(
         _names(columns), sql.Identifier(*leaf.name), sql.SQL(" AND ").join(where)
     )

@@ -36,18 +36,18 @@ _ALL = (".*",)
 
 def queued(tables: Tables, *, paused: bool | None = None) -> list[TableName]:
     """The tables that signals want read while streaming goes on, in order; or the paused ones."""
-    asked = sorted(
+    tables_in_order = sorted(
         (request.order, state.name)
         for state in map(tables.states.__getitem__, tables.states.requested)
         for request in state.requests
         if request.kind == "incremental" and not request.is_own
         if paused in {None, request.paused}
     )
-    return list(dict.fromkeys(name for _, name in asked))
+    return list(dict.fromkeys(name for _, name in tables_in_order))
 
 
 class Requests:
-    """What signals have asked for, and what became of it."""
+    """The requests of signals, and what becomes of them."""
 
     def __init__(self, settings: CaptureSettings, tables: Tables) -> None:
         self._settings = settings
@@ -67,28 +67,28 @@ class Requests:
     @property
     def blocking(self) -> Mapping[TableName, str | None]:
         """The tables that are to be read while streaming pauses, in order."""
-        asked = sorted(
+        tables_in_order = sorted(
             (request.order, state.name, request.condition)
             for state in map(self._tables.states.__getitem__, self._tables.states.requested)
             for request in state.requests
             if request.kind == "blocking"
         )
-        return {name: condition for _, name, condition in asked}
+        return {name: condition for _, name, condition in tables_in_order}
 
     def blocking_done(self, tables: Sequence[TableName]) -> list[Record]:
         """Take notice that these were read."""
         return [
             self._tables.states.set_requests(
-                table, [one for one in asked if one.kind != "blocking"]
+                table, [request for request in requests if request.kind != "blocking"]
             )
             for table in tables
-            if (asked := self._tables.states[table].requests)
+            if (requests := self._tables.states[table].requests)
         ]
 
     def _do(self, signal: str, parsed: Signal, position: Position) -> list[Record]:
         match parsed:
             case ExecuteSnapshot():
-                return self._ask(signal, parsed, position)
+                return self._request(signal, parsed, position)
             case StopSnapshot(collections):
                 return self._stop(signal, collections, position)
             case PauseSnapshot(collections):
@@ -99,10 +99,10 @@ class Requests:
                 log.info("signal", signal=signal, message=message)
                 return []
 
-    def _ask(self, signal: str, parsed: ExecuteSnapshot, position: Position) -> list[Record]:
+    def _request(self, signal: str, parsed: ExecuteSnapshot, position: Position) -> list[Record]:
         incremental = parsed.kind == "incremental"
-        asked = [one for state in self._tables.states.values() for one in state.requests]
-        last = max((one.order for one in asked), default=0)
+        requests = [request for state in self._tables.states.values() for request in state.requests]
+        last = max((request.order for request in requests), default=0)
         is_first = not queued(self._tables)
         paused = incremental and not is_first and not queued(self._tables, paused=False)
         conditions = [(_patterns((name,)), text) for name, text in parsed.conditions]
@@ -111,21 +111,21 @@ class Requests:
             names = [name for name in names if self._has_key(name, signal)]
         records = []
         for order, table in enumerate(names, last + 1):
-            found = [text for pattern, text in conditions if pattern.match(str(table))]
+            matching = [text for pattern, text in conditions if pattern.match(str(table))]
             request = SnapshotRequest(
                 kind=parsed.kind,
                 signal=signal,
                 order=order,
-                condition=found[0] if found else None,
+                condition=matching[0] if matching else None,
                 paused=paused,
                 reset=parsed.reset,
                 begun_ms=time.time_ns() // 1_000_000,
                 behind_xid=self._tables.states[table].joined_xid if incremental else 0,
             )
             before = [
-                one
-                for one in self._tables.states[table].requests
-                if incremental or one.kind != "blocking"
+                request
+                for request in self._tables.states[table].requests
+                if incremental or request.kind != "blocking"
             ]
             records.append(self._tables.states.set_requests(table, [*before, request]))
         log.info(
@@ -152,10 +152,10 @@ class Requests:
         stopped = []
         records = []
         for table in self._queued(collections):
-            asked = self._tables.states[table].requests
-            left = [one for one in asked if one.kind == "incremental"]
-            others = [one for one in asked if one.kind != "incremental"]
-            if any(one.is_own for one in left):
+            requests = self._tables.states[table].requests
+            left = [request for request in requests if request.kind == "incremental"]
+            others = [request for request in requests if request.kind != "incremental"]
+            if any(request.is_own for request in left):
                 log.warning(
                     "a signal stops a read of rows that DDL had changed: the log keeps old values",
                     table=str(table),
@@ -170,8 +170,8 @@ class Requests:
                     rows=ended.rows,
                     reason=f"signal {signal} has stopped it",
                 )
-                told = outcome if ended.signal else None
-                records.append(self._tables.states.set_requests(table, [*left, *others], told))
+                reported = outcome if ended.signal else None
+                records.append(self._tables.states.set_requests(table, [*left, *others], reported))
             stopped.append(table)
         if stopped:
             named = stopped if collections else ()
@@ -188,15 +188,17 @@ class Requests:
         changed = [
             table
             for table in sorted(self._tables.states.requested, key=self._order)
-            if table in named and any(one.paused != paused for one in self._pausable(table))
+            if table in named and any(request.paused != paused for request in self._pausable(table))
         ]
         records = []
         for table in changed:
-            asked = [
-                one.model_copy(update={"paused": paused}) if one.kind != "blocking" else one
-                for one in self._tables.states[table].requests
+            requests = [
+                request.model_copy(update={"paused": paused})
+                if request.kind != "blocking"
+                else request
+                for request in self._tables.states[table].requests
             ]
-            records.append(self._tables.states.set_requests(table, asked))
+            records.append(self._tables.states.set_requests(table, requests))
         if changed:
             tell = self._tables.notifications.incremental
             records += tell("PAUSED" if paused else "RESUMED", position, signal, changed)
@@ -206,11 +208,11 @@ class Requests:
         return records
 
     def _order(self, table: TableName) -> tuple[int, TableName]:
-        return min(one.order for one in self._tables.states[table].requests), table
+        return min(request.order for request in self._tables.states[table].requests), table
 
     def _pausable(self, table: TableName) -> Iterable[SnapshotRequest]:
-        asked = self._tables.states[table].requests
-        return (one for one in asked if one.kind != "blocking")
+        requests = self._tables.states[table].requests
+        return (request for request in requests if request.kind != "blocking")
 
     def _queued(self, collections: tuple[str, ...]) -> list[TableName]:
         """Those of the tables with an incremental snapshot that match; without names, all."""
@@ -219,20 +221,20 @@ class Requests:
             table
             for table in sorted(self._tables.states.requested, key=self._order)
             if table in named
-            if any(one.kind == "incremental" for one in self._tables.states[table].requests)
+            if any(request.kind == "incremental" for request in self._tables.states[table].requests)
         ]
 
     def _matching(self, collections: Sequence[str]) -> list[TableName]:
         """The captured tables whose names match, by the first pattern that does."""
-        found: dict[TableName, None] = {}
+        tables: dict[TableName, None] = {}
         captured = [name for name in self._tables.states if self._settings.captures(str(name))]
         for collection in collections:
             pattern = _patterns((collection,))
             names = sorted(name for name in captured if pattern.match(str(name)))
             if not names:
                 log.warning("a signal names no captured table", name=collection)
-            found.update(dict.fromkeys(names))
-        return list(found)
+            tables.update(dict.fromkeys(names))
+        return list(tables)
 
 
 def _patterns(patterns: tuple[str, ...]) -> Patterns:

@@ -93,9 +93,12 @@ def _execute(members: Mapping[str, Any]) -> ExecuteSnapshot:
         if members.get(unknown) is not None:
             raise SignalError(f"{unknown} isn't supported (additional-conditions is)")
     conditions = _list(members, "additional-conditions")
-    if conditions is None or not all(isinstance(one, dict) for one in conditions):
+    if conditions is None or not all(isinstance(condition, dict) for condition in conditions):
         raise SignalError("additional-conditions isn't a list of objects")
-    pairs = tuple((_text(one, "data-collection"), _text(one, "filter")) for one in conditions)
+    pairs = tuple(
+        (_text(condition, "data-collection"), _text(condition, "filter"))
+        for condition in conditions
+    )
     reset = members.get("reset", False)
     if not isinstance(reset, bool):
         raise SignalError("reset isn't true or false")

@@ -18,7 +18,7 @@ from cdc.records.position import Lsn
 
 WAIT_S: Final = 10.0
 """How long a chunk waits for the standby's replay."""
-_LOOK_S: Final = 0.02
+_POLL_S: Final = 0.02
 _IDENTITY: Final = "SELECT system_identifier, pg_is_in_recovery() FROM pg_control_system()"
 _REPLAYED: Final = "SELECT pg_is_in_recovery(), pg_last_wal_replay_lsn()::text"
 
@@ -48,7 +48,7 @@ def await_replay(standby: psycopg.Connection, streamed: Lsn, wait: Callable[[flo
         replayed = Lsn.parse(text) if is_standby and text else Lsn(0)
         if replayed >= streamed:
             return
-        if not is_standby or time.monotonic() > until or wait(_LOOK_S):
+        if not is_standby or time.monotonic() > until or wait(_POLL_S):
             break
     state = f"has replayed {replayed}, and not yet {streamed}" if is_standby else "is none any more"
     raise SourceUnreachableError(

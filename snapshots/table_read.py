@@ -1,4 +1,4 @@
-"""One table that is being read while streaming goes on: what is known, under way, and missing."""
+"""A table that is being read while streaming goes on: its chunks done, under way, and missing."""
 
 from collections.abc import Iterable
 from typing import Any, Final, NamedTuple
@@ -13,7 +13,7 @@ from cdc.errors import (
 from cdc.postgres.described import CapturedTable, TableDescription
 from cdc.records.position import Lsn
 from cdc.records.state import LeafRead, SnapshotRequest
-from snapshots.chunk import Chunk, Known, Place
+from snapshots.chunk import Chunk, ChunkRange, DescribedTable
 from snapshots.overtaken import Changes
 from snapshots.reader import ALL, Range, merged, next_range, pages_of
 from snapshots.windows import Job
@@ -30,22 +30,29 @@ _TURN_S: Final = 0.05
 """How long the stream may stand still for a chunk: chunks become as large as that takes."""
 
 
-class Begun(NamedTuple):
-    """A chunk that is being read, and what was known then: of changes (Changes), and the fence."""
+class PendingChunk(NamedTuple):
+    """A chunk that is being read, with the state of Changes, and the fence, at its beginning."""
 
     job: Job[Chunk]
-    place: Place
+    chunk_range: ChunkRange
     forgotten: int
     announced: int
     fence: Lsn
 
     @property
-    def found(self) -> Chunk | None:
+    def result(self) -> Chunk | None:
         """What was read."""
-        return self.job.found
+        return self.job.result
 
 
-class Work:
+class PageCounts(NamedTuple):
+    """How many pages a table has, and how many of them were read."""
+
+    total: int
+    done: int
+
+
+class TableRead:
     """The state of one request."""
 
     def __init__(
@@ -64,14 +71,15 @@ class Work:
         self.request = request
         self.fence = fence
         self.changes = Changes()
-        self.known: Known | None = None
-        self.looking: Job[Known] | None = None
+        self.described: DescribedTable | None = None
+        self.description_job: Job[DescribedTable] | None = None
         self.marks: dict[str, Job[bool]] = {}
-        self.chunks: dict[str, Begun] = {}
+        self.chunks: dict[str, PendingChunk] = {}
         self.not_before = 0.0
-        self.encoder: tuple[TableDescription, Encoder] | None = None
+        self.encoder: Encoder | None = None
+        self.encoded_table: TableDescription | None = None
         """Kept as long as the table is as it was described: a wide one's takes a while to make."""
-        self.is_end_told = False
+        self.is_end_marked = False
         """Whether the last chunk was without rows, as Debezium's last one of a table is."""
         self.delay_s = RETRY_S
         self._joined = joined
@@ -81,10 +89,15 @@ class Work:
         self._bytes = min(_FIRST_BYTES, chunk_bytes)
         self._bytes_max = chunk_bytes
 
-    def learn(self, known: Known) -> None:
-        """Take in how the table is described, and by which columns its rows are told apart."""
-        self.known, self.looking = known, None
-        self.changes.tell_apart_by(known.table.identifying_columns)
+    @property
+    def new_description(self) -> DescribedTable | None:
+        """A description that ``learn`` hasn't taken in yet, once it is there."""
+        return self.description_job.result if self.description_job is not None else None
+
+    def learn(self, described: DescribedTable) -> None:
+        """Take in the table's description, and which columns identify its rows."""
+        self.described, self.description_job = described, None
+        self.changes.tell_apart_by(described.table.identifying_columns)
 
     def remember(self, reached: Lsn) -> None:
         """What was forgotten has to be shown by chunks that are begun from here on."""
@@ -102,17 +115,19 @@ class Work:
     @property
     def jobs(self) -> dict[str, Job[Any]]:
         """What is being read, or was, and waits for its watermark, by its id."""
-        return {**self.marks, **{number: one.job for number, one in self.chunks.items()}}
+        return {**self.marks, **{number: pending.job for number, pending in self.chunks.items()}}
 
     @property
     def in_flight(self) -> int:
         """What is being read, or waits for its watermark."""
-        return len(self.chunks) + len(self.marks) + (self.looking is not None)
+        return len(self.chunks) + len(self.marks) + (self.description_job is not None)
 
-    def add(self, job: Job[Chunk], place: Place) -> None:
+    def add(self, job: Job[Chunk], chunk_range: ChunkRange) -> None:
         """A chunk is being read."""
-        known = self.changes.forgotten, self.changes.announced, self.fence
-        self.chunks[job.id] = Begun(job, place, *known)
+        changes = self.changes
+        self.chunks[job.id] = PendingChunk(
+            job, chunk_range, changes.forgotten, changes.announced, self.fence
+        )
 
     def failures(self, streamed: Lsn) -> Iterable[Exception]:
         """What has come to nothing, which is forgotten by that; ``streamed``: all up to there."""
@@ -123,12 +138,15 @@ class Work:
             if error is not None:
                 self.forget(number)
                 yield error
-        if self.looking is not None and (error := self.looking.failure()) is not None:
-            self.looking = None
+        if (
+            self.description_job is not None
+            and (error := self.description_job.failure()) is not None
+        ):
+            self.description_job = None
             yield error
 
     def gives_up(self, error: MillraceError) -> bool:
-        """Whether whoever asked is told why nothing comes of it; else it is tried again."""
+        """Whether the request ends with this error; else it is tried again."""
         if self.request.is_own:
             return isinstance(error, TableRefusedError)
         return self.request.kind == "incremental" and not isinstance(error, SourceUnreachableError)
@@ -159,47 +177,49 @@ class Work:
         self.chunks.pop(number, None)
         self.changes.ended(number)
 
-    def next_place(self, rows_max: int) -> Place | None:
-        """What nobody has read, nor reads, if there is anything."""
-        if self.known is None or (self.chunks and not self._is_proven):
+    def next_chunk(self, rows_max: int) -> ChunkRange | None:
+        """The next range that nobody has read, nor reads, if there is one."""
+        if self.described is None or (self.chunks and not self._is_proven):
             return None  # one thread waits for a lock; the others have other tables
-        table = self.known.table
+        table = self.described.table
         for leaf in table.leaves:
-            under_way = [one.place.range for one in self.chunks.values() if one.place.leaf == leaf]
-            taken = [*self._ranges(leaf.oid), *under_way]
+            ranges = (pending.chunk_range for pending in self.chunks.values())
+            under_way = [taken.tids for taken in ranges if taken.leaf == leaf]
+            done = self._ranges(leaf.oid)
             pages = max(1, self._bytes // table.block_bytes)
-            if (found := next_range(taken, leaf.pages, pages)) is not None:
-                return Place(leaf, found, self.request.condition, rows_max, self.request.behind_xid)
+            if (tids := next_range([*done, *under_way], leaf.pages, pages)) is not None:
+                request = self.request
+                return ChunkRange(leaf, tids, request.condition, rows_max, request.behind_xid)
         return None
 
-    def has_read(self, chunk: Chunk, place: Place, rows: int, took_s: float) -> None:
+    def has_read(self, chunk: Chunk, chunk_range: ChunkRange, rows: int, took_s: float) -> None:
         """A chunk is in the log."""
-        self.is_end_told = chunk.number == 0
+        self.is_end_marked = chunk.row_count == 0
         self.delay_s = RETRY_S
         self._is_proven = True
-        known = {one.leaf: one for one in self.request.read}
-        before = known.get(chunk.leaf)
+        reads = {read.leaf: read for read in self.request.read}
+        before = reads.get(chunk.leaf)
         same = before is not None and before.file == chunk.file
         ranges = merged([*(before.ranges if before and same else ()), chunk.range])
-        known[chunk.leaf] = LeafRead(leaf=chunk.leaf, file=chunk.file, ranges=ranges)
-        update = {"read": tuple(known.values()), "rows": self.request.rows + rows}
+        reads[chunk.leaf] = LeafRead(leaf=chunk.leaf, file=chunk.file, ranges=ranges)
+        update = {"read": tuple(reads.values()), "rows": self.request.rows + rows}
         self.request = self.request.model_copy(update=update)
-        factor = 0.5 if chunk.range != place.range else _TURN_S / max(took_s, 1e-6)
+        factor = 0.5 if chunk.range != chunk_range.tids else _TURN_S / max(took_s, 1e-6)
         grown = min(self._bytes * min(max(factor, 0.5), 2), self._bytes_max)
         self._bytes = max(round(grown), _BYTES_MIN)
 
     @property
     def is_read(self) -> bool:
         """Whether all of the table was."""
-        leaves = self.known.table.leaves if self.known else None
+        leaves = self.described.table.leaves if self.described else None
         return leaves is not None and all(self._ranges(leaf.oid) == (ALL,) for leaf in leaves)
 
     @property
-    def pages(self) -> tuple[int, int]:
+    def pages(self) -> PageCounts:
         """How many pages the table has, and how many were read."""
-        leaves = self.known.table.leaves if self.known else ()
+        leaves = self.described.table.leaves if self.described else ()
         done = sum(pages_of(self._ranges(leaf.oid), leaf.pages) for leaf in leaves)
-        return sum(leaf.pages for leaf in leaves), done
+        return PageCounts(sum(leaf.pages for leaf in leaves), done)
 
     def _ranges(self, leaf: int) -> tuple[Range, ...]:
-        return next((one.ranges for one in self.request.read if one.leaf == leaf), ())
+        return next((read.ranges for read in self.request.read if read.leaf == leaf), ())

@@ -37,7 +37,7 @@ _NEWEST: Final = "SELECT pg_snapshot_xmax(pg_current_snapshot())::text"
 _OLDEST: Final = "SELECT pg_snapshot_xmin(pg_current_snapshot())::text"
 _HAS_ENDED: Final = "SELECT pg_snapshot_xmin(pg_current_snapshot()) >= %s::text::xid8"
 _WAIT_S: Final = 10.0
-_LOOK_S: Final = 0.05
+_POLL_S: Final = 0.05
 WATERMARK_REMEDY: Final = (
     "let the role in [source] EXECUTE pg_logical_emit_message(boolean, text, text); or, where the"
     " incremental.snapshot.watermarking.strategy is another one, INSERT into (and DELETE from) the"
@@ -84,7 +84,7 @@ class Watermarks:
                         remedy="end the oldest one (pg_stat_activity.xact_start), or choose another"
                         " incremental.snapshot.watermarking.strategy",
                     )
-                time.sleep(_LOOK_S)
+                time.sleep(_POLL_S)
 
     def step(self, connection: psycopg.Connection) -> bool:
         """See to it that the WAL goes on, though nobody may write; returns True."""

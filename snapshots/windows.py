@@ -23,7 +23,7 @@ from cdc.records.position import Lsn
 from cdc.records.schema import TableName
 from cdc.settings import LibraryOptions, Settings
 from snapshots import chunk, standby
-from snapshots.chunk import Chunk, Known, Place
+from snapshots.chunk import Chunk, ChunkRange, DescribedTable
 from snapshots.pace import Pace, Probe
 from snapshots.watermarks import Watermarks, now, oldest_open
 
@@ -38,12 +38,12 @@ class _Sessions(threading.local):
 
 
 class Job(Generic[T]):
-    """What is done in the background; ``found`` is there before its watermark is."""
+    """What is done in the background; ``result`` is there before its watermark is."""
 
     def __init__(self) -> None:
         self.id = str(uuid.uuid4())
         """What its watermark says."""
-        self.found: T | None = None
+        self.result: T | None = None
         self.behind: Lsn | None = None
         """Without a watermark: how far the stream has to come."""
         self.due: Lsn | None = None
@@ -90,37 +90,37 @@ class WindowReader:
         else:
             self._probe.end()
 
-    def look(self, table: CapturedTable, streamed: Lsn) -> Job[Known]:
+    def describe(self, table: CapturedTable, streamed: Lsn) -> Job[DescribedTable]:
         """Describe a table, as it is behind what was streamed, or later."""
 
-        def act(connection: psycopg.Connection) -> Known:
+        def act(connection: psycopg.Connection) -> DescribedTable:
             # The primary may have shown it to us before the stream has come there.
             made = current_wal_end(self._marking()) if self._standby else streamed
             self._await(connection, max(streamed, made))
-            return chunk.look(connection, self._settings, table)
+            return chunk.describe(connection, self._settings, table)
 
         return self._start(act)
 
-    def read(self, known: Known, place: Place, streamed: Lsn) -> Job[Chunk]:
+    def read(self, described: DescribedTable, chunk_range: ChunkRange, streamed: Lsn) -> Job[Chunk]:
         """Read a chunk that shows what was streamed, and write its watermark."""
-        self.pace.plan(place.rows_max)
+        self.pace.plan(chunk_range.rows_max)
         self._probe.chunk()
 
         def act(connection: psycopg.Connection) -> Chunk:
             self._await(connection, streamed)
-            return chunk.read(connection, self._settings, known, place)
+            return chunk.read(connection, self._settings, described, chunk_range)
 
         return self._start(act, marked=True)
 
-    def look_for_others(self, known: frozenset[TableName]) -> Job[list[TableDescription]]:
+    def describe_others(self, names: frozenset[TableName]) -> Job[list[TableDescription]]:
         """Describe tables that are captured, and aren't among these."""
 
-        def look(connection: psycopg.Connection) -> list[TableDescription]:
+        def describe(connection: psycopg.Connection) -> list[TableDescription]:
             captured = captured_tables(connection, self._settings)
-            others = [table for table in captured if table.name not in known]
+            others = [table for table in captured if table.name not in names]
             return described_tables(connection, self._settings, others) if others else []
 
-        return self._start(look, of_primary=True)
+        return self._start(describe, of_primary=True)
 
     def oldest_open(self) -> Job[int]:
         """Ask below which transaction (64 bits) all have ended."""
@@ -171,7 +171,7 @@ class WindowReader:
             opened = now()
             if marked:
                 self._watermarks.open(marking, job.id, opened)
-            job.found = act(reading)
+            job.result = act(reading)
             if marked:
                 reach(FaultPoint.CHUNK_READ)
                 end = self._watermarks.close(marking, job.id, opened)

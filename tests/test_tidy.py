@@ -30,23 +30,6 @@ PRIVATE_WORDS: Final = frozenset({
     "stand", "told", "wishes", "work",
 })  # fmt: skip
 """A reader who hasn't written the code can't guess what they mean in a name."""
-TO_RENAME: Final = frozenset({
-    ("cdc/capture/slot_lease.py", "Hold"),
-    ("cdc/dead_letters/letters.py", "letters"),
-    ("cdc/stream/in_progress.py", "_Transaction"),
-    ("cdc/stream/signals.py", "Place"),
-    ("cdc/stream/signals.py", "SeenRow"),
-    ("cdc/stream/signals.py", "SignalPlace"),
-    ("cdc/stream/signals.py", "Told"),
-    ("cdc/tables/notifications.py", "Type"),
-    ("snapshots/bulk.py", "_Place"),
-    ("snapshots/chunk.py", "Known"),
-    ("snapshots/chunk.py", "Place"),
-    ("snapshots/copied_rows.py", "Row"),
-    ("snapshots/joining.py", "Elders"),
-    ("snapshots/table_read.py", "Work"),
-})  # fmt: skip
-"""Modules and types whose names still break a rule. The set shrinks until it is empty."""
 
 
 def functions(path: Path) -> Iterator[ast.FunctionDef]:
@@ -99,9 +82,7 @@ def test_a_type_name_has_one_meaning() -> None:
     modules: dict[str, list[str]] = defaultdict(list)
     for path in PRODUCT:
         for name in type_names(path):
-            where = str(path.relative_to(ROOT))
-            if (where, name) not in TO_RENAME:
-                modules[name.lstrip("_")].append(where)
+            modules[name.lstrip("_")].append(str(path.relative_to(ROOT)))
     assert {name: where for name, where in modules.items() if len(where) > 1} == {}
 
 
@@ -111,6 +92,6 @@ def test_no_module_or_type_has_a_private_word_for_its_name() -> None:
         where = str(path.relative_to(ROOT))
         for name in (path.stem, *type_names(path)):
             words = {word.lower() for word in re.findall("[A-Z]?[a-z]+", name)}
-            if words & PRIVATE_WORDS and "dead" not in words and (where, name) not in TO_RENAME:
+            if words & PRIVATE_WORDS and "dead" not in words:
                 private.add((where, name))
     assert private == set()

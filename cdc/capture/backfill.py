@@ -52,7 +52,7 @@ class Backfill(Protocol):
 
 
 class SnapshotObserver(Protocol):
-    """Is told how far a snapshot has come."""
+    """Observes how far a snapshot has come."""
 
     def snapshot_started(self, tables: Sequence[TableDescription]) -> None:
         """Tell that these tables are about to be read."""
@@ -89,18 +89,18 @@ class SnapshotWriter:
         exported: ExportedSnapshot,
         described: Sequence[TableDescription],
         stop: threading.Event,
-        asked: Container[str],
+        named: Container[str],
         limit_s: float,
     ) -> int:
         """Snapshot the tables; returns the number of events, all of them durable.
 
-        A table that the settings leave out counts as read, unless it was ``asked`` for by name.
+        A table that the settings leave out counts as read, unless it is ``named``.
         Told to stop, or beyond the limit, it ends early: the rest is read while streaming.
         """
         position = self._position(exported)
         tell = self._tables.notifications
         with self._writers:
-            read, events = self._begin(described, position, asked)
+            read, events = self._begin(described, position, named)
             names = [table.name for table in read]
             self._add(tell.initial("STARTED" if read else "SKIPPED", position, names))
             self._finish()
@@ -119,7 +119,7 @@ class SnapshotWriter:
         return events
 
     def _begin(
-        self, described: Sequence[TableDescription], position: Position, asked: Container[str]
+        self, described: Sequence[TableDescription], position: Position, named: Container[str]
     ) -> tuple[list[TableDescription], int]:
         """Note that the tables are being read; returns those that are, and how many events that is.
 
@@ -128,7 +128,7 @@ class SnapshotWriter:
         read, events = [], 0
         for order, table in enumerate(described):
             name = str(table.name)
-            wanted = name in asked or self._settings.snapshots(name)
+            wanted = name in named or self._settings.snapshots(name)
             request = SnapshotRequest(kind="initial", order=order)
             records, states = self._tables.joining.begin_anew(table, position, (request,))
             if not wanted:
@@ -145,8 +145,8 @@ class SnapshotWriter:
         if batch.read is not None:
             self._add([self._note(batch, position)])
             if batch.is_done:
-                done = position, names, batch.table, batch.rows
-                self._add(self._tables.notifications.initial_table_done(*done))
+                tell = self._tables.notifications
+                self._add(tell.initial_table_done(position, names, batch.table, batch.rows))
             reach(FaultPoint.CHUNK_WRITTEN)
         return count(batch.records)
 
@@ -189,8 +189,9 @@ class SnapshotWriter:
                         self._add(batch.records)
                         events += count(batch.records)
                         if batch.is_done:
-                            done = position, names, batch.table, batch.rows
-                            self._add(tell.initial_table_done(*done))
+                            self._add(
+                                tell.initial_table_done(position, names, batch.table, batch.rows)
+                            )
                         self._observer.snapshot_batch(batch)
                         if stop.is_set():
                             self._add(tell.initial("ABORTED", position))
@@ -202,8 +203,8 @@ class SnapshotWriter:
                 # isn't there, however often it is tried.
                 if error.retry and not isinstance(error, TableChangedError):
                     raise
-                told = {"reason": error.what, "remedy": error.remedy}
-                log.warning("a blocking snapshot is given up", **told)
+                fields = {"reason": error.what, "remedy": error.remedy}
+                log.warning("a blocking snapshot is given up", **fields)
                 if position is not None:
                     self._add(tell.initial("ABORTED", position))
             self._finish()

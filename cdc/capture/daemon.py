@@ -17,8 +17,8 @@ from cdc.capture.servers import Servers
 from cdc.capture.session import Session
 from cdc.capture.slot_lease import StoppedError
 from cdc.capture.streaming import Streaming
-from cdc.capture.watch import LOOK_S, SlotWatch
-from cdc.dead_letters.letters import Refusals
+from cdc.capture.watch import INSPECT_S, SlotWatch
+from cdc.dead_letters.guard import Refusals
 from cdc.errors import (
     ConfigError,
     GapError,
@@ -32,12 +32,12 @@ from cdc.errors import (
 from cdc.records.position import Position
 from cdc.records.state import Progress
 from cdc.settings import Settings
-from cdc.stream.signals import Channel, SignalPlace, Signals
+from cdc.stream.signals import Channel, SignalOffset, Signals
 from cdc.stream.spill import check_spill, spill_directory
 from cdc.tables.tables import Tables
 
 log = structlog.get_logger()
-OpenChannel = Callable[[Settings, Tables, SignalPlace], Signals | None]
+OpenChannel = Callable[[Settings, Tables, SignalOffset], Signals | None]
 RETRY_DELAY_S = 1.0
 RETRY_DELAY_S_MAX = 30.0
 STEADY_S = 60.0
@@ -61,7 +61,7 @@ class Daemon:
         timeout_s = settings.health.ready_timeout_ms / 1_000
         beats_s = settings.capture.heartbeat_source_interval_ms / 1_000
         if not 0 < beats_s <= timeout_s:
-            beats_s = LOOK_S  # too rare to tell: the WAL's end, whoever wrote there, has to do
+            beats_s = INSPECT_S  # too rare to tell: the WAL's end, whoever wrote there, has to do
         self.health = Health(observer, heartbeat_s=beats_s, timeout_s=timeout_s)
         self._open_channel = open_channel
         self._was_capturing = False
@@ -72,9 +72,9 @@ class Daemon:
         """Whether large transactions may be sent before they have ended."""
 
     @property
-    def letters(self) -> Mapping[str, int]:
+    def dead_letter_counts(self) -> Mapping[str, int]:
         """Table → how many dead letters were made since this process began."""
-        return self._refusals.letters
+        return self._refusals.dead_letter_counts
 
     def run(self, stop: threading.Event) -> None:
         """Capture until stopped; raises a MillraceError that starting over doesn't mend."""
@@ -99,7 +99,7 @@ class Daemon:
                 self._check_lasting(error)
                 if time.monotonic() - started >= STEADY_S:
                     delay_s = RETRY_DELAY_S
-                self._tell_of(error, delay_s)
+                self._note_fault(error, delay_s)
                 # Jitter: many daemons that lost the same server don't come back at once.
                 stop.wait(delay_s * random.uniform(0.5, 1.0))  # noqa: S311
                 delay_s = min(2 * delay_s, RETRY_DELAY_S_MAX)
@@ -127,7 +127,7 @@ class Daemon:
         if not (error.retry and lasting):
             raise error
 
-    def _tell_of(self, error: MillraceError, delay_s: float) -> None:
+    def _note_fault(self, error: MillraceError, delay_s: float) -> None:
         self.health.failed(error.what)
         self._in_progress = not isinstance(error, SENT_WHOLE)
         log.warning(
@@ -173,7 +173,7 @@ class Daemon:
         stop: threading.Event,
         until: Callable[[Position], bool] = lambda _: False,
     ) -> None:
-        channel = self._listen(session, stack, SignalPlace.of(progress))
+        channel = self._listen(session, stack, SignalOffset.of(progress))
         log.info("streaming", slot=progress.slot, position=str(progress.position))
         streaming = Streaming(
             self._settings.capture,
@@ -200,8 +200,8 @@ class Daemon:
         )
         return Session(self._settings, servers, stack, stop, self.health, self._refusals)
 
-    def _listen(self, session: Session, stack: ExitStack, place: SignalPlace) -> Channel | None:
-        signals = self._open_channel(self._settings, session.tables, place)
+    def _listen(self, session: Session, stack: ExitStack, offset: SignalOffset) -> Channel | None:
+        signals = self._open_channel(self._settings, session.tables, offset)
         if signals is None:
             return None
         stack.callback(signals.close)
@@ -269,17 +269,17 @@ class Daemon:
     ) -> None:
         """Stream until all is read that isn't paused: of that nothing comes by waiting."""
         states, reads = session.tables.states, session.tables.reads
-        asked = {
-            name: {one.signal for one in states[name].requests} for name in states.requested
+        signals = {
+            name: {request.signal for request in states[name].requests} for name in states.requested
         } | {name: set[str]() for name in states.waiting}
         if not stop.is_set() and reads.is_to_read:
             self._stream(session, stack, progress, stop, lambda _: not reads.is_to_read)
         if stop.is_set():
             return
-        if reasons := reads.not_done(asked):
-            told = "; ".join(f"{name} ({reason})" for name, reason in sorted(reasons.items()))
+        if reasons := reads.not_done(signals):
+            unread = "; ".join(f"{name} ({reason})" for name, reason in sorted(reasons.items()))
             remedy = "mend what is told, and ask again: millrace snapshot"
-            raise NotDoneError(f"not read: {told}", remedy=remedy)
+            raise NotDoneError(f"not read: {unread}", remedy=remedy)
         if states.requested:
             paused = sorted(map(str, states.requested))
             remedy = "millrace snapshot --resume goes on with them"

@@ -20,14 +20,14 @@ from cdc.records.schema import TableName
 from cdc.records.state import Progress, TableState
 from cdc.tables.reads import SnapshotBatch
 
-SEEN_S: Final = 15.0
-"""What was seen of the slot counts for so long; it is looked at more often."""
+SLOT_STATE_S: Final = 15.0
+"""The slot's state counts for so long; it is inspected more often."""
 LIVE_S: Final = 120.0
 """The loop counts as hung after so long; all that it waits for by itself is bounded below that."""
 
 
 class Observer(SnapshotObserver, Protocol):
-    """Is told what the daemon does, for people to see."""
+    """Observes what the daemon does, for people to see."""
 
     def streaming(self, progress: Progress, states: Mapping[TableName, TableState]) -> None:
         """Tell that a batch is durable and acknowledged, and how far tables are read meanwhile."""
@@ -51,7 +51,7 @@ class Heartbeat(NamedTuple):
 
 
 class Health:
-    """The daemon's health; an observer that hands on what it is told to another."""
+    """The daemon's health; an observer that passes on what it observes."""
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class Health:
         self._lock = threading.Lock()
         self._turned = clock()
         self.stage = Stage.STARTING
-        self.holds_slot = False
+        self.has_slot = False
         """Whether the slot is for us to look after; a standby leaves that to the other daemon."""
         self._since = clock()
         self._flushed = Lsn(0)
@@ -77,7 +77,7 @@ class Health:
         self._arrived: Heartbeat | None = None
         self._tables: dict[TableName, float] = {}
         self._rows: dict[TableName, int] = {}
-        self._counted = 0
+        self._events_max = 0
         self._fault: tuple[str, float] | None = None
         self.faults = 0
         """How many faults the daemon has started over after."""
@@ -114,23 +114,24 @@ class Health:
         self._rows = {}
         self.progress, self.states = progress, states
 
-    def slot_seen(self, state: SlotState | None) -> None:
+    def slot_inspected(self, state: SlotState | None) -> None:
         """Tell how the slot is at the server; None: there is none."""
         self._slot = None if state is None else (state, self._clock())
 
     @property
     def slot(self) -> SlotState | None:
-        """The slot, if it was seen lately."""
+        """The slot, if it was inspected lately."""
         state, at = self._slot or (None, 0.0)
-        return state if self._clock() - at <= SEEN_S else None
+        return state if self._clock() - at <= SLOT_STATE_S else None
 
     @property
     def events(self) -> int:
         """How many data records the log has, with those of a snapshot that is under way."""
         progress = self.progress
-        known = (progress.events if progress else 0) + sum(list(self._rows.values()))
-        self._counted = max(self._counted, known)  # rows aren't events one by one: it never shrinks
-        return self._counted
+        event_count = (progress.events if progress else 0) + sum(list(self._rows.values()))
+        # Rows aren't events one by one: it never shrinks.
+        self._events_max = max(self._events_max, event_count)
+        return self._events_max
 
     def written(self, heartbeat: Heartbeat) -> None:
         """Tell of something that the source has now; while one is awaited, others don't matter."""
@@ -192,9 +193,9 @@ class Health:
                 due = self._arrived.at + self._heartbeat_s
             else:
                 due = self._since
-            late_s = self._clock() - due
-            if late_s > self._timeout_s:
-                return f"for {late_s:.0f} s nothing written to the source has come round"
+            overdue_s = self._clock() - due
+            if overdue_s > self._timeout_s:
+                return f"for {overdue_s:.0f} s nothing written to the source has come round"
             if self._arrived is None:
                 return "nothing written to the source has come round yet"
             return None
@@ -202,7 +203,7 @@ class Health:
     def report(self) -> dict[str, Any]:
         """All of it, as JSON has it; times in seconds."""
         now, unready, arrived, slot = self._clock(), self.unready, self._arrived, self.slot
-        found: dict[str, Any] = {
+        report: dict[str, Any] = {
             "ready": unready is None,
             "live": self.is_live,
             "phase": self.stage,
@@ -211,14 +212,14 @@ class Health:
         }
         if self.stage is Stage.SNAPSHOT and self._tables:
             done = sum(list(self._tables.values())) / len(self._tables)
-            found["snapshot_percent"] = round(100 * done, 1)
+            report["snapshot_percent"] = round(100 * done, 1)
         if arrived is not None and self.round_trip_s is not None:
-            found["round_trip"] = {
+            report["round_trip"] = {
                 "sent_s_ago": round(now - arrived.at, 1),
                 "took_s": round(self.round_trip_s, 3),
             }
         if slot is not None:
-            found["slot"] = {
+            report["slot"] = {
                 "lag_bytes": slot.lag_bytes,
                 "retained_bytes": slot.retained_bytes,
                 "wal_status": slot.wal_status,
@@ -226,5 +227,5 @@ class Health:
             }
         if self._fault is not None:
             reason, at = self._fault
-            found["fault"] = {"reason": reason, "s_ago": round(now - at, 1)}
-        return found
+            report["fault"] = {"reason": reason, "s_ago": round(now - at, 1)}
+        return report

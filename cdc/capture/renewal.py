@@ -32,14 +32,14 @@ class Renewal:
         servers = self._servers
         servers.take_lock()
         with contextlib.suppress(GapError):  # what a lost slot says is why we are here
-            servers.hold_slot()
+            servers.stream_slot()
         servers.open_log(())
         before = servers.progress
         if before is None:
             raise start.nothing_to_go_on_from(self._capture.slot_name)
         if before.phase is not Phase.CREATING:
             topic = table_topic(self._capture.topic_prefix)
-            keep_alive = servers.hold.keep_alive
+            keep_alive = servers.lease.keep_alive
             states = read_all(self._settings.kafka, topic, TableState, keep_alive)
             servers.writer.write(start.new_epoch(self._settings, servers.system, before, states))
             servers.writer.commit()

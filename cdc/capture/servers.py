@@ -1,4 +1,4 @@
-"""Settings → both servers, as one start has them: connections, the slot's hold, the log's progress.
+"""Settings → both servers, as one start has them: connections, slot lease, the log's progress.
 
 What captures (session.py) and what renews (renewal.py) go through the same steps.
 docs/decisions/0002-start-and-acknowledge.md has their order.
@@ -12,8 +12,8 @@ import psycopg
 
 from cdc.capture import start
 from cdc.capture.health import Health
-from cdc.capture.slot_lease import Hold
-from cdc.dead_letters.letters import Refusals
+from cdc.capture.slot_lease import SlotLease
+from cdc.dead_letters.guard import Refusals
 from cdc.kafka.commits import AtLeastOnceWriter
 from cdc.kafka.producer import LogWriter
 from cdc.kafka.topics import LogTopics
@@ -31,7 +31,7 @@ class Servers:
     """The source and the log; the stack closes what is opened."""
 
     sql: psycopg.Connection
-    hold: Hold
+    lease: SlotLease
     system: System
     topics: LogTopics
     slot: slot.SlotState | None
@@ -62,7 +62,7 @@ class Servers:
     def connect(self) -> None:
         """Connect to the source, without taking anything."""
         self.sql = self._stack.enter_context(connect(self._settings.source, purpose="control"))
-        self.hold = Hold(
+        self.lease = SlotLease(
             self._settings,
             self.sql,
             self._stack,
@@ -72,14 +72,14 @@ class Servers:
             on_wait=self._waits,
         )
         self.system = self._identify()
-        self.topics = LogTopics(self._settings, self.hold.keep_alive)
+        self.topics = LogTopics(self._settings, self.lease.keep_alive)
 
     def take_lock(self) -> None:
         """Look at both sides, and take the right to the slot: a standby waits here."""
         self.connect()
         self.check_tables()
         self.topics.check_reachable()
-        self.hold.lock()
+        self.lease.lock()
         # A standby has waited long: the server may go by another timeline now.
         self.system = self._identify()
 
@@ -101,11 +101,11 @@ class Servers:
         if self.slot is not None:
             slot.verify_ours(self.sql, self.slot)
 
-    def hold_slot(self) -> None:
+    def stream_slot(self) -> None:
         """Stream from the slot, if there is one that gives anything."""
         self.find_slot()
         if self.slot is not None and slot.why_lost(self.slot) is None:
-            self.hold.stream()
+            self.lease.stream()
 
     def open_log(self, described: Sequence[TableDescription]) -> None:
         """Fence off who wrote before, and read how far the log is."""
@@ -119,7 +119,7 @@ class Servers:
             self._settings.kafka,
             progress_topic(self._capture.topic_prefix),
             self._capture.slot_name,
-            self.hold.keep_alive,
+            self.lease.keep_alive,
         )
 
     def check_continuity(self, progress: Progress) -> None:
@@ -143,14 +143,14 @@ class Servers:
 
     def end_slot(self) -> None:
         """Take the slot away: nobody is going to stream from it."""
-        self.hold.release()
+        self.lease.release()
         slot.drop(self.sql, self._capture.slot_name)
 
     def _waits(self) -> None:
         self.has_waited = True
 
     def _identify(self) -> System:
-        replication = self.hold.connect_replication()
+        replication = self.lease.connect_replication()
         try:
             return identify(replication)
         finally:
@@ -165,7 +165,7 @@ class Servers:
     def _open_writer(self, transactional_id: str, options: Mapping[str, str]) -> LogWriter:
         exactly, suspects = self._settings.log.delivery == "exactly_once", self._refusals.suspects
         kind = LogWriter if exactly else AtLeastOnceWriter
-        writer = kind(options, transactional_id, self.hold.keep_alive, suspects)
+        writer = kind(options, transactional_id, self.lease.keep_alive, suspects)
         self._stack.callback(writer.close)
         writer.open()
         return writer

@@ -17,7 +17,7 @@ from cdc.capture.health import Health
 from cdc.capture.servers import Servers
 from cdc.capture.slot_lease import StoppedError
 from cdc.capture.wiring import open_actions, open_tables
-from cdc.dead_letters.letters import Refusals
+from cdc.dead_letters.guard import Refusals
 from cdc.errors import ConfigError, UnreadTableError
 from cdc.faults import FaultPoint, reach
 from cdc.postgres import publication, risks, slot
@@ -67,7 +67,7 @@ class Session:
         servers.take_lock()
         self._described = self._publish(servers.check_tables(), again)
         risks.warn_of_failover(servers.sql, self._capture.slot_failover)
-        servers.hold_slot()
+        servers.stream_slot()
         servers.open_log(self._described)
         self._check_progress()
         self.tables = open_tables(
@@ -120,7 +120,7 @@ class Session:
         # As long as a snapshot is exported, the source can't vacuum, nor remove WAL: not for long.
         with ExitStack() as exporting:
             if progress is None or progress.phase is Phase.CREATING:
-                servers.hold.release()
+                servers.lease.release()
                 progress, exported = start.create_slot(
                     self._settings,
                     servers.sql,
@@ -129,7 +129,7 @@ class Session:
                     servers.writer,
                     before=progress,
                     left_over=servers.slot,
-                    on_wait=servers.hold.wait_for_open_transactions,
+                    on_wait=servers.lease.wait_for_open_transactions,
                 )
             self._health.opened(progress, self.tables.states)
             at_once = exported is not None and not self._settings.begins_at_standby
@@ -139,19 +139,19 @@ class Session:
                 self._describe_again()
                 unread = self._to_read(again, at_once=at_once)
                 # Changes from before the snapshot aren't followed: its rows have to make up for it.
-                asked = again if at_once else [str(table.name) for table in unread]
-                progress = self._snapshot(backfill, observer, exported, unread, progress, asked)
+                named = again if at_once else [str(table.name) for table in unread]
+                progress = self._snapshot(backfill, observer, exported, unread, progress, named)
         return self._begin_streaming(progress)
 
     def _to_read(self, again: Sequence[str], *, at_once: bool) -> list[TableDescription]:
         """The tables that have to be read before streaming begins."""
         unread = self.tables.reads.unread(self._described, again)
         if self._capture.snapshot_mode == "recovery":
-            return [one for one in unread if str(one.name) in again]
+            return [table for table in unread if str(table.name) in again]
         if at_once:
             return unread
         can_wait = self.tables.joining.is_joinable
-        return [one for one in unread if str(one.name) in again or not can_wait(one)]
+        return [table for table in unread if str(table.name) in again or not can_wait(table)]
 
     def read_again(
         self,
@@ -183,7 +183,7 @@ class Session:
         return slot.exact_snapshot(
             self._settings.source,
             self._capture.slot_name,
-            on_wait=self.servers.hold.wait_for_open_transactions,
+            on_wait=self.servers.lease.wait_for_open_transactions,
         )
 
     def _snapshot_writer(self, observer: SnapshotObserver, epoch: int) -> SnapshotWriter:
@@ -192,7 +192,7 @@ class Session:
             self.servers.writers,
             self.tables,
             epoch=epoch,
-            keep_alive=self.servers.hold.keep_alive,
+            keep_alive=self.servers.lease.keep_alive,
             observer=observer,
         )
 
@@ -225,7 +225,7 @@ class Session:
         self.servers.topics.ensure_data_topics(self.tables.states.values(), self._described)
 
     def _connect_replication(self, stack: ExitStack) -> PGconn:
-        connection = self.servers.hold.connect_replication()
+        connection = self.servers.lease.connect_replication()
         stack.callback(connection.finish)
         return connection
 
@@ -242,7 +242,7 @@ class Session:
         exported: slot.ExportedSnapshot,
         unread: Sequence[TableDescription],
         progress: Progress,
-        asked: Sequence[str],
+        named: Sequence[str],
     ) -> Progress:
         log.info("snapshot", tables=len(unread), consistent_point=str(exported.consistent_point))
         epoch = progress.position.epoch
@@ -251,7 +251,7 @@ class Session:
             exported,
             unread,
             self._stop,
-            asked,
+            named,
             self._capture.snapshot_transaction_max_ms / 1_000,
         )
         reach(FaultPoint.SNAPSHOT_DONE)
@@ -280,7 +280,7 @@ class Session:
                 joined = joining.join(table, position, order)
                 self.actions.perform(joined.effects)
                 records += joined.records
-                self.servers.hold.keep_alive()
+                self.servers.lease.keep_alive()
         return records
 
 

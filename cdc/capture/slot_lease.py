@@ -30,7 +30,7 @@ from cdc.records.position import Lsn
 from cdc.settings import LibraryOptions, Settings
 
 SILENCE_S: Final = 10
-"""As wal_sender_timeout on the replication connection: both ends of the hold go together."""
+"""As wal_sender_timeout on the replication connection: both ends of the lease go together."""
 _SPEAK_EVERY_S: Final = 2.0
 _CLOSE_S: Final = 1.0
 
@@ -96,8 +96,8 @@ class StoppedError(Exception):
     """The daemon was told to stop while it waited for something; not an error to anybody."""
 
 
-class Hold:
-    """One start's hold on the slot; the stack lets go of it."""
+class SlotLease:
+    """One start's lease of the slot; the stack releases it."""
 
     def __init__(
         self,
@@ -143,9 +143,9 @@ class Hold:
                 remedy="stop the other daemon; slot.max.retries = -1 lets `millrace run` stand by",
             )
 
-        self._health.holds_slot = False
+        self._health.has_slot = False
         self._patiently(attempt)
-        self._health.holds_slot = True
+        self._health.has_slot = True
         self._lock = lock
 
     def stream(self) -> ReplicationStream:

@@ -1,7 +1,7 @@
 """Slot, progress record and source → where to go on, or a clear stop.
 
 docs/decisions/0002-start-and-acknowledge.md is the specification of this module: what each start
-finds, in which order it looks, and what it does about it; 0009-epochs.md says how a log goes on
+finds, in which order it checks, and what it does about it; 0009-epochs.md says how a log goes on
 from another history.
 """
 
@@ -59,15 +59,15 @@ def check_continuity(
 def _check_history(progress: Progress, system: System, wal_end: Lsn) -> None:
     """Raise GapError where the server has forgotten what the log has, and goes on without it."""
     # Of a transaction that the log has in part, the commit is needed, too.
-    is_part = progress.position > progress.cut
-    reached = max(progress.flush_lsn, Lsn(progress.position.commit_lsn + is_part))
+    is_partial = progress.position > progress.cut
+    needed = max(progress.flush_lsn, Lsn(progress.position.commit_lsn + is_partial))
     forked = progress.timeline != system.timeline
     kept = system.forks.get(progress.timeline, Lsn(0)) if forked else wal_end
-    if kept >= reached:
+    if kept >= needed:
         return
     raise GapError(
         f"the server's history is another one: on timeline {progress.timeline} the log reaches "
-        f"{reached}, but the server (timeline {system.timeline}) has that only up to {kept}, after "
+        f"{needed}, but the server (timeline {system.timeline}) has that only up to {kept}, after "
         "a failover or from a backup. Other changes may stand in the same places",
         remedy=NEW_EPOCH,
     )

@@ -24,10 +24,10 @@ from cdc.records.state import Progress, progress_record
 from cdc.settings import CaptureSettings
 from cdc.stream.encoding import Actions
 from cdc.stream.in_progress import InProgress
-from cdc.stream.signals import Channel, SignalPlace
+from cdc.stream.signals import Channel, SignalOffset
 from cdc.stream.spill import spill_directory
 from cdc.stream.transactions import Resumed
-from cdc.stream.translation import Limits, Made, Translation
+from cdc.stream.translation import Limits, TranslatedBatch, Translation
 from cdc.tables.tables import Tables
 
 COMMIT_PACE_S = 0.005
@@ -59,8 +59,8 @@ class Streaming:
         channel: Channel | None = None,
     ) -> None:
         self._settings = settings
-        self._hold = hold = servers.hold
-        self._stream = stream = hold.stream()
+        self._lease = lease = servers.lease
+        self._stream = stream = lease.stream()
         self._writers = AlternatingWriters(*servers.writers)
         self._prefix = settings.topic_prefix
         self._perform = actions.perform
@@ -83,7 +83,7 @@ class Streaming:
             stream.heard,
             in_progress=self._in_progress,
             signals=signals,
-            resumed=Resumed(progress.last_commit_lsn, progress.position, progress.cut, hold.begin),
+            resumed=Resumed(progress.last_commit_lsn, progress.position, progress.cut, lease.begin),
         )
         self._may_acknowledge = False
         """Whether the stream is known to be the log's: Resumed has nothing left to look at."""
@@ -106,7 +106,7 @@ class Streaming:
                 self._beat()
                 self._act_on_signals()
                 self._advance()
-                self._hold.keep_alive()
+                self._lease.keep_alive()
             self._finish()
 
     def _translate(self) -> bool:
@@ -125,7 +125,7 @@ class Streaming:
             reach(FaultPoint.TRANSLATED)
         return used > start or self._translation.is_behind
 
-    def _take_over(self, made: Made) -> None:
+    def _take_over(self, made: TranslatedBatch) -> None:
         self._writers.add(made.records, made.events, made.size)
         self._events += made.events
 
@@ -144,10 +144,12 @@ class Streaming:
         if self._channel is None:
             return
         signals = self._channel.signals
-        told = signals.turn(self._translation.cursor)
-        self._perform(told.effects)
+        output = signals.turn(self._translation.cursor)
+        self._perform(output.effects)
         self._take_over(
-            Made([*told.states, *told.events], count(told.events), record_size(told.events))
+            TranslatedBatch(
+                [*output.states, *output.events], count(output.events), record_size(output.events)
+            )
         )
         if signals.awaits_stream:
             self._stream.ask()
@@ -198,7 +200,7 @@ class Streaming:
         cursor = self._translation.cursor
         moved = cursor.reached > self._progress.position or (
             cursor.flush_lsn > self._progress.flush_lsn
-            or self._signal_place != SignalPlace.of(self._progress)
+            or self._signal_offset != SignalOffset.of(self._progress)
         )
         return moved and now - self._last_recorded >= IDLE_PROGRESS_S
 
@@ -213,8 +215,8 @@ class Streaming:
                 "flush_lsn": cursor.flush_lsn,
                 "last_commit_lsn": self._last_commit(),
                 "events": self._events,
-                "signal_topic_id": self._signal_place.topic_id,
-                "signal_offset": self._signal_place.offset,
+                "signal_topic_id": self._signal_offset.topic_id,
+                "signal_offset": self._signal_offset.offset,
                 "ts_ms": time.time_ns() // 1_000_000,
             }
         )
@@ -226,10 +228,10 @@ class Streaming:
 
     def _last_commit(self) -> Lsn:
         """A log that doesn't say is known again from its first new transaction on."""
-        recorded, seen = self._progress.last_commit_lsn, self._translation.cursor.last_commit
-        if not recorded and seen < self._resumed_at:
+        recorded, streamed = self._progress.last_commit_lsn, self._translation.cursor.last_commit
+        if not recorded and streamed < self._resumed_at:
             return recorded
-        return max(seen, recorded)
+        return max(streamed, recorded)
 
     def _acknowledge(self) -> None:
         """The commit is done: PostgreSQL may forget what it had."""
@@ -257,10 +259,10 @@ class Streaming:
             self._writers.current.pending_records > 0
             or cursor.reached != progress.position
             or cursor.flush_lsn != progress.flush_lsn
-            or self._signal_place != SignalPlace.of(progress)
+            or self._signal_offset != SignalOffset.of(progress)
         )
 
     @property
-    def _signal_place(self) -> SignalPlace:
+    def _signal_offset(self) -> SignalOffset:
         """Up to where signals were followed: what they brought is written by now."""
-        return self._channel.signals.place if self._channel else SignalPlace.of(self._progress)
+        return self._channel.signals.offset if self._channel else SignalOffset.of(self._progress)

@@ -1,4 +1,4 @@
-"""The slot, looked at every few seconds → heartbeats, warnings, and an end before the disk is full.
+"""The slot, inspected every few seconds → heartbeats, warnings, and an end before the disk is full.
 
 A thread with a session of its own ("millrace watch"): a lock, a hanging server or a silent network
 costs the stream nothing, and the slot is watched while the brokers are away, too: that is when it
@@ -31,12 +31,12 @@ from cdc.records.position import Lsn
 from cdc.settings import Settings
 
 log = structlog.get_logger()
-LOOK_S: Final = 5.0
-"""How often the slot is looked at."""
+INSPECT_S: Final = 5.0
+"""How often the slot is inspected."""
 RISKS_S: Final = 30.0
-"""How often settings and publication are looked at."""
+"""How often settings and publication are checked."""
 REPEAT_S: Final = 300.0
-"""How often something that stays as it is is told again."""
+"""How often a warning is repeated whose cause stays."""
 PATIENCE_S: Final = 10.0
 """How long one turn may take before its connection counts as dead."""
 _TICK_S: Final = 0.25
@@ -51,7 +51,7 @@ _BEAT: Final = "SELECT pg_logical_emit_message(true, %s::text, %s::text)::text"
 
 
 class SlotWatch:
-    """Looks after the slot while there is a hold on it; ends with its context.
+    """Looks after the slot while the daemon has it; ends with its context.
 
     Where the slot's lag has to end the daemon, it sets ``stop``, and leaving the context raises
     why.
@@ -64,15 +64,15 @@ class SlotWatch:
         self._stop = stop
         self._heartbeat_s = settings.capture.heartbeat_source_interval_ms / 1_000
         self._timeout_s = settings.health.ready_timeout_ms / 1_000
-        self._next_heartbeat = self._next_look = 0.0
+        self._next_heartbeat = self._next_inspection = 0.0
         self._may_write = True
         self._connection: psycopg.Connection | None = None
         self._next_risks = 0.0
         self._risks: set[str] = set()
-        self._told: dict[str, tuple[int, float]] = {}
+        self._warned: dict[str, tuple[int, float]] = {}
         self._failure: BaseException | None = None
         self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._work, name="watch", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="watch", daemon=True)
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -93,10 +93,10 @@ class SlotWatch:
             self._drop(self._failure)
         raise self._failure
 
-    def _work(self) -> None:
+    def _run(self) -> None:
         try:
             while not self._ended.wait(_TICK_S):
-                if self._health.holds_slot:
+                if self._health.has_slot:
                     self._turn()
         except BaseException as failure:  # noqa: BLE001 (raised where the watch ends)
             self._failure = failure
@@ -109,13 +109,13 @@ class SlotWatch:
         beats = bool(self._heartbeat_s) and self._health.stage is Stage.STREAMING
         if self._health.is_unproven and self._connection is not None:
             self._next_heartbeat = now  # a stay on the stream is proven at once
-        if now < self._next_look and not (beats and now >= self._next_heartbeat):
+        if now < self._next_inspection and not (beats and now >= self._next_heartbeat):
             return
         try:
             connection = self._open()
             with bounded(connection, PATIENCE_S):
                 state = slot.inspect(connection, self._capture.slot_name)
-                self._health.slot_seen(state)
+                self._health.slot_inspected(state)
                 if state is None:
                     return  # not made yet
                 self._warn(list(concerns(state, self._capture.slot_max_lag_bytes)))
@@ -130,7 +130,7 @@ class SlotWatch:
             self._next_heartbeat = time.monotonic() + _AGAIN_S
             self._warn([Concern("watch", 0, f"the slot can't be looked at: {error.what}")])
         finally:
-            self._next_look = time.monotonic() + LOOK_S
+            self._next_inspection = time.monotonic() + INSPECT_S
 
     def _open(self) -> psycopg.Connection:
         if self._connection is None:
@@ -147,28 +147,28 @@ class SlotWatch:
             return
         self._next_risks = now + RISKS_S
         try:
-            found = set(risks.find_risks(connection, self._source, self._capture))
+            current = set(risks.find_risks(connection, self._source, self._capture))
         except (PublicationError, TableLockedError):
             return  # PostgreSQL looks into each published table: another time
-        for text in sorted(found - self._risks):
+        for text in sorted(current - self._risks):
             log.warning(text)
-        self._risks = found
+        self._risks = current
 
     def _disconnect(self) -> None:
         if self._connection is not None:
             self._connection.close()
             self._connection = None
 
-    def _warn(self, found: list[Concern]) -> None:
+    def _warn(self, current: list[Concern]) -> None:
         """Log what is new or has become worse, and the rest now and then."""
         now = time.monotonic()
-        kinds = {concern.kind for concern in found}
-        self._told = {kind: told for kind, told in self._told.items() if kind in kinds}
-        for kind, level, text in found:
-            before, until = self._told.get(kind, (-1, 0.0))
+        kinds = {concern.kind for concern in current}
+        self._warned = {kind: last for kind, last in self._warned.items() if kind in kinds}
+        for kind, level, text in current:
+            before, until = self._warned.get(kind, (-1, 0.0))
             if level > before or now >= until:
                 log.warning(text)
-                self._told[kind] = (level, now + REPEAT_S)
+                self._warned[kind] = (level, now + REPEAT_S)
 
     def _limit(self, state: SlotState) -> None:
         """Raise SlotLagError where the slot holds back too much and isn't only to be warned of."""

@@ -10,7 +10,7 @@ import psycopg
 from cdc.convert.converters import Converters, converters
 from cdc.convert.pipeline import OpenTopic, RecordPipeline
 from cdc.dead_letters.claims import Claims
-from cdc.dead_letters.letters import DeadLetters, Oversized, Refusals
+from cdc.dead_letters.guard import DeadLetters, Oversized, Refusals
 from cdc.dead_letters.replay import Orders
 from cdc.errors import UnreadTableError
 from cdc.events.rules import EventRules
@@ -134,7 +134,7 @@ def open_tables(
         DeadLetters(
             prefix,
             capture.sets_aside,
-            topics.takes,
+            topics.limits,
             refusals,
             capture.column_modes,
             _oversized(settings, topics),
@@ -168,7 +168,7 @@ def _oversized(settings: Settings, topics: LogTopics) -> Oversized:
         return settings.capture.oversized_record
     prefix = settings.capture.topic_prefix
     heads = read_all(settings.kafka, claim_topic(prefix), ClaimHead, topics.while_waiting)
-    return Claims(prefix, topics.takes, heads)
+    return Claims(prefix, topics.limits, heads)
 
 
 def _converters(settings: Settings) -> Converters:

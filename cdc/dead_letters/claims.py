@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from cdc.errors import RecordRefusedError
-from cdc.kafka.topics import Takes
+from cdc.kafka.topics import TopicLimits
 from cdc.records.claims import HEADER, ClaimHead, claim_of, head_record, piece_record
 from cdc.records.dead_letters import PIECE_BYTES_MAX
 from cdc.records.envelope import to_json
@@ -26,12 +26,12 @@ class Claims:
     """Makes the claims of one stay on the stream, and lets go of those that no record needs."""
 
     def __init__(
-        self, prefix: str, takes: Mapping[str, Takes], heads: Iterable[ClaimHead] = ()
+        self, prefix: str, limits: Mapping[str, TopicLimits], heads: Iterable[ClaimHead] = ()
     ) -> None:
         """``heads`` are those that the log has."""
         self._prefix = prefix
         self._topic = claim_topic(prefix)
-        self._takes = takes
+        self._limits = limits
         self._kept: dict[str, dict[bytes, ClaimHead]] = {}
         for head in heads:
             self.kept(head.topic)[head.key.encode()] = head
@@ -46,19 +46,21 @@ class Claims:
         Raises RecordRefusedError where it would be too large without its columns, too.
         """
         assert record.value is not None, "it is large"  # noqa: S101
-        takes, mine = self._takes[record.topic], self._takes[self._topic]
-        piece_bytes = min(PIECE_BYTES_MAX, mine.bytes_max // 2)
+        limits, claim_limits = self._limits[record.topic], self._limits[self._topic]
+        piece_bytes = min(PIECE_BYTES_MAX, claim_limits.bytes_max // 2)
         claim, pieces = claim_of(self._prefix, uuid.uuid4().hex, record.value, piece_bytes)
-        said = HEADER, claim.model_dump_json().encode()
+        claim_header = HEADER, claim.model_dump_json().encode()
         excess = record_bytes(record) + sum(len(n) + len(v) for n, v in record.headers)
-        excess += _ROOM_BYTES - takes.bytes_max
-        small = record._replace(value=_reduced(record, excess), headers=[*record.headers, said])
+        excess += _ROOM_BYTES - limits.bytes_max
+        small = record._replace(
+            value=_reduced(record, excess), headers=[*record.headers, claim_header]
+        )
         made = self.let_go(record)
         made += (
             piece_record(self._topic, claim.id, number, piece, record.headers)
             for number, piece in enumerate(pieces)
         )
-        if takes.keyless or record.key is None:
+        if limits.keyless or record.key is None:
             # The record itself goes after log.keep.
             made += self._without_pieces(claim.id, claim.pieces, record)
         else:

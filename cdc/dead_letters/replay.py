@@ -1,4 +1,4 @@
-"""What is to become of a dead letter → the records that do it, at the order's place in the stream.
+"""Orders about dead letters → the records that carry them out, at the order's position.
 
 An order is a transactional logical message at the source: so it has a position, is followed once,
 and by the only one who writes to the log. A row with a key is sent as it is now (what changes it
@@ -15,7 +15,7 @@ import structlog
 from pydantic import ValidationError
 
 from cdc.convert.pipeline import ReadableEncoder
-from cdc.dead_letters.letters import row_of
+from cdc.dead_letters.guard import row_of
 from cdc.errors import LogFormatError, MillraceError, RecordRefusedError, SourceError
 from cdc.events.changes import Row
 from cdc.kafka.topics import LogTopics
@@ -37,7 +37,7 @@ _ROWS: Final = {"c", "r", "u", "d"}
 
 
 class _InVainError(Exception):
-    """Why a letter can't be replayed."""
+    """Why a dead letter can't be replayed."""
 
 
 class Schemas(Protocol):
@@ -83,19 +83,24 @@ class Orders:
         self._states = states
         self._schemas = schemas
         self._encoders = encoders
-        self._letters: Mapping[int, DeadLetter] = {}
+        self._dead_letters: Mapping[int, DeadLetter] = {}
         self._done: set[str] = set()
 
     def follow(self, content: bytes, position: Position, transaction: Transaction) -> list[Record]:
         """The records of an order; none, with a warning, where it can't be followed."""
         try:
             order = Order.model_validate_json(content)
-            letter = self._letter(order.number)
-            if letter is None or letter.id != order.id or letter.outcome or order.id in self._done:
+            dead_letter = self._dead_letter(order.number)
+            if (
+                dead_letter is None
+                or dead_letter.id != order.id
+                or dead_letter.outcome
+                or order.id in self._done
+            ):
                 return []
             made: list[Record] = []
             if order.outcome == "replayed":
-                made = self._replayed(letter, position, transaction)
+                made = self._replayed(dead_letter, position, transaction)
         except (ValidationError, _InVainError, SourceError, LogFormatError) as error:
             if self._connection.broken:
                 raise
@@ -105,59 +110,69 @@ class Orders:
             log.warning("an order about a dead letter is not followed", reason=reason)
             return []
         self._done.add(order.id)
-        place = header(position, letter.schema_version)
+        position_header = header(position, dead_letter.schema_version)
         ts_ms = time.time_ns() // 1_000_000
-        return [*made, *outcome_records(self._prefix, letter, order.outcome, place, ts_ms)]
+        return [
+            *made,
+            *outcome_records(self._prefix, dead_letter, order.outcome, position_header, ts_ms),
+        ]
 
-    def _letter(self, number: int) -> DeadLetter | None:
-        """Nobody else deals with letters, so that what was read of one remains true."""
-        if number not in self._letters:
-            self._letters = read_dead_letters(self._settings.kafka, self._topic, self._keep_alive)
-        return self._letters.get(number)
+    def _dead_letter(self, number: int) -> DeadLetter | None:
+        """Nobody else deals with dead letters: what was read of each remains true."""
+        if number not in self._dead_letters:
+            self._dead_letters = read_dead_letters(
+                self._settings.kafka, self._topic, self._keep_alive
+            )
+        return self._dead_letters.get(number)
 
     def _replayed(
-        self, letter: DeadLetter, position: Position, transaction: Transaction
+        self, dead_letter: DeadLetter, position: Position, transaction: Transaction
     ) -> list[Record]:
-        name = TableName.parse(letter.table)
+        name = TableName.parse(dead_letter.table)
         state = self._states.get(name)
         capture = self._settings.capture
-        was_refused = letter.error == RecordRefusedError.exit_code.name
+        was_refused = dead_letter.error == RecordRefusedError.exit_code.name
         has_way = was_refused and capture.oversized_record != "fail"
-        if not has_way and not capture.sets_aside(letter.table):  # it might stop us, at each start
-            raise _InVainError(f"errors.dead.letter.include.list doesn't name {letter.table}")
-        if state is None or letter.op not in _ROWS:
-            raise _InVainError(f"read the table again: millrace snapshot {letter.table}")
+        if not has_way and not capture.sets_aside(
+            dead_letter.table
+        ):  # it might stop us, at each start
+            raise _InVainError(f"errors.dead.letter.include.list doesn't name {dead_letter.table}")
+        if state is None or dead_letter.op not in _ROWS:
+            raise _InVainError(f"read the table again: millrace snapshot {dead_letter.table}")
         # It may be a limit that was raised meanwhile.
-        self._topics.refresh_limits({state.topic, letter.topic or state.topic})
-        held = read_pieces(self._settings.kafka, self._topic, letter, self._keep_alive)
-        parts = letter.contents(held)
-        before, after = (row_of(parts[x]) if x in parts else None for x in ("before", "after"))
+        self._topics.refresh_limits({state.topic, dead_letter.topic or state.topic})
+        pieces = read_pieces(self._settings.kafka, self._topic, dead_letter, self._keep_alive)
+        contents = dead_letter.contents(pieces)
+        before, after = (
+            row_of(contents[image]) if image in contents else None for image in ("before", "after")
+        )
         wait_until_visible(self._connection, transaction.xid, self._keep_alive)
         captured = [CapturedTable(state.oid, name)]
         described = described_tables(self._connection, self._settings.capture, captured)
         if not described:
-            raise _InVainError(f"table {letter.table} is gone")
-        if not any(column.key for column in described[0].columns):
-            encoder = self._encoder_of(name, letter.schema_version)
+            raise _InVainError(f"table {dead_letter.table} is gone")
+        table = described[0]
+        if not any(column.key for column in table.columns):
+            encoder = self._encoder_of(name, dead_letter.schema_version)
             encoder.begin(transaction)
-            return _as_it_was(letter, before, after, position, encoder)
+            return _as_it_was(dead_letter, before, after, position, encoder)
         keys = {
             key: None
             for row in (before, after)
-            if row is not None and (key := _key(letter, row, described[0])) is not None
+            if row is not None and (key := _key(dead_letter, row, table)) is not None
         }
         if not keys:
             raise _InVainError(f"it has no key; read the table again: millrace snapshot {name}")
         rows = {}
         for key in keys:
             self._keep_alive()
-            rows[key] = current_row(self._connection, described[0], key)
+            rows[key] = current_row(self._connection, table, key)
         # At the end: a schema version that is new then has to get into the log.
-        schema, new = self._schemas.described(described[0], position)
+        schema, new = self._schemas.described(table, position)
         encoder = self._encoders.readable(schema)
         encoder.begin(transaction)
         for key, row in rows.items():
-            new += _as_it_is(described[0], key, row, position, encoder)
+            new += _as_it_is(table, key, row, position, encoder)
         return new
 
     def _encoder_of(self, table: TableName, version: int) -> ReadableEncoder:
@@ -182,31 +197,31 @@ def _as_it_is(
     return encoder.delete(old, True, lsn, position)
 
 
-def _key(letter: DeadLetter, row: Row, table: TableDescription) -> tuple[bytes, ...] | None:
+def _key(dead_letter: DeadLetter, row: Row, table: TableDescription) -> tuple[bytes, ...] | None:
     """The row's key, in the order of the table's columns."""
-    values = dict(zip(letter.columns, row, strict=True))
+    values = dict(zip(dead_letter.columns, row, strict=True))
     key = [values.get(column.name) for column in table.columns if column.key is not None]
     texts = tuple(value for value in key if isinstance(value, bytes))
     return texts if len(texts) == len(key) else None
 
 
 def _as_it_was(
-    letter: DeadLetter,
+    dead_letter: DeadLetter,
     before: Row | None,
     after: Row | None,
     position: Position,
     encoder: ReadableEncoder,
 ) -> list[Record]:
-    if letter.masked:
+    if dead_letter.masked:
         raise _InVainError(
-            f"it doesn't hold what events mask ({', '.join(letter.masked)}); read the table again:"
-            f" millrace snapshot {letter.table}"
+            f"it doesn't hold what events mask ({', '.join(dead_letter.masked)}); read the table"
+            f" again: millrace snapshot {dead_letter.table}"
         )
-    lsn = Lsn.parse(letter.lsn)
-    if letter.op == "u" and after is not None:
-        return encoder.update(before, letter.before_is_key, after, lsn, position)
-    if letter.op == "d" and before is not None:
-        return encoder.delete(before, letter.before_is_key, lsn, position)
+    lsn = Lsn.parse(dead_letter.lsn)
+    if dead_letter.op == "u" and after is not None:
+        return encoder.update(before, dead_letter.before_is_key, after, lsn, position)
+    if dead_letter.op == "d" and before is not None:
+        return encoder.delete(before, dead_letter.before_is_key, lsn, position)
     if after is None:
         raise _InVainError("it has no row")
     return encoder.insert(after, lsn, position)

@@ -63,8 +63,8 @@ class WantedTopic(NamedTuple):
     recorded: bool = False
 
 
-class Takes(NamedTuple):
-    """What a topic takes: so many bytes of a batch at most, and whether records without a key."""
+class TopicLimits(NamedTuple):
+    """The bytes of a batch that a topic takes at most, and whether it takes keyless records."""
 
     bytes_max: int
     keyless: bool
@@ -73,8 +73,7 @@ class Takes(NamedTuple):
 class LogTopics:
     """Makes and verifies the topics of one topic.prefix.
 
-    ``takes`` is what each of them takes, as far as they were described; the client's
-    own limit counts, too.
+    ``limits`` are those of the topics that were described; the client's own limit counts, too.
     """
 
     def __init__(self, settings: Settings, while_waiting: Callable[[], None] = do_nothing) -> None:
@@ -94,7 +93,7 @@ class LogTopics:
         self._signals = settings.capture.signal_topic
         self._notifications = settings.capture.notification_topic
         self._opened: set[str] = set()
-        self.takes: dict[str, Takes] = {}
+        self.limits: dict[str, TopicLimits] = {}
         self._keep_ms = int(settings.log.keep.total_seconds() * 1_000)
         self._record_bytes_max = settings.kafka.get("message.max.bytes", str(MESSAGE_BYTES_MAX))
         # The brokers' default is 1 MiB: a long text would stop the daemon that could send it.
@@ -162,9 +161,9 @@ class LogTopics:
         """Read again what these topics take."""
         own = int(self._record_bytes_max)
         for name, topic in self._admin.describe(names).items():
-            if name in self.takes:
+            if name in self.limits:
                 limit = min(_batch_bytes_max(topic), own)
-                self.takes[name] = self.takes[name]._replace(bytes_max=limit)
+                self.limits[name] = self.limits[name]._replace(bytes_max=limit)
 
     def ensure_data_topics(
         self, states: Iterable[TableState], tables: Iterable[TopicTable]
@@ -258,7 +257,7 @@ class LogTopics:
         lower: dict[str, int] = {}
         for topic in wanted:
             limit = _batch_bytes_max(existing[topic.name]) if topic.name in existing else own
-            self.takes[topic.name] = Takes(min(limit, own), topic.cleanup == "delete")
+            self.limits[topic.name] = TopicLimits(min(limit, own), topic.cleanup == "delete")
             if limit < own and "max.message.bytes" in config:
                 lower[topic.name] = limit
         if lower:

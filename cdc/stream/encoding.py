@@ -1,7 +1,7 @@
 """Relation OIDs of a stream → what makes records of their rows, as long as nothing changes that.
 
-A relation is announced before its first row, and anew when it was altered. Its encoder is asked of
-the tables once; what is asked of tables meanwhile (reads of their rows) makes all of them stale.
+PostgreSQL announces a relation before its first row, and again after an ALTER. The tables give its
+encoder once; new requests to read rows make all encoders stale.
 """
 
 from collections.abc import Callable
@@ -57,7 +57,7 @@ class Encoders:
         self._encoders.pop(relation.oid, None)
         self._active.pop(relation.oid, None)
         if self._signals is not None:
-            self._signals.announced(relation)
+            self._signals.announce(relation)
 
     def relation(self, oid: int) -> Relation:
         """What was announced last."""
@@ -67,14 +67,14 @@ class Encoders:
         return relation
 
     @property
-    def known(self) -> list[int]:
-        """The relations that were announced."""
+    def announced(self) -> list[int]:
+        """The OIDs of the relations that were announced."""
         return [*self._relations]
 
     def are_stale(self) -> bool:
-        """Whether what is asked of tables has changed; then all encoders are forgotten.
+        """Whether the requests to read tables have changed; then all encoders are forgotten.
 
-        Unchanged values may be wanted now, or not any more, and changes be told in another way.
+        Unchanged values may be wanted now, or not any more, and changed keys noted differently.
         """
         if self._requested_changes == self._tables.states.requested_changes:
             return False
@@ -127,7 +127,7 @@ class Encoders:
         return self._tables.encoders.encoder(arrival.schema) if arrival.schema else None
 
     def is_watched(self, oid: int) -> bool:
-        """Whether somebody wants to see the relation's rows, or to be told of its changes."""
+        """Whether signals want the relation's rows, or its changed keys."""
         if self._signals is None:
             return False
         relation = self.relation(oid)
@@ -137,8 +137,8 @@ class Encoders:
         """The same for the compiled way, if it can have it."""
         if self._signals is None or not self.is_watched(oid):
             return encoder.compiled()
-        watch = self._signals.watch(self.relation(oid))
-        table = encoder.compiled() if watch else None
-        if table is not None and watch is not None:
-            table.track_changes(*watch)
+        tracking = self._signals.key_tracking(self.relation(oid))
+        table = encoder.compiled() if tracking else None
+        if table is not None and tracking is not None:
+            table.track_changes(*tracking)
         return table

@@ -35,8 +35,8 @@ class InProgress:
     def __init__(self, directory: Path, memory_bytes: int) -> None:
         self._directory = directory
         self._memory_bytes = memory_bytes
-        self._transactions: dict[int, _Transaction] = {}
-        self._current: _Transaction | None = None
+        self._transactions: dict[int, _OpenTransaction] = {}
+        self._current: _OpenTransaction | None = None
         self.in_memory = 0
         """Bytes that are kept in memory."""
 
@@ -47,13 +47,13 @@ class InProgress:
 
     def start(self, message: StreamStart, lsn: Lsn) -> None:
         """Enter a block; ``lsn`` is where its first change stands in the WAL."""
-        known = self._transactions.get(message.xid)
-        if self.is_inside or (known is None) != message.first_segment:
+        open_transaction = self._transactions.get(message.xid)
+        if self.is_inside or (open_transaction is None) != message.first_segment:
             raise CorruptMessageError("Stream Start out of order", where=f"LSN {lsn}")
-        if known is None:
-            known = _Transaction(message.xid, lsn, self._directory)
-            self._transactions[message.xid] = known
-        self._current = known
+        if open_transaction is None:
+            open_transaction = _OpenTransaction(message.xid, lsn, self._directory)
+            self._transactions[message.xid] = open_transaction
+        self._current = open_transaction
 
     def take(self, data: bytearray, start: int, end: int) -> int:
         """Keep the block's messages from ``start`` on; returns where the first other one stands.
@@ -70,7 +70,9 @@ class InProgress:
 
     def _make_room(self) -> None:
         """Move the largest to disk, until half of the memory is free: there may be thousands."""
-        by_size = sorted(self._transactions.values(), key=lambda one: -one.kept.in_memory)
+        by_size = sorted(
+            self._transactions.values(), key=lambda transaction: -transaction.kept.in_memory
+        )
         for largest in by_size:
             self.in_memory -= largest.kept.in_memory
             largest.kept.to_disk()
@@ -78,7 +80,7 @@ class InProgress:
             if self.in_memory <= self._memory_bytes // 2:
                 return
 
-    def came_from(self, frame: XLogData) -> None:
+    def set_origin(self, frame: XLogData) -> None:
         """Keep the Origin message, which has no xid, in a block, either."""
         assert self._current is not None, "outside of a block"  # noqa: S101
         self._current.origin = copy_data(frame.start, frame.payload)
@@ -91,15 +93,15 @@ class InProgress:
 
     def abort(self, message: StreamAbort) -> None:
         """Forget a transaction that was rolled back, or one of its subtransactions."""
-        known = self._transactions.get(message.xid)
-        if known is None:
+        open_transaction = self._transactions.get(message.xid)
+        if open_transaction is None:
             return  # nothing of it is kept
-        self.in_memory -= known.kept.in_memory
+        self.in_memory -= open_transaction.kept.in_memory
         if message.subxid != message.xid:
-            known.abort(message.subxid)
-            self.in_memory += known.kept.in_memory
+            open_transaction.abort(message.subxid)
+            self.in_memory += open_transaction.kept.in_memory
             return
-        known.kept.close()
+        open_transaction.kept.close()
         del self._transactions[message.xid]
 
     def commit(self, message: StreamCommit, lsn: Lsn) -> Iterator[bytes]:
@@ -107,11 +109,11 @@ class InProgress:
 
         Raises UnclearMessagesError, by the first piece, where it has to be read as a whole.
         """
-        known = self._transactions.pop(message.xid, None)
-        if known is None or self.is_inside:
+        open_transaction = self._transactions.pop(message.xid, None)
+        if open_transaction is None or self.is_inside:
             raise CorruptMessageError("Stream Commit out of order", where=f"LSN {lsn}")
-        self.in_memory -= known.kept.in_memory
-        return known.whole(message, lsn)
+        self.in_memory -= open_transaction.kept.in_memory
+        return open_transaction.whole(message, lsn)
 
     def close(self) -> None:
         """Give back files and memory: the slot has all of it."""
@@ -123,7 +125,7 @@ class InProgress:
 
 
 class Committed:
-    """A transaction that came in parts, as one: ``buffer[start:]`` is still to be translated."""
+    """A transaction that came in blocks: ``buffer[start:]`` is still to be translated."""
 
     def __init__(self, pieces: Iterator[bytes]) -> None:
         self._pieces = pieces
@@ -142,17 +144,17 @@ class Committed:
         return True
 
 
-class _Transaction:
-    """One that is open: its messages, and from where on they are a subtransaction's.
+class _OpenTransaction:
+    """An open transaction: its messages, and from where on they are a subtransaction's.
 
     Subtransactions nest, and a parent's xid is smaller than its children's. So a message of a
-    smaller xid says that those with greater ones have ended, as a part of it: they can only be
+    smaller xid says that those with greater ones have ended, inside of it: they can only be
     rolled back together with it. ``_xids`` are those that haven't been seen to end, each with the
-    place from which on everything is its own or its children's; both grow from entry to entry. Xids
+    offset from which on everything is its own or its children's; both grow entry by entry. Xids
     are counted from the transaction's own, since they begin anew after 2³².
 
-    Logical messages don't say which subtransaction they are of. Those in front of a part that is
-    rolled back may be of it: then nobody can tell what was committed (``_is_unclear``).
+    Logical messages don't say which subtransaction they are of. Those in front of a subtransaction
+    that is rolled back may be of it: then nobody can tell what was committed (``_is_unclear``).
     """
 
     def __init__(self, xid: int, lsn: Lsn, directory: Path) -> None:
@@ -162,41 +164,41 @@ class _Transaction:
         self.origin = b""
         self._last_xid: int | None = None
         self._xids = array("I")
-        self._places = array("Q")
-        self._after = array("B")
+        self._offsets = array("Q")
+        self._xids_after_message = array("B")
         self._after_message = self._is_unclear = False
         self._relations: dict[bytes, tuple[int, bytes]] = {}
 
     def take(self, data: bytearray, start: int, end: int) -> int:
         taken = plain_messages(data, start, end, self._last_xid, self._after_message)
         size = self.kept.size
-        for xid, place, after_message in taken.switches:
+        for xid, offset, after_message in taken.switches:
             self._last_xid = xid
-            self._enter(xid, size + place, after_message)
+            self._enter(xid, size + offset, after_message)
         self._after_message = taken.after_message
-        for place, length in taken.relations:
-            message = taken.messages[place : place + length]
+        for offset, length in taken.relations:
+            message = taken.messages[offset : offset + length]
             oid = _relation_oid(message)
-            # The server may repeat it after each part rolled back; the first one does for all.
+            # The server may repeat it after each rollback; the first one does for all.
             if oid not in self._relations or _payload(self._relations[oid][1]) != _payload(message):
-                self._relations[oid] = size + place, message
+                self._relations[oid] = size + offset, message
         if taken.messages:
             self.kept.append(taken.messages)
         return taken.used
 
-    def _enter(self, xid: int, place: int, after_message: bool) -> None:
-        """Messages of a (sub)transaction begin at a place."""
+    def _enter(self, xid: int, offset: int, after_message: bool) -> None:
+        """Messages of a (sub)transaction begin at an offset."""
         xid = (xid - self._xid) % _XIDS
         number = bisect_left(self._xids, xid)
         if number < len(self._xids):
-            place, after_message = self._places[number], bool(self._after[number])
+            offset, after_message = self._offsets[number], bool(self._xids_after_message[number])
         self._leave(number)
         self._xids.append(xid)
-        self._places.append(place)
-        self._after.append(after_message)
+        self._offsets.append(offset)
+        self._xids_after_message.append(after_message)
 
     def _leave(self, number: int) -> None:
-        del self._xids[number:], self._places[number:], self._after[number:]
+        del self._xids[number:], self._offsets[number:], self._xids_after_message[number:]
 
     def abort(self, xid: int) -> None:
         """Forget a subtransaction's messages, if there are any, and its children's."""
@@ -205,14 +207,14 @@ class _Transaction:
         if number == len(self._xids) or self._xids[number] != xid:
             self._is_unclear = self._is_unclear or self._after_message
             return
-        place, self._after_message = self._places[number], bool(self._after[number])
+        offset, self._after_message = self._offsets[number], bool(self._xids_after_message[number])
         self._is_unclear = self._is_unclear or self._after_message
         self._leave(number)
-        self.kept.truncate(place)
+        self.kept.truncate(offset)
         self._last_xid = None
-        # The server sends a relation once per transaction, also if that part is rolled back.
+        # The server sends a relation once per transaction, also if that savepoint is rolled back.
         for oid, (at, message) in self._relations.items():
-            if at >= place:
+            if at >= offset:
                 self._relations[oid] = self.kept.size, message
                 self.kept.append(message)
 
@@ -232,8 +234,8 @@ class _Transaction:
         yield copy_data(self._lsn, _BEGIN.pack(b"B", message.commit_lsn, commit_us, message.xid))
         yield self.origin
         yield from self.kept.read()
-        lsns = message.commit_lsn, message.end_lsn
-        yield copy_data(lsn, _COMMIT.pack(b"C", 0, *lsns, commit_us))
+        commit = _COMMIT.pack(b"C", 0, message.commit_lsn, message.end_lsn, commit_us)
+        yield copy_data(lsn, commit)
 
 
 def _payload(message: bytes) -> bytes:

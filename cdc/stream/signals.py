@@ -1,4 +1,4 @@
-"""Rows of the stream → whoever acts on them: the channel by which a running capture is told things.
+"""Rows of the stream → whoever acts on them: the channel that controls a running capture.
 
 The daemon must not import the snapshots package; what it needs of it is the protocol below. What is
 to be read is kept in the tables' state records (SnapshotRequest), so that a start goes on.
@@ -20,7 +20,7 @@ WATERMARK: Final = "millrace.watermark"
 """Prefix of the logical messages that tell where a chunk's rows belong in the stream."""
 
 
-class SeenRow(NamedTuple):
+class StreamedRow(NamedTuple):
     """A row message that the log doesn't have yet; without old and new row: a TRUNCATE."""
 
     relation: Relation
@@ -35,8 +35,8 @@ class SeenRow(NamedTuple):
         return TableName(self.relation.namespace, self.relation.name)
 
 
-class Told(NamedTuple):
-    """What the log gets because of something in the stream: events in its place, and states.
+class SignalOutput(NamedTuple):
+    """What the log gets for something in the stream: events at its position, and states.
 
     ``effects`` are to be done before any of it is written.
     """
@@ -46,10 +46,10 @@ class Told(NamedTuple):
     effects: Effects = NO_EFFECTS
 
 
-NOTHING: Final = Told([], [])
+NOTHING: Final = SignalOutput([], [])
 
 
-class Place(Protocol):
+class StreamCursor(Protocol):
     """Where the stream is (transactions.Cursor)."""
 
     @property
@@ -72,8 +72,8 @@ class Place(Protocol):
         ...
 
 
-class Watch(NamedTuple):
-    """How changes of a table are told: ``of`` gives the list for a transaction's changed keys.
+class KeyTracking(NamedTuple):
+    """How a table's changed keys are noted: ``of`` gives the list for a transaction.
 
     A key is the texts of the columns at ``identity``, joined by NUL; None: it may be any.
     """
@@ -82,10 +82,10 @@ class Watch(NamedTuple):
     of: Callable[[int], list[bytes | None]]
 
 
-class SignalPlace(NamedTuple):
-    """A place in the signal topic: which topic it is, and the first signal not followed yet.
+class SignalOffset(NamedTuple):
+    """An offset in the signal topic: which topic it is, and the first signal not followed yet.
 
-    It is recorded in the Kafka transaction of what the signals before it have brought.
+    The Kafka transaction with the results of earlier signals records it.
     """
 
     topic_id: str = ""
@@ -93,7 +93,7 @@ class SignalPlace(NamedTuple):
 
     @classmethod
     def of(cls, progress: Progress) -> Self:
-        """The place that the log has."""
+        """The offset that the log has."""
         return cls(progress.signal_topic_id, progress.signal_offset)
 
 
@@ -104,26 +104,26 @@ class Signals(Protocol):
         """Whether this table's rows are to be shown; may change with every row that is."""
         ...
 
-    def watch(self, relation: Relation) -> Watch | None:
-        """How to tell changes of a table that ``watches`` names; None: they have to be shown."""
+    def key_tracking(self, relation: Relation) -> KeyTracking | None:
+        """How to note the changed keys of a table; None: its rows have to be shown."""
         ...
 
-    def announced(self, relation: Relation) -> None:
+    def announce(self, relation: Relation) -> None:
         """Take notice of how a table's rows look from here on."""
         ...
 
-    def saw(self, row: SeenRow) -> Told:
+    def note_row(self, row: StreamedRow) -> SignalOutput:
         """Take notice of a row; returns what the log gets together with its own records."""
         ...
 
-    def passed(self, watermark: str, position: Position) -> Told:
+    def note_watermark(self, watermark: str, position: Position) -> SignalOutput:
         """Take notice of a watermark; returns what belongs there."""
         ...
 
-    def turn(self, place: Place) -> Told:
+    def turn(self, cursor: StreamCursor) -> SignalOutput:
         """Do what is due, without waiting; returns what the log gets. Called many times a second.
 
-        ``place`` is what the stream has reached. Raises what should end this stay on it.
+        ``cursor`` is what the stream has reached. Raises what should end this stay on it.
         """
         ...
 
@@ -133,7 +133,7 @@ class Signals(Protocol):
         ...
 
     @property
-    def place(self) -> SignalPlace:
+    def offset(self) -> SignalOffset:
         """Up to where the signal topic was followed, by all that was returned so far."""
         ...
 

@@ -108,15 +108,15 @@ class Spilled:
 
     def read(self) -> Iterator[bytes]:
         """All bytes, in pieces, once: what was read is given back. Raises SpillError."""
-        place = 0
-        while self._file is not None and place < self._on_disk:
+        offset = 0
+        while self._file is not None and offset < self._on_disk:
             try:
-                piece = os.pread(self._file.fileno(), READ_BYTES, place)
+                piece = os.pread(self._file.fileno(), READ_BYTES, offset)
             except OSError as error:
                 raise self._failed(error) from error
             if not piece:
                 raise self._failed(OSError(0, "the file is shorter than what was written"))
-            place += len(piece)
+            offset += len(piece)
             yield piece
         while self._pieces:
             piece = self._pieces.popleft()

@@ -51,8 +51,8 @@ class Cursor:
 
     def committed_at(self, xid: int) -> Lsn:
         """Commit LSN of a transaction (its 32 bits) that came lately; 0: none such did."""
-        known, lsn = self._commits.get(xid % COMMITS_MAX, (xid, Lsn(0)))
-        return lsn if known == xid else Lsn(0)
+        stored_xid, lsn = self._commits.get(xid % COMMITS_MAX, (xid, Lsn(0)))
+        return lsn if stored_xid == xid else Lsn(0)
 
     def came_from(self, origin: Origin) -> None:
         """Take in where the open transaction was replicated from; this is before its first row."""

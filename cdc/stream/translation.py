@@ -21,10 +21,10 @@ from cdc.records.position import Lsn, Position
 from cdc.records.record import Record, RecordOrBatch, count, each, record_bytes
 from cdc.records.schema import TableName
 from cdc.records.state import Progress
-from cdc.stream.completion import Completion
 from cdc.stream.encoding import Actions, Encoders
 from cdc.stream.in_progress import Committed, InProgress
-from cdc.stream.signals import WATERMARK, SeenRow, Signals, Told
+from cdc.stream.reselection import Reselection
+from cdc.stream.signals import WATERMARK, SignalOutput, Signals, StreamedRow
 from cdc.stream.transactions import Cursor, Resumed
 from cdc.tables.tables import Tables
 from cdc.wal import messages
@@ -40,12 +40,19 @@ class Limits(NamedTuple):
     bytes_max: int
 
 
-class Made(NamedTuple):
+class TranslatedBatch(NamedTuple):
     """Records, how many of them are events, and the bytes of their keys and values."""
 
     records: list[RecordOrBatch]
     events: int
     size: int
+
+
+class _FramePosition(NamedTuple):
+    """A frame's position, and whether it is new to the log."""
+
+    position: Position
+    is_new: bool
 
 
 class Translation:
@@ -77,13 +84,15 @@ class Translation:
         self._received = Lsn(0)
         self.records: list[RecordOrBatch] = []
         # The markers number a transaction's events as they are made.
-        self._completion = Completion(actions.reread, one_by_one=self._markers is not None)
+        self._reselection = Reselection(actions.reread, one_by_one=self._markers is not None)
         self._being_read: set[TableName] = set()
         """Tables of which a row waits whose values may be nowhere else in the log."""
         self._bytes = 0
-        place = progress.position, progress.cut, progress.flush_lsn, progress.cut_ts_us
         compiled = compiled and self._markers is None
-        self.cursor = fast.Cursor(*place) if compiled else Cursor(*place)
+        make_cursor = fast.Cursor if compiled else Cursor
+        self.cursor = make_cursor(
+            progress.position, progress.cut, progress.flush_lsn, progress.cut_ts_us
+        )
         self._fast: fast.Translator | None = None
         if not isinstance(self.cursor, Cursor):
             self._fast = fast.Translator(self.cursor, self.records, self._compiled, self.frame)
@@ -116,7 +125,7 @@ class Translation:
         """Take in whole CopyData messages from ``start`` on; returns where those end.
 
         It stops behind the message that reaches one of the limits, or at the end of a transaction
-        that came in parts: that is translated first, by further calls, while ``is_behind``.
+        that came in blocks: that is translated first, by further calls, while ``is_behind``.
         """
         self._bytes = 0
         if self._resumed is not None and self._resumed.is_settled:
@@ -175,22 +184,22 @@ class Translation:
                 break
         return start
 
-    def take(self) -> Made:
+    def take(self) -> TranslatedBatch:
         """What the last call of ``feed`` has made, new schema versions first.
 
-        What lacks unchanged values is completed here, by a look at the source.
+        What lacks unchanged values is completed here, by a query to the source.
         """
-        self._bytes += self._completion.complete(self.records)
-        lacking = self._completion.in_vain & self._being_read
+        self._bytes += self._reselection.complete(self.records)
+        lacking = self._reselection.failed_tables & self._being_read
         for table in lacking - self._tables.states.waiting.keys():
             self._encoders.state_records.append(self._tables.reads.read_anew(table))
-        self._completion.in_vain.clear()
+        self._reselection.failed_tables.clear()
         self._being_read.clear()
         self._encoders.leave()
-        letters = self._tables.encoders.letters
-        if letters is not None and letters.has_passed(self.cursor.reached):
+        dead_letters = self._tables.encoders.dead_letters
+        if dead_letters is not None and dead_letters.has_passed(self.cursor.reached):
             self._forget_compiled()
-        made = Made(
+        made = TranslatedBatch(
             [*self._encoders.state_records, *self.records], count(self.records), self._bytes
         )
         self._encoders.state_records.clear()
@@ -214,7 +223,7 @@ class Translation:
                 f"an unexpected {type(message).__name__} message", where=f"LSN {frame.start}"
             )
         handler(message, frame)
-        return self._completion.is_full or self._in_progress.is_inside or self.is_behind
+        return self._reselection.is_full or self._in_progress.is_inside or self.is_behind
 
     def _begin(self, message: messages.Begin, frame: XLogData) -> None:
         if self._resumed is not None:
@@ -225,7 +234,7 @@ class Translation:
 
     def _origin(self, message: messages.Origin, frame: XLogData) -> None:
         if self._in_progress.is_inside:
-            self._in_progress.came_from(frame)
+            self._in_progress.set_origin(frame)
         else:
             self.cursor.came_from(message)
 
@@ -261,17 +270,17 @@ class Translation:
                 self.records += self._pipeline.of_stream([end], position)
         self.cursor.commit(message.commit_lsn, message.end_lsn)
 
-    def _place(self) -> tuple[Position, bool] | None:
-        """The next frame's position, and whether it is new; None where nobody needs an old one.
+    def _next(self) -> _FramePosition | None:
+        """The next frame's position; None for one that the log has and nobody needs.
 
         The markers of a transaction count all of its events, those that the log has, too.
         """
         position = self.cursor.next()
         if position is None:
-            return None if self._markers is None else (self.cursor.position, False)
+            return None if self._markers is None else _FramePosition(self.cursor.position, False)
         if self._begin_marker is not None and position.index == 1:
             self.records += self._pipeline.of_stream([self._begin_marker], position)
-        return position, True
+        return _FramePosition(position, True)
 
     def _write(self, records: list[Record], *, new: bool) -> None:
         if new:
@@ -283,19 +292,20 @@ class Translation:
             self._fast.forget(message.oid)
 
     def _insert(self, message: messages.Insert, frame: XLogData) -> None:
-        if (at := self._place()) and (encoder := self._encoder(message.relation_oid, at[0])):
-            self._write(encoder.insert(message.new, frame.start, at[0]), new=at[1])
+        if (at := self._next()) and (encoder := self._encoder(message.relation_oid, at.position)):
+            self._write(encoder.insert(message.new, frame.start, at.position), new=at.is_new)
             self._show(message.relation_oid, at, None, message.new)
 
     def _update(self, message: messages.Update, frame: XLogData) -> None:
-        if (at := self._place()) and (encoder := self._encoder(message.relation_oid, at[0])):
-            lacks = at[1] and ABSENT in message.new
-            if not (lacks and self._waits(message, encoder, frame, at[0])):
-                row = message.old, message.old_is_key, message.new
-                records = encoder.update(*row, frame.start, at[0])
+        if (at := self._next()) and (encoder := self._encoder(message.relation_oid, at.position)):
+            lacks = at.is_new and ABSENT in message.new
+            if not (lacks and self._waits(message, encoder, frame, at.position)):
+                records = encoder.update(
+                    message.old, message.old_is_key, message.new, frame.start, at.position
+                )
                 if not records:
                     return  # the log gets the row by whoever reads it, as it was before
-                self._write(records, new=at[1])
+                self._write(records, new=at.is_new)
             self._show(message.relation_oid, at, message.old, message.new)
 
     def _waits(
@@ -306,24 +316,25 @@ class Translation:
         if not encoder.reselects or transaction is None:
             return False
         relation = self._encoders.relation(message.relation_oid)
-        at = frame.start, position, transaction
-        waits = self._completion.takes(message, relation, encoder, self.records, at)
+        waits = self._reselection.defer(
+            message, relation, encoder, self.records, frame.start, position, transaction
+        )
         table = TableName(relation.namespace, relation.name)
         if waits and not self._tables.states.is_whole(table):
             self._being_read.add(table)
         return waits
 
     def _delete(self, message: messages.Delete, frame: XLogData) -> None:
-        if (at := self._place()) and (encoder := self._encoder(message.relation_oid, at[0])):
-            old = message.old, message.old_is_key
-            self._write(encoder.delete(*old, frame.start, at[0]), new=at[1])
+        if (at := self._next()) and (encoder := self._encoder(message.relation_oid, at.position)):
+            old, is_key = message.old, message.old_is_key
+            self._write(encoder.delete(old, is_key, frame.start, at.position), new=at.is_new)
             self._show(message.relation_oid, at, message.old, None)
 
     def _truncate(self, message: messages.Truncate, frame: XLogData) -> None:
-        if at := self._place():
+        if at := self._next():
             for oid in message.relation_oids:
-                if encoder := self._encoder(oid, at[0]):
-                    self._write(encoder.truncate(frame.start, at[0]), new=at[1])
+                if encoder := self._encoder(oid, at.position):
+                    self._write(encoder.truncate(frame.start, at.position), new=at.is_new)
                     self._show(oid, at, None, None)
 
     def _logical_message(self, message: messages.LogicalMessage, frame: XLogData) -> None:
@@ -333,18 +344,18 @@ class Translation:
             self._watermark(message.content.decode())
             return
         if message.transactional:
-            at = self._place()
+            at = self._next()
         else:
             position = self.cursor.message_at(frame.start)
-            at = (position, True) if position is not None else None
+            at = _FramePosition(position, True) if position is not None else None
         if at is not None and message.prefix == ORDERS:
             transaction = self.cursor.transaction
-            if at[1] and transaction is not None:
-                self.records += self._follow_order(message.content, at[0], transaction)
+            if at.is_new and transaction is not None:
+                self.records += self._follow_order(message.content, at.position, transaction)
         elif at is not None:
             made = self._tables.encoders.messages.record(message, self.cursor.latest, frame.start)
             if made is not None:
-                self._write(self._pipeline.of_stream([made], at[0]), new=at[1])
+                self._write(self._pipeline.of_stream([made], at.position), new=at.is_new)
 
     def _watermark(self, name: str) -> None:
         """Not counted either: chunks are at the beginnings of their watermarks' transactions."""
@@ -353,25 +364,26 @@ class Translation:
             position = Position(self.cursor.reached.epoch, transaction.commit_lsn, 0)
             # A keepalive may have ended right where this transaction's commit starts.
             if position >= self.cursor.reached:
-                self._tell(self._signals.passed(name, position))
+                self._add_output(self._signals.note_watermark(name, position))
 
-    def _show(self, oid: int, at: tuple[Position, bool], old: Row | None, new: Row | None) -> None:
+    def _show(self, oid: int, at: _FramePosition, old: Row | None, new: Row | None) -> None:
         """Let signals, and those who act on them, see a row that the log doesn't have yet."""
         transaction = self.cursor.transaction
-        if self._signals is None or transaction is None or not at[1]:
+        if self._signals is None or transaction is None or not at.is_new:
             return
         if self._encoders.is_watched(oid):
             relation = self._encoders.relation(oid)
-            self._tell(self._signals.saw(SeenRow(relation, old, new, transaction, at[0])))
+            row = StreamedRow(relation, old, new, transaction, at.position)
+            self._add_output(self._signals.note_row(row))
 
-    def _tell(self, told: Told) -> None:
-        self.records += told.events
-        self._encoders.state_records += told.states
+    def _add_output(self, output: SignalOutput) -> None:
+        self.records += output.events
+        self._encoders.state_records += output.states
 
     def _forget_compiled(self) -> None:
         if self._fast is not None:
-            for known in self._encoders.known:
-                self._fast.forget(known)
+            for oid in self._encoders.announced:
+                self._fast.forget(oid)
 
     def _compiled(self, oid: int, position: Position) -> Any:
         """The table as the compiled way wants it; False: it is for ``frame``; None: unwanted."""

@@ -29,7 +29,7 @@ SINK: Final = "sink"
 INITIAL: Final = "Initial Snapshot"
 INCREMENTAL: Final = "Incremental Snapshot"
 
-Type = Literal[
+NotificationType = Literal[
     "STARTED",
     "IN_PROGRESS",
     "TABLE_SCAN_COMPLETED",
@@ -64,7 +64,7 @@ class Notifications:
             log.warning("notification.enabled.channels: there is no such channel", channel=other)
 
     def initial(
-        self, kind: Type, position: Position, tables: Iterable[TableName] = ()
+        self, kind: NotificationType, position: Position, tables: Iterable[TableName] = ()
     ) -> list[Record]:
         """Tell of a snapshot of these tables as a whole."""
         return self._tell(INITIAL, kind, position, str(uuid.uuid4()), _named(tables))
@@ -89,7 +89,11 @@ class Notifications:
         return self._tell(INITIAL, "TABLE_SCAN_COMPLETED", position, str(uuid.uuid4()), more)
 
     def incremental(
-        self, kind: Type, position: Position, signal: str, tables: Iterable[TableName] = ()
+        self,
+        kind: NotificationType,
+        position: Position,
+        signal: str,
+        tables: Iterable[TableName] = (),
     ) -> list[Record]:
         """Tell of the incremental snapshot that a signal began, as a whole."""
         return self._tell(INCREMENTAL, kind, position, signal, _named(tables))
@@ -100,14 +104,15 @@ class Notifications:
         tables: Iterable[TableName],
         now: TableName,
         signal: str,
-        pages: tuple[int, int],
+        pages_done: int,
+        pages_total: int,
     ) -> list[Record]:
-        """Tell that a chunk of a table is in the log; ``pages``: how many of how many were read."""
+        """Tell that a chunk of a table is in the log, and how many of its pages were read."""
         more = {
             **_named(tables),
             "current_collection_in_progress": str(now),
-            "maximum_key": str(pages[1]),
-            "last_processed_key": str(pages[0]),
+            "maximum_key": str(pages_total),
+            "last_processed_key": str(pages_done),
         }
         return self._tell(INCREMENTAL, "IN_PROGRESS", position, signal, more)
 
@@ -128,22 +133,27 @@ class Notifications:
         return self._tell(INCREMENTAL, "TABLE_SCAN_COMPLETED", position, outcome.signal, more)
 
     def _tell(
-        self, about: str, kind: Type, position: Position, one_id: str, more: Mapping[str, str]
+        self,
+        about: str,
+        kind: NotificationType,
+        position: Position,
+        notification_id: str,
+        more: Mapping[str, str],
     ) -> list[Record]:
         data = {"connector_name": self._name, **more}
         if self._logs:
-            log.info("notification", id=one_id, aggregate_type=about, type=kind, **data)
+            log.info("notification", id=notification_id, aggregate_type=about, type=kind, **data)
         if self._topic is None:
             return []
         value = {
-            "id": one_id,
+            "id": notification_id,
             "type": kind,
             "aggregate_type": about,
             "additional_data": data,
             "timestamp": self._clock_ns() // 1_000_000,
         }
         key_schema, schema = schemas.NOTIFICATION_KEY, schemas.NOTIFICATION_VALUE
-        made = SourceRecord(self._topic, {"id": one_id}, key_schema, value, schema)
+        made = SourceRecord(self._topic, {"id": notification_id}, key_schema, value, schema)
         return self._pipeline.of_stream([made], position)
 
 

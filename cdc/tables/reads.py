@@ -52,7 +52,7 @@ class SnapshotBatch(NamedTuple):
 
 
 class TableReads:
-    """What is asked of tables, as their states have it."""
+    """The reads of tables, as their states have them."""
 
     def __init__(self, states: TableStates) -> None:
         self._states = states
@@ -61,7 +61,9 @@ class TableReads:
     def is_to_read(self) -> bool:
         """Whether anything is read without more being asked: what is paused holds up its table."""
         states = self._states
-        return bool(states.waiting) or any(not _is_held(states[name]) for name in states.requested)
+        return bool(states.waiting) or any(
+            not _is_paused(states[name]) for name in states.requested
+        )
 
     @property
     def is_all_read(self) -> bool:
@@ -117,14 +119,17 @@ class TableReads:
         the same kind that is under way begins anew. Returns the states' records.
         """
         requests = self._states[table].requests
-        if any((one.kind == "initial" or one.is_own) and not one.read for one in requests):
+        if any(
+            (request.kind == "initial" or request.is_own) and not request.read
+            for request in requests
+        ):
             return []
         log.info(
             "columns were altered: the rows are read again while streaming",
             table=str(table),
             columns=columns,
         )
-        others = [one for one in requests if not one.is_own]
+        others = [request for request in requests if not request.is_own]
         is_under_way = len(others) < len(requests)
         left = [self._states.set_requests(table, others)] if is_under_way else []
         return [*left, *self.ask([str(table)], None, "")]
@@ -133,20 +138,21 @@ class TableReads:
         """Let what is paused of the named tables, or of all, go on; returns the states' records."""
         return [
             self._states.set_requests(
-                state.name, [one.model_copy(update={"paused": False}) for one in state.requests]
+                state.name,
+                [request.model_copy(update={"paused": False}) for request in state.requests],
             )
             for state in list(self._states.values())
             if not names or str(state.name) in names
-            if any(one.paused for one in state.requests)
+            if any(request.paused for request in state.requests)
         ]
 
-    def not_done(self, asked: Mapping[TableName, Collection[str]]) -> dict[str, str]:
+    def not_done(self, signals: Mapping[TableName, Collection[str]]) -> dict[str, str]:
         """Why not all was read of tables that these signals, or nobody, had asked for."""
         reasons = {}
-        for name in asked.keys() & self._states.keys():
+        for name in signals.keys() & self._states.keys():
             state = self._states[name]
             outcome = state.outcome
-            if outcome is not None and outcome.signal and outcome.signal in asked[name]:
+            if outcome is not None and outcome.signal and outcome.signal in signals[name]:
                 if outcome.failure:
                     reasons[str(name)] = outcome.failure
             elif state.is_left_unread:
@@ -159,8 +165,8 @@ class TableReads:
         """Note how far a read of the table is; returns its state record."""
         state = self._states[table]
         requests = (
-            request.model_copy(update={"paused": one.paused}) if one.is_same(request) else one
-            for one in state.requests  # a signal may have come since the read was looked after
+            request.model_copy(update={"paused": each.paused}) if each.is_same(request) else each
+            for each in state.requests  # a signal may have come since the read was looked after
         )
         rows = request.rows if request.kind == "initial" else state.rows_sent
         return self._states.set_requests(
@@ -173,13 +179,13 @@ class TableReads:
         An event has left out values that no chunk may have brought, nor will.
         """
         state = self._states[table]
-        others = [one for one in state.requests if one.kind != "initial"]
+        others = [request for request in state.requests if request.kind != "initial"]
         before = state.initial or SnapshotRequest(kind="initial")
         if before.read:
             log.warning("a table is read anew: changed rows lack values", table=str(table))
         now_ms = max(time.time_ns() // 1_000_000, before.begun_ms + 1)
         anew = before.model_copy(update={"read": (), "rows": 0, "begun_ms": now_ms})
-        self._states.watched_anew()
+        self._states.reset_tracking()
         return self._states.set_requests(table, [anew, *others], phase=Phase.SNAPSHOT, rows_sent=0)
 
     def finish(
@@ -191,7 +197,7 @@ class TableReads:
         outcome: SnapshotOutcome | None = None,
     ) -> Record:
         """Note that a read of the table is done, at a position; returns its state record."""
-        requests = [one for one in self._states[table].requests if not one.is_same(request)]
+        requests = [each for each in self._states[table].requests if not each.is_same(request)]
         update: dict[str, object] = {"pages_total": pages, "pages_done": pages}
         if request.kind == "initial":
             update |= {
@@ -208,7 +214,7 @@ class TableReads:
         return self.finish(table, state.initial, at, state.pages_total)
 
 
-def _is_held(state: TableState) -> bool:
+def _is_paused(state: TableState) -> bool:
     """Whether the table's next read is paused; those that block the stream go past it."""
-    is_blocking = any(one.kind == "blocking" for one in state.requests)
-    return not is_blocking and min(state.requests, key=lambda one: one.order).paused
+    is_blocking = any(request.kind == "blocking" for request in state.requests)
+    return not is_blocking and min(state.requests, key=lambda request: request.order).paused

@@ -4,7 +4,7 @@ import uuid
 from collections.abc import Mapping
 
 from cdc.convert.pipeline import Encoder, ReadableEncoder, RecordPipeline
-from cdc.dead_letters.letters import DeadLetters, GuardedEncoder
+from cdc.dead_letters.guard import DeadLetters, GuardedEncoder
 from cdc.events.metadata import MessageEvents, TransactionMetadata
 from cdc.events.reference import LogContext
 from cdc.events.rules import EventRules
@@ -24,7 +24,7 @@ class EncoderRegistry:
         states: Mapping[TableName, TableState],
         rules: EventRules,
         pipeline: RecordPipeline,
-        letters: DeadLetters | None,
+        dead_letters: DeadLetters | None,
     ) -> None:
         self._prefix = settings.topic_prefix
         self._database = database
@@ -32,7 +32,7 @@ class EncoderRegistry:
         self._rules = rules
         self._log = LogContext(self._prefix, database, 1, compacted=False, run_id=str(uuid.uuid4()))
         self.pipeline = pipeline
-        self.letters = letters
+        self.dead_letters = dead_letters
         self.transactions = (
             TransactionMetadata(rules, settings.transaction_topic)
             if rules.events.transaction_metadata
@@ -47,7 +47,9 @@ class EncoderRegistry:
 
     def encoder(self, schema: TableSchema) -> Encoder:
         """The encoder of a table, in this version of its schema."""
-        if not self.is_plain or (self.letters is not None and self.letters.covers(schema)):
+        if not self.is_plain or (
+            self.dead_letters is not None and self.dead_letters.covers(schema)
+        ):
             return self.readable(schema)
         state = self._states[schema.name]
         return TableEncoder(
@@ -67,9 +69,9 @@ class EncoderRegistry:
         # A row that an update moves to where all is read is in the log by its event alone.
         rules = self._rules.with_all_updates if state.is_being_completed else self._rules
         blocks, reselects = self.transactions, self._reselects(state)
-        if self.letters is not None and self.letters.covers(schema):
+        if self.dead_letters is not None and self.dead_letters.covers(schema):
             return GuardedEncoder(
-                self.letters,
+                self.dead_letters,
                 schema,
                 rules,
                 log,

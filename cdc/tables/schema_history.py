@@ -34,8 +34,8 @@ def altered_columns(before: TableSchema, after: TableSchema, filled: Filled) -> 
     """The columns of the later version in which rows may have values that no event has told."""
     if before.oid != after.oid:
         return []
-    numbered = all(one.number is not None for one in (*before.columns, *after.columns))
-    earlier = {(one.number if numbered else one.name): one for one in before.columns}
+    numbered = all(column.number is not None for column in (*before.columns, *after.columns))
+    earlier = {(column.number if numbered else column.name): column for column in before.columns}
     new, altered = [], []
     for column in after.columns:
         was = earlier.get(column.number if numbered else column.name)

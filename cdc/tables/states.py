@@ -47,7 +47,7 @@ class TableStates(Mapping[TableName, TableState]):
         self.requested = {name for name, state in self._states.items() if state.requests}
         """The tables that are to be read."""
         self.requested_changes = 0
-        """Grows with what is asked of tables: who watches which has to be looked up again."""
+        """Grows with every change of the requests: then all key tracking is set up again."""
         self.waiting: dict[TableName, WaitingTable] = {}
         """Tables that have joined, and whose reads can't begin yet."""
         self.prefix = settings.capture.topic_prefix
@@ -185,8 +185,8 @@ class TableStates(Mapping[TableName, TableState]):
             now["outcome"] = outcome
         return self.put(self._states[table].model_copy(update=now))
 
-    def watched_anew(self) -> None:
-        """Changes of tables are to be told in another way from here on."""
+    def reset_tracking(self) -> None:
+        """Changed keys of tables are noted in another way from here on."""
         self.requested_changes += 1
 
     def left_out(self, table: TableName) -> list[Record]:
@@ -211,10 +211,17 @@ class TableStates(Mapping[TableName, TableState]):
 
 
 def _requests(state: TableState) -> list[tuple[str, str, int, int, bool, bool]]:
-    """What is asked of a table, without how far that is."""
+    """The requests for a table, without how far they are."""
     return [
-        (one.kind, one.signal, one.order, one.begun_ms, one.reset, one.paused)
-        for one in state.requests
+        (
+            request.kind,
+            request.signal,
+            request.order,
+            request.begun_ms,
+            request.reset,
+            request.paused,
+        )
+        for request in state.requests
     ]
 
 

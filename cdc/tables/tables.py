@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Self
 
 from cdc.convert.pipeline import RecordPipeline
-from cdc.dead_letters.letters import DeadLetters
+from cdc.dead_letters.guard import DeadLetters
 from cdc.events.rules import EventRules
 from cdc.records.schema import TableSchema
 from cdc.records.state import TableState
@@ -43,14 +43,14 @@ class Tables:
         rules: EventRules,
         pipeline: RecordPipeline,
         lookups: Lookups,
-        letters: DeadLetters | None = None,
+        dead_letters: DeadLetters | None = None,
     ) -> Self:
         """The tables as these records have them."""
         capture = settings.capture
         all_states = TableStates(settings, states, rules)
         reads = TableReads(all_states)
         versions = SchemaVersions(capture, schemas, rules, reads, lookups.filled)
-        encoders = EncoderRegistry(capture, database, all_states, rules, pipeline, letters)
+        encoders = EncoderRegistry(capture, database, all_states, rules, pipeline, dead_letters)
         notifications = Notifications(capture, pipeline)
         joining = Joining(capture, all_states, reads, versions, encoders, notifications, lookups)
         return cls(all_states, reads, versions, encoders, joining, notifications)

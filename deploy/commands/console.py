@@ -42,7 +42,7 @@ STREAMING_LINE_S = 30.0
 
 
 @dataclass(slots=True)
-class _TableRead:
+class _TableProgress:
     task: TaskID
     bytes: int
     rows: int
@@ -78,7 +78,7 @@ class TableBars:
             console=console,
             disable=not self._is_terminal,
         )
-        self._tables: dict[str, _TableRead] = {}
+        self._tables: dict[str, _TableProgress] = {}
 
     def begin(self, table: str, size: int, rows: int = 0, share: float = 0.0) -> None:
         """Show a table of so many bytes, of which a share (from 0 to 1) was read before."""
@@ -86,7 +86,7 @@ class TableBars:
             table, total=max(1, size), completed=int(share * size), rows=rows, rate=0.0, note=""
         )
         now = self._clock()
-        self._tables[table] = _TableRead(task, size, rows, share, now, now)
+        self._tables[table] = _TableProgress(task, size, rows, share, now, now)
         self._bars.start()
 
     def move(self, table: str, rows: int, share: float | None, note: str = "") -> None:

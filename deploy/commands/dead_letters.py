@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.table import Column, Table
 from rich.text import Text
 
-from cdc.dead_letters.letters import row_of
+from cdc.dead_letters.guard import row_of
 from cdc.errors import ConfigError, NotDoneError
 from cdc.log.state import read_dead_letters, read_pieces
 from cdc.postgres.connection import connect, query

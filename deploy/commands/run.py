@@ -85,7 +85,7 @@ def use_daemon(
     ):
         daemon = Daemon(settings, backfill, observer, partial(open_channel, pace))
         if answers and settings.health.listen is not None:
-            metrics = daemon_registry(daemon.health, daemon.letters, lambda: pace.rate)
+            metrics = daemon_registry(daemon.health, daemon.dead_letter_counts, lambda: pace.rate)
             stack.enter_context(HealthServer(settings.health.listen, daemon.health, metrics))
         with contextlib.suppress(StoppedError):
             use(daemon, *arguments, stop)

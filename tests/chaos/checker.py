@@ -58,17 +58,17 @@ def _check_transactions(
     partitions: Mapping[str, int],
     verdict: Verdict,
 ) -> None:
-    found = _by_xid(ordered, verdict)
-    known = [transaction for transaction in committed if transaction.changes]
-    verdict.transactions = len(known)
-    places = {transaction.xid: place for place, transaction in enumerate(known)}
-    for before, after in pairwise(places[xid] for xid in found if xid in places):
+    by_xid = _by_xid(ordered, verdict)
+    changing = [transaction for transaction in committed if transaction.changes]
+    verdict.transactions = len(changing)
+    ranks = {transaction.xid: rank for rank, transaction in enumerate(changing)}
+    for before, after in pairwise(ranks[xid] for xid in by_xid if xid in ranks):
         if after < before:
             verdict.disordered += 1
-            verdict.tell(f"transaction {known[after].xid} comes after {known[before].xid}")
-    for transaction in known:
-        _check_frames(transaction, found.pop(transaction.xid, []), partitions, verdict)
-    for xid, records in found.items():
+            verdict.tell(f"transaction {changing[after].xid} comes after {changing[before].xid}")
+    for transaction in changing:
+        _check_frames(transaction, by_xid.pop(transaction.xid, []), partitions, verdict)
+    for xid, records in by_xid.items():
         verdict.duplicated += len(records)
         verdict.tell(f"transaction {xid} was never committed: {named(records[0])}")
 
@@ -79,16 +79,16 @@ def _by_xid(ordered: Iterable[LogRecord], verdict: Verdict) -> dict[int, list[Lo
     for record in ordered:
         if record.position.index > 0:
             by_commit[record.position.commit_lsn].append(record)
-    found: dict[int, list[LogRecord]] = {}
+    by_xid: dict[int, list[LogRecord]] = {}
     for lsn in sorted(by_commit):
         records = by_commit[lsn]
         xids = {r.value["source"]["txId"] for r in records if r.value is not None}
-        if len(xids) != 1 or xids <= found.keys():
+        if len(xids) != 1 or xids <= by_xid.keys():
             verdict.duplicated += len(records)
             verdict.tell(f"transactions {xids} at {lsn:x}, where or while there is another")
         else:
-            found[xids.pop()] = records
-    return found
+            by_xid[xids.pop()] = records
+    return by_xid
 
 
 def _check_frames(

@@ -18,13 +18,13 @@ _MOVE: Final = ["d", "tombstone", "c"]
 def check_frame(
     where: str,
     change: Change,
-    found: Sequence[LogRecord],
+    records: Sequence[LogRecord],
     partitions: Mapping[str, int],
     verdict: Verdict,
 ) -> None:
-    """Compare; ``found`` in the order of offsets, ``where`` says which transaction it is."""
+    """Compare; ``records`` in the order of offsets, ``where`` says which transaction it is."""
     wanted = Counter(_wanted(change, partitions))
-    has = Counter((table_of(record), record.op) for record in found)
+    has = Counter((table_of(record), record.op) for record in records)
     missing, extra = wanted - has, has - wanted
     what = f"{change.kind} of {', '.join(change.tables)} in {where}"
     if missing:
@@ -32,14 +32,14 @@ def check_frame(
         verdict.tell(f"lost: {dict(missing)} of {what}")
     if extra:
         verdict.duplicated += extra.total()
-        verdict.tell(f"twice: {dict(extra)} of {what}, {named(found[0])}")
+        verdict.tell(f"twice: {dict(extra)} of {what}, {named(records[0])}")
     # A key that changes may change its partition: there is no order between two.
-    places = {record.partition for record in found}
-    operations = [record.op for record in found]
-    if "c" in operations and len(places) == 1 and operations != _MOVE[-len(operations) :]:
+    used_partitions = {record.partition for record in records}
+    operations = [record.op for record in records]
+    if "c" in operations and len(used_partitions) == 1 and operations != _MOVE[-len(operations) :]:
         verdict.disordered += 1
         verdict.tell(f"records of {what} come as {operations}")
-    for record in found:
+    for record in records:
         if record.op != "t" and (reason := _difference(change, record)):
             verdict.different += 1
             verdict.tell(f"{reason} differs: {what}, {named(record)}")

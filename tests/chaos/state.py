@@ -10,7 +10,7 @@ from tests.chaos.verdict import KEYS, Verdict, named
 from tests.chaos.witness import Row, Value
 from tests.fixtures.pipeline import LogRecord
 
-_BAG: Final = ("v", "t", "f")
+_KEYLESS_COLUMNS: Final = ("v", "t", "f")
 """Columns that a table without a key always has."""
 _LARGE: Final = frozenset({"big"})
 """Columns that an update may leave out, because they are stored out of line."""
@@ -24,9 +24,9 @@ def check_state(
     if KEYS[table]:
         _check_rows(table, _state(table, ordered, verdict), rows, verdict)
         return
-    bag = _bag(ordered)
-    bag.subtract(json.dumps([_plain(row[name]) for name in _BAG]) for row in rows)
-    for text, count in bag.items():
+    counts = _row_counts(ordered)
+    counts.subtract(json.dumps([_plain(row[name]) for name in _KEYLESS_COLUMNS]) for row in rows)
+    for text, count in counts.items():
         if count:
             verdict.different += 1
             verdict.tell(f"the log has {count:+} rows of {table} {text}")
@@ -43,17 +43,19 @@ def _state(
             exact.clear()
             continue
         members = json.loads(record.key or "{}")
-        place = tuple(members[name] for name in KEYS[table])
+        key = tuple(members[name] for name in KEYS[table])
         if record.op == "r" and record.position > ordered[0].position:
-            _check_read(record, exact.get(place), verdict)
+            _check_read(record, exact.get(key), verdict)
         if record.value is None or record.op == "d":
-            state.pop(place, None)
-            exact.pop(place, None)
+            state.pop(key, None)
+            exact.pop(key, None)
         else:
             after = record.value["after"]
-            state[place] = state.get(place, {}) | after
-            told = {name: value for name, value in after.items() if name not in _filled(record)}
-            exact[place] = exact.get(place, {}) | told
+            state[key] = state.get(key, {}) | after
+            exact_values = {
+                name: value for name, value in after.items() if name not in _filled(record)
+            }
+            exact[key] = exact.get(key, {}) | exact_values
     return state
 
 
@@ -62,12 +64,12 @@ def _filled(record: LogRecord) -> frozenset[str]:
     return _LARGE if record.filled else frozenset()
 
 
-def _check_read(record: LogRecord, known: Mapping[str, Any] | None, verdict: Verdict) -> None:
-    """A row that is read again is the one that the log has at that place, or completes it."""
+def _check_read(record: LogRecord, logged: Mapping[str, Any] | None, verdict: Verdict) -> None:
+    """A row that is read again is the one that the log has at that key, or completes it."""
     verdict.read_again += 1
     read = record.value["after"] if record.value else {}
-    names = ["its key"] if known is None else []
-    names += [name for name, value in (known or {}).items() if read.get(name, value) != value]
+    names = ["its key"] if logged is None else []
+    names += [name for name, value in (logged or {}).items() if read.get(name, value) != value]
     if names:
         verdict.different += 1
         verdict.tell(f"not what the log had by then in {names}: {named(record)}")
@@ -80,38 +82,38 @@ def _check_rows(
     verdict: Verdict,
 ) -> None:
     for row in rows:
-        place = tuple(_plain(row[name]) for name in KEYS[table])
-        has = state.pop(place, None)
+        key = tuple(_plain(row[name]) for name in KEYS[table])
+        has = state.pop(key, None)
         if has is None:
             verdict.different += 1
-            verdict.tell(f"the log lacks a row of {table}: {place}")
+            verdict.tell(f"the log lacks a row of {table}: {key}")
             continue
         names = [name for name, value in row.items() if not same_value(value, has.get(name))]
         if names == ["big"] and "big" not in has:
             verdict.absent += 1
         elif names:
             verdict.different += 1
-            verdict.tell(f"the log's row of {table} {place} has other {names}")
-    for place in state:
+            verdict.tell(f"the log's row of {table} {key} has other {names}")
+    for key in state:
         verdict.different += 1
-        verdict.tell(f"the log has a row of {table} that isn't there: {place}")
+        verdict.tell(f"the log has a row of {table} that isn't there: {key}")
 
 
-def _bag(ordered: Sequence[LogRecord]) -> Counter[str]:
-    bag: Counter[str] = Counter()
+def _row_counts(ordered: Sequence[LogRecord]) -> Counter[str]:
+    counts: Counter[str] = Counter()
     for record in ordered:
         value = record.value or {}
         if record.op == "t":
-            bag.clear()
+            counts.clear()
         if record.op in {"d", "u"}:
-            bag[_text(value["before"])] -= 1
+            counts[_text(value["before"])] -= 1
         if record.op in {"c", "u", "r"}:
-            bag[_text(value["after"])] += 1
-    return bag
+            counts[_text(value["after"])] += 1
+    return counts
 
 
 def _text(row: Mapping[str, Any]) -> str:
-    return json.dumps([row.get(name) for name in _BAG])
+    return json.dumps([row.get(name) for name in _KEYLESS_COLUMNS])
 
 
 def _plain(value: Value) -> Any:

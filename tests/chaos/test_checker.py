@@ -44,13 +44,13 @@ ROWS: dict[str, list[Row]] = {
 }
 
 
-def record(xid: int, lsn: int, index: int, table: str, op: str, **parts: object) -> LogRecord:
+def record(xid: int, lsn: int, index: int, table: str, op: str, **members: object) -> LogRecord:
     """A record; its offset follows from its position, and one partition has them all."""
-    key = parts.get("key")
+    key = members.get("key")
     value = {
         "op": op,
-        "before": parts.get("before"),
-        "after": parts.get("after"),
+        "before": members.get("before"),
+        "after": members.get("after"),
         "source": {"txId": xid},
     }
     return LogRecord(
@@ -113,8 +113,10 @@ def test_a_transaction_that_is_there_again_or_was_rolled_back_is_a_duplicate() -
 def test_records_and_transactions_out_of_order_are_found() -> None:
     swapped = [replace(LOG[2], offset=LOG[4].offset), *LOG[:2], *LOG[3:4], *LOG[5:]]
     assert checked([*swapped, replace(LOG[4], offset=LOG[2].offset)]).disordered == 1
-    late = [replace(r, position=r.position._replace(commit_lsn=Lsn(3)), offset=0) for r in LOG[:2]]
-    assert checked([*LOG[2:], *late]).disordered > 0
+    delayed = [
+        replace(r, position=r.position._replace(commit_lsn=Lsn(3)), offset=0) for r in LOG[:2]
+    ]
+    assert checked([*LOG[2:], *delayed]).disordered > 0
     elsewhere = replace(LOG[2], partition=1)
     assert checked([*LOG[:2], elsewhere, *LOG[3:]]).disordered > 0
 
@@ -164,12 +166,12 @@ def test_a_change_is_read_as_test_decoding_prints_it() -> None:
         " amount[numeric]:NaN at[timestamp with time zone]:'2026-01-02 03:04:05.678+00'"
         " tags[text[]]:'{a,b}' ok[boolean]:false big[text]:unchanged-toast-datum n[text]:'x: ''y'''"
     )
-    found = change(line)
-    assert found.old == {"id": Value("bigint", "-1")}
-    assert found.new is not None
-    assert found.new["amount"] == Value("numeric", "NaN")
-    assert found.new["tags"] == Value("text[]", "{a,b}")
-    assert found.new["big"] == Value("text", None, unchanged=True)
-    assert found.new["n"] == Value("text", "x: 'y'")
+    read = change(line)
+    assert read.old == {"id": Value("bigint", "-1")}
+    assert read.new is not None
+    assert read.new["amount"] == Value("numeric", "NaN")
+    assert read.new["tags"] == Value("text[]", "{a,b}")
+    assert read.new["big"] == Value("text", None, unchanged=True)
+    assert read.new["n"] == Value("text", "x: 'y'")
     with pytest.raises(ValueError, match="not a line"):
         change("table public.item: UPSERT: id[bigint]:1")

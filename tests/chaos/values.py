@@ -35,11 +35,11 @@ def differing(truth: Row, logged: Mapping[str, Any], *, complete: bool) -> list[
 
     A value that wasn't in the WAL (TOAST, unchanged) may be absent, or the newest one.
     """
-    found = [
+    names = [
         name
         for name, value in truth.items()
         if not value.unchanged and not same_value(value, logged.get(name))
     ]
     if complete:
-        found += [name for name, value in truth.items() if not value.unchanged | (name in logged)]
-    return found + [name for name in logged if name not in truth]
+        names += [name for name, value in truth.items() if not value.unchanged | (name in logged)]
+    return names + [name for name in logged if name not in truth]

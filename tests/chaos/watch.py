@@ -75,7 +75,7 @@ class Probe:
         }
         consumer = Consumer(options)
         count = self._stand.topics()[self._topic]
-        consumer.assign([TopicPartition(self._topic, part, 0) for part in range(count)])
+        consumer.assign([TopicPartition(self._topic, number, 0) for number in range(count)])
         while not self._stop.is_set():
             message = consumer.poll(0.2)
             key = message.key() if message is not None and message.error() is None else None

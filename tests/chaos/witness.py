@@ -84,13 +84,13 @@ def change(line: str) -> Change:
     """Read one line; raises ValueError for what the workload doesn't do."""
     if line.startswith("message:"):
         return Change("message", ())
-    if found := _TRUNCATE.match(line):
-        names = found[1].removeprefix("table ").split(", ")
+    if truncate := _TRUNCATE.match(line):
+        names = truncate[1].removeprefix("table ").split(", ")
         return Change("TRUNCATE", tuple(name.removeprefix("public.") for name in names))
-    found = _CHANGE.match(line)
-    if found is None:
+    match = _CHANGE.match(line)
+    if match is None:
         raise ValueError(f"not a line of test_decoding that a run has: {line[:200]}")
-    table, kind, rest = found.groups()
+    table, kind, rest = match.groups()
     if kind == "INSERT":
         return Change("INSERT", (table,), None, row(rest))
     if kind == "DELETE":
@@ -116,18 +116,18 @@ def _columns_until(text: str, stop: str | None) -> tuple[Row, str]:
     while at < len(text):
         if stop is not None and text.startswith(stop, at):
             return columns, text[at + len(stop) :]
-        found = _COLUMN.match(text, at)
-        if found is None:
+        column = _COLUMN.match(text, at)
+        if column is None:
             break
-        columns[found["name"]] = _value(found)
-        at = found.end()
+        columns[column["name"]] = _value(column)
+        at = column.end()
     return columns, text[at:]
 
 
-def _value(found: re.Match[str]) -> Value:
-    if found["quoted"] is not None:
-        return Value(found["type"], found["quoted"].replace("''", "'"))
-    bare = found["bare"]
+def _value(column: re.Match[str]) -> Value:
+    if column["quoted"] is not None:
+        return Value(column["type"], column["quoted"].replace("''", "'"))
+    bare = column["bare"]
     if bare == UNCHANGED:
-        return Value(found["type"], None, unchanged=True)
-    return Value(found["type"], None if bare == "null" else bare)
+        return Value(column["type"], None, unchanged=True)
+    return Value(column["type"], None if bare == "null" else bare)

@@ -53,7 +53,7 @@ class Session(threading.Thread):
                     self._connection = made
                     self._settle()
                     while not self._stop_event.wait(self._random.expovariate(1 / _PAUSE_S)):
-                        self._one()
+                        self._transaction()
             except psycopg.Error:
                 self.tally["connections lost"] += 1
                 self._stop_event.wait(_RETRY_S)
@@ -72,7 +72,7 @@ class Session(threading.Thread):
             if gid.startswith(f"s{self._number}-"):
                 self._do(f"{self._random.choice(['COMMIT', 'ROLLBACK'])} PREPARED '{gid}'")
 
-    def _one(self) -> None:
+    def _transaction(self) -> None:
         kind = self._random.choices(list(_KINDS), list(_KINDS.values()))[0]
         try:
             self._do("BEGIN")
@@ -162,81 +162,81 @@ class Session(threading.Thread):
             (self._random.choice([table, self._pair]))()
 
     def _item(self) -> None:
-        one, other = self._key(), self._key()
+        key, other = self._key(), self._key()
         self._do(
             self._random.choice(
                 [
                     (
-                        f"INSERT INTO item VALUES ({self._new_item(one)}) ON CONFLICT (id)"
+                        f"INSERT INTO item VALUES ({self._new_item(key)}) ON CONFLICT (id)"
                         " DO UPDATE SET amount = item.amount + 1, doc = excluded.doc"
                     ),
-                    f"UPDATE item SET name = '{self._text()}' WHERE id = {one}",
+                    f"UPDATE item SET name = '{self._text()}' WHERE id = {key}",
                     (
                         f"UPDATE item SET amount = {self._amount()}, at = clock_timestamp()"
-                        f" WHERE id BETWEEN {one} AND {one + 3}"
+                        f" WHERE id BETWEEN {key} AND {key + 3}"
                     ),
-                    f"UPDATE item SET doc = {self._json()}, ok = NULL WHERE id = {one}",
-                    f"UPDATE item SET big = {self._big()} WHERE id = {one}",
-                    f"UPDATE item SET id = {self._next()} WHERE id = {one}",
+                    f"UPDATE item SET doc = {self._json()}, ok = NULL WHERE id = {key}",
+                    f"UPDATE item SET big = {self._big()} WHERE id = {key}",
+                    f"UPDATE item SET id = {self._next()} WHERE id = {key}",
                     (
-                        f"UPDATE item SET id = {other} WHERE id = {one}"
+                        f"UPDATE item SET id = {other} WHERE id = {key}"
                         f" AND NOT EXISTS (SELECT 1 FROM item WHERE id = {other})"
                     ),
-                    f"DELETE FROM item WHERE id = {one}",
+                    f"DELETE FROM item WHERE id = {key}",
                     f"DELETE FROM item WHERE id = (SELECT max(id) FROM item WHERE id > {_KEYS})",
                 ]
             )
         )
 
-    def _new_item(self, one: int) -> str:
+    def _new_item(self, key: int) -> str:
         return (
-            f"{one}, '{self._text()}', {self._amount()}, {self._json()}, {self._big()},"
-            f" clock_timestamp(), '{{a{one},b}}', {one % 2 == 0}"
+            f"{key}, '{self._text()}', {self._amount()}, {self._json()}, {self._big()},"
+            f" clock_timestamp(), '{{a{key},b}}', {key % 2 == 0}"
         )
 
     def _account(self) -> None:
-        one = self._key()
+        key = self._key()
         self._do(
             self._random.choice(
                 [
                     (
-                        f"INSERT INTO account VALUES ({one}, '{self._text()[:40]}', {one}.25,"
+                        f"INSERT INTO account VALUES ({key}, '{self._text()[:40]}', {key}.25,"
                         f" {self._big()}, {self._random.random()}) ON CONFLICT DO NOTHING"
                     ),
-                    f"UPDATE account SET balance = balance + 1.5 WHERE id = {one}",
-                    f"UPDATE account SET big = {self._big()} WHERE id = {one}",
-                    f"UPDATE account SET ratio = ratio * 1.1 WHERE id BETWEEN {one} AND {one + 5}",
-                    f"UPDATE account SET id = {self._next()} WHERE id = {one}",
-                    f"DELETE FROM account WHERE id = {one} OR id = (SELECT max(id) FROM account)",
+                    f"UPDATE account SET balance = balance + 1.5 WHERE id = {key}",
+                    f"UPDATE account SET big = {self._big()} WHERE id = {key}",
+                    f"UPDATE account SET ratio = ratio * 1.1 WHERE id BETWEEN {key} AND {key + 5}",
+                    f"UPDATE account SET id = {self._next()} WHERE id = {key}",
+                    f"DELETE FROM account WHERE id = {key} OR id = (SELECT max(id) FROM account)",
                 ]
             )
         )
 
     def _loose(self) -> None:
-        one = self._random.randint(1, 60)
+        key = self._random.randint(1, 60)
         self._do(
             self._random.choice(
                 [
-                    f"INSERT INTO loose VALUES ({one}, '{self._text()}', {self._random.random()})",
-                    f"INSERT INTO loose VALUES ({one}, 'twice', 0), ({one}, 'twice', 0)",
-                    f"UPDATE loose SET f = f + 1 WHERE v = {one}",
-                    f"DELETE FROM loose WHERE v = {one}",
+                    f"INSERT INTO loose VALUES ({key}, '{self._text()}', {self._random.random()})",
+                    f"INSERT INTO loose VALUES ({key}, 'twice', 0), ({key}, 'twice', 0)",
+                    f"UPDATE loose SET f = f + 1 WHERE v = {key}",
+                    f"DELETE FROM loose WHERE v = {key}",
                 ]
             )
         )
 
     def _pair(self) -> None:
-        one = self._random.randint(1, 100)
+        key = self._random.randint(1, 100)
         self._do(
             self._random.choice(
                 [
                     (
-                        f"INSERT INTO pair VALUES ({one}, 'b{one}', {one}, {self._json()})"
+                        f"INSERT INTO pair VALUES ({key}, 'b{key}', {key}, {self._json()})"
                         " ON CONFLICT DO NOTHING"
                     ),
-                    f"UPDATE pair SET v = v + 1 WHERE a = {one}",
-                    f"UPDATE pair SET b = 'c{self._next()}' WHERE a = {one}",
-                    f"DELETE FROM pair WHERE a = {one}",
+                    f"UPDATE pair SET v = v + 1 WHERE a = {key}",
+                    f"UPDATE pair SET b = 'c{self._next()}' WHERE a = {key}",
+                    f"DELETE FROM pair WHERE a = {key}",
                 ]
             )
         )

@@ -10,9 +10,9 @@ import psycopg
 from cdc.settings import CaptureSettings
 from millrace import main
 from snapshots import chunk
-from snapshots.chunk import Chunk, Known, Place
+from snapshots.chunk import Chunk, ChunkRange, DescribedTable
 from snapshots.incremental import IncrementalSnapshots
-from snapshots.table_read import Begun, Work
+from snapshots.table_read import PendingChunk, TableRead
 
 _LATE_S = 0.2  # rows may change between what is read and its watermark: so that some do
 _read = chunk.read
@@ -20,17 +20,20 @@ _stale = IncrementalSnapshots._stale
 
 
 def _late(
-    connection: psycopg.Connection, settings: CaptureSettings, known: Known, place: Place
+    connection: psycopg.Connection,
+    settings: CaptureSettings,
+    described: DescribedTable,
+    chunk_range: ChunkRange,
 ) -> Chunk:
-    found = _read(connection, settings, known, place)
+    found = _read(connection, settings, described, chunk_range)
     time.sleep(_LATE_S)
     return found
 
 
 def _none(
-    self: IncrementalSnapshots, work: Work, chunk: Chunk, begun: Begun
+    self: IncrementalSnapshots, read: TableRead, chunk: Chunk, pending: PendingChunk
 ) -> frozenset[bytes] | None:
-    return None if _stale(self, work, chunk, begun) is None else frozenset()
+    return None if _stale(self, read, chunk, pending) is None else frozenset()
 
 
 chunk.read = _late

@@ -58,7 +58,7 @@ def limit(kafka: Kafka, topic: str, size: int) -> None:
         answer.result(10)
 
 
-def letters(made: RunningPipeline) -> dict[int, DeadLetter]:
+def dead_letters(made: RunningPipeline) -> dict[int, DeadLetter]:
     topic = dead_letter_topic(made.settings.capture.topic_prefix)
     return read_dead_letters(made.settings.kafka, topic)
 
@@ -74,10 +74,14 @@ def log_rows(made: RunningPipeline, table: str) -> dict[str, Any]:
 
 
 def assert_each_frame_once(made: RunningPipeline) -> None:
-    """Each frame of the stream is a record or a letter, and none is both."""
+    """Each frame of the stream is a record or a dead letter, and none is both."""
     records = [record for record in made.log() if record.op != "tombstone"]
     seen = Counter(record.position for record in records if record.position.index)
-    seen.update(one.position for one in letters(made).values() if one.position.index)
+    seen.update(
+        dead_letter.position
+        for dead_letter in dead_letters(made).values()
+        if dead_letter.position.index
+    )
     assert [position for position, count in seen.items() if count > 1] == []
     indexes: dict[int, set[int]] = {}
     for position in seen:
@@ -115,7 +119,7 @@ def test_a_topics_limit_is_lowered_under_load_and_raised_again(
         daemon = made.start()
         made.wait_until_logged(made.wal_end(), daemon)
         # A row of the snapshot is too large for the client itself.
-        (unsendable,) = letters(made)
+        (unsendable,) = dead_letters(made)
         change(connection, 100, 50)
         made.wait_until_logged(made.wal_end(), daemon)
         load = threading.Thread(target=change, args=(connection, 150, 150))
@@ -127,7 +131,7 @@ def test_a_topics_limit_is_lowered_under_load_and_raised_again(
         daemon = made.start()
         made.wait_until_logged(made.wal_end(), daemon)
 
-        aside = letters(made)
+        aside = dead_letters(made)
         assert 12 <= len(aside) <= 22
         assert_each_frame_once(made)
         assert log_rows(made, "other") == source_rows(database, "other")
@@ -158,7 +162,7 @@ def test_a_topics_limit_is_lowered_under_load_and_raised_again(
     with psycopg.connect(make_conninfo(**database)) as connection:
         texts = connection.execute("SELECT v FROM loose ORDER BY v").fetchall()
     assert sorted(event["after"]["v"] for event in loose) == [v for (v,) in texts]
-    outcomes = {number: one.outcome for number, one in letters(made).items()}
+    outcomes = {number: one.outcome for number, one in dead_letters(made).items()}
     assert outcomes == dict.fromkeys(aside, "replayed") | {unsendable: "discarded"}
 
 
@@ -172,15 +176,19 @@ def test_columns_that_an_order_in_vain_was_the_first_to_see_get_into_the_log(
         connection.execute("INSERT INTO doc VALUES (1, %s)", [text(2 * SENT_MAX)])
         daemon = made.start()
         made.wait_until_logged(made.wal_end(), daemon)
-        ((number, letter),) = letters(made).items()
+        ((number, dead_letter),) = dead_letters(made).items()
         connection.execute("ALTER TABLE doc RENAME COLUMN id TO key")
-        order = Order(number=number, id=letter.id, outcome="replayed").model_dump_json()
+        order = Order(number=number, id=dead_letter.id, outcome="replayed").model_dump_json()
         connection.execute("SELECT pg_logical_emit_message(true, %s, %s)", [ORDERS, order])
         made.wait_until_logged(made.wal_end(), daemon)
         connection.execute("INSERT INTO doc VALUES (2, 'small')")
         made.wait_until_logged(made.wal_end(), daemon)
     assert made.stop(daemon) == 0
     topic = schema_topic(made.settings.capture.topic_prefix)
-    found = [one for one in read_all(made.settings.kafka, topic, TableSchema) if one.table == "doc"]
-    names = [[column.name for column in one.columns] for one in found]
+    schemas = [
+        schema
+        for schema in read_all(made.settings.kafka, topic, TableSchema)
+        if schema.table == "doc"
+    ]
+    names = [[column.name for column in schema.columns] for schema in schemas]
     assert names == [["id", "v"], ["key", "v"]]

@@ -49,7 +49,7 @@ def places(connection: Connection) -> dict[int, int]:
 
 def read_ranges(made: RunningPipeline) -> Ranges:
     """What the log says was read."""
-    (state,) = (one for one in made.tables() if one.table == "item")
+    (state,) = (state for state in made.tables() if state.table == "item")
     assert state.initial is not None, "the snapshot was over before anything could happen to it"
     return [found for leaf in state.initial.read for found in leaf.ranges]
 
@@ -104,7 +104,9 @@ def rows_of(connection: Connection) -> dict[str, Any]:
 
 def last_of(records: list[LogRecord]) -> dict[str, Any]:
     """What compaction leaves: each key's last record."""
-    last = {one.key: one.value for one in sorted(records, key=lambda one: one.offset)}
+    last = {
+        record.key: record.value for record in sorted(records, key=lambda record: record.offset)
+    }
     return {str(key): value["after"] for key, value in last.items() if value and value["after"]}
 
 

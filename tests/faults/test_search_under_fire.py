@@ -134,8 +134,8 @@ def test_indexes_are_the_source_after_faults_of_every_kind(
     changed()
     block(library, is_on=True)
     failed = library.index()
-    assert {one.name for one in failed.tables if one.error} == {"books", "public.author"}
-    assert all("read-only" in str(one.error) for one in failed.tables)
+    assert {table.name for table in failed.tables if table.error} == {"books", "public.author"}
+    assert all("read-only" in str(table.error) for table in failed.tables)
     block(library, is_on=False)
     assert library.index().exit_code == ExitCode.OK
     is_the_source(library)

@@ -151,7 +151,7 @@ def differences(found: dict[str, Row], expected: dict[str, Row]) -> list[str]:
 
 def of_table(log: list[LogRecord], table: Table) -> list[LogRecord]:
     """A table's records."""
-    return [one for one in log if one.topic.endswith(f".public.{table.name}")]
+    return [record for record in log if record.topic.endswith(f".public.{table.name}")]
 
 
 def complaints(made: RunningPipeline, database: Conninfo) -> list[str]:

@@ -23,7 +23,7 @@ def test_a_table_renamed_while_running_is_read_whole_under_its_new_name(
         connection.execute("ALTER TABLE item RENAME TO thing")
         connection.execute("INSERT INTO thing VALUES (2, 'after')")
         # It joins once the stream has come to the WAL's end.
-        daemon.wait_until(lambda: any(one.table == "thing" for one in made.tables()))
+        daemon.wait_until(lambda: any(state.table == "thing" for state in made.tables()))
         made.wait_until_logged(made.wal_end(), daemon)
     assert made.stop(daemon) == 0
     records = [record for record in made.log() if record.topic == f"{topic_prefix}.public.thing"]
@@ -48,7 +48,7 @@ def test_a_table_that_is_gone_before_it_could_be_read_stops_nothing(
         connection.execute("ALTER TABLE passing RENAME TO thing")
         connection.execute("INSERT INTO thing VALUES (3, 'after')")
         daemon.resume()
-        daemon.wait_until(lambda: any(one.table == "thing" for one in made.tables()))
+        daemon.wait_until(lambda: any(state.table == "thing" for state in made.tables()))
         made.wait_until_logged(made.wal_end(), daemon)
     assert made.stop(daemon) == 0
     assert "public.staging" in daemon.command.log.read_text()

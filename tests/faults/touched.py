@@ -9,19 +9,22 @@ from psycopg import sql
 from cdc.settings import CaptureSettings
 from millrace import main
 from snapshots import chunk
-from snapshots.chunk import Chunk, Known, Place
+from snapshots.chunk import Chunk, ChunkRange, DescribedTable
 
 _read = chunk.read
 _TOUCH = sql.SQL("UPDATE {} SET v = v WHERE id % 10 = 0")
 
 
 def _touched(
-    connection: psycopg.Connection, settings: CaptureSettings, known: Known, place: Place
+    connection: psycopg.Connection,
+    settings: CaptureSettings,
+    described: DescribedTable,
+    chunk_range: ChunkRange,
 ) -> Chunk:
-    found = _read(connection, settings, known, place)
+    found = _read(connection, settings, described, chunk_range)
     info = connection.info
     with psycopg.connect(info.dsn, password=info.password) as other:
-        other.execute(_TOUCH.format(sql.Identifier(*known.table.name)))
+        other.execute(_TOUCH.format(sql.Identifier(*described.table.name)))
     return found
 
 

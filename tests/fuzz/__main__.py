@@ -30,9 +30,9 @@ def main() -> int:
     total, failures = 0, []
     for target in chosen:
         begun = time.monotonic()
-        count, found = fuzz(target(options.seed), -(-options.inputs * target.share // shares))
+        count, failed = fuzz(target(options.seed), -(-options.inputs * target.share // shares))
         total += count
-        failures += found
+        failures += failed
         print(f"{target.name}: {count} inputs in {time.monotonic() - begun:.0f} s", flush=True)
     for failure in failures:
         print(failure)

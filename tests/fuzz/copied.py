@@ -39,7 +39,7 @@ class CopiedLines(OfTables):
         if chance.random() < 0.8:
             number = chance.randrange(len(lines))
             lines[number] = Mutator(lines, chance).changed(lines[number])
-        messages = [copy_data(one) for one in lines]
+        messages = [copy_data(line) for line in lines]
         data = b"".join(messages)
         if chance.random() < 0.2:
             data = Mutator(messages, chance).changed(data)
@@ -50,7 +50,7 @@ class CopiedLines(OfTables):
 
     def check(self, made: Lines) -> None:
         """Encode them both ways."""
-        found = []
+        outcomes = []
         for compiled in (True, False):
             copied = Copied(
                 native(made.schema, compacted=bool(made.schema.key)),
@@ -58,8 +58,8 @@ class CopiedLines(OfTables):
                 key=made.key, extra=made.extra, compiled=compiled,
             )  # fmt: skip
             copied.stale = made.stale
-            found.append(outcome(copied, made.data, made.limits))
-        (fast, *fast_rest), (pure, *pure_rest) = found
+            outcomes.append(outcome(copied, made.data, made.limits))
+        (fast, *fast_rest), (pure, *pure_rest) = outcomes
         assert fast_rest == pure_rest
         if timeless(fast, bytes) != timeless(pure, bytes):
             # A number that PostgreSQL wouldn't write so may be written in another, equal form.

@@ -116,10 +116,10 @@ class Streams(OfTables):
 
     def check(self, made: Stream) -> None:
         """Translate it both ways."""
-        fast, fast_place, fast_error = outcome(made, compiled=True)
-        pure, pure_place, pure_error = outcome(made, compiled=False)
+        fast, fast_cursor, fast_error = outcome(made, compiled=True)
+        pure, pure_cursor, pure_error = outcome(made, compiled=False)
         assert fast_error == pure_error
-        assert fast_place == pure_place
+        assert fast_cursor == pure_cursor
         if timeless(fast, bytes) != timeless(pure, bytes):
             # A number that PostgreSQL wouldn't write so may be written in another, equal form.
             assert timeless(fast, json.loads) == timeless(pure, json.loads)
@@ -141,8 +141,8 @@ class Streams(OfTables):
 
 def outcome(made: Stream, *, compiled: bool) -> tuple[list[Record], tuple[Any, ...], type | None]:
     """What a stream's bytes become, where the cursor stands then, and what stopped it."""
-    place = made.reached
-    progress = SimpleNamespace(position=place, cut=place, flush_lsn=Lsn(0), cut_ts_us=0)
+    reached = made.reached
+    progress = SimpleNamespace(position=reached, cut=reached, flush_lsn=Lsn(0), cut_ts_us=0)
     translation = Translation(
         cast("Tables", made.table),
         cast("Any", progress),
@@ -162,5 +162,5 @@ def outcome(made: Stream, *, compiled: bool) -> tuple[list[Record], tuple[Any, .
     except (CorruptMessageError, TableRefusedError) as error:
         return [*records, *each(translation.take().records)], (), type(error)
     cursor = translation.cursor
-    places = cursor.reached, cursor.cut, cursor.flush_lsn, cursor.cut_ts_us, cursor.transaction
-    return records, (*places, start), None
+    positions = cursor.reached, cursor.cut, cursor.flush_lsn, cursor.cut_ts_us, cursor.transaction
+    return records, (*positions, start), None

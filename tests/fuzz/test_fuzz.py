@@ -81,23 +81,23 @@ def test_a_long_text_is_read_or_refused_in_a_time_by_its_size(text: bytes) -> No
                 ValueModes(),
                 ValueModes(decimal="precise", hstore="map", lossless=False),
             ):
-                found = codec(column, modes)
-                if found is None:
+                tested = codec(column, modes)
+                if tested is None:
                     continue
                 begun = time.thread_time()
                 with contextlib.suppress(*MALFORMED):
-                    found.fragment(text)
+                    tested.fragment(text)
                 assert time.thread_time() - begun < 0.25, column
 
 
 def test_the_longest_numeric_is_a_decimal_in_no_time() -> None:
     """PostgreSQL allows 131,072 digits before the point and 16,383 behind it."""
     column = Column(name="c", type="numeric", type_oid=1, declared="numeric")
-    found = codec(column, ValueModes(decimal="precise"))
-    assert found is not None
+    tested = codec(column, ValueModes(decimal="precise"))
+    assert tested is not None
     text = b"-" + b"12" * 65_536 + b"." + b"3" * 16_383
     begun = time.thread_time()
-    value = found.decode(text)
+    value = tested.decode(text)
     assert time.thread_time() - begun < 0.4
     assert value["scale"] == 16_383
     number = int.from_bytes(value["value"], "big", signed=True)
@@ -107,11 +107,11 @@ def test_the_longest_numeric_is_a_decimal_in_no_time() -> None:
 
 def test_an_arrays_quotes_take_memory_by_their_size() -> None:
     column = Column(name="c", type="text", type_oid=1, array=True, declared="text[]")
-    found = codec(column)
-    assert found is not None
+    tested = codec(column)
+    assert tested is not None
     tracemalloc.start()
     with pytest.raises(MALFORMED):
-        found.decode(b'{"' + b"e" * LONG + b"{")
+        tested.decode(b'{"' + b"e" * LONG + b"{")
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 10 * LONG

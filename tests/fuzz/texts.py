@@ -75,34 +75,34 @@ class Values(Target):
             for array in (False, True):
                 seeds = as_arrays(texts) if array else texts
                 mutator = Mutator([*seeds * 3, *self.random.sample(other, 5)], self.random)
-                self._cases += [(one, mutator) for one in _codecs(kind, array=array)]
+                self._cases += [(each, mutator) for each in _codecs(kind, array=array)]
 
     def make(self) -> tuple[Codec, bytes]:
         """Make a text for one of the codecs."""
-        one, mutator = self._cases[int(self.random.random() * len(self._cases))]
-        return one, mutator.make()
+        chosen, mutator = self._cases[int(self.random.random() * len(self._cases))]
+        return chosen, mutator.make()
 
     def check(self, made: tuple[Codec, bytes]) -> None:
         """Read it both ways."""
-        one, text = made
+        chosen, text = made
         try:
-            value = one.decode(text)
+            value = chosen.decode(text)
         except MALFORMED:
             value = MALFORMED
         try:
-            fragment = one.fragment(text)
+            fragment = chosen.fragment(text)
         except MALFORMED:
             assert value is MALFORMED, "fragment refuses what decode reads"
             return
         assert value is not MALFORMED, "decode refuses what fragment reads"
-        expected = json_text(value, one.schema)
+        expected = json_text(value, chosen.schema)
         if fragment != expected:
             assert json.loads(fragment) == json.loads(expected)
         fragment.encode()
 
 
 def _codecs(kind: str, *, array: bool) -> list[Codec]:
-    found = []
+    codecs = []
     for lossless in (True, False):
         native = ValueModes(lossless=lossless)
         modes = [native]
@@ -115,8 +115,8 @@ def _codecs(kind: str, *, array: bool) -> list[Codec]:
                 name="c", type=kind, type_oid=1, array=array, modifier=modifier, declared=kind,
                 labels=("sad", "ok"),
             )  # fmt: skip
-            found += [one for mode in modes if (one := codec(column, mode)) is not None]
-    return found
+            codecs += [each for mode in modes if (each := codec(column, mode)) is not None]
+    return codecs
 
 
 def as_arrays(texts: tuple[bytes, ...]) -> tuple[bytes, ...]:

@@ -19,7 +19,7 @@ from cdc.records.position import Lsn, Position
 from cdc.records.record import Record, each
 from cdc.settings import CaptureSettings
 from cdc.tables.reads import SnapshotBatch
-from snapshots.copied_rows import Row
+from snapshots.copied_rows import CopiedRow
 from snapshots.initial import InitialSnapshot
 from snapshots.pace import Pace
 from tests.fixtures.source import Conninfo, capture, described, run, session
@@ -44,7 +44,7 @@ class Keys:
     def compiled_read(self, *_: object) -> None:
         """There is none."""
 
-    def snapshot_row(self, row: Row, position: Position, lsn: Lsn, ts_us: int) -> Record:
+    def snapshot_row(self, row: CopiedRow, position: Position, lsn: Lsn, ts_us: int) -> Record:
         assert position == Position(3, lsn, 0)
         assert ts_us > 1_700_000_000_000_000
         return Record("topic", row[0], None, [])

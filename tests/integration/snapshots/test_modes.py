@@ -233,7 +233,7 @@ def test_the_command_alone_reads_what_isnt_paused_and_ends(
         time.sleep(0.1)
     assert made.stop(daemon) == 0
     before = len(operations(made, topic_prefix))
-    assert [one.paused for state in made.tables() for one in state.requests] == [True]
+    assert [request.paused for state in made.tables() for request in state.requests] == [True]
     assert snapshot() == 0
     assert snapshot(*where) == ExitCode.NOT_DONE
     assert len(operations(made, topic_prefix)) == before

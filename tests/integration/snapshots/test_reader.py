@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from cdc.postgres.described import TableDescription
 from cdc.stream.translation import Limits
-from snapshots.copied_rows import Row
+from snapshots.copied_rows import CopiedRow
 from snapshots.reader import ALL, LIMITS, of_range
 from tests.fixtures.read_rows import batches, selects
 from tests.fixtures.source import Conninfo, capture, described, run, session
@@ -27,7 +27,7 @@ def rows_of(
     *,
     chunk_bytes: int = 8192,
     limits: Limits = LIMITS,
-) -> list[Row]:
+) -> list[CopiedRow]:
     return [
         row
         for select in selects(table, chunk_bytes)

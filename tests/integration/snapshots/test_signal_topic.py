@@ -141,8 +141,8 @@ def test_what_was_asked_for_behind_a_reset_is_read_after_it(
     wait_until_read(made, daemon)
     assert made.stop(daemon) == 0
     records = of(made, "item")
-    (truncated,) = {one.position for one in records if one.op == "t"}
-    behind = [one for one in records if one.op == "r" and one.position > truncated]
+    (truncated,) = {record.position for record in records if record.op == "t"}
+    behind = [record for record in records if record.op == "r" and record.position > truncated]
     read = Counter(one.value["after"]["id"] for one in behind if one.value)
     assert len(read) == 1000
     assert {key for key, times in read.items() if times == 2} == {*range(1, 11)}
@@ -261,10 +261,10 @@ def test_the_command_goes_on_with_a_paused_first_read_and_knows_its_own(
     tell(made, ("pause-snapshot", {}))
     daemon = made.start()
     deadline = time.monotonic() + 30
-    while not any(one.paused for one in requests(made)):
+    while not any(request.paused for request in requests(made)):
         assert time.monotonic() < deadline, requests(made)
         time.sleep(0.05)
-    assert [one.kind for one in requests(made)] == ["initial"]
+    assert [request.kind for request in requests(made)] == ["initial"]
     assert command(made, "snapshot", "--resume", "public.late").exit_code == ExitCode.OK
     assert len(of(made, "late")) == 2
 

@@ -82,7 +82,7 @@ def wait_until_read(made: RunningPipeline, daemon: Process) -> None:
 
 def of(made: RunningPipeline, table: str) -> list[LogRecord]:
     """A table's records."""
-    return [one for one in made.log() if one.topic.endswith(f".public.{table}")]
+    return [record for record in made.log() if record.topic.endswith(f".public.{table}")]
 
 
 def rows(source: Conninfo, table: str) -> list[tuple[Any, ...]]:
@@ -98,7 +98,9 @@ def logged(records: list[LogRecord]) -> list[tuple[Any, ...]]:
 
 def logged_in_order(records: list[LogRecord]) -> list[tuple[Any, ...]]:
     """What compaction leaves: each key's last record."""
-    last = {one.key: one.value for one in sorted(records, key=lambda one: one.offset)}
+    last = {
+        record.key: record.value for record in sorted(records, key=lambda record: record.offset)
+    }
     return sorted(
         tuple(value["after"].values()) for value in last.values() if value and value["after"]
     )
@@ -136,8 +138,8 @@ def test_what_changes_meanwhile_isnt_overwritten(
     for table in ("item", "pair"):
         records = of(made, table)
         assert logged(records) == logged_in_order(records) == rows(source, table)
-        read = [one for one in records if one.op == "r"]
-        assert {(one.value or {})["source"]["snapshot"] for one in read} == {"incremental"}
+        read = [record for record in records if record.op == "r"]
+        assert {(record.value or {})["source"]["snapshot"] for record in read} == {"incremental"}
 
 
 def test_chunk_rows_have_the_position_of_their_high_watermark(
@@ -153,7 +155,7 @@ def test_chunk_rows_have_the_position_of_their_high_watermark(
     ]
     read = of(made, "item")
     assert len(read) == 1000
-    assert {one.position for one in read} <= set(closed)
+    assert {record.position for record in read} <= set(closed)
 
 
 def test_a_killed_daemon_goes_on_behind_the_last_chunk(
@@ -165,7 +167,7 @@ def test_a_killed_daemon_goes_on_behind_the_last_chunk(
     daemon = made.start({VARIABLE: f"{FaultPoint.BATCH_WRITTEN}:12"})
     execute(source, '"public.item"')
     assert daemon.wait(60) != 0
-    (state,) = [one for one in made.tables() if one.requests]
+    (state,) = [state for state in made.tables() if state.requests]
     (request,) = state.requests
     assert 0 < request.rows == len(of(made, "item")) < 1000
     daemon = made.start()
@@ -174,8 +176,8 @@ def test_a_killed_daemon_goes_on_behind_the_last_chunk(
     assert made.stop(daemon) == 0
     records = of(made, "item")
     assert logged(records) == rows(source, "item")
-    changed = {one.key for one in records if one.op != "r"}
-    read = [one.key for one in records if one.op == "r" and one.key not in changed]
+    changed = {record.key for record in records if record.op != "r"}
+    read = [record.key for record in records if record.op == "r" and record.key not in changed]
     assert len(read) == len(set(read)) > 0
 
 

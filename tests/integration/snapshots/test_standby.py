@@ -71,10 +71,10 @@ def test_a_first_snapshot_comes_from_the_standby_and_waits_for_its_replay(
             daemon.wait_until(lambda: asked(standby, SESSIONS, WINDOWS) != 0)
             daemon.wait_until(lambda: "tables can't be read yet" in daemon.command.log.read_text())
             time.sleep(0.5)
-            unread = [one for one in made.tables() if one.table != "loose"]
+            unread = [state for state in made.tables() if state.table != "loose"]
             assert [bool(one.initial and not one.initial.read) for one in unread] == [True, True]
             asked(standby, "SELECT pg_wal_replay_resume()::text")
-            daemon.wait_until(lambda: not any(one.initial for one in made.tables()))
+            daemon.wait_until(lambda: not any(state.initial for state in made.tables()))
         made.wait_until_logged(made.wal_end(), daemon)
         assert made.stop(daemon) == 0
     finally:
@@ -125,13 +125,13 @@ def test_a_table_is_looked_up_once_the_standby_has_it_whatever_was_streamed(
         run(primary.conninfo(), "CREATE PUBLICATION young FOR TABLE young")
         oid = asked(primary, "SELECT 'young'::regclass::oid")
         assert isinstance(oid, int)
-        job = reader.look(CapturedTable(oid, TableName("public", "young")), Lsn(0))
+        job = reader.describe(CapturedTable(oid, TableName("public", "young")), Lsn(0))
         time.sleep(0.5)
         assert not job.future.done()
         asked(standby, "SELECT pg_wal_replay_resume()::text")
         job.future.result(30)
-        assert job.found is not None
-        assert job.found.table.oid == oid
+        assert job.result is not None
+        assert job.result.table.oid == oid
     finally:
         asked(standby, "SELECT pg_wal_replay_resume()::text")
         reader.close()

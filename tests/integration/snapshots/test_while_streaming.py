@@ -28,7 +28,7 @@ ITEM = (
 
 def of(made: RunningPipeline, table: str) -> list[LogRecord]:
     """A table's records."""
-    return [one for one in made.log() if one.topic.endswith(f".public.{table}")]
+    return [record for record in made.log() if record.topic.endswith(f".public.{table}")]
 
 
 def logged(made: RunningPipeline, table: str) -> list[tuple[Any, ...]]:
@@ -158,12 +158,12 @@ def test_a_table_is_reset_by_a_command_beside_the_daemon(
     made.wait_until_logged(made.wal_end(), daemon)
     assert made.stop(daemon) == 0
     records = of(made, "item")
-    gone = [one.offset for one in records if one.op == "t"]
+    gone = [record.offset for record in records if record.op == "t"]
     assert gone
     last = [
-        one
-        for one in records
-        if one.op == "r" and one.position > max(r.position for r in records if r.op == "t")
+        record
+        for record in records
+        if record.op == "r" and record.position > max(r.position for r in records if r.op == "t")
     ]
     assert len(last) == 3000
     assert logged(made, "item") == rows(database, "item")

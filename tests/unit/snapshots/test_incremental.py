@@ -8,11 +8,11 @@ from cdc.postgres.described import CapturedTable, Leaf
 from cdc.records.position import Lsn
 from cdc.records.schema import TableName
 from cdc.stream.transactions import Cursor
-from snapshots.chunk import Known
+from snapshots.chunk import DescribedTable
 from snapshots.incremental import IncrementalSnapshots
 from snapshots.windows import Job, WindowReader
 from tests.unit.snapshots.test_overtaken import TABLE
-from tests.unit.snapshots.test_requests import HERE, A, Asked, B
+from tests.unit.snapshots.test_requests import HERE, A, B, SignalledTables
 
 
 class Reader:
@@ -21,14 +21,14 @@ class Reader:
     threads, rows_max = 2, 0
 
     def __init__(self) -> None:
-        self.looks: dict[TableName, Job[Known]] = {}
+        self.descriptions: dict[TableName, Job[DescribedTable]] = {}
         self.marks: list[Job[bool]] = []
 
     def measure(self, *, is_busy: bool) -> None:
         """There is no source."""
 
-    def look(self, table: CapturedTable, _streamed: Lsn) -> Job[Known]:
-        self.looks[table.name] = job = Job[Known]()
+    def describe(self, table: CapturedTable, _streamed: Lsn) -> Job[DescribedTable]:
+        self.descriptions[table.name] = job = Job[DescribedTable]()
         job.future = Future()
         return job
 
@@ -38,48 +38,50 @@ class Reader:
         return self.marks[-1]
 
 
-def known(name: TableName) -> Known:
+def described(name: TableName) -> DescribedTable:
     """A table of one page."""
     leaf = Leaf(1, name, 1, "d", frozenset({"id"}))
-    return Known(replace(TABLE, name=name, leaves=(leaf,)), {})
+    return DescribedTable(replace(TABLE, name=name, leaves=(leaf,)), {})
 
 
-def resetting(table: Known) -> tuple[Asked, Reader, IncrementalSnapshots, Cursor]:
+def resetting(
+    table: DescribedTable,
+) -> tuple[SignalledTables, Reader, IncrementalSnapshots, Cursor]:
     """A reset of a table that is known by now; its mark is begun."""
-    asked, reader = Asked(), Reader()
-    reads = IncrementalSnapshots(cast("WindowReader", reader), asked.tables, 1 << 20)
+    signalled, reader = SignalledTables(), Reader()
+    reads = IncrementalSnapshots(cast("WindowReader", reader), signalled.tables, 1 << 20)
     cursor = Cursor(HERE, HERE, Lsn(500))
-    asked.signal("execute", {"data-collections": ["public.a"], "reset": True})
+    signalled.signal("execute", {"data-collections": ["public.a"], "reset": True})
     reads.turn(cursor)
-    reader.looks[A].found = table
+    reader.descriptions[A].result = table
     reads.turn(cursor)
-    return asked, reader, reads, cursor
+    return signalled, reader, reads, cursor
 
 
 def test_a_reset_isnt_forgotten_in_the_turn_in_which_another_table_is_known() -> None:
-    asked, reader, reads, cursor = resetting(known(A))
-    asked.signal("execute", {"data-collections": ["public.b"]})
+    signalled, reader, reads, cursor = resetting(described(A))
+    signalled.signal("execute", {"data-collections": ["public.b"]})
     reads.turn(cursor)
     (mark,) = reader.marks
-    mark.found, mark.behind = True, Lsn(600)
-    reader.looks[B].found = known(B)
+    mark.result, mark.behind = True, Lsn(600)
+    reader.descriptions[B].result = described(B)
     cursor.idle_at(Lsn(700))
-    told = reads.turn(cursor)
-    assert len(told.events) == 3, "a TRUNCATE for each partition"
+    output = reads.turn(cursor)
+    assert len(output.events) == 3, "a TRUNCATE for each partition"
     reads.turn(cursor)
     reads.turn(cursor)
     assert len(reader.marks) == 1, "the table is begun anew once"
-    assert [one.kind for one in asked.of(A)] == ["initial"]
+    assert [request.kind for request in signalled.of(A)] == ["initial"]
     assert not reads.awaits_stream
 
 
 def test_a_reset_of_a_table_without_partitions_lets_go_of_its_rows() -> None:
-    empty = Known(replace(TABLE, name=A, leaves=()), {})
-    asked, reader, reads, cursor = resetting(empty)
+    empty = DescribedTable(replace(TABLE, name=A, leaves=()), {})
+    signalled, reader, reads, cursor = resetting(empty)
     (mark,) = reader.marks
-    mark.found, mark.behind = True, Lsn(600)
+    mark.result, mark.behind = True, Lsn(600)
     cursor.idle_at(Lsn(700))
     assert len(reads.turn(cursor).events) == 3, "a TRUNCATE for each partition"
-    reader.looks[A].found = empty
+    reader.descriptions[A].result = empty
     reads.turn(cursor)
-    assert asked.of(A) == ()
+    assert signalled.of(A) == ()

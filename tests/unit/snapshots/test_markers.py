@@ -13,7 +13,7 @@ from cdc.records.position import Lsn, Position
 from cdc.records.record import Record, each
 from cdc.stream.translation import Limits
 from snapshots.copied_rows import Copied
-from snapshots.initial import Marked, Marker
+from snapshots.initial import MarkedRows, Marker
 
 
 class Encoder(ReadableEncoder):
@@ -43,7 +43,7 @@ def copied(marker: Marker) -> Copied:
 
 def marks(sizes: list[int], *, first: bool, last: bool, records_max: int = 9) -> list[str]:
     """The markers of rows that come so many at a time."""
-    marked = Marked(copied, first=first)
+    marked = MarkedRows(copied, first=first)
     found: list[Record] = []
     data, start, number = bytearray(), 0, 0
     for size in sizes:
@@ -84,7 +84,7 @@ def test_a_table_without_rows_asks_nothing() -> None:
     def asked() -> bool:
         raise AssertionError
 
-    marked = Marked(copied, first=True)
+    marked = MarkedRows(copied, first=True)
     marked.end(asked)
     assert marked.take() == []
 

@@ -8,7 +8,7 @@ from structlog.testing import capture_logs
 from cdc.errors import SourceUnreachableError
 from cdc.records.schema import TableName
 from cdc.records.state import SnapshotRequest
-from snapshots.joining import Elders
+from snapshots.joining import OpenTransactions
 from snapshots.windows import Job, WindowReader
 
 NAMES = [TableName("public", f"t{number}") for number in range(50)]
@@ -19,15 +19,15 @@ class Source:
     """Answers at once which transaction is the oldest one."""
 
     def __init__(self) -> None:
-        self.now, self.oldest, self.asked, self.is_there = 0.0, 5, 0, True
-        self.elders = Elders(cast("WindowReader", self), lambda: self.now)
+        self.now, self.oldest, self.question_count, self.is_there = 0.0, 5, 0, True
+        self.open_transactions = OpenTransactions(cast("WindowReader", self), lambda: self.now)
 
     def oldest_open(self) -> Job[int]:
-        self.asked += 1
+        self.question_count += 1
         job = Job[int]()
         job.future = Future()
         if self.is_there:
-            job.found = self.oldest
+            job.result = self.oldest
             job.future.set_result(None)
         else:
             job.future.set_exception(SourceUnreachableError("gone", where="here"))
@@ -38,7 +38,7 @@ class Source:
         end, again = self.now + seconds, False
         while self.now < end:
             self.now += 0.01
-            if self.elders.turn():
+            if self.open_transactions.turn():
                 again = True
                 assert not self.waits or not any(self.free())
         return again
@@ -46,7 +46,7 @@ class Source:
     waits = False
 
     def free(self) -> list[bool]:
-        return [self.elders.have_ended(name, REQUEST) for name in NAMES]
+        return [self.open_transactions.have_ended(name, REQUEST) for name in NAMES]
 
 
 def test_tables_wait_together() -> None:
@@ -55,15 +55,15 @@ def test_tables_wait_together() -> None:
     source.waits = True
     with capture_logs() as logs:
         source.turns(10)
-    assert source.asked <= 21
-    (told,) = [one for one in logs if "can't be read yet" in one["event"]]
-    assert len(told["tables"]) == len(NAMES)
+    assert source.question_count <= 21
+    (warning,) = [entry for entry in logs if "can't be read yet" in entry["event"]]
+    assert len(warning["tables"]) == len(NAMES)
     source.oldest, source.waits = 10, False
     assert source.turns(1)
     assert all(source.free())
-    asked = source.asked
+    question_count = source.question_count
     assert not source.turns(10)  # nobody waits any more
-    assert source.asked == asked
+    assert source.question_count == question_count
 
 
 def test_a_question_that_fails_is_asked_again() -> None:
@@ -72,8 +72,8 @@ def test_a_question_that_fails_is_asked_again() -> None:
     assert not any(source.free())
     with capture_logs() as logs:
         assert not source.turns(15)
-    assert {one["event"] for one in logs} >= {"can't look for open transactions"}
-    assert source.asked == 2
+    assert {entry["event"] for entry in logs} >= {"can't look for open transactions"}
+    assert source.question_count == 2
     source.is_there, source.oldest = True, 11
     assert source.turns(20)
     assert all(source.free())

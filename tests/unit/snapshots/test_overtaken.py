@@ -10,7 +10,7 @@ from cdc.postgres.described import TableDescription
 from cdc.records.position import Lsn, Position
 from cdc.records.schema import Column, TableName
 from cdc.records.transaction import Transaction
-from cdc.stream.signals import SeenRow
+from cdc.stream.signals import StreamedRow
 from cdc.stream.transactions import COMMITS_MAX, Cursor
 from cdc.wal.messages import Relation, RelationColumn
 from snapshots import overtaken as module
@@ -41,10 +41,10 @@ SNAPSHOT = Visibility(xmin=100, xmax=110, running=frozenset({100, 105}))
 LATER = Visibility(120, 120, frozenset())
 
 
-def seen(new: Row | None, old: Row | None = None, xid: int = 110) -> SeenRow:
+def seen(new: Row | None, old: Row | None = None, xid: int = 110) -> StreamedRow:
     """A change of the table, by a transaction that the snapshot doesn't show."""
     transaction = Transaction(xid, Lsn(9), 0, None)
-    return SeenRow(RELATION, old, new, transaction, Position(1, Lsn(9), 1))
+    return StreamedRow(RELATION, old, new, transaction, Position(1, Lsn(9), 1))
 
 
 @pytest.fixture
@@ -83,7 +83,7 @@ def test_keys_of_several_columns_dont_run_into_each_other() -> None:
     "row", [seen(None), seen((ABSENT, b"v")), seen((b"1", b"v"), (ABSENT, None))]
 )
 def test_what_may_be_any_row_makes_chunks_useless_until_it_is_shown(
-    changes: Changes, row: SeenRow
+    changes: Changes, row: StreamedRow
 ) -> None:
     changes.note(row)
     expected = frozenset({b"1"}) if row.new == (b"1", b"v") else None

@@ -23,7 +23,7 @@ HERE = Position(1, Lsn(500), 3)
 A, B, OTHER = TableName("public", "a"), TableName("public", "b"), TableName("other", "a")
 
 
-class Asked:
+class SignalledTables:
     """Requests for three tables, of which one isn't captured."""
 
     def __init__(self, schemas: Sequence[TableSchema] = (), **capture: object) -> None:
@@ -46,20 +46,24 @@ class Asked:
         """Follow a signal, whose id is its type."""
         return self._requests.follow(kind, f"{kind}-snapshot", data, HERE)
 
-    def told(self, kind: str, data: Any = None) -> list[tuple[str, str, str]]:
+    def notifications(self, kind: str, data: Any = None) -> list[tuple[str, str, str]]:
         """The notifications that come of it: id, type and tables."""
-        values = [json.loads(one.value or b"") for one in self.signal(kind, data) if is_told(one)]
+        values = [
+            json.loads(record.value or b"")
+            for record in self.signal(kind, data)
+            if is_notification(record)
+        ]
         return [
-            (one["id"], one["type"], one["additional_data"].get("data_collections", ""))
-            for one in values
+            (value["id"], value["type"], value["additional_data"].get("data_collections", ""))
+            for value in values
         ]
 
     def of(self, table: TableName) -> tuple[SnapshotRequest, ...]:
-        """What is asked of a table."""
+        """The requests for a table."""
         return self.tables.states[table].requests
 
 
-def is_told(record: Record) -> bool:
+def is_notification(record: Record) -> bool:
     """Whether it is a notification."""
     return record.topic == "told"
 
@@ -69,53 +73,53 @@ ONLY_B = {"data-collections": ["public.b"]}
 
 
 def test_a_snapshot_is_told_of_from_its_beginning_to_its_end() -> None:
-    asked = Asked()
-    assert asked.told("execute", BOTH) == [("execute", "STARTED", "public.a,public.b")]
-    assert asked.told("execute", ONLY_B) == []  # one more of those under way
-    assert asked.told("pause", ONLY_B) == [("pause", "PAUSED", "public.b")]
-    assert asked.told("pause") == [("pause", "PAUSED", "public.a")]
-    assert asked.told("pause") == []
-    assert asked.told("resume", ONLY_B) == [("resume", "RESUMED", "public.b")]
-    assert asked.told("stop", ONLY_B) == [("stop", "ABORTED", "public.b")]
-    assert asked.told("stop") == [("stop", "ABORTED", "")]
-    assert queued(asked.tables) == []
+    signalled = SignalledTables()
+    assert signalled.notifications("execute", BOTH) == [("execute", "STARTED", "public.a,public.b")]
+    assert signalled.notifications("execute", ONLY_B) == []  # one more of those under way
+    assert signalled.notifications("pause", ONLY_B) == [("pause", "PAUSED", "public.b")]
+    assert signalled.notifications("pause") == [("pause", "PAUSED", "public.a")]
+    assert signalled.notifications("pause") == []
+    assert signalled.notifications("resume", ONLY_B) == [("resume", "RESUMED", "public.b")]
+    assert signalled.notifications("stop", ONLY_B) == [("stop", "ABORTED", "public.b")]
+    assert signalled.notifications("stop") == [("stop", "ABORTED", "")]
+    assert queued(signalled.tables) == []
 
 
 def test_tables_are_paused_one_by_one_and_what_comes_later_waits_with_all() -> None:
-    asked = Asked()
-    asked.signal("execute", BOTH)
-    asked.signal("pause", ONLY_B)
-    assert [one.paused for one in (*asked.of(A), *asked.of(B))] == [False, True]
-    assert queued(asked.tables, paused=False) == [A]
-    asked.signal("execute", ONLY_B)
-    assert [one.paused for one in asked.of(B)] == [True, False]
-    asked.signal("pause")
-    asked.signal("execute", {"data-collections": ["public.a"]})
-    assert {one.paused for one in (*asked.of(A), *asked.of(B))} == {True}
+    signalled = SignalledTables()
+    signalled.signal("execute", BOTH)
+    signalled.signal("pause", ONLY_B)
+    assert [request.paused for request in (*signalled.of(A), *signalled.of(B))] == [False, True]
+    assert queued(signalled.tables, paused=False) == [A]
+    signalled.signal("execute", ONLY_B)
+    assert [request.paused for request in signalled.of(B)] == [True, False]
+    signalled.signal("pause")
+    signalled.signal("execute", {"data-collections": ["public.a"]})
+    assert {request.paused for request in (*signalled.of(A), *signalled.of(B))} == {True}
 
 
 def test_a_first_snapshot_is_paused_and_goes_on_whatever_else_is_asked_of_its_table() -> None:
-    asked = Asked()
+    signalled = SignalledTables()
     first = SnapshotRequest(kind="initial")
-    asked.tables.states.set_requests(B, [first])
-    assert asked.told("pause") == [("pause", "PAUSED", "public.b")]
-    asked.signal("execute", ONLY_B)
-    asked.signal("stop", ONLY_B)
-    assert asked.told("resume") == [("resume", "RESUMED", "public.b")]
-    assert asked.of(B) == (first,)
-    asked.signal("execute", {**ONLY_B, "type": "blocking"})
-    assert [one.kind for one in asked.of(B)] == ["initial", "blocking"]
+    signalled.tables.states.set_requests(B, [first])
+    assert signalled.notifications("pause") == [("pause", "PAUSED", "public.b")]
+    signalled.signal("execute", ONLY_B)
+    signalled.signal("stop", ONLY_B)
+    assert signalled.notifications("resume") == [("resume", "RESUMED", "public.b")]
+    assert signalled.of(B) == (first,)
+    signalled.signal("execute", {**ONLY_B, "type": "blocking"})
+    assert [request.kind for request in signalled.of(B)] == ["initial", "blocking"]
 
 
 def test_what_a_signal_says_is_kept_with_the_table() -> None:
-    asked = Asked()
+    signalled = SignalledTables()
     condition = {"data-collection": "public.a", "filter": "id > 5"}
-    asked.signal("execute", {**BOTH, "reset": True, "additional-conditions": [condition]})
-    (of_a,), (of_b,) = asked.of(A), asked.of(B)
+    signalled.signal("execute", {**BOTH, "reset": True, "additional-conditions": [condition]})
+    (of_a,), (of_b,) = signalled.of(A), signalled.of(B)
     assert (of_a.condition, of_a.reset, of_a.signal, of_a.order) == ("id > 5", True, "execute", 1)
     assert (of_b.condition, of_b.reset, of_b.order) == (None, True, 2)
-    asked.signal("stop", ONLY_B)
-    outcome = asked.tables.states[B].outcome
+    signalled.signal("stop", ONLY_B)
+    outcome = signalled.tables.states[B].outcome
     assert outcome is not None
     assert (outcome.signal, outcome.status) == ("execute", "ABORTED")
 
@@ -124,7 +128,7 @@ def test_what_a_signal_says_is_kept_with_the_table() -> None:
 def test_the_command_alone_goes_on_with_what_is_paused_and_doesnt_wait_else(
     kind: Any,
 ) -> None:
-    tables = Asked().tables
+    tables = SignalledTables().tables
     assert not tables.reads.is_to_read
     held = SnapshotRequest(kind=kind, order=1, paused=True)
     behind = SnapshotRequest(kind="incremental", order=2)
@@ -139,7 +143,7 @@ def test_the_command_alone_goes_on_with_what_is_paused_and_doesnt_wait_else(
 
 
 def test_two_that_no_signal_has_asked_for_are_two() -> None:
-    tables = Asked().tables
+    tables = SignalledTables().tables
     for condition in ("x", "y"):
         assert len(tables.reads.ask(["public.a", "public.b"], condition, signal="")) == 2
     first, second = tables.states[A].requests
@@ -152,29 +156,33 @@ def test_two_that_no_signal_has_asked_for_are_two() -> None:
 
 
 def test_each_that_is_stopped_is_told_of() -> None:
-    asked = Asked()
-    asked.signal("execute", ONLY_B)
-    asked.tables.states.set_requests(
-        B, [*asked.of(B), SnapshotRequest(kind="incremental", signal="2")]
+    signalled = SignalledTables()
+    signalled.signal("execute", ONLY_B)
+    signalled.tables.states.set_requests(
+        B, [*signalled.of(B), SnapshotRequest(kind="incremental", signal="2")]
     )
-    states = [parse_state(TableState, one.value or b"", "") for one in asked.signal("stop")[:2]]
-    assert [one.outcome.signal for one in states if one.outcome] == ["execute", "2"]
-    assert [len(one.requests) for one in states] == [1, 0]
+    states = [
+        parse_state(TableState, record.value or b"", "") for record in signalled.signal("stop")[:2]
+    ]
+    assert [state.outcome.signal for state in states if state.outcome] == ["execute", "2"]
+    assert [len(state.requests) for state in states] == [1, 0]
 
 
 @pytest.mark.parametrize("name", ["other.a", "public.c", "("])
 def test_a_table_that_isnt_captured_is_a_warning(name: str) -> None:
-    asked = Asked()
+    signalled = SignalledTables()
     with capture_logs() as lines:
-        assert asked.signal("execute", {"data-collections": [name]}) == []
+        assert signalled.signal("execute", {"data-collections": [name]}) == []
     assert lines[0]["log_level"] == "warning"
-    assert queued(asked.tables) == []
+    assert queued(signalled.tables) == []
 
 
 def test_notifications_are_debeziums_records() -> None:
-    told = next(one for one in Asked().signal("execute", BOTH) if is_told(one))
-    assert told.key == b'{"id":"execute"}'
-    value = json.loads(told.value or b"")
+    notification = next(
+        record for record in SignalledTables().signal("execute", BOTH) if is_notification(record)
+    )
+    assert notification.key == b'{"id":"execute"}'
+    value = json.loads(notification.value or b"")
     assert value.pop("timestamp") > 1_700_000_000_000
     assert value == {
         "id": "execute",
@@ -185,22 +193,22 @@ def test_notifications_are_debeziums_records() -> None:
 
 
 def test_a_pause_isnt_undone_by_rows_that_were_on_their_way() -> None:
-    asked = Asked()
-    asked.signal("execute", ONLY_B)
-    (before,) = asked.of(B)
-    asked.signal("pause")
-    asked.tables.reads.advance(B, before.model_copy(update={"rows": 5}), 10, 1)
-    assert [(one.paused, one.rows) for one in asked.of(B)] == [(True, 5)]
-    (before,) = asked.of(B)
-    asked.signal("resume")
-    asked.tables.reads.advance(B, before.model_copy(update={"rows": 7}), 10, 2)
-    assert [(one.paused, one.rows) for one in asked.of(B)] == [(False, 7)]
+    signalled = SignalledTables()
+    signalled.signal("execute", ONLY_B)
+    (before,) = signalled.of(B)
+    signalled.signal("pause")
+    signalled.tables.reads.advance(B, before.model_copy(update={"rows": 5}), 10, 1)
+    assert [(request.paused, request.rows) for request in signalled.of(B)] == [(True, 5)]
+    (before,) = signalled.of(B)
+    signalled.signal("resume")
+    signalled.tables.reads.advance(B, before.model_copy(update={"rows": 7}), 10, 2)
+    assert [(request.paused, request.rows) for request in signalled.of(B)] == [(False, 7)]
 
 
 def test_a_blocking_snapshot_leaves_tables_without_a_key_out() -> None:
     keyless = table("id int4", key="", name="b")
-    asked = Asked(schemas=[keyless])
+    signalled = SignalledTables(schemas=[keyless])
     with capture_logs() as logs:
-        asked.signal("execute", {"type": "blocking", **BOTH})
-    assert [len(asked.of(one)) for one in (A, B)] == [1, 0]
+        signalled.signal("execute", {"type": "blocking", **BOTH})
+    assert [len(signalled.of(table)) for table in (A, B)] == [1, 0]
     assert "each row twice" in logs[0]["event"]

@@ -39,7 +39,7 @@ def watched(
     health = Health(Mock(), heartbeat_s=0.2, timeout_s=1)
     with SlotWatch(settings, health, stop or threading.Event()):
         health.entered(Stage.STREAMING)
-        health.holds_slot = True
+        health.has_slot = True
         yield health
 
 
@@ -122,7 +122,7 @@ def test_each_stay_on_the_stream_is_proven_at_once_however_rare_heartbeats_are(
 def test_where_heartbeats_are_rare_others_writes_have_to_come_round(
     database: Conninfo, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cdc.capture.watch.LOOK_S", 0.1)
+    monkeypatch.setattr("cdc.capture.watch.INSPECT_S", 0.1)
     run(database, "CREATE TABLE t (id int PRIMARY KEY)")
     made(database)
     with watched(database, heartbeat_source_interval_ms=600_000) as health:
@@ -235,7 +235,7 @@ def test_a_table_whose_updates_begin_to_fail_is_told_while_we_run(
     database: Conninfo, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("cdc.capture.watch.RISKS_S", 0.1)
-    monkeypatch.setattr("cdc.capture.watch.LOOK_S", 0.1)
+    monkeypatch.setattr("cdc.capture.watch.INSPECT_S", 0.1)
     run(database, "CREATE TABLE t (id int PRIMARY KEY)")
     made(database)
     with capture_logs() as logs, watched(database) as health:
@@ -249,7 +249,7 @@ def test_a_locked_table_keeps_nobody_from_looking_at_the_slot(
     database: Conninfo, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("cdc.capture.watch.RISKS_S", 0.1)
-    monkeypatch.setattr("cdc.capture.watch.LOOK_S", 0.1)
+    monkeypatch.setattr("cdc.capture.watch.INSPECT_S", 0.1)
     run(database, "CREATE TABLE t (id int PRIMARY KEY)")
     made(database)
     with session(database) as other, capture_logs() as logs:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 from confluent_kafka.cimpl import NewTopic
 
-from cdc.dead_letters.letters import Refusals
+from cdc.dead_letters.guard import Refusals
 from cdc.errors import RecordRefusedError, RefusedRecord
 from cdc.kafka.admin import LogAdmin
 from cdc.kafka.producer import LogWriter, Suspects
@@ -61,7 +61,7 @@ def test_each_culprit_is_found_in_a_few_starts(
             kept = [
                 one
                 for index, one in enumerate(records(*topics), 1)
-                if (str(at(index)), one.topic, one.key) not in refusals.known
+                if (str(at(index)), one.topic, one.key) not in refusals.reasons
             ]
             writer.write(kept)
             writer.commit()
@@ -74,7 +74,7 @@ def test_each_culprit_is_found_in_a_few_starts(
     while (error := start()) is not None:
         assert refusals.learn(error)
         assert len(tries) < 10
-    assert refusals.known.keys() == {(str(at(index)), topics[0], None) for index in CULPRITS}
+    assert refusals.reasons.keys() == {(str(at(index)), topics[0], None) for index in CULPRITS}
     assert len(tries) <= 7
 
 

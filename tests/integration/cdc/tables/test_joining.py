@@ -203,7 +203,7 @@ def test_a_table_of_which_nothing_was_read_tells_its_columns_all_the_same(
     run(database, "ALTER PUBLICATION own ADD TABLE split", "ALTER PUBLICATION own ADD TABLE item")
 
     def are_whole() -> bool:
-        found = {one.table for one in made.tables() if one.phase is Phase.STREAMING}
+        found = {state.table for state in made.tables() if state.phase is Phase.STREAMING}
         return found == {"other", "item", "split"}
 
     wait_for(are_whole)

@@ -10,13 +10,13 @@ from hypothesis import given, reject, settings
 from hypothesis import strategies as st
 
 from cdc.convert.pipeline import Encoder, ReadableEncoder
-from cdc.dead_letters.letters import DeadLetters, GuardedEncoder, Refusals
+from cdc.dead_letters.guard import DeadLetters, GuardedEncoder, Refusals
 from cdc.errors import MillraceError, TableRefusedError
 from cdc.events.changes import Read, Row
 from cdc.events.reference import INCREMENTAL, LogContext
 from cdc.events.rules import EventRules
 from cdc.events.table_encoder import TableEncoder
-from cdc.kafka.topics import Takes
+from cdc.kafka.topics import TopicLimits
 from cdc.records.position import Lsn, Position
 from cdc.records.record import Record, each, record_bytes
 from cdc.records.schema import Column, TableSchema
@@ -64,9 +64,9 @@ def encoders(draw: st.DrawFn, schema: TableSchema) -> Encoder:
     log = LogContext("p", "d", 2, compacted=compacted, run_id="run")
     if draw(st.booleans()):
         return ReadableEncoder(schema, rules, log, form)
-    takes = {"topic": Takes(draw(st.integers(1_500, 4_000)), keyless=draw(st.booleans()))}
-    letters = DeadLetters("p", lambda _: True, takes, Refusals())
-    return GuardedEncoder(letters, schema, rules, log, form)
+    limits = {"topic": TopicLimits(draw(st.integers(1_500, 4_000)), keyless=draw(st.booleans()))}
+    dead_letters = DeadLetters("p", lambda _: True, limits, Refusals())
+    return GuardedEncoder(dead_letters, schema, rules, log, form)
 
 
 @st.composite
@@ -250,9 +250,11 @@ def test_stale_rows_are_left_out_by_the_texts_of_their_keys() -> None:
 
 def test_rows_that_a_topic_does_not_take_are_left_to_python() -> None:
     schema = table(("id", "int8"), ("v", "text"), key=("id",))
-    letters = DeadLetters("p", lambda _: True, {"topic": Takes(2_000, keyless=False)}, Refusals())
+    dead_letters = DeadLetters(
+        "p", lambda _: True, {"topic": TopicLimits(2_000, keyless=False)}, Refusals()
+    )
     encoder = GuardedEncoder(
-        letters, schema, EventRules(), LogContext("p", "d", 2, compacted=True), FORMS[0]
+        dead_letters, schema, EventRules(), LogContext("p", "d", 2, compacted=True), FORMS[0]
     )
     copied = Copied(encoder, Position(2, Lsn(77), 0), Lsn(77), 5_000_000)
     data = [line((b"1", b"small")), line((b"2", b"x" * 3_000)), line((b"wrong", b"small"))]

@@ -52,7 +52,7 @@ class OneTable:
         self._since = since
 
     transactions = None
-    letters = None
+    dead_letters = None
     requested_changes = 0
     waiting: ClassVar[dict[TableName, Any]] = {}
     pipeline = NATIVE

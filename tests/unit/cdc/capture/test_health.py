@@ -4,7 +4,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from cdc.capture.health import LIVE_S, SEEN_S, Health, Heartbeat, Stage
+from cdc.capture.health import LIVE_S, SLOT_STATE_S, Health, Heartbeat, Stage
 from cdc.records.position import Lsn, Position
 from cdc.records.schema import TableName
 from cdc.records.state import Phase, Progress
@@ -118,12 +118,12 @@ def test_a_loop_that_no_longer_turns_is_dead_and_a_standby_is_not(
 
 
 def test_what_isnt_seen_any_more_isnt_told(health: Health, clock: Clock) -> None:
-    health.slot_seen(Mock(lag_bytes=7))
-    clock.now += SEEN_S
+    health.slot_inspected(Mock(lag_bytes=7))
+    clock.now += SLOT_STATE_S
     assert health.slot is not None
     clock.now += 1
     assert health.slot is None
-    health.slot_seen(Mock(lag_bytes=7))
+    health.slot_inspected(Mock(lag_bytes=7))
     health.opened(progress(100), {TableName("public", "a"): Mock()})
     health.entered(Stage.STANDBY)
     assert (health.slot, health.progress, health.states) == (None, None, {})

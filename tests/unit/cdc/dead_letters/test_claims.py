@@ -6,29 +6,31 @@ import pytest
 
 from cdc.convert.pipeline import NATIVE as PLAIN
 from cdc.dead_letters.claims import Claims
-from cdc.dead_letters.letters import DeadLetters, GuardedEncoder, Oversized, Refusals
+from cdc.dead_letters.guard import DeadLetters, GuardedEncoder, Oversized, Refusals
 from cdc.errors import CorruptMessageError, RecordRefusedError
-from cdc.kafka.topics import Takes
+from cdc.kafka.topics import TopicLimits
 from cdc.records.claims import HEADER, Claim
 from cdc.records.record import Record
 from cdc.records.topics import claim_topic, dead_letter_topic
 from tests.fixtures.made_changes import LOG, LSN, NATIVE, POSITION, TRANSACTION, row, table
 
 ID_V = table("id text!, v text, w text")
-LETTERS, CLAIMS = dead_letter_topic(LOG.prefix), claim_topic(LOG.prefix)
-TAKES = {
-    ID_V.topic: Takes(3_000, keyless=False),
-    LETTERS: Takes(1_000, keyless=False),
-    CLAIMS: Takes(1_000, keyless=False),
+DEAD_LETTERS, CLAIMS = dead_letter_topic(LOG.prefix), claim_topic(LOG.prefix)
+LIMITS = {
+    ID_V.topic: TopicLimits(3_000, keyless=False),
+    DEAD_LETTERS: TopicLimits(1_000, keyless=False),
+    CLAIMS: TopicLimits(1_000, keyless=False),
 }
 LARGE = row("1", "é" * 2_000, "small")
 
 
-def encoder(claims: Claims | None, takes: dict[str, Takes], aside: str = "") -> GuardedEncoder:
+def encoder(
+    claims: Claims | None, limits: dict[str, TopicLimits], aside: str = ""
+) -> GuardedEncoder:
     policy: Oversized = claims or "dead_letter"
-    letters = DeadLetters(LOG.prefix, aside.__eq__, takes, Refusals(), oversized=policy)
-    assert letters.covers(ID_V)
-    made = GuardedEncoder(letters, ID_V, NATIVE, LOG, PLAIN)
+    dead_letters = DeadLetters(LOG.prefix, aside.__eq__, limits, Refusals(), oversized=policy)
+    assert dead_letters.covers(ID_V)
+    made = GuardedEncoder(dead_letters, ID_V, NATIVE, LOG, PLAIN)
     made.begin(TRANSACTION)
     return made
 
@@ -38,20 +40,20 @@ def topics(records: list[Record]) -> set[str]:
 
 
 def test_only_what_is_too_large_is_set_aside_in_tables_that_nobody_names() -> None:
-    made = encoder(None, TAKES)
-    assert topics(made.insert(LARGE, LSN, POSITION)) == {LETTERS}
+    made = encoder(None, LIMITS)
+    assert topics(made.insert(LARGE, LSN, POSITION)) == {DEAD_LETTERS}
     with pytest.raises(CorruptMessageError):
         made.insert(row("1", "x"), LSN, POSITION)
 
 
 def test_tables_whose_broken_records_are_set_aside_have_no_claims() -> None:
-    made = encoder(Claims(LOG.prefix, TAKES), TAKES, aside=str(ID_V.name))
-    assert topics(made.insert(LARGE, LSN, POSITION)) == {LETTERS}
+    made = encoder(Claims(LOG.prefix, LIMITS), LIMITS, aside=str(ID_V.name))
+    assert topics(made.insert(LARGE, LSN, POSITION)) == {DEAD_LETTERS}
 
 
 def test_a_claim_goes_when_another_record_takes_its_records_place() -> None:
-    claims = Claims(LOG.prefix, TAKES)
-    made = encoder(claims, TAKES)
+    claims = Claims(LOG.prefix, LIMITS)
+    made = encoder(claims, LIMITS)
     first = made.insert(LARGE, LSN, POSITION)
     *_, head, record = first
     claim = Claim.model_validate_json(dict(record.headers)[HEADER])
@@ -71,9 +73,9 @@ def test_a_claim_goes_when_another_record_takes_its_records_place() -> None:
 
 
 def test_a_retained_topics_claims_go_with_log_keep() -> None:
-    takes = TAKES | {ID_V.topic: Takes(3_000, keyless=True)}
-    made = encoder(Claims(LOG.prefix, takes), takes).insert(LARGE, LSN, POSITION)
-    own = [one for one in made if one.topic == CLAIMS]
+    limits = LIMITS | {ID_V.topic: TopicLimits(3_000, keyless=True)}
+    made = encoder(Claims(LOG.prefix, limits), limits).insert(LARGE, LSN, POSITION)
+    own = [record for record in made if record.topic == CLAIMS]
     assert [one.value is None for one in own] == [False] * (len(own) // 2) + [True] * (
         len(own) // 2
     )
@@ -82,4 +84,6 @@ def test_a_retained_topics_claims_go_with_log_keep() -> None:
 
 def test_a_row_that_is_too_large_by_its_key_alone_stops_the_daemon() -> None:
     with pytest.raises(RecordRefusedError, match="even without"):
-        encoder(Claims(LOG.prefix, TAKES), TAKES).insert(row("x" * 4_000, "y", "z"), LSN, POSITION)
+        encoder(Claims(LOG.prefix, LIMITS), LIMITS).insert(
+            row("x" * 4_000, "y", "z"), LSN, POSITION
+        )

@@ -79,7 +79,7 @@ def test_where_its_rows_arent_wanted_a_table_is_followed_at_once() -> None:
     arrive(made, RELATION._replace(oid=8, name="since"), Position(1, Lsn(END + 1), 1))
     assert made.states[name].renamed_lsn == END + 1
     made.reads.ask([str(name)], "true", "signal")
-    assert [one.behind_xid for one in made.states[name].requests] == [700]
+    assert [request.behind_xid for request in made.states[name].requests] == [700]
 
 
 def test_a_table_that_cant_be_seen_yet_is_waited_for() -> None:

@@ -9,7 +9,7 @@ from cdc.events.changes import ABSENT, IdentityKey, RereadRequest, Row, Value
 from cdc.records.position import Lsn, Position
 from cdc.records.record import Record, RecordOrBatch, each
 from cdc.records.transaction import Transaction
-from cdc.stream.completion import Completion
+from cdc.stream.reselection import Reselection
 from cdc.wal.messages import Relation, RelationColumn, Update
 
 NAMES = ("id", "n", "big", "more")
@@ -70,10 +70,11 @@ def update(key: str, *values: Value, old: Row | None = None) -> Update:
 
 
 def take(
-    made: Completion, records: list[RecordOrBatch], row: Update, encoding: Encoding, xid: int = 1
+    made: Reselection, records: list[RecordOrBatch], row: Update, encoding: Encoding, xid: int = 1
 ) -> bool:
-    at = Lsn(5), Position(1, Lsn(9), len(records) + 1), Transaction(xid, Lsn(9), 0, None)
-    return made.takes(row, RELATION, encoding, records, at)
+    position = Position(1, Lsn(9), len(records) + 1)
+    transaction = Transaction(xid, Lsn(9), 0, None)
+    return made.defer(row, RELATION, encoding, records, Lsn(5), position, transaction)
 
 
 def values(records: list[RecordOrBatch]) -> list[str]:
@@ -82,7 +83,7 @@ def values(records: list[RecordOrBatch]) -> list[str]:
 
 def test_rows_take_their_places_among_the_others() -> None:
     source = Source({(b"1",): {"big": b"B"}, (b"2",): {"big": None}})
-    made, encoding = Completion(source), Encoding()
+    made, encoding = Reselection(source), Encoding()
     records: list[RecordOrBatch] = [Record("t", b"", b"first", [])]
     assert take(made, records, update("1", b"1", ABSENT, b"m"), encoding, xid=4)
     records.append(Record("t", b"", b"between", []))
@@ -110,7 +111,7 @@ def test_rows_take_their_places_among_the_others() -> None:
 
 def test_a_row_is_asked_for_once_per_set_of_columns() -> None:
     source = Source({(b"1",): {"big": b"B", "more": b"M"}})
-    made, encoding, records = Completion(source), Encoding(), list[RecordOrBatch]()
+    made, encoding, records = Reselection(source), Encoding(), list[RecordOrBatch]()
     for row in (("x", ABSENT, b"m"), ("y", ABSENT, b"m"), ("z", ABSENT, ABSENT)):
         n, big, more = row
         assert take(made, records, update("1", n.encode(), big, more), encoding)
@@ -131,7 +132,7 @@ def test_a_row_is_asked_for_once_per_set_of_columns() -> None:
     ],
 )
 def test_what_needs_or_allows_no_look_does_not_wait(row: Update, reselects: set[int]) -> None:
-    made, records = Completion(Source({})), list[RecordOrBatch]()
+    made, records = Reselection(Source({})), list[RecordOrBatch]()
     assert not take(made, records, row, Encoding(frozenset(reselects)))
     assert records == []
 
@@ -140,16 +141,16 @@ def test_a_batch_is_as_long_as_its_values_are_small() -> None:
     big: dict[IdentityKey, dict[str, Value]] = {
         (str(key).encode(),): {"big": b"x" * size} for key, size in enumerate((10, 1 << 20))
     }
-    made, encoding = Completion(Source(big)), Encoding()
+    made, encoding = Reselection(Source(big)), Encoding()
     assert waits(made, encoding, 0) == 16, "nothing is known of the rows yet"
     assert waits(made, encoding, 0) == 64
     assert waits(made, encoding, 1) == 256
     assert waits(made, encoding, 1) == 4, "4 MiB"
-    one_by_one = Completion(Source(big), one_by_one=True)
+    one_by_one = Reselection(Source(big), one_by_one=True)
     assert [waits(one_by_one, encoding, 0) for _ in range(2)] == [1, 1]
 
 
-def waits(made: Completion, encoding: Encoding, key: int) -> int:
+def waits(made: Reselection, encoding: Encoding, key: int) -> int:
     """How many rows wait until the batch is full."""
     records: list[RecordOrBatch] = []
     while not made.is_full:
@@ -159,7 +160,7 @@ def waits(made: Completion, encoding: Encoding, key: int) -> int:
 
 
 def test_a_row_that_is_wrong_ends_the_records_in_front_of_it() -> None:
-    made, encoding = Completion(Source({})), Encoding()
+    made, encoding = Reselection(Source({})), Encoding()
     records: list[RecordOrBatch] = [Record("t", b"", b"first", [])]
     take(made, records, update("1", b"wrong", ABSENT, b"m"), encoding)
     records.append(Record("t", b"", b"behind", []))

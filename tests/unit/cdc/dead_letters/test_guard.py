@@ -1,4 +1,4 @@
-"""Changes that can't become records, or records that aren't taken → letters that hold them."""
+"""Changes that can't become records, or records that aren't taken → dead letters that hold them."""
 
 import json
 
@@ -8,10 +8,10 @@ from cdc.compiled.extension import fast
 from cdc.convert.converters import converters
 from cdc.convert.pipeline import NATIVE as PLAIN
 from cdc.convert.pipeline import ReadableEncoder, RecordPipeline
-from cdc.dead_letters.letters import DeadLetters, GuardedEncoder, Refusals, row_of
+from cdc.dead_letters.guard import DeadLetters, GuardedEncoder, Refusals, row_of
 from cdc.errors import RecordRefusedError, RefusedRecord, RegistryUnreachableError
 from cdc.events.changes import ABSENT, Row
-from cdc.kafka.topics import Takes
+from cdc.kafka.topics import TopicLimits
 from cdc.records.connect import SourceRecord
 from cdc.records.dead_letters import PIECE_BYTES_MAX, DeadLetter, outcome_records
 from cdc.records.position import HEADER, header
@@ -31,29 +31,34 @@ def encoder(
     limit: int = LIMIT,
     columns: ColumnModes = ColumnModes(),  # noqa: B008 (immutable)
 ) -> GuardedEncoder:
-    takes = {ID_V.topic: Takes(limit, keyless=False), TOPIC: Takes(1_000, keyless=False)}
-    letters = DeadLetters(LOG.prefix, "public.t".__eq__, takes, refusals or Refusals(), columns)
-    assert letters.covers(ID_V)
-    assert not letters.covers(table("id int4", name="other"))
-    made = GuardedEncoder(letters, ID_V, NATIVE, LOG, pipeline)
+    limits = {
+        ID_V.topic: TopicLimits(limit, keyless=False),
+        TOPIC: TopicLimits(1_000, keyless=False),
+    }
+    dead_letters = DeadLetters(
+        LOG.prefix, "public.t".__eq__, limits, refusals or Refusals(), columns
+    )
+    assert dead_letters.covers(ID_V)
+    assert not dead_letters.covers(table("id int4", name="other"))
+    made = GuardedEncoder(dead_letters, ID_V, NATIVE, LOG, pipeline)
     made.begin(TRANSACTION)
     return made
 
 
 def read(records: list[Record]) -> tuple[DeadLetter, dict[str, bytes]]:
-    """The only letter in there, and what it holds."""
+    """The only dead letter in there, and what it holds."""
     own = [record for record in records if record.topic == TOPIC]
     *pieces, head = own
-    letter = DeadLetter.model_validate_json(head.value or b"")
-    assert (head.partition, len(pieces)) == (0, letter.pieces)
+    dead_letter = DeadLetter.model_validate_json(head.value or b"")
+    assert (head.partition, len(pieces)) == (0, dead_letter.pieces)
     assert {piece.partition for piece in pieces} <= {1}
     assert all(record.headers == [(HEADER, header(POSITION, 7))] for record in own)
     assert len({record.key for record in own}) == len(own), "compaction would take one"
-    return letter, letter.contents(b"".join(piece.value or b"" for piece in pieces))
+    return dead_letter, dead_letter.contents(b"".join(piece.value or b"" for piece in pieces))
 
 
-def rows(parts: dict[str, bytes]) -> dict[str, Row]:
-    return {name: row_of(part) for name, part in parts.items() if name != "key"}
+def rows(contents: dict[str, bytes]) -> dict[str, Row]:
+    return {name: row_of(part) for name, part in contents.items() if name != "key"}
 
 
 def test_what_is_all_right_is_left_alone() -> None:
@@ -68,17 +73,21 @@ def test_what_is_all_right_is_left_alone() -> None:
 
 def test_a_text_that_is_not_of_its_type_becomes_a_letter_with_the_bytes_as_they_came() -> None:
     new = (b"one", b"\xff\x00")
-    letter, parts = read(encoder().insert(new, LSN, POSITION))
-    assert (letter.table, letter.op, letter.topic) == ("public.t", "c", None)
-    assert (letter.position, letter.xid, letter.lsn) == (POSITION, TRANSACTION.xid, str(LSN))
-    assert letter.error == "CORRUPT_MESSAGE"
-    assert "id" in letter.reason + letter.where
-    assert rows(parts) == {"after": new}
+    dead_letter, contents = read(encoder().insert(new, LSN, POSITION))
+    assert (dead_letter.table, dead_letter.op, dead_letter.topic) == ("public.t", "c", None)
+    assert (dead_letter.position, dead_letter.xid, dead_letter.lsn) == (
+        POSITION,
+        TRANSACTION.xid,
+        str(LSN),
+    )
+    assert dead_letter.error == "CORRUPT_MESSAGE"
+    assert "id" in dead_letter.reason + dead_letter.where
+    assert rows(contents) == {"after": new}
 
 
 def test_null_unsent_and_empty_are_told_apart() -> None:
-    _, parts = read(encoder().update((b"one", None), True, (b"", ABSENT), LSN, POSITION))
-    assert rows(parts) == {"before": (b"one", None), "after": (b"", ABSENT)}
+    _, contents = read(encoder().update((b"one", None), True, (b"", ABSENT), LSN, POSITION))
+    assert rows(contents) == {"before": (b"one", None), "after": (b"", ABSENT)}
 
 
 @pytest.mark.parametrize(
@@ -90,14 +99,14 @@ def test_null_unsent_and_empty_are_told_apart() -> None:
 )
 def test_what_no_event_shows_is_in_no_letter(columns: ColumnModes, masked: tuple[str]) -> None:
     change = (b"one", b"secret"), False, (b"one", b"secret"), LSN, POSITION
-    letter, parts = read(encoder(columns=columns).update(*change))
-    assert rows(parts) == {"before": (b"one", ABSENT), "after": (b"one", ABSENT)}
-    assert letter.masked == masked
+    dead_letter, contents = read(encoder(columns=columns).update(*change))
+    assert rows(contents) == {"before": (b"one", ABSENT), "after": (b"one", ABSENT)}
+    assert dead_letter.masked == masked
 
 
 def test_a_row_without_its_key_becomes_one_too() -> None:
-    letter, _ = read(encoder().delete((None, b"x"), True, LSN, POSITION))
-    assert letter.error == "TABLE_REFUSED"
+    dead_letter, _ = read(encoder().delete((None, b"x"), True, LSN, POSITION))
+    assert dead_letter.error == "TABLE_REFUSED"
 
 
 def test_of_a_change_only_what_is_too_large_is_set_aside() -> None:
@@ -107,16 +116,16 @@ def test_of_a_change_only_what_is_too_large_is_set_aside() -> None:
         (b'{"id":1}', False),
         (b'{"id":1}', True),
     ]
-    letter, parts = read(made)
-    assert letter.pieces > 1, "its pieces are small enough for their topic"
-    assert "2000" in letter.reason
-    assert parts["key"] == b'{"id":2}'
-    assert rows(parts)["after"] == large
+    dead_letter, contents = read(made)
+    assert dead_letter.pieces > 1, "its pieces are small enough for their topic"
+    assert "2000" in dead_letter.reason
+    assert contents["key"] == b'{"id":2}'
+    assert rows(contents)["after"] == large
 
 
 def test_rows_of_a_snapshot_have_letters_as_well() -> None:
-    letter, _ = read(encoder().snapshot_row(row("2", "x" * LIMIT), POSITION, LSN, 5))
-    assert (letter.op, letter.xid) == ("r", None)
+    dead_letter, _ = read(encoder().snapshot_row(row("2", "x" * LIMIT), POSITION, LSN, 5))
+    assert (dead_letter.op, dead_letter.xid) == ("r", None)
 
 
 def test_a_record_without_key_isnt_sent_to_a_compacted_topic() -> None:
@@ -124,8 +133,8 @@ def test_a_record_without_key_isnt_sent_to_a_compacted_topic() -> None:
         return [record._replace(key=None, key_schema=None)]
 
     pipeline = RecordPipeline(converters({}), keyless)
-    letter, _ = read(encoder(pipeline=pipeline).insert(row("1", "x"), LSN, POSITION))
-    assert "without a key" in letter.reason
+    dead_letter, _ = read(encoder(pipeline=pipeline).insert(row("1", "x"), LSN, POSITION))
+    assert "without a key" in dead_letter.reason
 
 
 def test_what_was_refused_before_is_set_aside_in_its_place_only() -> None:
@@ -135,8 +144,8 @@ def test_what_was_refused_before_is_set_aside_in_its_place_only() -> None:
     error.refused = RefusedRecord(ID_V.topic, b'{"id":1}', str(POSITION), str(POSITION), 1)
     assert refusals.learn(error)
     made = encoder(refusals)
-    letter, _ = read(made.insert(row("1", "x"), LSN, POSITION))
-    assert letter.reason == "the broker doesn't like it"
+    dead_letter, _ = read(made.insert(row("1", "x"), LSN, POSITION))
+    assert dead_letter.reason == "the broker doesn't like it"
     assert made.insert(row("2", "x"), LSN, POSITION)[0].topic == ID_V.topic
     later = POSITION._replace(index=4)
     assert made.insert(row("1", "x"), LSN, later)[0].topic == ID_V.topic
@@ -159,9 +168,9 @@ def test_the_compiled_way_leaves_large_records_to_this_one() -> None:
 
 def test_an_outcome_takes_the_letters_place_and_lets_go_of_what_it_held() -> None:
     made = encoder().insert((b"one", b"x"), LSN, POSITION)
-    letter, _ = read(made)
-    done = outcome_records(LOG.prefix, letter, "discarded", b"", 5)
+    dead_letter, _ = read(made)
+    done = outcome_records(LOG.prefix, dead_letter, "discarded", b"", 5)
     assert [record.key for record in done] == [made[-1].key, *(piece.key for piece in made[:-1])]
     assert json.loads(done[0].value or b"")["outcome"] == "discarded"
-    assert [record.value for record in done[1:]] == [None] * letter.pieces
+    assert [record.value for record in done[1:]] == [None] * dead_letter.pieces
     assert PIECE_BYTES_MAX < 1 << 20

@@ -46,9 +46,9 @@ class Encoding(Protocol):
 
 
 class _Waiting(NamedTuple):
-    """An update that lacks values of ``columns``; ``place`` is its own among the records."""
+    """An update that lacks values of ``columns``; ``record_index`` is its own among the records."""
 
-    place: int
+    record_index: int
     encoding: Encoding
     relation: Relation
     columns: tuple[int, ...]
@@ -59,7 +59,7 @@ class _Waiting(NamedTuple):
     transaction: Transaction
 
 
-class Completion:
+class Reselection:
     """The rows of a batch that lack values, in their order; ``complete`` empties it."""
 
     def __init__(self, reread: Reread, *, one_by_one: bool = False) -> None:
@@ -68,7 +68,7 @@ class Completion:
         self._waiting: list[_Waiting] = []
         self._rows_max = 1 if one_by_one else _ROWS_MAX
         self._limit = min(_FIRST_ROWS, self._rows_max)
-        self.in_vain: set[TableName] = set()
+        self.failed_tables: set[TableName] = set()
         """Tables of which rows couldn't be read."""
 
     @property
@@ -76,15 +76,17 @@ class Completion:
         """Whether the batch should end here."""
         return len(self._waiting) >= self._limit
 
-    def takes(
+    def defer(
         self,
         update: Update,
         relation: Relation,
         encoding: Encoding,
         records: list[RecordOrBatch],
-        at: tuple[Lsn, Position, Transaction],
+        lsn: Lsn,
+        position: Position,
+        transaction: Transaction,
     ) -> bool:
-        """Whether the update lacks values that are to be read: then it waits, at its place."""
+        """Keep an update that lacks values which are to be read; returns whether it does."""
         new = _completed(update)
         columns = tuple(
             index
@@ -94,24 +96,26 @@ class Completion:
         key = _key(new, relation) if columns else None
         if key is None:
             return False
-        waiting = _Waiting(len(records), encoding, relation, columns, key, update, *at)
+        waiting = _Waiting(
+            len(records), encoding, relation, columns, key, update, lsn, position, transaction
+        )
         self._waiting.append(waiting)
         records.append(Record("", None, None, []))
         return True
 
     def complete(self, records: list[RecordOrBatch]) -> int:
-        """Put what waits into its places among the records; returns the bytes that came by it."""
+        """Put the waiting rows in among the records; returns the bytes that they add."""
         if not self._waiting:
             return 0
         waiting, self._waiting = self._waiting, []
         made: list[RecordOrBatch] = []
         start = size = 0
         try:
-            found = self._read(waiting)
+            values_by_group = self._read(waiting)
             for row in waiting:
-                made += records[start : row.place]
-                start = row.place + 1
-                values = found[row.encoding, row.columns].get(row.key)
+                made += records[start : row.record_index]
+                start = row.record_index + 1
+                values = values_by_group[row.encoding, row.columns].get(row.key)
                 more = _encoded(row, values)
                 size += sum(map(record_bytes, more))
                 made += more
@@ -123,34 +127,35 @@ class Completion:
     def _read(
         self, waiting: Sequence[_Waiting]
     ) -> dict[tuple[Encoding, tuple[int, ...]], Mapping[IdentityKey, Row]]:
-        """One look per table, in each version of its schema, and set of columns."""
+        """One query per table, in each version of its schema, and set of columns."""
         groups: dict[tuple[Encoding, tuple[int, ...]], list[_Waiting]] = {}
         for row in waiting:
             groups.setdefault((row.encoding, row.columns), []).append(row)
-        found: dict[tuple[Encoding, tuple[int, ...]], Mapping[IdentityKey, Row]] = {}
+        values_by_group: dict[tuple[Encoding, tuple[int, ...]], Mapping[IdentityKey, Row]] = {}
         largest = 1
         for group, rows in groups.items():
-            relation = rows[0].relation
+            first = rows[0]
+            relation = first.relation
             request = RereadRequest(
                 relation,
                 _identity(relation),
-                group[1],
+                first.columns,
                 tuple(dict.fromkeys(row.key for row in rows)),
                 frozenset(row.transaction.xid for row in rows),
             )
             read = self._reread(request)
             if read is None or any(ABSENT in values for values in read.values()):
-                self.in_vain.add(TableName(relation.namespace, relation.name))
-            found[group] = read or {}
-            for values in found[group].values():
+                self.failed_tables.add(TableName(relation.namespace, relation.name))
+            values_by_group[group] = read or {}
+            for values in values_by_group[group].values():
                 largest = max(largest, sum(len(v) for v in values if isinstance(v, bytes)))
         fitting = min(_BYTES // largest, len(waiting) * _GROWTH, self._rows_max)
         self._limit = max(1, fitting)
-        return found
+        return values_by_group
 
 
 def _encoded(row: _Waiting, values: Row | None) -> list[Record]:
-    """The waiting row's records, with the values that were found."""
+    """The waiting row's records, with the values that were read."""
     update = row.update
     got = {
         index: value

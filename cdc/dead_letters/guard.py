@@ -1,7 +1,7 @@
 """A record that can't be made, or that its topic can't take → a dead letter in its place.
 
-For the tables of errors.dead.letter.include.list; of others, as oversized.record says. The letter
-is a record among the others: in the same Kafka transaction as its neighbours and the progress.
+For the tables of errors.dead.letter.include.list; of others, as oversized.record says. It is
+a record among the others: in the same Kafka transaction as its neighbours and the progress.
 docs/decisions/0008-dead-letters.md.
 """
 
@@ -30,7 +30,7 @@ from cdc.events.changes import ABSENT, Change, Read, Row
 from cdc.events.reference import LogContext, TransactionBlocks
 from cdc.events.rules import EventRules
 from cdc.kafka.producer import Suspects
-from cdc.kafka.topics import Takes
+from cdc.kafka.topics import TopicLimits
 from cdc.records.claims import ClaimHead
 from cdc.records.dead_letters import PIECE_BYTES_MAX, DeadLetter, dead_letter_records
 from cdc.records.position import Lsn, Position, header
@@ -49,13 +49,13 @@ _BATCH_BYTES: Final = 100
 _HEADER_BYTES: Final = 10
 """What a broker counts beside the bytes that we send: for a batch, and for each header."""
 _ROOM_BYTES: Final = 1_024
-"""Where a record comes as near to a limit as that, it is looked at closely."""
+"""A record as near to a limit as that takes the readable way, which measures it."""
 _GROUP: Final = 128
 _SEARCHES_MAX: Final = 3
 _SNAPSHOT: Final = f"{0:016x}"
 """The end of a position whose rows have another one after each start."""
 _REASON_CHARS_MAX: Final = 2_000
-_TELL_S: Final = 10.0
+_WARN_S: Final = 10.0
 
 Oversized: TypeAlias = "Claims | Literal['fail', 'dead_letter']"
 """What becomes of a record that is too large, where the table's aren't set aside."""
@@ -71,11 +71,11 @@ class Refusals:
 
     def __init__(self) -> None:
         self.topics: set[str] = set()
-        self.known: dict[tuple[str, str, bytes | None], str] = {}
-        """Position, topic and key of those that were found → the reason."""
+        self.reasons: dict[tuple[str, str, bytes | None], str] = {}
+        """Position, topic and key of each refused record → the reason."""
         self.suspects: Suspects | None = None
-        self.letters: Counter[str] = Counter()
-        """Table → how many letters were made since the daemon began."""
+        self.dead_letter_counts: Counter[str] = Counter()
+        """Table → how many dead letters were made since the daemon began."""
         self._searches = 0
         self._end = ""
         """The last position that was ever suspect."""
@@ -93,10 +93,10 @@ class Refusals:
             group = _GROUP if refused.suspects > _GROUP else 1
             self.suspects = Suspects(refused.first, refused.last, group)
             return self._searches <= _SEARCHES_MAX
-        place = refused.first, refused.topic, refused.key
-        if place in self.known:
+        record = refused.first, refused.topic, refused.key
+        if record in self.reasons:
             return False
-        self.known[place] = error.what
+        self.reasons[record] = error.what
         self._searches = 0
         # There may be more where it was.
         more = refused.first < self._end
@@ -105,26 +105,26 @@ class Refusals:
 
 
 class DeadLetters:
-    """Makes the letters of one stay on the stream."""
+    """Makes the dead letters of one stay on the stream."""
 
     def __init__(
         self,
         prefix: str,
         sets_aside: Callable[[str], bool],
-        takes: Mapping[str, Takes],
+        limits: Mapping[str, TopicLimits],
         refusals: Refusals,
         columns: ColumnModes = ColumnModes(),  # noqa: B008 (immutable)
         oversized: Oversized = "fail",
     ) -> None:
-        """``columns`` says what no event shows: a letter doesn't hold it, either."""
+        """``columns`` says what no event shows: dead letters lack it, too."""
         self._columns = columns
         self._prefix = prefix
         self._sets_aside = sets_aside
-        self._takes = takes
+        self._limits = limits
         self._refusals = refusals
         self._oversized = oversized
-        self._told: dict[str, float] = {}
-        self._looks_until = max((place for place, _, _ in refusals.known), default="")
+        self._next_warning: dict[str, float] = {}
+        self._refused_until = max((position for position, _, _ in refusals.reasons), default="")
 
     def covers(self, schema: TableSchema) -> bool:
         """Whether something else may take the place of the table's records."""
@@ -134,40 +134,40 @@ class DeadLetters:
         return True
 
     def sets_aside(self, schema: TableSchema) -> bool:
-        """Whether all of the table's broken records become letters."""
+        """Whether all of the table's broken records become dead letters."""
         return self._sets_aside(str(schema.name))
 
     @property
-    def looks_closely(self) -> bool:
+    def awaits_refused(self) -> bool:
         """Whether a record that was refused before is still to come."""
-        return bool(self._looks_until)
+        return bool(self._refused_until)
 
     def has_passed(self, reached: Position) -> bool:
         """Whether the last of those has come; tells so once."""
-        if not self._looks_until or str(reached) < self._looks_until:
+        if not self._refused_until or str(reached) < self._refused_until:
             return False
-        self._looks_until = ""
+        self._refused_until = ""
         return True
 
     def takes_keyless(self, topic: str) -> bool:
         """Whether a topic takes records without a key, as far as that is known."""
-        takes = self._takes.get(topic)
-        return takes is None or takes.keyless
+        limits = self._limits.get(topic)
+        return limits is None or limits.keyless
 
     def bytes_max(self, topic: str) -> int:
         """Key and value bytes that the topic takes for certain; 0: no limit is known."""
-        takes = self._takes.get(topic)
-        return max(1, takes.bytes_max - _ROOM_BYTES) if takes else 0
+        limits = self._limits.get(topic)
+        return max(1, limits.bytes_max - _ROOM_BYTES) if limits else 0
 
     def claimed(self, topic: str) -> dict[bytes, ClaimHead] | None:
         """The records of the topic, by their keys, that others don't replace without a word."""
         return self._oversized.kept(topic) if isinstance(self._oversized, Claims) else None
 
-    def judged(
+    def checked(
         self, records: Iterable[Record], schema: TableSchema, change: Change
     ) -> list[Record]:
-        """The records of a change, with letters or claims for those that can't be written."""
-        judged: list[Record] = []
+        """The records of a change, with dead letters or claims for those that can't be written."""
+        checked: list[Record] = []
         claims = self._oversized if isinstance(self._oversized, Claims) else None
         aside = self.sets_aside(schema)
         for record in records:
@@ -176,52 +176,52 @@ class DeadLetters:
             if aside:
                 reason = self._refused(record, change.position) or reason
             if reason is None:
-                judged += [*claims.let_go(record), record] if claims else [record]
+                checked += [*claims.let_go(record), record] if claims else [record]
             elif claims and not aside:
-                judged += claims.claimed(record)
+                checked += claims.claimed(record)
             else:
                 error = RecordRefusedError(reason, where=f"topic {record.topic}")
-                judged += self.letter(schema, change, error, record)
-        return judged
+                checked += self.dead_letter(schema, change, error, record)
+        return checked
 
     def _refused(self, record: Record, position: Position) -> str | None:
-        known = self._refusals.known.get((str(position), record.topic, record.key))
-        if known is not None:
-            return known
-        takes = self._takes.get(record.topic)
-        if takes is not None and record.key is None and not takes.keyless:
+        reason = self._refusals.reasons.get((str(position), record.topic, record.key))
+        if reason is not None:
+            return reason
+        limits = self._limits.get(record.topic)
+        if limits is not None and record.key is None and not limits.keyless:
             return "a record without a key doesn't fit into a compacted topic"
         return None
 
     def _too_large(self, record: Record) -> str | None:
-        takes = self._takes.get(record.topic)
-        if takes is None:
+        limits = self._limits.get(record.topic)
+        if limits is None:
             return None
         size = record_bytes(record) + _BATCH_BYTES
         size += sum(len(name) + len(value) + _HEADER_BYTES for name, value in record.headers)
-        if size > takes.bytes_max:
-            return f"the record has {size} bytes, and the topic takes {takes.bytes_max}"
+        if size > limits.bytes_max:
+            return f"the record has {size} bytes, and the topic takes {limits.bytes_max}"
         return None
 
-    def letter(
+    def dead_letter(
         self,
         schema: TableSchema,
         change: Change,
         error: MillraceError,
         record: Record | None = None,
     ) -> list[Record]:
-        """The records of a letter for a change, or for one of its records."""
+        """The records of a dead letter for a change, or for one of its records."""
         masked = self._columns_where(schema, lambda name: self._columns.rule(*name) is not None)
         left_out = self._columns_where(schema, lambda name: not self._columns.keeps(*name))
         hidden = masked | left_out
-        parts = {
-            name: part
-            for name, part in (
+        contents = {
+            name: content
+            for name, content in (
                 ("key", record.key if record else None),
                 ("before", _tuple_data(change.before, hidden)),
                 ("after", _tuple_data(change.after, hidden)),
             )
-            if part is not None
+            if content is not None
         }
         head = DeadLetter(
             id=uuid.uuid4().hex,
@@ -242,9 +242,9 @@ class DeadLetters:
             pieces=0,
             ts_ms=time.time_ns() // 1_000_000,
         )
-        self._tell(head)
-        place = header(change.position, schema.version)
-        return dead_letter_records(self._prefix, head, parts, place, self._piece_bytes())
+        self._warn(head)
+        position = header(change.position, schema.version)
+        return dead_letter_records(self._prefix, head, contents, position, self._piece_bytes())
 
     def _columns_where(
         self, schema: TableSchema, test: Callable[[tuple[str, str]], bool]
@@ -258,15 +258,15 @@ class DeadLetters:
         )
 
     def _piece_bytes(self) -> int:
-        takes = self._takes.get(dead_letter_topic(self._prefix))
-        return min(PIECE_BYTES_MAX, takes.bytes_max // 2) if takes else PIECE_BYTES_MAX
+        limits = self._limits.get(dead_letter_topic(self._prefix))
+        return min(PIECE_BYTES_MAX, limits.bytes_max // 2) if limits else PIECE_BYTES_MAX
 
-    def _tell(self, head: DeadLetter) -> None:
-        self._refusals.letters[head.table] += 1
+    def _warn(self, head: DeadLetter) -> None:
+        self._refusals.dead_letter_counts[head.table] += 1
         now = time.monotonic()
-        if self._told.get(head.table, 0.0) > now:
+        if self._next_warning.get(head.table, 0.0) > now:
             return
-        self._told[head.table] = now + _TELL_S
+        self._next_warning[head.table] = now + _WARN_S
         log.warning(
             "a record goes to the dead letters",
             table=head.table,
@@ -281,7 +281,7 @@ class GuardedEncoder(ReadableEncoder):
 
     def __init__(
         self,
-        letters: DeadLetters,
+        dead_letters: DeadLetters,
         schema: TableSchema,
         rules: EventRules,
         log: LogContext,
@@ -291,41 +291,42 @@ class GuardedEncoder(ReadableEncoder):
         reselects: bool = False,
     ) -> None:
         super().__init__(schema, rules, log, pipeline, blocks=blocks, reselects=reselects)
-        self._letters = letters
+        self._dead_letters = dead_letters
 
     def compiled(self) -> "fast.Table | None":
         """The same for the compiled way, which leaves large records to this one."""
-        table = None if self._is_judged_by_hand else super().compiled()
+        table = None if self._is_checked_by_hand else super().compiled()
         if table is not None:
             self._limit(table)
         return table
 
     def compiled_read(self, lsn: Lsn, ts_us: int, read: Read) -> "tuple[fast.Table, bytes] | None":
         """The same for snapshot rows, and what stands between a row and the event's own time."""
-        made = None if self._is_judged_by_hand else super().compiled_read(lsn, ts_us, read)
+        made = None if self._is_checked_by_hand else super().compiled_read(lsn, ts_us, read)
         if made is not None:
-            self._limit(made[0])
+            table, _ = made
+            self._limit(table)
         return made
 
     @property
-    def _is_judged_by_hand(self) -> bool:
+    def _is_checked_by_hand(self) -> bool:
         """Whether more than a record's size may be against it."""
         has_key = self._events.plan.key_schema is not None
-        takes_all = has_key or self._letters.takes_keyless(self._schema.topic)
-        return self._letters.looks_closely or not takes_all
+        takes_all = has_key or self._dead_letters.takes_keyless(self._schema.topic)
+        return self._dead_letters.awaits_refused or not takes_all
 
     def _limit(self, table: "fast.Table") -> None:
-        table.bytes_max = self._letters.bytes_max(self._schema.topic)
-        table.claimed = self._letters.claimed(self._schema.topic)
+        table.bytes_max = self._dead_letters.bytes_max(self._schema.topic)
+        table.claimed = self._dead_letters.claimed(self._schema.topic)
 
     def _records(self, change: Change, reread: tuple[int, ...] = ()) -> list[Record]:
         try:
             made = super()._records(change, reread)
         except BROKEN as error:
-            if error.retry or not self._letters.sets_aside(self._schema):
+            if error.retry or not self._dead_letters.sets_aside(self._schema):
                 raise
-            return self._letters.letter(self._schema, change, error)
-        return self._letters.judged(made, self._schema, change)
+            return self._dead_letters.dead_letter(self._schema, change, error)
+        return self._dead_letters.checked(made, self._schema, change)
 
 
 def _tuple_data(row: Row | None, hidden: Container[int]) -> bytes | None:
@@ -337,15 +338,15 @@ def _tuple_data(row: Row | None, hidden: Container[int]) -> bytes | None:
     """
     if row is None:
         return None
-    parts = [struct.pack(">H", len(row))]
+    fields = [struct.pack(">H", len(row))]
     for index, value in enumerate(row):
         if index in hidden:
-            parts.append(b"u")
+            fields.append(b"u")
         elif isinstance(value, bytes):
-            parts += [b"t", struct.pack(">I", len(value)), value]
+            fields += [b"t", struct.pack(">I", len(value)), value]
         else:
-            parts.append(b"u" if value is ABSENT else b"n")
-    return b"".join(parts)
+            fields.append(b"u" if value is ABSENT else b"n")
+    return b"".join(fields)
 
 
 def row_of(data: bytes) -> Row:
