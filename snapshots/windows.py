@@ -11,23 +11,67 @@ import uuid
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 import psycopg
 
+from cdc.errors import SourceSettingError, SourceUnreachableError
 from cdc.faults import FaultPoint, reach
 from cdc.postgres.captured import captured_tables, described_tables
-from cdc.postgres.connection import connect, current_wal_end
+from cdc.postgres.connection import connect, current_wal_end, query
 from cdc.postgres.described import CapturedTable, TableDescription
+from cdc.postgres.failures import server_address
 from cdc.records.position import Lsn
 from cdc.records.schema import TableName
 from cdc.settings import LibraryOptions, Settings
-from snapshots import chunk, standby
+from snapshots import chunk
 from snapshots.chunk import Chunk, ChunkRange, DescribedTable
 from snapshots.pace import Pace, Probe
 from snapshots.watermarks import Watermarks, now, oldest_open
 
+WAIT_S: Final = 10.0
+"""How long a chunk waits for the standby's replay."""
+_POLL_S: Final = 0.02
+_IDENTITY: Final = "SELECT system_identifier, pg_is_in_recovery() FROM pg_control_system()"
+_REPLAYED: Final = "SELECT pg_is_in_recovery(), pg_last_wal_replay_lsn()::text"
+
+
 T = TypeVar("T")
+
+
+def check_standby(standby: psycopg.Connection, primary: psycopg.Connection) -> None:
+    """Raise SourceSettingError unless one is a standby of the other's cluster."""
+    ((ours, _),) = query(primary, _IDENTITY)
+    ((its, is_standby),) = query(standby, _IDENTITY)
+    if its != ours or not is_standby:
+        reason = "is no standby" if its == ours else "belongs to another cluster"
+        raise SourceSettingError(
+            f"the server that [snapshot_source] leads to {reason}",
+            where=server_address(standby.pgconn),
+            remedy="let [snapshot_source] lead to a standby of [source]; without it, rows are read"
+            " from [source]",
+        )
+
+
+def await_replay(standby: psycopg.Connection, streamed: Lsn, wait: Callable[[float], bool]) -> None:
+    """Wait until the standby shows all that was committed before; ``wait`` says when to give up.
+
+    Raises SourceUnreachableError where it doesn't for long, or was promoted.
+    """
+    until = time.monotonic() + WAIT_S
+    while True:
+        ((is_standby, text),) = query(standby, _REPLAYED)
+        replayed = Lsn.parse(text) if is_standby and text else Lsn(0)
+        if replayed >= streamed:
+            return
+        if not is_standby or time.monotonic() > until or wait(_POLL_S):
+            break
+    state = f"has replayed {replayed}, and not yet {streamed}" if is_standby else "is none any more"
+    raise SourceUnreachableError(
+        f"the standby that rows are read from {state}",
+        where=server_address(standby.pgconn),
+        remedy="see why it is behind (pg_stat_replication at the primary)",
+    )
 
 
 class _Sessions(threading.local):
@@ -187,7 +231,7 @@ class WindowReader:
 
     def _await(self, connection: psycopg.Connection, streamed: Lsn) -> None:
         if self._standby is not None:
-            standby.await_replay(connection, streamed, self._closing.wait)
+            await_replay(connection, streamed, self._closing.wait)
 
     def _marking(self) -> psycopg.Connection:
         """The thread's session at the primary."""
@@ -203,7 +247,7 @@ class WindowReader:
             return self._marking()
         if self._own.reading is None:
             self._own.reading = self._connect(self._standby)
-            standby.check(self._own.reading, self._marking())
+            check_standby(self._own.reading, self._marking())
         return self._own.reading
 
     def _connect(self, source: LibraryOptions) -> psycopg.Connection:

@@ -17,7 +17,7 @@ from cdc.records.schema import TableName
 from deploy.local.kafka import Kafka
 from deploy.local.postgres import Postgres
 from deploy.local.processes import run_folder
-from snapshots import standby as standbys
+from snapshots import windows
 from snapshots.pace import Pace
 from snapshots.watermarks import Watermarks
 from snapshots.windows import WindowReader
@@ -92,16 +92,16 @@ def test_who_isnt_a_standby_of_the_source_isnt_read(
         connect(standby.conninfo(), purpose="test") as two,
         connect(postgres.conninfo(), purpose="test") as other,
     ):
-        standbys.check(two, one)
+        windows.check_standby(two, one)
         with pytest.raises(SourceSettingError, match="is no standby"):
-            standbys.check(one, one)
+            windows.check_standby(one, one)
         with pytest.raises(SourceSettingError, match="another cluster"):
-            standbys.check(other, one)
-        standbys.await_replay(two, current_wal_end(one), lambda _: False)
+            windows.check_standby(other, one)
+        windows.await_replay(two, current_wal_end(one), lambda _: False)
         with pytest.raises(SourceUnreachableError, match="not yet 7FFFFFFF/0"):
-            standbys.await_replay(two, Lsn.parse("7FFFFFFF/0"), lambda _: True)
+            windows.await_replay(two, Lsn.parse("7FFFFFFF/0"), lambda _: True)
         with pytest.raises(SourceUnreachableError, match="is none any more"):
-            standbys.await_replay(one, Lsn(1), lambda _: False)
+            windows.await_replay(one, Lsn(1), lambda _: False)
 
 
 def test_a_table_is_looked_up_once_the_standby_has_it_whatever_was_streamed(
