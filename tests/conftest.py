@@ -48,18 +48,23 @@ SERVERS: Final = {"postgres", "kafka", "opensearch", "registry", "spark"}
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark tests that need a server, and let one worker have those that share a dear one.
 
-    All tests of a search server are one worker's, and those of Spark are; but for those that name a
-    group of their own.
+    All tests of a search server are one worker's, and those of Spark alone are; but for those that
+    name a group of their own. These two groups take longest, so they begin first.
     """
     for item in items:
         fixtures = set(getattr(item, "fixturenames", ()))
         if SERVERS & (fixtures | {marker.name for marker in item.iter_markers()}):
             item.add_marker(pytest.mark.server)
-        if isinstance(item, pytest.Function) and "opensearch" in item.fixturenames:
+        if isinstance(item, pytest.Function) and "opensearch" in fixtures:
             item.add_marker(pytest.mark.xdist_group(f"search{item.callspec.params['opensearch']}"))
         elif item.get_closest_marker("spark") and not item.get_closest_marker("xdist_group"):
-            group = "debezium" if "debezium" in item.nodeid else "lakehouse"
-            item.add_marker(pytest.mark.xdist_group(group))
+            item.add_marker(pytest.mark.xdist_group("spark"))
+    items.sort(key=lambda item: not _is_of_a_large_group(item))
+
+
+def _is_of_a_large_group(item: pytest.Item) -> bool:
+    group = item.get_closest_marker("xdist_group")
+    return group is not None and group.args[0].startswith(("spark", "search"))
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
