@@ -10,6 +10,8 @@ import traceback
 from cdc.errors import ExitCode, MillraceError
 
 DEBUG_VARIABLE = "MILLRACE_DEBUG"
+EXTRAS = {"pyspark": "spark", "delta": "spark", "opensearchpy": "search", "fastavro": "avro"}
+"""Package → the extra that brings it: the daemon's machine needs none of them."""
 
 
 def __getattr__(name: str) -> str:
@@ -33,6 +35,14 @@ def main() -> None:
     except KeyboardInterrupt:
         sys.exit(ExitCode.INTERRUPTED)
     except Exception as error:  # noqa: BLE001 (a bug of ours gets a message, too)
+        package = (error.name or "").partition(".")[0] if isinstance(error, ImportError) else ""
+        if package in EXTRAS:
+            print(
+                f"millrace: this command needs the package {package}, which isn't installed\n"
+                f"  → install Millrace with it: millrace[{EXTRAS[package]}], or `make setup`",
+                file=sys.stderr,
+            )
+            sys.exit(ExitCode.SPARK_MISSING)
         if os.environ.get(DEBUG_VARIABLE):
             traceback.print_exc()
         print(

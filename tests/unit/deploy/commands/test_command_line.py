@@ -61,6 +61,21 @@ def test_cuts_are_listed_where_there_is_no_spark(tmp_path: Path) -> None:
     assert (ended.returncode, ended.stdout) == (ExitCode.OK, "[]\n"), ended.stderr
 
 
+@pytest.mark.parametrize(
+    ("words", "extra"), [(("merge",), "spark"), (("search", "i", "q"), "search")]
+)
+def test_a_package_that_is_missing_is_named_with_what_brings_it(
+    tmp_path: Path, words: tuple[str, ...], extra: str
+) -> None:
+    path = tmp_path / "millrace.toml"
+    search = 'search = { url = "http://127.0.0.1:1" }'
+    path.write_text(f'{NOWHERE}\nlakehouse = {{ path = "{tmp_path}" }}\n{search}')
+    ended = python(f"{LACKING}; millrace.main()", *words, "--config", str(path))
+    assert ended.returncode == ExitCode.SPARK_MISSING, ended.stderr
+    assert f"millrace[{extra}]" in ended.stderr
+    assert "internal error" not in ended.stderr
+
+
 @pytest.mark.parametrize("writer", ["millrace", "debezium"])
 def test_a_merge_of_json_needs_no_avro(tmp_path: Path, writer: str) -> None:
     path = tmp_path / "millrace.toml"
