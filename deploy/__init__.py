@@ -1,1 +1,1 @@
-"""How Millrace is run: locally, in containers, on Kubernetes, by systemd and cron, and watched."""
+"""How Millrace is run: locally, in containers, by systemd and cron, and watched."""

@@ -1,8 +1,8 @@
 """Decoded rows → records, the readable way: change → reference → transforms → converter.
 
-Has what events.TableEncoder has, and is taken wherever the settings ask for more than its plain
-JSON: Debezium's preset, masks, filters, transaction metadata, transforms, other converters. Where
-all of it is JSON, streamed rows take the compiled way (compiled_table.py).
+Has what cdc.events.table_encoder.TableEncoder has, and is taken wherever the settings ask for more
+than its plain JSON: Debezium's preset, masks, filters, transaction metadata, transforms, other
+converters. Where all of it is JSON, streamed rows take the compiled way (compiled_table.py).
 """
 
 import time

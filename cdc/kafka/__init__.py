@@ -1,1 +1,1 @@
-"""What talks to Kafka: topics, the transactional producer, state records."""
+"""What talks to Kafka: topics, and the transactional producer."""

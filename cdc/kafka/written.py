@@ -1,7 +1,7 @@
 """Records → the client, and as much of them as is needed to name one that is refused later.
 
 The client's reports come without headers, so what says where in the source a record comes from is
-noted here until its transaction ends. cdc/compiled/fast.pyx has the same, compiled.
+noted here until its transaction ends. cdc/compiled/rows.pxi has the same, compiled.
 """
 
 from collections.abc import Callable

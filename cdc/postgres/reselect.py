@@ -16,7 +16,7 @@ from psycopg import pq, sql
 
 from cdc.errors import SourceUnreachableError
 from cdc.events.changes import ABSENT, IdentityKey, RereadRequest, Row, Value
-from cdc.postgres.connection import connect, query
+from cdc.postgres.connection import connect, current_snapshot, query
 from cdc.postgres.described import TableDescription
 from cdc.postgres.failures import explained
 from cdc.settings import LibraryOptions
@@ -357,7 +357,7 @@ def wait_until_visible(
 ) -> None:
     """A commit is in the WAL before others see it: an older state of a row is no answer."""
     deadline = time.monotonic() + PATIENCE_S
-    while not is_visible(_snapshot(connection), frozenset({xid})):
+    while not is_visible(current_snapshot(connection), frozenset({xid})):
         if time.monotonic() > deadline:
             raise SourceUnreachableError(
                 f"transaction {xid} isn't visible {PATIENCE_S:.0f} s after its commit",
@@ -365,8 +365,3 @@ def wait_until_visible(
             )
         while_waiting()
         time.sleep(_POLL_S)
-
-
-def _snapshot(connection: psycopg.Connection) -> str:
-    ((text,),) = query(connection, "SELECT pg_current_snapshot()::text")
-    return str(text)

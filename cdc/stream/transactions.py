@@ -20,7 +20,8 @@ class Cursor:
     ``reached`` is the last position handed out or already in the log, ``cut`` the last one with no
     transaction open. ``flush_lsn`` is the end of the last whole transaction: what may be
     acknowledged once everything up to ``reached`` is durable. ``cut_ts_us`` is when the last whole
-    transaction was committed (µs since 1970, UTC). cdc/compiled/fast.pyx has the same, compiled.
+    transaction was committed (µs since 1970, UTC). cdc/compiled/transactions.pxi has the same,
+    compiled.
     """
 
     def __init__(

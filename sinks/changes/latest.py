@@ -22,7 +22,7 @@ PATCHY = "_millrace_patchy"
 _RANK = "_millrace_rank"
 _NEWEST = "_millrace_newest"
 _FILLED = "_millrace_newest_filled"
-_DELETED = "_millrace_deleted"
+_DELETED_AT = "_millrace_deleted_at"
 
 
 def within(
@@ -88,12 +88,12 @@ def latest(changes: DataFrame, shape: TableShape) -> DataFrame:
             _NEWEST
         ),
         F.max(POSITION).alias(POSITION),
-        F.max(F.when(deleted, F.col(POSITION))).alias(_DELETED),
+        F.max(F.when(deleted, F.col(POSITION))).alias(_DELETED_AT),
         *([_newest_lost()] if LOST in changes.columns else []),
         *(_newest_exact(name).alias(f"{_NEWEST}_{i}") for i, name in enumerate(patchy)),
         *(_newest_filled(name).alias(f"{_FILLED}_{i}") for i, name in enumerate(patchy)),
     )
-    winner, gone = F.col(_NEWEST), F.col(_DELETED)
+    winner, gone = F.col(_NEWEST), F.col(_DELETED_AT)
     exact: dict[str, SparkColumn] = {}
     filled: dict[str, SparkColumn] = {}
     for i, name in enumerate(patchy):

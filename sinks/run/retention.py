@@ -1,6 +1,6 @@
 """Tables that the log may have forgotten changes of → tables to go on, to rebuild or to refuse.
 
-The log keeps everything for a promised time (DESIGN); a table that comes later may miss changes.
+The log keeps everything for a promised time (log.keep); a table that comes later may miss changes.
 Current rows are rebuilt from the log, in place; a history or an archive, which would lack something
 for ever, waits until the user accepts the gap.
 """

@@ -263,7 +263,7 @@ class _SearchRun:
     ) -> tuple[dict[str, TablePlan], dict[str, LogForgottenError]]:
         """The tables that may go on, and of those what the log may have forgotten changes of.
 
-        Where the log keeps every key, such a table is loaded anew instead (DESIGN, 9).
+        Where the log keeps every key, such a table is loaded again instead.
         """
         keep = self._settings.log.keep
         fresh_since = (time.time() - keep.total_seconds()) * 1000
