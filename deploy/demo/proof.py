@@ -130,6 +130,7 @@ def lakehouse_differences(
     from pyspark.sql import functions as F
     from pyspark.sql.types import StringType, StructType
 
+    spark = spark.newSession()  # whoever lends the session goes on with its own configuration
     spark.conf.set("spark.sql.caseSensitive", "true")
     target = spark.read.format("delta").load(delta_path)
     names = [column.name for column in source_columns(connection, table)]
