@@ -42,6 +42,7 @@ def here(monkeypatch: pytest.MonkeyPatch) -> None:
 
 SERVERS: Final = {"postgres", "kafka", "opensearch", "registry", "spark"}
 """Fixtures, and markers of tests that start such servers by themselves."""
+UNIT: Final = REPOSITORY / "tests" / "unit"
 
 
 @pytest.hookimpl(tryfirst=True)  # before tests are selected by their markers, and xdist groups them
@@ -55,6 +56,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         fixtures = set(getattr(item, "fixturenames", ()))
         if SERVERS & (fixtures | {marker.name for marker in item.iter_markers()}):
             item.add_marker(pytest.mark.server)
+            if UNIT in item.path.parents:
+                raise pytest.UsageError(f"{item.nodeid} needs a server: tests/unit is for others")
         if isinstance(item, pytest.Function) and "opensearch" in fixtures:
             item.add_marker(pytest.mark.xdist_group(f"search{item.callspec.params['opensearch']}"))
         elif item.get_closest_marker("spark") and not item.get_closest_marker("xdist_group"):
