@@ -67,11 +67,6 @@ class Spilled:
         """How many bytes there are."""
         return self._on_disk + self.in_memory
 
-    @property
-    def has_file(self) -> bool:
-        """Whether some of it was too much for memory."""
-        return self._file is not None
-
     def append(self, piece: bytes) -> None:
         """Add bytes, in memory."""
         self._pieces.append(piece)

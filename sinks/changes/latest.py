@@ -10,7 +10,7 @@ row knows the exact one.
 """
 
 from pyspark.sql import Column as SparkColumn
-from pyspark.sql import DataFrame, Window
+from pyspark.sql import DataFrame, Window, WindowSpec
 from pyspark.sql import functions as F
 
 from cdc.records.position import Position
@@ -23,6 +23,11 @@ _RANK = "_millrace_rank"
 _NEWEST = "_millrace_newest"
 _FILLED = "_millrace_newest_filled"
 _DELETED_AT = "_millrace_deleted_at"
+
+
+def by_key(shape: TableShape) -> WindowSpec:
+    """A window over the rows of one key."""
+    return Window.partitionBy(*map(quoted, shape.keys))
 
 
 def within(
@@ -61,7 +66,7 @@ def contenders(changes: DataFrame, shape: TableShape) -> DataFrame:
     Adds ``_millrace_patchy``: whether ``latest`` has to make one of those.
     """
     newest_first = (
-        Window.partitionBy(*map(quoted, shape.keys))
+        by_key(shape)
         .orderBy(F.desc(POSITION), F.desc(OP))
         .rowsBetween(Window.unboundedPreceding, Window.currentRow)
     )

@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame, Window, WindowSpec
 from pyspark.sql import functions as F
 
 from cdc.records.position import INDEX_MAX, Position
-from sinks.changes.latest import lost
+from sinks.changes.latest import by_key, lost
 from sinks.changes.names import (
     ABSENT,
     CREATED,
@@ -136,7 +136,7 @@ def _null(kind: str) -> SparkColumn:
 
 def _newer(rows: DataFrame, shape: TableShape) -> DataFrame:
     """Without changes that the version that stands has already."""
-    stands = F.max(F.when(F.col(OP) == _STANDS, F.col(POSITION))).over(_keyed(shape))
+    stands = F.max(F.when(F.col(OP) == _STANDS, F.col(POSITION))).over(by_key(shape))
     rows = rows.withColumn("_millrace_stands", stands)
     newer = F.col("_millrace_stands").isNull() | (F.col(POSITION) > F.col("_millrace_stands"))
     return rows.where((F.col(OP) == _STANDS) | newer).drop("_millrace_stands")
@@ -246,12 +246,8 @@ def _with_validity(rows: DataFrame, shape: TableShape, *, all_standing: bool) ->
     )
 
 
-def _keyed(shape: TableShape) -> WindowSpec:
-    return Window.partitionBy(*map(quoted, shape.keys))
-
-
 def _ordered(shape: TableShape) -> WindowSpec:
-    return _keyed(shape).orderBy(POSITION, OP)
+    return by_key(shape).orderBy(POSITION, OP)
 
 
 def whole(changes: DataFrame) -> DataFrame:

@@ -12,10 +12,11 @@ In a topic of one partition only: in several no event is known to be behind anot
 from typing import Final, NamedTuple
 
 from pyspark.sql import Column as SparkColumn
-from pyspark.sql import DataFrame, Window, WindowSpec
+from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
 from cdc.errors import SinkError
+from sinks.changes.latest import by_key
 from sinks.changes.names import DELETE, END, OP, POSITION, TIME, VALID_FROM, VALID_TO, quoted
 from sinks.changes.shape import TableShape
 from sinks.changes.types import refuse
@@ -208,7 +209,7 @@ def without_repeated_changes(
 
 def _unlike_before(changes: DataFrame, shape: TableShape) -> DataFrame:
     """Without deletes of what is gone: a tombstone must not outlive the delete that it follows."""
-    before = F.lag(OP).over(_keyed(shape).orderBy(POSITION))
+    before = F.lag(OP).over(by_key(shape).orderBy(POSITION))
     again = F.coalesce((F.col(OP) == DELETE) & (before == DELETE), F.lit(False))
     return changes.withColumn(_LAST, again).where(~F.col(_LAST)).drop(_LAST)
 
@@ -229,7 +230,7 @@ def _behind_history(changes: DataFrame, shape: TableShape, history: DataFrame) -
     is_last = (_lsn(F.col(POSITION)) == _lsn(F.col(_LAST)["position"])) & (
         F.col(TIME) == F.col(_LAST)["time"]
     )
-    last_position = F.max(F.when(is_last, F.col(POSITION))).over(_keyed(shape))
+    last_position = F.max(F.when(is_last, F.col(POSITION))).over(by_key(shape))
     return (
         changes.join(last, shape.keys, "left")
         .withColumn(_LAST, last_position)
@@ -240,7 +241,3 @@ def _behind_history(changes: DataFrame, shape: TableShape, history: DataFrame) -
 
 def _lsn(position: SparkColumn) -> SparkColumn:
     return F.substring(position, -_LSN_CHARS, _LSN_CHARS)
-
-
-def _keyed(shape: TableShape) -> WindowSpec:
-    return Window.partitionBy(*map(quoted, shape.keys))
