@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Final
 
 from cdc.settings import Settings
 from sinks.changes.derived import Derived, derived_tables
-from sinks.delta.apply import explained
 from sinks.delta.evolution import retention_properties, set_properties
 from sinks.delta.table import DeltaTarget
 from sinks.run.plans import Plans, lakehouse_plans
+from sinks.spark.errors import explained
 
 if TYPE_CHECKING:
     from delta.tables import DeltaTable

@@ -1,5 +1,6 @@
 """Settings and a sink's name → runs, with one Spark session for all of them."""
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
@@ -13,19 +14,21 @@ from cdc.errors import (
     SinkUnreachableError,
     SparkEndedError,
 )
-from cdc.settings import Settings
+from cdc.settings import LakehouseSettings, Settings
 from cdc.settings.modes import ValueModes
-from sinks.delta.run import LakehouseRun
-from sinks.delta.topics import MillraceTopics, TopicSource
-from sinks.run.options import PausedTables, Report, RunOptions
+from sinks.delta.target import LakehouseTables
+from sinks.log.topics import MillraceTopics
+from sinks.run.engine import Run
+from sinks.run.options import PausedTables, Report, RunContext, RunOptions
 from sinks.run.plans import one_at_a_time
 from sinks.run.summary import RunSummary
+from sinks.run.topics import Topics
 from sinks.spark.session import RECORDS_FEW, SparkProvider, first_line, jvm_ended, open_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-Run = Callable[[Settings, SparkProvider, Report, RunOptions], RunSummary]
+RunSink = Callable[[Settings, SparkProvider, Report, RunOptions], RunSummary]
 Turn = tuple[str, RunSummary | MillraceError]
 """A sink's name, and what its run did, or why it could do nothing at all."""
 
@@ -101,8 +104,8 @@ class Jobs:
             self._session = open_session(self._settings.spark, records=records)
         return self._session
 
-    def _chosen(self, sink: str) -> dict[str, Run]:
-        runs: dict[str, Run] = {}
+    def _chosen(self, sink: str) -> dict[str, RunSink]:
+        runs: dict[str, RunSink] = {}
         if sink == "lakehouse" or (sink == "all" and self._settings.lakehouse is not None):
             runs["lakehouse"] = run_lakehouse
         if sink == "search" or (sink == "all" and self._settings.search is not None):
@@ -133,24 +136,24 @@ def run_lakehouse(
             where="[lakehouse]",
             remedy='add a section [lakehouse] with path = "…"',
         )
+    started = time.monotonic()
+    context = RunContext(settings, session, report, options)
     with one_at_a_time(settings.lakehouse.path):
-        topic_source = _topic_source_of(settings, session, report, options)
-        run = LakehouseRun(settings, settings.lakehouse, session, report, options, topic_source)
+        topics = _topics_of(context, settings.lakehouse)
         try:
-            return run.once()
+            ended = Run(context, topics, LakehouseTables(context, settings.lakehouse)).once()
         finally:
-            topic_source.forget()
+            topics.forget()
+    return ended.summary(LakehouseTables.sink, time.monotonic() - started)
 
 
-def _topic_source_of(
-    settings: Settings, session: SparkProvider, report: Report, options: RunOptions
-) -> TopicSource:
+def _topics_of(context: RunContext, lakehouse: LakehouseSettings) -> Topics:
     """The topics of the writer that the configuration names."""
-    if settings.lakehouse is not None and settings.lakehouse.topics_written_by == "debezium":
+    if lakehouse.topics_written_by == "debezium":
         from sinks.debezium.topics import DebeziumTopics
 
-        return DebeziumTopics(settings, session, report, options)
-    return MillraceTopics(settings, session, report, options)
+        return DebeziumTopics(context, lakehouse)
+    return MillraceTopics(context)
 
 
 def _search(

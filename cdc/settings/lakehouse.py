@@ -130,6 +130,12 @@ class LakehouseSettings(Section):
             raise ValueError(
                 'types is for topics_written_by = "debezium": Millrace\'s own log tells them'
             )
+        options = (self.incompatible, *(table.incompatible for table in self.tables))
+        if "new_column" in options and self.topics_written_by == "debezium":
+            raise ValueError(
+                'incompatible = "new_column" needs schema versions, which the records of a real '
+                "Debezium don't have: fail_table or cast"
+            )
         names = [table.derived_name for table in self.tables]
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:

@@ -148,31 +148,27 @@ def search_status(
     """How far search indexes are, those of these tables and of joined documents."""
     if settings.search is None:
         return None
-    from sinks.run.plan import RunOutcome, RunPlan, parse_run_state
     from sinks.search.client import check
     from sinks.search.client import connect as connect_search
-    from sinks.search.progress import PROGRESS_INDEX, Ledger
+    from sinks.search.progress import Ledger
 
     client = connect_search(settings.search)
     check(client, settings.search)  # one that is away is not waited for, as a merge would
     ledger = Ledger(client, settings.search.index_prefix, settings.capture.topic_prefix)
     record = ledger.run()
     indexes = _indexes(client, settings.search, ledger, names)
-    if record.run == 0:
+    plan, outcome = record.plan, record.outcome
+    if plan is None:
         return _never("search").model_copy(update={"indexes": indexes})
-    plan = parse_run_state(RunPlan, record.plan, PROGRESS_INDEX)
-    outcome = (
-        parse_run_state(RunOutcome, record.outcome, PROGRESS_INDEX) if record.outcome else None
-    )
-    fresh_ms = max(plan.ts_ms, record.checked_ms)
+    fresh_ms = max(plan.ts_ms, record.checked.ts_ms)
     return SinkStatus(
         sink="search",
-        run=record.run,
+        run=plan.run,
         cut=str(plan.cut),
         lag_s=_cut_lag_s(plan.cut, plan.cut_ts_us, progress),
         tables=len(plan.tables),
         failed=outcome.failed if outcome else {},
-        finished=record.state == "done",
+        finished=outcome is not None,
         keep_left_s=settings.log.keep.total_seconds() - (time.time() - fresh_ms / 1e3),
         indexes=indexes,
     )

@@ -25,15 +25,13 @@ from pyspark.sql import Column as SparkColumn
 from pyspark.sql import functions as F
 
 from cdc.records.schema import Column
+from sinks.spark.errors import REFUSED
 from sinks.spark.expressions import timestamp_of
 
 _INTEGERS: Final = {"smallint": 5, "int": 10, "bigint": 20}
 """Decimal digits that Delta asks for; of a bigint one more than it has."""
 _DECIMAL: Final = re.compile(r"decimal\((\d+),(\d+)\)")
 
-
-REFUSED: Final = "millrace: "
-"""Opens the message of every error that a record's content raises inside Spark."""
 DECIMAL_DIGITS_MAX: Final = 38
 _DAYS: Final = (-719_162, 2_932_896)
 _MICROS: Final = (-62_135_596_800_000_000, 253_402_300_799_999_999)

@@ -6,12 +6,12 @@ plan. The plan keeps them, so that a run that was begun is finished or repeated 
 records, read the same way. docs/decisions/0012-debezium-topics.md.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from cdc.errors import (
-    ConfigError,
     LogForgottenError,
     MillraceError,
     TopicMismatchError,
@@ -21,23 +21,21 @@ from cdc.records.position import FIRST_EPOCH, Lsn, Position
 from cdc.records.schema import Column, TableName
 from cdc.records.state import Phase, Progress, TableState
 from cdc.records.topics import data_topic
-from cdc.settings import Settings
+from cdc.settings import LakehouseSettings
 from cdc.settings.lakehouse import TopicWriter
-from sinks.changes.derived import Derived
 from sinks.debezium.described import RecordSource, connector_options, declared_columns
 from sinks.debezium.log import UNKNOWN_TOPIC, BrokerTopic, TopicLog, bounded_ends
-from sinks.debezium.retention import RetainedTopics, retained_tables
-from sinks.delta.topics import PlannedTables
-from sinks.run.options import Report, RunOptions
+from sinks.debezium.retention import Retention
+from sinks.run.options import RunContext
 from sinks.run.plan import RunPlan, TablePlan, WantedTable, proposed, to_read
-from sinks.run.plans import LastCheck
-from sinks.run.retention import RetainedTables
-from sinks.spark.session import SparkProvider, tune
+from sinks.run.topics import Examination, ExaminedTables
+from sinks.spark.session import tune
 
 if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from sinks.debezium.changes import DebeziumChanges
     from sinks.debezium.records import RecordGroup
-    from sinks.delta.commit import Rows
-    from sinks.delta.table import DeltaTarget
 
 NOWHERE: Final = Position(FIRST_EPOCH, Lsn(0), 0)
 """Stands for a cut: no position says how far all tables are."""
@@ -48,27 +46,25 @@ class DebeziumTopics:
 
     written_by: TopicWriter = "debezium"
     empty = "there is no topic of a captured table: check topic.prefix and table.include.list"
+    can_mark_gaps = False
 
-    def __init__(
-        self, settings: Settings, session: SparkProvider, report: Report, options: RunOptions
-    ) -> None:
-        assert settings.lakehouse is not None  # noqa: S101 (the caller has checked)
+    def __init__(self, context: RunContext, lakehouse: LakehouseSettings) -> None:
+        settings = context.settings
         self._settings = settings
-        self._session = session
-        self._report = report
-        self._options = options
-        self._source = RecordSource(settings.kafka, connector_options(settings), options.schema_of)
+        self._session = context.session
+        self._report = context.report
+        self._options = context.options
+        self._source = RecordSource(
+            settings.kafka, connector_options(settings), context.options.schema_of
+        )
         self._declared = {
-            table: declared_columns(types) for table, types in settings.lakehouse.types.items()
+            table: declared_columns(types) for table, types in lakehouse.types.items()
         }
         self._topics: dict[str, BrokerTopic] = {}
         self._failed: dict[str, MillraceError] = {}
         self._ends: Offsets = {}
         self._groups: dict[str, tuple[RecordGroup, ...]] = {}
         self._log = TopicLog(settings.kafka)
-
-    def forget(self) -> None:
-        """Each table reads its own records: there are none."""
 
     def state(self) -> LogState | None:
         """The topics, and how far they can be read now."""
@@ -92,38 +88,33 @@ class DebeziumTopics:
         return LogState(_progress(cluster), states, dict.fromkeys(states, ()), starts, self._ends)
 
     def refused(
-        self, before: Mapping[str, TablePlan], derived: Mapping[str, Derived], state: LogState
+        self, before: Mapping[str, TablePlan], wanted: Mapping[str, WantedTable], state: LogState
     ) -> dict[str, MillraceError]:
-        """Topics that have changed, and options that need Millrace's own records."""
+        """Tables whose topics can't be read, or aren't those that were read so far."""
         errors = {
-            name: self._refused(table, state, before.get(name)) for name, table in derived.items()
+            name: self._refused(table.source, state, before.get(name))
+            for name, table in wanted.items()
         }
         return {name: error for name, error in errors.items() if error is not None}
 
     def _refused(
-        self, derived: Derived, state: LogState, last: TablePlan | None
+        self, source: str, state: LogState, last: TablePlan | None
     ) -> MillraceError | None:
-        if derived.source in self._failed:
-            return self._failed[derived.source]
-        name, topic = state.tables[derived.source].topic, self._topics[derived.source]
-        if last is not None and last.base and last.topic_id != topic.id:
+        if source in self._failed:
+            return self._failed[source]
+        name, topic = state.tables[source].topic, self._topics[source]
+        if last is None or not last.base:
+            return None
+        if last.topic_id != topic.id:
             return _made_anew(name)
-        if last is not None and last.base and len(last.start) != topic.partitions:
+        if len(last.start) != topic.partitions:
             return TopicMismatchError(
                 f"the topic had {len(last.start)} partitions and has {topic.partitions}: keys have "
                 "moved, and their events have no order any more",
                 where=f"topic {name}",
                 remedy="have Debezium write to a new topic; then remove the Delta table",
             )
-        if last is not None and _falls_short(self._ends[name], last.start):
-            return _shortened(name)
-        if derived.column_options.incompatible == "new_column":
-            return ConfigError(
-                "incompatible = new_column needs schema versions, which such records don't have",
-                where=f"[lakehouse], {derived.name}",
-                remedy="fail_table or cast",
-            )
-        return None
+        return _shortened(name) if _falls_short(self._ends[name], last.start) else None
 
     def proposed(
         self, before: dict[str, TablePlan], state: LogState, wanted: Mapping[str, WantedTable]
@@ -161,39 +152,39 @@ class DebeziumTopics:
         self._report(f"reading about {records_max:,} records only; later runs go on from there")
         return replace(state, ends={**state.ends, **ends})
 
-    def retained_tables(
-        self, state: LogState, tables: dict[str, TablePlan], checked: LastCheck
-    ) -> RetainedTables:
+    def require_whole(self, name: str, table: TablePlan, state: LogState, *, fresh: bool) -> None:
         """By the topics' first offsets; by the promise of those that are compacted."""
-        promised = {source: topic.compacted_after for source, topic in self._topics.items()}
-        topics = RetainedTopics(self._log, replace(state, ends=self._ends), promised)
-        keep = self._settings.log.keep
-        readable = {
-            name: table for name, table in tables.items() if table.source not in self._failed
-        }
-        retained = retained_tables(
-            topics, readable, keep=keep, checked=checked, options=self._options
+        if table.source in self._failed:
+            return
+        retention = Retention(
+            self._log, state.starts, self._settings.log.keep, self._topics[table.source]
         )
-        unreadable = {name: table for name, table in tables.items() if table.source in self._failed}
-        return replace(retained, tables={**unreadable, **retained.tables})
+        retention.require_whole(name, table, fresh=fresh)
 
-    def plan_tables(
-        self, tables: dict[str, TablePlan], derived: Mapping[str, Derived], state: LogState
-    ) -> PlannedTables:
+    def from_start(self, table: TablePlan, state: LogState) -> TablePlan:
+        """The table's plan, from the first record of the topic to the last."""
+        ends = self._ends[table.topic]
+        return table.model_copy(
+            update={"start": state.starts[table.topic], "end": ends, "next": ends}
+        )
+
+    def examined(
+        self, tables: dict[str, TablePlan], state: LogState, examination: Examination
+    ) -> ExaminedTables:
         """By the schemas of all new records, and the TRUNCATEs among them."""
-        del derived
+        del examination
         from sinks.debezium.inspection import plan_tables
 
         pending = {name: table for name, table in tables.items() if table.pending}
         if not pending:
-            return PlannedTables(tables, {})
+            return ExaminedTables(tables, {})
         records = to_read(pending)
         spark = self._session(records).newSession()
         tune(spark, records)
         planned = plan_tables(spark, self._source, self._types(), _compacted(state), pending)
         self._groups = planned.groups
         others = {name: table for name, table in tables.items() if name not in pending}
-        return PlannedTables({**others, **planned.tables}, planned.refused)
+        return ExaminedTables({**others, **planned.tables}, planned.refused)
 
     def _types(self) -> dict[str, Mapping[str, Column]]:
         """By topic and column: the types of the source's catalog; the configuration's go first."""
@@ -206,14 +197,20 @@ class DebeziumTopics:
             types[topic] = {**types.get(topic, {}), **columns}
         return types
 
-    def apply(
-        self, target: "DeltaTarget", plan: RunPlan, state: LogState, archive: str | None
-    ) -> "Rows":
+    @contextmanager
+    def changes(
+        self,
+        spark: "SparkSession",
+        name: str,
+        plan: RunPlan,
+        state: LogState,
+        archived: "DataFrame | None" = None,
+    ) -> Iterator["DebeziumChanges"]:
         """By the schemas that the plan has, and the records' own."""
-        del state, archive
-        from sinks.debezium.apply import apply_topic
+        del state, archived
+        from sinks.debezium.changes import DebeziumChanges
 
-        table = plan.tables[target.name]
+        table = plan.tables[name]
         if table.source in self._failed:
             raise self._failed[table.source]
         topic = self._topics.get(table.source)
@@ -221,8 +218,10 @@ class DebeziumTopics:
             raise _made_anew(table.topic)
         if _falls_short(self._ends[table.topic], table.end):
             raise _shortened(table.topic)
-        tune(target.spark, table.events, target.size_bytes())
-        return apply_topic(target, plan, self._source, self._groups.get(target.name))
+        yield DebeziumChanges(spark, self._source, table, self._groups.get(name))
+
+    def forget(self) -> None:
+        """Each table reads its own records: there is nothing to let go."""
 
 
 def _compacted(state: LogState) -> set[str]:

@@ -5,11 +5,10 @@ And an archive → the raw records that they were, as the log had them.
 
 from typing import TYPE_CHECKING, Final
 
-from pyspark.sql import DataFrame, Window
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from cdc.records.position import Position
-from cdc.records.topics import TRUNCATE_KEY
 from sinks.changes.names import (
     FILLED,
     OP,
@@ -23,29 +22,28 @@ from sinks.changes.names import (
     quoted,
 )
 from sinks.changes.shape import TableShape
-from sinks.delta.commit import Rows, create
+from sinks.delta.commit import create
 from sinks.delta.evolution import columns_with_ids
 from sinks.delta.table import DeltaTarget
-from sinks.log.parse import parse_events
 from sinks.run.plan import Replay, TablePlan, Truncates
+from sinks.run.summary import Rows
+from sinks.run.topics import TableChanges
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 GAP: Final = "gap"
-_FIRST_PARTITION: Final = 0
-
-
 _TRUNCATE: Final = "t"
 
 
-def write_changes(target: DeltaTarget, raw: DataFrame, shape: TableShape, table: TablePlan) -> Rows:
+def write_changes(
+    target: DeltaTarget, changes: TableChanges, shape: TableShape, table: TablePlan
+) -> Rows:
     """Add the events to the table, or make it of them; inside of ``commit``."""
-    once = _once(raw) if table.gap is None else _once_behind_a_gap(raw)
     keeps = target.derived.keeps_records
     if table.base:  # one that has begun without the records goes on so
         keeps = keeps and RAW_VALUE in target.columns().names
-    events = parse_events(once, shape, records=keeps)
+    events = changes.events(shape, records=keeps)
     own = [name for name in events.columns if name not in shape.names]
     rows = events.select(*columns_with_ids(shape), *map(quoted, own))
     if table.gap is not None:
@@ -54,21 +52,6 @@ def write_changes(target: DeltaTarget, raw: DataFrame, shape: TableShape, table:
         return create(target, rows, shape)
     rows.write.format("delta").mode("append").save(target.path)
     return Rows(inserted=target.added())
-
-
-def _once(raw: DataFrame) -> DataFrame:
-    """One record of each event: not the tombstone of a delete, nor a TRUNCATE's other copies."""
-    reserved = F.coalesce(F.col("key") == TRUNCATE_KEY.decode(), F.lit(False))
-    copied = reserved & (F.col("partition") != _FIRST_PARTITION)
-    return raw.where(F.col("value").isNotNull() & ~copied)
-
-
-def _once_behind_a_gap(raw: DataFrame) -> DataFrame:
-    """The same, and tombstones where compaction has left nothing else of a delete."""
-    event = Window.partitionBy("partition", "position", "key")
-    events = raw.withColumn("has_value", F.count("value").over(event) > 0)
-    lonely = events.where(F.col("value").isNull() & ~F.col("has_value")).drop("has_value")
-    return raw.transform(_once).unionByName(lonely)
 
 
 def _mark(rows: DataFrame, gap: Position) -> DataFrame:
@@ -100,21 +83,6 @@ def archived_truncates(spark: "SparkSession", path: str, replay: Replay) -> Trun
     truncates = _archive(spark, path, replay).where(F.col(OP) == _TRUNCATE)
     rows = truncates.select(POSITION, F.unix_micros(TIME).alias("ts_us")).collect()
     return tuple((row[POSITION], row["ts_us"]) for row in rows)
-
-
-def not_archived(raw: DataFrame, table: TablePlan | Replay) -> DataFrame:
-    """The raw records that no earlier run has archived.
-
-    Records that an earlier run has read and left are above its cut.
-    """
-    if table.after is None:
-        return raw
-    was_read = F.lit(False)
-    for partition, offset in table.read_end.items():
-        was_read |= (F.col("partition") == partition) & (F.col("offset") < offset)
-    return raw.where(
-        ~was_read | F.col("position").isNull() | (F.col("position") > str(table.after))
-    )
 
 
 def _archive(spark: "SparkSession", path: str, replay: Replay) -> DataFrame:

@@ -25,7 +25,7 @@ from cdc.errors import SinkError
 from sinks.changes.shape import TableShape
 from sinks.delta.evolution import cluster, creation_properties, evolve
 from sinks.delta.table import DeltaTarget
-from sinks.run.plan import TableVersion
+from sinks.run.summary import Rows
 
 FILE: Final = "_millrace_file"
 INDEX: Final = "_millrace_index"
@@ -217,15 +217,6 @@ class DeltaTransaction:
     @staticmethod
     def _now_ms() -> int:
         return int(time.time() * 1000)
-
-
-class Rows(NamedTuple):
-    """How many rows of a derived table a run touched, and the table's version after it."""
-
-    inserted: int = 0
-    updated: int = 0
-    deleted: int = 0
-    version: TableVersion | None = None
 
 
 def create(target: DeltaTarget, rows: DataFrame, shape: TableShape) -> Rows:

@@ -12,15 +12,15 @@ from pyspark.sql import Column as SparkColumn
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from cdc.records.position import Position
 from sinks.changes.latest import lost
 from sinks.changes.names import ABSENT, DELETE, DELETED, FILLED, OP, POSITION, UPSERT, quoted
+from sinks.changes.newest import Newest, Older
 from sinks.changes.shape import TableShape
 from sinks.changes.types import refuse
-from sinks.delta.commit import Rows, create, execute
+from sinks.delta.commit import create, execute
 from sinks.delta.evolution import columns_with_ids, dropped_columns
-from sinks.delta.newest import Newest
 from sinks.delta.table import DeltaTarget
+from sinks.run.summary import Rows
 
 
 def write_new(target: DeltaTarget, newest: DataFrame, shape: TableShape) -> Rows:
@@ -38,14 +38,14 @@ def merge(
     target: DeltaTarget,
     newest: Newest,
     shape: TableShape,
-    older: Position | None,
+    older: Older | None,
     *,
     rebuilds: bool = False,
 ) -> Rows:
     """Apply upserts and deletes to an existing table; inside of ``commit``.
 
-    Rows up to ``older`` that aren't spoken of go. Where it ``rebuilds``, changes are missing in
-    between, so that stored values don't count where a change has left some as they were.
+    Rows that are ``older``, and that no change speaks of, go. Where it ``rebuilds``, changes are
+    missing in between, so that stored values don't count where a change has left some as they were.
     """
     marks = target.derived.marks_deletes
     # What is kept needs no copy of Delta's.
@@ -73,13 +73,6 @@ def merge(
 def same_key(shape: TableShape) -> SparkColumn:
     """Whether a row of the source is one of the target."""
     return reduce(and_, (stored(key) == source(key) for key in shape.keys))
-
-
-def remove_older(builder: DeltaMergeBuilder, truncated: Position | None) -> DeltaMergeBuilder:
-    """Let a TRUNCATE remove all older rows that the batch doesn't speak of."""
-    if truncated is None:
-        return builder
-    return builder.whenNotMatchedBySourceDelete(stored(POSITION) <= str(truncated))
 
 
 def source(name: str) -> SparkColumn:
@@ -137,12 +130,15 @@ def _unless_unchanged(name: str, *, marks: bool) -> SparkColumn:
 
 
 def _without_older(
-    builder: DeltaMergeBuilder, truncated: Position | None, *, marks: bool
+    builder: DeltaMergeBuilder, older: Older | None, *, marks: bool
 ) -> DeltaMergeBuilder:
-    if truncated is None or not marks:
-        return remove_older(builder, truncated)
-    older = (stored(POSITION) <= str(truncated)) & ~stored(DELETED)
-    return builder.whenNotMatchedBySourceUpdate(older, set=_mark(F.lit(str(truncated))))
+    if older is None:
+        return builder
+    position = stored(POSITION)
+    if not marks:
+        return builder.whenNotMatchedBySourceDelete(older.goes(position))
+    gone = older.goes(position) & ~stored(DELETED)
+    return builder.whenNotMatchedBySourceUpdate(gone, set=_mark(older.deleted_at(position)))
 
 
 def _mark(position: SparkColumn) -> dict[str, str | SparkColumn]:

@@ -15,11 +15,12 @@ from cdc.records.position import Position
 from sinks.changes.names import END, IS_CURRENT, OP, POSITION, UPSERT, VALID_FROM, VALID_TO, quoted
 from sinks.changes.shape import TableShape
 from sinks.changes.versions import versions, whole
-from sinks.delta.commit import Rows, create, execute
+from sinks.delta.commit import create, execute
 from sinks.delta.current import same_key, source, stored
 from sinks.delta.evolution import columns_with_ids
 from sinks.delta.table import DeltaTarget
 from sinks.run.plan import TablePlan
+from sinks.run.summary import Rows
 
 _OWN = (POSITION, VALID_FROM, VALID_TO, END, IS_CURRENT)
 

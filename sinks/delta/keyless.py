@@ -10,13 +10,14 @@ from pyspark.sql import Column as SparkColumn
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
-from cdc.records.position import Position
 from sinks.changes.names import COUNT, DELETE, OP, POSITION, ROW, UPSERT, quoted
+from sinks.changes.newest import Older
 from sinks.changes.shape import TableShape
 from sinks.changes.types import refuse
-from sinks.delta.commit import Rows, create, execute
+from sinks.delta.commit import create, execute
 from sinks.delta.evolution import columns_with_ids
 from sinks.delta.table import DeltaTarget
+from sinks.run.summary import Rows
 
 _RANK = "_millrace_rank"
 _NET = "_millrace_net"
@@ -34,16 +35,12 @@ def merge_keyless(
     target: DeltaTarget,
     images: DataFrame,
     shape: TableShape,
-    truncated: Position | None,
-    *,
-    older: SparkColumn | None = None,
+    older: Older | None,
 ) -> Rows:
     """Add and remove copies of rows in an existing table; inside of ``commit``.
 
-    A TRUNCATE removes all rows that are ``older``, by default those up to ``truncated``.
+    A TRUNCATE removes all rows that are ``older``.
     """
-    if truncated is not None:
-        older = F.col(f"t.{POSITION}") <= str(truncated)
     names = shape.names
     stored = DeltaTable.forPath(target.spark, target.path)
     netted = images.transform(lambda rows: _net(rows, names))
@@ -67,7 +64,7 @@ def merge_keyless(
         )
     )
     if older is not None:
-        builder = builder.whenNotMatchedBySourceDelete(older)
+        builder = builder.whenNotMatchedBySourceDelete(older.goes(F.col(f"t.{POSITION}")))
     return execute(builder)
 
 

@@ -11,14 +11,14 @@ from pyspark.sql import DataFrame, Observation
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructField
 
-from cdc.records.position import Position
 from sinks.changes.latest import lost
 from sinks.changes.names import ABSENT, DELETE, FILLED, OP, POSITION, UPSERT, quoted
+from sinks.changes.newest import Newest, Older
 from sinks.changes.shape import TableShape
 from sinks.changes.types import refuse
-from sinks.delta.commit import FILE, INDEX, DeltaTransaction, Rows
-from sinks.delta.newest import Newest
+from sinks.delta.commit import FILE, INDEX, DeltaTransaction
 from sinks.delta.table import DeltaTarget
+from sinks.run.summary import Rows
 
 SMALL_BYTES: Final = 4 << 20
 """Rewriting a smaller table is faster than finding its rows."""
@@ -26,9 +26,9 @@ _STORED: Final = "_millrace_stored_"
 
 
 def rewrite(
-    target: DeltaTarget, run: int, newest: Newest, shape: TableShape, older: Position | None
+    target: DeltaTarget, run: int, newest: Newest, shape: TableShape, older: Older | None
 ) -> Rows:
-    """Rewrite a small table; rows up to ``older`` that no change is about go."""
+    """Rewrite a small table; rows that are ``older``, and that no change speaks of, go."""
     transaction = DeltaTransaction(target, run)
     files = transaction.files()
     columns = target.columns().fields
@@ -43,7 +43,7 @@ def rewrite(
     upsert = newer & (F.col(OP) == UPSERT)
     gone = newer & (F.col(OP) == DELETE) & is_stored
     if older is not None:
-        gone |= ~has_change & F.coalesce(_stored(POSITION) <= str(older), F.lit(False))
+        gone |= ~has_change & F.coalesce(older.goes(_stored(POSITION)), F.lit(False))
     counts = Observation()
     rows = rows.observe(
         counts,

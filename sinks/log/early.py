@@ -17,8 +17,9 @@ from cdc.records.position import Position
 from sinks.changes.latest import contenders, within
 from sinks.changes.shape import TableShape
 from sinks.log.parse import is_truncate, parse
-from sinks.log.records import Records, release
+from sinks.log.records import Records
 from sinks.run.plan import PartitionCensus, TablePlan
+from sinks.spark.kept import release
 from sinks.spark.session import RECORDS_FEW, jvm_ended, observed
 
 if TYPE_CHECKING:

@@ -8,13 +8,12 @@ import json
 from collections.abc import Iterable, Mapping
 from functools import reduce
 from operator import and_, or_
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import Column as SparkColumn
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from cdc.errors import SinkError
 from cdc.log.offsets import LogReader, Offsets
 from cdc.records.claims import PIECES_PARTITION
 from cdc.records.topics import claim_topic
@@ -22,13 +21,10 @@ from sinks.changes.names import LOST
 from sinks.log.kafka_options import spark_options
 from sinks.run.plan import RunPlan, TablePlan
 from sinks.spark.expressions import header_fields
+from sinks.spark.kept import in_session, release
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, SparkSession
-
-GONE: Final = "CHECKPOINT_RDD_BLOCK_ID_NOT_FOUND"
-"""What Spark's error says of kept rows that are gone with their executor."""
-
 
 _CLOCKS_MS: Final = 600_000
 """How much later than its own claim a record may say that it was sent."""
@@ -41,10 +37,6 @@ RAW: Final = (
 """The columns of raw records, in Spark's words."""
 TASK_RECORDS_MAX: Final = 50_000
 """Of a partition with more records several tasks read, so that all cores have some to the end."""
-
-
-class KeptLostError(SinkError):
-    """Rows that an executor kept are gone with it; whoever reads the log again has them again."""
 
 
 class Records:
@@ -95,24 +87,6 @@ class Records:
             if offset > self._starts[topic][number]
         ]
         return reduce(and_, later, here)
-
-
-def in_session(spark: "SparkSession", kept: DataFrame) -> DataFrame:
-    """Kept rows in a session, whose configuration is the one that then counts."""
-    schema = kept._jdf.schema()  # noqa: SLF001
-    session: Any = spark._jsparkSession  # noqa: SLF001
-    return DataFrame(session.internalCreateDataFrame(_rdd(kept), schema, False), spark)
-
-
-def release(kept: DataFrame) -> None:
-    """Free the storage of rows that a ``localCheckpoint`` keeps."""
-    _rdd(kept).unpersist(False)
-
-
-def _rdd(kept: DataFrame) -> Any:
-    """The kept rows themselves."""
-    plan: Any = kept._jdf.queryExecution().logical()  # noqa: SLF001 (PySpark has no other way)
-    return plan.rdd()
 
 
 def with_values(

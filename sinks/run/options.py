@@ -3,10 +3,11 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Final
 
 from cdc.errors import MillraceError
 from cdc.records.schema import Column
+from cdc.settings import Settings
+from sinks.spark.session import SparkProvider
 
 SchemaOf = Callable[[int], str]
 """Id → the schema registry's text of a schema."""
@@ -16,9 +17,6 @@ Report = Callable[[str], None]
 """Takes a line for the user."""
 PausedTables = Mapping[str, MillraceError]
 """Derived tables that failed a moment ago and wait for a retry, with their errors."""
-
-TABLES_AT_ONCE: Final = 2
-"""How many tables a run applies side by side."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,3 +37,16 @@ class RunOptions:
     rebuilt: frozenset[str] = frozenset()
     replayed: frozenset[str] = frozenset()
     paused: PausedTables = field(default_factory=lambda: MappingProxyType({}))
+
+
+@dataclass(frozen=True, slots=True)
+class RunContext:
+    """The configuration, and what a run is given by whoever starts it.
+
+    ``session`` is called once there is something for Spark to do.
+    """
+
+    settings: Settings
+    session: SparkProvider
+    report: Report
+    options: RunOptions

@@ -200,6 +200,18 @@ class RunOutcome(BaseModel):
     tables: dict[str, TableCounts] = {}
 
 
+class LastCheck(BaseModel):
+    """The last run that had nothing to do for these tables: its time and its cut."""
+
+    ts_ms: int = 0
+    cut: str = ""
+    tables: list[str] = []
+
+    def fresh_ms(self, table: str) -> int:
+        """The time at which the table had nothing to apply (ms since 1970; 0: never)."""
+        return self.ts_ms if table in self.tables else 0
+
+
 Truncates = tuple[tuple[str, int], ...]
 """Positions as text, and times (µs since 1970)."""
 

@@ -15,7 +15,15 @@ from pydantic import BaseModel
 
 from cdc.errors import BusyError, LogFormatError, SinkUnreachableError
 from sinks.changes.derived import local_path, runs_path
-from sinks.run.plan import RunOutcome, RunPlan, RunState, TablePlan, TableVersion, parse_run_state
+from sinks.run.plan import (
+    LastCheck,
+    RunOutcome,
+    RunPlan,
+    RunState,
+    TablePlan,
+    TableVersion,
+    parse_run_state,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -198,18 +206,6 @@ def _unreachable(path: Path, error: OSError) -> SinkUnreachableError:
     return SinkUnreachableError(
         f"the lakehouse can't be read or written: {error.strerror}", where=str(path)
     )
-
-
-class LastCheck(BaseModel):
-    """The last run that had nothing to do for these tables: its time and its cut."""
-
-    ts_ms: int = 0
-    cut: str = ""
-    tables: list[str] = []
-
-    def fresh_ms(self, table: str) -> int:
-        """The time at which the table had nothing to apply (ms since 1970; 0: never)."""
-        return self.ts_ms if table in self.tables else 0
 
 
 class LastPlan(BaseModel):

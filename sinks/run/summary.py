@@ -2,9 +2,19 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from cdc.errors import BusyError, ExitCode, MillraceError, SinkUnreachableError
 from sinks.run.plan import TableCounts, TableVersion
+
+
+class Rows(NamedTuple):
+    """How many rows of a derived table a run touched, and the table's version after it."""
+
+    inserted: int = 0
+    updated: int = 0
+    deleted: int = 0
+    version: TableVersion | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,17 +13,17 @@ from opensearchpy import OpenSearch
 from cdc.errors import MillraceError, SinkUnreachableError
 from cdc.records.position import Lsn, Position
 from cdc.records.schema import TableSchema
-from cdc.settings import SearchSettings, Settings
+from cdc.settings import SearchSettings
 from sinks.changes.latest import latest, within
 from sinks.changes.names import OWN
 from sinks.changes.shape import TableShape, plain_shape
-from sinks.delta.apply import explained
-from sinks.delta.newest import newest_of_contenders
+from sinks.log.changes import MillraceChanges
 from sinks.log.early import FACTS, census_of, observe_census
 from sinks.log.parse import parse
-from sinks.log.records import read_raw, with_values
-from sinks.run.options import Report, RunOptions
+from sinks.log.records import Records, read_raw
+from sinks.run.options import RunContext
 from sinks.run.plan import PartitionCensus, RunPlan, TablePlan
+from sinks.run.topics import TableChanges
 from sinks.search.bulk import Counts
 from sinks.search.dead_letters import DocumentDeadLetters
 from sinks.search.documents import mapping
@@ -33,7 +33,7 @@ from sinks.search.progress import Ledger
 from sinks.search.progress_records import FirstLoad, TableLoading, TableRecord, now_ms, serving
 from sinks.search.rows import documents
 from sinks.search.snapshot import WrittenRows, mark_snapshot_rows, write_remaining, write_rows
-from sinks.spark.session import SparkProvider
+from sinks.spark.errors import explained
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -44,15 +44,12 @@ STEP_RECORDS: Final = 500_000
 
 @dataclass(frozen=True, slots=True)
 class SearchContext:
-    """The configuration, the server, the progress there, Spark, and what the user asks for."""
+    """A run's context, the server, and the progress there."""
 
-    settings: Settings
+    run: RunContext
     search: SearchSettings
     client: OpenSearch
     ledger: Ledger
-    session: SparkProvider
-    report: Report
-    options: RunOptions
 
     def publish(self, target: TableIndex, index: str, settings: Mapping[str, Any]) -> None:
         """Let a loaded index serve; dead letters about the ones before it go with them."""
@@ -78,27 +75,25 @@ class TableIndexer:
 
     def __init__(self, spark: "SparkSession", context: SearchContext) -> None:
         self._spark = spark
-        self._settings = context.settings
+        self._settings = context.run.settings
         self._search = context.search
         self._context = context
         self._ledger = context.ledger
-        self._report = context.report
+        self._report = context.run.report
 
     def apply(
         self,
         target: TableIndex,
-        table: TablePlan,
         plan: RunPlan,
-        versions: Sequence[TableSchema],
-        early: "DataFrame | None" = None,
+        changes: TableChanges,
         loaded: EarlyLoad | None = None,
     ) -> Counts:
         """Write what the plan says to the table's index, unless this run has recorded it.
 
-        ``early`` are the table's contenders, if they were read already; ``loaded`` is what there
-        already is of its first load.
+        ``loaded`` is what there already is of its first load.
         """
-        newest = versions[-1]
+        versions = changes.versions
+        newest, table = versions[-1], plan.tables[str(versions[-1].name)]
         before = self._ledger.tables([newest.name]).get(newest.name)
         is_there = before is not None and target.uuid(before.index) == before.uuid
         if before is not None and is_there and _is_recorded(before, table, plan):
@@ -110,7 +105,7 @@ class TableIndexer:
         before = self._fitting(target, before, newest)
         counts = Counts()
         if table.events:
-            counts = self._write(before.index, table, plan, versions, early)
+            counts = self._write(before.index, changes)
         # What a TRUNCATE leaves is written first, so that the index is never empty in between.
         if table.truncated is not None:
             counts += Counts(deleted=target.truncate(before.index, table.truncated))
@@ -131,7 +126,7 @@ class TableIndexer:
         """Write to an index what the plan's records leave; ``only`` documents with such an id."""
         shape = shape_of(versions, self._search)
         with explained(str(versions[-1].name), self._settings.log.keep):
-            rows = latest(self._changes(table, plan, shape), shape)
+            rows = latest(self._changes(table, plan, versions, shape), shape)
             return write_documents(documents(rows, shape), self._search, index, only)
 
     def load(
@@ -145,7 +140,7 @@ class TableIndexer:
         """Write the same to an index that is being loaded, which may have the ``rows`` already."""
         shape = shape_of(versions, self._search)
         with explained(str(versions[-1].name), self._settings.log.keep):
-            changes = mark_snapshot_rows(self._changes(table, plan, shape, snapshot=True))
+            changes = mark_snapshot_rows(self._changes(table, plan, versions, shape, snapshot=True))
             if rows is None:
                 rows = write_rows(changes, shape, self._search, index)
             return rows.counts + write_remaining(
@@ -179,32 +174,23 @@ class TableIndexer:
         return EarlyLoad(into, rows, census_of(facts, table))
 
     def _changes(
-        self, table: TablePlan, plan: RunPlan, shape: TableShape, *, snapshot: bool = False
-    ) -> "DataFrame":
-        """What a plan's records say, with all of their values."""
-        history = history_of(table)
-        floor = max(table.truncated or history, history)
-        kafka = self._settings.kafka
-        raw = read_raw(self._spark, kafka, {table.topic: table.start}, {table.topic: table.end})
-        records = within(raw, table.after, plan.cut, floor, keyed=True)
-        return parse(with_values(records, kafka, table, plan), shape, snapshot=snapshot)
-
-    def _write(
         self,
-        index: str,
         table: TablePlan,
         plan: RunPlan,
         versions: Sequence[TableSchema],
-        early: "DataFrame | None",
-    ) -> Counts:
-        if early is None:
-            return self.write(index, table, plan, versions)
-        shape = shape_of(versions, self._search)
-        with (
-            explained(str(versions[-1].name), self._settings.log.keep),
-            newest_of_contenders(early, shape) as newest,
-        ):
-            return write_documents(documents(newest.all(), shape), self._search, index)
+        shape: TableShape,
+        *,
+        snapshot: bool = False,
+    ) -> "DataFrame":
+        """What a plan's records say, with all of their values."""
+        records, floor = Records(self._settings.kafka), history_of(table)
+        changes = MillraceChanges(self._spark, records, plan, table, versions, floor=floor)
+        return changes.parsed(shape, snapshot=snapshot)
+
+    def _write(self, index: str, changes: TableChanges) -> Counts:
+        shape = shape_of(changes.versions, self._search)
+        with changes.latest(shape) as rows:
+            return write_documents(documents(rows, shape), self._search, index)
 
     def begin_load(
         self, target: TableIndex, before: TableRecord, newest: TableSchema

@@ -36,14 +36,14 @@ class Loads:
         self, context: SearchContext, state: LogState, index: Callable[[TableName], TableIndex]
     ) -> None:
         self._context = context
-        self._settings = context.settings
+        self._settings = context.run.settings
         self._search = context.search
         self._ledger = context.ledger
         self._state = state
         self._names = [table.name for table in state.tables.values()]
         self._index = index
-        self._session = context.session
-        self._report = context.report
+        self._session = context.run.session
+        self._report = context.run.report
 
     def begin(self, names: Collection[str]) -> list[TableResult]:
         """Make new indexes for tables, unless they are being loaded; and say where that can't be.

@@ -23,6 +23,7 @@ from pydantic import BaseModel, ValidationError
 
 from cdc.errors import BusyError, LogFormatError, MillraceError
 from cdc.records.schema import TableName
+from sinks.run.plan import LastCheck, RunOutcome, RunPlan
 from sinks.search.client import PATIENT, Patience, fetch, insist
 from sinks.search.progress_records import (
     SILENCE_S_MAX,
@@ -38,9 +39,6 @@ BEAT_S: Final = 5.0
 BRIEF: Final = Patience(total_s=1.0)
 """For what is tried again anyway, and for what mustn't delay the news of a failure."""
 
-
-PROGRESS_INDEX: Final = "the progress index"
-"""How messages name the index of a run's record."""
 
 ProgressRecord = TypeVar("ProgressRecord", bound=BaseModel)
 
@@ -116,7 +114,7 @@ class Ledger:
 
     def is_begun(self) -> bool:
         """Whether anything was ever written to an index."""
-        return self.run().run > 0 or len(self._ids()) > 1
+        return self.run().plan is not None or len(self._ids()) > 1
 
     def forget(self) -> None:
         """Delete all records of the log's runs, tables and documents.
@@ -279,35 +277,43 @@ class RunClaim:
             if not failed:
                 raise
 
-    @property
-    def unfinished(self) -> RunRecord | None:
-        """The plan that an earlier run started and didn't finish: it comes first."""
-        return self.record if self.record.state == "started" else None
+    def last(self) -> RunPlan | None:
+        """The newest plan, finished or not."""
+        return self.record.plan
 
-    def start(self, plan: str) -> RunRecord:
+    def outcome(self, plan: RunPlan) -> RunOutcome | None:
+        """How the newest plan ended, if it did."""
+        del plan
+        return self.record.outcome
+
+    def start(self, plan: RunPlan) -> None:
         """Record the plan of a new run; raises BusyError if the claim was taken over."""
-        if self.record.state == "started":
+        if self.record.plan is not None and self.record.outcome is None:
             raise AssertionError("a started plan is finished or repeated, never replaced")
-        changes = {"run": self.record.run + 1, "state": "started", "plan": plan, "outcome": ""}
-        self._write(self.record.model_copy(update={**changes, "owner": self._owner()}))
-        return self.record
+        self._update(plan=plan, outcome=None, owner=self._owner())
 
-    def finish(self, outcome: str = "") -> None:
+    def finish(self, outcome: RunOutcome) -> None:
         """Record that nothing of the plan is under way any more, and how it ended."""
-        changes = {"state": "done", "outcome": outcome, "owner": self._owner()}
-        self._write(self.record.model_copy(update=changes))
+        self._update(outcome=outcome, owner=self._owner())
 
     def renew(self) -> None:
         """Write the heartbeat; raises BusyError if another run has taken over."""
-        self._write(self.record.model_copy(update={"owner": self._owner()}))
+        self._update(owner=self._owner())
 
-    def check(self) -> None:
-        """Record that there is nothing to do now."""
-        self._write(self.record.model_copy(update={"checked_ms": now_ms()}))
+    def checked(self) -> LastCheck:
+        """When a run last found nothing to do."""
+        return self.record.checked
+
+    def check(self, cut: str, tables: list[str]) -> None:
+        """Record that there is nothing to do now for these tables."""
+        self._update(checked=LastCheck(ts_ms=now_ms(), cut=cut, tables=tables))
 
     def _owner(self) -> Owner:
         host, pid = socket.gethostname(), os.getpid()
         return Owner(host=host, pid=pid, token=self._token, beat_ms=now_ms())
+
+    def _update(self, **changes: object) -> None:
+        self._write(self.record.model_copy(update=changes))
 
     def _write(self, record: RunRecord, patience: Patience = PATIENT) -> None:
         with self._lock:

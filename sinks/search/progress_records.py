@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict
 
 from cdc.records.state import PositionField
 from cdc.settings.search import Document
-from sinks.run.plan import TableVersion
+from sinks.run.plan import LastCheck, RunOutcome, RunPlan, TableVersion
 from sinks.search.indexes import generation_of
 
 FORMAT: Final = 1
@@ -43,19 +43,17 @@ class Owner(BaseModel):
 
 
 class RunRecord(BaseModel):
-    """The last run: its plan and outcome, as the JSON texts that the job makes of them.
+    """The last run: its plan, and its outcome once nothing of it is under way any more.
 
-    ``checked_ms`` is when a run last found nothing to do.
+    ``checked`` is when a run last found nothing to do.
     """
 
     model_config = ConfigDict(frozen=True)
 
     format: Literal[1] = FORMAT
-    run: int = 0
-    state: Literal["started", "done"] = "done"
-    plan: str = ""
-    outcome: str = ""
-    checked_ms: int = 0
+    plan: RunPlan | None = None
+    outcome: RunOutcome | None = None
+    checked: LastCheck = LastCheck()
     owner: Owner | None = None
 
 
@@ -129,7 +127,7 @@ class Instant(BaseModel):
     versions: dict[str, TableVersion]
 
 
-class Target(BaseModel):
+class JoinedIndex(BaseModel):
     """An index, by its name and its own identity, and what its documents are like.
 
     ``columns`` are the types of their columns by path, ``mapping`` is the server's. ``identities``
@@ -154,7 +152,7 @@ class Loading(BaseModel):
 
     model_config = ConfigDict(frozen=True)
 
-    target: Target
+    target: JoinedIndex
     slices: int
     done: int = 0
     rows: int = 0
@@ -172,7 +170,7 @@ class DocumentRecord(BaseModel):
 
     format: Literal[1] = 1
     generation: int = 0
-    serves: Target | None = None
+    serves: JoinedIndex | None = None
     frozen: bool = False
     loading: Loading | None = None
     at: Instant | None = None
@@ -180,7 +178,7 @@ class DocumentRecord(BaseModel):
     ts_ms: int = 0
 
     @property
-    def targets(self) -> list[Target]:
+    def targets(self) -> list[JoinedIndex]:
         """The indexes that changes are written to."""
         serving = [self.serves] if self.serves is not None and not self.frozen else []
         return serving + ([self.loading.target] if self.loading is not None else [])

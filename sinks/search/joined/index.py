@@ -11,7 +11,7 @@ from sinks.changes.shape import TableShape
 from sinks.search.documents import field_mapping, mapping_of, override, type_mapping, type_of
 from sinks.search.joined.source import Lakehouse
 from sinks.search.joined.tree import Node, tree
-from sinks.search.progress_records import DocumentRecord, Instant, Target
+from sinks.search.progress_records import DocumentRecord, Instant, JoinedIndex
 
 
 def mapping(root: Node, types: StructType, document: Document) -> dict[str, Any]:
@@ -57,7 +57,7 @@ def unfit(lakehouse: Lakehouse, record: DocumentRecord, newest: Instant) -> str 
     return None
 
 
-def outgrown(wanted: Target, grown: Target) -> str | None:
+def outgrown(wanted: JoinedIndex, grown: JoinedIndex) -> str | None:
     """Why an index needs another one in its place, whose fields would be these."""
     before = wanted.identities
     others = [name for name, id_ in grown.identities.items() if before.get(name, id_) != id_]

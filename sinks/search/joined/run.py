@@ -17,7 +17,6 @@ from cdc.errors import BusyError, ConfigError, MillraceError, SinkUnreachableErr
 from cdc.log.offsets import LogState
 from cdc.settings.search import Document
 from sinks.changes.names import quoted
-from sinks.log.records import in_session
 from sinks.run.summary import TableResult
 from sinks.search.apply import SearchContext
 from sinks.search.bulk import Counts
@@ -27,7 +26,8 @@ from sinks.search.indexes import TableIndex, generation_of
 from sinks.search.joined.index import identities, outgrown, unfit
 from sinks.search.joined.source import Lakehouse
 from sinks.search.joined.tree import tree
-from sinks.search.progress_records import DocumentRecord, Instant, Loading, Target, now_ms
+from sinks.search.progress_records import DocumentRecord, Instant, JoinedIndex, Loading, now_ms
+from sinks.spark.kept import in_session
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -43,19 +43,19 @@ def run_documents(
 
     ``log`` tells what the log has by now.
     """
-    lakehouse = Lakehouse(context.settings, state, log, context.session)
+    lakehouse = Lakehouse(context.run.settings, state, log, context.run.session)
     results: list[TableResult] = []
     for document in context.search.documents:
         started = time.monotonic()
         try:
             indexes = _Documents(context, lakehouse, document)
-            counts = indexes.bring(is_rebuilt=document.name in context.options.rebuilt)
-            again = indexes.replayed() if document.name in context.options.replayed else None
+            counts = indexes.bring(is_rebuilt=document.name in context.run.options.rebuilt)
+            again = indexes.replayed() if document.name in context.run.options.replayed else None
         except (BusyError, SinkUnreachableError):
             raise
         except MillraceError as error:
             results.append(TableResult(document.name, error=error))
-            context.report(str(results[-1]))
+            context.run.report(str(results[-1]))
             continue
         if again is not None:
             results.append(again)
@@ -71,7 +71,7 @@ def run_documents(
                 seconds=seconds,
             )
             results.append(result)
-            context.report(str(results[-1]))
+            context.run.report(str(results[-1]))
     return results
 
 
@@ -83,7 +83,7 @@ class _Documents:
         self._lakehouse = lakehouse
         self._document = document
         alias = document_index(context.search.index_prefix, document.name)
-        log = context.settings.capture.topic_prefix
+        log = context.run.settings.capture.topic_prefix
         self._index = TableIndex(context.client, alias, log, document.name, "document")
         self._id = context.ledger.document_id(document.name)
         record, self._version = context.ledger.read(self._id, DocumentRecord)
@@ -200,7 +200,7 @@ class _Documents:
             return True
         return self._is_outgrown(wanted, newest)
 
-    def _is_outgrown(self, wanted: Target, newest: Instant) -> bool:
+    def _is_outgrown(self, wanted: JoinedIndex, newest: Instant) -> bool:
         """Extend the mapping where the tables have more columns; whether that isn't enough."""
         shapes = self._lakehouse.shapes(newest)
         columns = dict(tree(self._document, shapes).columns())
@@ -234,7 +234,7 @@ class _Documents:
         uuid = self._index.uuid(index)
         if uuid is None:
             raise self._index.lost(index)
-        target = Target(
+        target = JoinedIndex(
             index=index,
             uuid=uuid,
             definition=self._document,
@@ -354,7 +354,7 @@ class _Documents:
             self._write(serves=target, loading=None, frozen=False)
         return counts
 
-    def _written(self, documents: "DataFrame", target: Target) -> Counts:
+    def _written(self, documents: "DataFrame", target: JoinedIndex) -> Counts:
         from sinks.search.executors import write_documents
 
         with self._explained():
@@ -380,4 +380,4 @@ class _Documents:
         self._version = self._context.ledger.write(self._id, self._record, self._version)
 
     def _say(self, text: str) -> None:
-        self._context.report(f"{self._document.name}: {text}")
+        self._context.run.report(f"{self._document.name}: {text}")

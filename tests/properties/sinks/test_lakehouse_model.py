@@ -25,8 +25,8 @@ from deploy.local.kafka import Kafka
 from sinks.changes.derived import table_path
 from sinks.changes.names import DELETED, END, OP, POSITION
 from sinks.delta.replace import SMALL_BYTES
-from sinks.delta.run import LakehouseRun
 from sinks.job import run_lakehouse
+from sinks.run.engine import Run
 from sinks.spark.session import RECORDS_FEW
 from tests.fixtures.spark import HandLog, at, column, merge_settings, table_schema
 
@@ -199,20 +199,20 @@ def write(log: HandLog, changes: list[Change]) -> None:
 @contextmanager
 def dying(where: str) -> Iterator[None]:
     """Runs within die there, if they come so far."""
-    apply, calls = LakehouseRun._applied, count()
+    apply, calls = Run._applied, count()
 
-    def half(run: LakehouseRun, *args: Any) -> Any:
+    def half(run: Run, *args: Any) -> Any:
         if next(calls) > 1:
             raise Killed
         return apply(run, *args)
 
     with suppress(Killed), ExitStack() as stack:
         if where == "planned":
-            stack.enter_context(patch.object(LakehouseRun, "_apply", side_effect=Killed))
+            stack.enter_context(patch.object(Run, "_apply", side_effect=Killed))
         elif where == "half":
-            stack.enter_context(patch.object(LakehouseRun, "_applied", half))
+            stack.enter_context(patch.object(Run, "_applied", half))
         elif where == "applied":
-            stack.enter_context(patch.object(LakehouseRun, "_finished", side_effect=Killed))
+            stack.enter_context(patch.object(Run, "_finished", side_effect=Killed))
         yield
 
 

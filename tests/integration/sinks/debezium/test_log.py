@@ -52,9 +52,9 @@ class Topics:
         assert producer.flush(20) == 0
 
     def merge(self, registry: MadeRegistry | None = None) -> Inspection:
+        from sinks.changes.newest import Newest
         from sinks.delta.commit import commit
         from sinks.delta.current import merge, write_new
-        from sinks.delta.newest import Newest
         from sinks.delta.table import DeltaTarget
 
         log = TopicLog(self.kafka)

@@ -9,9 +9,10 @@ import time
 import pytest
 
 from cdc.errors import BusyError, LogFormatError
-from cdc.records.position import Lsn, Position
+from cdc.records.position import FIRST_EPOCH, Lsn, Position
 from cdc.records.schema import TableName
 from deploy.local.opensearch import OpenSearch
+from sinks.run.plan import RunOutcome, RunPlan
 from sinks.search import progress
 from sinks.search.client import connect
 from sinks.search.progress import Ledger
@@ -42,6 +43,15 @@ def record(run: int, lsn: int = 5) -> TableRecord:
     )
 
 
+def run_plan(run: int) -> RunPlan:
+    cut = Position(FIRST_EPOCH, Lsn(run), 0)
+    return RunPlan(run=run, prefix="p", log="l", cut=cut, cut_ts_us=0, ts_ms=0, tables={})
+
+
+def run_outcome(run: int) -> RunOutcome:
+    return RunOutcome(run=run, ts_ms=0, failed={})
+
+
 def dead_pid() -> int:
     child = subprocess.Popen([sys.executable, "-c", ""])
     child.wait()
@@ -54,36 +64,36 @@ def owner(**changes: object) -> Owner:
     return Owner.model_validate(mine | changes)
 
 
-def test_plan_is_numbered_started_and_done(ledger: Ledger) -> None:
+def test_plan_is_started_and_finished(ledger: Ledger) -> None:
     assert ledger.run() == RunRecord()
     with ledger.claim() as claim:
-        assert claim.unfinished is None
-        assert claim.start('{"cut":1}').run == 1
-        assert ledger.run().state == "started"
-        claim.finish()
+        assert claim.last() is None
+        claim.start(run_plan(1))
+        assert ledger.run().outcome is None
+        claim.finish(run_outcome(1))
     with ledger.claim() as claim:
-        assert claim.unfinished is None
-        assert claim.start('{"cut":2}').run == 2
-        claim.finish()
+        assert claim.outcome(run_plan(1)) == run_outcome(1)
+        claim.start(run_plan(2))
+        claim.finish(run_outcome(2))
     last = ledger.run()
-    assert (last.run, last.state, last.plan, last.owner) == (2, "done", '{"cut":2}', None)
+    assert (last.plan, last.outcome, last.owner) == (run_plan(2), run_outcome(2), None)
 
 
 def test_failed_run_leaves_its_plan_to_the_next(ledger: Ledger) -> None:
     def fail() -> None:
         with ledger.claim() as claim:
-            claim.start("plan")
+            claim.start(run_plan(1))
             raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
         fail()
     with ledger.claim() as claim:
-        assert claim.unfinished is not None
-        assert (claim.unfinished.run, claim.unfinished.plan) == (1, "plan")
+        assert claim.last() == run_plan(1)
+        assert claim.outcome(run_plan(1)) is None
         with pytest.raises(AssertionError, match="never replaced"):
-            claim.start("other")
-        claim.finish()
-    assert ledger.run().state == "done"
+            claim.start(run_plan(2))
+        claim.finish(run_outcome(1))
+    assert ledger.run().outcome == run_outcome(1)
 
 
 def test_overlapping_runs_exclude_each_other(ledger: Ledger) -> None:
@@ -103,10 +113,9 @@ def test_overlapping_runs_exclude_each_other(ledger: Ledger) -> None:
 )
 def test_dead_owner_is_taken_over_at_once(ledger: Ledger, gone: dict[str, int]) -> None:
     dead = owner(**(gone | ({"pid": dead_pid()} if "pid" in gone else {})))
-    ledger.write_run(RunRecord(run=4, state="started", plan="p", owner=dead), None)
+    ledger.write_run(RunRecord(plan=run_plan(4), owner=dead), None)
     with ledger.claim() as claim:
-        assert claim.unfinished is not None
-        assert claim.unfinished.run == 4
+        assert claim.last() == run_plan(4)
 
 
 def test_living_owner_elsewhere_keeps_the_claim(ledger: Ledger) -> None:
@@ -118,14 +127,14 @@ def test_living_owner_elsewhere_keeps_the_claim(ledger: Ledger) -> None:
 def test_heart_beats_while_a_run_works(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(progress, "BEAT_S", 0.05)
     with ledger.claim() as claim:
-        claim.start("p")
+        claim.start(run_plan(1))
         before = ledger.run().owner
         time.sleep(0.5)
         after = ledger.run().owner
         assert before is not None
         assert after is not None
         assert after.beat_ms > before.beat_ms
-        claim.finish()
+        claim.finish(run_outcome(1))
 
 
 def test_run_that_was_taken_over_records_nothing(ledger: Ledger) -> None:
@@ -133,14 +142,14 @@ def test_run_that_was_taken_over_records_nothing(ledger: Ledger) -> None:
 
     def lose() -> None:
         with ledger.claim() as claim:
-            claim.start("p")
+            claim.start(run_plan(1))
             current, version = ledger.read_run()
             ledger.write_run(current.model_copy(update={"owner": other}), version)
-            claim.finish()
+            claim.finish(run_outcome(1))
 
     with pytest.raises(BusyError, match="taken over"):
         lose()
-    assert (ledger.run().state, ledger.run().owner) == ("started", other)
+    assert (ledger.run().outcome, ledger.run().owner) == (None, other)
 
 
 def test_tables_are_recorded_and_never_moved_back(ledger: Ledger) -> None:

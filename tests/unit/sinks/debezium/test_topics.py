@@ -9,10 +9,9 @@ from cdc.errors import LogAccessError, LogForgottenError, MillraceError
 from cdc.log.offsets import Offsets
 from cdc.records.schema import TableName
 from cdc.settings import Settings
-from sinks.changes.derived import derived_tables
 from sinks.debezium.log import BrokerTopic
 from sinks.debezium.topics import DebeziumTopics
-from sinks.run.options import RunOptions
+from sinks.run.options import RunContext, RunOptions
 from sinks.run.plan import WantedTable
 from tests.fixtures.made_plans import table_plan
 
@@ -64,11 +63,13 @@ def topics(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> DebeziumTopics:
             "lakehouse": {"path": str(tmp_path), "topics_written_by": "debezium"},
         }
     )
-    return DebeziumTopics(settings, no_session, print, RunOptions())
+    assert settings.lakehouse is not None
+    context = RunContext(settings, no_session, print, RunOptions())
+    return DebeziumTopics(context, settings.lakehouse)
 
 
 def test_a_topic_that_lost_records_or_is_hidden_stops_its_own_table(
-    topics: DebeziumTopics, tmp_path: Path
+    topics: DebeziumTopics,
 ) -> None:
     state = topics.state()
     assert state is not None
@@ -78,9 +79,8 @@ def test_a_topic_that_lost_records_or_is_hidden_stops_its_own_table(
         )
         for name, topic in TOPICS.items()
     }
-    lakehouse = topics._settings.lakehouse
-    assert lakehouse is not None
-    refused = topics.refused(before, derived_tables(lakehouse, state.tables), state)
+    wanted = {str(name): WantedTable(str(name)) for name in (*TOPICS, HIDDEN)}
+    refused = topics.refused(before, wanted, state)
     assert {name: type(error) for name, error in refused.items()} == {
         str(T): LogForgottenError,
         str(HIDDEN): LogAccessError,

@@ -15,10 +15,11 @@ from pyspark.sql import Column as SparkColumn
 from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as F
 
+from cdc.records.position import Position
 from sinks.changes.latest import PATCHY, contenders, latest
 from sinks.changes.names import LOST, POSITION, quoted
 from sinks.changes.shape import TableShape
-from sinks.log.records import release
+from sinks.spark.kept import release
 
 _ORDERED: Final = ("bigint", "int", "smallint", "decimal", "string")
 """Types whose least and greatest values Delta's statistics tell, and Python holds all of."""
@@ -28,6 +29,22 @@ _RANGES_MAX: Final = 100
 
 Within = Callable[[Callable[[str], SparkColumn]], SparkColumn]
 """A function from the name of a key's column to that column → the condition of its range."""
+
+
+class Older(NamedTuple):
+    """The stored rows that go if no change speaks of them: by a TRUNCATE, or in a rebuild.
+
+    Both are functions of a stored row's position: whether it goes, and the position of the delete.
+    """
+
+    goes: Callable[[SparkColumn], SparkColumn]
+    deleted_at: Callable[[SparkColumn], SparkColumn]
+
+
+def up_to(position: Position) -> Older:
+    """All rows up to a position."""
+    text = str(position)
+    return Older(lambda stored: stored <= text, lambda _: F.lit(text))
 
 
 class Newest(NamedTuple):

@@ -1,0 +1,125 @@
+"""A table's plan, over a topic that a real Debezium wrote → its changes, in the forms of targets.
+
+The records' schemas are read again by the table's plan, whether the plan was made just now or by a
+run that was killed: both read the same records the same way.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+
+from pyspark.sql import Column as SparkColumn
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from cdc.errors import SinkError
+from cdc.records.schema import TableSchema
+from sinks.changes.latest import latest
+from sinks.changes.newest import Newest, Older, newest_of_changes
+from sinks.changes.shape import TableShape
+from sinks.debezium.described import RecordSource, TopicLayout, describe
+from sinks.debezium.duplicates import without_repeated_changes
+from sinks.debezium.log import read_records
+from sinks.debezium.parse import parse, parse_events
+from sinks.debezium.records import RecordGroup, discover
+from sinks.debezium.truncate import Truncation
+from sinks.run.plan import TablePlan
+
+_OFFSET_CHARS = 26
+"""Of a position's text: epoch and offset, with the dot behind them."""
+
+
+class DebeziumChanges:
+    """The changes of one table that its plan applies.
+
+    ``groups`` are those of the records, if this run has inspected them.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        source: RecordSource,
+        table: TablePlan,
+        groups: Sequence[RecordGroup] | None,
+    ) -> None:
+        self.versions: Sequence[TableSchema] = table.schemas
+        self._table = table
+        start, end = {table.topic: table.start}, {table.topic: table.end}
+        self._raw = read_records(spark, source.kafka, start, end)
+        self._topic = _layout(table, source, discover(self._raw) if groups is None else groups)
+        last = table.last_truncation
+        self._truncation = Truncation._make(last) if last is not None else None
+
+    def parsed(self, shape: TableShape, *, snapshot: bool = False) -> DataFrame:
+        """The changes as they come, without those that a TRUNCATE undoes."""
+        del snapshot
+        changes = parse(self._raw, self._topic, shape)
+        return changes if self._truncation is None else self._truncation.newer(changes)
+
+    def newest(self, shape: TableShape, *, ranges: bool = False) -> AbstractContextManager[Newest]:
+        """The newest state of each key."""
+        return newest_of_changes(self.parsed(shape), shape, ranges=ranges)
+
+    @contextmanager
+    def latest(self, shape: TableShape) -> Iterator[DataFrame]:
+        """The same as rows of one kind, for a target that reads them once."""
+        yield latest(self.parsed(shape), shape)
+
+    def older(self) -> Older | None:
+        """The stored rows that go if no change speaks of them."""
+        truncation = self._truncation
+        if self._table.rebuilds:
+            return Older(lambda _: F.lit(True), lambda stored: _just_behind(stored, "f" * 16))
+        if truncation is None or self._table.truncated is None:
+            return None
+        position = truncation.position
+        if position is not None:
+            text = str(position)
+            return Older(truncation.is_older, lambda _: F.lit(text))
+        lsn = f"{truncation.lsn:016x}"
+        return Older(truncation.is_older, lambda stored: _just_behind(stored, lsn))
+
+    def are_newer(self, newest: Newest) -> bool:
+        """Never known: events that come again have later offsets, and so later positions."""
+        del newest
+        return False
+
+    def timed(self, shape: TableShape, stored: DataFrame | None) -> DataFrame:
+        """The changes with the times of their commits, without those that were written again."""
+        changes = parse(self._raw, self._topic, shape, timed=True)
+        if self._table.ends:  # behind a TRUNCATE that is repeated, rows are, too
+            return changes
+        return without_repeated_changes(changes, shape, stored)
+
+    def behind_gap(self, shape: TableShape) -> DataFrame | None:
+        """None: gaps aren't marked (``can_mark_gaps``)."""
+        del shape
+        return None
+
+    def events(self, shape: TableShape, *, records: bool) -> DataFrame:
+        """Every event, once: no earlier plan had this plan's offsets."""
+        return parse_events(self._raw, self._topic, shape, records=records)
+
+    def images(self, shape: TableShape) -> DataFrame:
+        """Not called: a table without a key is refused (sinks/debezium/inspection.py)."""
+        raise AssertionError(f"a table without a key has a plan: {self._table.source}, {shape}")
+
+
+def _layout(table: TablePlan, source: RecordSource, groups: Sequence[RecordGroup]) -> TopicLayout:
+    """The table as the plan has it, and how to read its records."""
+    planned = table.schemas[-1]
+    topic = describe(
+        planned.name, groups, source.connector, schema_of=source.schema_of, before=planned
+    )
+    if topic is None or topic.schema.columns != planned.columns:
+        raise SinkError(
+            "the records don't have the columns any more that the plan was made for",
+            where=f"table {planned.name}",
+            remedy="was the configuration changed while a run was unfinished? Set it back for one "
+            "run; else remove the Delta table, so that the next run rebuilds it",
+        )
+    return topic
+
+
+def _just_behind(stored: SparkColumn, lsn: str) -> SparkColumn:
+    """A position that is newer than the row's own, and older than any later one of its key."""
+    return F.concat(F.substring(stored, 1, _OFFSET_CHARS), F.lit(lsn))

@@ -1,0 +1,202 @@
+"""The lakehouse, as a target of runs: its derived tables, each of which is a Delta table."""
+
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING, ClassVar
+
+from cdc.errors import ConfigError, MillraceError
+from cdc.log.offsets import LogState
+from cdc.records.schema import TableSchema
+from cdc.settings import LakehouseSettings
+from sinks.changes.derived import Derived, derived_tables, local_path, without_unfit
+from sinks.delta.replays import replayed
+from sinks.run.options import RunContext
+from sinks.run.plan import RunOutcome, RunPlan, TablePlan, TableVersion, Truncates, WantedTable
+from sinks.run.plans import as_compacted, lakehouse_plans
+from sinks.run.summary import Rows, TableResult
+from sinks.run.target import Forgotten, Target, Wanted
+from sinks.run.topics import Examination, TableChanges
+from sinks.spark.session import tune
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from sinks.changes.shape import TableShape
+    from sinks.delta.table import DeltaTarget
+
+
+class LakehouseTables(Target):
+    """The derived tables of one lakehouse."""
+
+    sink: ClassVar[str] = "lakehouse"
+
+    def __init__(self, context: RunContext, lakehouse: LakehouseSettings) -> None:
+        self.plans = self._plans = lakehouse_plans(lakehouse.path, context.session)
+        self._prefix = context.settings.capture.topic_prefix
+        self._session = context.session
+        self._report = context.report
+        self._options = context.options
+        self._lakehouse = lakehouse
+        self._derived: dict[str, Derived] = {}
+
+    def wanted(self, state: LogState, begun: Collection[str]) -> Wanted:
+        """The derived tables that the configuration names, and one of each other table."""
+        for table in self._lakehouse.tables:
+            if table.source not in state.tables:
+                self._report(f"[[lakehouse.tables]]: {table.source} isn't captured (yet)")
+        keyless = {
+            name for name, versions in state.schemas.items() if versions and not versions[-1].key
+        }
+        tables = derived_tables(self._lakehouse, state.tables)
+        self._derived, left_out = without_unfit(tables, self._lakehouse, keyless, begun)
+        if unknown := sorted(self._options.accepted_gaps - self._derived.keys()):
+            raise ConfigError(
+                f"there is no derived table {', '.join(unknown)}", where="--accept-gap"
+            )
+        return Wanted(
+            {
+                name: WantedTable(table.source, table.kind, table.keeps_records)
+                for name, table in self._derived.items()
+            },
+            [f"without a key there is no {', '.join(left_out)}"] if left_out else [],
+        )
+
+    def is_standing(self, name: str, table: TablePlan, state: LogState) -> bool:
+        """Whether there is a Delta table; elsewhere than here it is asked only if it has news."""
+        folder = local_path(self._derived[name].path)
+        if folder is not None:
+            return (folder / "_delta_log").is_dir()
+        return table.start == state.ends.get(table.topic) or self._table(name).exists()
+
+    def settle(self, plan: RunPlan, outcome: RunOutcome) -> RunOutcome:
+        """The outcome, where tables whose error came after their commit haven't failed."""
+        versions = dict(outcome.versions)
+        for name in outcome.failed:
+            table = plan.tables.get(name)
+            if table is None or not table.commits or name not in self._derived:
+                continue
+            target = self._table(name)
+            there = target.read_applied(listed=True)
+            if there is not None and there.run == plan.run:
+                versions[name] = there.at
+                self._register_again(target)
+        failed = {name: why for name, why in outcome.failed.items() if name not in versions}
+        return outcome.model_copy(update={"failed": failed, "versions": versions})
+
+    def _register_again(self, target: "DeltaTarget") -> None:
+        """Register a table in the catalog, where that may be what failed."""
+        from sinks.delta.table import register
+
+        try:
+            register(target)
+        except MillraceError as error:
+            self._report(f"{target.name}: {error}")
+
+    def on_archives(
+        self, tables: dict[str, TablePlan], versions: Mapping[str, TableVersion], state: LogState
+    ) -> dict[str, TablePlan]:
+        """As sinks/delta/replays.py has it."""
+        return replayed(tables, versions, self._derived, state)
+
+    def behind_gap(self, name: str, table: TablePlan, forgotten: Forgotten) -> TablePlan | None:
+        """Current rows are rebuilt in place, where the log has the newest state of each.
+
+        A history or an archive, which would lack something for ever, waits until the user accepts
+        the gap; so does a table that isn't there yet, whose first records are gone.
+        """
+        again, update = forgotten.again, dict[str, object]()
+        accepts = f"`millrace merge lakehouse --accept-gap {name}`"
+        if not table.base and table.replay is None:
+            again, update = table, {"gapped": True}
+            remedy = f"{accepts} begins with what the log has, which may lack rows"
+        elif table.base and table.kind == "current":
+            if not forgotten.is_compacted:
+                return None
+            return again.model_copy(update={"after": None, "rebuilds": True})
+        elif table.base and forgotten.can_mark:
+            update = {"gap": table.after}
+            remedy = (
+                f"{accepts} goes on, and marks the gap; the log has the newest state of each row, "
+                "but not all that came before"
+            )
+        if update and name in self._options.accepted_gaps:
+            return again.model_copy(update=update)
+        if update and forgotten.can_mark:
+            forgotten.error.remedy = remedy
+        return None
+
+    def examination(self, tables: Mapping[str, TablePlan], state: LogState) -> Examination:
+        """Any table may be read early; archives tell the TRUNCATEs that they have."""
+        del state
+
+        def shape(name: str, table: TablePlan, versions: list[TableSchema]) -> "TableShape":
+            from sinks.delta.apply import shape_of
+
+            return shape_of(self._derived[name], table, versions)
+
+        archived = {
+            name: self._archived_truncates(table)
+            for name, table in tables.items()
+            if table.replay is not None
+        }
+        return Examination(shape, {}, archived)
+
+    def _archived_truncates(self, table: TablePlan) -> Truncates:
+        from sinks.delta.archive import archived_truncates
+
+        assert table.replay is not None  # noqa: S101 (the caller has looked)
+        path = self._configured(table.replay.archive).path
+        return archived_truncates(self._session(), path, table.replay)
+
+    def archived(self, spark: "SparkSession", name: str, plan: RunPlan) -> "DataFrame | None":
+        """The records that the table's plan replays."""
+        from sinks.delta.archive import read_archive
+
+        table = plan.tables[name]
+        if table.replay is None:
+            return None
+        path = self._configured(table.replay.archive).path
+        return read_archive(spark, path, table.replay, table.topic)
+
+    def apply(self, spark: "SparkSession", name: str, plan: RunPlan, changes: TableChanges) -> Rows:
+        """Commit what the plan says to the Delta table; then give it its name in the catalog."""
+        from sinks.delta.apply import apply_changes, shape_of
+        from sinks.delta.table import DeltaTarget, register
+
+        table = plan.tables[name]
+        if not table.commits:
+            return Rows()
+        target = DeltaTarget(spark, self._prefix, self._configured(name))
+        if table.replay is None:
+            tune(spark, table.events, target.size_bytes())
+        shape = shape_of(target.derived, table, changes.versions)
+        rows = apply_changes(target, plan, changes, shape)
+        register(target)
+        return rows
+
+    def versions(self, plan: RunPlan, results: list[TableResult]) -> dict[str, TableVersion]:
+        """The version of each table that has the plan's cut; of those without news an older one."""
+        before = self._plans.outcome_of(plan.run - 1)
+        failed = {table.name for table in results if table.error is not None}
+        inherited = before.versions if before else {}
+        compacted = self._plans.compacted().tables
+        versions = {
+            name: as_compacted(inherited[name], table, compacted.get(name))
+            for name, table in plan.tables.items()
+            if name in inherited and name not in failed and not table.waits
+        }
+        new = {table.name: table.version for table in results if table.error is None}
+        return versions | {name: version for name, version in new.items() if version is not None}
+
+    def _table(self, name: str) -> "DeltaTarget":
+        from sinks.delta.table import DeltaTarget
+
+        return DeltaTarget(self._session(), self._prefix, self._derived[name])
+
+    def _configured(self, name: str) -> Derived:
+        if name not in self._derived:
+            raise ConfigError(
+                f"{name} is planned, and isn't wanted any more",
+                where="[lakehouse]",
+                remedy="nothing to do: the next plan leaves it as it is",
+            )
+        return self._derived[name]

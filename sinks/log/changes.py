@@ -1,0 +1,157 @@
+"""A table's plan, over Millrace's own log → its changes, in the forms that targets need.
+
+The plan says which of the log's records count: those newer than what the table has, up to the cut.
+Their positions order them; the schema versions in the log say how to parse each.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql import DataFrame, Window
+from pyspark.sql import functions as F
+
+from cdc.records.position import Position
+from cdc.records.schema import TableSchema
+from cdc.records.topics import TRUNCATE_KEY
+from sinks.changes.latest import latest, within
+from sinks.changes.names import LOST
+from sinks.changes.newest import Newest, Older, newest_of_changes, newest_of_contenders, up_to
+from sinks.changes.shape import TableShape
+from sinks.log.parse import parse, parse_events, parse_images
+from sinks.log.records import Records, with_values
+from sinks.run.plan import Replay, RunPlan, TablePlan
+from sinks.spark.kept import in_session
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_FIRST_PARTITION: Final = 0
+
+
+class MillraceChanges:
+    """The changes of one table that its plan applies.
+
+    ``early`` are its contenders, if they were read already; ``archived`` are raw records that come
+    before those of the log. Records up to ``floor`` belong to an older history of the source.
+    """
+
+    def __init__(
+        self,
+        spark: "SparkSession",
+        records: Records,
+        plan: RunPlan,
+        table: TablePlan,
+        versions: Sequence[TableSchema],
+        *,
+        early: DataFrame | None = None,
+        archived: DataFrame | None = None,
+        floor: Position | None = None,
+    ) -> None:
+        self.versions = versions
+        self._spark = spark
+        self._plan = plan
+        self._table = table
+        self._early = early
+        self._keyed = bool(versions[-1].key)
+        self._log = records.of(spark, {table.topic: table})
+        raw = with_values(self._applicable(floor), records.kafka, table, plan)
+        self._raw = raw if archived is None else self._behind(archived, raw)
+
+    def parsed(self, shape: TableShape, *, snapshot: bool = False) -> DataFrame:
+        """The changes as they come; ``snapshot``: with a column that marks rows of snapshots."""
+        return parse(self._raw, shape, snapshot=snapshot)
+
+    def newest(self, shape: TableShape, *, ranges: bool = False) -> AbstractContextManager[Newest]:
+        """The newest state of each key."""
+        if self._early is not None:
+            early = in_session(self._spark, self._early)
+            return newest_of_contenders(early, shape, ranges=ranges)
+        return newest_of_changes(parse(self._raw, shape), shape, ranges=ranges)
+
+    @contextmanager
+    def latest(self, shape: TableShape) -> Iterator[DataFrame]:
+        """The same as rows of one kind, for a target that reads them once."""
+        if self._early is None:
+            yield latest(self.parsed(shape), shape)
+            return
+        with self.newest(shape) as newest:
+            yield newest.all()
+
+    def older(self) -> Older | None:
+        """The stored rows that go if no change speaks of them."""
+        position = self._plan.cut if self._table.rebuilds else self._table.truncated
+        return None if position is None else up_to(position)
+
+    def are_newer(self, newest: Newest) -> bool:
+        """Whether no stored row can be as new: all are of before what the table had reached."""
+        return self._table.after is not None and (newest.oldest or "") > str(self._table.after)
+
+    def timed(self, shape: TableShape, stored: DataFrame | None) -> DataFrame:
+        """The changes with the times of their commits; none comes twice, whatever is stored."""
+        del stored
+        return parse(self._raw, shape, timed=True)
+
+    def behind_gap(self, shape: TableShape) -> DataFrame | None:
+        """All that the log still has, where it has forgotten changes that the table lacks."""
+        if self._table.gap is None:
+            return None
+        return parse(within(self._log, None, self._plan.cut, None, keyed=True), shape)
+
+    def events(self, shape: TableShape, *, records: bool) -> DataFrame:
+        """Every event, once; ``records``: with the raw key and value."""
+        once = _once(self._raw) if self._table.gap is None else _once_behind_gap(self._raw)
+        return parse_events(once, shape, records=records)
+
+    def images(self, shape: TableShape) -> DataFrame:
+        """The rows that changes add and take away, of a table without a key."""
+        return parse_images(self._raw, shape)
+
+    def _applicable(self, floor: Position | None) -> DataFrame:
+        """The records that the run has to apply; an archive goes by offsets, not by its cut."""
+        table, cut = self._table, self._plan.cut
+        if table.kind == "changes":
+            return not_archived(within(self._log, None, cut, None, keyed=self._keyed), table)
+        truncated = table.truncated if table.kind == "current" else None
+        lower = max(filter(None, (truncated, floor)), default=None)
+        return within(self._log, table.after, cut, lower, keyed=self._keyed)
+
+    def _behind(self, archived: DataFrame, raw: DataFrame) -> DataFrame:
+        """The archived records, and those of the log that came after; none that a TRUNCATE took."""
+        table = self._table
+        assert table.replay is not None  # noqa: S101 (what else would have been archived)
+        if table.kind == "current" and table.truncated is not None:
+            archived = archived.where(F.col("position") > str(table.truncated))
+        if LOST in raw.columns:
+            archived = archived.withColumn(LOST, F.lit(None).cast("string"))
+        return archived.unionByName(not_archived(raw, table.replay))
+
+
+def not_archived(raw: DataFrame, table: TablePlan | Replay) -> DataFrame:
+    """The raw records that no earlier run has archived.
+
+    Records that an earlier run has read and left are above its cut.
+    """
+    if table.after is None:
+        return raw
+    was_read = F.lit(False)
+    for partition, offset in table.read_end.items():
+        was_read |= (F.col("partition") == partition) & (F.col("offset") < offset)
+    return raw.where(
+        ~was_read | F.col("position").isNull() | (F.col("position") > str(table.after))
+    )
+
+
+def _once(raw: DataFrame) -> DataFrame:
+    """One record of each event: not the tombstone of a delete, nor a TRUNCATE's other copies."""
+    reserved = F.coalesce(F.col("key") == TRUNCATE_KEY.decode(), F.lit(False))
+    copied = reserved & (F.col("partition") != _FIRST_PARTITION)
+    return raw.where(F.col("value").isNotNull() & ~copied)
+
+
+def _once_behind_gap(raw: DataFrame) -> DataFrame:
+    """The same, and tombstones where compaction has left nothing else of a delete."""
+    event = Window.partitionBy("partition", "position", "key")
+    events = raw.withColumn("has_value", F.count("value").over(event) > 0)
+    lonely = events.where(F.col("value").isNull() & ~F.col("has_value")).drop("has_value")
+    return raw.transform(_once).unionByName(lonely)

@@ -1,0 +1,174 @@
+"""The log that Millrace's daemon writes → a run's state, plans, and the changes that it applies.
+
+Records that several tables of a run need are read once; those of its largest table may be read
+before there is a plan (sinks/log/early.py).
+"""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from cdc.errors import MillraceError, SinkError
+from cdc.log.offsets import LogReader, LogState
+from cdc.records.schema import TableSchema
+from cdc.settings.lakehouse import TopicWriter
+from sinks.log.counts import bounded, census, with_census
+from sinks.log.records import Records
+from sinks.run.options import RunContext
+from sinks.run.plan import RunPlan, TablePlan, WantedTable, proposed, to_read
+from sinks.run.retention import require_retained
+from sinks.run.topics import Examination, ExaminedTables
+from sinks.spark.session import RECORDS_FEW, tune
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from sinks.log.changes import MillraceChanges
+    from sinks.log.early import EarlyRead
+
+
+class MillraceTopics:
+    """The log of one daemon."""
+
+    written_by: TopicWriter = "millrace"
+    empty = "the log is empty: has `millrace run` been started?"
+    can_mark_gaps = True
+
+    def __init__(self, context: RunContext) -> None:
+        self._settings = context.settings
+        self._session = context.session
+        self._report = context.report
+        self._log = LogReader(context.settings.kafka)
+        self._records = Records(context.settings.kafka)
+        self._early: dict[str, EarlyRead] = {}
+
+    def state(self) -> LogState | None:
+        """The log's state once it can be read up to its ends."""
+        capture = self._settings.capture
+        return self._log.state(capture.topic_prefix, capture.slot_name, self._report)
+
+    def refused(
+        self, before: Mapping[str, TablePlan], wanted: Mapping[str, WantedTable], state: LogState
+    ) -> dict[str, MillraceError]:
+        """None: the daemon has made the topics as they have to be."""
+        del before, wanted, state
+        return {}
+
+    def proposed(
+        self, before: dict[str, TablePlan], state: LogState, wanted: Mapping[str, WantedTable]
+    ) -> dict[str, TablePlan]:
+        """As sinks/run/plan.py has it."""
+        return proposed(before, state, wanted)
+
+    def bounded(
+        self, state: LogState, tables: dict[str, TablePlan], records_max: int, last: RunPlan | None
+    ) -> LogState:
+        """The log as if it ended at an earlier commit."""
+        spark, kafka = self._session(records_max), self._settings.kafka
+        cut = last.cut if last is not None else None
+        return bounded(spark, kafka, state, tables, records_max, cut, self._report)
+
+    def require_whole(self, name: str, table: TablePlan, state: LogState, *, fresh: bool) -> None:
+        """By what the log promises to keep, and by the first records of topics that lose some."""
+        keep, start = self._settings.log.keep, {table.topic: table.start}
+        is_deleted = state.tables[table.source].cleanup == "delete"
+        if is_deleted and not table.base and table.replay is None:
+            from_zero = {table.topic: dict.fromkeys(table.start, 0)}
+            require_retained(from_zero, state.starts, name, keep)
+        require_retained(start, state.starts, name, keep)
+        if not fresh:
+            require_retained(start, self._log.forgotten(start, keep), name, keep)
+
+    def from_start(self, table: TablePlan, state: LogState) -> TablePlan:
+        """The table's plan, from the first record that the log has."""
+        return table.model_copy(update={"start": state.starts[table.topic]})
+
+    def examined(
+        self, tables: dict[str, TablePlan], state: LogState, examination: Examination
+    ) -> ExaminedTables:
+        """By a census of headers; one large table may have had its census in an early read."""
+        pending = {name: table for name, table in tables.items() if table.pending}
+        records = to_read(pending)
+        spark = self._session(records).newSession()
+        tune(spark, records)
+        if records < RECORDS_FEW:
+            self._records.keep(spark, pending.values())
+        cut, by_table = state.progress.cut, dict(examination.censuses)
+        unread = {name: table for name, table in pending.items() if name not in by_table}
+        self._early = self._read_early(unread, state, examination)
+        by_table |= {name: early.census for name, early in self._early.items()}
+        uncounted = {name: table for name, table in pending.items() if name not in by_table}
+        by_table |= census(spark, self._records, uncounted, cut)
+        examined = {
+            name: with_census(
+                table,
+                by_table.get(name, {}),
+                cut,
+                keyed=bool(state.schemas[table.source][-1].key),
+                archived=examination.archived.get(name, ()),
+            )
+            if table.pending or not table.base or table.rebuilds
+            else table
+            for name, table in tables.items()
+        }
+        return ExaminedTables(examined, {})
+
+    def _read_early(
+        self, tables: dict[str, TablePlan], state: LogState, examination: Examination
+    ) -> dict[str, "EarlyRead"]:
+        """The table with most records, if it can be read before there is a plan."""
+        from sinks.log.early import is_read_early, read_early
+
+        for name, table in sorted(tables.items(), key=lambda item: -item[1].unread):
+            if not is_read_early(table):
+                continue
+            try:
+                shape = examination.shape(name, table, versions_of(state, table))
+            except MillraceError:  # the target raises it again where it applies the table
+                continue
+            if shape is None or not shape.keys:
+                continue
+            spark = self._session(table.unread).newSession()
+            early = read_early(spark, self._records, table, state.progress.cut, shape)
+            return {} if early is None else {name: early}
+        return {}
+
+    @contextmanager
+    def changes(
+        self,
+        spark: "SparkSession",
+        name: str,
+        plan: RunPlan,
+        state: LogState,
+        archived: "DataFrame | None" = None,
+    ) -> Iterator["MillraceChanges"]:
+        """By the schema versions in the log."""
+        from sinks.log.changes import MillraceChanges
+
+        table = plan.tables[name]
+        early = self._early.pop(name, None)
+        rows = early.rows if early is not None and table.truncated is None else None
+        versions = versions_of(state, table)
+        if not versions:
+            raise SinkError("the log doesn't have the table any more", where=f"table {name}")
+        try:
+            yield MillraceChanges(
+                spark, self._records, plan, table, versions, early=rows, archived=archived
+            )
+        finally:
+            if early is not None:
+                early.release()
+
+    def forget(self) -> None:
+        """Free the kept records; they are read again where a table needs them."""
+        self._records.forget()
+        # Taken away first: other tables' threads read the mapping meanwhile.
+        unused, self._early = self._early, {}
+        for early in unused.values():
+            early.release()
+
+
+def versions_of(state: LogState, table: TablePlan) -> list[TableSchema]:
+    """A table's schema versions up to its plan's."""
+    versions = state.schemas.get(table.source, ())
+    return [schema for schema in versions if schema.version <= table.schema_version]

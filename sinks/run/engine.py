@@ -1,0 +1,285 @@
+"""Topics → the tables of a target, up to one cut: one bounded run.
+
+A run first finishes the plan that an interrupted run left. Then it asks the topics for anything
+new, which needs no JVM. If there is, it examines the new records (the next offsets above the cut,
+TRUNCATEs), writes the plan, applies it to each table, and records the outcome. So every target has
+the same answers to a crash, to a second run, and to records that the log has forgotten.
+"""
+
+import time
+from collections.abc import Collection, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Final
+
+from cdc.errors import ConfigError, LogForgottenError, MillraceError
+from cdc.log.offsets import LogState
+from sinks.run.options import RunContext
+from sinks.run.plan import (
+    RunOutcome,
+    RunPlan,
+    TablePlan,
+    WantedTable,
+    changed,
+    goes_on,
+    has_work,
+    require_same_log,
+    to_read,
+)
+from sinks.run.retention import RetainedTables, retained_tables
+from sinks.run.summary import RunSummary, TableResult
+from sinks.run.target import Target
+from sinks.run.topics import Topics
+from sinks.spark.errors import KeptLostError, explained
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+TABLES_AT_ONCE: Final = 2
+"""How many tables a run applies side by side: half of what a small one takes is planning."""
+_ATTEMPTS_MAX: Final = 3
+"""How often a table is tried whose records executors keep, and these end."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunEnd:
+    """What a run has come to: the last plan, the tables' results, and the log that it has seen."""
+
+    plan: RunPlan | None = None
+    results: list[TableResult] = field(default_factory=list)
+    state: LogState | None = None
+    note: str = ""
+
+    def summary(self, sink: str, seconds: float) -> RunSummary:
+        """The run for its caller."""
+        if self.plan is None or not self.results:
+            return RunSummary(sink, 0, "", seconds, self.results, self.note)
+        return RunSummary(sink, self.plan.run, self.plan.where, seconds, self.results)
+
+
+class Run:
+    """One run over the topics of one writer; ``once`` is all that there is to call."""
+
+    def __init__(self, context: RunContext, topics: Topics, target: Target) -> None:
+        self._context = context
+        self._settings = context.settings
+        self._prefix = context.settings.capture.topic_prefix
+        self._report = context.report
+        self._options = context.options
+        self._topics = topics
+        self._target = target
+        self._plans = target.plans
+        self._started = time.monotonic()
+
+    def once(self) -> RunEnd:
+        """Apply what the topics have; tables that fail are in the results."""
+        last = self._plans.last()
+        if last is not None:
+            self._require_same_writer(last)
+        state = self._topics.state()
+        if state is None:
+            return RunEnd(note=self._topics.empty)
+        if last is not None:
+            require_same_log(last, state)
+        begun = [name for name, table in last.tables.items() if table.base] if last else []
+        wanted, remarks = self._target.wanted(state, begun)
+        outcome, results = self._ended(last, state) if last is not None else (None, [])
+        before = goes_on(last, outcome) if last is not None and outcome is not None else {}
+        before, refused = self._standing(before, state, wanted)
+        waiting = self._report_errors(refused)
+        results += waiting
+        usable = {name: table for name, table in wanted.items() if name not in refused}
+
+        def proposed(state: LogState) -> dict[str, TablePlan]:
+            tables = self._topics.proposed(before, state, usable)
+            return self._target.on_archives(tables, outcome.versions if outcome else {}, state)
+
+        tables = proposed(state)
+        if (records_max := self._options.records_max) and to_read(tables) > records_max:
+            state = self._topics.bounded(state, tables, records_max, last)
+            tables = proposed(state)
+        if not has_work(tables):
+            checked = [name for name, table in tables.items() if not table.waits]
+            self._plans.check(str(state.progress.cut), checked)
+            return RunEnd(last, results, state)
+        for remark in remarks:
+            self._report(remark)
+        return self._new_run(state, last, tables, results, waiting)
+
+    def _require_same_writer(self, last: RunPlan) -> None:
+        if last.prefix != self._prefix:
+            raise ConfigError(
+                f"the {self._target.sink} belongs to topic.prefix {last.prefix}",
+                where=f"[{self._target.sink}]",
+                remedy=f"give each topic.prefix a {self._target.sink} of its own",
+            )
+        if last.written_by != self._topics.written_by:
+            raise ConfigError(
+                f"the {self._target.sink} was begun with topics written by {last.written_by}",
+                where=f"[{self._target.sink}] topics_written_by",
+                remedy=f"give those of another writer a {self._target.sink} of their own",
+            )
+
+    def _ended(self, plan: RunPlan, state: LogState) -> tuple[RunOutcome, list[TableResult]]:
+        """How the last plan ended; one that was interrupted is finished now, with these results."""
+        outcome, results = self._plans.outcome(plan), list[TableResult]()
+        if outcome is None:
+            self._report(f"finishing run {plan.run}, which was interrupted")
+            expired = self._expired(plan, state)
+            results = self._apply(plan, state, {table.name for table in expired})
+            outcome = self._finished(plan, [*results, *expired])
+        settled = self._target.settle(plan, outcome)
+        if settled != outcome:
+            self._plans.finish(settled)
+        return settled, results
+
+    def _expired(self, plan: RunPlan, state: LogState) -> list[TableResult]:
+        """Tables of a plan that was interrupted for so long that the log may have forgotten since.
+
+        The next plan says what becomes of them.
+        """
+        planned = {
+            name: table
+            for name, table in plan.tables.items()
+            if table.base and table.source in state.tables
+        }
+        retained = self._retained(planned, state)
+        error = LogForgottenError(f"run {plan.run} was interrupted for longer than log.keep")
+        return [
+            TableResult(name, error=retained.refused.get(name, error))
+            for name, table in planned.items()
+            if retained.tables[name] != table
+        ]
+
+    def _standing(
+        self, before: dict[str, TablePlan], state: LogState, wanted: Mapping[str, WantedTable]
+    ) -> tuple[dict[str, TablePlan], dict[str, MillraceError]]:
+        """Where tables go on, and which can't; one that isn't there any more begins again."""
+        standing = dict(before)
+        for name, table in before.items():
+            if name not in wanted or not table.base:
+                continue
+            if not self._target.is_standing(name, table, state):
+                standing[name] = table.begun_again(state.starts[table.topic])
+        refused = {
+            **self._topics.refused(standing, wanted, state),
+            **changed(standing, wanted),
+            **{name: why for name, why in self._options.paused.items() if name in wanted},
+        }
+        return standing, refused
+
+    def _retained(self, tables: dict[str, TablePlan], state: LogState) -> RetainedTables:
+        keep = self._settings.log.keep
+        checked = self._plans.checked()
+        return retained_tables(self._topics, self._target, tables, state, keep, checked)
+
+    def _report_errors(self, errors: Mapping[str, MillraceError]) -> list[TableResult]:
+        """Report why tables aren't applied; returns their results."""
+        results = [TableResult(name, error=error) for name, error in errors.items()]
+        for result in results:
+            if result.name not in self._options.paused:
+                self._report(str(result))
+        return results
+
+    def _new_run(
+        self,
+        state: LogState,
+        last: RunPlan | None,
+        tables: dict[str, TablePlan],
+        results: list[TableResult],
+        waiting: list[TableResult],
+    ) -> RunEnd:
+        retained = self._retained(tables, state)
+        examination = self._target.examination(retained.tables, state)
+        examined = self._topics.examined(retained.tables, state, examination)
+        refused = self._report_errors({**retained.refused, **examined.refused})
+        news = any(table.pending or table.commits for table in examined.tables.values())
+        if not news and not refused:
+            return RunEnd(last, results, state)
+        plan = RunPlan(
+            run=last.run + 1 if last is not None else 1,
+            prefix=self._prefix,
+            log=state.progress.log,
+            cut=state.progress.cut,
+            cut_ts_us=state.progress.cut_ts_us,
+            ts_ms=int(time.time() * 1000),
+            tables=examined.tables,
+            written_by=self._topics.written_by,
+        )
+        self._plans.start(plan)
+        applied = self._apply(plan, state, ())
+        self._finished(plan, [*applied, *refused, *waiting])
+        return RunEnd(plan, [*results, *applied, *refused], state)
+
+    def _finished(self, plan: RunPlan, results: list[TableResult]) -> RunOutcome:
+        """Record how the plan ended, and at which version each table has the plan's cut."""
+        done = [table for table in results if table.error is None]
+        outcome = RunOutcome(
+            run=plan.run,
+            ts_ms=int(time.time() * 1000),
+            seconds=round(time.monotonic() - self._started, 3),
+            failed={table.name: str(table.error) for table in results if table.error is not None},
+            versions=self._target.versions(plan, results),
+            tables={table.name: table.counts() for table in done},
+        )
+        self._plans.finish(outcome)
+        return outcome
+
+    def _apply(
+        self, plan: RunPlan, state: LogState, left_out: Collection[str]
+    ) -> list[TableResult]:
+        """Apply the plan to its tables, some of them side by side, and each in its own session.
+
+        A session's configuration carries a table's application transaction. A table without an
+        event still takes note of how far it has come.
+        """
+        waiting = [
+            name
+            for name, table in plan.tables.items()
+            if (table.pending or not table.base) and name not in left_out
+        ]
+        if not waiting:
+            return []
+        spark = self._context.session()
+
+        def apply(name: str) -> TableResult:
+            table = plan.tables[name]
+            started = time.monotonic()
+            if table.commits:
+                self._report(f"{name}: {table.events:,} events")
+            result = self._applied(spark.newSession(), name, plan, state)
+            result = replace(result, seconds=time.monotonic() - started)
+            if table.commits:
+                self._report(str(result))
+            return result
+
+        with ThreadPoolExecutor(TABLES_AT_ONCE) as executor:
+            results = list(executor.map(apply, waiting))
+        return [
+            result
+            for result in results
+            if result.error is not None or plan.tables[result.name].commits
+        ]
+
+    def _applied(
+        self, spark: "SparkSession", name: str, plan: RunPlan, state: LogState
+    ) -> TableResult:
+        table = plan.tables[name]
+        for attempt in range(1, _ATTEMPTS_MAX + 1):
+            try:
+                with explained(name, self._settings.log.keep):
+                    archived = self._target.archived(spark, name, plan)
+                    with self._topics.changes(spark, name, plan, state, archived) as changes:
+                        rows = self._target.apply(spark, name, plan, changes)
+            except KeptLostError as error:
+                if attempt == _ATTEMPTS_MAX:
+                    return TableResult(name, table.events, error=error)
+                self._report(f"{name}: {error.what}; reading them again")
+                self._topics.forget()
+            except self._target.ends_run:
+                raise
+            except MillraceError as error:
+                return TableResult(name, table.events, error=error)
+            else:
+                return TableResult(name, table.events, *rows, rebuilt=table.rebuilds)
+        raise AssertionError("the last attempt returns")

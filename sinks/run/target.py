@@ -1,0 +1,137 @@
+"""A kind of derived tables, as a run sees it: what stands, who may write, and how to apply a plan.
+
+A new target is a subclass: it says what it wants, keeps plans, and applies a table's plan in one
+atomic step that records the position reached. docs/explanation/runs.md says what each kind does.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING, ClassVar, NamedTuple, Protocol
+
+from cdc.errors import LogForgottenError, MillraceError
+from cdc.log.offsets import LogState
+from sinks.run.plan import LastCheck, RunOutcome, RunPlan, TablePlan, TableVersion, WantedTable
+from sinks.run.summary import Rows, TableResult
+from sinks.run.topics import Examination, TableChanges
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+class PlanStore(Protocol):
+    """Where a target keeps the plans of its runs; whoever has it is the only run.
+
+    A plan that is started is finished or repeated, never replaced.
+    """
+
+    def last(self) -> RunPlan | None:
+        """The newest plan, finished or not."""
+        ...
+
+    def outcome(self, plan: RunPlan) -> RunOutcome | None:
+        """How the newest plan ended, if it did."""
+        ...
+
+    def start(self, plan: RunPlan) -> None:
+        """Make the plan the next one; raises BusyError if another run was first."""
+        ...
+
+    def finish(self, outcome: RunOutcome) -> None:
+        """Record that nothing of the plan is under way any more."""
+        ...
+
+    def checked(self) -> LastCheck:
+        """When a run last found nothing to do."""
+        ...
+
+    def check(self, cut: str, tables: list[str]) -> None:
+        """Record that there is nothing to do now for these tables."""
+        ...
+
+
+class Forgotten(NamedTuple):
+    """What the log has forgotten of a table's changes (``error``), and what it still has.
+
+    ``again`` is a plan that reads all of that. Where the log ``is_compacted``, it has the newest
+    state of each key. A gap can be marked (``can_mark``) where positions tell where it begins.
+    """
+
+    error: LogForgottenError
+    again: TablePlan
+    is_compacted: bool
+    can_mark: bool
+
+
+class Wanted(NamedTuple):
+    """The derived tables that there are to be, and remarks about others for the user."""
+
+    tables: dict[str, WantedTable]
+    remarks: list[str]
+
+
+class Target(ABC):
+    """The derived tables of one kind; its methods are called in this order.
+
+    ``ends_run`` are the errors that concern all tables, though one table met them: the run ends,
+    and its plan is repeated by the next one. ``settle``, ``on_archives``, ``examination`` and
+    ``versions`` are for targets that have more than a run needs.
+    """
+
+    sink: ClassVar[str]
+    ends_run: ClassVar[tuple[type[MillraceError], ...]] = ()
+    plans: PlanStore
+
+    @abstractmethod
+    def wanted(self, state: LogState, begun: Collection[str]) -> Wanted:
+        """What there is to be of the captured tables; raises ConfigError for unknown names.
+
+        ``begun`` are the names of tables that the last plan had.
+        """
+
+    @abstractmethod
+    def is_standing(self, name: str, table: TablePlan, state: LogState) -> bool:
+        """Whether a wanted table is there, as the plans before have left it.
+
+        One that isn't begins again, from the log's start.
+        """
+
+    def settle(self, plan: RunPlan, outcome: RunOutcome) -> RunOutcome:
+        """The outcome of the last plan, without failures that came after a table's own commit."""
+        del plan
+        return outcome
+
+    def on_archives(
+        self, tables: dict[str, TablePlan], versions: Mapping[str, TableVersion], state: LogState
+    ) -> dict[str, TablePlan]:
+        """The tables; new ones on an archive that has more than the log still has.
+
+        ``versions`` are those that the tables have at the last plan's cut.
+        """
+        del versions, state
+        return tables
+
+    def behind_gap(self, name: str, table: TablePlan, forgotten: Forgotten) -> TablePlan | None:
+        """The plan of a table that the log has forgotten changes of; None: it is refused.
+
+        The error is the refusal's, and may be given another remedy.
+        """
+        del name, table, forgotten
+        return None
+
+    @abstractmethod
+    def examination(self, tables: Mapping[str, TablePlan], state: LogState) -> Examination:
+        """What is to be known, and is known, of these tables' new records."""
+
+    def archived(self, spark: "SparkSession", name: str, plan: RunPlan) -> "DataFrame | None":
+        """The raw records of the archive that a table's plan replays."""
+        del spark, name, plan
+        return None
+
+    @abstractmethod
+    def apply(self, spark: "SparkSession", name: str, plan: RunPlan, changes: TableChanges) -> Rows:
+        """Apply the plan to a table, in one atomic step, unless the table has it already."""
+
+    def versions(self, plan: RunPlan, results: list[TableResult]) -> dict[str, TableVersion]:
+        """The version of each table that has the plan's cut."""
+        del plan, results
+        return {}

@@ -1,0 +1,155 @@
+"""Topics of either writer → the state and the new records that a run needs of them.
+
+Millrace's own log has positions, schemas and a cut (sinks/log/topics.py); topics of a real Debezium
+have none of these (sinks/debezium/topics.py). The rest of a run is the same for both.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from cdc.errors import MillraceError
+from cdc.log.offsets import LogState
+from cdc.records.schema import TableSchema
+from cdc.settings.lakehouse import TopicWriter
+from sinks.run.plan import PartitionCensus, RunPlan, TablePlan, Truncates, WantedTable
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from sinks.changes.newest import Newest, Older
+    from sinks.changes.shape import TableShape
+
+
+class Examination(NamedTuple):
+    """What a target adds to an examination of new records.
+
+    ``shape`` gives the columns of a table, from its schema versions up to the plan's; it raises
+    MillraceError where there can't be such, and is None for a table that isn't read early.
+    ``censuses`` are those of tables that the target has examined itself. ``archived`` are the
+    TRUNCATEs that a table has in the archive that it replays.
+    """
+
+    shape: Callable[[str, TablePlan, list[TableSchema]], "TableShape | None"]
+    censuses: Mapping[str, Mapping[int, PartitionCensus]]
+    archived: Mapping[str, Truncates]
+
+
+class ExaminedTables(NamedTuple):
+    """The tables' plans with the census of their new records, and the errors of other tables."""
+
+    tables: dict[str, TablePlan]
+    refused: dict[str, MillraceError]
+
+
+class TableChanges(Protocol):
+    """What a plan applies to one table, in the forms that targets need.
+
+    ``versions`` are the table's schema versions up to the plan's.
+    """
+
+    versions: Sequence[TableSchema]
+
+    def parsed(self, shape: "TableShape", *, snapshot: bool = False) -> "DataFrame":
+        """The changes as they come; ``snapshot``: with a column that marks rows of snapshots."""
+        ...
+
+    def newest(
+        self, shape: "TableShape", *, ranges: bool = False
+    ) -> "AbstractContextManager[Newest]":
+        """The newest state of each key, kept while the context lasts."""
+        ...
+
+    def latest(self, shape: "TableShape") -> "AbstractContextManager[DataFrame]":
+        """The same as rows of one kind, for a target that reads them once."""
+        ...
+
+    def older(self) -> "Older | None":
+        """The stored rows that go if no change speaks of them."""
+        ...
+
+    def are_newer(self, newest: "Newest") -> bool:
+        """Whether no stored row can be as new."""
+        ...
+
+    def timed(self, shape: "TableShape", stored: "DataFrame | None") -> "DataFrame":
+        """The changes with the times of their commits, none of which is ``stored`` already."""
+        ...
+
+    def behind_gap(self, shape: "TableShape") -> "DataFrame | None":
+        """All that the log still has, where it has forgotten changes that the table lacks."""
+        ...
+
+    def events(self, shape: "TableShape", *, records: bool) -> "DataFrame":
+        """Every event, once; ``records``: with the raw key and value."""
+        ...
+
+    def images(self, shape: "TableShape") -> "DataFrame":
+        """The rows that changes add and take away, of a table without a key."""
+        ...
+
+
+class Topics(Protocol):
+    """The topics of one writer.
+
+    ``empty`` says why there may be none. A gap can be marked (``can_mark_gaps``) where positions
+    tell where it begins.
+    """
+
+    written_by: TopicWriter
+    empty: str
+    can_mark_gaps: bool
+
+    def state(self) -> LogState | None:
+        """What there is to read; None if nothing was ever written."""
+        ...
+
+    def refused(
+        self, before: Mapping[str, TablePlan], wanted: Mapping[str, WantedTable], state: LogState
+    ) -> dict[str, MillraceError]:
+        """Derived tables that can't be made of what there is, and why."""
+        ...
+
+    def proposed(
+        self, before: dict[str, TablePlan], state: LogState, wanted: Mapping[str, WantedTable]
+    ) -> dict[str, TablePlan]:
+        """The wanted tables with all that is new for them."""
+        ...
+
+    def bounded(
+        self, state: LogState, tables: dict[str, TablePlan], records_max: int, last: RunPlan | None
+    ) -> LogState:
+        """The state as if the topics ended where about so many records are read."""
+        ...
+
+    def require_whole(self, name: str, table: TablePlan, state: LogState, *, fresh: bool) -> None:
+        """Raise MillraceError where the topics may lack records that the table has to read.
+
+        ``fresh``: it has read all that there was so short a time ago that nothing has gone since.
+        LogForgottenError if they are gone.
+        """
+        ...
+
+    def from_start(self, table: TablePlan, state: LogState) -> TablePlan:
+        """The table's plan, from the first record that there is, to the last."""
+        ...
+
+    def examined(
+        self, tables: dict[str, TablePlan], state: LogState, examination: Examination
+    ) -> ExaminedTables:
+        """Add to the plans what the tables' new records have: a census of them."""
+        ...
+
+    def changes(
+        self,
+        spark: "SparkSession",
+        name: str,
+        plan: RunPlan,
+        state: LogState,
+        archived: "DataFrame | None" = None,
+    ) -> "AbstractContextManager[TableChanges]":
+        """What the plan applies to a table; ``archived`` are raw records that come before that."""
+        ...
+
+    def forget(self) -> None:
+        """Let records go that are kept for several tables; they are read again where needed."""
