@@ -14,21 +14,18 @@ from cdc.errors import SinkError
 from sinks.changes.names import ABSENT, DELETE, DELETED, FILLED, OP, POSITION, RAW_VALUE, quoted
 from sinks.changes.shape import TableShape
 from sinks.debezium.described import RecordSource, TopicLayout, describe
-from sinks.debezium.duplicates import without_repeated_changes, without_repeated_records
-from sinks.debezium.inspection import last_events_of
+from sinks.debezium.duplicates import without_repeated_changes
 from sinks.debezium.log import read_records
-from sinks.debezium.parse import parse, parse_events, parse_images
+from sinks.debezium.parse import parse, parse_events
 from sinks.debezium.records import RecordGroup, discover
 from sinks.debezium.truncate import Truncation
-from sinks.delta.apply import columns_of, require_key
+from sinks.delta.apply import columns_of
 from sinks.delta.commit import Rows, commit, create
-from sinks.delta.current import merge, stored, write_new
+from sinks.delta.current import merge, write_new
 from sinks.delta.evolution import columns_with_ids
 from sinks.delta.history import merge_history, write_new_history
-from sinks.delta.keyless import merge_keyless, write_new_keyless
 from sinks.delta.newest import Newest, newest_of_changes
 from sinks.delta.table import DeltaTarget
-from sinks.log.records import release
 from sinks.run.plan import RunPlan, TablePlan
 
 _NAMES = "array<string>"
@@ -47,7 +44,6 @@ def apply_topic(
     ``groups`` are those of the records, if this run has inspected them.
     """
     table = plan.tables[target.name]
-    require_key(target, keyed=bool(table.schemas[-1].key))
     columns = columns_of(target.derived, table, table.schemas)
     start, end = {table.topic: table.start}, {table.topic: table.end}
     raw = read_records(target.spark, source.kafka, start, end)
@@ -90,22 +86,7 @@ def _write(
         if not table.base:
             return write_new_history(target, changes, columns, table)
         return merge_history(target, changes, columns, table, None)
-    truncation = (
-        Truncation._make(table.last_truncation) if table.last_truncation is not None else None
-    )
-    if columns.keys:
-        return _write_rows(target, parse(raw, topic, columns), columns, table, truncation)
-    if len(table.start) > 1:
-        return _write_keyless(target, parse_images(raw, topic, columns), columns, table, truncation)
-    events = without_repeated_records(raw, topic, last_events_of(table)).localCheckpoint(
-        eager=False
-    )
-    try:
-        return _write_keyless(
-            target, parse_images(events, topic, columns), columns, table, truncation
-        )
-    finally:
-        release(events)
+    return _write_rows(target, parse(raw, topic, columns), columns, table)
 
 
 def _add(
@@ -128,18 +109,18 @@ def _add(
     return Rows(inserted=target.added())
 
 
-def _newer_than(changes: DataFrame, truncation: Truncation | None) -> DataFrame:
-    return changes if truncation is None else truncation.newer(changes)
-
-
 def _write_rows(
     target: DeltaTarget,
     changes: DataFrame,
     columns: TableShape,
     table: TablePlan,
-    truncation: Truncation | None,
 ) -> Rows:
-    with newest_of_changes(_newer_than(changes, truncation), columns) as newest:
+    truncation = (
+        Truncation._make(table.last_truncation) if table.last_truncation is not None else None
+    )
+    if truncation is not None:
+        changes = truncation.newer(changes)
+    with newest_of_changes(changes, columns) as newest:
         if not table.base:
             return write_new(target, newest.all(), columns)
         rows = _with_gone(target, newest, columns, table, truncation)
@@ -174,21 +155,6 @@ def _delete_position(truncation: Truncation) -> SparkColumn:
 def _just_behind(lsn: str) -> SparkColumn:
     """A position that is newer than the row's own, and older than any later one of its key."""
     return F.concat(F.substring(POSITION, 1, _OFFSET_CHARS), F.lit(lsn))
-
-
-def _write_keyless(
-    target: DeltaTarget,
-    images: DataFrame,
-    columns: TableShape,
-    table: TablePlan,
-    truncation: Truncation | None,
-) -> Rows:
-    images = _newer_than(images, truncation)
-    if not table.base:
-        return write_new_keyless(target, images, columns)
-    if truncation is None or table.truncated is None:
-        return merge_keyless(target, images, columns, None)
-    return merge_keyless(target, images, columns, None, older=truncation.is_older(stored(POSITION)))
 
 
 def _gone(

@@ -46,7 +46,7 @@ def apply_table(
     contenders, if they were read already.
     """
     keyed = bool(versions[-1].key)
-    require_key(target, keyed=keyed)
+    _require_key(target, keyed=keyed)
     columns = columns_of(target.derived, table, versions)
     log = records.of(target.spark, {table.topic: table})
     raw = log.transform(lambda rows: _applicable(rows, table, plan, keyed=keyed)).transform(
@@ -81,7 +81,7 @@ def _behind(raw: DataFrame, archived: DataFrame, table: TablePlan) -> DataFrame:
     return archived.unionByName(not_archived(raw, table.replay))
 
 
-def require_key(target: DeltaTarget, *, keyed: bool) -> None:
+def _require_key(target: DeltaTarget, *, keyed: bool) -> None:
     """Raise ConfigError where a kind follows rows by their keys, and there are none."""
     derived = target.derived
     if not keyed and (derived.kind == "history" or derived.marks_deletes):

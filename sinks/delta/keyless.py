@@ -35,19 +35,15 @@ def merge_keyless(
     images: DataFrame,
     shape: TableShape,
     truncated: Position | None,
-    *,
-    older: SparkColumn | None = None,
 ) -> Rows:
     """Add and remove copies of rows in an existing table; inside of ``commit``.
 
-    A TRUNCATE removes all rows that are ``older``, by default those up to ``truncated``.
+    A TRUNCATE removes all rows up to ``truncated``.
     """
-    if truncated is not None:
-        older = F.col(f"t.{POSITION}") <= str(truncated)
     names = shape.names
     stored = DeltaTable.forPath(target.spark, target.path)
     netted = images.transform(lambda rows: _net(rows, names))
-    if older is None:
+    if truncated is None:
         going = netted.transform(lambda rows: _going(rows, stored.toDF(), names))
     else:
         netted = netted.where(_no_more_than_added())
@@ -66,8 +62,8 @@ def merge_keyless(
             values={quoted(name): F.col(f"s.{quoted(name)}") for name in [*names, POSITION, ROW]},
         )
     )
-    if older is not None:
-        builder = builder.whenNotMatchedBySourceDelete(older)
+    if truncated is not None:
+        builder = builder.whenNotMatchedBySourceDelete(F.col(f"t.{POSITION}") <= str(truncated))
     return execute(builder)
 
 
