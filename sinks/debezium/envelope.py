@@ -207,8 +207,6 @@ def with_members(
     for side in which:
         members |= _members(topic, side)
     kept = F.lit(True) if truncates else ~is_truncate()
-    if not topic.keyed:  # a delete's tombstone has no key there, so that it says nothing at all
-        kept &= F.col("key").isNotNull() | F.col("value").isNotNull()
     return (
         enveloped(raw, topic)
         .where(kept)
@@ -256,16 +254,9 @@ def _members(topic: TopicLayout, which: Which) -> dict[str, SparkColumn]:
 def _position(topic: TopicLayout, *, truncates: bool) -> SparkColumn:
     """Offset and LSN as a position's text."""
     row = F.when(F.col(ENVELOPE_OP) == "d", F.lit(True)).otherwise(_exists(topic, "after"))
-    if not topic.keyed:
-        row &= F.when(F.col(ENVELOPE_OP).isin("u", "d"), _exists(topic, "before")).otherwise(
-            F.lit(True)
-        )
     is_change = F.col(ENVELOPE_OP).isin("c", "r", "u", "d") & _is_in(VALUE_MARK, topic.values)
     good = F.col("value").isNull() | (is_change & row & _is_described(topic))
-    if topic.keyed:
-        good &= _is_in(KEY_MARK, topic.keys) & _has_key(topic)
-    else:
-        good &= F.col("key").isNull() & F.col("value").isNotNull()
+    good &= _has_key(topic) if topic.keyed else F.col("key").isNull()
     if truncates:
         good |= is_truncate()
     message = F.concat(
@@ -291,11 +282,11 @@ def _is_in(mark: str, layouts: tuple[Layout, ...]) -> SparkColumn:
 
 
 def _has_key(topic: TopicLayout) -> SparkColumn:
-    """Whether a key of JSON has values of the key's columns, and no other; Avro's always has."""
+    """Whether a key is one of the topic's; one of JSON has values of the key's columns alone."""
     avro = [layout.mark for layout in topic.keys if layout.encoding == "avro"]
     complete = reduce(and_, (F.col(KEY)[column.name].isNotNull() for column in topic.schema.key))
     alone = F.size(F.map_keys(KEY)) == len(topic.schema.key)
-    return F.col(KEY_MARK).isin(avro) | (complete & alone)
+    return _is_in(KEY_MARK, topic.keys) & (F.col(KEY_MARK).isin(avro) | (complete & alone))
 
 
 def _is_described(topic: TopicLayout) -> SparkColumn:

@@ -17,14 +17,6 @@ from cdc.errors import MillraceError, SinkError, SinkUnreachableError
 from cdc.records.position import Position
 from cdc.records.schema import Column, TableName, TableSchema
 from sinks.debezium.described import ConnectorOptions, RecordSource, TopicLayout, describe
-from sinks.debezium.duplicates import (
-    LastEvents,
-    SnapshotId,
-    SnapshotRows,
-    last_events,
-    snapshot_rows,
-    without_repeated_records,
-)
 from sinks.debezium.log import read_records
 from sinks.debezium.records import RecordGroup, discover
 from sinks.debezium.truncate import Truncation, Truncations, last_of, truncations, went_back
@@ -51,8 +43,6 @@ class TableTopic:
     declared: Mapping[str, Column]
     before: TableSchema | None = None
     truncation: Truncation | None = None
-    snapshot: SnapshotId | None = None
-    last_events: LastEvents | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +50,8 @@ class Inspection:
     """The new records of a table; without a description there is nothing to apply.
 
     ``truncated`` is the last TRUNCATE of all, ``ends`` are the positions of the new ones, with
-    their times. The source ``went_back`` if its LSNs don't order rows any more. Only a table
-    without a key has ``snapshot_rows`` and ``last_events``.
+    their times. The source ``went_back`` if its LSNs don't order rows any more. ``keyless`` are the
+    records without a key that aren't TRUNCATEs.
     """
 
     events: int = 0
@@ -70,8 +60,7 @@ class Inspection:
     ends: tuple[tuple[Position, int], ...] = ()
     groups: tuple[RecordGroup, ...] = ()
     went_back: bool = False
-    snapshot_rows: SnapshotRows = SnapshotRows()  # noqa: RUF009 (immutable)
-    last_events: LastEvents | None = None
+    keyless: int = 0
     error: MillraceError | None = None
 
 
@@ -140,32 +129,20 @@ def _inspect_topic(
     )
     if described is None:
         return Inspection(events)
-    keyless = sum(group.events for group in groups if group.key_encoding is None)
-    truncated, read_last = Truncations(0, None), topic.last_events
-    of_snapshot = SnapshotRows(topic.snapshot)
-    if keyless:
+    without_key = sum(group.events for group in groups if group.key_encoding is None)
+    truncated = Truncations(0, None)
+    if without_key:
         with _as_table_error(topic):
-            raw = read(topic.topic)
-            truncated = truncations(raw, described, topic.partitions)
+            truncated = truncations(read(topic.topic), described, topic.partitions)
             if topic.before is None and truncated.count == events:
                 return Inspection(events)  # nobody knows yet whether the table has a key
-            if not described.keyed:
-                of_snapshot = snapshot_rows(
-                    raw, described, topic.partitions, topic.snapshot, topic.before is None
-                )
-            if not described.keyed and topic.partitions == 1:
-                read_last = last_events(raw, described, topic.last_events)
-                if truncated.count:
-                    once = without_repeated_records(raw, described, topic.last_events)
-                    truncated = truncations(once, described, topic.partitions)
     last = last_of(topic.truncation, truncated.last)
     back = False
     if last is not None and last.time_us and topic.partitions > 1:
         with _as_table_error(topic):
             back = went_back(read(topic.topic), described, last)
-    return Inspection(
-        events, described, last, truncated.ends, tuple(groups), back, of_snapshot, read_last
-    )
+    keyless = without_key - truncated.count
+    return Inspection(events, described, last, truncated.ends, tuple(groups), back, keyless)
 
 
 @dataclass(slots=True)
@@ -214,22 +191,8 @@ def _inspected_by(table: TablePlan) -> tuple[object, ...]:
         table.start,
         table.end,
         table.last_truncation,
-        _snapshot_before(table),
-        last_events_of(table),
         _schemas_before(table),
     )
-
-
-def last_events_of(table: TablePlan) -> LastEvents | None:
-    """The events, of a table without a key, that were read last."""
-    if not table.base or table.previous_events is None:
-        return None
-    return LastEvents._make(table.previous_events)
-
-
-def _snapshot_before(table: TablePlan) -> SnapshotId | None:
-    """The snapshot that a table without a key has rows of."""
-    return table.snapshot_id if table.base else None
 
 
 def _schemas_before(table: TablePlan) -> tuple[TableSchema, ...]:
@@ -256,8 +219,6 @@ def _inspect_all(
             _types(table) | dict(types.get(topic, {})),
             next(reversed(_schemas_before(table)), None),
             Truncation._make(table.last_truncation) if table.last_truncation is not None else None,
-            _snapshot_before(table),
-            last_events_of(table),
         )
         for topic, table in tables.items()
     ]
@@ -280,7 +241,12 @@ def _plan(
     is_compacted: bool,
 ) -> None:
     forms = _key_forms(table, inspection)
-    error = inspection.error or _unordered(table, inspection) or _moved(table, forms, is_compacted)
+    error = (
+        inspection.error
+        or _without_key(table, inspection)
+        or _unordered(table, inspection)
+        or _moved(table, forms, is_compacted)
+    )
     if error is not None:
         planned.refused[name] = error
         if table.base:
@@ -301,8 +267,6 @@ def _plan(
             "first_version": table.first_version if table.base else schema.version,
             "key_forms": forms,
             "last_truncation": inspection.truncated,
-            "snapshot_id": inspection.snapshot_rows.snapshot,
-            "last_events": inspection.last_events,
             "truncated": max((position for position, _ in inspection.ends), default=None),
             "ends": inspection.ends if table.kind == "history" else (),
         }
@@ -341,21 +305,33 @@ def _moved(table: TablePlan, forms: tuple[str, ...], is_compacted: bool) -> Mill
     )
 
 
+def _without_key(table: TablePlan, inspection: Inspection) -> MillraceError | None:
+    """An error where records have no key: an event that comes again looks like a new one.
+
+    An archive has each record under its offset, and those that come again, too. So it needs no
+    keys, unless some of its records have them.
+    """
+    if not inspection.keyless or inspection.described is None:
+        return None
+    some = "some of " if inspection.described.keyed else ""
+    if table.kind == "changes" and not some:
+        return None
+    return SinkError(
+        f"{some}the table's records have no key: an event that Debezium sends again can't be told "
+        "from a new one",
+        where=f"topic {table.topic}",
+        remedy="give the table a primary key, or set message.key.columns in the connector; then "
+        "have Debezium write to a new topic and take a snapshot of the table (a signal), and "
+        "remove the Delta table. Or leave the table out (table.exclude.list)",
+    )
+
+
 def _unordered(table: TablePlan, inspection: Inspection) -> MillraceError | None:
     """An error where the records' order isn't known, and the table depends on it.
 
     A history needs to know where in each partition a TRUNCATE stands, which no record says. A
-    table of current rows needs to know which rows were there before it, and, without a key, before
-    a snapshot.
+    table of current rows needs to know which rows were there before it.
     """
-    if table.kind == "current" and inspection.snapshot_rows.is_repeated:
-        return SinkError(
-            "the table has no key, and a snapshot has read rows of it that are there already: "
-            "they can't be told from copies",
-            where=f"topic {table.topic}",
-            remedy="remove the topic and the Delta table, then have Debezium take one snapshot of "
-            "the table (a signal); with message.key.columns its rows have a key",
-        )
     if table.kind == "current" and inspection.went_back:
         return SinkError(
             f"the source was restored, and the topic has {len(table.start)} partitions and a "

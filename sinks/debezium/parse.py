@@ -13,7 +13,6 @@ from pyspark.sql import functions as F
 from cdc.records.schema import Column
 from sinks.changes.names import (
     ABSENT,
-    COUNT,
     CREATED,
     DELETE,
     FILLED,
@@ -24,7 +23,6 @@ from sinks.changes.names import (
     RAW_VALUE,
     RECORD_OFFSET,
     RECORD_PARTITION,
-    ROW,
     TIME,
     UPSERT,
     VERSION,
@@ -35,7 +33,6 @@ from sinks.debezium.decoders import is_placeholder
 from sinks.debezium.described import Layout, TopicLayout
 from sinks.debezium.envelope import (
     ENVELOPE_OP,
-    EXISTS,
     Choice,
     Which,
     by_mark,
@@ -156,48 +153,6 @@ def parse_events(
     )
 
 
-def parse_images(raw: DataFrame, topic: TopicLayout, shape: TableShape | None = None) -> DataFrame:
-    """Two rows at most per change of a table without key: as ``sinks.log.parse.parse_images``.
-
-    A value that only stands for an unchanged one is that of the row's old image.
-    """
-    shape = shape or plain_shape([topic.schema], OWN)
-    images = F.filter(
-        F.array(
-            _image(topic, shape, -1, "before", F.col(ENVELOPE_OP).isin("u", "d")),
-            _image(topic, shape, 1, "after", F.col(ENVELOPE_OP) != "d"),
-        ),
-        lambda image: image["row"].isNotNull(),
-    )
-    image = F.col("image")
-    return (
-        raw.transform(lambda records: with_members(records, topic, "before", "after"))
-        .withColumn("image", F.explode(images))
-        .select(
-            *(
-                image["row"][f"c{index}"].alias(field.name)
-                for index, field in enumerate(shape.fields)
-            ),
-            POSITION,
-            image["count"].alias(COUNT),
-            F.concat_ws(":", "topic", "partition", "offset").alias(ROW),
-        )
-    )
-
-
-def _image(
-    topic: TopicLayout, shape: TableShape, count: int, which: Which, applies: SparkColumn
-) -> SparkColumn:
-    row = F.struct(
-        *(
-            _value(topic, shape, field, which).alias(f"c{index}")
-            for index, field in enumerate(shape.fields)
-        )
-    )
-    exists = applies & F.col(EXISTS.format(which))
-    return F.struct(F.lit(count).alias("count"), F.when(exists, row).alias("row"))
-
-
 def _value(topic: TopicLayout, shape: TableShape, field: DerivedField, which: Which) -> SparkColumn:
     """A column's value, by each record's own schema, as the derived table has it."""
     if field.nulled:
@@ -235,14 +190,11 @@ def _column_index(topic: TopicLayout, field: DerivedField) -> int:
 def _unless_unchanged(
     topic: TopicLayout, shape: TableShape, field: DerivedField, layout: Layout
 ) -> SparkColumn:
-    """A member that isn't a placeholder; in a table without keys the old row has the value."""
+    """A member that isn't a placeholder."""
     index = _column_index(topic, field)
     value = member_column("after", index, layout)
     unchanged = _is_unchanged(topic, shape, field, layout)
-    if unchanged is None:
-        return value
-    kept = F.when(~unchanged, value)
-    return kept if topic.keyed else kept.otherwise(member_column("before", index, layout))
+    return value if unchanged is None else F.when(~unchanged, value)
 
 
 def _absent(topic: TopicLayout, shape: TableShape) -> SparkColumn:

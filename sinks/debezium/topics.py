@@ -136,9 +136,6 @@ class DebeziumTopics:
                     "schema_version": schemas[-1].version if schemas else 0,
                     "key_forms": last.key_forms if last is not None else (),
                     "last_truncation": last.last_truncation if last is not None else None,
-                    "snapshot_id": last.snapshot_id if last is not None else None,
-                    "previous_events": last.previous_events if last is not None else None,
-                    "last_events": last.previous_events if last is not None else None,
                 }
             )
         return {name: table for name, table in tables.items() if table.base or table.pending}

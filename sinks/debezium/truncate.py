@@ -60,7 +60,7 @@ class Truncation(NamedTuple):
         Deletes stay: a tombstone has no LSN, and to delete what isn't there is no harm.
         """
         kept = ~self.is_older(F.col(POSITION))
-        return changes.where(kept | (F.col(OP) == DELETE) if OP in changes.columns else kept)
+        return changes.where(kept | (F.col(OP) == DELETE))
 
 
 def last_of(before: Truncation | None, new: Truncation | None) -> Truncation | None:

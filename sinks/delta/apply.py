@@ -24,12 +24,12 @@ def apply_changes(
     target: DeltaTarget, plan: RunPlan, changes: TableChanges, shape: TableShape
 ) -> Rows:
     """Commit what the plan says to the table, unless the table has it already."""
-    require_key(target, keyed=bool(changes.versions[-1].key))
+    _require_key(target, keyed=bool(changes.versions[-1].key))
     write = partial(_write, target, plan, changes, shape)
     return commit(target, plan.run, plan.tables[target.name].base, shape, write)
 
 
-def require_key(target: DeltaTarget, *, keyed: bool) -> None:
+def _require_key(target: DeltaTarget, *, keyed: bool) -> None:
     """Raise ConfigError where a kind follows rows by their keys, and there are none."""
     derived = target.derived
     if not keyed and (derived.kind == "history" or derived.marks_deletes):

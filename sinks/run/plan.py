@@ -63,9 +63,7 @@ class TablePlan(BaseModel):
 
     A topic that a real Debezium wrote has no state records, so the plan has its ``topic_id``, the
     ``schemas`` and key forms so far, and the ``last_truncation`` (offset, LSN, number of
-    partitions, µs since 1970). For a table without a key it also has the ``snapshot_id`` of its
-    rows (LSN and time) and two runs of events (LSN, time, count): the ``previous_events``, which
-    were read last before this plan, and its own ``last_events``.
+    partitions, µs since 1970).
     """
 
     model_config = ConfigDict(frozen=True)
@@ -98,9 +96,6 @@ class TablePlan(BaseModel):
     schemas: tuple[TableSchema, ...] = ()
     key_forms: tuple[str, ...] = ()
     last_truncation: tuple[int, ...] | None = None
-    snapshot_id: tuple[int, int] | None = None
-    previous_events: tuple[int, int, int] | None = None
-    last_events: tuple[int, int, int] | None = None
 
     @property
     def unread(self) -> int:
@@ -278,7 +273,6 @@ def goes_on(plan: RunPlan, outcome: RunOutcome) -> dict[str, TablePlan]:
                 "events": 0,
                 "truncated": None,
                 "ends": (),
-                "last_events": table.previous_events,
             }
             if name in outcome.failed
             else {
@@ -290,7 +284,6 @@ def goes_on(plan: RunPlan, outcome: RunOutcome) -> dict[str, TablePlan]:
                 "events": 0,
                 "truncated": None,
                 "read_end": table.end,
-                "previous_events": table.last_events,
                 "gapped": table.gapped or table.gap is not None,
                 **_DONE,
             }

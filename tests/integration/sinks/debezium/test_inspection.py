@@ -146,31 +146,30 @@ def test_a_truncate_says_nothing_about_a_source_that_was_restored(
     assert refused(planned(monkeypatch, raw, archive, types=types)) == "", "it has every event"
 
 
-def read(lsn: int, minute: int) -> Raw:
-    return at(lsn, minute, 1, "r", keyed=False)
-
-
-CHANGE = at(30, 3, keyed=False)
-TWICE = {
-    "one snapshot": ([read(20, 2), read(20, 2), CHANGE], [CHANGE], ""),
-    "one that runs read in parts": ([read(20, 2)], [read(20, 2), CHANGE], ""),
-    "one that began anew": ([read(20, 2), read(21, 3)], [], "read rows"),
-    "one behind a change": ([CHANGE, read(40, 4)], [], "read rows"),
-    "a second one": ([read(20, 2)], [read(40, 4)], "read rows"),
-    "one of a table that began with changes": ([CHANGE], [read(40, 4)], "read rows"),
+WITHOUT, WITH, EMPTIED = at(1, 1, keyed=False), at(2, 2), at(3, 3, None)
+KEYLESS = {
+    # The records, and the kinds of tables that are refused.
+    "no record has a key": ([WITHOUT, EMPTIED], {"current", "history"}),
+    "the key comes later": ([WITHOUT, WITH], {"current", "history", "changes"}),
+    "the key goes": ([WITH, WITHOUT], {"current", "history", "changes"}),
+    "a TRUNCATE never has one": ([WITH, EMPTIED], set[str]()),
+    "TRUNCATEs alone say nothing": ([EMPTIED], set[str]()),
 }
 
 
-@pytest.mark.parametrize("what", TWICE)
-def test_rows_without_a_key_are_read_once(
+@pytest.mark.parametrize("what", KEYLESS)
+def test_records_without_a_key_are_refused(
     spark: "SparkSession", monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
-    first, second, refusal = TWICE[what]
+    records, kinds = KEYLESS[what]
     types = {"id": "int"}
-    found = planned(monkeypatch, frame(spark, first), table_plan(), types=types)
-    if second:
-        assert refused(found) == ""
-        applied = found.tables[str(NAME)].model_copy(update={"base": 1})
-        found = planned(monkeypatch, frame(spark, second), applied, types=types)
-    assert bool(refusal) == bool(refused(found))
-    assert refusal in refused(found)
+    refusals = {
+        kind: refused(
+            planned(monkeypatch, frame(spark, records), table_plan(kind=kind), types=types)
+        )
+        for kind in ("current", "history", "changes")
+    }
+    assert {kind for kind, why in refusals.items() if why} == kinds
+    for kind in kinds:
+        assert "have no key" in refusals[kind]
+        assert "give the table a primary key, or set message.key.columns" in refusals[kind]

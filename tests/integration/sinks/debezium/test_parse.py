@@ -11,12 +11,12 @@ from cdc.errors import SparkMissingError
 from cdc.records.schema import TableSchema
 from sinks.changes.derived import ColumnOptions
 from sinks.changes.latest import latest
-from sinks.changes.names import ABSENT, COUNT, OP, OWN, POSITION, ROW
+from sinks.changes.names import ABSENT, OP, OWN, POSITION
 from sinks.changes.shape import derive_shape, plain_shape
 from sinks.changes.types import spark_type
 from sinks.debezium.described import TopicLayout
 from sinks.debezium.envelope import with_avro
-from sinks.debezium.parse import parse, parse_images
+from sinks.debezium.parse import parse
 from sinks.log.parse import parse as parse_own
 from tests.fixtures.debezium_topics import (
     DEBEZIUM,
@@ -220,36 +220,6 @@ def test_positions_sort_by_the_offset_and_tell_the_lsn(spark: "SparkSession") ->
     rest = [lsn for row, (_, _, lsn) in zip(found, positions, strict=True) if row[OP] == "upsert"]
     assert rest == sorted(rest), "rows of an incremental snapshot come behind what was read then"
     assert int(rest[0], 16) > 0
-
-
-def test_a_table_without_a_key_is_images(spark: "SparkSession") -> None:
-    envelope = '{{"before":{},"after":{},"op":"{}","source":{{"lsn":1}}}}'
-    one, two = '{"v":"1","w":"a"}', '{"v":"2","w":"__debezium_unavailable_value"}'
-    raw = frame(
-        spark,
-        [
-            Raw(None, envelope.format("null", one, "c").encode()),
-            Raw(None, envelope.format(one, two, "u").encode()),
-            Raw(
-                None,
-                envelope.format(
-                    two.replace("__debezium_unavailable_value", "a"), "null", "d"
-                ).encode(),
-            ),
-            Raw(None, envelope.format("null", "null", "t").encode()),
-        ],
-    )
-    topic = described(raw, types={"v": "text", "w": "text"})
-    assert not topic.keyed
-    found = [
-        (row["v"], row["w"], row[COUNT], row[ROW]) for row in parse_images(raw, topic).collect()
-    ]
-    assert found == [
-        ("1", "a", 1, "p.public.t:0:0"),
-        ("1", "a", -1, "p.public.t:0:1"),
-        ("2", "a", 1, "p.public.t:0:1"),
-        ("2", "a", -1, "p.public.t:0:2"),
-    ]
 
 
 def test_numbers_keep_their_digits(spark: "SparkSession") -> None:

@@ -67,21 +67,3 @@ def test_each_truncate_takes_away_what_there_was(lake: DebeziumLake) -> None:
     assert seen == [[1, 2], [], [4]]
     history = lake.table(f"{table}_history").where("valid_to is not null")
     assert sorted(row["id"] for row in history.collect()) == [1, 2, 3]
-
-
-@pytest.mark.proof
-def test_rows_without_a_key_are_told_by_their_images(lake: DebeziumLake) -> None:
-    """Those of runs before, and those that come and go in one run."""
-    small, large = "public.ri_nopk_full", "public.at_once"
-    columns = {"a": "text", "n": "int"}
-    lake.configure(types={small: columns, large: columns})
-    lake.topic(small)
-    lake.topic(large)
-    records = recorded("replica_identity", "ri_nopk_full")
-    lake.write(records, large)
-    for first in range(0, len(records), 2):
-        lake.write(records[first : first + 2], small)
-        assert lake.merge().exit_code == ExitCode.OK
-    for table in (small, large):
-        assert lake.rows(table) == [("t", 2), ("was null", None)]
-    assert lake.merge().exit_code == ExitCode.NOTHING_TO_DO

@@ -91,28 +91,49 @@ def test_truncate_takes_away_what_was_there_before(lake: DebeziumLake) -> None:
     assert merged() == {"t": rows, "marked": rows, "late": [(3, "from after")]}
 
 
-@pytest.mark.proof
-def test_a_table_without_key_keeps_as_many_copies_as_the_source(lake: DebeziumLake) -> None:
-    lake.configure(types={"public.t": {"a": "text", "n": "int"}})
+def test_a_table_without_a_key_is_refused_and_others_go_on(lake: DebeziumLake) -> None:
+    """An archive of it has its records, each under its offset."""
+    loose = "public.ri_nopk_full"
+    types = TYPES | {loose: {"a": "text", "n": "int"}}
+    lake.configure(types=types, kinds=["current", "history", "changes"])
     lake.topic()
-    one, two = {"a": "x", "n": 1}, {"a": "y", "n": 2}
-    lake.write([event("r", row, key=()) for row in (one, one, one, two)])
+    lake.topic(loose)
+    lake.write([event("r", {"id": 1, "v": "a", "n": 1})])
+    records = recorded("replica_identity", "ri_nopk_full")
+    lake.write(records, loose)
+    summary = lake.merge()
+    errors = {table.name: str(table.error) for table in summary.tables if table.error}
+    assert errors.keys() == {loose, f"{loose}_history"}
+    for error in errors.values():
+        assert "the table's records have no key" in error
+        assert f"topic {lake.prefix}.{loose}" in error
+        assert "message.key.columns" in error
+    assert summary.exit_code == ExitCode.SINK
+    assert lake.rows() == [(1, "a", 1)]
+    archived = lake.table(f"{loose}_changes").orderBy("_millrace_offset").collect()
+    events = [record for record in records if record.value is not None]
+    assert [bytes(row["_millrace_value"]) for row in archived] == [one.value for one in events]
+
+    lake.write(records, loose)  # by a connector that had crashed
+    lake.write([event("u", {"id": 1, "v": "b", "n": 2})])
+    assert {table.name for table in lake.merge().tables if table.error} == errors.keys()
+    assert lake.rows() == [(1, "b", 2)]
+    assert lake.table(f"{loose}_changes").count() == 2 * len(events)
+
+
+@pytest.mark.proof
+def test_a_table_that_loses_its_key_stays_as_it_is(lake: DebeziumLake) -> None:
+    lake.configure(types=TYPES, kinds=["current", "changes"])
+    lake.topic()
+    lake.write([event("r", {"id": 1, "v": "a", "n": 1})])
     good(lake.merge())
-    gone = event("d", None, one, key=(), lsn=4)
-    changed = event("u", {"a": UNCHANGED, "n": 3}, two, key=(), lsn=5)
-    lake.write([gone, changed])
-    good(lake.merge())
-    assert lake.rows() == [("x", 1), ("x", 1), ("y", 3)]
-    lake.write([gone, changed, event("c", one, key=(), lsn=6)])  # by a connector that had crashed
-    good(lake.merge())
-    assert lake.rows() == [("x", 1), ("x", 1), ("x", 1), ("y", 3)]
-    lake.write([event("t", None, lsn=7), event("c", two, key=(), lsn=8)])
-    good(lake.merge())
-    assert lake.rows() == [("y", 2)]
-    assert lake.merge().exit_code == ExitCode.NOTHING_TO_DO
-    lake.write([event("r", two, key=(), lsn=9)])
-    assert "a snapshot has read rows of it that are there already" in str(lake.merge().tables[0])
-    assert lake.rows() == [("y", 2)]
+    lake.write([event("c", {"id": 2, "v": "b", "n": 2}, key=()), event("t", None)])
+    lake.write([event("c", {"id": 3, "v": "c", "n": 3})])
+    errors = {table.name: str(table.error) for table in lake.merge().tables}
+    assert errors.keys() == {"public.t", "public.t_changes"}
+    for error in errors.values():
+        assert "some of the table's records have no key" in error
+    assert lake.rows() == [(1, "a", 1)]
 
 
 @pytest.mark.proof
