@@ -94,7 +94,7 @@ class Ready:
     def load(self, client: Client, prefix: str, log: str) -> None:
         """Load them by the client's own helper."""
         target = TableIndex(client, f"{prefix}{self.name}", log, self.name)
-        index = target.make(self.mapping, 1)
+        index = target.make(self.mapping, None).index
         done = 0
         for ok, _ in parallel_bulk(client, self.documents, index=index):
             done += ok

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from sinks.delta.cuts import Cut
     from sinks.search.progress import Ledger
-    from sinks.search.progress_records import FirstLoad, TableRecord
+    from sinks.search.progress_records import TableRecord
 
 
 RUNS_SHOWN = 5
@@ -188,27 +188,23 @@ def _indexes(
     for name, alias in aliases(search, names).items():
         if name not in tables:
             status = _of_documents(name, ledger)
-        elif name in of_tables:
-            status = _of_table(name, of_tables[name])
         else:
-            status = _of_first_load(name, ledger.first_load(tables[name]))
+            status = _of_table(name, of_tables.get(name))
         statuses.append(status.model_copy(update={"refused": refused.get(alias, 0)}))
     return statuses
 
 
-def _of_table(name: str, record: "TableRecord") -> IndexStatus:
+def _of_table(name: str, record: "TableRecord | None") -> IndexStatus:
+    if record is None:
+        return IndexStatus(name=name, index=None, cut=None)
     loading, total = record.loading, sum(record.offsets.values())
     return IndexStatus(
         name=name,
-        index=record.index,
-        cut=record.cut,
-        loading=loading.index if loading else None,
+        index=record.serves.index if record.serves else None,
+        cut=record.cut if record.serves else None,
+        loading=loading.into.index if loading else None,
         loaded_percent=100 * sum(loading.loaded.values()) / max(total, 1) if loading else None,
     )
-
-
-def _of_first_load(name: str, first: "FirstLoad | None") -> IndexStatus:
-    return IndexStatus(name=name, index=None, cut=None, loading=first.index if first else None)
 
 
 def _of_documents(name: str, ledger: "Ledger") -> IndexStatus:
@@ -220,7 +216,7 @@ def _of_documents(name: str, ledger: "Ledger") -> IndexStatus:
         name=name,
         index=record.serves.index if record.serves else None,
         cut=str(record.at.cut) if record.serves and record.at and not record.frozen else None,
-        loading=loading.target.index if loading else None,
+        loading=loading.into.index if loading else None,
         loaded_percent=100 * loading.done / loading.slices if loading else None,
     )
 

@@ -242,19 +242,21 @@ class Run:
             return []
         spark = self._context.session()
 
-        def apply(name: str) -> TableResult:
+        def apply(name: str) -> TableResult | None:
             table = plan.tables[name]
             started = time.monotonic()
             if table.commits:
                 self._report(f"{name}: {table.events:,} events")
             result = self._applied(spark.newSession(), name, plan, state)
+            if result is None:
+                return None
             result = replace(result, seconds=time.monotonic() - started)
             if table.commits:
                 self._report(str(result))
             return result
 
         with ThreadPoolExecutor(TABLES_AT_ONCE) as executor:
-            results = list(executor.map(apply, waiting))
+            results = [result for result in executor.map(apply, waiting) if result is not None]
         return [
             result
             for result in results
@@ -263,7 +265,7 @@ class Run:
 
     def _applied(
         self, spark: "SparkSession", name: str, plan: RunPlan, state: LogState
-    ) -> TableResult:
+    ) -> TableResult | None:
         table = plan.tables[name]
         for attempt in range(1, _ATTEMPTS_MAX + 1):
             try:
@@ -281,5 +283,7 @@ class Run:
             except MillraceError as error:
                 return TableResult(name, table.events, error=error)
             else:
+                if rows is None:
+                    return None
                 return TableResult(name, table.events, *rows, rebuilt=table.rebuilds)
         raise AssertionError("the last attempt returns")

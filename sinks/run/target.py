@@ -128,8 +128,13 @@ class Target(ABC):
         return None
 
     @abstractmethod
-    def apply(self, spark: "SparkSession", name: str, plan: RunPlan, changes: TableChanges) -> Rows:
-        """Apply the plan to a table, in one atomic step, unless the table has it already."""
+    def apply(
+        self, spark: "SparkSession", name: str, plan: RunPlan, changes: TableChanges
+    ) -> Rows | None:
+        """Apply the plan to a table, in one atomic step, unless the table has it already.
+
+        None: a long load is begun, of which the target tells by itself.
+        """
 
     def versions(self, plan: RunPlan, results: list[TableResult]) -> dict[str, TableVersion]:
         """The version of each table that has the plan's cut."""

@@ -1,7 +1,7 @@
 """A table's plan → its documents at the server, then its progress record.
 
 A crash between the two repeats the plan: the same documents at the same versions, into the same
-index. A first load goes on behind the last of its steps that was recorded.
+index. A first load is recorded before it begins, and goes on behind the last of its steps.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from opensearchpy import OpenSearch
 
-from cdc.errors import MillraceError, SinkUnreachableError
+from cdc.errors import MillraceError, SinkError, SinkUnreachableError
 from cdc.records.position import Lsn, Position
-from cdc.records.schema import TableSchema
+from cdc.records.schema import TableName, TableSchema
 from cdc.settings import SearchSettings
 from sinks.changes.latest import latest, within
 from sinks.changes.names import OWN
@@ -30,7 +30,7 @@ from sinks.search.documents import mapping
 from sinks.search.executors import write_documents
 from sinks.search.indexes import MisfitError, TableIndex
 from sinks.search.progress import Ledger
-from sinks.search.progress_records import FirstLoad, TableLoading, TableRecord, now_ms, serving
+from sinks.search.progress_records import TableGeneration, TableLoad, TableRecord, now_ms
 from sinks.search.rows import documents
 from sinks.search.snapshot import WrittenRows, mark_snapshot_rows, write_remaining, write_rows
 from sinks.spark.errors import explained
@@ -65,7 +65,7 @@ class EarlyLoad(NamedTuple):
     ``census`` is what the plan has to know of each partition's records; None: the run counts them.
     """
 
-    into: TableLoading
+    into: TableGeneration
     rows: WrittenRows
     census: Mapping[int, PartitionCensus] | None
 
@@ -87,32 +87,40 @@ class TableIndexer:
         plan: RunPlan,
         changes: TableChanges,
         loaded: EarlyLoad | None = None,
-    ) -> Counts:
+    ) -> Counts | None:
         """Write what the plan says to the table's index, unless this run has recorded it.
 
-        ``loaded`` is what there already is of its first load.
+        ``loaded`` is what there already is of its first load. None: that takes more than one step,
+        and is begun (sinks/search/loads.py goes on with it).
         """
         versions = changes.versions
         newest, table = versions[-1], plan.tables[str(versions[-1].name)]
         before = self._ledger.tables([newest.name]).get(newest.name)
-        is_there = before is not None and target.uuid(before.index) == before.uuid
+        is_there = before is not None and target.is_there(before.newest)
         if before is not None and is_there and _is_recorded(before, table, plan):
             return Counts()
         if not table.base:
             return self._load_first(target, before, table, plan, versions, loaded)
-        if before is None or not is_there:
-            raise target.lost(before.index if before else target.alias)
-        before = self._fitting(target, before, newest)
-        counts = Counts()
-        if table.events:
-            counts = self._write(before.index, changes)
+        if before is None or before.newest is None:
+            raise SinkError("the index has no progress record any more", where=target.what)
+        before, counts = self._fitting(target, before, newest), Counts()
+        serves = before.serves
+        if serves is not None:
+            target.require(serves)
+            counts = self._keep_up(target, serves.index, table, changes)
+            target.require(serves)
+        self._record(plan, table, newest, before)
+        return counts
+
+    def _keep_up(
+        self, target: TableIndex, index: str, table: TablePlan, changes: TableChanges
+    ) -> Counts:
+        """Write the changes to the index that serves."""
+        counts = self._write(index, changes) if table.events else Counts()
         # What a TRUNCATE leaves is written first, so that the index is never empty in between.
         if table.truncated is not None:
-            counts += Counts(deleted=target.truncate(before.index, table.truncated))
-        if target.uuid(before.index) != before.uuid:
-            raise target.lost(before.index)
-        target.refresh(before.index)
-        self._record(plan, table, newest, before)
+            counts += Counts(deleted=target.truncate(index, table.truncated))
+        target.refresh(index)
         return counts
 
     def write(
@@ -160,7 +168,7 @@ class TableIndexer:
         records = within(observe_census(raw, table, cut), table.after, cut, history, keyed=True)
         try:
             shape = shape_of(versions, self._search)
-            into = self._made(target, versions[-1], before.generation + 1 if before else 1)
+            into = self._made(target, versions[-1], before)
             with explained(str(name), self._settings.log.keep):
                 changes = mark_snapshot_rows(parse(records, shape, snapshot=True))
                 rows = write_rows(changes, shape, self._search, into.index)
@@ -196,9 +204,20 @@ class TableIndexer:
         self, target: TableIndex, before: TableRecord, newest: TableSchema
     ) -> TableRecord:
         """Make another index, to be loaded beside the one that serves; the record of both."""
-        loading = self._made(target, newest, before.generation + 1)
-        record = before.model_copy(update={"loading": loading})
+        into = self._made(target, newest, before)
+        record = before.model_copy(update={"loading": TableLoad(into=into, ts_ms=now_ms())})
         self._ledger.write_table(newest.name, record)
+        return record
+
+    def finish_load(self, target: TableIndex, table: TableName, record: TableRecord) -> TableRecord:
+        """Let the loaded index serve; the record of it alone."""
+        loading = record.loading
+        assert loading is not None  # noqa: S101 (a load ends here)
+        target.require(loading.into)
+        settings = self._search.index_of(str(table)).settings
+        self._context.publish(target, loading.into.index, settings)
+        record = record.model_copy(update={"serves": loading.into, "loading": None})
+        self._ledger.write_table(table, record)
         return record
 
     def _load_first(
@@ -209,59 +228,26 @@ class TableIndexer:
         plan: RunPlan,
         versions: Sequence[TableSchema],
         loaded: EarlyLoad | None,
-    ) -> Counts:
-        """Load an index that nobody sees before it is complete."""
-        name = versions[-1].name
-        if loaded is not None:
-            made = FirstLoad(run=plan.run, **loaded.into.model_dump())
-            self._ledger.write_first_load(name, made)
-            counts = self.load(made.index, table, plan, versions, loaded.rows)
-            made = made.model_copy(update={"loaded": table.end, "ts_ms": now_ms()})
-            self._ledger.write_first_load(name, made)
-        else:
-            made, counts = self._load_in_steps(target, before, table, plan, versions)
+    ) -> Counts | None:
+        """Begin an index that nobody sees before it is complete; one of a single step is loaded."""
+        newest = versions[-1]
+        into = loaded.into if loaded is not None else self._made(target, newest, before)
+        loading = TableLoad(into=into, ts_ms=now_ms())
+        record = self._record(plan, table, newest, _unserved(loading))
+        if loaded is None and table.unread > STEP_RECORDS:
+            return None
+        rows, counts = loaded.rows if loaded is not None else None, Counts()
+        if table.events:
+            counts = self.load(into.index, table, plan, versions, rows)
         if table.truncated is not None:
-            counts += Counts(deleted=target.truncate(made.index, table.truncated))
-        if target.uuid(made.index) != made.uuid:
-            raise target.lost(made.index)
-        self._context.publish(target, made.index, self._search.index_of(str(name)).settings)
-        self._record(plan, table, versions[-1], served_by(made))
+            counts += Counts(deleted=target.truncate(into.index, table.truncated))
+        self.finish_load(target, newest.name, record)
         # What was written on the way, and is another one or gone by now, counts for nothing.
         return replace(counts, inserted=counts.inserted - counts.deleted, updated=0, deleted=0)
 
-    def _load_in_steps(
-        self,
-        target: TableIndex,
-        before: TableRecord | None,
-        table: TablePlan,
-        plan: RunPlan,
-        versions: Sequence[TableSchema],
-    ) -> tuple[FirstLoad, Counts]:
-        """Load the records step by step, behind those that this plan's run has loaded before."""
-        name = versions[-1].name
-        first = self._ledger.first_load(name)
-        kept_ms = self._settings.log.keep.total_seconds() * 1_000
-        if (
-            first is None
-            or first.run != plan.run
-            or target.uuid(first.index) != first.uuid
-            or now_ms() - first.ts_ms > kept_ms  # the log may have forgotten changes
-        ):
-            made = self._made(target, versions[-1], before.generation + 1 if before else 1)
-            first = FirstLoad(run=plan.run, **made.model_dump())
-            self._ledger.write_first_load(name, first)
-        counts = Counts()
-        for step in steps(table, first.loaded) if table.events else ():
-            counts += self.load(first.index, step, plan, versions)
-            first = first.model_copy(update={"loaded": step.end, "ts_ms": now_ms()})
-            self._ledger.write_first_load(name, first)
-            if step.end != table.end:
-                self._report(f"{name}: {loaded_text(table.start, first.loaded, table.end)}")
-        return first, counts
-
     def _record(
-        self, plan: RunPlan, table: TablePlan, newest: TableSchema, served: TableRecord
-    ) -> None:
+        self, plan: RunPlan, table: TablePlan, newest: TableSchema, before: TableRecord
+    ) -> TableRecord:
         changes: dict[str, object] = {
             "run": plan.run,
             "epoch": table.snapshot.epoch,
@@ -270,35 +256,40 @@ class TableIndexer:
             "schema_version": newest.version,
             "ts_ms": now_ms(),
         }
-        self._ledger.write_table(newest.name, served.model_copy(update=changes))
+        record = before.model_copy(update=changes)
+        self._ledger.write_table(newest.name, record)
+        return record
 
     def _fitting(self, target: TableIndex, before: TableRecord, newest: TableSchema) -> TableRecord:
         """The record of an index that the table's columns fit, or beside which one is loaded."""
-        loading = before.loading
-        if loading is not None and target.uuid(loading.index) != loading.uuid:
+        if before.loading is not None and not target.is_there(before.loading.into):
             before = before.model_copy(update={"loading": None})
         if before.schema_version == newest.version:
             return before
         wanted = mapping(newest, self._search.index_of(str(newest.name)).mapping)
         if before.loading is not None:
             try:
-                target.extend(before.loading.index, wanted)
+                target.extend(before.loading.into.index, wanted)
             except MisfitError:
                 before = before.model_copy(update={"loading": None})
         try:
-            target.extend(before.index, wanted)
+            if before.serves is not None:
+                target.extend(before.serves.index, wanted)
         except MisfitError:
-            has_other = before.loading is not None
-            return before if has_other else self.begin_load(target, before, newest)
+            is_misfit = True
+        else:
+            is_misfit = before.serves is None
+        if is_misfit and before.loading is None:
+            return self.begin_load(target, before, newest)
         return before
 
-    def _made(self, target: TableIndex, newest: TableSchema, generation: int) -> TableLoading:
+    def _made(
+        self, target: TableIndex, newest: TableSchema, before: TableRecord | None
+    ) -> TableGeneration:
         indexed = self._search.index_of(str(newest.name))
-        index = target.make(mapping(newest, indexed.mapping), generation, indexed.settings)
-        uuid = target.uuid(index)
-        if uuid is None:
-            raise target.lost(index)
-        return TableLoading(index=index, uuid=uuid, overrides=indexed.overrides, ts_ms=now_ms())
+        after = before.newest if before is not None else None
+        made = target.make(mapping(newest, indexed.mapping), after, indexed.settings)
+        return TableGeneration(**made.model_dump(), overrides=indexed.overrides)
 
 
 def _is_recorded(record: TableRecord, table: TablePlan, plan: RunPlan) -> bool:
@@ -318,9 +309,9 @@ def history_of(table: TablePlan) -> Position:
     return Position(table.snapshot.epoch, Lsn(0), 0)
 
 
-def served_by(loading: TableLoading) -> TableRecord:
-    """The record of a table whose index is loaded, short of what it was loaded with."""
-    return TableRecord(run=0, epoch=0, cut="", offsets={}, schema_version=0, **serving(loading))
+def _unserved(loading: TableLoad) -> TableRecord:
+    """The record of a table whose first index is begun, short of what it is to be loaded with."""
+    return TableRecord(run=0, epoch=0, cut="", offsets={}, schema_version=0, loading=loading)
 
 
 def steps(table: TablePlan, loaded: Mapping[int, int]) -> Iterator[TablePlan]:

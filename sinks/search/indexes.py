@@ -17,6 +17,7 @@ from types import MappingProxyType
 from typing import Any, Final, Literal
 
 from opensearchpy import NotFoundError, OpenSearch, RequestError
+from pydantic import BaseModel, ConfigDict
 
 from cdc.errors import SinkError, SinkUnreachableError
 from cdc.records.position import Position
@@ -66,8 +67,25 @@ def alias_of(index: str) -> str:
     return index.rpartition("-")[0]
 
 
-def generation_of(index: str) -> int:
-    """The number of an index of ours."""
+class Generation(BaseModel):
+    """An index of ours: its name, and its own identity, which a new one of that name doesn't share.
+
+    A table or a document has one that serves behind the alias, and may have one that is loaded to
+    take its place.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    index: str
+    uuid: str
+
+    @property
+    def number(self) -> int:
+        """Its number among all that there were behind the alias."""
+        return _number(self.index)
+
+
+def _number(index: str) -> int:
     return int(index.rpartition("-")[2])
 
 
@@ -110,16 +128,16 @@ class TableIndex:
     def make(
         self,
         mapping: Mapping[str, Any],
-        generation: int,
+        after: Generation | None,
         settings: Mapping[str, Any] = MappingProxyType({}),
-    ) -> str:
-        """Create an empty index of at least this generation, set up for a fast load."""
+    ) -> Generation:
+        """Create an empty index, the next generation, set up for a fast load."""
         self._refuse_strangers()
         before, serving = self.generations(), self._aliased()
-        taken = [generation_of(name) for name in before]
-        generation = max([generation, *(number + 1 for number in taken)])
+        taken = [_number(name) for name in before]
+        number = 1 + max([after.number if after is not None else 0, *taken])
         self._delete([name for name in before if name not in serving])  # loads that failed
-        index = f"{self.alias}-{generation}"
+        index = f"{self.alias}-{number}"
         body = {
             "settings": {
                 "index": {
@@ -146,10 +164,25 @@ class TableIndex:
                     raise
 
         self._ask(create)
-        return index
+        uuid = self._uuid(index)
+        if uuid is None:
+            raise self._lost(index)
+        return Generation(index=index, uuid=uuid)
 
-    def uuid(self, index: str) -> str | None:
-        """The index's own identity, which a new one of the same name doesn't share."""
+    def is_there(self, generation: Generation | None) -> bool:
+        """Whether the index exists, and nobody has made another one of its name."""
+        return generation is not None and self._uuid(generation.index) == generation.uuid
+
+    def require(self, generation: Generation) -> None:
+        """Raise SinkError where the index isn't there any more."""
+        if not self.is_there(generation):
+            raise self._lost(generation.index)
+
+    def has_taken_over(self, generation: Generation) -> bool:
+        """Whether a loaded index serves already: who let it may have died before a note of it."""
+        return self.is_there(generation) and self._aliased() == [generation.index]
+
+    def _uuid(self, index: str) -> str | None:
 
         def ask() -> str | None:
             try:
@@ -192,10 +225,6 @@ class TableIndex:
         actions = [*remove, {"add": {"index": index, "alias": self.alias}}]
         self._ask(lambda: self._client.indices.update_aliases(body={"actions": actions}))
         self._delete(before)
-
-    def serves(self, index: str) -> bool:
-        """Whether an index is the one behind the alias."""
-        return self._aliased() == [index]
 
     def refresh(self, index: str) -> None:
         """Make everything written so far visible to searches."""
@@ -249,7 +278,7 @@ class TableIndex:
                 index=index, params={"ignore_unavailable": "true"}
             ))  # fmt: skip
 
-    def lost(self, index: str) -> SinkError:
+    def _lost(self, index: str) -> SinkError:
         """An index that isn't there any more, while it is needed."""
         return SinkError(
             "the index was deleted while a run wrote to it",

@@ -1,7 +1,7 @@
-"""A table's new index, loaded beside the one that serves: the log's records, step by step.
+"""A table's new index: the log's records, step by step, beside the one that serves, if any does.
 
-It follows the log like any other reader. Once it has come to where the one that serves is, it takes
-that one's place. So whoever dies in between leaves the rest to the next run.
+It follows the log like any other reader. Once it has come to where the table is, it takes the
+alias. So whoever dies in between leaves the rest to the next run.
 """
 
 import time
@@ -23,7 +23,7 @@ from sinks.run.summary import TableResult, attempted
 from sinks.search.apply import SearchContext
 from sinks.search.bulk import Counts
 from sinks.search.indexes import TableIndex
-from sinks.search.progress_records import TableLoading, TableRecord, now_ms, serving
+from sinks.search.progress_records import TableLoad, TableRecord, now_ms
 
 if TYPE_CHECKING:
     from sinks.search.apply import TableIndexer
@@ -48,8 +48,7 @@ class Loads:
     def begin(self, names: Collection[str]) -> list[TableResult]:
         """Make new indexes for tables, unless they are being loaded; and say where that can't be.
 
-        Also for those that the user now wants otherwise, and whose load can't go on. What has no
-        index yet has been loaded just now.
+        Also for those that the user now wants otherwise, and whose load can't go on.
         """
         records = {str(name): record for name, record in self._ledger.tables(self._names).items()}
         begun = {}
@@ -89,65 +88,64 @@ class Loads:
 
     def again(self, name: str, record: TableRecord, documents: Collection[str]) -> None:
         """Write some documents of the index that serves once more."""
-        whole = self._plan(name, record)
+        assert record.serves is not None  # noqa: S101 (the caller has looked)
+        index, whole = record.serves.index, self._plan(name, record)
         table = self._examined(name, whole, whole.tables[name])
         versions = versions_of(self._state, name, record.schema_version)
         chosen = frozenset(documents)
-        counts = self._indexer().write(record.index, table, whole, versions, chosen)
+        counts = self._indexer().write(index, table, whole, versions, chosen)
         if counts.incomplete:
             self._report(f"{name}: {counts.incomplete:,} documents lack values")
-        self._index(versions[-1].name).refresh(record.index)
+        self._index(versions[-1].name).refresh(index)
 
     def adopted(self, record: TableRecord, table: TableName) -> TableRecord:
         """The record of a table whose new index serves already: who let it died before the note."""
-        loading, index = record.loading, self._index(table)
-        if loading is None or index.uuid(record.index) == record.uuid:
+        loading = record.loading
+        if loading is None or not self._index(table).has_taken_over(loading.into):
             return record
-        if index.uuid(loading.index) != loading.uuid or not index.serves(loading.index):
-            return record
-        record = record.model_copy(update=serving(loading))
+        record = record.model_copy(update={"serves": loading.into, "loading": None})
         self._ledger.write_table(table, record)
         return record
 
     def _reason_to_rebuild(self, name: str, record: TableRecord) -> str | None:
         """Why the index of a table, or the one that is being loaded, isn't the one to have."""
-        loading = record.loading
-        made = loading or record
-        if made.overrides != self._search.index_of(name).overrides:
+        loading, newest = record.loading, record.newest
+        overrides = newest.overrides if newest is not None else ""
+        if overrides != self._search.index_of(name).overrides:
             return "[[search.indexes]] says something else"
         if loading is None:
             return None
         table = self._state.tables[name].name
-        if self._index(table).uuid(loading.index) != loading.uuid:
-            return f"{loading.index}, which was being loaded, is gone"
+        index = loading.into.index
+        if not self._index(table).is_there(loading.into):
+            return f"{index}, which was being loaded, is gone"
         if now_ms() - loading.ts_ms > self._settings.log.keep.total_seconds() * 1_000:
-            return f"{loading.index} was loaded so long ago that the log may have forgotten changes"
+            return f"{index} was loaded so long ago that the log may have forgotten changes"
         return None
 
     def _begun(self, record: TableRecord, schema: TableSchema) -> TableResult:
         self._indexer().begin_load(self._index(schema.name), record, schema)
         return TableResult(str(schema.name))
 
-    def _stepped(self, table: TableName, record: TableRecord, loading: TableLoading) -> TableResult:
+    def _stepped(self, table: TableName, record: TableRecord, loading: TableLoad) -> TableResult:
         from sinks.search.apply import loaded_text, steps
 
         name, index = str(table), self._index(table)
-        if index.uuid(loading.index) != loading.uuid:
-            raise index.lost(loading.index)
+        index.require(loading.into)
         whole = self._plan(name, record)
         planned = whole.tables[name]
         step, events, counts = next(steps(planned, loading.loaded), None), 0, Counts()
         if step is not None:
             step = self._examined(name, whole, step)
-            events, counts = step.events, self._load(name, index, loading.index, whole, step)
+            events, counts = step.events, self._load(name, index, loading.into.index, whole, step)
             progress = loaded_text(planned.start, step.end, planned.end)
-            self._report(f"{name}: {loading.index}: {progress}")
+            self._report(f"{name}: {loading.into.index}: {progress}")
             loading = loading.model_copy(update={"loaded": step.end, "ts_ms": now_ms()})
-        changes: dict[str, object] = {"loading": loading}
+        record = record.model_copy(update={"loading": loading})
         if step is None or step.end == planned.end:
-            self._context.publish(index, loading.index, self._search.index_of(name).settings)
-            changes = serving(loading)
-        self._ledger.write_table(table, record.model_copy(update=changes))
+            self._indexer().finish_load(index, table, record)
+        else:
+            self._ledger.write_table(table, record)
         return TableResult(name, events, counts.inserted, counts.updated, counts.deleted)
 
     def _load(

@@ -3,8 +3,8 @@
 Documents of ours in ``<index.prefix>millrace-progress``, each written with ``if_seq_no``, so that
 of two writers one wins and the other learns it: ``run/<topic.prefix>`` holds the plan of the last
 run, started or done, and its owner; ``table/<topic.prefix>/<schema>.<table>`` holds what a table's
-index has been given, ``first/…`` how far its first load is, ``document/<topic.prefix>/<name>`` what
-an index of joined documents has.
+index has been given and how far a load is, ``document/<topic.prefix>/<name>`` the same of joined
+documents.
 
 The owner's heartbeat only keeps two runs from doing the same work twice. Correctness doesn't hang
 on it: a run that lost its claim repeats what the winner's plan, which is the same plan, says, and
@@ -27,7 +27,6 @@ from sinks.run.plan import LastCheck, RunOutcome, RunPlan
 from sinks.search.client import PATIENT, Patience, fetch, insist
 from sinks.search.progress_records import (
     SILENCE_S_MAX,
-    FirstLoad,
     Owner,
     RunRecord,
     TableRecord,
@@ -100,18 +99,6 @@ class Ledger:
             if hit.get("found")
         }
 
-    def first_load(self, name: TableName) -> FirstLoad | None:
-        """How far a table's first load is, or was."""
-        return self.read(self._first_id(name), FirstLoad)[0]
-
-    def write_first_load(self, name: TableName, record: FirstLoad) -> None:
-        """Replace it; raises BusyError if a later run has written it."""
-        document = self._first_id(name)
-        stored, version = self.read(document, FirstLoad)
-        if stored is not None and stored.run > record.run:
-            raise _overtaken(self._where)
-        self.write(document, record, version)
-
     def is_begun(self) -> bool:
         """Whether anything was ever written to an index."""
         return self.run().plan is not None or len(self._ids()) > 1
@@ -181,9 +168,6 @@ class Ledger:
     def document_id(self, name: str) -> str:
         """The record of a joined document's index."""
         return f"document/{self._topic_prefix}/{name}"
-
-    def _first_id(self, name: TableName) -> str:
-        return f"first/{self._topic_prefix}/{name}"
 
     def _table_id(self, name: TableName) -> str:
         return f"table/{self._topic_prefix}/{name}"

@@ -5,12 +5,12 @@ import socket
 import time
 from typing import Any, Final, Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from cdc.records.state import PositionField
 from cdc.settings.search import Document
 from sinks.run.plan import LastCheck, RunOutcome, RunPlan, TableVersion
-from sinks.search.indexes import generation_of
+from sinks.search.indexes import Generation
 
 FORMAT: Final = 1
 SILENCE_S_MAX: Final = 30.0
@@ -57,64 +57,53 @@ class RunRecord(BaseModel):
     owner: Owner | None = None
 
 
-class TableLoading(BaseModel):
-    """An index that is loaded beside the one that serves: it has what is before ``loaded``.
+class TableGeneration(Generation):
+    """An index of a table; ``overrides`` are the user's for it (``Indexed.overrides``)."""
 
-    ``overrides`` are the user's for it (``Indexed.overrides``), ``ts_ms`` is when it got that far.
+    overrides: str = ""
+
+
+class TableLoad(BaseModel):
+    """An index that is being loaded: it has what is before the offsets ``loaded``.
+
+    ``ts_ms`` is when it got that far.
     """
 
     model_config = ConfigDict(frozen=True)
 
-    index: str
-    uuid: str
-    overrides: str = ""
+    into: TableGeneration
     loaded: dict[int, int] = {}
     ts_ms: int = 0
 
 
-class FirstLoad(TableLoading):
-    """An index that is loaded while none serves, by a ``run`` that may have been interrupted."""
-
-    run: int
-
-
 class TableRecord(BaseModel):
-    """What a table's index has been given: everything before ``offsets``, up to ``cut`` (text).
+    """What a table has been given: everything before ``offsets``, up to ``cut`` (text).
 
-    ``uuid`` is the index's own: where the index was deleted, or somebody else made another of its
-    name, the table is loaded again. ``generation`` numbers the indexes that stood behind the alias.
+    The index that ``serves`` has all of it, once there is one. The one that is ``loading`` to take
+    its place has what its load has come to, and ends there, too.
     """
 
     model_config = ConfigDict(frozen=True)
 
     format: Literal[1] = FORMAT
     run: int
-    index: str
-    uuid: str
-    generation: int
-    overrides: str = ""
+    serves: TableGeneration | None = None
+    loading: TableLoad | None = None
     epoch: int
     cut: str
     offsets: dict[int, int]
     schema_version: int
     ts_ms: int = 0
-    loading: TableLoading | None = None
+
+    @property
+    def newest(self) -> TableGeneration | None:
+        """The index that was made last."""
+        return self.loading.into if self.loading is not None else self.serves
 
 
 def now_ms() -> int:
     """Milliseconds since 1970, as records have them."""
     return time.time_ns() // 1_000_000
-
-
-def serving(loading: TableLoading) -> dict[str, Any]:
-    """The changes of a table's record once its new index serves."""
-    return {
-        "index": loading.index,
-        "uuid": loading.uuid,
-        "generation": generation_of(loading.index),
-        "overrides": loading.overrides,
-        "loading": None,
-    }
 
 
 class Instant(BaseModel):
@@ -127,24 +116,20 @@ class Instant(BaseModel):
     versions: dict[str, TableVersion]
 
 
-class JoinedIndex(BaseModel):
-    """An index, by its name and its own identity, and what its documents are like.
+class JoinedIndex(Generation):
+    """An index of joined documents, and what these are like.
 
     ``columns`` are the types of their columns by path, ``mapping`` is the server's. ``identities``
     are what each column of the joined tables is, which another one of its name isn't.
     """
 
-    model_config = ConfigDict(frozen=True)
-
-    index: str
-    uuid: str
     definition: Document
     columns: dict[str, str]
-    identities: dict[str, str] = {}
+    identities: dict[str, str] = Field({})
     mapping: dict[str, Any]
 
 
-class Loading(BaseModel):
+class DocumentLoad(BaseModel):
     """An index that is being loaded, slice by slice; ``done`` of its ``slices`` are in it.
 
     ``rows`` is about how many a slice has (0: unknown).
@@ -152,7 +137,7 @@ class Loading(BaseModel):
 
     model_config = ConfigDict(frozen=True)
 
-    target: JoinedIndex
+    into: JoinedIndex
     slices: int
     done: int = 0
     rows: int = 0
@@ -169,16 +154,20 @@ class DocumentRecord(BaseModel):
     model_config = ConfigDict(frozen=True)
 
     format: Literal[1] = 1
-    generation: int = 0
     serves: JoinedIndex | None = None
     frozen: bool = False
-    loading: Loading | None = None
+    loading: DocumentLoad | None = None
     at: Instant | None = None
     to: Instant | None = None
     ts_ms: int = 0
 
     @property
+    def newest(self) -> JoinedIndex | None:
+        """The index that was made last."""
+        return self.loading.into if self.loading is not None else self.serves
+
+    @property
     def targets(self) -> list[JoinedIndex]:
         """The indexes that changes are written to."""
         serving = [self.serves] if self.serves is not None and not self.frozen else []
-        return serving + ([self.loading.target] if self.loading is not None else [])
+        return serving + ([self.loading.into] if self.loading is not None else [])

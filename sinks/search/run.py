@@ -80,7 +80,7 @@ def _run(context: SearchContext, target: TableIndexes) -> RunEnd:
         first: LogState = state
         results += run_documents(context, first, lambda: topics.state() or first)
     # The index that serves keeps up meanwhile, and the one that is loaded follows.
-    failed: set[str] = set()
+    failed = {table.name for table in results if table.error is not None}
     while (step := target.loads.next(failed)) is not None:
         results.append(step)
         failed |= {step.name} if step.error is not None else set()

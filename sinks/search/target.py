@@ -95,7 +95,8 @@ class TableIndexes(Target):
         captured = self._state.tables[name]
         record = self._records.get(captured.name)
         record = self.loads.adopted(record, captured.name) if record is not None else None
-        if record is None or record.uuid != self._index(captured.name).uuid(record.index):
+        index = record.serves or record.newest if record is not None else None
+        if record is None or not self._index(captured.name).is_there(index):
             self._report(f"{name}: its index is gone: loading it again from the log")
             return False
         if record.epoch != captured.epoch and ready(captured, state.progress.cut):
@@ -137,7 +138,9 @@ class TableIndexes(Target):
                 loads[name] = load
         return loads
 
-    def apply(self, spark: "SparkSession", name: str, plan: RunPlan, changes: TableChanges) -> Rows:
+    def apply(
+        self, spark: "SparkSession", name: str, plan: RunPlan, changes: TableChanges
+    ) -> Rows | None:
         """Write the documents, then the table's progress record; nothing, if that is there."""
         self._records = None
         if name not in self._state.tables:
@@ -145,11 +148,13 @@ class TableIndexes(Target):
         indexer = TableIndexer(spark, self._context)
         target = self._index(changes.versions[-1].name)
         counts = indexer.apply(target, plan, changes, self._loaded.pop(name, None))
-        if counts.incomplete:
+        if counts is not None and counts.incomplete:
             self._report(
                 f"{name}: {counts.incomplete:,} documents lack values that the log doesn't have"
                 " any more: search for _exists_:_millrace_absent"
             )
+        if counts is None:
+            return None
         return Rows(counts.inserted, counts.updated, counts.deleted)
 
     def replayed(self) -> list[TableResult]:
@@ -157,11 +162,11 @@ class TableIndexes(Target):
         records = self._context.ledger.tables(table.name for table in self._state.tables.values())
         results: list[TableResult] = []
         for table, record in records.items():
-            if (name := str(table)) not in self._options.replayed:
+            if (name := str(table)) not in self._options.replayed or record.serves is None:
                 continue
             alias = self._aliases[name]
             dead_letters = DocumentDeadLetters(
-                self._context.client, self._search.index_prefix, alias, record.index
+                self._context.client, self._search.index_prefix, alias, record.serves.index
             )
             again = partial(self.loads.again, name, record)
             results.append(attempted(name, partial(replayed, name, dead_letters, again)))

@@ -22,11 +22,17 @@ from sinks.search.apply import SearchContext
 from sinks.search.bulk import Counts
 from sinks.search.dead_letters import DocumentDeadLetters, replayed
 from sinks.search.documents import document_index
-from sinks.search.indexes import TableIndex, generation_of
+from sinks.search.indexes import TableIndex
 from sinks.search.joined.index import identities, outgrown, unfit
 from sinks.search.joined.source import Lakehouse
 from sinks.search.joined.tree import tree
-from sinks.search.progress_records import DocumentRecord, Instant, JoinedIndex, Loading, now_ms
+from sinks.search.progress_records import (
+    DocumentLoad,
+    DocumentRecord,
+    Instant,
+    JoinedIndex,
+    now_ms,
+)
 from sinks.spark.kept import in_session
 
 if TYPE_CHECKING:
@@ -111,11 +117,8 @@ class _Documents:
     def _adopt(self) -> None:
         """Take note of an index that serves already: who let it died before that."""
         loading = self._record.loading
-        if loading is None or loading.done < loading.slices:
-            return
-        target = loading.target
-        if self._index.uuid(target.index) == target.uuid and self._index.serves(target.index):
-            self._write(serves=target, loading=None, frozen=False)
+        if loading is not None and self._index.has_taken_over(loading.into):
+            self._write(serves=loading.into, loading=None, frozen=False)
 
     def replayed(self) -> TableResult:
         """Make those documents again that were refused."""
@@ -187,12 +190,12 @@ class _Documents:
             return True
         record = self._record
         for target in record.targets:
-            if self._index.uuid(target.index) != target.uuid:
+            if not self._index.is_there(target):
                 self._say(f"its index {target.index} is gone: loading a new one")
                 return True
         if record.frozen and record.loading is None:
             return True
-        wanted = record.loading.target if record.loading is not None else record.serves
+        wanted = record.loading.into if record.loading is not None else record.serves
         if wanted is None:
             return True
         if wanted.definition != self._document:
@@ -213,15 +216,15 @@ class _Documents:
             return True
         self._index.extend(wanted.index, grown.mapping)
         if self._record.loading is not None:
-            self._write(loading=self._record.loading.model_copy(update={"target": grown}))
+            self._write(loading=self._record.loading.model_copy(update={"into": grown}))
         else:
             self._write(serves=grown)
         return False
 
     def _begin(self, newest: Instant) -> None:
         """Make a new index, empty, and note that it is to be loaded as of this cut."""
-        serves = self._record.serves
-        if serves is not None and self._index.uuid(serves.index) != serves.uuid:
+        serves, after = self._record.serves, self._record.newest
+        if not self._index.is_there(serves):
             serves = None
         self._write(serves=serves, loading=None)
         if self._record.targets:
@@ -230,13 +233,9 @@ class _Documents:
         mapping = self._mapping(newest)
         root = tree(self._document, shapes)
         settings = self._document.settings
-        index = self._index.make(mapping, self._record.generation + 1, settings)
-        uuid = self._index.uuid(index)
-        if uuid is None:
-            raise self._index.lost(index)
+        made = self._index.make(mapping, after, settings)
         target = JoinedIndex(
-            index=index,
-            uuid=uuid,
+            **made.model_dump(),
             definition=self._document,
             columns=dict(root.columns()),
             identities=identities(self._document, shapes),
@@ -245,8 +244,7 @@ class _Documents:
         rows = self._lakehouse.reader(newest).at(newest).rows(root.table).count()
         slices = max(1, min(_SLICES_MAX, -(-rows // SLICE_ROWS)))
         self._write(
-            generation=generation_of(index),
-            loading=Loading(target=target, slices=slices, rows=rows // slices),
+            loading=DocumentLoad(into=target, slices=slices, rows=rows // slices),
             at=newest,
             to=None,
         )
@@ -325,11 +323,11 @@ class _Documents:
             shown = documents(root, rows, newer, str(to.cut), some=True)
             return actions(root, shown.unionByName(deletions(gone)), to.cut)
 
-    def _load(self, loading: Loading) -> Counts:
+    def _load(self, loading: DocumentLoad) -> Counts:
         """Load the next slice, as of the cut that is reached; with the last one, publish."""
         from sinks.search.joined.assemble import actions, chosen, documents, slice_of
 
-        at, target = self._record.at, loading.target
+        at, target = self._record.at, loading.into
         assert at is not None  # noqa: S101 (a load begins at a cut)
         counts = Counts()
         if loading.done < loading.slices:
@@ -348,8 +346,7 @@ class _Documents:
             loading = loading.model_copy(update={"done": loading.done + 1})
             self._write(loading=loading)
         if loading.done == loading.slices:
-            if self._index.uuid(target.index) != target.uuid:
-                raise self._index.lost(target.index)
+            self._index.require(target)
             self._context.publish(self._index, target.index, target.definition.settings)
             self._write(serves=target, loading=None, frozen=False)
         return counts

@@ -16,7 +16,7 @@ from sinks.run.plan import RunOutcome, RunPlan
 from sinks.search import progress
 from sinks.search.client import connect
 from sinks.search.progress import Ledger
-from sinks.search.progress_records import Owner, RunRecord, TableRecord
+from sinks.search.progress_records import Owner, RunRecord, TableGeneration, TableRecord
 from tests.fixtures.search_tables import TABLE, settings
 
 pytestmark = pytest.mark.opensearch
@@ -33,9 +33,7 @@ def ledger(opensearch: OpenSearch, index_prefix: str) -> Ledger:
 def record(run: int, lsn: int = 5) -> TableRecord:
     return TableRecord(
         run=run,
-        index="public.things-1",
-        uuid="u",
-        generation=1,
+        serves=TableGeneration(index="public.things-1", uuid="u"),
         epoch=1,
         cut=str(Position(1, Lsn(lsn), 7)),
         offsets={0: 3, 1: 0},

@@ -292,7 +292,8 @@ def test_missing_section_is_said(indexes: Indexes) -> None:
 def test_applied_tables_are_recorded(indexes: Indexes) -> None:
     loaded(indexes, 1)
     record = indexes.ledger.tables([TableName("public", "t")])[TableName("public", "t")]
-    assert (record.run, record.cut, record.index) == (1, str(at(100, 0)), indexes.index())
+    assert record.serves is not None
+    assert (record.run, record.cut, record.serves.index) == (1, str(at(100, 0)), indexes.index())
 
 
 @pytest.mark.parametrize(

@@ -115,8 +115,8 @@ def test_any_value_gets_a_document_in(opensearch: OpenSearch, index_prefix: str)
     columns = {"id": "int4", "f": "float8", "n": "numeric", "d": "date", "ts": "timestamptz"}
     table_index = TableIndex(client, f"{index_prefix}odd", "test", str(TABLE))
     index = table_index.make(
-        mapping(schema({**columns, "j": "jsonb", "t": "text", "u": "uuid"})), 1
-    )
+        mapping(schema({**columns, "j": "jsonb", "t": "text", "u": "uuid"})), None
+    ).index
     odd = [
         '"f":"NaN","n":"NaN"',
         '"f":"-Infinity","n":"Infinity"',
@@ -137,7 +137,7 @@ def test_any_value_gets_a_document_in(opensearch: OpenSearch, index_prefix: str)
 def test_generation_takes_over_the_alias_and_the_old_one_goes(target: Target) -> None:
     write(target.client, target.write_alias, [upsert("old", 1)], bulk_bytes=1 << 20)
     assert set(target.documents()) == {"old"}
-    fresh = target.table_index.make(mapping(schema({"id": "text"})), 2)
+    fresh = target.table_index.make(mapping(schema({"id": "text"})), None).index
     assert fresh == f"{target.alias}-2"
     write(target.client, f"{fresh}-write", [upsert("new", 1)], bulk_bytes=1 << 20)
     assert set(target.documents()) == {"old"}
@@ -150,7 +150,11 @@ def test_generation_takes_over_the_alias_and_the_old_one_goes(target: Target) ->
 
 
 def test_generation_in_use_is_never_taken(target: Target) -> None:
-    assert target.table_index.make(mapping(schema({"id": "text"})), 1) == f"{target.alias}-2"
+    made = target.table_index.make(mapping(schema({"id": "text"})), None)
+    assert made.index == f"{target.alias}-2"
+    assert target.table_index.is_there(made)
+    next_one = target.table_index.make(mapping(schema({"id": "text"})), made)
+    assert next_one.number == made.number + 1
 
 
 def test_name_of_somebody_elses_index_is_refused(opensearch: OpenSearch, index_prefix: str) -> None:
@@ -158,14 +162,14 @@ def test_name_of_somebody_elses_index_is_refused(opensearch: OpenSearch, index_p
     client.indices.create(index=f"{index_prefix}taken")
     table_index = TableIndex(client, f"{index_prefix}taken", "test", str(TABLE))
     with pytest.raises(SinkError, match="isn't ours"):
-        table_index.make(mapping(schema({"id": "text"})), 1)
+        table_index.make(mapping(schema({"id": "text"})), None)
     assert client.indices.exists(index=f"{index_prefix}taken")
 
 
 def test_index_of_another_log_is_refused(target: Target) -> None:
     other = TableIndex(target.client, target.alias, "other", str(TABLE))
     with pytest.raises(SinkError, match="isn't ours"):
-        other.make(mapping(schema({"id": "text"})), 1)
+        other.make(mapping(schema({"id": "text"})), None)
     assert target.client.indices.exists(index=target.index)
 
 

@@ -15,7 +15,7 @@ from cdc.errors import ExitCode
 from sinks.search.dead_letters import DocumentDeadLetters
 from sinks.search.joined.run import _Documents
 from sinks.search.progress import Ledger
-from sinks.search.progress_records import Loading
+from sinks.search.progress_records import DocumentLoad
 from tests.fixtures.library import BOOKS, CHANGES, SQL, Library, Transaction
 from tests.fixtures.pipeline import RunningPipeline
 
@@ -162,7 +162,7 @@ def test_a_new_definition_is_a_new_index_beside_the_one_that_serves(
     monkeypatch.setattr("sinks.search.joined.run.SLICE_ROWS", 30)
     load, slices = _Documents._load, 0
 
-    def loaded(self: _Documents, loading: Loading) -> Any:
+    def loaded(self: _Documents, loading: DocumentLoad) -> Any:
         """A slice, before which the source has changed, and the lakehouse, too."""
         nonlocal slices
         slices += 1
