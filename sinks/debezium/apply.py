@@ -15,10 +15,10 @@ from sinks.changes.names import ABSENT, DELETE, DELETED, FILLED, OP, POSITION, R
 from sinks.changes.shape import TableShape
 from sinks.debezium.described import RecordSource, TopicLayout, describe
 from sinks.debezium.duplicates import without_repeated_changes
-from sinks.debezium.log import read_records
+from sinks.debezium.log import read_records, topic_of
 from sinks.debezium.parse import parse, parse_events
 from sinks.debezium.records import RecordGroup, discover
-from sinks.debezium.truncate import Truncation
+from sinks.debezium.truncate import is_older, newer, position_of
 from sinks.delta.apply import columns_of
 from sinks.delta.commit import Rows, commit, create
 from sinks.delta.current import merge, write_new
@@ -26,7 +26,7 @@ from sinks.delta.evolution import columns_with_ids
 from sinks.delta.history import merge_history, write_new_history
 from sinks.delta.newest import Newest, newest_of_changes
 from sinks.delta.table import DeltaTarget
-from sinks.run.plan import RunPlan, TablePlan
+from sinks.run.plan import RunPlan, TablePlan, Truncation
 
 _NAMES = "array<string>"
 _OFFSET_CHARS = 26
@@ -44,7 +44,7 @@ def apply_topic(
     ``groups`` are those of the records, if this run has inspected them.
     """
     table = plan.tables[target.name]
-    columns = columns_of(target.derived, table, table.schemas)
+    columns = columns_of(target.derived, table, topic_of(table).schemas)
     start, end = {table.topic: table.start}, {table.topic: table.end}
     raw = read_records(target.spark, source.kafka, start, end)
     topic = _describe(table, source, discover(raw) if groups is None else groups)
@@ -55,7 +55,7 @@ def apply_topic(
 
 def _describe(table: TablePlan, source: RecordSource, groups: Sequence[RecordGroup]) -> TopicLayout:
     """The table as the plan has it, and how to read its records."""
-    planned = table.schemas[-1]
+    planned = topic_of(table).schemas[-1]
     topic = describe(
         planned.name, groups, source.connector, schema_of=source.schema_of, before=planned
     )
@@ -115,11 +115,9 @@ def _write_rows(
     columns: TableShape,
     table: TablePlan,
 ) -> Rows:
-    truncation = (
-        Truncation._make(table.last_truncation) if table.last_truncation is not None else None
-    )
+    truncation = topic_of(table).last_truncation
     if truncation is not None:
-        changes = truncation.newer(changes)
+        changes = newer(truncation, changes)
     with newest_of_changes(changes, columns) as newest:
         if not table.base:
             return write_new(target, newest.all(), columns)
@@ -138,7 +136,7 @@ def _with_gone(
     if table.rebuilds:
         gone = _gone(target, newest.all(), columns, F.lit(True), _just_behind("f" * 16))
     elif truncation is not None and table.truncated is not None:
-        older = truncation.is_older(F.col(POSITION))
+        older = is_older(truncation, F.col(POSITION))
         gone = _gone(target, newest.all(), columns, older, _delete_position(truncation))
     else:
         return newest
@@ -147,8 +145,9 @@ def _with_gone(
 
 
 def _delete_position(truncation: Truncation) -> SparkColumn:
-    if truncation.position is not None:
-        return F.lit(str(truncation.position))
+    position = position_of(truncation)
+    if position is not None:
+        return F.lit(str(position))
     return _just_behind(f"{truncation.lsn:016x}")
 
 

@@ -11,7 +11,7 @@ from cdc.errors import MillraceError
 from cdc.log.offsets import LogReader, Offsets
 from cdc.records.schema import TableName
 from sinks.log.records import committed, has_records
-from sinks.run.plan import TablePlan
+from sinks.run.plan import DebeziumTopic, TablePlan
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -90,6 +90,12 @@ def tables_of(
         if rest != topic and name.namespace and name.name and captures(rest):
             tables[name] = topic
     return tables
+
+
+def topic_of(table: TablePlan) -> DebeziumTopic:
+    """What a plan has of a table's topic."""
+    assert table.debezium is not None  # noqa: S101 (every plan of this sink's has it)
+    return table.debezium
 
 
 def read_records(

@@ -105,7 +105,7 @@ def _rebuild_or_refuse(
         _refuse(result, name, error)
     elif table.kind == "current" and state.tables[table.source].cleanup == "compact":
         ends = state.ends[table.topic]
-        rebuilt = {"start": state.starts[table.topic], "end": ends, "next": ends, "rebuilds": True}
+        rebuilt = {"start": state.starts[table.topic], "end": ends, "next": ends, "lacks": "now"}
         fresh_ms = int(time.time() * 1000)
         result.tables[name] = table.model_copy(update={**rebuilt, "fresh_ms": fresh_ms})
         result.rebuilt.append(name)

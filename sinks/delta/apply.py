@@ -53,7 +53,8 @@ def apply_table(
         lambda rows: with_values(rows, records.kafka, table, plan)
     )
     if table.replay is not None and archive is not None:
-        raw = _behind(raw, read_archive(target.spark, archive, table.replay, table.topic), table)
+        archived = read_archive(target.spark, archive, table.replay, table.topic)
+        raw = _behind(raw, archived, table, plan.tables[table.replay.archive])
     return commit(
         target,
         plan.run,
@@ -71,14 +72,13 @@ def columns_of(derived: Derived, table: TablePlan, versions: Sequence[TableSchem
     )
 
 
-def _behind(raw: DataFrame, archived: DataFrame, table: TablePlan) -> DataFrame:
+def _behind(raw: DataFrame, archived: DataFrame, table: TablePlan, archive: TablePlan) -> DataFrame:
     """The archived records, and those of the log that came after; without what a TRUNCATE took."""
-    assert table.replay is not None  # noqa: S101 (the caller has checked)
     if table.kind == "current" and table.truncated is not None:
         archived = archived.where(F.col("position") > str(table.truncated))
     if LOST in raw.columns:
         archived = archived.withColumn(LOST, F.lit(None).cast("string"))
-    return archived.unionByName(not_archived(raw, table.replay))
+    return archived.unionByName(not_archived(raw, archive))
 
 
 def _require_key(target: DeltaTarget, *, keyed: bool) -> None:

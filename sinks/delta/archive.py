@@ -26,8 +26,9 @@ from sinks.changes.shape import TableShape
 from sinks.delta.commit import Rows, create
 from sinks.delta.evolution import columns_with_ids
 from sinks.delta.table import DeltaTarget
+from sinks.log.counts import Truncates
 from sinks.log.parse import parse_events
-from sinks.run.plan import Replay, TablePlan, Truncates
+from sinks.run.plan import Replay, TablePlan
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -102,8 +103,8 @@ def archived_truncates(spark: "SparkSession", path: str, replay: Replay) -> Trun
     return tuple((row[POSITION], row["ts_us"]) for row in rows)
 
 
-def not_archived(raw: DataFrame, table: TablePlan | Replay) -> DataFrame:
-    """The raw records that no earlier run has archived.
+def not_archived(raw: DataFrame, table: TablePlan) -> DataFrame:
+    """The raw records that no run before this plan of the archive has archived.
 
     Records that an earlier run has read and left are above its cut.
     """

@@ -13,10 +13,10 @@ from cdc.records.schema import TableSchema
 from cdc.settings import Settings
 from cdc.settings.lakehouse import TopicWriter
 from sinks.changes.derived import Derived
-from sinks.log.counts import with_census
+from sinks.log.counts import Truncates, with_census
 from sinks.log.records import Records
 from sinks.run.options import Report, RunOptions
-from sinks.run.plan import RunPlan, TablePlan, Truncates, WantedTable, proposed, to_read
+from sinks.run.plan import RunPlan, TablePlan, WantedTable, proposed, to_read
 from sinks.run.plans import LastCheck
 from sinks.run.retention import RetainedTables, retained_tables
 from sinks.spark.session import RECORDS_FEW, SparkProvider, tune
@@ -169,6 +169,7 @@ class MillraceTopics:
                 by_table.get(name, {}),
                 cut,
                 keyed=bool(state.schemas[table.source][-1].key),
+                snapshot_ms=state.tables[table.source].begun_ms,
                 archived=self._archived(table, derived),
             )
             if table.pending or not table.base or table.rebuilds

@@ -11,10 +11,29 @@ from cdc.records.position import Lsn, Position
 from sinks.log.parse import is_truncate
 from sinks.log.records import Records, read_raw
 from sinks.run.options import Report
-from sinks.run.plan import Census, PartitionCensus, TablePlan, Truncates
+from sinks.run.plan import TablePlan
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
+
+Truncates = tuple[tuple[str, int], ...]
+"""Positions as text, and times (µs since 1970)."""
+
+
+class PartitionCensus(NamedTuple):
+    """A partition's new records: the first offset above the cut, and how many are below it.
+
+    ``truncated`` are the TRUNCATEs up to the cut.
+    """
+
+    above: int | None
+    events: int
+    truncated: Truncates = ()
+    claims_ms: int | None = None
+
+
+Census = dict[str, dict[int, PartitionCensus]]
+"""Derived table and partition → the census of its new records."""
 
 
 def census(
@@ -87,14 +106,17 @@ def with_census(
     cut: Position,
     *,
     keyed: bool,
+    snapshot_ms: int = 0,
     archived: Truncates = (),
 ) -> TablePlan:
     """The table's plan with the census of its new records, by partition.
 
-    ``archived`` are the TRUNCATEs that it has in an archive.
+    ``snapshot_ms`` is when its last snapshot began (ms since 1970), ``archived`` are the TRUNCATEs
+    that it has in an archive.
     """
     by_number = {number: partitions.get(number, PartitionCensus(None, 0)) for number in table.start}
-    ends = _ends(table, [*by_number.values(), PartitionCensus(None, 0, archived)], cut, keyed=keyed)
+    censuses = [*by_number.values(), PartitionCensus(None, 0, archived)]
+    ends = _ends(table, censuses, cut, keyed=keyed, snapshot_ms=snapshot_ms)
     return table.model_copy(
         update={
             "next": {
@@ -102,8 +124,7 @@ def with_census(
                 for number, partition in by_number.items()
             },
             "events": sum(partition.events for partition in by_number.values()),
-            "truncated": max((position for position, _ in ends), default=None),
-            "ends": tuple(ends) if table.kind == "history" else (),
+            "ends": tuple(ends) if table.kind == "history" else tuple(ends[-1:]),
             "claims_ms": min(
                 (
                     partition.claims_ms
@@ -117,7 +138,12 @@ def with_census(
 
 
 def _ends(
-    table: TablePlan, partitions: Iterable[PartitionCensus], cut: Position, *, keyed: bool
+    table: TablePlan,
+    partitions: Iterable[PartitionCensus],
+    cut: Position,
+    *,
+    keyed: bool,
+    snapshot_ms: int,
 ) -> list[tuple[Position, int]]:
     """Where all older rows of the table end, with times: TRUNCATEs, and whole new snapshots."""
     if table.kind == "changes":
@@ -133,7 +159,7 @@ def _ends(
         # Rows with a key may have been read at several positions: before the first one the log has
         # a TRUNCATE, and an epoch's own positions come behind those of older ones.
         begins = Position(table.snapshot.epoch, Lsn(0), 0)
-        ends.add((begins if keyed else table.snapshot.just_before(), table.snapshot_ms * 1000))
+        ends.add((begins if keyed else table.snapshot.just_before(), snapshot_ms * 1000))
     return sorted(ends)
 
 

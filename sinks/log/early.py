@@ -16,9 +16,10 @@ from pyspark.sql import functions as F
 from cdc.records.position import Position
 from sinks.changes.latest import contenders, within
 from sinks.changes.shape import TableShape
+from sinks.log.counts import PartitionCensus
 from sinks.log.parse import is_truncate, parse
 from sinks.log.records import Records, release
-from sinks.run.plan import PartitionCensus, TablePlan
+from sinks.run.plan import TablePlan
 from sinks.spark.session import RECORDS_FEW, jvm_ended, observed
 
 if TYPE_CHECKING:

@@ -79,13 +79,11 @@ def _rebuild_or_refuse(
         "fresh_ms": int(time.time() * 1000),
     }
     if table.base and table.kind == "current" and compacted:
-        retained.tables[name] = table.model_copy(
-            update={**restart, "after": None, "rebuilds": True}
-        )
+        retained.tables[name] = table.model_copy(update={**restart, "after": None, "lacks": "now"})
         retained.rebuilt.append(name)
         return
     if table.base and table.kind != "current" and name in options.accepted_gaps:
-        retained.tables[name] = table.model_copy(update={**restart, "gap": table.after})
+        retained.tables[name] = table.model_copy(update={**restart, "lacks": "now"})
         return
     if table.base:
         retained.tables[name] = table.model_copy(update={"end": table.start, "next": table.start})
@@ -113,7 +111,7 @@ def replayed(
         and name in tables
         and tables[name].base
         and not tables[name].waits
-        and not tables[name].gapped
+        and tables[name].lacks == "nothing"
     }
 
     def from_archive(name: str, table: TablePlan) -> TablePlan:
@@ -125,14 +123,8 @@ def replayed(
         if table.kind == "current" and not (is_deleted and has_lost_records):
             return table  # the log has all of it
         whole = tables[archive]
-        replay = Replay(
-            archive=archive,
-            version=versions[archive].version,
-            after=whole.after,
-            read_end=whole.read_end,
-        )
-        fresh_ms = whole.fresh_ms
-        update = {"start": whole.start, "replay": replay, "fresh_ms": fresh_ms}
+        replay = Replay(archive=archive, version=versions[archive].version)
+        update = {"start": whole.start, "replay": replay, "fresh_ms": whole.fresh_ms}
         return table.model_copy(update=update)
 
     return {name: from_archive(name, table) for name, table in tables.items()}

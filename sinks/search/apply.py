@@ -19,11 +19,12 @@ from sinks.changes.names import OWN
 from sinks.changes.shape import TableShape, plain_shape
 from sinks.delta.apply import explained
 from sinks.delta.newest import newest_of_contenders
+from sinks.log.counts import PartitionCensus
 from sinks.log.early import FACTS, census_of, observe_census
 from sinks.log.parse import parse
 from sinks.log.records import read_raw, with_values
 from sinks.run.options import Report, RunOptions
-from sinks.run.plan import PartitionCensus, RunPlan, TablePlan
+from sinks.run.plan import RunPlan, TablePlan
 from sinks.search.bulk import Counts
 from sinks.search.dead_letters import DocumentDeadLetters
 from sinks.search.documents import mapping

@@ -87,7 +87,7 @@ def test_a_rebuild_reads_the_whole_topic_though_a_run_reads_a_part() -> None:
     assert expired.tables[str(NAME)].end == {0: 20}
 
 
-@pytest.mark.parametrize("table", [table_plan(), applied(rebuilds=True)])
+@pytest.mark.parametrize("table", [table_plan(), applied(lacks="now")])
 def test_a_compacted_topic_is_read_at_once_where_a_table_begins(table: TablePlan) -> None:
     assert bounded_ends([table], {TOPIC}, 2) == {}
     assert bounded_ends([table], (), 2)[TOPIC][0] == table.start[0] + 2
