@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from cdc.errors import SinkError
-from sinks.changes.names import ABSENT, DELETE, DELETED, FILLED, OP, POSITION, RAW_VALUE, quoted
+from sinks.changes.names import ABSENT, DELETE, DELETED, FILLED, OP, POSITION, quoted
 from sinks.changes.shape import TableShape
 from sinks.debezium.described import RecordSource, TopicLayout, describe
 from sinks.debezium.duplicates import without_repeated_changes
@@ -20,9 +20,9 @@ from sinks.debezium.parse import parse, parse_events
 from sinks.debezium.records import RecordGroup, discover
 from sinks.debezium.truncate import is_older, newer, position_of
 from sinks.delta.apply import columns_of
-from sinks.delta.commit import Rows, commit, create
+from sinks.delta.archive import add_events, keeps_records
+from sinks.delta.commit import Rows, commit
 from sinks.delta.current import merge, write_new
-from sinks.delta.evolution import columns_with_ids
 from sinks.delta.history import merge_history, write_new_history
 from sinks.delta.newest import Newest, newest_of_changes
 from sinks.delta.table import DeltaTarget
@@ -76,8 +76,9 @@ def _write(
     columns: TableShape,
     table: TablePlan,
 ) -> Rows:
-    if table.kind == "changes":
-        return _add(target, raw, topic, columns, table)
+    if table.kind == "changes":  # no earlier plan had this plan's offsets
+        events = parse_events(raw, topic, columns, records=keeps_records(target, table))
+        return add_events(target, events, columns, table)
     if table.kind == "history":
         changes = parse(raw, topic, columns, timed=True)
         if not table.ends:  # behind a TRUNCATE that is repeated, rows are, too
@@ -87,26 +88,6 @@ def _write(
             return write_new_history(target, changes, columns, table)
         return merge_history(target, changes, columns, table, None)
     return _write_rows(target, parse(raw, topic, columns), columns, table)
-
-
-def _add(
-    target: DeltaTarget,
-    raw: DataFrame,
-    topic: TopicLayout,
-    columns: TableShape,
-    table: TablePlan,
-) -> Rows:
-    """Add every event, once: no earlier plan had this plan's offsets."""
-    keeps = target.derived.keeps_records
-    if table.base:  # one that has begun without the records goes on so
-        keeps = keeps and RAW_VALUE in target.columns().names
-    events = parse_events(raw, topic, columns, records=keeps)
-    own = [name for name in events.columns if name not in columns.names]
-    rows = events.select(*columns_with_ids(columns), *map(quoted, own))
-    if not table.base:
-        return create(target, rows, columns)
-    rows.write.format("delta").mode("append").save(target.path)
-    return Rows(inserted=target.added())
 
 
 def _write_rows(

@@ -43,10 +43,18 @@ _TRUNCATE: Final = "t"
 def write_changes(target: DeltaTarget, raw: DataFrame, shape: TableShape, table: TablePlan) -> Rows:
     """Add the events to the table, or make it of them; inside of ``commit``."""
     once = _once(raw) if table.gap is None else _once_behind_a_gap(raw)
-    keeps = target.derived.keeps_records
-    if table.base:  # one that has begun without the records goes on so
-        keeps = keeps and RAW_VALUE in target.columns().names
-    events = parse_events(once, shape, records=keeps)
+    events = parse_events(once, shape, records=keeps_records(target, table))
+    return add_events(target, events, shape, table)
+
+
+def keeps_records(target: DeltaTarget, table: TablePlan) -> bool:
+    """Whether the table has the records as they were; one that has begun without goes on so."""
+    has_begun_without = table.base and RAW_VALUE not in target.columns().names
+    return target.derived.keeps_records and not has_begun_without
+
+
+def add_events(target: DeltaTarget, events: DataFrame, shape: TableShape, table: TablePlan) -> Rows:
+    """Add parsed events to the table, or make it of them; inside of ``commit``."""
     own = [name for name in events.columns if name not in shape.names]
     rows = events.select(*columns_with_ids(shape), *map(quoted, own))
     if table.gap is not None:
