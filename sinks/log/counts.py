@@ -218,18 +218,9 @@ def bound(
 
     ``applied`` is the last run's cut, which a run goes on from, or what is before any snapshot.
     """
-    starts, ends = _ranges(tables)
-    total = _count(starts, ends)
+    starts, ends = ranges(tables)
     records = records_max
-    while records < total:
-        upto = {
-            topic: {
-                number: min(end, start + -(-(end - start) * records // total))
-                for number, end in partitions.items()
-                for start in (starts[topic][number],)
-            }
-            for topic, partitions in ends.items()
-        }
+    while (upto := some_of(starts, ends, records)) != ends:
         cut = _complete(spark, kafka, starts, upto, ends, applied)
         if cut is not None:
             return Bound(cut, upto)
@@ -237,26 +228,34 @@ def bound(
     return None
 
 
-def _ranges(tables: Iterable[TablePlan]) -> tuple[Offsets, Offsets]:
+def ranges(tables: Iterable[TablePlan]) -> tuple[Offsets, Offsets]:
     """What there is to read of each topic behind what its furthest table has applied."""
     starts: Offsets = {}
     ends: Offsets = {}
     for table in tables:
         if table.waits:
             continue
-        start = starts.setdefault(table.topic, dict(table.start))
+        start = starts.setdefault(table.topic, table.start)
+        starts[table.topic] = {n: max(offset, table.start[n]) for n, offset in start.items()}
         ends[table.topic] = table.end
-        if table.base:
-            starts[table.topic] = {n: max(offset, table.start[n]) for n, offset in start.items()}
     return starts, ends
 
 
-def _count(starts: Offsets, ends: Offsets) -> int:
-    return sum(
+def some_of(starts: Offsets, ends: Offsets, records: int) -> Offsets:
+    """Ends that bound the ranges to about so many records: the same fraction of each partition."""
+    total = sum(
         end - starts[topic][number]
         for topic, partitions in ends.items()
         for number, end in partitions.items()
     )
+    return {
+        topic: {
+            number: min(end, start + -(-(end - start) * records // max(total, 1)))
+            for number, end in partitions.items()
+            for start in (starts[topic][number],)
+        }
+        for topic, partitions in ends.items()
+    }
 
 
 def _complete(
