@@ -92,13 +92,11 @@ class NewTables:
         reader: WindowReader,
         tables: Tables,
         settings: CaptureSettings,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._reader = reader
         self._tables = tables
         self._settings = settings
-        self._clock = clock
-        self._next = clock() + NEW_TABLES_S
+        self._next = time.monotonic() + NEW_TABLES_S
         self._job: Job[list[TableDescription]] | None = None
         self._described: deque[TableDescription] = deque()
         self._warned: set[TableName] = set()
@@ -114,7 +112,7 @@ class NewTables:
         if self._described:
             return self._begin(self._described.popleft(), reached)
         if self._job is None:
-            if self._clock() >= self._next and self._settings.lossless:
+            if time.monotonic() >= self._next and self._settings.lossless:
                 followed = filter(self._tables.states.is_followed, self._tables.states)
                 others_than = frozenset([*followed, *self._tables.states.waiting])
                 self._job = self._reader.describe_others(others_than)
@@ -122,7 +120,7 @@ class NewTables:
         if not self._job.future.done():
             return Joined([])
         job, self._job = self._job, None
-        self._next = self._clock() + NEW_TABLES_S
+        self._next = time.monotonic() + NEW_TABLES_S
         error = job.failure()
         if isinstance(error, MillraceError):
             log.warning("can't look for new tables", reason=error.what, remedy=error.remedy)

@@ -93,14 +93,12 @@ class LogReader:
             )
         }
 
-    def since(
-        self, topic: str, partition: int, ts_ms: int, report: Callable[[str], None] = print
-    ) -> tuple[Offsets, Offsets]:
+    def since(self, topic: str, partition: int, ts_ms: int) -> tuple[Offsets, Offsets]:
         """Offsets from a time (ms since 1970) to the end; none of a topic that doesn't exist."""
         if topic not in self._admin.partitions():
             return {topic: {}}, {topic: {}}
         ends = self._offsets([(topic, partition)], LATEST)
-        self._wait_for_markers(ends, report)
+        self._wait_for_markers(ends, print)
         start = self._first_since([(topic, partition)], max(0, ts_ms))
         return {topic: {partition: min(start[topic][partition], ends[topic][partition])}}, ends
 

@@ -37,7 +37,7 @@ NEW_EPOCH: Final = "to go on all the same: millrace new-epoch, which reads every
 _SINCE_17: Final = "invalidation_reason, failover, synced"
 _STATE: Final = """
 SELECT plugin, database, temporary, active, active_pid, confirmed_flush_lsn::text,
-       restart_lsn::text, wal_status, safe_wal_size,
+       wal_status, safe_wal_size,
        pg_wal_lsn_diff(pg_current_wal_lsn(), confirmed_flush_lsn)::int8,
        pg_wal_lsn_diff(pg_current_wal_lsn(), restart_lsn)::int8, {since_17},
        current_setting('max_slot_wal_keep_size', true),
@@ -99,7 +99,6 @@ class SlotState(NamedTuple):
     active: bool
     active_pid: int | None
     confirmed_flush_lsn: Lsn
-    restart_lsn: Lsn | None
     wal_status: str | None
     safe_wal_size: int | None
     lag_bytes: int
@@ -119,7 +118,6 @@ class _SlotRow(NamedTuple):
     active: bool
     active_pid: int | None
     confirmed: str | None
-    restart: str | None
     wal_status: str | None
     safe_wal_size: int | None
     lag_bytes: int | None
@@ -146,7 +144,6 @@ def inspect(connection: psycopg.Connection, name: str) -> SlotState | None:
         active=slot.active,
         active_pid=slot.active_pid,
         confirmed_flush_lsn=Lsn.parse(slot.confirmed) if slot.confirmed else Lsn(0),
-        restart_lsn=Lsn.parse(slot.restart) if slot.restart else None,
         wal_status=slot.wal_status,
         safe_wal_size=slot.safe_wal_size,
         lag_bytes=max(0, slot.lag_bytes or 0),

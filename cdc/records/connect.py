@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final, Generic, NamedTuple, TypeGuard, TypeVar
 
+_SCHEMAS_MAX: Final = 1_024
 DECIMAL: Final = "org.apache.kafka.connect.data.Decimal"
 """Two's complement bytes of the unscaled number; the parameter ``scale`` says how many decimals."""
 
@@ -103,18 +104,17 @@ class SourceRecord(NamedTuple):
 
 
 class PerSchema(Generic[T]):
-    """Calls ``make`` once per schema object, and remembers up to ``size_max`` of them."""
+    """Calls ``make`` once per schema object, and remembers up to _SCHEMAS_MAX of them."""
 
-    def __init__(self, make: Callable[[Schema], T], *, size_max: int = 1_024) -> None:
+    def __init__(self, make: Callable[[Schema], T]) -> None:
         self._make = make
         self._made: dict[int, tuple[Schema, T]] = {}
-        self._size_max = size_max
 
     def __call__(self, schema: Schema) -> T:
         """Return what belongs to this object; an equal object has its own."""
         entry = self._made.get(id(schema))
         if entry is None:
-            if len(self._made) >= self._size_max:
+            if len(self._made) >= _SCHEMAS_MAX:
                 self._made.clear()
             # The schema is kept beside it: while it lives, nothing else has its id.
             entry = self._made[id(schema)] = (schema, self._make(schema))

@@ -8,7 +8,7 @@ https://debezium.io/documentation/reference/3.6/configuration/notification.html
 
 import time
 import uuid
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final, Literal
 
 import structlog
@@ -48,15 +48,9 @@ class Notifications:
     initial ones, as Debezium does it.
     """
 
-    def __init__(
-        self,
-        settings: CaptureSettings,
-        pipeline: RecordPipeline,
-        clock_ns: Callable[[], int] = time.time_ns,
-    ) -> None:
+    def __init__(self, settings: CaptureSettings, pipeline: RecordPipeline) -> None:
         self._name = settings.topic_prefix
         self._pipeline = pipeline
-        self._clock_ns = clock_ns
         channels = set(settings.notification_enabled_channels)
         self._logs = LOG in channels
         self._topic = settings.notification_topic
@@ -150,7 +144,7 @@ class Notifications:
             "type": kind,
             "aggregate_type": about,
             "additional_data": data,
-            "timestamp": self._clock_ns() // 1_000_000,
+            "timestamp": time.time_ns() // 1_000_000,
         }
         key_schema, schema = schemas.NOTIFICATION_KEY, schemas.NOTIFICATION_VALUE
         made = SourceRecord(self._topic, {"id": notification_id}, key_schema, value, schema)

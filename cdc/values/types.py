@@ -86,9 +86,9 @@ def codec(column: Column, modes: ValueModes = NATIVE) -> Codec | None:
     return or_null(element) if may_fail else element
 
 
-def json_fragment(column: Column, modes: ValueModes = NATIVE) -> Fragment:
+def json_fragment(column: Column) -> Fragment:
     """Text → JSON, the fast way; raises one of MALFORMED, which ``malformed`` explains."""
-    return _required(column, modes).fragment
+    return _required(column, NATIVE).fragment
 
 
 def decode(column: Column, table: TableName, modes: ValueModes = NATIVE) -> Decode:

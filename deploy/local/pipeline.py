@@ -7,7 +7,7 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
@@ -125,14 +125,7 @@ class Pipeline:
         assert row is not None  # noqa: S101 (a function call returns a row)
         return Lsn.parse(row[0])
 
-    def wait_until_logged(
-        self,
-        lsn: Lsn,
-        daemon: Process,
-        *,
-        timeout_s: float = 120,
-        waiting: Callable[[], None] | None = None,
-    ) -> Progress:
+    def wait_until_logged(self, lsn: Lsn, daemon: Process, *, timeout_s: float = 120) -> Progress:
         """Wait until snapshots are whole and the log has all before ``lsn``, or ServerError."""
         deadline = time.monotonic() + timeout_s
         while True:
@@ -144,8 +137,6 @@ class Pipeline:
             if not daemon.running or time.monotonic() > deadline:
                 end = progress.flush_lsn if progress else "nothing"
                 raise ServerError(f"the log has {end}, not {lsn}. {daemon.command.log_end()}")
-            if waiting is not None:
-                waiting()
             time.sleep(_POLL_S)
 
 

@@ -53,13 +53,12 @@ class Postgres(Server):
         base_dir: Path,
         settings: Mapping[str, str] | None = None,
         *,
-        port: int | None = None,
         certificates: Certificates | None = None,
         binaries: Path | None = None,
         keep: bool = False,
     ) -> None:
         super().__init__()
-        self.port = self._server_port = port or reserve_port()
+        self.port = self._server_port = reserve_port()
         self.settings = {**_SETTINGS, **(settings or {})}
         self._folder = base_dir / "postgres"
         self._data = self._folder / "data"

@@ -145,7 +145,6 @@ class Stack:
         base_dir: Path | None = None,
         *,
         postgres_settings: Mapping[str, str] | None = None,
-        kafka_settings: Mapping[str, str] | None = None,
         keep: bool = False,
         state_file: Path = STATE_FILE,
     ) -> None:
@@ -157,7 +156,7 @@ class Stack:
         self._beside: list[KeptProcess] = []
         self.folder = base_dir or run_folder()
         self.postgres = Postgres(self.folder, postgres_settings, keep=keep)
-        self.kafka = Kafka(self.folder, kafka_settings, keep=keep, lasting=True)
+        self.kafka = Kafka(self.folder, keep=keep, lasting=True)
         self.opensearch = OpenSearch(self.folder, keep=keep)
 
     @property

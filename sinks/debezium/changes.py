@@ -6,6 +6,7 @@ run that was killed: both read the same records the same way.
 
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 
 from pyspark.sql import Column as SparkColumn
 from pyspark.sql import DataFrame, SparkSession
@@ -18,10 +19,10 @@ from sinks.changes.newest import Newest, Older, newest_of_changes
 from sinks.changes.shape import TableShape
 from sinks.debezium.described import RecordSource, TopicLayout, describe
 from sinks.debezium.duplicates import without_repeated_changes
-from sinks.debezium.log import read_records
+from sinks.debezium.log import read_records, topic_of
 from sinks.debezium.parse import parse, parse_events
 from sinks.debezium.records import RecordGroup, discover
-from sinks.debezium.truncate import Truncation
+from sinks.debezium.truncate import is_older, newer, position_of
 from sinks.run.plan import TablePlan
 
 _OFFSET_CHARS = 26
@@ -41,19 +42,19 @@ class DebeziumChanges:
         table: TablePlan,
         groups: Sequence[RecordGroup] | None,
     ) -> None:
-        self.versions: Sequence[TableSchema] = table.schemas
+        self._debezium = topic_of(table)
+        self.versions: Sequence[TableSchema] = self._debezium.schemas
         self._table = table
         start, end = {table.topic: table.start}, {table.topic: table.end}
         self._raw = read_records(spark, source.kafka, start, end)
         self._topic = _layout(table, source, discover(self._raw) if groups is None else groups)
-        last = table.last_truncation
-        self._truncation = Truncation._make(last) if last is not None else None
+        self._truncation = self._debezium.last_truncation
 
     def parsed(self, shape: TableShape, *, snapshot: bool = False) -> DataFrame:
         """The changes as they come, without those that a TRUNCATE undoes."""
         del snapshot
         changes = parse(self._raw, self._topic, shape)
-        return changes if self._truncation is None else self._truncation.newer(changes)
+        return changes if self._truncation is None else newer(self._truncation, changes)
 
     def newest(self, shape: TableShape, *, ranges: bool = False) -> AbstractContextManager[Newest]:
         """The newest state of each key."""
@@ -71,12 +72,13 @@ class DebeziumChanges:
             return Older(lambda _: F.lit(True), lambda stored: _just_behind(stored, "f" * 16))
         if truncation is None or self._table.truncated is None:
             return None
-        position = truncation.position
+        goes = partial(is_older, truncation)
+        position = position_of(truncation)
         if position is not None:
             text = str(position)
-            return Older(truncation.is_older, lambda _: F.lit(text))
+            return Older(goes, lambda _: F.lit(text))
         lsn = f"{truncation.lsn:016x}"
-        return Older(truncation.is_older, lambda stored: _just_behind(stored, lsn))
+        return Older(goes, lambda stored: _just_behind(stored, lsn))
 
     def are_newer(self, newest: Newest) -> bool:
         """Never known: events that come again have later offsets, and so later positions."""
@@ -106,7 +108,7 @@ class DebeziumChanges:
 
 def _layout(table: TablePlan, source: RecordSource, groups: Sequence[RecordGroup]) -> TopicLayout:
     """The table as the plan has it, and how to read its records."""
-    planned = table.schemas[-1]
+    planned = topic_of(table).schemas[-1]
     topic = describe(
         planned.name, groups, source.connector, schema_of=source.schema_of, before=planned
     )

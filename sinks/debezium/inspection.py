@@ -17,11 +17,11 @@ from cdc.errors import MillraceError, SinkError, SinkUnreachableError
 from cdc.records.position import Position
 from cdc.records.schema import Column, TableName, TableSchema
 from sinks.debezium.described import ConnectorOptions, RecordSource, TopicLayout, describe
-from sinks.debezium.log import read_records
+from sinks.debezium.log import read_records, topic_of
 from sinks.debezium.records import RecordGroup, discover
-from sinks.debezium.truncate import Truncation, Truncations, last_of, truncations, went_back
+from sinks.debezium.truncate import Truncations, last_of, truncations, went_back
 from sinks.run.options import SchemaOf
-from sinks.run.plan import TablePlan
+from sinks.run.plan import TablePlan, Truncation
 from sinks.spark.session import first_line
 
 if TYPE_CHECKING:
@@ -190,14 +190,14 @@ def _inspected_by(table: TablePlan) -> tuple[object, ...]:
     return (
         table.start,
         table.end,
-        table.last_truncation,
+        topic_of(table).last_truncation,
         _schemas_before(table),
     )
 
 
 def _schemas_before(table: TablePlan) -> tuple[TableSchema, ...]:
     """The schemas that a table has had; one that is built again may have other keys."""
-    return table.schemas if table.base else ()
+    return topic_of(table).schemas if table.base else ()
 
 
 def _inspect_all(
@@ -218,7 +218,7 @@ def _inspect_all(
             len(table.start),
             _types(table) | dict(types.get(topic, {})),
             next(reversed(_schemas_before(table)), None),
-            Truncation._make(table.last_truncation) if table.last_truncation is not None else None,
+            topic_of(table).last_truncation,
         )
         for topic, table in tables.items()
     ]
@@ -227,9 +227,10 @@ def _inspect_all(
 
 def _types(table: TablePlan) -> dict[str, Column]:
     """The columns that the table had before its Delta table was removed."""
-    if table.base or not table.schemas:
+    schemas = topic_of(table).schemas
+    if table.base or not schemas:
         return {}
-    return {column.name: column for column in table.schemas[-1].columns}
+    return {column.name: column for column in schemas[-1].columns}
 
 
 def _plan(
@@ -258,24 +259,26 @@ def _plan(
     schema = inspection.described.schema
     before = [older for older in _schemas_before(table) if older.version != schema.version]
     planned.groups[name] = inspection.groups
+    debezium = {
+        "schemas": (*before, schema),
+        "key_forms": forms,
+        "last_truncation": inspection.truncated,
+    }
     planned.tables[name] = table.model_copy(
         update={
             "next": table.end,
             "events": inspection.events,
-            "schemas": (*before, schema),
             "schema_version": schema.version,
             "first_version": table.first_version if table.base else schema.version,
-            "key_forms": forms,
-            "last_truncation": inspection.truncated,
-            "truncated": max((position for position, _ in inspection.ends), default=None),
-            "ends": inspection.ends if table.kind == "history" else (),
+            "ends": inspection.ends if table.kind == "history" else inspection.ends[-1:],
+            "debezium": topic_of(table).model_copy(update=debezium),
         }
     )
 
 
 def _key_forms(table: TablePlan, inspection: Inspection) -> tuple[str, ...]:
     """All forms that keys have had, in the order in which they came up."""
-    before = table.key_forms if table.base else ()
+    before = topic_of(table).key_forms if table.base else ()
     new = sorted(
         (group.last, group.key_form)
         for group in inspection.groups

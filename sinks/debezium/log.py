@@ -3,15 +3,16 @@
 There is no progress record: a run's cut is the end offsets that it finds at its start.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cdc.errors import MillraceError
 from cdc.log.offsets import LogReader, Offsets
 from cdc.records.schema import TableName
+from sinks.log.counts import ranges, some_of
 from sinks.log.records import committed, has_records
-from sinks.run.plan import TablePlan
+from sinks.run.plan import DebeziumTopic, TablePlan
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -92,6 +93,12 @@ def tables_of(
     return tables
 
 
+def topic_of(table: TablePlan) -> DebeziumTopic:
+    """What a plan has of a table's topic."""
+    assert table.debezium is not None  # noqa: S101 (every plan of this sink's has it)
+    return table.debezium
+
+
 def read_records(
     spark: "SparkSession", kafka: Mapping[str, str], start: Offsets, end: Offsets
 ) -> "DataFrame":
@@ -108,24 +115,4 @@ def bounded_ends(
     """End offsets that bound a run to so many records; those of a topic hold for all its tables."""
     begins = {table.topic for table in tables if not table.base or table.rebuilds}
     whole = begins.intersection(compacted)
-    return _proportional_ends(
-        (table for table in tables if not table.waits and table.topic not in whole), records_max
-    )
-
-
-def _proportional_ends(tables: Iterable[TablePlan], records_max: int) -> Offsets:
-    starts: Offsets = {}
-    ends: Offsets = {}
-    for table in tables:
-        furthest = starts.setdefault(table.topic, dict(table.start))
-        starts[table.topic] = {n: max(offset, table.start[n]) for n, offset in furthest.items()}
-        ends[table.topic] = table.end
-    total = sum(end - starts[topic][n] for topic in ends for n, end in ends[topic].items())
-    return {
-        topic: {
-            number: min(end, start + -(-(end - start) * records_max // max(total, 1)))
-            for number, end in partitions.items()
-            for start in (starts[topic][number],)
-        }
-        for topic, partitions in ends.items()
-    }
+    return some_of(*ranges(table for table in tables if table.topic not in whole), records_max)

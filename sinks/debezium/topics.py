@@ -24,10 +24,10 @@ from cdc.records.topics import data_topic
 from cdc.settings import LakehouseSettings
 from cdc.settings.lakehouse import TopicWriter
 from sinks.debezium.described import RecordSource, connector_options, declared_columns
-from sinks.debezium.log import UNKNOWN_TOPIC, BrokerTopic, TopicLog, bounded_ends
+from sinks.debezium.log import UNKNOWN_TOPIC, BrokerTopic, TopicLog, bounded_ends, topic_of
 from sinks.debezium.retention import Retention
 from sinks.run.options import RunContext
-from sinks.run.plan import RunPlan, TablePlan, WantedTable, proposed, to_read
+from sinks.run.plan import DebeziumTopic, RunPlan, TablePlan, WantedTable, proposed, to_read
 from sinks.run.topics import Examination, ExaminedTables
 from sinks.spark.session import tune
 
@@ -105,7 +105,7 @@ class DebeziumTopics:
         name, topic = state.tables[source].topic, self._topics[source]
         if last is None or not last.base:
             return None
-        if last.topic_id != topic.id:
+        if topic_of(last).topic_id != topic.id:
             return _made_anew(name)
         if len(last.start) != topic.partitions:
             return TopicMismatchError(
@@ -128,16 +128,16 @@ class DebeziumTopics:
         tables = proposed(before, state, without_archives)
         for name in wanted:
             table, last = tables[name], before.get(name)
-            schemas = last.schemas if last is not None else ()
-            tables[name] = table.model_copy(
-                update={
-                    "topic_id": self._topics[table.source].id,
-                    "schemas": schemas,
-                    "schema_version": schemas[-1].version if schemas else 0,
-                    "key_forms": last.key_forms if last is not None else (),
-                    "last_truncation": last.last_truncation if last is not None else None,
-                }
+            topic_id = self._topics[table.source].id
+            read_so_far = last.debezium if last is not None else None
+            debezium = (
+                DebeziumTopic(topic_id=topic_id)
+                if read_so_far is None
+                else read_so_far.model_copy(update={"topic_id": topic_id})
             )
+            version = debezium.schemas[-1].version if debezium.schemas else 0
+            update = {"debezium": debezium, "schema_version": version}
+            tables[name] = table.model_copy(update=update)
         return {name: table for name, table in tables.items() if table.base or table.pending}
 
     def bounded(
@@ -211,7 +211,8 @@ class DebeziumTopics:
         if table.source in self._failed:
             raise self._failed[table.source]
         topic = self._topics.get(table.source)
-        if topic is None or topic.id != table.topic_id:  # since a run that was killed has planned
+        # Another topic has come since a run that was killed made the plan.
+        if topic is None or topic.id != topic_of(table).topic_id:
             raise _made_anew(table.topic)
         if _falls_short(self._ends[table.topic], table.end):
             raise _shortened(table.topic)

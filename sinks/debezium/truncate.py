@@ -6,7 +6,7 @@ out all others that write to the table (docs/decisions/0012-debezium-topics.md).
 """
 
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final
 
 from pyspark.sql import Column as SparkColumn
 from pyspark.sql import DataFrame
@@ -25,42 +25,33 @@ from sinks.debezium.envelope import (
     source_time_us,
     table_of,
 )
+from sinks.run.plan import Truncation
 
 _CLOCKS_US: Final = 60_000_000
 """By how much the clocks of a server and of the one that takes over may differ."""
 
 
-class Truncation(NamedTuple):
-    """A topic's last TRUNCATE: its offset, LSN and time, and how many partitions the topic has.
+def position_of(last: Truncation) -> Position | None:
+    """The position that all older rows are below; None where offsets don't order the rows."""
+    if last.partitions > 1:
+        return None
+    return Position(FIRST_EPOCH, Lsn(last.offset), INDEX_MAX)
 
-    The time is in µs since 1970; 0: its record has none.
+
+def is_older(last: Truncation, position: SparkColumn) -> SparkColumn:
+    """Whether the row with a position (text) was there before."""
+    below = position_of(last)
+    if below is not None:
+        return position <= str(below)
+    return F.substring(position, -16, 16) < f"{last.lsn:016x}"
+
+
+def newer(last: Truncation, changes: DataFrame) -> DataFrame:
+    """Parsed changes without those that it undoes.
+
+    Deletes stay: a tombstone has no LSN, and to delete what isn't there is no harm.
     """
-
-    offset: int
-    lsn: int
-    partitions: int
-    time_us: int = 0
-
-    @property
-    def position(self) -> Position | None:
-        """The position that all older rows are below; None where offsets don't order the rows."""
-        if self.partitions > 1:
-            return None
-        return Position(FIRST_EPOCH, Lsn(self.offset), INDEX_MAX)
-
-    def is_older(self, position: SparkColumn) -> SparkColumn:
-        """Whether the row with a position (text) was there before."""
-        if self.position is not None:
-            return position <= str(self.position)
-        return F.substring(position, -16, 16) < f"{self.lsn:016x}"
-
-    def newer(self, changes: DataFrame) -> DataFrame:
-        """Parsed changes without those that it undoes.
-
-        Deletes stay: a tombstone has no LSN, and to delete what isn't there is no harm.
-        """
-        kept = ~self.is_older(F.col(POSITION))
-        return changes.where(kept | (F.col(OP) == DELETE))
+    return changes.where(~is_older(last, F.col(POSITION)) | (F.col(OP) == DELETE))
 
 
 def last_of(before: Truncation | None, new: Truncation | None) -> Truncation | None:

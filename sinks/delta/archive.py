@@ -25,9 +25,9 @@ from sinks.changes.shape import TableShape
 from sinks.delta.commit import create
 from sinks.delta.evolution import columns_with_ids
 from sinks.delta.table import DeltaTarget
-from sinks.run.plan import Replay, TablePlan, Truncates
+from sinks.run.plan import Replay, TablePlan
 from sinks.run.summary import Rows
-from sinks.run.topics import TableChanges
+from sinks.run.topics import TableChanges, Truncates
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -17,8 +17,8 @@ from cdc.records.schema import TableName
 from cdc.records.state import PositionField
 from sinks.changes.derived import Derived
 from sinks.changes.names import quoted, sql_name
-from sinks.run.plan import TableCounts, TableVersion
 from sinks.run.plans import Plans
+from sinks.run.summary import TableCounts, TableVersion
 from sinks.spark.session import first_line
 
 if TYPE_CHECKING:

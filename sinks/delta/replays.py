@@ -4,7 +4,8 @@ from collections.abc import Mapping
 
 from cdc.log.offsets import LogState
 from sinks.changes.derived import Derived
-from sinks.run.plan import Replay, TablePlan, TableVersion
+from sinks.run.plan import Replay, TablePlan
+from sinks.run.summary import TableVersion
 
 
 def replayed(
@@ -23,7 +24,7 @@ def replayed(
         and name in tables
         and tables[name].base
         and not tables[name].waits
-        and not tables[name].gapped
+        and tables[name].lacks == "nothing"
     }
 
     def from_archive(name: str, table: TablePlan) -> TablePlan:
@@ -35,14 +36,8 @@ def replayed(
         if table.kind == "current" and not (is_deleted and has_lost_records):
             return table  # the log has all of it
         whole = tables[archive]
-        replay = Replay(
-            archive=archive,
-            version=versions[archive].version,
-            after=whole.after,
-            read_end=whole.read_end,
-        )
-        fresh_ms = whole.fresh_ms
-        update = {"start": whole.start, "replay": replay, "fresh_ms": fresh_ms}
+        replay = Replay(archive=archive, version=versions[archive].version)
+        update = {"start": whole.start, "replay": replay, "fresh_ms": whole.fresh_ms}
         return table.model_copy(update=update)
 
     return {name: from_archive(name, table) for name, table in tables.items()}

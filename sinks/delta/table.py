@@ -20,7 +20,7 @@ from pyspark.sql.types import StructType
 from cdc.errors import SinkError
 from sinks.changes.derived import Derived
 from sinks.changes.names import quoted
-from sinks.run.plan import TableVersion
+from sinks.run.summary import TableVersion
 from sinks.spark.session import first_line
 
 CHECKPOINT_EVERY: Final = 100

@@ -10,11 +10,11 @@ from cdc.settings import LakehouseSettings
 from sinks.changes.derived import Derived, derived_tables, local_path, without_unfit
 from sinks.delta.replays import replayed
 from sinks.run.options import RunContext
-from sinks.run.plan import RunOutcome, RunPlan, TablePlan, TableVersion, Truncates, WantedTable
+from sinks.run.plan import RunPlan, TablePlan, WantedTable
 from sinks.run.plans import as_compacted, lakehouse_plans
-from sinks.run.summary import Rows, TableResult
+from sinks.run.summary import Rows, RunOutcome, TableResult, TableVersion
 from sinks.run.target import Forgotten, Target, Wanted
-from sinks.run.topics import Examination, TableChanges
+from sinks.run.topics import Examination, TableChanges, Truncates
 from sinks.spark.session import tune
 
 if TYPE_CHECKING:
@@ -106,14 +106,14 @@ class LakehouseTables(Target):
         again, update = forgotten.again, dict[str, object]()
         accepts = f"`millrace merge lakehouse --accept-gap {name}`"
         if not table.base and table.replay is None:
-            again, update = table, {"gapped": True}
+            again, update = table, {"lacks": "before"}
             remedy = f"{accepts} begins with what the log has, which may lack rows"
         elif table.base and table.kind == "current":
             if not forgotten.is_compacted:
                 return None
-            return again.model_copy(update={"after": None, "rebuilds": True})
+            return again.model_copy(update={"after": None, "lacks": "now"})
         elif table.base and forgotten.can_mark:
-            update = {"gap": table.after}
+            update = {"lacks": "now"}
             remedy = (
                 f"{accepts} goes on, and marks the gap; the log has the newest state of each row, "
                 "but not all that came before"

@@ -20,7 +20,7 @@ from sinks.changes.newest import Newest, Older, newest_of_changes, newest_of_con
 from sinks.changes.shape import TableShape
 from sinks.log.parse import parse, parse_events, parse_images
 from sinks.log.records import Records, with_values
-from sinks.run.plan import Replay, RunPlan, TablePlan
+from sinks.run.plan import RunPlan, TablePlan
 from sinks.spark.kept import in_session
 
 if TYPE_CHECKING:
@@ -124,11 +124,11 @@ class MillraceChanges:
             archived = archived.where(F.col("position") > str(table.truncated))
         if LOST in raw.columns:
             archived = archived.withColumn(LOST, F.lit(None).cast("string"))
-        return archived.unionByName(not_archived(raw, table.replay))
+        return archived.unionByName(not_archived(raw, self._plan.tables[table.replay.archive]))
 
 
-def not_archived(raw: DataFrame, table: TablePlan | Replay) -> DataFrame:
-    """The raw records that no earlier run has archived.
+def not_archived(raw: DataFrame, table: TablePlan) -> DataFrame:
+    """The raw records that no run before this plan of the archive has archived.
 
     Records that an earlier run has read and left are above its cut.
     """

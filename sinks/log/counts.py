@@ -11,10 +11,14 @@ from cdc.records.position import Lsn, Position
 from sinks.log.parse import is_truncate
 from sinks.log.records import Records, read_raw
 from sinks.run.options import Report
-from sinks.run.plan import Census, PartitionCensus, TablePlan, Truncates
+from sinks.run.plan import TablePlan
+from sinks.run.topics import PartitionCensus, Truncates
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
+
+Census = dict[str, dict[int, PartitionCensus]]
+"""Derived table and partition → the census of its new records."""
 
 
 def census(
@@ -87,14 +91,17 @@ def with_census(
     cut: Position,
     *,
     keyed: bool,
+    snapshot_ms: int = 0,
     archived: Truncates = (),
 ) -> TablePlan:
     """The table's plan with the census of its new records, by partition.
 
-    ``archived`` are the TRUNCATEs that it has in an archive.
+    ``snapshot_ms`` is when its last snapshot began (ms since 1970), ``archived`` are the TRUNCATEs
+    that it has in an archive.
     """
     by_number = {number: partitions.get(number, PartitionCensus(None, 0)) for number in table.start}
-    ends = _ends(table, [*by_number.values(), PartitionCensus(None, 0, archived)], cut, keyed=keyed)
+    censuses = [*by_number.values(), PartitionCensus(None, 0, archived)]
+    ends = _ends(table, censuses, cut, keyed=keyed, snapshot_ms=snapshot_ms)
     return table.model_copy(
         update={
             "next": {
@@ -102,8 +109,7 @@ def with_census(
                 for number, partition in by_number.items()
             },
             "events": sum(partition.events for partition in by_number.values()),
-            "truncated": max((position for position, _ in ends), default=None),
-            "ends": tuple(ends) if table.kind == "history" else (),
+            "ends": tuple(ends) if table.kind == "history" else tuple(ends[-1:]),
             "claims_ms": min(
                 (
                     partition.claims_ms
@@ -117,7 +123,12 @@ def with_census(
 
 
 def _ends(
-    table: TablePlan, partitions: Iterable[PartitionCensus], cut: Position, *, keyed: bool
+    table: TablePlan,
+    partitions: Iterable[PartitionCensus],
+    cut: Position,
+    *,
+    keyed: bool,
+    snapshot_ms: int,
 ) -> list[tuple[Position, int]]:
     """Where all older rows of the table end, with times: TRUNCATEs, and whole new snapshots."""
     if table.kind == "changes":
@@ -133,7 +144,7 @@ def _ends(
         # Rows with a key may have been read at several positions: before the first one the log has
         # a TRUNCATE, and an epoch's own positions come behind those of older ones.
         begins = Position(table.snapshot.epoch, Lsn(0), 0)
-        ends.add((begins if keyed else table.snapshot.just_before(), table.snapshot_ms * 1000))
+        ends.add((begins if keyed else table.snapshot.just_before(), snapshot_ms * 1000))
     return sorted(ends)
 
 
@@ -192,18 +203,9 @@ def bound(
 
     ``applied`` is the last run's cut, which a run goes on from, or what is before any snapshot.
     """
-    starts, ends = _ranges(tables)
-    total = _count(starts, ends)
+    starts, ends = ranges(tables)
     records = records_max
-    while records < total:
-        upto = {
-            topic: {
-                number: min(end, start + -(-(end - start) * records // total))
-                for number, end in partitions.items()
-                for start in (starts[topic][number],)
-            }
-            for topic, partitions in ends.items()
-        }
+    while (upto := some_of(starts, ends, records)) != ends:
         cut = _complete(spark, kafka, starts, upto, ends, applied)
         if cut is not None:
             return Bound(cut, upto)
@@ -211,26 +213,34 @@ def bound(
     return None
 
 
-def _ranges(tables: Iterable[TablePlan]) -> tuple[Offsets, Offsets]:
+def ranges(tables: Iterable[TablePlan]) -> tuple[Offsets, Offsets]:
     """What there is to read of each topic behind what its furthest table has applied."""
     starts: Offsets = {}
     ends: Offsets = {}
     for table in tables:
         if table.waits:
             continue
-        start = starts.setdefault(table.topic, dict(table.start))
+        start = starts.setdefault(table.topic, table.start)
+        starts[table.topic] = {n: max(offset, table.start[n]) for n, offset in start.items()}
         ends[table.topic] = table.end
-        if table.base:
-            starts[table.topic] = {n: max(offset, table.start[n]) for n, offset in start.items()}
     return starts, ends
 
 
-def _count(starts: Offsets, ends: Offsets) -> int:
-    return sum(
+def some_of(starts: Offsets, ends: Offsets, records: int) -> Offsets:
+    """Ends that bound the ranges to about so many records: the same fraction of each partition."""
+    total = sum(
         end - starts[topic][number]
         for topic, partitions in ends.items()
         for number, end in partitions.items()
     )
+    return {
+        topic: {
+            number: min(end, start + -(-(end - start) * records // max(total, 1)))
+            for number, end in partitions.items()
+            for start in (starts[topic][number],)
+        }
+        for topic, partitions in ends.items()
+    }
 
 
 def _complete(

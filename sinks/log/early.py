@@ -18,7 +18,8 @@ from sinks.changes.latest import contenders, within
 from sinks.changes.shape import TableShape
 from sinks.log.parse import is_truncate, parse
 from sinks.log.records import Records
-from sinks.run.plan import PartitionCensus, TablePlan
+from sinks.run.plan import TablePlan
+from sinks.run.topics import PartitionCensus
 from sinks.spark.kept import release
 from sinks.spark.session import RECORDS_FEW, jvm_ended, observed
 

@@ -105,6 +105,7 @@ class MillraceTopics:
                 by_table.get(name, {}),
                 cut,
                 keyed=bool(state.schemas[table.source][-1].key),
+                snapshot_ms=state.tables[table.source].begun_ms,
                 archived=examination.archived.get(name, ()),
             )
             if table.pending or not table.base or table.rebuilds

@@ -16,7 +16,6 @@ from cdc.errors import ConfigError, LogForgottenError, MillraceError
 from cdc.log.offsets import LogState
 from sinks.run.options import RunContext
 from sinks.run.plan import (
-    RunOutcome,
     RunPlan,
     TablePlan,
     WantedTable,
@@ -27,7 +26,7 @@ from sinks.run.plan import (
     to_read,
 )
 from sinks.run.retention import RetainedTables, retained_tables
-from sinks.run.summary import RunSummary, TableResult
+from sinks.run.summary import RunOutcome, RunSummary, TableResult
 from sinks.run.target import Target
 from sinks.run.topics import Topics
 from sinks.spark.errors import KeptLostError, explained

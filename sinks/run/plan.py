@@ -16,86 +16,123 @@ from cdc.records.position import Position
 from cdc.records.schema import TableSchema
 from cdc.records.state import PositionField, TableState
 from cdc.settings.lakehouse import TableKind, TopicWriter
+from sinks.run.summary import RunOutcome
 
 FORMAT: Final = 1
 RunState = TypeVar("RunState", bound=BaseModel)
+Lack = Literal["nothing", "now", "before"]
 
 
 class Replay(BaseModel):
     """An archive, at one of its versions: its events come before those of the log.
 
-    It has the events that are before ``read_end`` and not newer than ``after``.
+    They are those that the archive's own plan has applied before.
     """
 
     model_config = ConfigDict(frozen=True)
 
     archive: str
     version: int
-    after: PositionField | None
-    read_end: dict[int, int]
+
+
+class Truncation(NamedTuple):
+    """A topic's last TRUNCATE: its offset, LSN and time, and how many partitions the topic has.
+
+    The time is in µs since 1970; 0: its record has none.
+    """
+
+    offset: int
+    lsn: int
+    partitions: int
+    time_us: int = 0
+
+
+class DebeziumTopic(BaseModel):
+    """What a plan has of a topic that a real Debezium wrote, which has no state records."""
+
+    model_config = ConfigDict(frozen=True)
+
+    topic_id: str
+    """A topic made anew has another one."""
+    schemas: tuple[TableSchema, ...] = ()
+    """All that the table has had; this plan's records are read as the last of them."""
+    key_forms: tuple[str, ...] = ()
+    """All forms that keys have had, in the order in which they came up."""
+    last_truncation: Truncation | None = None
+    """Rows that are older go, also those whose records come later."""
 
 
 class TablePlan(BaseModel):
     """What a run applies to one table: the records from ``start`` up to, not including, ``end``.
 
-    Of these records it applies those that are newer than ``after`` (the cut that the table has),
-    newer than ``truncated`` (older rows of the table go) and not newer than the plan's cut.
-
-    - ``next`` is the first offset above the cut, where the next plan goes on. ``read_end`` is the
-      end of the plan before: it applied the records before that offset, up to its cut.
-    - ``snapshot`` is the position of the table's last snapshot in the log, ``shown`` the position
-      of the applied one.
-    - ``base`` is the number of the run whose commit must be the table's last (0: there is no table
-      yet).
-    - ``fresh_ms`` is the last time at which the log was known to be complete from ``start`` on
-      (0: never, since the topic was compacted too early).
-    - ``claims_ms`` is the time of the first record whose value is among the claims.
-    - ``source`` is the captured table, ``first_version`` the schema version that the derived table
-      began with.
-    - ``ends`` (of a history) are the positions where all rows ended at once, with their times (µs
-      since 1970).
-    - A table that ``rebuilds`` loses the rows that the log doesn't have.
-    - ``gap`` is the cut after which the log has forgotten changes, where the user accepted that;
-      ``gapped`` says that the table lacks records.
-    - ``replay`` is the archive that has the records before ``start``.
-    - A table that ``waits`` doesn't stand at the plan's cut: it isn't configured any more, or its
-      rows are being read again.
-
-    A topic that a real Debezium wrote has no state records, so the plan has its ``topic_id``, the
-    ``schemas`` and key forms so far, and the ``last_truncation`` (offset, LSN, number of
-    partitions, µs since 1970).
+    Of these records it applies those that are newer than ``after``, newer than ``truncated`` and
+    not newer than the plan's cut. A topic of a real Debezium has no such positions: of it all is
+    applied, and ``debezium`` says how.
     """
 
     model_config = ConfigDict(frozen=True)
 
-    topic: str
-    start: dict[int, int]
-    end: dict[int, int]
-    next: dict[int, int]
-    after: PositionField | None
-    truncated: PositionField | None
-    snapshot: PositionField
-    shown: PositionField | None
-    schema_version: int
-    base: int
-    events: int
-    fresh_ms: int
     source: str
-    claims_ms: int | None = None
+    """The captured table."""
     kind: TableKind = "current"
-    first_version: int = 0
+    """Whether it has the current rows, their history, or all changes."""
+    topic: str
+    """The captured table's topic."""
+    start: dict[int, int]
+    """By partition, the first offset to read."""
+    end: dict[int, int]
+    """By partition, the offset before which reading ends."""
+    next: dict[int, int]
+    """By partition, the first offset above the cut, where the next plan goes on."""
     read_end: dict[int, int] = {}
-    snapshot_ms: int = 0
+    """The ``end`` of the plan that read last: of the records before it, all up to ``after`` are
+    applied."""
+    base: int
+    """The run whose commit must be the table's last; 0: there is no table yet."""
+    after: PositionField | None
+    """The cut up to which the table has all records; None: it has none."""
+    snapshot: PositionField
+    """The position of the table's last snapshot in the log."""
+    shown: PositionField | None
+    """The position of the snapshot that the table has rows of."""
+    first_version: int = 0
+    """The schema version that the derived table began with."""
+    schema_version: int
+    """The newest schema version of its records."""
+    events: int
+    """How many records there are to apply."""
     ends: tuple[tuple[PositionField, int], ...] = ()
-    rebuilds: bool = False
-    gap: PositionField | None = None
-    gapped: bool = False
+    """Where all rows ended at once (TRUNCATEs, new snapshots), with times (µs since 1970).
+
+    Only a history has them all, other tables have the last.
+    """
+    claims_ms: int | None = None
+    """The time of the first record whose value is among the claims."""
+    fresh_ms: int
+    """When the log was last known to be complete from ``start`` on; 0: compacted too early."""
+    lacks: Lack = "nothing"
+    """Whether records are missing: of this plan (``now``), or of one ``before`` it."""
     replay: Replay | None = None
+    """The archive that has the records before ``start``."""
     waits: bool = False
-    topic_id: str = ""
-    schemas: tuple[TableSchema, ...] = ()
-    key_forms: tuple[str, ...] = ()
-    last_truncation: tuple[int, ...] | None = None
+    """It doesn't come to the cut: it isn't configured any more, or its rows are read again."""
+    debezium: DebeziumTopic | None = None
+    """The topic, where a real Debezium wrote it."""
+
+    @property
+    def truncated(self) -> Position | None:
+        """The position below which all rows of the table go."""
+        return max((position for position, _ in self.ends), default=None)
+
+    @property
+    def rebuilds(self) -> bool:
+        """Whether the table loses the rows that the log, read from its beginning, doesn't have."""
+        return self.lacks == "now" and self.kind == "current"
+
+    @property
+    def gap(self) -> Position | None:
+        """The cut behind which the log has forgotten changes, where the user accepted that."""
+        return self.after if self.lacks == "now" and self.kind != "current" else None
 
     @property
     def unread(self) -> int:
@@ -122,11 +159,10 @@ class TablePlan(BaseModel):
                 "shown": None,
                 "base": 0,
                 "read_end": {},
-                "gapped": True,
-                "rebuilds": False,
-                "gap": None,
+                "lacks": "before",
                 "first_version": self.schema_version,
                 "fresh_ms": int(time.time() * 1000),
+                "debezium": None,
             }
         )
 
@@ -156,73 +192,6 @@ class RunPlan(BaseModel):
         return str(self.cut.commit_lsn) if own else "the topics' ends"
 
 
-class TableVersion(BaseModel):
-    """One version of a Delta table; ``id`` is the table's, which one made anew doesn't have."""
-
-    model_config = ConfigDict(frozen=True)
-
-    id: str
-    version: int
-
-
-class TableCounts(BaseModel):
-    """What a run did to a table: records read, and rows touched."""
-
-    model_config = ConfigDict(frozen=True)
-
-    events: int = 0
-    inserted: int = 0
-    updated: int = 0
-    deleted: int = 0
-    seconds: float = 0.0
-
-
-class RunOutcome(BaseModel):
-    """The end of a run: the tables that failed, and why. The others stand at the plan's cut.
-
-    ``versions`` are the tables' versions at which they do (one that nothing new came for has the
-    one of an earlier run), ``tables`` what the run did to those that it committed to.
-    """
-
-    model_config = ConfigDict(frozen=True)
-
-    format: Literal[1] = FORMAT
-    run: int
-    ts_ms: int
-    failed: dict[str, str]
-    seconds: float = 0.0
-    versions: dict[str, TableVersion] = {}
-    tables: dict[str, TableCounts] = {}
-
-
-class LastCheck(BaseModel):
-    """The last run that had nothing to do for these tables: its time and its cut."""
-
-    ts_ms: int = 0
-    cut: str = ""
-    tables: list[str] = []
-
-    def fresh_ms(self, table: str) -> int:
-        """The time at which the table had nothing to apply (ms since 1970; 0: never)."""
-        return self.ts_ms if table in self.tables else 0
-
-
-Truncates = tuple[tuple[str, int], ...]
-"""Positions as text, and times (µs since 1970)."""
-
-
-class PartitionCensus(NamedTuple):
-    """A partition's new records: the first offset above the cut, and how many are below it.
-
-    ``truncated`` are the TRUNCATEs up to the cut.
-    """
-
-    above: int | None
-    events: int
-    truncated: Truncates = ()
-    claims_ms: int | None = None
-
-
 class WantedTable(NamedTuple):
     """A derived table that a plan is to have: the captured table, and the kind.
 
@@ -232,10 +201,6 @@ class WantedTable(NamedTuple):
     source: str
     kind: TableKind = "current"
     is_whole: bool = True
-
-
-Census = dict[str, dict[int, PartitionCensus]]
-"""Derived table and partition → the census of its new records."""
 
 
 def parse_run_state(kind: type[RunState], text: str, where: str) -> RunState:
@@ -256,10 +221,6 @@ def require_same_log(plan: RunPlan, state: LogState) -> None:
         raise _made_anew(f"the log of topic.prefix {plan.prefix}", "")
 
 
-_DONE: Final[dict[str, object]] = {"ends": (), "rebuilds": False, "gap": None, "replay": None}
-"""What of a table's plan is over once it is applied."""
-
-
 def goes_on(plan: RunPlan, outcome: RunOutcome) -> dict[str, TablePlan]:
     """Where each table of a finished plan goes on: nothing to read yet, if it was applied.
 
@@ -271,7 +232,6 @@ def goes_on(plan: RunPlan, outcome: RunOutcome) -> dict[str, TablePlan]:
                 "end": table.start,
                 "next": table.start,
                 "events": 0,
-                "truncated": None,
                 "ends": (),
             }
             if name in outcome.failed
@@ -282,10 +242,10 @@ def goes_on(plan: RunPlan, outcome: RunOutcome) -> dict[str, TablePlan]:
                 "shown": table.snapshot,
                 "base": plan.run if table.commits else table.base,
                 "events": 0,
-                "truncated": None,
-                "read_end": table.end,
-                "gapped": table.gapped or table.gap is not None,
-                **_DONE,
+                "ends": (),
+                "read_end": table.end if table.pending else table.read_end,
+                "lacks": table.lacks if table.lacks == "nothing" else "before",
+                "replay": None,
             }
         )
         for name, table in plan.tables.items()
@@ -334,7 +294,6 @@ def proposed(
             end=ends,
             next=ends,
             after=last.after if last else None,
-            truncated=None,
             snapshot=snapshot_position(table),
             shown=last.shown if last else None,
             schema_version=newest,
@@ -345,12 +304,15 @@ def proposed(
             kind=kind,
             first_version=last.first_version if last and last.base else newest,
             read_end=last.read_end if last else {},
-            gapped=(last.gapped if last else False) or not is_whole,
-            rebuilds=last.rebuilds if last else False,
-            gap=last.gap if last else None,
-            snapshot_ms=table.begun_ms,
+            lacks=_lack(last, is_whole=is_whole),
         )
     return tables
+
+
+def _lack(last: TablePlan | None, *, is_whole: bool) -> Lack:
+    """What a table lacks; records that an archive doesn't keep are missing, too."""
+    lacks = last.lacks if last is not None else "nothing"
+    return "before" if lacks == "nothing" and not is_whole else lacks
 
 
 def changed(

@@ -15,15 +15,8 @@ from pydantic import BaseModel
 
 from cdc.errors import BusyError, LogFormatError, SinkUnreachableError
 from sinks.changes.derived import local_path, runs_path
-from sinks.run.plan import (
-    LastCheck,
-    RunOutcome,
-    RunPlan,
-    RunState,
-    TablePlan,
-    TableVersion,
-    parse_run_state,
-)
+from sinks.run.plan import RunPlan, RunState, TablePlan, parse_run_state
+from sinks.run.summary import LastCheck, RunOutcome, TableVersion
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -11,7 +11,8 @@ from datetime import timedelta
 
 from cdc.errors import LogForgottenError, MillraceError, TopicMismatchError
 from cdc.log.offsets import LogState, Offsets
-from sinks.run.plan import LastCheck, TablePlan
+from sinks.run.plan import TablePlan
+from sinks.run.summary import LastCheck
 from sinks.run.target import Forgotten, Target
 from sinks.run.topics import Topics
 

@@ -1,11 +1,63 @@
-"""What a run did to each table → its exit code, and the one line that cron's mail carries."""
+"""What a run did to each table → its outcome, its exit code, and the line for cron's mail."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Literal, NamedTuple
+
+from pydantic import BaseModel, ConfigDict
 
 from cdc.errors import BusyError, ExitCode, MillraceError, SinkUnreachableError
-from sinks.run.plan import TableCounts, TableVersion
+
+
+class TableVersion(BaseModel):
+    """One version of a Delta table; ``id`` is the table's, which one made anew doesn't have."""
+
+    model_config = ConfigDict(frozen=True)
+
+    id: str
+    version: int
+
+
+class TableCounts(BaseModel):
+    """What a run did to a table: records read, and rows touched."""
+
+    model_config = ConfigDict(frozen=True)
+
+    events: int = 0
+    inserted: int = 0
+    updated: int = 0
+    deleted: int = 0
+    seconds: float = 0.0
+
+
+class RunOutcome(BaseModel):
+    """The end of a run: the tables that failed, and why. The others stand at the plan's cut.
+
+    ``versions`` are the tables' versions at which they do (one that nothing new came for has the
+    one of an earlier run), ``tables`` what the run did to those that it committed to.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    format: Literal[1] = 1
+    run: int
+    ts_ms: int
+    failed: dict[str, str]
+    seconds: float = 0.0
+    versions: dict[str, TableVersion] = {}
+    tables: dict[str, TableCounts] = {}
+
+
+class LastCheck(BaseModel):
+    """The last run that had nothing to do for these tables: its time and its cut."""
+
+    ts_ms: int = 0
+    cut: str = ""
+    tables: list[str] = []
+
+    def fresh_ms(self, table: str) -> int:
+        """The time at which the table had nothing to apply (ms since 1970; 0: never)."""
+        return self.ts_ms if table in self.tables else 0
 
 
 class Rows(NamedTuple):

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple, Protocol
 
 from cdc.errors import LogForgottenError, MillraceError
 from cdc.log.offsets import LogState
-from sinks.run.plan import LastCheck, RunOutcome, RunPlan, TablePlan, TableVersion, WantedTable
-from sinks.run.summary import Rows, TableResult
+from sinks.run.plan import RunPlan, TablePlan, WantedTable
+from sinks.run.summary import LastCheck, Rows, RunOutcome, TableResult, TableVersion
 from sinks.run.topics import Examination, TableChanges
 
 if TYPE_CHECKING:

@@ -12,13 +12,29 @@ from cdc.errors import MillraceError
 from cdc.log.offsets import LogState
 from cdc.records.schema import TableSchema
 from cdc.settings.lakehouse import TopicWriter
-from sinks.run.plan import PartitionCensus, RunPlan, TablePlan, Truncates, WantedTable
+from sinks.run.plan import RunPlan, TablePlan, WantedTable
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from sinks.changes.newest import Newest, Older
     from sinks.changes.shape import TableShape
+
+
+Truncates = tuple[tuple[str, int], ...]
+"""Positions as text, and times (µs since 1970)."""
+
+
+class PartitionCensus(NamedTuple):
+    """A partition's new records: the first offset above the cut, and how many are below it.
+
+    ``truncated`` are the TRUNCATEs up to the cut.
+    """
+
+    above: int | None
+    events: int
+    truncated: Truncates = ()
+    claims_ms: int | None = None
 
 
 class Examination(NamedTuple):

@@ -22,8 +22,8 @@ from sinks.log.early import FACTS, census_of, observe_census
 from sinks.log.parse import parse
 from sinks.log.records import Records, read_raw
 from sinks.run.options import RunContext
-from sinks.run.plan import PartitionCensus, RunPlan, TablePlan
-from sinks.run.topics import TableChanges
+from sinks.run.plan import RunPlan, TablePlan
+from sinks.run.topics import PartitionCensus, TableChanges
 from sinks.search.bulk import Counts
 from sinks.search.dead_letters import DocumentDeadLetters
 from sinks.search.documents import mapping

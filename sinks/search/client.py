@@ -242,6 +242,22 @@ def insist(
                 raise explain(failure, where) from None
 
 
+def create_own(client: OpenSearch, index: str, mapping: Mapping[str, Any], where: str) -> None:
+    """Make an index of Millrace's own where it doesn't exist yet."""
+    settings = {"number_of_shards": 1, "auto_expand_replicas": "0-1"}
+    body = {"settings": settings, "mappings": mapping}
+
+    def send() -> None:
+        try:
+            client.indices.create(index=index, body=body)
+        except RequestError as failure:
+            if failure.error != "resource_already_exists_exception":
+                raise
+
+    if not insist(lambda: client.indices.exists(index=index), where):
+        insist(send, where)
+
+
 def fetch(
     client: OpenSearch,
     index: str,

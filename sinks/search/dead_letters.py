@@ -10,11 +10,11 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from opensearchpy import NotFoundError, OpenSearch, RequestError
+from opensearchpy import NotFoundError, OpenSearch
 
 from cdc.errors import SinkError, SinkUnreachableError
 from sinks.run.summary import TableResult
-from sinks.search.client import PATIENT, Backoff, fetch, insist, is_busy
+from sinks.search.client import PATIENT, Backoff, create_own, fetch, insist, is_busy
 
 MADE_MAX: Final = 1_000
 """Of one executor: more than so many refusals are no matter of single documents."""
@@ -62,22 +62,7 @@ class DocumentDeadLetters:
 
     def create(self) -> None:
         """Make the index where it doesn't exist yet."""
-        settings = {"number_of_shards": 1, "auto_expand_replicas": "0-1"}
-        body = {"settings": settings, "mappings": _MAPPING}
-
-        def send() -> None:
-            try:
-                self._client.indices.create(index=self.index, body=body)
-            except RequestError as failure:
-                if failure.error != "resource_already_exists_exception":
-                    raise
-
-        if not insist(lambda: self._client.indices.exists(index=self.index), self._where):
-            insist(send, self._where)
-            return
-        insist(
-            lambda: self._client.indices.put_mapping(index=self.index, body=_MAPPING), self._where
-        )
+        create_own(self._client, self.index, _MAPPING, self._where)
 
     def write(self, refused: Iterable[RefusedDocument]) -> None:
         """Write dead letters; existing ones get the newer reason.

@@ -22,7 +22,7 @@ from pyspark.sql import functions as F
 from cdc.errors import SinkError
 from cdc.settings import SearchSettings
 from sinks.search.bulk import Action, Counts, RefusalHandler, write
-from sinks.search.client import PATIENT, Patience, connect, fetch
+from sinks.search.client import connect, fetch
 from sinks.search.dead_letters import DocumentDeadLetters
 from sinks.search.documents import ABSENT_FIELD, document_id
 from sinks.search.indexes import alias_of, write_alias
@@ -46,7 +46,6 @@ class DocumentCompletion:
         client: OpenSearch,
         index: str,
         bytes_max: int,
-        patience: Patience = PATIENT,
         *,
         refused: RefusedSources | None = None,
         is_load: bool = False,
@@ -55,7 +54,6 @@ class DocumentCompletion:
         self._client = client
         self._index = index
         self._bytes_max = bytes_max
-        self._patience = patience
         self._refused = refused
         self._is_load = is_load
         self._fetch = _FIRST_FETCH
@@ -81,7 +79,7 @@ class DocumentCompletion:
             {"_id": action.id, "_source": [*action.absent, *action.filled, ABSENT_FIELD]}
             for action in lacking
         ]
-        answer = fetch(self._client, self._index, {"docs": docs}, self._patience)
+        answer = fetch(self._client, self._index, {"docs": docs})
         refused_sources = self._refused([action.id for action in lacking]) if self._refused else {}
         size = 0
         for action, hit in zip(lacking, answer, strict=True):

@@ -178,7 +178,6 @@ class Loads:
             end=offsets,
             next=record.offsets,
             after=None,
-            truncated=None,
             snapshot=Position(record.epoch, Lsn(0), 0),
             shown=None,
             schema_version=record.schema_version,

@@ -18,13 +18,14 @@ from collections.abc import Iterable
 from typing import Any, Final, NamedTuple, Self, TypeVar
 from uuid import uuid4
 
-from opensearchpy import ConflictError, NotFoundError, OpenSearch, RequestError
+from opensearchpy import ConflictError, NotFoundError, OpenSearch
 from pydantic import BaseModel, ValidationError
 
 from cdc.errors import BusyError, LogFormatError, MillraceError
 from cdc.records.schema import TableName
-from sinks.run.plan import LastCheck, RunOutcome, RunPlan
-from sinks.search.client import PATIENT, Patience, fetch, insist
+from sinks.run.plan import RunPlan
+from sinks.run.summary import LastCheck, RunOutcome
+from sinks.search.client import PATIENT, Patience, create_own, fetch, insist
 from sinks.search.progress_records import (
     SILENCE_S_MAX,
     Owner,
@@ -59,18 +60,7 @@ class Ledger:
 
     def create(self) -> None:
         """Make the progress index where it doesn't exist yet."""
-        settings = {"number_of_shards": 1, "auto_expand_replicas": "0-1"}
-        body = {"settings": settings, "mappings": {"dynamic": False}}
-
-        def send() -> None:
-            try:
-                self._client.indices.create(index=self.index, body=body)
-            except RequestError as failure:
-                if failure.error != "resource_already_exists_exception":
-                    raise
-
-        if not insist(lambda: self._client.indices.exists(index=self.index), self._where):
-            insist(send, self._where)
+        create_own(self._client, self.index, {"dynamic": False}, self._where)
 
     def run(self) -> RunRecord:
         """The last run's record; an empty one where there was none."""

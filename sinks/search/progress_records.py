@@ -9,7 +9,8 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from cdc.records.state import PositionField
 from cdc.settings.search import Document
-from sinks.run.plan import LastCheck, RunOutcome, RunPlan, TableVersion
+from sinks.run.plan import RunPlan
+from sinks.run.summary import LastCheck, RunOutcome, TableVersion
 from sinks.search.indexes import Generation
 
 FORMAT: Final = 1

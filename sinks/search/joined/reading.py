@@ -11,7 +11,7 @@ from sinks.changes.names import DELETED
 from sinks.changes.shape import TableShape
 from sinks.delta.table import DeltaTarget
 from sinks.delta.version import SMALL_BYTES, Version, difference
-from sinks.run.plan import TableVersion
+from sinks.run.summary import TableVersion
 from sinks.search.progress_records import Instant
 from sinks.spark.session import RECORDS_FEW, observed, tune
 

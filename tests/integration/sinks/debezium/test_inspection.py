@@ -7,7 +7,8 @@ from pyspark.sql import functions as F
 
 from sinks.debezium.described import ConnectorOptions, RecordSource, declared_column
 from sinks.debezium.inspection import PlannedTopics, plan_tables
-from sinks.run.plan import TablePlan
+from sinks.debezium.log import topic_of
+from sinks.run.plan import TablePlan, Truncation
 from tests.fixtures.debezium_topics import DEBEZIUM, Raw, frame, made_record
 from tests.fixtures.made_plans import NAME, TOPIC, table_plan
 
@@ -63,7 +64,7 @@ def test_keys_of_other_bytes_have_no_order_among_partitions(
     assert "several partitions" in refused(planned(monkeypatch, raw, several, types=types))
     one = planned(monkeypatch, raw, table_plan(), types=types)
     assert refused(one) == "", "in one partition the offset tells"
-    forms = one.tables[str(NAME)].key_forms
+    forms = topic_of(one.tables[str(NAME)]).key_forms
     assert forms == tuple(dict.fromkeys(forms))
     assert len(forms) == 2
     assert "compaction keeps both" in refused(
@@ -94,8 +95,9 @@ def test_a_table_that_begins_anew_may_have_another_key(
     applied = first.model_copy(update={"base": 1})
     assert "key was changed: id → v" in refused(planned(monkeypatch, raw, applied))
     found = planned(monkeypatch, raw, first).tables[str(NAME)]
-    assert [[one.name for one in schema.key] for schema in found.schemas] == [["v"]]
-    assert found.first_version == found.schema_version == found.schemas[-1].version
+    schemas = topic_of(found).schemas
+    assert [[one.name for one in schema.key] for schema in schemas] == [["v"]]
+    assert found.first_version == found.schema_version == schemas[-1].version
 
 
 def test_records_of_one_table_that_cannot_be_read_hold_up_no_other(
@@ -132,11 +134,12 @@ def test_a_truncate_says_nothing_about_a_source_that_was_restored(
     new = table_plan(start=TWO, end={0: 9, 1: 9}, next=TWO)
     raw = frame(spark, [at(600, 1), at(700, 2, None)])
     first = planned(monkeypatch, raw, new, types=types).tables[str(NAME)]
-    assert first.last_truncation == (1, 700, 2, 120_000_000)
+    last = topic_of(first).last_truncation
+    assert last == Truncation(1, 700, 2, 120_000_000)
     applied = first.model_copy(update={"base": 1})
     late = frame(spark, [at(650, 2), at(800, 4)])
     found = planned(monkeypatch, late, applied, types=types)
-    assert found.tables[str(NAME)].last_truncation == first.last_truncation
+    assert topic_of(found.tables[str(NAME)]).last_truncation == last
     for restored in (at(500, 9), at(500, 9, None)):
         raw = frame(spark, [at(650, 2), restored])
         refusal = planned(monkeypatch, raw, applied, types=types)

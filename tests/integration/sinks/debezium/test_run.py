@@ -7,8 +7,7 @@ import pytest
 
 from cdc.errors import ExitCode
 from sinks.delta import commit
-from sinks.run.plan import RunOutcome
-from sinks.run.summary import RunSummary
+from sinks.run.summary import RunOutcome, RunSummary
 from tests.fixtures.debezium_lake import DebeziumLake, event, tombstone
 from tests.fixtures.debezium_topics import MadeRegistry, as_avro, recorded
 

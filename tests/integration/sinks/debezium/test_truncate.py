@@ -9,7 +9,8 @@ from sinks.changes.latest import latest
 from sinks.changes.names import OP, OWN
 from sinks.changes.shape import plain_shape
 from sinks.debezium.parse import parse
-from sinks.debezium.truncate import Truncation, last_of, truncations
+from sinks.debezium.truncate import is_older, last_of, newer, position_of, truncations
+from sinks.run.plan import Truncation
 from tests.fixtures.debezium_topics import (
     MadeRegistry,
     Raw,
@@ -45,7 +46,7 @@ def left(raw: "DataFrame", partitions: int, before: Truncation | None = None) ->
     found = truncations(raw, topic, partitions)
     last = found.last or before
     changes = parse(raw, topic)
-    changes = changes if last is None else last.newer(changes)
+    changes = changes if last is None else newer(last, changes)
     rows = latest(changes, plain_shape([topic.schema], OWN)).where(f"{OP} = 'upsert'").collect()
     return sorted(row["id"] for row in rows), found
 
@@ -64,7 +65,7 @@ def test_recorded_truncates(spark: "SparkSession", table: str, partitions: int) 
     topic = described(raw, types=types)
     last = truncations(raw, topic, partitions).last
     assert last is not None
-    kept = latest(last.newer(parse(raw, topic)), plain_shape([topic.schema], OWN)).where(
+    kept = latest(newer(last, parse(raw, topic)), plain_shape([topic.schema], OWN)).where(
         f"{OP} = 'upsert'"
     )
     assert [row["id"] for row in kept.collect()] == rows
@@ -82,7 +83,7 @@ def test_in_one_partition_the_offset_tells(spark: "SparkSession") -> None:
     )
     rows, found = left(raw, 1)
     assert (rows, found.count) == ([3], 1)
-    assert str(found.last.position) == "00000001.0000000000000002.ffffffffffffffff"
+    assert str(position_of(found.last)) == "00000001.0000000000000002.ffffffffffffffff"
 
 
 def test_in_several_partitions_the_lsn_tells(spark: "SparkSession") -> None:
@@ -100,7 +101,7 @@ def test_in_several_partitions_the_lsn_tells(spark: "SparkSession") -> None:
     rows, found = left(raw, 3)
     assert (rows, found.count) == ([3, 4], 2)
     assert found.last == Truncation(0, 50, 3)
-    assert found.last.position is None
+    assert position_of(found.last) is None
 
 
 def test_a_record_that_comes_later_than_the_truncate_it_precedes(spark: "SparkSession") -> None:
@@ -117,10 +118,10 @@ def test_rows_that_a_table_holds_are_told_apart(spark: "SparkSession") -> None:
         "position string",
     )
     last = Truncation(offset=0, lsn=0x32, partitions=2)
-    older = stored.where(last.is_older(stored["position"])).collect()
+    older = stored.where(is_older(last, stored["position"])).collect()
     assert [row["position"][-2:] for row in older] == ["31"]
     last = Truncation(offset=4, lsn=0, partitions=1)
-    older = stored.where(last.is_older(stored["position"])).collect()
+    older = stored.where(is_older(last, stored["position"])).collect()
     assert [row["position"][-2:] for row in older] == ["33"]
 
 
@@ -151,7 +152,7 @@ def test_truncates_in_avro(spark: "SparkSession") -> None:
     topic = described(raw, schema_of=registry.text_of)
     found = truncations(raw, topic, 1)
     assert (found.count, found.last) == (1, Truncation(1, 9, 1))
-    changes = found.last.newer(parse(raw, topic)) if found.last else None
+    changes = newer(found.last, parse(raw, topic)) if found.last else None
     assert changes is not None
     assert [row["id"] for row in changes.collect()] == [2]
 

@@ -12,8 +12,8 @@ from cdc.errors import ExitCode, LogForgottenError
 from cdc.records.state import Phase
 from sinks.changes.derived import table_path
 from sinks.delta import apply, commit
-from sinks.run.plan import RunOutcome
 from sinks.run.plans import lakehouse_plans
+from sinks.run.summary import RunOutcome
 from tests.fixtures.lakehouse import Lakehouse
 from tests.fixtures.spark import at, column, table_schema
 

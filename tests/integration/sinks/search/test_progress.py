@@ -12,7 +12,8 @@ from cdc.errors import BusyError, LogFormatError
 from cdc.records.position import FIRST_EPOCH, Lsn, Position
 from cdc.records.schema import TableName
 from deploy.local.opensearch import OpenSearch
-from sinks.run.plan import RunOutcome, RunPlan
+from sinks.run.plan import RunPlan
+from sinks.run.summary import RunOutcome
 from sinks.search import progress
 from sinks.search.client import connect
 from sinks.search.progress import Ledger

@@ -18,7 +18,6 @@ SLOT = SlotState(
     active=False,
     active_pid=None,
     confirmed_flush_lsn=Lsn(300),
-    restart_lsn=Lsn(200),
     wal_status="reserved",
     safe_wal_size=None,
     lag_bytes=0,

@@ -14,8 +14,9 @@ from sinks.debezium.log import BrokerTopic, TopicLog, bounded_ends
 from sinks.debezium.topics import NOWHERE, DebeziumTopics
 from sinks.delta.target import LakehouseTables
 from sinks.run.options import RunContext, RunOptions
-from sinks.run.plan import LastCheck, TablePlan
+from sinks.run.plan import TablePlan
 from sinks.run.retention import RetainedTables, retained_tables
+from sinks.run.summary import LastCheck
 from tests.fixtures.made_plans import NAME, TOPIC, table_plan
 from tests.fixtures.made_states import table_state
 
@@ -106,7 +107,7 @@ def test_a_rebuild_reads_the_whole_topic_though_a_run_reads_a_part() -> None:
     assert expired.tables[str(NAME)].end == {0: 20}
 
 
-@pytest.mark.parametrize("table", [table_plan(), applied(rebuilds=True)])
+@pytest.mark.parametrize("table", [table_plan(), applied(lacks="now")])
 def test_a_compacted_topic_is_read_at_once_where_a_table_begins(table: TablePlan) -> None:
     assert bounded_ends([table], {TOPIC}, 2) == {}
     assert bounded_ends([table], (), 2)[TOPIC][0] == table.start[0] + 2

@@ -74,9 +74,7 @@ def test_a_topic_that_lost_records_or_is_hidden_stops_its_own_table(
     state = topics.state()
     assert state is not None
     before = {
-        str(name): table_plan(
-            topic=topic, source=str(name), base=1, start={0: 7}, end={0: 7}, topic_id="id"
-        )
+        str(name): table_plan(topic=topic, source=str(name), base=1, start={0: 7}, end={0: 7})
         for name, topic in TOPICS.items()
     }
     wanted = {str(name): WantedTable(str(name)) for name in (*TOPICS, HIDDEN)}

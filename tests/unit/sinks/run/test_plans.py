@@ -12,15 +12,17 @@ from cdc.records.schema import TableName, TableSchema
 from cdc.records.state import Phase, Progress
 from sinks.log.counts import with_census
 from sinks.run.plan import (
-    PartitionCensus,
-    RunOutcome,
+    DebeziumTopic,
     RunPlan,
     TablePlan,
+    Truncation,
     WantedTable,
     goes_on,
     proposed,
 )
 from sinks.run.plans import LocalFiles, Plans
+from sinks.run.summary import RunOutcome
+from sinks.run.topics import PartitionCensus
 from tests.fixtures.made_changes import table as made_table
 from tests.fixtures.made_states import table_state
 
@@ -38,7 +40,6 @@ def table_plan(**changes: object) -> TablePlan:
         end={0: 9},
         next={0: 8},
         after=position(10),
-        truncated=None,
         snapshot=position(7),
         shown=position(7),
         schema_version=1,
@@ -77,11 +78,15 @@ def test_the_newest_plan_is_found_without_a_look_at_all_of_them(tmp_path: Path) 
 def test_a_plan_is_made_once(tmp_path: Path) -> None:
     plans = Plans(LocalFiles(tmp_path / "runs"), "here")
     assert plans.last() is None
-    plans.start(plan(a=table_plan()))
+    schema = made_table("id int4")
+    debezium = DebeziumTopic(
+        topic_id="id", schemas=(schema,), last_truncation=Truncation(1, 2, 3, 4)
+    )
+    made = plan(a=table_plan(debezium=debezium, ends=((position(9), 1),)))
+    plans.start(made)
     with pytest.raises(BusyError):
-        plans.start(plan(a=table_plan()))
-    last = plans.last()
-    assert last == plan(a=table_plan())
+        plans.start(made)
+    assert plans.last() == made
     assert plans.outcome(plan()) is None
     plans.finish(RunOutcome(run=4, ts_ms=0, failed={"a": "why"}))
     assert plans.outcome(plan()) is not None
@@ -106,6 +111,40 @@ def test_an_applied_table_goes_on_above_the_cut_and_a_failed_one_stays() -> None
     )
     assert (after["bad"].start, after["bad"].after, after["bad"].base) == ({0: 5}, position(10), 3)
     assert after["bad"].shown == position(7)
+
+
+def test_what_a_table_lacks_is_over_once_it_is_applied_and_remembered() -> None:
+    tables = {
+        "current": table_plan(lacks="now"),
+        "archive": table_plan(lacks="now", kind="changes"),
+        "failed": table_plan(lacks="now", kind="history"),
+        "whole": table_plan(),
+    }
+    done = plan(4, **tables)
+    assert [(table.rebuilds, table.gap) for table in tables.values()] == [
+        (True, None),
+        (False, position(10)),
+        (False, position(10)),
+        (False, None),
+    ]
+    after = goes_on(done, RunOutcome(run=4, ts_ms=0, failed={"failed": "why"}))
+    assert {name: table.lacks for name, table in after.items()} == {
+        "current": "before",
+        "archive": "before",
+        "failed": "now",
+        "whole": "nothing",
+    }
+    assert after["failed"].gap == position(10), "the next plan marks it"
+    assert not after["current"].rebuilds
+
+
+def test_an_archive_that_waited_still_knows_what_it_has_read() -> None:
+    read = goes_on(plan(a=table_plan(kind="changes")), RunOutcome(run=4, ts_ms=0, failed={}))["a"]
+    assert (read.start, read.read_end) == ({0: 8}, {0: 9})
+    waiting = proposed({"s.a": read}, whole_table(), {})["s.a"]
+    assert waiting.waits
+    after = goes_on(plan(run=5, a=waiting), RunOutcome(run=5, ts_ms=0, failed={}))["a"]
+    assert (after.start, after.read_end, after.after) == ({0: 8}, {0: 9}, position(20))
 
 
 def test_a_truncate_counts_within_the_cut_only() -> None:
