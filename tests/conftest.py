@@ -24,6 +24,7 @@ pytest_plugins = [
     "tests.fixtures.spark",
     "tests.fixtures.lakehouse",
     "tests.fixtures.indexes",
+    "tests.fixtures.targets",
     "tests.fixtures.debezium_topics",
     "tests.fixtures.debezium_lake",
     "tests.fixtures.pipeline",
