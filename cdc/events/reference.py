@@ -2,8 +2,10 @@
 
 A row's key changed → delete and tombstone under the old key, then create under the new one. A
 delete is followed by a tombstone. ``before`` is there for deletes and, where the replica identity
-is full, for updates. TRUNCATE reaches every partition of a compacted topic. With native rules and
-plain JSON it is what table_encoder.py writes: tests/properties holds both byte-equal.
+is full, for updates. A column that a row has no value for (an unchanged TOASTed one, or all but the
+key in a deleted row) is missing; a NULL is there. TRUNCATE reaches every partition of a compacted
+topic. With native rules and plain JSON it is what table_encoder.py writes: tests/properties holds
+both byte-equal.
 https://debezium.io/documentation/reference/3.6/connectors/postgresql.html#postgresql-events
 """
 

@@ -7,7 +7,7 @@ import pytest
 
 from cdc.errors import CorruptMessageError, TableRefusedError
 from cdc.events.table_encoder import TableEncoder
-from cdc.records.envelope import VERSION, Envelope
+from cdc.records.envelope import VERSION
 from cdc.records.position import Lsn, Position, parse_header
 from cdc.records.record import Record
 from cdc.records.schema import Column, TableSchema
@@ -86,16 +86,19 @@ def test_a_create_is_debeziums_record_byte_for_byte() -> None:
         '"lsn":972599984,"xmin":null,"origin":null,"origin_lsn":null},"transaction":null,'
         '"op":"c","ts_ms":1795254064438,"ts_us":1795254064438971,"ts_ns":1795254064438971317}'
     )
-    assert Envelope.from_bytes(record.value).to_bytes() == record.value
 
 
 def test_a_snapshot_row_is_read_without_transaction() -> None:
     record = encoder(ID_V).snapshot_row((b"1", None), Position(1, Lsn(9), 0), Lsn(9), 5_000_001)
     assert seen([record]) == [({"id": 1}, "r", None, {"id": 1, "v": None})]
     assert record.value is not None
-    source = Envelope.from_bytes(record.value).source
-    assert (source.snapshot, source.tx_id, source.lsn) == ("true", None, 9)
-    assert (source.sequence, source.ts_ms, source.ts_us) == ('[null,"9"]', 5_000, 5_000_001)
+    source = json.loads(record.value)["source"]
+    assert (source["snapshot"], source["txId"], source["lsn"]) == ("true", None, 9)
+    assert (source["sequence"], source["ts_ms"], source["ts_us"]) == (
+        '[null,"9"]',
+        5_000,
+        5_000_001,
+    )
 
 
 def test_every_record_has_its_position_and_schema_version() -> None:
@@ -117,7 +120,7 @@ def test_the_first_transaction_of_a_stream_has_no_predecessor() -> None:
     made.begin(TRANSACTION._replace(previous_commit_lsn=None))
     (record,) = made.insert((b"1", None), LSN, POSITION)
     assert record.value is not None
-    assert Envelope.from_bytes(record.value).source.sequence == '[null,"972599984"]'
+    assert json.loads(record.value)["source"]["sequence"] == '[null,"972599984"]'
 
 
 def test_an_update_without_old_row_has_no_before() -> None:
