@@ -24,7 +24,6 @@ pytest_plugins = [
     "tests.fixtures.spark",
     "tests.fixtures.lakehouse",
     "tests.fixtures.indexes",
-    "tests.fixtures.targets",
     "tests.fixtures.debezium_topics",
     "tests.fixtures.debezium_lake",
     "tests.fixtures.pipeline",

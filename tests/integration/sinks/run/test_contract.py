@@ -1,4 +1,4 @@
-"""What every target holds to, whatever it is: a new one is one fixture more.
+"""What every target holds to, whatever it is: a new one is a class with one fixture more.
 
 Each case runs the engine over a log that is written by hand, and asks the target for its rows.
 """
@@ -6,7 +6,8 @@ Each case runs the engine over a log that is written by hand, and asks the targe
 import time
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
 import pytest
@@ -14,9 +15,21 @@ from confluent_kafka import OFFSET_END, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from cdc.errors import ExitCode
+from deploy.local.kafka import Kafka
 from sinks.run.engine import Run
+from tests.fixtures.indexes import Indexes
+from tests.fixtures.lakehouse import Lakehouse
 from tests.fixtures.spark import HandLog, at, column
-from tests.fixtures.targets import RowsById, TargetInTest
+from tests.fixtures.targets import (
+    IndexTarget,
+    LakehouseTarget,
+    MemoryTarget,
+    RowsById,
+    TargetInTest,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 COLUMNS = (column("id", "int4", 1), column("a", "text"), column("n", "int8"))
@@ -24,18 +37,6 @@ COLUMNS = (column("id", "int4", 1), column("a", "text"), column("n", "int8"))
 
 class Killed(BaseException):
     """The process dies; nothing in it may catch that."""
-
-
-@pytest.fixture(
-    params=[
-        "lakehouse_target",
-        pytest.param("index_target", marks=pytest.mark.opensearch),
-        "memory_target",
-    ]
-)
-def target(request: pytest.FixtureRequest) -> TargetInTest:
-    made: TargetInTest = request.getfixturevalue(request.param)
-    return made
 
 
 def begun(target: TargetInTest, rows: int = 3) -> HandLog:
@@ -67,15 +68,6 @@ def changed(lsn: int) -> RowsById:
     }
 
 
-def test_changes_are_applied_once(target: TargetInTest) -> None:
-    log = begun(target)
-    change(log, 200)
-    assert target.merge().exit_code == ExitCode.OK
-    assert target.rows() == changed(200)
-    assert target.merge().exit_code == ExitCode.NOTHING_TO_DO
-    assert target.rows() == changed(200)
-
-
 def before(original: Callable[..., Any]) -> Callable[..., Any]:
     def die(*_: Any, **__: Any) -> None:
         raise Killed
@@ -91,114 +83,146 @@ def after(original: Callable[..., Any]) -> Callable[..., Any]:
     return die
 
 
-@pytest.mark.parametrize("first", [True, False], ids=["first load", "later"])
-@pytest.mark.parametrize(
-    ("step", "dying"),
-    [("_apply", before), ("_applied", after), ("_finished", before), ("_finished", after)],
-    ids=["planned", "applied", "not recorded", "recorded"],
-)
-def test_a_run_that_is_killed_is_finished_by_the_next(
-    target: TargetInTest, step: str, dying: Callable[..., Any], first: bool
-) -> None:
-    if first:
-        log = target.log(*COLUMNS)
-        for number in range(3):
-            log.row("r", at(100, 0), {"id": number, "a": f"a{number}", "n": number})
-        log.table(100)
-    else:
+class Contract:
+    """The cases; a subclass has a fixture ``target``."""
+
+    def test_changes_are_applied_once(self, target: TargetInTest) -> None:
         log = begun(target)
-    change(log, 200)
-    with patch.object(Run, step, dying(getattr(Run, step))), pytest.raises(Killed):
-        target.merge()
-    log.row("u", at(300), {"id": 2, "a": "since", "n": 3})
-    log.reached(at(300))
-    assert target.merge().exit_code == ExitCode.OK
-    assert target.rows() == changed(200) | {2: {"id": 2, "a": "since", "n": 3}}
+        change(log, 200)
+        assert target.merge().exit_code == ExitCode.OK
+        assert target.rows() == changed(200)
+        assert target.merge().exit_code == ExitCode.NOTHING_TO_DO
+        assert target.rows() == changed(200)
 
+    @pytest.mark.parametrize("first", [True, False], ids=["first load", "later"])
+    @pytest.mark.parametrize(
+        ("step", "dying"),
+        [("_apply", before), ("_applied", after), ("_finished", before), ("_finished", after)],
+        ids=["planned", "applied", "not recorded", "recorded"],
+    )
+    def test_a_run_that_is_killed_is_finished_by_the_next(
+        self, target: TargetInTest, step: str, dying: Callable[..., Any], first: bool
+    ) -> None:
+        if first:
+            log = target.log(*COLUMNS)
+            for number in range(3):
+                log.row("r", at(100, 0), {"id": number, "a": f"a{number}", "n": number})
+            log.table(100)
+        else:
+            log = begun(target)
+        change(log, 200)
+        with patch.object(Run, step, dying(getattr(Run, step))), pytest.raises(Killed):
+            target.merge()
+        log.row("u", at(300), {"id": 2, "a": "since", "n": 3})
+        log.reached(at(300))
+        assert target.merge().exit_code == ExitCode.OK
+        assert target.rows() == changed(200) | {2: {"id": 2, "a": "since", "n": 3}}
 
-def test_values_that_an_update_leaves_out_are_kept(target: TargetInTest) -> None:
-    log = begun(target)
-    log.row("u", at(200, 1), {"id": 0, "n": 7})
-    log.row("u", at(200, 2), {"id": 1, "a": "read later", "n": 7}, filled=["a"])
-    log.reached(at(200, 2))
-    assert target.merge().exit_code == ExitCode.OK
-    rows = {key: (row["a"], row["n"]) for key, row in target.rows().items()}
-    assert rows == {0: ("a0", 7), 1: ("a1", 7), 2: ("a2", 2)}
+    def test_values_that_an_update_leaves_out_are_kept(self, target: TargetInTest) -> None:
+        log = begun(target)
+        log.row("u", at(200, 1), {"id": 0, "n": 7})
+        log.row("u", at(200, 2), {"id": 1, "a": "read later", "n": 7}, filled=["a"])
+        log.reached(at(200, 2))
+        assert target.merge().exit_code == ExitCode.OK
+        rows = {key: (row["a"], row["n"]) for key, row in target.rows().items()}
+        assert rows == {0: ("a0", 7), 1: ("a1", 7), 2: ("a2", 2)}
 
+    def test_a_truncate_takes_what_was_there_before(self, target: TargetInTest) -> None:
+        log = begun(target)
+        log.row("u", at(200, 1), {"id": 0, "a": "in vain", "n": 1})
+        log.truncate(at(200, 2))
+        log.row("c", at(200, 3), {"id": 1, "a": "again", "n": 1})
+        log.reached(at(200, 3))
+        assert target.merge().exit_code == ExitCode.OK
+        assert target.rows() == {1: {"id": 1, "a": "again", "n": 1}}
 
-def test_a_truncate_takes_what_was_there_before(target: TargetInTest) -> None:
-    log = begun(target)
-    log.row("u", at(200, 1), {"id": 0, "a": "in vain", "n": 1})
-    log.truncate(at(200, 2))
-    log.row("c", at(200, 3), {"id": 1, "a": "again", "n": 1})
-    log.reached(at(200, 3))
-    assert target.merge().exit_code == ExitCode.OK
-    assert target.rows() == {1: {"id": 1, "a": "again", "n": 1}}
+    def test_a_row_whose_key_changes_is_another_row(self, target: TargetInTest) -> None:
+        log = begun(target)
+        log.row("d", at(200, 1), None, {"id": 0})
+        log.tombstone(at(200, 1), {"id": 0})
+        log.row("c", at(200, 1), {"id": 7, "a": "a0", "n": 0})
+        log.reached(at(200, 1))
+        assert target.merge().exit_code == ExitCode.OK
+        assert {key: row["a"] for key, row in target.rows().items()} == {7: "a0", 1: "a1", 2: "a2"}
 
+    def test_a_column_that_is_added_arrives(self, target: TargetInTest) -> None:
+        log = begun(target)
+        added = (*COLUMNS, column("added", "int4"))
+        version = log.schema.model_copy(update={"version": 2, "columns": added, "signature": "2"})
+        log.add_schema(version)
+        log.row("u", at(200), {"id": 0, "a": "a0", "n": 0, "added": 5})
+        log.reached(at(200))
+        assert target.merge().exit_code == ExitCode.OK
+        assert target.rows()[0] == {"id": 0, "a": "a0", "n": 0, "added": 5}
 
-def test_a_row_whose_key_changes_is_another_row(target: TargetInTest) -> None:
-    log = begun(target)
-    log.row("d", at(200, 1), None, {"id": 0})
-    log.tombstone(at(200, 1), {"id": 0})
-    log.row("c", at(200, 1), {"id": 7, "a": "a0", "n": 0})
-    log.reached(at(200, 1))
-    assert target.merge().exit_code == ExitCode.OK
-    assert {key: row["a"] for key, row in target.rows().items()} == {7: "a0", 1: "a1", 2: "a2"}
+    def test_a_table_that_was_removed_is_built_again(self, target: TargetInTest) -> None:
+        log = begun(target)
+        change(log, 200)
+        assert target.merge().exit_code == ExitCode.OK
+        target.remove()
+        log.row("u", at(300), {"id": 2, "a": "since", "n": 3})
+        log.reached(at(300))
+        assert target.merge().exit_code == ExitCode.OK
+        assert target.rows() == changed(200) | {2: {"id": 2, "a": "since", "n": 3}}
 
-
-def test_a_column_that_is_added_arrives(target: TargetInTest) -> None:
-    log = begun(target)
-    added = (*COLUMNS, column("added", "int4"))
-    version = log.schema.model_copy(update={"version": 2, "columns": added, "signature": "2"})
-    log.add_schema(version)
-    log.row("u", at(200), {"id": 0, "a": "a0", "n": 0, "added": 5})
-    log.reached(at(200))
-    assert target.merge().exit_code == ExitCode.OK
-    assert target.rows()[0] == {"id": 0, "a": "a0", "n": 0, "added": 5}
-
-
-def test_a_table_that_was_removed_is_built_again(target: TargetInTest) -> None:
-    log = begun(target)
-    change(log, 200)
-    assert target.merge().exit_code == ExitCode.OK
-    target.remove()
-    log.row("u", at(300), {"id": 2, "a": "since", "n": 3})
-    log.reached(at(300))
-    assert target.merge().exit_code == ExitCode.OK
-    assert target.rows() == changed(200) | {2: {"id": 2, "a": "since", "n": 3}}
-
-
-def test_a_bounded_run_stops_at_a_commit_and_later_ones_go_on(target: TargetInTest) -> None:
-    log = begun(target)
-    for lsn in range(200, 240):
-        log.row("u", at(lsn), {"id": 0, "a": f"of {lsn}", "n": lsn})
-    log.reached(at(239))
-    assert target.merge(records_max=10).exit_code == ExitCode.OK
-    reached = target.rows()[0]["n"]
-    assert 200 <= reached < 239
-    assert target.rows()[0]["a"] == f"of {reached}"
-    while target.merge(records_max=10).exit_code == ExitCode.OK:
-        assert target.rows()[0]["n"] > reached
+    def test_a_bounded_run_stops_at_a_commit_and_later_ones_go_on(
+        self, target: TargetInTest
+    ) -> None:
+        log = begun(target)
+        for lsn in range(200, 240):
+            log.row("u", at(lsn), {"id": 0, "a": f"of {lsn}", "n": lsn})
+        log.reached(at(239))
+        assert target.merge(records_max=10).exit_code == ExitCode.OK
         reached = target.rows()[0]["n"]
-    assert reached == 239
+        assert 200 <= reached < 239
+        assert target.rows()[0]["a"] == f"of {reached}"
+        while target.merge(records_max=10).exit_code == ExitCode.OK:
+            assert target.rows()[0]["n"] > reached
+            reached = target.rows()[0]["n"]
+        assert reached == 239
+
+    def test_what_the_log_has_forgotten_is_not_in_a_table_that_comes_late(
+        self, target: TargetInTest, kafka: Kafka
+    ) -> None:
+        """A deleted row has no record left; the newest state of each other key has."""
+        log = begun(target)
+        admin = AdminClient({**kafka.client_options()})
+        ends = [TopicPartition(log.schema.topic, number, OFFSET_END) for number in (0, 1)]
+        for future in admin.delete_records(ends).values():
+            future.result()
+        log.row("u", at(200, 1), {"id": 0, "a": "left", "n": 5}, filled=["a"])
+        log.row("u", at(200, 2), {"id": 2, "a": "a2", "n": 2})
+        log.reached(at(200, 2))
+        time.sleep(1.1)
+        target.promise(timedelta(seconds=1))
+        assert target.merge().exit_code in {ExitCode.OK, ExitCode.REBUILT}
+        assert target.rows() == {
+            0: {"id": 0, "a": "left", "n": 5},
+            2: {"id": 2, "a": "a2", "n": 2},
+        }
 
 
-def test_what_the_log_has_forgotten_is_not_in_a_table_that_comes_late(
-    target: TargetInTest, kafka: Any
-) -> None:
-    """A deleted row has no record left; the newest state of each other key has."""
-    log = begun(target)
-    admin = AdminClient({**kafka.client_options()})
-    ends = [TopicPartition(log.schema.topic, number, OFFSET_END) for number in (0, 1)]
-    for future in admin.delete_records(ends).values():
-        future.result()
-    log.row("u", at(200, 1), {"id": 0, "a": "left", "n": 5}, filled=["a"])
-    log.row("u", at(200, 2), {"id": 2, "a": "a2", "n": 2})
-    log.reached(at(200, 2))
-    time.sleep(1.1)
-    target.promise(timedelta(seconds=1))
-    assert target.merge().exit_code in {ExitCode.OK, ExitCode.REBUILT}
-    assert target.rows() == {
-        0: {"id": 0, "a": "left", "n": 5},
-        2: {"id": 2, "a": "a2", "n": 2},
-    }
+class TestLakehouse(Contract):
+    """A Delta table."""
+
+    @pytest.fixture
+    def target(self, lakehouse: Lakehouse) -> TargetInTest:
+        return LakehouseTarget(lakehouse)
+
+
+class TestIndexes(Contract):
+    """A search index."""
+
+    @pytest.fixture
+    def target(self, indexes: Indexes) -> TargetInTest:
+        return IndexTarget(indexes)
+
+
+class TestDictionary(Contract):
+    """The smallest target."""
+
+    @pytest.fixture
+    def target(
+        self, spark: "SparkSession", kafka: Kafka, topic_prefix: str, tmp_path: Path
+    ) -> TargetInTest:
+        return MemoryTarget(spark, kafka, topic_prefix, tmp_path)
