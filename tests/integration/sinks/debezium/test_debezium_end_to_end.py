@@ -39,7 +39,7 @@ SCHEMA = """
         since date, seen timestamptz, made timestamp, tags text[], doc jsonb, raw bytea, big text);
     ALTER TABLE item ALTER big SET STORAGE EXTERNAL;
     CREATE TABLE "Odd Näme" (a int, "the key" text, v bigint, PRIMARY KEY (a, "the key"));
-    CREATE TABLE loose (v int, w text); ALTER TABLE loose REPLICA IDENTITY FULL;
+    CREATE TABLE loose (v int, w text, n serial); ALTER TABLE loose REPLICA IDENTITY FULL;
     INSERT INTO item SELECT
         i, 'name ' || i, i / 7.0, i * 0.1, i % 2 = 0, '2020-02-29'::date + i,
         '2024-01-01 00:00:00.123456+02'::timestamptz + i * interval '1 hour',
@@ -48,9 +48,10 @@ SCHEMA = """
         decode(lpad(to_hex(i), 8, '0'), 'hex'), repeat(md5(i::text), 100)
     FROM generate_series(1, 400) i;
     INSERT INTO "Odd Näme" SELECT i, 'k' || i, i FROM generate_series(1, 200) i;
-    INSERT INTO loose SELECT i % 7, 'same' FROM generate_series(1, 40) i;
+    INSERT INTO loose (v, w) SELECT i % 7, 'same' FROM generate_series(1, 40) i;
 """
 MERGES = 2
+CAPTURE = {"skipped.operations": "none", "message.key.columns": "public.loose:n"}
 PLAIN: Sections = {"format": {"key.schemas.enable": False, "value.schemas.enable": False}}
 
 
@@ -114,7 +115,7 @@ def test_json_with_schemas_tells_everything(
             "lakehouse": {"topics_written_by": "debezium"},
             "log": {"topic.partitions": 3},  # the other tests have one
         },
-        **{"skipped.operations": "none"},
+        **CAPTURE,
     )
     merged_while_it_changes(made, spark, database, lambda _: RunOptions())
 
@@ -123,7 +124,7 @@ def test_types_that_records_do_not_tell_are_asked_for_once(
     pipeline: Callable[..., RunningPipeline], spark: "SparkSession", database: dict[str, str]
 ) -> None:
     sections = {"lakehouse": {"topics_written_by": "debezium"}, **PLAIN}
-    made = pipeline(preset="debezium", sections=sections, **{"skipped.operations": "none"})
+    made = pipeline(preset="debezium", sections=sections, **CAPTURE)
 
     def options(number: int) -> RunOptions:
         return run_options(made.settings, None, frozenset(), types_from_source=number == 0)
@@ -142,7 +143,7 @@ def test_avro_is_read_by_the_registry(
 ) -> None:
     avro = {"key": "avro", "value": "avro", "schema.registry.url": registry.url}
     sections = {"lakehouse": {"topics_written_by": "debezium"}, "format": avro}
-    made = pipeline(preset="debezium", sections=sections, **{"skipped.operations": "none"})
+    made = pipeline(preset="debezium", sections=sections, **CAPTURE)
     options = run_options(made.settings, None, frozenset(), types_from_source=False)
     # What runs go on with is no format's: test_log.py has Avro in a second one.
     merged_while_it_changes(made, spark, database, lambda _: options, merges=1)
