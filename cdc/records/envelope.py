@@ -1,10 +1,9 @@
 """A record's key and value bytes ⇄ Debezium's envelope as models: the log's public form.
 
-For consumers, tests and the reference path; the daemon's hot path (cdc/events/table_encoder.py)
-writes the same bytes without them. Fields stand in the order in which Debezium's PostgreSQL
-connector 3.6 writes them. A column that a row image has no value for (an unchanged TOASTed value,
-or everything but the key in a deleted row) is missing from ``before`` or ``after``; a NULL is
-there, as None.
+For consumers and tests; the daemon writes the same bytes without them (cdc/events/reference.py).
+Fields stand in the order in which Debezium's PostgreSQL connector 3.6 writes them. A column that a
+row image has no value for (an unchanged TOASTed value, or everything but the key in a deleted row)
+is missing from ``before`` or ``after``; a NULL is there, as None.
 https://debezium.io/documentation/reference/3.6/connectors/postgresql.html#postgresql-events
 """
 
