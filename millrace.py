@@ -25,9 +25,12 @@ def __getattr__(name: str) -> str:
 
 def main() -> None:
     """Run the command line; the one place that turns errors into text and an exit code."""
-    from deploy.commands.app import app
+    from cdc.compiled.extension import require_extension
 
     try:
+        require_extension()
+        from deploy.commands.app import app
+
         app(standalone_mode=True)
     except MillraceError as error:
         print(f"millrace: {error}", file=sys.stderr)

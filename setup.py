@@ -1,34 +1,49 @@
-"""cdc/compiled/fast.pyx → the extension, where there is a compiler; else pure Python."""
+"""cdc/compiled/fast.pyx → the extension; without a compiler there is no Millrace."""
 
-import warnings
 from pathlib import Path
+from runpy import run_path
+from typing import Final
 
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
+from setuptools.errors import CCompilerError, ExecError, PlatformError
+
+FOLDER: Final = Path("cdc", "compiled")
 
 
-class OptionalBuild(build_ext):
-    """Builds what can be built: a missing compiler or header is a warning, not a failure."""
+class Build(build_ext):
+    """Says what is missing where the extension can't be compiled."""
 
     def build_extension(self, ext: Extension) -> None:
-        """Compile; what couldn't be is left out of what is installed."""
+        """Compile, or end the installation."""
         try:
             super().build_extension(ext)
-        except Exception as error:  # noqa: BLE001 (a compiler that isn't there fails in many ways)
-            warnings.warn(f"{ext.name} was not compiled: {error}", stacklevel=1)
-            self.extensions.remove(ext)
+        except (CCompilerError, ExecError, PlatformError) as error:
+            raise SystemExit(
+                f"millrace: {FOLDER / 'fast.pyx'} can't be compiled: {error}\n"
+                "  → install a C compiler and Python's headers (Debian: build-essential and"
+                " python3-dev), then install Millrace again"
+            ) from None
 
 
 def extensions() -> list[Extension]:
-    """Translate to C, where Cython is there."""
+    """Translate to C."""
     try:
         from Cython.Build import cythonize
     except ImportError:
-        return []
-    source = str(Path("cdc", "compiled", "fast.pyx"))
-    fast = Extension("cdc.compiled.fast", [source], extra_compile_args=["-O3"])
+        raise SystemExit(
+            "millrace: the installation needs Cython\n"
+            "  → pip install 'Cython>=3.2', or install without --no-build-isolation"
+        ) from None
+    digest = run_path(str(FOLDER / "sources.py"))["digest"]()
+    fast = Extension(
+        "cdc.compiled.fast",
+        [str(FOLDER / "fast.pyx")],
+        define_macros=[("MILLRACE_SOURCES", f'"{digest}"')],
+        extra_compile_args=["-O3"],
+    )
     found: list[Extension] = cythonize([fast], build_dir="build")
     return found
 
 
-setup(ext_modules=extensions(), cmdclass={"build_ext": OptionalBuild})
+setup(ext_modules=extensions(), cmdclass={"build_ext": Build})

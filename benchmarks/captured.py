@@ -84,7 +84,7 @@ class Captured:
         rules, form = event_rules(self._settings), pipeline(self._settings, no_topic)
         return Tables.restored(self._settings, PREFIX, states, (), rules, form, lookups)
 
-    def translation(self, *, compiled: bool = True) -> Translation:
+    def translation(self) -> Translation:
         """A translation of a stream from its start."""
         tables = self.tables()
         start = Position(1, Lsn(0), 0)
@@ -94,9 +94,7 @@ class Captured:
         )  # fmt: skip
         in_progress = InProgress(spill_directory(None), 32 << 20)
         actions = Actions(lambda _: None, lambda _: {}, lambda *_: [])
-        return Translation(
-            tables, progress, actions, lambda _: None, in_progress=in_progress, compiled=compiled
-        )
+        return Translation(tables, progress, actions, lambda _: None, in_progress=in_progress)
 
     def make_slot(self, name: str) -> None:
         """Make a slot that keeps what is written from here on."""

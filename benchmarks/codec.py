@@ -1,6 +1,6 @@
-"""A captured stream -> rows a CPU second that become records, compiled and in pure Python.
+"""A captured stream -> rows a CPU second that become records.
 
-`make bench NAME=codec`; no I/O is timed. The two ways take turns, and each turn's seconds count.
+`make bench NAME=codec`; no I/O is timed. `benchmarks.encoding` measures other kinds of changes.
 """
 
 import argparse
@@ -33,8 +33,7 @@ def main(arguments: Sequence[str]) -> int:
         end = backlog(made, shape, options.rows)
         data = _capture(captured, end)
         say(f"{len(data):,} bytes captured")
-        runs = [_round(captured, data, options.rows) for _ in range(options.rounds)]
-    fast, pure = (median(times) for times in zip(*runs, strict=True))
+        runs = [_seconds(captured, data, options.rows) for _ in range(options.rounds)]
     figures = {
         "shape": options.shape,
         "preset": options.preset,
@@ -42,9 +41,7 @@ def main(arguments: Sequence[str]) -> int:
         "rows": options.rows,
         "bytes": len(data),
         "rss_mb": own_peak_rss_mb(),
-        "rows_per_core_second": round(options.rows / fast),
-        "fallback_rows_per_core_second": round(options.rows / pure),
-        "ratio_to_fallback": round(median(slow / quick for quick, slow in runs), 1),
+        "rows_per_core_second": round(options.rows / median(runs)),
         "load_before": before,
     }
     print(json.dumps({"benchmark": "codec", "figures": figures}))
@@ -69,20 +66,15 @@ def _capture(captured: Captured, end: Lsn) -> bytearray:
     return data
 
 
-def _round(captured: Captured, data: bytearray, rows: int) -> tuple[float, float]:
-    fast, pure = _seconds(captured, data, rows, True), _seconds(captured, data, rows, False)
-    say(f"  {rows / fast:,.0f} rows/CPU-s compiled, {rows / pure:,.0f} in pure Python")
-    return round(fast, 4), round(pure, 4)
-
-
-def _seconds(captured: Captured, data: bytearray, rows: int, compiled: bool) -> float:
-    translation = captured.translation(compiled=compiled)
+def _seconds(captured: Captured, data: bytearray, rows: int) -> float:
+    translation = captured.translation()
     started = time.process_time()
     made = sum(events for events, _ in translated(translation, data, 0, len(data)))
     seconds = time.process_time() - started
     if made < rows:
         raise RuntimeError(f"{made} events of {rows} rows")
-    return seconds
+    say(f"  {rows / seconds:,.0f} rows/CPU-s")
+    return round(seconds, 4)
 
 
 if __name__ == "__main__":

@@ -69,6 +69,12 @@ class ConfigError(MillraceError):
     exit_code = ExitCode.CONFIG
 
 
+class ExtensionError(MillraceError):
+    """Millrace's compiled part isn't there, or was built from other sources."""
+
+    exit_code = ExitCode.SPARK_MISSING
+
+
 class BusyError(MillraceError):
     """Another run of the same job is under way."""
 

@@ -312,9 +312,8 @@ class IncrementalSnapshots:
         kind = Read() if is_first else Read(INCREMENTAL)
         if read.encoder is None or read.encoded_table is not table:
             schema, states = self._tables.schemas.described(table, at)
-            encoders = self._tables.encoders
-            encoder = encoders.encoder(schema) if is_first else encoders.readable(schema)
-            read.encoder, read.encoded_table = encoder, table
+            read.encoder = self._tables.encoders.encoder(schema)
+            read.encoded_table = table
         key = tuple(map(columns.index, table.identifying_columns))
         copied = Copied(read.encoder, at, at.commit_lsn, chunk.read_us, kind, key=key, extra=1)
         copied.stale = stale

@@ -13,6 +13,7 @@ from typing import Final
 import psycopg
 from psycopg import sql
 
+from cdc.compiled import fast
 from cdc.convert.pipeline import Encoder
 from cdc.events.changes import Read
 from cdc.postgres.connection import connect, query
@@ -26,7 +27,7 @@ from cdc.stream.translation import Limits
 from cdc.tables.reads import FIRST, Again, SnapshotBatch
 from cdc.wal.frames import copy_data_end
 from snapshots.bulk import Bulk
-from snapshots.copied_rows import Copied, last_copy_data
+from snapshots.copied_rows import Copied
 from snapshots.pace import Pace, Probe
 from snapshots.reader import (
     ALL,
@@ -77,7 +78,7 @@ class MarkedRows:
 
     def feed(self, data: bytearray, start: int, end: int, limits: Limits) -> int:
         """As Copied.feed."""
-        last, stop = last_copy_data(data, start, end)
+        last, stop = fast.last_copy_data(data, start, end)
         if stop == start:
             return start
         if self._last_row is None and self._others is None:

@@ -13,12 +13,12 @@ from collections.abc import Callable, Collection, Iterable
 from itertools import chain
 from typing import Final, NamedTuple, Self
 
+from cdc.compiled.fast import COMMITS_MAX
 from cdc.events.changes import ABSENT, Row
 from cdc.postgres.catalog import relation_signature
 from cdc.postgres.described import TableDescription
 from cdc.records.position import Lsn
 from cdc.stream.signals import StreamedRow
-from cdc.stream.transactions import COMMITS_MAX
 from cdc.wal.messages import Relation
 
 KEYS_MAX: Final = 200_000

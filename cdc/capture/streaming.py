@@ -24,9 +24,9 @@ from cdc.records.state import Progress, progress_record
 from cdc.settings import CaptureSettings
 from cdc.stream.encoding import Actions
 from cdc.stream.in_progress import InProgress
+from cdc.stream.resumed import Resumed
 from cdc.stream.signals import Channel, SignalOffset
 from cdc.stream.spill import spill_directory
-from cdc.stream.transactions import Resumed
 from cdc.stream.translation import Limits, TranslatedBatch, Translation
 from cdc.tables.tables import Tables
 

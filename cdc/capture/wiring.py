@@ -67,7 +67,6 @@ def pipeline(settings: Settings, open_topic: OpenTopic) -> RecordPipeline:
         convert,
         made if settings.transforms else None,
         position_header=settings.capture.position_header,
-        plain=not settings.format and settings.preset == "millrace",
         open_topic=open_topic,
         routes_events=routes_events(settings.transforms),
     )

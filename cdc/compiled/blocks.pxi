@@ -1,7 +1,20 @@
-"""Messages between Stream Start and Stream Stop → the same as if their transaction weren't open."""
+"""Messages between Stream Start and Stream Stop → the same as if their transaction weren't open.
+
+Each says by an xid of its own which subtransaction it is of. Without that it is what it would be
+in a transaction that is sent when it has ended, so whoever reads it then knows nothing of blocks.
+https://www.postgresql.org/docs/current/protocol-logicalrep-message-formats.html
+"""
 
 def plain_messages(data, Py_ssize_t start, Py_ssize_t end, xid, bint after_message):
-    """As cdc.compiled.extension.pure_plain_messages."""
+    """Take the whole row, relation, type, truncate and logical messages from ``start`` on.
+
+    ``xid`` is that of the last message before them that has one, if there was one. Returns where
+    the first message stands that isn't one of these; all before it as whole CopyData messages
+    without their xids; each xid that differs from the one before it, with the place in these from
+    which on it holds, and whether a logical message is right in front of it; places and sizes of
+    Relation messages; and whether the last one is a logical message. Of those nobody knows which
+    subtransaction they are of: PostgreSQL (18 as well) gives them the xid of the whole transaction.
+    """
     cdef Py_buffer view
     cdef const uint8_t* p
     cdef Py_ssize_t length, size

@@ -1,18 +1,23 @@
-"""Lines of COPY's text format → records: snapshots/copied_rows.py, which says what they are.
+"""Lines of COPY's text format → records: snapshots/copied_rows.py takes what is handed back.
 
 All but the row is the same for every record, so it comes as bytes: ``source`` is what stands
 between the row and the time at which the record was made, ``position`` is the header.
 """
 
+@cython.final
 cdef class Copier(Writing):
-    """``key``: indexes of the columns that ``stale`` is about; ``extra``: as of Copied."""
+    """``key``: indexes of the columns that ``stale`` is about; ``extra``: as of Copied.
+
+    No ``table``: ``slow`` has every line.
+    """
 
     cdef Table table
     cdef bytes source, position
     cdef tuple key
     cdef int extra
     cdef Out scratch  # the line's texts that had escapes
-    cdef object left_out
+    cdef public object stale
+    """Keys whose rows are left out."""
     cdef readonly Py_ssize_t row_count
     """Rows so far."""
 
@@ -20,27 +25,19 @@ cdef class Copier(Writing):
         self.records, self.slow, self.table = records, slow, table
         self.source, self.position = source, position
         self.key, self.extra = key, extra
-        if extra < 0 or not all(0 <= index < table.width for index in key):
+        if table is not None and not all(0 <= index < table.width for index in key):
             raise ValueError("a key that the table doesn't have")
-        self.left_out = ()
+        if extra < 0:
+            raise ValueError("fewer columns than the table has")
+        self.stale = ()
 
     def __dealloc__(self):
         PyMem_Free(self.scratch.data)
 
-    @property
-    def stale(self):
-        """Keys whose rows are left out."""
-        return self.left_out
-
-    @stale.setter
-    def stale(self, keys):
-        self.left_out = keys
-
     cdef int _frame(self, const uint8_t* p, Py_ssize_t size) except -1:
-        cdef Table table = self.table
-        if not self._cut(p, size):
+        if self.table is None or not self._cut(p, size):
             return self._count_row(0)
-        if self.left_out and self._is_stale():
+        if self.stale and self._is_stale():
             return self._count_row(1)
         if self.rows is None:
             self._open_rows()
@@ -92,16 +89,14 @@ cdef class Copier(Writing):
             if cell.kind != c"t":
                 return False
             texts.append(PyBytes_FromStringAndSize(<const char*>cell.text, cell.size))
-        return (texts[0] if len(texts) == 1 else b"\0".join(texts)) in self.left_out
+        return (texts[0] if len(texts) == 1 else b"\0".join(texts)) in self.stale
 
     cdef int _read(self) except -1:
         """Add the record of the row in the cells."""
         cdef Table table = self.table
         cdef Out* out = &self.rows.out
-        cdef Py_ssize_t value = self.rows.end, value_bytes, key, key_bytes
-        reserve(out, PyBytes_GET_SIZE(table.value_before) + 64)
-        put_bytes(out, table.value_before)
-        put_literal(out, b'{"before":null,"after":')
+        cdef Span span
+        span.value = self._put_start(table, b'{"before":null,"after":')
         if not self._image(table, table.cells, table.extents, False):
             return 0
         reserve(
@@ -111,14 +106,12 @@ cdef class Copier(Writing):
         put_bytes(out, self.source)
         put(out, self.clock, self.clock_bytes)
         put_bytes(out, table.value_after)
-        key = out.size
-        value_bytes = key - value
-        key_bytes = self._put_key(table)
-        if not self._takes(table, value_bytes, key, key_bytes):
+        if not self._put_key(table, &span):
             return 0
-        reserve(out, PyBytes_GET_SIZE(self.position))
+        span.header_bytes = PyBytes_GET_SIZE(self.position)
+        reserve(out, span.header_bytes)
         put_bytes(out, self.position)
-        self._add(table, value, value_bytes, key, key_bytes, PyBytes_GET_SIZE(self.position))
+        self._add(table, &span)
         return 1
 
 
@@ -160,7 +153,10 @@ cdef inline uint8_t meaning(uint8_t byte) noexcept nogil:
 
 
 def last_copy_data(data, Py_ssize_t start, Py_ssize_t end):
-    """As cdc.wal.frames.pure_last_copy_data."""
+    """Where the last whole CopyData message in a row from ``start`` on begins, and where it ends.
+
+    Both are ``start`` if there is none.
+    """
     cdef Py_buffer view
     cdef const uint8_t* p
     cdef Py_ssize_t length, last = start

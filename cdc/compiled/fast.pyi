@@ -5,6 +5,11 @@ from cdc.records.position import Lsn, Position
 from cdc.records.record import Record, RecordOrBatch
 from cdc.records.transaction import Origin, Transaction
 
+COMMITS_MAX: int
+"""So many transactions are remembered by where they were committed."""
+SOURCES: str
+"""The digest of the sources that it was built from."""
+
 CompiledColumn: TypeAlias = tuple[int, int, bytes, bytes, bytes, bytes, Callable[[bytes], str]]
 
 class _Resumed(Protocol):
@@ -74,7 +79,7 @@ class Table:
         columns: Sequence[CompiledColumn],
         key: Sequence[int],
         source: tuple[bytes, bytes, bytes],
-        flags: tuple[bool, bool, bool],
+        flags: tuple[bool, bool, bool, bool],
         version: bytes,
         around: tuple[bytes, ...] = ...,
         headers: tuple[tuple[str, bytes], ...] = ...,
@@ -104,7 +109,7 @@ class Translator(Writing):
         self,
         cursor: Cursor,
         records: list[RecordOrBatch],
-        table: Callable[[int, Position], Table | bool | None],
+        table: Callable[[int, Position], Table | bool | None] | None,
         slow: Callable[[bytes], bool],
     ) -> None: ...
     def forget(self, oid: int) -> None: ...
@@ -117,7 +122,7 @@ class Copier(Writing):
         self,
         records: list[RecordOrBatch],
         slow: Callable[[bytes], bool],
-        table: Table,
+        table: Table | None,
         source: bytes,
         position: bytes,
         key: tuple[int, ...],

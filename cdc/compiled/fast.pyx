@@ -1,18 +1,19 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
 # cython: initializedcheck=False, freethreading_compatible=False
-"""CopyData bytes → records, in one pass: the compiled way for the common kinds of change and column.
+"""CopyData bytes → records, in one pass: the common kinds of change and column.
 
-It does what cdc/stream/translation.py, cdc/events/table_encoder.py, cdc/convert/pipeline.py and
-cdc.values say, byte for byte (tests/properties), for Begin, Commit, Insert, Update and Delete, and for
-the rows of a COPY (snapshots/copied_rows.py), of tables whose events are JSON. Everything else goes
-back to them: a message that it doesn't know or that is wrong in any way is given to ``slow`` as if
-it hadn't been read, and a column's text that it doesn't know goes through the column's own
-function. So each rule and each error has one definition, which isn't here.
+It writes what cdc/events/reference.py, cdc/convert/pipeline.py and cdc.values say, byte for byte
+(tests/properties), for Begin, Commit, Insert, Update and Delete, and for the rows of a COPY, of
+tables whose events are JSON. Everything else goes back: a message that it doesn't know or that is
+wrong in any way is given to ``slow`` as if it hadn't been read, and a column's text that it doesn't
+know goes through the column's own function. So each rule and each error has one definition, which
+isn't here.
 
 Safety: a length is compared with what is left before it is used; room for the longest form that a
 column can take is reserved before it is written; a message counts only when its last byte was used.
 """
 
+cimport cython
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.list cimport PyList_GET_SIZE
@@ -27,6 +28,11 @@ from cdc.records.transaction import Transaction, after_lsn
 
 cdef extern from "Python.h":
     const char* PyUnicode_AsUTF8AndSize(object text, Py_ssize_t* size) except NULL
+
+cdef extern from *:
+    const char* MILLRACE_SOURCES
+
+SOURCES = MILLRACE_SOURCES.decode()
 
 include "json_text.pxi"
 include "json_values.pxi"
@@ -66,11 +72,12 @@ include "writing.pxi"
 include "copied.pxi"
 
 
+@cython.final
 cdef class Translator(Writing):
     """The stream's messages → records.
 
     ``table(oid, position)`` gives a relation's Table, None where its rows aren't wanted in this
-    transaction, or False where ``slow`` has to do it.
+    transaction, or False where ``slow`` has to do it. No ``table``: ``slow`` has every message.
     """
 
     cdef Cursor cursor
@@ -78,7 +85,7 @@ cdef class Translator(Writing):
     cdef dict tables
     cdef set unwanted
     cdef uint64_t serial, last_oid
-    cdef public object resumed  # a cdc.stream.transactions.Resumed that isn't settled yet, or None
+    cdef public object resumed  # a cdc.stream.resumed.Resumed that isn't settled yet, or None
     cdef Table last
     cdef readonly uint64_t received
     """Where the last message that was read starts in the WAL."""
@@ -105,6 +112,8 @@ cdef class Translator(Writing):
         size -= 25
         kind = m[0]
         self.received = be64(p + 1)
+        if self.find is None:
+            return 0
         if kind == c"I" or kind == c"U" or kind == c"D":
             return self._row(kind, self.received, m, size)
         if kind == c"B" and size == 21 and not cursor.inside and has_time(m + 9):
@@ -165,7 +174,7 @@ cdef class Translator(Writing):
                 return 0
             return self._whole(self._deleted(table, m[5] == c"K", lsn))
         at = 5
-        if m[5] == c"O":
+        if m[5] == c"O" or m[5] == c"K":
             at = tuple_of(m, size, 6, table.olds, table.width)
             if at < 0:
                 return 0
@@ -173,6 +182,8 @@ cdef class Translator(Writing):
             return 0
         if tuple_of(m, size, at + 1, table.cells, table.width) != size:
             return 0
+        if m[5] == c"K":
+            return self._whole(self._moved(table, True, lsn))
         return self._whole(self._written(table, c"u", at > 5, lsn))
 
     cdef inline int _whole(self, int is_written) except -1:
@@ -196,6 +207,7 @@ cdef class Translator(Writing):
     cdef int _written(self, Table table, uint8_t op, bint has_old, uint64_t lsn) except -1:
         """A create or update; an old row fills what is absent in the new one."""
         cdef Out* out = &self.rows.out
+        cdef Span span
         cdef int number
         if table.reselects:
             for number in range(table.width):
@@ -203,9 +215,7 @@ cdef class Translator(Writing):
                     not has_old or table.olds[number].kind == c"u"
                 ):
                     return 0
-        reserve(out, PyBytes_GET_SIZE(table.value_before) + 64)
-        put_bytes(out, table.value_before)
-        put_literal(out, b'{"before":')
+        span.value = self._put_start(table, b'{"before":')
         if not has_old:
             put_literal(out, b"null")
         else:
@@ -218,22 +228,82 @@ cdef class Translator(Writing):
         if not self._image(table, table.cells, table.extents, False):
             return 0
         if has_old and not self._same_key(table):
+            out.size = self.rows.end
+            return self._moved(table, False, lsn)
+        if not self._put_end(table, op, lsn, &span):
             return 0
-        if not self._end(table, op, lsn):
-            return 0
-        if has_old and table.changed_keys is not None:
-            table.note(table.olds)  # the key of the events needn't be the table's
+        self.cursor._next()
+        self._add(table, &span)
+        if table.changed_keys is not None:
+            table.note(table.cells)
+            if has_old:
+                table.note(table.olds)  # the key of the events needn't be the table's
         return 1
 
     cdef int _deleted(self, Table table, bint is_key, uint64_t lsn) except -1:
+        cdef Span span
+        if not self._put_deleted(table, table.cells, is_key, lsn, &span):
+            return 0
+        self.cursor._next()
+        self._add_deleted(table, &span)
+        if table.changed_keys is not None:
+            table.note(table.cells)
+        return 1
+
+    cdef int _moved(self, Table table, bint is_key, uint64_t lsn) except -1:
+        """An update that changed the key: a delete and its tombstone, then a create.
+
+        A key that reads as before (a large one is sent although it is unchanged) is for ``slow``.
+        """
         cdef Out* out = &self.rows.out
-        reserve(out, PyBytes_GET_SIZE(table.value_before) + 64)
-        put_bytes(out, table.value_before)
-        put_literal(out, b'{"before":')
-        if not self._image(table, table.cells, table.extents, is_key):
+        cdef Span deleted, created
+        cdef int number
+        cdef uint8_t kind
+        if table.key_headers or not table.key_width:
+            return 0
+        for number in range(table.width):
+            if table.cells[number].kind == c"u":
+                kind = table.olds[number].kind
+                if kind == c"t" or (kind == c"n" and not is_key):
+                    table.cells[number] = table.olds[number]
+                elif table.reselects:
+                    return 0
+        if not self._put_deleted(table, table.olds, is_key, lsn, &deleted):
+            return 0
+        created.value = self._put_start(table, b'{"before":null,"after":')
+        if not self._image(table, table.cells, table.extents, False):
+            return 0
+        if not self._put_end(table, c"c", lsn, &created):
+            return 0
+        if deleted.key_bytes == created.key_bytes and not memcmp(
+            out.data + deleted.key, out.data + created.key, deleted.key_bytes
+        ):
+            return 0
+        self.cursor._next()
+        self._add_deleted(table, &deleted)
+        self._add(table, &created)
+        if table.changed_keys is not None:
+            table.note(table.cells)
+            table.note(table.olds)
+        return 1
+
+    cdef int _put_deleted(
+        self, Table table, Cell* cells, bint is_key, uint64_t lsn, Span* span
+    ) except -1:
+        cdef Out* out = &self.rows.out
+        span.value = self._put_start(table, b'{"before":')
+        if not self._image(table, cells, table.extents, is_key):
             return 0
         put_literal(out, b',"after":null')
-        return self._end(table, c"d", lsn)
+        return self._put_end(table, c"d", lsn, span)
+
+    cdef int _add_deleted(self, Table table, Span* span) except -1:
+        """Add a delete and, where there are any, its tombstone."""
+        self._add(table, span)
+        if table.tombstones:
+            span.value_bytes = NONE
+            self._add(table, span)
+        return 0
 
     cdef bint _same_key(self, Table table):
         """Whether the key of the row is that of its old one, and neither lacks a column.
@@ -256,28 +326,14 @@ cdef class Translator(Writing):
                 return False
         return True
 
-    cdef int _end(self, Table table, uint8_t op, uint64_t lsn) except -1:
-        """End the value that was begun, and add its record, or its two."""
-        cdef Out* out = &self.rows.out
-        cdef Py_ssize_t value = self.rows.end, value_bytes, key, key_bytes, header_bytes
-        self._put_end(table, op, lsn)
-        key = out.size
-        value_bytes = key - value
-        key_bytes = self._put_key(table)
-        if not self._takes(table, value_bytes, key, key_bytes):
-            return 0
-        header_bytes = self._put_header(table)
-        self._add(table, value, value_bytes, key, key_bytes, header_bytes)
-        if op == c"d" and table.tombstones:
-            self._add(table, value, NONE, key, key_bytes, header_bytes)
-        if table.changed_keys is not None:
-            table.note(table.cells)
-        return 1
+    cdef int _put_end(self, Table table, uint8_t op, uint64_t lsn, Span* span) except -1:
+        """Write all that stands behind the rows, the key, and the header of the next position.
 
-    cdef int _put_end(self, Table table, uint8_t op, uint64_t lsn) except -1:
-        """Write everything after the rows."""
+        0 where the record isn't for us; the cursor moves on when all records of a frame are there.
+        """
         cdef Out* out = &self.rows.out
         cdef char digits[20]
+        cdef char* at
         cdef int count = decimal(digits, lsn)
         cdef bytes after = self.cursor.after_lsn
         reserve(
@@ -293,17 +349,13 @@ cdef class Translator(Writing):
         put_byte(out, op)
         put(out, self.clock, self.clock_bytes)
         put_bytes(out, table.value_after)
-        return 0
-
-    cdef int _put_header(self, Table table) except -1:
-        """Move on to the frame's position, and write it; how long that is."""
-        cdef Out* out = &self.rows.out
-        cdef char* at
+        if not self._put_key(table, span):
+            return 0
         reserve(out, POSITION_BYTES + VERSION_BYTES_MAX)
-        self.cursor._next()
         at = out.data + out.size
         memcpy(at, self.cursor.header_start, 26)
-        hexadecimal(at + 26, self.cursor.index, 16)
+        hexadecimal(at + 26, self.cursor.index + 1, 16)
         out.size += POSITION_BYTES
         put_bytes(out, table.version)
-        return POSITION_BYTES + PyBytes_GET_SIZE(table.version)
+        span.header_bytes = POSITION_BYTES + PyBytes_GET_SIZE(table.version)
+        return 1

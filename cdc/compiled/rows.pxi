@@ -18,6 +18,7 @@ cdef enum:
     HEADER_BYTES_MAX = 71
 
 
+@cython.final
 cdef class PackedRecords:
     """Records of the compiled way, in their order: a sequence of Record."""
 
@@ -51,12 +52,8 @@ cdef class PackedRecords:
         headers = self._headers(table, self._position(span))
         return Record(table.topic, self._key(span), self._value(span), headers)
 
-    cdef int add(
-        self, Table table, Py_ssize_t value, Py_ssize_t value_bytes, Py_ssize_t key,
-        Py_ssize_t key_bytes, Py_ssize_t header_bytes
-    ) except -1:
+    cdef int add(self, Table table, Span* span) except -1:
         """Add a record, all of whose bytes are in ``out``."""
-        cdef Span* span
         cdef Span* spans
         if self.count == self.room:
             spans = <Span*>PyMem_Realloc(self.spans, max(8, 2 * self.room) * sizeof(Span))
@@ -66,13 +63,10 @@ cdef class PackedRecords:
         if table is not self.table:
             self.tables.append(table)
             self.table = table
-        span = &self.spans[self.count]
-        span.value, span.value_bytes = value, value_bytes
-        span.key, span.key_bytes = key, key_bytes
-        span.header_bytes = header_bytes
         span.table = PyList_GET_SIZE(self.tables) - 1
+        self.spans[self.count] = span[0]
         self.count += 1
-        self.size += max(0, value_bytes) + max(0, key_bytes)
+        self.size += max(0, span.value_bytes) + max(0, span.key_bytes)
         self.end = self.out.size
         return 0
 
@@ -145,8 +139,13 @@ cdef struct Note:
     char header[71]  # HEADER_BYTES_MAX
 
 
+@cython.final
 cdef class WrittenRecords:
-    """As cdc.kafka.written.WrittenRecords, without keeping a single object."""
+    """The open Kafka transaction's records, as much of them as names one that is refused later.
+
+    The client's reports come without headers, so what says where in the source a record comes from
+    is noted here, without keeping a single object.
+    """
 
     cdef Note* notes
     cdef Py_ssize_t count, room
@@ -215,7 +214,10 @@ cdef inline Py_ssize_t bytes_of(object field) except -1:
 
 
 def produce(send, list records, Py_ssize_t start, Py_ssize_t end, WrittenRecords written):
-    """As cdc.kafka.written.produce; a batch of the compiled way may need several calls."""
+    """Hand a range of the records to the client; returns where its queue was full, or the end.
+
+    A batch of rows may need several calls: the next one goes on where the queue was full.
+    """
     cdef Py_ssize_t number
     if not 0 <= start <= end <= PyList_GET_SIZE(records):
         raise ValueError("a range outside of the records")

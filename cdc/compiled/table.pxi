@@ -26,14 +26,16 @@ cdef struct Extent:  # of a column and its name in the output
     Py_ssize_t end
 
 
+@cython.final
 cdef class Table:
-    """What the compiled way has to know of a table: a TableEncoder's constants, as bytes.
+    """What the extension has to know of a table: the constants around values, as bytes.
 
     ``columns``: per column its kind (cdc.values.blocks.ValueKind), number of digits, ``,"name":``, what stands for NULL,
     for an absent value and for one that an old key doesn't carry, and its text → JSON function.
     A kind below zero is that of a column that events don't have.
-    ``flags``: whether tombstones follow deletes, whether unchanged values are read again, and
-    whether records have their position as a header, behind ``headers``.
+    ``flags``: whether tombstones follow deletes, whether unchanged values are read again, whether
+    records have their position as a header, behind ``headers``, and whether a changed key makes
+    headers of its own, which only ``slow`` writes.
     ``source``: the text of the source block up to ``ts_ms``, on to ``sequence``, and on to ``txId``.
     ``around``: what stands in front of a value and behind it, and likewise of a key.
     """
@@ -49,7 +51,7 @@ cdef class Table:
     cdef int width, key_width
     cdef Py_ssize_t fixed_bytes
     """What a row takes at most beside its texts."""
-    cdef bint tombstones, reselects, positions
+    cdef bint tombstones, reselects, positions, key_headers
     cdef public Py_ssize_t bytes_max
     """A record with more in key and value is for ``slow``; 0: none is."""
     cdef public dict claimed
@@ -70,7 +72,7 @@ cdef class Table:
         if len(version) > VERSION_BYTES_MAX or not all(0 <= index < len(columns) for index in key):
             raise ValueError("a version or a key that no table has")
         self.topic, self.version = topic, version
-        self.tombstones, self.reselects, self.positions = flags
+        self.tombstones, self.reselects, self.positions, self.key_headers = flags
         self.value_before, self.value_after, self.key_before, self.key_after = around
         self.headers = headers
         self.head, self.middle, self.tail = source
@@ -158,7 +160,7 @@ cdef class Table:
         return 0
 
     cdef int enter(self, Cursor cursor, uint64_t serial) except -1:
-        """Write what all rows of the transaction share; as events._SourceText.of_transaction."""
+        """Write what all rows of the transaction share; as convert.compiled_table says the rest."""
         cdef int64_t us = cursor.commit_ts_us
         cdef Out* out = &self.before_lsn
         self.entered = serial

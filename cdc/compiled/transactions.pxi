@@ -1,11 +1,24 @@
-"""Where a stream stands: cdc.stream.transactions.Cursor, compiled."""
+"""Begin, row and Commit messages → positions: what belongs to which transaction, in which place.
 
-cdef enum:
-    COMMITS_MAX = 16_384  # as cdc.stream.transactions.COMMITS_MAX
+The cursor gives each frame of a transaction its position and tells which frames the log already
+has, so that a start goes on in the middle of a transaction (docs/decisions/0002).
+"""
+
+cpdef enum:
+    COMMITS_MAX = 16_384  # so many transactions are remembered by where they were committed
 
 
+@cython.final
 cdef class Cursor:
-    """As cdc.stream.transactions.Cursor, which says what each member means."""
+    """The place in the stream: Begin, then frames, then Commit, over and over.
+
+    ``reached`` is the last position handed out or already in the log, ``cut`` the last one with no
+    transaction open. ``flush_lsn`` is the end of the last whole transaction: what may be
+    acknowledged once everything up to ``reached`` is durable. ``cut_ts_us`` is when the last whole
+    transaction was committed (µs since 1970, UTC). ``latest`` is the open transaction or, where
+    none is, the last one; ``last_commit`` the commit LSN of the last whole one with frames, 0: none
+    yet.
+    """
 
     cdef uint64_t epoch, commit_lsn, end, previous, last, last_published, index
     cdef uint64_t reached_lsn, reached_index, cut_lsn, cut_index
@@ -61,6 +74,7 @@ cdef class Cursor:
         return self.made
 
     def begin(self, xid, commit_lsn, commit_ts_us):
+        """Enter a transaction; raises CorruptMessageError inside of another one."""
         if self.inside:
             raise CorruptMessageError("Begin inside of a transaction", where=f"LSN {commit_lsn}")
         self._begin(xid, commit_lsn, commit_ts_us)
@@ -81,16 +95,19 @@ cdef class Cursor:
         self.header_start[25] = c"."
 
     def committed_at(self, uint32_t xid):
+        """Commit LSN of a transaction (its 32 bits) that came lately; 0: none such did."""
         is_remembered = self.commit_xids[xid % COMMITS_MAX] == xid
         return Lsn(self.commit_lsns[xid % COMMITS_MAX] if is_remembered else 0)
 
     def came_from(self, origin):
+        """Take in where the open transaction was replicated from; this is before its first row."""
         if not self.inside:
             raise CorruptMessageError("an origin outside of a transaction")
         self.origin, self.made = origin, None
         self.after_lsn = after_lsn(origin).encode()
 
     def next(self):
+        """The position of the next frame, or None when the log has it already."""
         if not self.inside:
             raise CorruptMessageError("a row outside of a transaction")
         if not self._next():
@@ -112,15 +129,22 @@ cdef class Cursor:
 
     @property
     def position(self):
+        """The position of the open transaction's last frame so far, also if the log has it."""
         if not self.inside:
             raise CorruptMessageError("a row outside of a transaction")
         return Position(self.epoch, Lsn(self.commit_lsn), self.index)
 
     @property
     def is_ended(self):
+        """Whether the log has the open transaction with all that belongs to its end."""
         return self.position <= self.cut
 
     def message_at(self, lsn):
+        """The position of a message that isn't part of a transaction, or None if the log has it.
+
+        It comes between two transactions. ``lsn`` is its end in the WAL, where the commit of the
+        very transaction that wrote it may start: index 0 is before that one's frames.
+        """
         if self.inside:
             raise CorruptMessageError("a message inside of a transaction", where=f"LSN {lsn}")
         position = Position(self.epoch, lsn, 0)
@@ -132,6 +156,7 @@ cdef class Cursor:
         return position
 
     def commit(self, commit_lsn, end_lsn):
+        """Leave the transaction; raises CorruptMessageError when it isn't the one begun."""
         if not self.inside or self.commit_lsn != <uint64_t>commit_lsn:
             raise CorruptMessageError("Commit of another transaction", where=f"LSN {commit_lsn}")
         transaction = self.transaction
@@ -145,6 +170,7 @@ cdef class Cursor:
         if self.index:
             self.last_published = lsn
         self._cut_ts_us = self.commit_ts_us
+        # Not the same: a start in the middle of a transaction sees those before it once more.
         if lsn > self.reached_lsn or (lsn == self.reached_lsn and self.index > self.reached_index):
             self.reached_lsn, self.reached_index = lsn, self.index
         if lsn > self.cut_lsn or (lsn == self.cut_lsn and self.index > self.cut_index):
@@ -152,6 +178,7 @@ cdef class Cursor:
         self.end = max(self.end, end_lsn)
 
     def idle_at(self, wal_end):
+        """Take in a keepalive: everything that committed before ``wal_end`` was seen."""
         cdef uint64_t lsn = wal_end
         if self.inside or lsn <= self.end:
             return

@@ -60,6 +60,7 @@ cdef class Writing:
             self._close_rows()
         return start
 
+    @cython.final
     cdef bint _slowly(self, const uint8_t* payload, Py_ssize_t size) except -1:
         """Leave a payload to ``slow``; what that makes stands behind what was made so far."""
         self._close_rows()
@@ -67,6 +68,7 @@ cdef class Writing:
         self._count()
         return full
 
+    @cython.final
     cdef int _count(self) except -1:
         """Count records that weren't made here."""
         for made in self.records[self.records_accounted:]:
@@ -79,12 +81,14 @@ cdef class Writing:
         self.records_accounted = PyList_GET_SIZE(self.records)
         return 0
 
+    @cython.final
     cdef int _open_rows(self) except -1:
         self.rows = PackedRecords(self.rows_room)
         self.records.append(self.rows)
         self.records_accounted += 1
         return 0
 
+    @cython.final
     cdef int _close_rows(self) except -1:
         if self.rows is None:
             return 0
@@ -97,6 +101,7 @@ cdef class Writing:
         self.rows = None
         return 0
 
+    @cython.final
     cdef void _set_clock(self, int64_t ns) noexcept:
         """``","ts_ms":…,"ts_us":…,"ts_ns":…}``, the envelope's end."""
         cdef Out out
@@ -110,6 +115,7 @@ cdef class Writing:
         put_literal(&out, b"}")
         self.clock_bytes = out.size
 
+    @cython.final
     cdef int _image(self, Table table, Cell* cells, Extent* extents, bint is_key) except -1:
         """A row as JSON; 0 where a text isn't of its column's type."""
         cdef Out* out = &self.rows.out
@@ -146,6 +152,7 @@ cdef class Writing:
         put_literal(out, b"}")
         return 1
 
+    @cython.final
     cdef int _odd(self, Table table, int number, Cell* cell, Py_ssize_t room) except -1:
         """Write a text that only the column's own function knows; leaves ``room`` behind it."""
         cdef Out* out = &self.rows.out
@@ -162,55 +169,58 @@ cdef class Writing:
         put(out, written, size)
         return 1
 
-    cdef Py_ssize_t _put_key(self, Table table) except? -3:
-        """Write the key's columns, from the image; how long that is, NONE without a key.
+    @cython.final
+    cdef Py_ssize_t _put_start(self, Table table, const char* text) except -1:
+        """Begin a value; where it starts."""
+        cdef Out* out = &self.rows.out
+        cdef Py_ssize_t start = out.size
+        reserve(out, PyBytes_GET_SIZE(table.value_before) + 64)
+        put_bytes(out, table.value_before)
+        put_literal(out, text)
+        return start
 
-        Less than NONE: a column of it is absent.
+    @cython.final
+    cdef bint _put_key(self, Table table, Span* span) except -1:
+        """End the value, and write the key's columns from the image behind it.
+
+        Returns whether the record may be added: no column of the key is absent, and neither its
+        size nor its key is for ``slow``.
         """
         cdef Out* out = &self.rows.out
-        cdef Py_ssize_t before = out.size, start, size
+        cdef Py_ssize_t start, size
         cdef int number
         cdef Extent extent
-        if not table.key_width:
-            return NONE
-        reserve(out, PyBytes_GET_SIZE(table.key_before))
-        put_bytes(out, table.key_before)
-        start = out.size
-        for number in range(table.key_width):
-            extent = table.extents[table.key[number]]
-            size = extent.end - extent.start
-            if size == 0:
-                return NONE - 1
-            reserve(out, size + 64)
-            memcpy(out.data + out.size, out.data + extent.start, size)
-            out.data[out.size] = c","  # the row's first column has given its comma for the brace
-            out.size += size
-        out.data[start] = c"{"
-        put_literal(out, b"}")
-        reserve(out, PyBytes_GET_SIZE(table.key_after))
-        put_bytes(out, table.key_after)
-        return out.size - before
-
-    cdef bint _takes(
-        self, Table table, Py_ssize_t value_bytes, Py_ssize_t key, Py_ssize_t key_bytes
-    ) except -1:
-        """Whether a record may be added; ``key`` is where its key starts."""
-        if key_bytes < NONE:
+        span.key = out.size
+        span.value_bytes = span.key - span.value
+        span.key_bytes = NONE
+        if table.key_width:
+            reserve(out, PyBytes_GET_SIZE(table.key_before))
+            put_bytes(out, table.key_before)
+            start = out.size
+            for number in range(table.key_width):
+                extent = table.extents[table.key[number]]
+                size = extent.end - extent.start
+                if size == 0:
+                    return False
+                reserve(out, size + 64)
+                memcpy(out.data + out.size, out.data + extent.start, size)
+                out.data[out.size] = c","  # the row's first column has given its comma for the brace
+                out.size += size
+            out.data[start] = c"{"
+            put_literal(out, b"}")
+            reserve(out, PyBytes_GET_SIZE(table.key_after))
+            put_bytes(out, table.key_after)
+            span.key_bytes = out.size - span.key
+        if table.bytes_max and span.value_bytes + max(0, span.key_bytes) > table.bytes_max:
             return False
-        if table.bytes_max and value_bytes + max(0, key_bytes) > table.bytes_max:
-            return False
-        if table.claimed and key_bytes > 0:
-            return self._bytes(key, key_bytes) not in table.claimed
+        if table.claimed and span.key_bytes > 0:
+            key = PyBytes_FromStringAndSize(out.data + span.key, span.key_bytes)
+            return key not in table.claimed
         return True
 
-    cdef inline bytes _bytes(self, Py_ssize_t start, Py_ssize_t size):
-        return PyBytes_FromStringAndSize(self.rows.out.data + start, size)
-
-    cdef inline int _add(
-        self, Table table, Py_ssize_t value, Py_ssize_t value_bytes, Py_ssize_t key,
-        Py_ssize_t key_bytes, Py_ssize_t header_bytes
-    ) except -1:
-        self.rows.add(table, value, value_bytes, key, key_bytes, header_bytes)
+    @cython.final
+    cdef inline int _add(self, Table table, Span* span) except -1:
+        self.rows.add(table, span)
         self.count += 1
-        self.made_bytes += max(0, value_bytes) + max(0, key_bytes)
+        self.made_bytes += max(0, span.value_bytes) + max(0, span.key_bytes)
         return 0

@@ -7,17 +7,18 @@ rare types) go through the same functions as in the readable way.
 
 from dataclasses import replace
 from functools import partial
+from json.encoder import encode_basestring
 from typing import Any, Final
 
-from cdc.compiled.extension import fast
+from cdc.compiled import fast
 from cdc.convert.json_text import JsonConverter, Write, encoded, label
 from cdc.events import schemas
-from cdc.events.changes import ABSENT, Operation, Read
+from cdc.events.changes import ABSENT, Change, Operation, Read
 from cdc.events.fields import EventField
-from cdc.events.reference import INCREMENTAL, TableEvents
-from cdc.events.table_encoder import SourceText
+from cdc.events.reference import LogContext, TableEvents
 from cdc.records.connect import DECIMAL
-from cdc.records.position import Lsn
+from cdc.records.envelope import CONNECTOR, VERSION
+from cdc.records.position import Lsn, Position
 from cdc.records.schema import TableSchema
 from cdc.values import ValueKind
 
@@ -44,7 +45,7 @@ def compiled_table(
     *,
     reselects: bool,
     position_header: bool,
-) -> "fast.Table | None":
+) -> fast.Table | None:
     """The table for the compiled way; None where that can't have it.
 
     ``converters`` are the key's and the value's, ``headers`` what every record has in front of its
@@ -54,7 +55,7 @@ def compiled_table(
     if modes.skip_without_change or _ROWS & modes.skipped:
         return None
     fields = events.plan.row, events.plan.key
-    flags = events.tombstones, reselects, position_header
+    flags = events.tombstones, reselects, position_header, modes.key_change_headers
     return _table(schema, events, fields, converters, headers, flags)
 
 
@@ -65,27 +66,24 @@ def compiled_read(
     headers: list[tuple[str, bytes]],
     *,
     position_header: bool,
-) -> "fast.Table | None":
+) -> fast.Table | None:
     """The same for rows of a snapshot."""
     if Operation.READ.value in events.rules.events.skipped:
         return None
     fields = events.plan.read_row, events.plan.read_key
-    return _table(schema, events, fields, converters, headers, (False, False, position_header))
+    return _table(
+        schema, events, fields, converters, headers, (False, False, position_header, False)
+    )
 
 
 def read_source(
-    schema: TableSchema,
-    events: TableEvents,
-    converter: JsonConverter,
-    lsn: Lsn,
-    ts_us: int,
-    read: Read,
+    events: TableEvents, converter: JsonConverter, lsn: Lsn, ts_us: int, read: Read
 ) -> bytes:
     """What stands between a snapshot's row and the event's own time, by the value's converter."""
-    marker = converter.writer(schemas.SNAPSHOT)(read.marker)
-    source = SourceText(schema, events.log.prefix, events.log.database)
-    texts = source.of_snapshot(ts_us, marker, read.xid)
-    return source.of_read(lsn, texts, tells_lsn=read.marker != INCREMENTAL)
+    place = Position(1, lsn, 0)
+    row = Change(Operation.READ, None, False, None, place, lsn, None, ts_us, read)
+    block = converter.writer(schemas.SOURCE)(events.source(row))
+    return f',"source":{block},"transaction":null,"op":"{Operation.READ}'.encode()
 
 
 def _table(
@@ -94,11 +92,9 @@ def _table(
     fields: tuple[tuple[EventField, ...], tuple[EventField, ...]],
     converters: tuple[JsonConverter, JsonConverter],
     headers: list[tuple[str, bytes]],
-    flags: tuple[bool, bool, bool],
-) -> "fast.Table | None":
+    flags: tuple[bool, bool, bool, bool],
+) -> fast.Table | None:
     """``fields`` are those of a row and of the key."""
-    if fast is None:
-        return None
     row, key_fields = fields
     key, value = converters
     plan = events.plan
@@ -110,12 +106,11 @@ def _table(
     key_around = ("", "") if plan.key_schema is None else key.around(plan.key_schema)
     around = *value.around(plan.envelope_schema), *key_around
     snapshot = value.writer(schemas.SNAPSHOT)("false" if events.rules.lossless else None)
-    source = SourceText(schema, events.log.prefix, events.log.database)
     return fast.Table(
         schema.topic,
         columns,
         [field.column for field in key_fields],
-        source.around(snapshot),
+        _source_around(schema, events.log, snapshot),
         flags,
         f"/{schema.version}".encode(),
         tuple(text.encode() for text in around),
@@ -168,3 +163,21 @@ def _is_of_row(
         if key != value:
             return False
     return of_key[:6] == of_row[:6]
+
+
+def _source_around(
+    schema: TableSchema, log: LogContext, snapshot: str
+) -> tuple[bytes, bytes, bytes]:
+    """Text up to ``ts_ms``, from there to ``sequence``, and from ``ts_ns`` to ``txId``."""
+    start = _members(("version", VERSION), ("connector", CONNECTOR), ("name", log.prefix))
+    database = _members(("db", log.database))
+    table = _members(("schema", schema.namespace), ("table", schema.table))
+    return (
+        f',"source":{{{start},"ts_ms":'.encode(),
+        f',"snapshot":{snapshot},{database},"sequence":"['.encode(),
+        f',{table},"txId":'.encode(),
+    )
+
+
+def _members(*pairs: tuple[str, str]) -> str:
+    return ",".join(f"{label(name)}{encode_basestring(text)}" for name, text in pairs)

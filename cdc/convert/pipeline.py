@@ -1,8 +1,7 @@
-"""Decoded rows → records, the readable way: change → reference → transforms → converter.
+"""Decoded rows → records: change → reference → transforms → converter.
 
-Has what cdc.events.table_encoder.TableEncoder has, and is taken wherever the settings ask for more
-than its plain JSON: Debezium's preset, masks, filters, transaction metadata, transforms, other
-converters. Where all of it is JSON, streamed rows take the compiled way (compiled_table.py).
+Defines what the extension writes, and describes a table to it where all of that is JSON
+(compiled_table.py); what the extension hands back is written here.
 """
 
 import time
@@ -10,13 +9,12 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from cdc.compiled.extension import fast
+from cdc.compiled import fast
 from cdc.convert.compiled_table import compiled_read, compiled_table, read_source
 from cdc.convert.converters import Converters, converters
 from cdc.events.changes import Change, Operation, Read, Row
 from cdc.events.reference import LogContext, TableEvents, TransactionBlocks
 from cdc.events.rules import EventRules
-from cdc.events.table_encoder import TableEncoder
 from cdc.records.connect import SourceRecord
 from cdc.records.position import HEADER, Lsn, Position, header
 from cdc.records.record import Record
@@ -40,21 +38,14 @@ def no_topic(_name: str, _cleanup: Literal["compact", "delete"]) -> None:
 class RecordPipeline:
     """What happens to every Connect record: transforms in their order, converter, our header.
 
-    ``plain``: the converter is the native one, which writes what the hot path does.
     ``routes_events``: what comes out are events of the user's own, of which none replaces another.
     """
 
     convert: Converters
     transform: Transforms | None = None
     position_header: bool = True
-    plain: bool = False
     open_topic: OpenTopic = no_topic
     routes_events: bool = False
-
-    @property
-    def is_plain(self) -> bool:
-        """Whether the hot path writes the same."""
-        return self.plain and self.transform is None and self.position_header
 
     def of_table(
         self,
@@ -114,10 +105,10 @@ def _has_after(event: SourceRecord) -> bool:
 
 _PLAIN_READ: Final = Read()
 
-NATIVE: Final = RecordPipeline(converters({}), plain=True)
+NATIVE: Final = RecordPipeline(converters({}))
 
 
-class ReadableEncoder:
+class Encoder:
     """Turns the rows of one table, in one version of its schema, into records.
 
     ``begin`` must have been called for the transaction that a row belongs to; snapshot rows need
@@ -154,7 +145,7 @@ class ReadableEncoder:
         """Enter a transaction."""
         self._transaction = transaction
 
-    def compiled(self) -> "fast.Table | None":
+    def compiled(self) -> fast.Table | None:
         """The same for the compiled way, if it can have it."""
         json = self._pipeline.convert.json
         if self._counts or self._pipeline.transform is not None or json is None:
@@ -168,7 +159,7 @@ class ReadableEncoder:
             position_header=self._pipeline.position_header,
         )
 
-    def compiled_read(self, lsn: Lsn, ts_us: int, read: Read) -> "tuple[fast.Table, bytes] | None":
+    def compiled_read(self, lsn: Lsn, ts_us: int, read: Read) -> tuple[fast.Table, bytes] | None:
         """The same for snapshot rows, and what stands between a row and the event's own time."""
         json = self._pipeline.convert.json
         if self._pipeline.transform is not None or json is None:
@@ -182,7 +173,7 @@ class ReadableEncoder:
         )
         if table is None:
             return None
-        return table, read_source(self._schema, self._events, json[1], lsn, ts_us, read)
+        return table, read_source(self._events, json[1], lsn, ts_us, read)
 
     def insert(self, new: Row, lsn: Lsn, position: Position) -> list[Record]:
         """A new row."""
@@ -215,14 +206,10 @@ class ReadableEncoder:
             Change(Operation.TRUNCATE, None, False, None, position, lsn, None, ts_us)
         )
 
-    def snapshot_row(self, row: Row, position: Position, lsn: Lsn, ts_us: int) -> list[Record]:
-        """A row read by a snapshot at ``lsn``, at ``ts_us`` (µs since 1970, UTC)."""
-        return self.marked_row(row, position, lsn, ts_us, _PLAIN_READ)
-
-    def marked_row(
-        self, row: Row, position: Position, lsn: Lsn, ts_us: int, read: Read
+    def snapshot_row(
+        self, row: Row, position: Position, lsn: Lsn, ts_us: int, read: Read = _PLAIN_READ
     ) -> list[Record]:
-        """The same, and what its event says of the snapshot."""
+        """A row read by a snapshot at ``lsn``, at ``ts_us`` (µs since 1970, UTC)."""
         return self._records(
             Change(Operation.READ, None, False, row, position, lsn, None, ts_us, read)
         )
@@ -250,15 +237,3 @@ class ReadableEncoder:
         return self._pipeline.of_table(
             made, change.position, self._version, compacted=self._compacted, reread=reread
         )
-
-
-Encoder = TableEncoder | ReadableEncoder
-
-
-def row_records(
-    encoder: Encoder, row: Row, position: Position, lsn: Lsn, ts_us: int, read: Read = _PLAIN_READ
-) -> list[Record]:
-    """The records of a row read by a snapshot, whichever the encoder; the hot path's are plain."""
-    if isinstance(encoder, ReadableEncoder):
-        return encoder.marked_row(row, position, lsn, ts_us, read)
-    return [encoder.snapshot_row(row, position, lsn, ts_us)]

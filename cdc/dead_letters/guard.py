@@ -14,8 +14,8 @@ from typing import Final, Literal, TypeAlias
 
 import structlog
 
-from cdc.compiled.extension import fast
-from cdc.convert.pipeline import ReadableEncoder, RecordPipeline
+from cdc.compiled import fast
+from cdc.convert.pipeline import Encoder, RecordPipeline
 from cdc.dead_letters.claims import Claims
 from cdc.errors import (
     ConversionError,
@@ -276,7 +276,7 @@ class DeadLetters:
         )
 
 
-class GuardedEncoder(ReadableEncoder):
+class GuardedEncoder(Encoder):
     """An encoder with something in place of what it can't encode, and of what isn't taken."""
 
     def __init__(
@@ -293,14 +293,14 @@ class GuardedEncoder(ReadableEncoder):
         super().__init__(schema, rules, log, pipeline, blocks=blocks, reselects=reselects)
         self._dead_letters = dead_letters
 
-    def compiled(self) -> "fast.Table | None":
+    def compiled(self) -> fast.Table | None:
         """The same for the compiled way, which leaves large records to this one."""
         table = None if self._is_checked_by_hand else super().compiled()
         if table is not None:
             self._limit(table)
         return table
 
-    def compiled_read(self, lsn: Lsn, ts_us: int, read: Read) -> "tuple[fast.Table, bytes] | None":
+    def compiled_read(self, lsn: Lsn, ts_us: int, read: Read) -> tuple[fast.Table, bytes] | None:
         """The same for snapshot rows, and what stands between a row and the event's own time."""
         made = None if self._is_checked_by_hand else super().compiled_read(lsn, ts_us, read)
         if made is not None:
@@ -315,7 +315,7 @@ class GuardedEncoder(ReadableEncoder):
         takes_all = has_key or self._dead_letters.takes_keyless(self._schema.topic)
         return self._dead_letters.awaits_refused or not takes_all
 
-    def _limit(self, table: "fast.Table") -> None:
+    def _limit(self, table: fast.Table) -> None:
         table.bytes_max = self._dead_letters.bytes_max(self._schema.topic)
         table.claimed = self._dead_letters.claimed(self._schema.topic)
 

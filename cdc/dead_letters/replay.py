@@ -14,7 +14,7 @@ import psycopg
 import structlog
 from pydantic import ValidationError
 
-from cdc.convert.pipeline import ReadableEncoder
+from cdc.convert.pipeline import Encoder
 from cdc.dead_letters.guard import row_of
 from cdc.errors import LogFormatError, MillraceError, RecordRefusedError, SourceError
 from cdc.events.changes import Row
@@ -54,10 +54,10 @@ class Schemas(Protocol):
         ...
 
 
-class ReadableEncoders(Protocol):
+class EncoderSource(Protocol):
     """What encodes rows (cdc.tables)."""
 
-    def readable(self, schema: TableSchema) -> ReadableEncoder:
+    def encoder(self, schema: TableSchema) -> Encoder:
         """The encoder of a table, in this version of its schema."""
         ...
 
@@ -72,7 +72,7 @@ class Orders:
         topics: LogTopics,
         states: Mapping[TableName, TableState],
         schemas: Schemas,
-        encoders: ReadableEncoders,
+        encoders: EncoderSource,
     ) -> None:
         self._settings = settings
         self._topics = topics
@@ -169,17 +169,17 @@ class Orders:
             rows[key] = current_row(self._connection, table, key)
         # At the end: a schema version that is new then has to get into the log.
         schema, new = self._schemas.described(table, position)
-        encoder = self._encoders.readable(schema)
+        encoder = self._encoders.encoder(schema)
         encoder.begin(transaction)
         for key, row in rows.items():
             new += _as_it_is(table, key, row, position, encoder)
         return new
 
-    def _encoder_of(self, table: TableName, version: int) -> ReadableEncoder:
+    def _encoder_of(self, table: TableName, version: int) -> Encoder:
         schema = self._schemas.newest(table)
         if schema is None or schema.version != version:
             raise _InVainError("the table has other columns by now")
-        return self._encoders.readable(schema)
+        return self._encoders.encoder(schema)
 
 
 def _as_it_is(
@@ -187,7 +187,7 @@ def _as_it_is(
     key: tuple[bytes, ...],
     row: Row | None,
     position: Position,
-    encoder: ReadableEncoder,
+    encoder: Encoder,
 ) -> list[Record]:
     lsn = position.commit_lsn
     if row is not None:
@@ -210,7 +210,7 @@ def _as_it_was(
     before: Row | None,
     after: Row | None,
     position: Position,
-    encoder: ReadableEncoder,
+    encoder: Encoder,
 ) -> list[Record]:
     if dead_letter.masked:
         raise _InVainError(

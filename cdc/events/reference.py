@@ -4,8 +4,7 @@ A row's key changed → delete and tombstone under the old key, then create unde
 delete is followed by a tombstone. ``before`` is there for deletes and, where the replica identity
 is full, for updates. A column that a row has no value for (an unchanged TOASTed one, or all but the
 key in a deleted row) is missing; a NULL is there. TRUNCATE reaches every partition of a compacted
-topic. With native rules and plain JSON it is what table_encoder.py writes: tests/properties holds
-both byte-equal.
+topic. The extension writes the same bytes: tests/properties compares both.
 https://debezium.io/documentation/reference/3.6/connectors/postgresql.html#postgresql-events
 """
 
@@ -88,7 +87,8 @@ class TableEvents:
         if change.operation is Operation.TRUNCATE:
             return self._truncated(change)
         old = _checked(change.before, self._schema)
-        new = _checked(_completed(change), self._schema)
+        _checked(change.after, self._schema)
+        new = _completed(change)
         old_key, new_key = self._old_key(change), self._new_key(change.operation, new)
         before = self._before(old, key_only=change.before_is_key)
         fields = self.plan.read_row if change.operation is Operation.READ else self.plan.row
@@ -168,7 +168,7 @@ class TableEvents:
         value = {
             "before": before,
             "after": after,
-            "source": self._source(change),
+            "source": self.source(change),
             "transaction": block,
             "op": operation.value,
             "ts_ms": clock // 1_000_000,
@@ -187,7 +187,8 @@ class TableEvents:
             )
         ]
 
-    def _source(self, change: Change) -> Image:
+    def source(self, change: Change) -> Image:
+        """The source block of a change's events."""
         transaction = change.transaction
         block = source(
             self.log,

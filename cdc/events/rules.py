@@ -39,20 +39,6 @@ class EventRules:
         return self.events.lossless
 
     @property
-    def plain(self) -> bool:
-        """Whether an event is just what the hot path writes: natively, with no rule about it.
-
-        message.key.columns are no matter: the table's schema has them. Nor is what is read again.
-        """
-        columns = self.columns
-        events = replace(self.events, reselect=True)
-        return (
-            (self.values, events) == (ValueModes(), EventModes())
-            and (self.schema_names, self.field_names) == ("none", "none")
-            and not (columns.include or columns.exclude or columns.rules)
-        )
-
-    @property
     def with_all_updates(self) -> "EventRules":
         """The same, but for updates that would be left out."""
         kept = self.events.skipped - {Operation.UPDATE.value}

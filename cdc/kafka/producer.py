@@ -16,6 +16,7 @@ from typing import Final, NamedTuple, NoReturn
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
+from cdc.compiled import fast
 from cdc.errors import LogUnreachableError, MillraceError, RecordRefusedError, RefusedRecord
 from cdc.kafka import options
 from cdc.kafka.errors import (
@@ -29,7 +30,6 @@ from cdc.kafka.errors import (
     reason,
     telling,
 )
-from cdc.kafka.written import Note, WrittenRecords, produce
 from cdc.records.position import HEADER
 from cdc.records.record import (
     Record,
@@ -61,9 +61,17 @@ class Suspects(NamedTuple):
     group: int
 
 
+class _Reported(NamedTuple):
+    """What a report says of a record: ``size`` is key and value bytes."""
+
+    topic: str
+    key: bytes | None
+    size: int
+
+
 class _DeliveryFailure(NamedTuple):
     error: KafkaError
-    record: Note
+    record: _Reported
 
 
 class LogWriter:
@@ -82,7 +90,7 @@ class LogWriter:
         self._group: list[Record] = []
         """Suspects that were sent since all before them were taken."""
         self._where = f"transactional.id {transactional_id}" if transactional_id else "events"
-        self._written = WrittenRecords()
+        self._written = fast.WrittenRecords()
         self._refused: list[_DeliveryFailure] = []
         self._complaints: deque[KafkaError] = deque(maxlen=COMPLAINTS_MAX)
         self._begun: float | None = None
@@ -176,7 +184,7 @@ class LogWriter:
             before = len(self._written)
             end = min(len(batch), done + _POLL_EVERY)
             try:
-                stopped = produce(self._client().produce, batch, done, end, self._written)
+                stopped = fast.produce(self._client().produce, batch, done, end, self._written)
             except KafkaException as exception:
                 self._fail_produce(reason(exception), self._written.culprit)
             self._wait(_ROOM_S if stopped < end else 0)
@@ -284,14 +292,14 @@ class LogWriter:
         if error is not None and is_refusal(error):
             size = len(message.key() or b"") + len(message.value() or b"")
             self._refused.append(
-                _DeliveryFailure(error, Note(message.topic() or "", message.key(), size))
+                _DeliveryFailure(error, _Reported(message.topic() or "", message.key(), size))
             )
 
     def _fail_produce(self, error: KafkaError, record: Record | None) -> NoReturn:
         assert record is not None, "the client was given none"  # noqa: S101
         if is_refusal(error):
             self._group = [record]
-            raise self._refusal(error, Note(record.topic, record.key, record_bytes(record)))
+            raise self._refusal(error, _Reported(record.topic, record.key, record_bytes(record)))
         if error.name() in {"_STATE", "_FATAL"}:
             # The transaction has failed already; beginning another one tells why.
             try:
@@ -328,7 +336,7 @@ class LogWriter:
             culprit = next((failure for failure in alike if failure.record.key is None), alike[0])
         raise self._refusal(error, culprit.record)
 
-    def _refusal(self, error: KafkaError, record: Note) -> RecordRefusedError:
+    def _refusal(self, error: KafkaError, record: _Reported) -> RecordRefusedError:
         """Name the refused record: for sure only if it was sent by itself."""
         group = self._group
         position = self._written.position(*record)
@@ -343,7 +351,7 @@ class LogWriter:
         return refusal
 
 
-def _refusal(error: KafkaError, record: Note, position: str) -> RecordRefusedError:
+def _refusal(error: KafkaError, record: _Reported, position: str) -> RecordRefusedError:
     topic, key, size = record
     shown = "no key"
     if key is not None:

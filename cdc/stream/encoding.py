@@ -7,7 +7,7 @@ encoder once; new requests to read rows make all encoders stale.
 from collections.abc import Callable
 from typing import NamedTuple
 
-from cdc.compiled.extension import fast
+from cdc.compiled import fast
 from cdc.convert.pipeline import Encoder
 from cdc.errors import CorruptMessageError
 from cdc.events.changes import Reread
@@ -133,7 +133,7 @@ class Encoders:
         relation = self.relation(oid)
         return self._signals.watches(TableName(relation.namespace, relation.name))
 
-    def compiled(self, oid: int, encoder: Encoder) -> "fast.Table | None":
+    def compiled(self, oid: int, encoder: Encoder) -> fast.Table | None:
         """The same for the compiled way, if it can have it."""
         if self._signals is None or not self.is_watched(oid):
             return encoder.compiled()

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from cdc.compiled.extension import plain_messages
+from cdc.compiled import fast
 from cdc.errors import CorruptMessageError, UnclearMessagesError
 from cdc.faults import FaultPoint, reach
 from cdc.records.position import Lsn
@@ -170,21 +170,23 @@ class _OpenTransaction:
         self._relations: dict[bytes, tuple[int, bytes]] = {}
 
     def take(self, data: bytearray, start: int, end: int) -> int:
-        taken = plain_messages(data, start, end, self._last_xid, self._after_message)
+        used, messages, switches, relations, after = fast.plain_messages(
+            data, start, end, self._last_xid, self._after_message
+        )
         size = self.kept.size
-        for xid, offset, after_message in taken.switches:
+        for xid, offset, after_message in switches:
             self._last_xid = xid
             self._enter(xid, size + offset, after_message)
-        self._after_message = taken.after_message
-        for offset, length in taken.relations:
-            message = taken.messages[offset : offset + length]
+        self._after_message = after
+        for offset, length in relations:
+            message = messages[offset : offset + length]
             oid = _relation_oid(message)
             # The server may repeat it after each rollback; the first one does for all.
             if oid not in self._relations or _payload(self._relations[oid][1]) != _payload(message):
                 self._relations[oid] = size + offset, message
-        if taken.messages:
-            self.kept.append(taken.messages)
-        return taken.used
+        if messages:
+            self.kept.append(messages)
+        return used
 
     def _enter(self, xid: int, offset: int, after_message: bool) -> None:
         """Messages of a (sub)transaction begin at an offset."""

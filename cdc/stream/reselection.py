@@ -26,7 +26,7 @@ _GROWTH: Final = 4
 
 
 class Encoding(Protocol):
-    """What a completed row is given to (TableEncoder, ReadableEncoder)."""
+    """What a completed row is given to (cdc.convert.pipeline.Encoder)."""
 
     reselects: frozenset[int]
 

@@ -1,15 +1,15 @@
 """CopyData messages → records, in the order of the source: what the stream says, frame by frame.
 
-Common messages take the compiled way (cdc/compiled/fast.pyx) where that could be built, the rest
-and every message that is wrong take the one written here: frame → message → encoder. Both append to
-the same list and move the same cursor, so a stream may change from one to the other at any message.
+Common messages stay in the extension (cdc/compiled/fast.pyx). The rest, and every message that is
+wrong, it hands back, and ``frame`` takes it: frame → message → encoder. Both append to the same
+list and move the same cursor.
 """
 
 import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from cdc.compiled.extension import fast
+from cdc.compiled import fast
 from cdc.convert.pipeline import Encoder
 from cdc.errors import CorruptMessageError
 from cdc.events.changes import Row
@@ -18,14 +18,14 @@ from cdc.faults import FaultPoint, reach
 from cdc.records.connect import SourceRecord
 from cdc.records.dead_letters import ORDERS
 from cdc.records.position import Lsn, Position
-from cdc.records.record import Record, RecordOrBatch, count, each, record_bytes
+from cdc.records.record import Record, RecordOrBatch, count
 from cdc.records.schema import TableName
 from cdc.records.state import Progress
 from cdc.stream.encoding import Actions, Encoders
 from cdc.stream.in_progress import Committed, InProgress
 from cdc.stream.reselection import Reselection
+from cdc.stream.resumed import Resumed
 from cdc.stream.signals import WATERMARK, SignalOutput, Signals, StreamedRow
-from cdc.stream.transactions import Cursor, Resumed
 from cdc.tables.tables import Tables
 from cdc.wal import messages
 from cdc.wal.decoder import decode
@@ -66,11 +66,9 @@ class Translation:
         on_keepalive: Callable[[PrimaryKeepalive], None],
         *,
         in_progress: InProgress,
-        compiled: bool = fast is not None,
         signals: Signals | None = None,
         resumed: Resumed | None = None,
     ) -> None:
-        """``compiled`` False keeps to pure Python; what isn't plain does so anyway."""
         self._tables = tables
         self._follow_order = actions.follow_order
         self._signals = signals
@@ -88,17 +86,13 @@ class Translation:
         self._being_read: set[TableName] = set()
         """Tables of which a row waits whose values may be nowhere else in the log."""
         self._bytes = 0
-        compiled = compiled and self._markers is None
-        make_cursor = fast.Cursor if compiled else Cursor
-        self.cursor = make_cursor(
+        self.cursor = fast.Cursor(
             progress.position, progress.cut, progress.flush_lsn, progress.cut_ts_us
         )
-        self._fast: fast.Translator | None = None
-        if not isinstance(self.cursor, Cursor):
-            self._fast = fast.Translator(self.cursor, self.records, self._compiled, self.frame)
-        self._resumed = resumed
-        if self._fast is not None:
-            self._fast.resumed = resumed
+        # Markers count the events that the log has, too.
+        tables_of = self._compiled if self._markers is None else None
+        self._fast = fast.Translator(self.cursor, self.records, tables_of, self.frame)
+        self._resumed = self._fast.resumed = resumed
         self._handlers: dict[type, Callable[[Any, XLogData], None]] = {
             messages.Begin: self._begin,
             messages.Commit: self._commit,
@@ -119,7 +113,7 @@ class Translation:
     @property
     def received(self) -> Lsn:
         """Where the last message stands in the WAL."""
-        return max(self._received, Lsn(self._fast.received)) if self._fast else self._received
+        return max(self._received, Lsn(self._fast.received))
 
     def feed(self, data: bytearray, start: int, end: int, limits: Limits) -> int:
         """Take in whole CopyData messages from ``start`` on; returns where those end.
@@ -129,9 +123,7 @@ class Translation:
         """
         self._bytes = 0
         if self._resumed is not None and self._resumed.is_settled:
-            self._resumed = None
-            if self._fast is not None:
-                self._fast.resumed = None
+            self._resumed = self._fast.resumed = None
         if self._encoders.are_stale():
             self._forget_compiled()
         if self._committed is not None and self._committed.fill():
@@ -167,22 +159,9 @@ class Translation:
                 return start
 
     def _translate(self, data: bytearray, start: int, end: int, limits: Limits) -> int:
-        if self._fast is not None:
-            used = self._fast.feed(data, start, end, time.time_ns(), *limits)
-            self._bytes = self._fast.made_bytes
-            return used
-        made = 0
-        while len(self.records) < limits.records_max and self._bytes < limits.bytes_max:
-            stop = copy_data_end(data, start, end)
-            if stop == start:
-                break
-            full = self.frame(bytes(data[start + COPY_DATA_BYTES : stop]))
-            start = stop
-            self._bytes += sum(map(record_bytes, each(self.records[made:])))
-            made = len(self.records)
-            if full:
-                break
-        return start
+        used = self._fast.feed(data, start, end, time.time_ns(), *limits)
+        self._bytes = self._fast.made_bytes
+        return used
 
     def take(self) -> TranslatedBatch:
         """What the last call of ``feed`` has made, new schema versions first.
@@ -288,8 +267,7 @@ class Translation:
 
     def _relation(self, message: messages.Relation, _frame: XLogData) -> None:
         self._encoders.announce(message)
-        if self._fast is not None:
-            self._fast.forget(message.oid)
+        self._fast.forget(message.oid)
 
     def _insert(self, message: messages.Insert, frame: XLogData) -> None:
         if (at := self._next()) and (encoder := self._encoder(message.relation_oid, at.position)):
@@ -381,12 +359,11 @@ class Translation:
         self._encoders.state_records += output.states
 
     def _forget_compiled(self) -> None:
-        if self._fast is not None:
-            for oid in self._encoders.announced:
-                self._fast.forget(oid)
+        for oid in self._encoders.announced:
+            self._fast.forget(oid)
 
     def _compiled(self, oid: int, position: Position) -> Any:
-        """The table as the compiled way wants it; False: it is for ``frame``; None: unwanted."""
+        """The table as the extension wants it; False: it is for ``frame``; None: unwanted."""
         encoder = self._encoder(oid, position)
         return None if encoder is None else self._encoders.compiled(oid, encoder) or False
 

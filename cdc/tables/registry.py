@@ -3,12 +3,11 @@
 import uuid
 from collections.abc import Mapping
 
-from cdc.convert.pipeline import Encoder, ReadableEncoder, RecordPipeline
+from cdc.convert.pipeline import Encoder, RecordPipeline
 from cdc.dead_letters.guard import DeadLetters, GuardedEncoder
 from cdc.events.metadata import MessageEvents, TransactionMetadata
 from cdc.events.reference import LogContext
 from cdc.events.rules import EventRules
-from cdc.events.table_encoder import TableEncoder
 from cdc.records.schema import TableName, TableSchema
 from cdc.records.state import TableState
 from cdc.settings import CaptureSettings
@@ -40,29 +39,8 @@ class EncoderRegistry:
         )
         self.messages = MessageEvents(rules, self._log, blocks=self.transactions)
 
-    @property
-    def is_plain(self) -> bool:
-        """Whether the settings ask for nothing but what the hot path writes."""
-        return self._rules.plain and self.pipeline.is_plain
-
     def encoder(self, schema: TableSchema) -> Encoder:
         """The encoder of a table, in this version of its schema."""
-        if not self.is_plain or (
-            self.dead_letters is not None and self.dead_letters.covers(schema)
-        ):
-            return self.readable(schema)
-        state = self._states[schema.name]
-        return TableEncoder(
-            schema,
-            prefix=self._prefix,
-            database=self._database,
-            partitions=state.partitions,
-            compacted=state.cleanup == "compact",
-            reselects=self._reselects(state),
-        )
-
-    def readable(self, schema: TableSchema) -> ReadableEncoder:
-        """The same for rows that are read while streaming: their events have a marker to tell."""
         state = self._states[schema.name]
         compacted = state.cleanup == "compact"
         log = self._log._replace(partitions=state.partitions, compacted=compacted)
@@ -79,9 +57,7 @@ class EncoderRegistry:
                 blocks=blocks,
                 reselects=reselects,
             )
-        return ReadableEncoder(
-            schema, rules, log, self.pipeline, blocks=blocks, reselects=reselects
-        )
+        return Encoder(schema, rules, log, self.pipeline, blocks=blocks, reselects=reselects)
 
     def _reselects(self, state: TableState) -> bool:
         """Whether unchanged values are read again: a compacted topic would forget them."""

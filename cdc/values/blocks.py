@@ -1,17 +1,14 @@
-"""What codecs are built of: a text → a Connect value and the same as JSON, with its schema."""
+"""What codecs are built of: a text → a Connect value, with its schema."""
 
-import json
 import math
 from binascii import b2a_base64
 from collections.abc import Callable
 from enum import IntEnum
-from json.encoder import encode_basestring
 from typing import Any, Final, NamedTuple
 
 from cdc.records.connect import Schema, Type
 
 Decode = Callable[[bytes], Any]
-Fragment = Callable[[bytes], str]
 
 MALFORMED: Final = (ValueError, LookupError)
 """What a codec's functions raise for a text that isn't of the type."""
@@ -22,10 +19,10 @@ class UnconvertibleError(ValueError):
 
 
 class ValueKind(IntEnum):
-    r"""Which texts a compiled path may write by itself, and as what.
+    r"""Which texts the extension may write by itself, and as what.
 
     A kind is a promise about the usual texts only: one of any other form than named here goes to
-    the codec's ``fragment``, which also refuses what isn't of the type.
+    the codec's ``decode``, which also refuses what isn't of the type.
 
     - TEXT: any UTF-8 text → a JSON string.
     - INTEGER: ``0|-?[1-9][0-9]{0,18}`` → copied.
@@ -82,14 +79,13 @@ class ValueKind(IntEnum):
 
 
 class Codec(NamedTuple):
-    """What a type's text means: as a Connect value, and as the JSON that is made of it.
+    """What a type's text means, as a Connect value.
 
     ``schema`` says neither whether the column is optional nor its default. ``digits`` belongs to
     the kinds TIMESTAMPTZ and DECIMAL, and to arrays of them.
     """
 
     decode: Decode
-    fragment: Fragment
     schema: Schema
     kind: ValueKind = ValueKind.OTHER
     digits: int = 0
@@ -109,74 +105,9 @@ def text(value: bytes) -> str:
     return value.decode()
 
 
-def text_fragment(value: bytes) -> str:
-    """PostgreSQL's text as a JSON string."""
-    return encode_basestring(value.decode())
-
-
-def number(
-    inner: Callable[[bytes], int], schema: Schema, kind: ValueKind = ValueKind.OTHER
-) -> Codec:
-    """A codec whose value is an integer."""
-    return Codec(inner, lambda value: str(inner(value)), schema, kind)
-
-
-def plain(
-    inner: Callable[[bytes], str],
-    schema: Schema = STRING,
-    kind: ValueKind = ValueKind.OTHER,
-    digits: int = 0,
-) -> Codec:
-    """A codec whose value is text that needs no escapes in JSON."""
-    return Codec(inner, lambda value: f'"{inner(value)}"', schema, kind, digits)
-
-
-def raw(
-    inner: Callable[[bytes], bytes], schema: Schema = BYTES, kind: ValueKind = ValueKind.OTHER
-) -> Codec:
-    """A codec whose value is bytes, base64 in JSON."""
-    return Codec(inner, lambda value: f'"{base64(inner(value))}"', schema, kind)
-
-
-def structured(inner: Decode, schema: Schema) -> Codec:
-    """A codec whose JSON is made of its value: for types that few tables have."""
-    return Codec(inner, lambda value: json_text(inner(value), schema), schema)
-
-
 def base64(value: bytes) -> str:
     """Base64 in one line."""
     return b2a_base64(value, newline=False).decode()
-
-
-def json_value(value: Any, schema: Schema) -> Any:
-    """A Connect value as what Python's json writes, as Connect's JSON converter has it.
-
-    Bytes are base64, NaN and infinity words, a map whose keys aren't texts a list of pairs.
-    """
-    if isinstance(value, bytes):
-        return base64(value)
-    if isinstance(value, float):
-        return value if math.isfinite(value) else float_word(value)
-    if isinstance(value, list):
-        inner = schema.items or schema
-        return [json_value(item, schema if isinstance(item, list) else inner) for item in value]
-    if isinstance(value, dict):
-        return _json_object(value, schema)
-    return value
-
-
-def _json_object(value: dict[Any, Any], schema: Schema) -> Any:
-    if schema.type is Type.STRUCT:
-        return {field.name: json_value(value[field.name], field.schema) for field in schema.fields}
-    inner = schema.items or schema
-    pairs = [[key, json_value(item, inner)] for key, item in value.items()]
-    return pairs if schema.keys is not None and schema.keys.type is not Type.STRING else dict(pairs)
-
-
-def json_text(value: Any, schema: Schema) -> str:
-    """A Connect value as compact JSON."""
-    rendered = json_value(value, schema)
-    return json.dumps(rendered, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 
 
 def float_word(value: float) -> str:

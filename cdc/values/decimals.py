@@ -13,10 +13,6 @@ from cdc.values.blocks import (
     Codec,
     UnconvertibleError,
     ValueKind,
-    float_word,
-    plain,
-    raw,
-    structured,
 )
 
 _NUMERIC = re.compile(rb"-?[0-9]+(?:\.[0-9]+)?|NaN|-?Infinity")
@@ -41,7 +37,7 @@ def of_numeric(column: Column, modes: ValueModes) -> Codec:
     """A numeric: its text, a Decimal, or a double."""
     match modes.decimal:
         case "text":
-            return Codec(_numeric, _numeric_fragment, STRING, ValueKind.NUMERIC_TEXT)
+            return Codec(_numeric, STRING, ValueKind.NUMERIC_TEXT)
         case "string":
             return _string(column, modes)
         case "double":
@@ -54,11 +50,11 @@ def of_money(_column: Column, modes: ValueModes) -> Codec:
     """An amount of money without its currency sign, two digits behind the point (lc_monetary=C)."""
     match modes.decimal:
         case "text" | "string":
-            return plain(_money)
+            return Codec(_money, STRING)
         case "double":
             return _double(_money)
         case "precise":
-            return raw(
+            return Codec(
                 lambda value: to_unscaled(_money(value), _MONEY_SCALE), decimal_schema(_MONEY_SCALE)
             )
 
@@ -106,12 +102,6 @@ def _numeric(value: bytes) -> str:
     return value.decode()
 
 
-def _numeric_fragment(value: bytes) -> str:
-    if value.replace(b".", b"", 1).isdigit():
-        return f'"{value.decode()}"'
-    return f'"{_numeric(value)}"'
-
-
 def _finite(value: bytes) -> str:
     plain_text = _numeric(value)
     if value in _SPECIAL:
@@ -121,7 +111,7 @@ def _finite(value: bytes) -> str:
 
 def _string(column: Column, modes: ValueModes) -> Codec:
     if modes.lossless:
-        return Codec(_numeric, _numeric_fragment, STRING, ValueKind.NUMERIC_TEXT)
+        return Codec(_numeric, STRING, ValueKind.NUMERIC_TEXT)
     declared = declared_scale(column, modes)
     misread = declared is not None and declared != column.precision_scale
     scale = declared[1] if declared and misread else 0
@@ -129,28 +119,25 @@ def _string(column: Column, modes: ValueModes) -> Codec:
     def in_java(value: bytes) -> str:
         return _SPECIAL.get(value) or with_scale(_numeric(value), scale)
 
-    return plain(in_java, kind=ValueKind.OTHER if misread else ValueKind.NUMERIC_TEXT)
+    return Codec(in_java, STRING, ValueKind.OTHER if misread else ValueKind.NUMERIC_TEXT)
 
 
 def _double(inner: Callable[[bytes], str]) -> Codec:
-    def fragment(value: bytes) -> str:
-        number = float(inner(value))
-        return repr(number) if number - number == 0 else f'"{float_word(number)}"'
-
-    return Codec(lambda value: float(inner(value)), fragment, Schema(Type.DOUBLE))
+    return Codec(lambda value: float(inner(value)), Schema(Type.DOUBLE))
 
 
 def _precise(column: Column, modes: ValueModes) -> Codec:
     declared = declared_scale(column, modes)
     if declared is None:
-        return structured(_kept_scale if modes.lossless else _stripped_scale, VARIABLE_SCALE)
+        return Codec(_kept_scale if modes.lossless else _stripped_scale, VARIABLE_SCALE)
     precision, scale = declared
     regular = (column.precision_scale or declared)[1] >= 0
-    return raw(
+    return Codec(
         lambda value: to_unscaled(_finite(value), scale),
         decimal_schema(scale, precision),
         ValueKind.DECIMAL if regular else ValueKind.OTHER,
-    )._replace(digits=scale if regular else 0)
+        scale if regular else 0,
+    )
 
 
 def _kept_scale(value: bytes) -> dict[str, Any]:

@@ -12,11 +12,8 @@ from cdc.settings.modes import ValueModes
 from cdc.values.blocks import (
     Codec,
     Decode,
-    Fragment,
     UnconvertibleError,
     ValueKind,
-    structured,
-    text_fragment,
 )
 from cdc.values.scalars import of_bits
 
@@ -38,8 +35,6 @@ _LIST = {
 """One dimension of such elements: an array of texts with spaces in them, most often."""
 
 
-_BARE_TEXTS = re.compile(rb'\{[^{}"\\,]+(?:,[^{}"\\,]+)*\}').fullmatch
-_NEXT_TEXT = '","'
 _WITHOUT_NULL: Final = frozenset({
     "enum", "isbn", "tsvector", "vector", "halfvec", "sparsevec",
 })  # fmt: skip
@@ -128,12 +123,9 @@ def _item(
 def of_array(column: Column, element: Codec) -> Codec:
     """An array of any dimensions, with nothing lost."""
     delimiter = _delimiter(column)
-    fragment: Fragment = partial(_array_fragment, element.fragment, delimiter)
     kind = element.kind.of_array if delimiter == b"," else ValueKind.OTHER
-    fragment = _text_array_fragment if kind is ValueKind.TEXT_ARRAY else fragment
-    schema = _schema(element, optional=True)
     decode = partial(_array, element.decode, delimiter)
-    return Codec(decode, fragment, schema, kind, element.digits)
+    return Codec(decode, _schema(element, optional=True), kind, element.digits)
 
 
 def of_debezium_array(
@@ -145,14 +137,13 @@ def of_debezium_array(
     schema of bits by mistake, and so are always null.
     """
     if has_type and column.type == "bit":
-        return structured(_nothing, of_bits(column, modes).schema)
+        return Codec(_nothing, of_bits(column, modes).schema)
     optional = has_type and column.type not in _WITHOUT_NULL
     keeps_null = optional and column.type != "ltree"
     delimiter = _delimiter(column)
     decode = partial(_one_dimension, element.decode, delimiter, keeps_null)
     kind = element.kind.of_array if keeps_null and delimiter == b"," else ValueKind.OTHER
-    made = structured(decode, _schema(element, optional=optional))
-    return made._replace(kind=kind, digits=element.digits)
+    return Codec(decode, _schema(element, optional=optional), kind, element.digits)
 
 
 def _delimiter(column: Column) -> bytes:
@@ -167,30 +158,6 @@ def _schema(element: Codec, *, optional: bool) -> Schema:
 def _array(element: Decode, delimiter: bytes, value: bytes) -> list[Any] | str:
     read = elements(value, element, delimiter)
     return value.decode() if value[:1] == b"[" else read
-
-
-def _array_fragment(element: Fragment, delimiter: bytes, value: bytes) -> str:
-    items = flat(value, delimiter)
-    if items is not None:
-        return f"[{','.join(['null' if item == b'NULL' else element(item) for item in items])}]"
-    read = elements(value, element, delimiter)
-    return text_fragment(value) if value[:1] == b"[" else _joined(read)
-
-
-def _text_array_fragment(value: bytes) -> str:
-    """As ``_array_fragment`` of texts: as long as none is quoted, commas only stand between."""
-    if _BARE_TEXTS(value) and b"NULL" not in value:
-        return f"[{text_fragment(value[1:-1]).replace(',', _NEXT_TEXT)}]"
-    return _array_fragment(text_fragment, b",", value)
-
-
-def _joined(fragments: list[Any]) -> str:
-    """JSON of nested lists of JSON; at most arrays.DIMENSIONS_MAX deep."""
-    texts = [
-        "null" if item is None else item if item.__class__ is str else _joined(item)
-        for item in fragments
-    ]
-    return f"[{','.join(texts)}]"
 
 
 def _one_dimension(
@@ -211,13 +178,10 @@ def _nothing(value: bytes) -> None:
 def or_null(codec: Codec) -> Codec:
     """The codec with null for what its mode has no form for."""
 
-    def attempted(inner: Callable[[bytes], Any], otherwise: Any, value: bytes) -> Any:
+    def attempted(value: bytes) -> Any:
         try:
-            return inner(value)
+            return codec.decode(value)
         except UnconvertibleError:
-            return otherwise
+            return None
 
-    return codec._replace(
-        decode=partial(attempted, codec.decode, None),
-        fragment=partial(attempted, codec.fragment, "null"),
-    )
+    return codec._replace(decode=attempted)

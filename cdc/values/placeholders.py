@@ -1,7 +1,7 @@
 """A column → what stands in an event for a value that isn't there, as a Connect value.
 
 The placeholder of an unchanged TOASTed value, the zero of a NOT NULL column, a column's DEFAULT:
-each is None where there is none. ``json_text`` makes JSON of them.
+each is None where there is none.
 """
 
 import hashlib

@@ -5,35 +5,26 @@ import re
 import struct
 from binascii import unhexlify
 from collections.abc import Callable
-from functools import partial
 from typing import Final
 
 from cdc.records.connect import Schema, Type
 from cdc.records.schema import Column
 from cdc.settings.modes import ValueModes
 from cdc.values.blocks import (
+    BYTES,
     STRING,
     Codec,
     ValueKind,
     base64,
-    float_word,
     named,
-    plain,
-    raw,
     text,
-    text_fragment,
 )
 
 _INTEGER = re.compile(rb"0|-?[1-9][0-9]{0,18}")
 _FLOAT_BYTES = b"0123456789.e+-"
-_FLOAT_AS_IS = re.compile(
-    rb"-?(?:[1-9][0-9]*\.[0-9]*|0\.[0-9]{0,3}[1-9][0-9]*)(?<=[1-9])"
-).fullmatch
-"""Up to 15 digits with a fraction and no exponent: Python writes such a float just so, too."""
 _ONE_DIGIT = re.compile(rb"-?[0-9](?:e-[0-9]+)?").fullmatch
 _FLOAT_WORDS = {b"NaN": math.nan, b"Infinity": math.inf, b"-Infinity": -math.inf}
 _BOOLS = {b"t": True, b"f": False}
-_BOOL_FRAGMENTS = {b"t": "true", b"f": "false"}
 _BITS = re.compile(rb"[01]*").fullmatch
 
 BITS_MAX: Final = 2_147_483_647
@@ -47,7 +38,7 @@ def of_text(_column: Column, _modes: ValueModes) -> Codec:
 
 def of_named_text(name: str) -> Callable[[Column, ValueModes], Codec]:
     """Text that Debezium gives a name: uuid, json, xml and the like."""
-    codec = Codec(text, text_fragment, named(Type.STRING, name), ValueKind.TEXT)
+    codec = Codec(text, named(Type.STRING, name), ValueKind.TEXT)
     return lambda _column, _modes: codec
 
 
@@ -55,31 +46,24 @@ def of_enum(column: Column, _modes: ValueModes) -> Codec:
     """A label, with all labels that there were when the schema was read."""
     allowed = {"allowed": ",".join(column.labels)}
     schema = Schema(Type.STRING, name="io.debezium.data.Enum", version=1, parameters=allowed)
-    return Codec(text, text_fragment, schema, ValueKind.TEXT)
+    return Codec(text, schema, ValueKind.TEXT)
 
 
 def of_bool(_column: Column, _modes: ValueModes) -> Codec:
     """True or false."""
-    schema = Schema(Type.BOOLEAN)
-    return Codec(_BOOLS.__getitem__, _BOOL_FRAGMENTS.__getitem__, schema, ValueKind.BOOL)
+    return Codec(_BOOLS.__getitem__, Schema(Type.BOOLEAN), ValueKind.BOOL)
 
 
 def of_integer(type_: Type) -> Callable[[Column, ValueModes], Codec]:
     """An integer of one of Connect's sizes; it is PostgreSQL that keeps to the size."""
-    codec = Codec(_integer, _integer_text, Schema(type_), ValueKind.INTEGER)
+    codec = Codec(_integer, Schema(type_), ValueKind.INTEGER)
     return lambda _column, _modes: codec
 
 
-def _integer_text(value: bytes) -> str:
-    if value.isdigit() and value[0] != 0x30 and len(value) < 20:
-        return value.decode()
+def _integer(value: bytes) -> int:
     if _INTEGER.fullmatch(value) is None:
         raise ValueError("not an integer")
-    return value.decode()
-
-
-def _integer(value: bytes) -> int:
-    return int(_integer_text(value))
+    return int(value)
 
 
 def of_float8(_column: Column, _modes: ValueModes) -> Codec:
@@ -114,13 +98,6 @@ def to_java_float(value: bytes) -> float:
     return float(f"{struct.unpack('f', struct.pack('f', number))[0]:.1e}")
 
 
-def _float_fragment(inner: Callable[[bytes], float], value: bytes) -> str:
-    if len(value) <= 16 and _FLOAT_AS_IS(value):
-        return value.decode()
-    number = inner(value)
-    return repr(number) if number - number == 0 else f'"{float_word(number)}"'
-
-
 def of_bytea(_column: Column, modes: ValueModes) -> Codec:
     """Bytes, by binary.handling.mode."""
     return of_bytes(to_bytes, modes, ValueKind.BYTEA)
@@ -132,14 +109,14 @@ def of_bytes(
     """Bytes that ``inner`` finds in the text, by binary.handling.mode."""
     match modes.binary:
         case "bytes":
-            return raw(inner, kind=kind)
+            return Codec(inner, BYTES, kind)
         case "base64":
-            return plain(lambda value: base64(inner(value)), kind=kind)
+            return Codec(lambda value: base64(inner(value)), STRING, kind)
         case "base64-url-safe":
             safe = str.maketrans("+/", "-_")
-            return plain(lambda value: base64(inner(value)).translate(safe))
+            return Codec(lambda value: base64(inner(value)).translate(safe), STRING)
         case "hex":
-            return plain(lambda value: inner(value).hex())
+            return Codec(lambda value: inner(value).hex(), STRING)
 
 
 def to_bytes(value: bytes) -> bytes:
@@ -166,14 +143,14 @@ def of_bits(column: Column, modes: ValueModes) -> Codec:
     ``bit`` and ``varbit(1)`` are booleans there.
     """
     if modes.lossless:
-        return plain(_bits_text)
+        return Codec(_bits_text, STRING)
     length = BITS_MAX if column.modifier < 0 else column.modifier
     if length == 1 or (column.type == "bit" and column.modifier < 0):
-        return Codec(_bit, lambda value: "true" if _bit(value) else "false", Schema(Type.BOOLEAN))
+        return Codec(_bit, Schema(Type.BOOLEAN))
     schema = Schema(
         Type.BYTES, name="io.debezium.data.Bits", version=1, parameters={"length": str(length)}
     )
-    return raw(_little_endian, schema)
+    return Codec(_little_endian, schema)
 
 
 def _bits_text(value: bytes) -> str:
@@ -191,11 +168,11 @@ def _little_endian(value: bytes) -> bytes:
     return bits.to_bytes((bits.bit_length() + 7) // 8, "little")
 
 
-TEXT: Final = Codec(text, text_fragment, STRING, ValueKind.TEXT)
+TEXT: Final = Codec(text, STRING, ValueKind.TEXT)
 
 
 def _floats(inner: Callable[[bytes], float], type_: Type) -> Codec:
-    return Codec(inner, partial(_float_fragment, inner), Schema(type_), ValueKind.FLOAT)
+    return Codec(inner, Schema(type_), ValueKind.FLOAT)
 
 
 _FLOAT8: Final = _floats(to_float, Type.DOUBLE)

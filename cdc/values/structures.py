@@ -14,7 +14,7 @@ from typing import Any, Final
 from cdc.records.connect import Field, Schema, Type
 from cdc.records.schema import Column
 from cdc.settings.modes import ValueModes
-from cdc.values.blocks import BYTES, STRING, Codec, float_word, named, structured
+from cdc.values.blocks import BYTES, STRING, Codec, float_word, named
 from cdc.values.scalars import TEXT, to_float, to_java_float
 
 _STRING_IN_HSTORE = r'"((?:[^"\\]++|\\.)*+)"'
@@ -61,9 +61,9 @@ def of_hstore(_column: Column, modes: ValueModes) -> Codec:
         case "text":
             return TEXT
         case "map":
-            return structured(_pairs, _MAP)
+            return Codec(_pairs, _MAP)
         case "json":
-            return structured(lambda value: compact_json(_pairs(value)), _JSON)
+            return Codec(lambda value: compact_json(_pairs(value)), _JSON)
 
 
 def compact_json(value: Any) -> str:
@@ -89,7 +89,7 @@ def _pairs(value: bytes) -> dict[str, str | None]:
 
 def of_lossy(inner: Callable[[bytes], Any], schema: Schema) -> Builder:
     """Text natively, Debezium's struct or list otherwise."""
-    debezium = structured(inner, schema)
+    debezium = Codec(inner, schema)
     return lambda _column, modes: TEXT if modes.lossless else debezium
 
 

@@ -6,14 +6,14 @@ Debezium's numbers overflow, ``lossless`` has the exact one, larger than 64 bits
 
 import re
 from collections.abc import Callable
-from functools import lru_cache, partial
+from functools import partial
 from typing import Final
 
 from cdc.records.connect import Schema, Type
 from cdc.records.schema import Column
 from cdc.settings.modes import ValueModes
 from cdc.values import temporal
-from cdc.values.blocks import Codec, ValueKind, named, number, plain
+from cdc.values.blocks import Codec, ValueKind, named
 
 _INT64 = (-(2**63), 2**63 - 1)
 _DAY_US: Final = 86_400_000_000
@@ -47,12 +47,11 @@ def of_date(_column: Column, modes: ValueModes) -> Codec:
     """Days since 1970-01-01, or ISO 8601 with a Z."""
     if modes.time_precision == "isostring":
         schema = _debezium(Type.STRING, "IsoDate")
-        return plain(_iso_date if modes.lossless else _iso_date_in_debezium, schema)
+        return Codec(_iso_date if modes.lossless else _iso_date_in_debezium, schema)
     of_connect = modes.time_precision == "connect"
     schema = _connect(Type.INT32, "Date") if of_connect else _debezium(Type.INT32, "Date")
     inner = temporal.epoch_days if modes.lossless else _epoch_days_in_debezium
-    codec = number(inner, schema, ValueKind.DATE)
-    return codec._replace(fragment=_DATE_FRAGMENTS[modes.lossless])
+    return Codec(inner, schema, ValueKind.DATE)
 
 
 def _iso_date(value: bytes) -> str:
@@ -72,13 +71,6 @@ def _epoch_days_in_debezium(value: bytes) -> int:
     return temporal.epoch_days(value)
 
 
-_DATE_FRAGMENTS: Final = {
-    lossless: lru_cache(8_192)(lambda value, inner=inner: str(inner(value)))
-    for lossless, inner in ((True, temporal.epoch_days), (False, _epoch_days_in_debezium))
-}
-"""Few dates make up most of a table: 8,192 of them take about 1 MB."""
-
-
 def of_time(column: Column, modes: ValueModes) -> Codec:
     """Time since midnight in ms, µs or ns, or ISO 8601 with a Z; up to 24:00:00."""
     time_us = temporal.time_us
@@ -88,16 +80,16 @@ def of_time(column: Column, modes: ValueModes) -> Codec:
         case "isostring":
             schema = _debezium(Type.STRING, "IsoTime")
             if modes.lossless:
-                return plain(lambda value: temporal.iso_time(time_us(value)) + "Z", schema)
-            return plain(lambda value: temporal.iso_time(time_us(value) % _DAY_US) + "Z", schema)
+                return Codec(lambda value: temporal.iso_time(time_us(value)) + "Z", schema)
+            return Codec(lambda value: temporal.iso_time(time_us(value) % _DAY_US) + "Z", schema)
         case "connect":
-            return number(lambda value: time_us(value) // 1_000, _connect(Type.INT32, "Time"))
+            return Codec(lambda value: time_us(value) // 1_000, _connect(Type.INT32, "Time"))
         case "nanoseconds":
-            return number(lambda value: time_us(value) * 1_000, _debezium(Type.INT64, "NanoTime"))
+            return Codec(lambda value: time_us(value) * 1_000, _debezium(Type.INT64, "NanoTime"))
         case "native" | "adaptive" if column.time_precision <= 3:
-            return number(temporal.time_ms, _debezium(Type.INT32, "Time"))
+            return Codec(temporal.time_ms, _debezium(Type.INT32, "Time"))
         case _:
-            return number(time_us, _debezium(Type.INT64, "MicroTime"))
+            return Codec(time_us, _debezium(Type.INT64, "MicroTime"))
 
 
 def _whole_ms(value: bytes) -> int:
@@ -108,13 +100,13 @@ def of_timetz(column: Column, modes: ValueModes) -> Codec:
     """ISO 8601 with its own offset, else in UTC."""
     schema = _debezium(Type.STRING, "ZonedTime")
     if modes.lossless:
-        return plain(temporal.zoned_time, schema)
+        return Codec(temporal.zoned_time, schema)
     unit = 1_000_000 if column.array else 1  # java.sql.Time again, which says only seconds
 
     def at_utc(value: bytes) -> str:
         return temporal.iso_time(temporal.utc_time_us(value) // unit * unit) + "Z"
 
-    return plain(at_utc, schema)
+    return Codec(at_utc, schema)
 
 
 def of_timestamp(column: Column, modes: ValueModes) -> Codec:
@@ -122,9 +114,9 @@ def of_timestamp(column: Column, modes: ValueModes) -> Codec:
     match modes.time_precision:
         case "isostring":
             schema = _debezium(Type.STRING, "IsoTimestamp")
-            return plain(temporal.iso_timestamp if modes.lossless else _iso_in_debezium, schema)
+            return Codec(temporal.iso_timestamp if modes.lossless else _iso_in_debezium, schema)
         case "connect":
-            return number(_floor_ms, _connect(Type.INT64, "Timestamp"), ValueKind.TIMESTAMP_MS)
+            return Codec(_floor_ms, _connect(Type.INT64, "Timestamp"), ValueKind.TIMESTAMP_MS)
         case "nanoseconds":
             return _of_nanoseconds(modes)
         case "native" | "adaptive" | "adaptive_time_microseconds" if column.time_precision <= 3:
@@ -135,7 +127,7 @@ def of_timestamp(column: Column, modes: ValueModes) -> Codec:
             inner = temporal.timestamp_us if modes.lossless else _us_in_debezium
             schema = _debezium(Type.INT64, "MicroTimestamp")
             kind = ValueKind.TIMESTAMP_US
-    return number(inner, schema, kind)
+    return Codec(inner, schema, kind)
 
 
 def _iso_in_debezium(value: bytes) -> str:
@@ -166,27 +158,23 @@ def _of_nanoseconds(modes: ValueModes) -> Codec:
         outside = not _INT64[0] <= us * 1_000 <= _INT64[1]
         return None if outside and not modes.lossless else us * 1_000
 
-    def fragment(value: bytes) -> str:
-        ns = nanoseconds(value)
-        return "null" if ns is None else str(ns)
-
-    return Codec(nanoseconds, fragment, _debezium(Type.INT64, "NanoTimestamp"))
+    return Codec(nanoseconds, _debezium(Type.INT64, "NanoTimestamp"))
 
 
 def of_timestamptz(column: Column, _modes: ValueModes) -> Codec:
     """ISO 8601 in UTC, infinity as it is, in every mode."""
     digits = column.time_precision
     schema = _debezium(Type.STRING, "ZonedTimestamp")
-    return plain(partial(temporal.zoned_timestamp, digits), schema, ValueKind.TIMESTAMPTZ, digits)
+    return Codec(partial(temporal.zoned_timestamp, digits), schema, ValueKind.TIMESTAMPTZ, digits)
 
 
 def of_interval(_column: Column, modes: ValueModes) -> Codec:
     """PostgreSQL's ISO 8601 text, Debezium's, or µs with average months."""
     if modes.interval == "numeric":
         inner = _exact_us if modes.lossless else _us_of_doubles
-        return number(inner, _debezium(Type.INT64, "MicroDuration"))
+        return Codec(inner, _debezium(Type.INT64, "MicroDuration"))
     text: Callable[[bytes], str] = _checked_interval if modes.interval == "text" else _all_units
-    return plain(text, _debezium(Type.STRING, "Interval"))
+    return Codec(text, _debezium(Type.STRING, "Interval"))
 
 
 def _units(value: bytes) -> tuple[list[int], str]:

@@ -1,14 +1,14 @@
 """The table: a type's name in pg_type → its codec, in every mode; and a column's, by that."""
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
 from cdc.errors import CorruptMessageError
 from cdc.records.connect import Type
 from cdc.records.schema import Column, TableName
 from cdc.settings.modes import ValueModes
 from cdc.values import decimals, scalars, structures, times
-from cdc.values.blocks import MALFORMED, Codec, Decode, Fragment, UnconvertibleError, json_value
+from cdc.values.blocks import Codec, UnconvertibleError
 from cdc.values.lists import of_array, of_debezium_array, or_null
 
 NATIVE: Final = ValueModes()
@@ -84,31 +84,6 @@ def codec(column: Column, modes: ValueModes = NATIVE) -> Codec | None:
         return of_debezium_array(column, element, modes, has_type=has_type)
     may_fail = modes.decimal == "precise" and column.type == "numeric"
     return or_null(element) if may_fail else element
-
-
-def json_fragment(column: Column) -> Fragment:
-    """Text → JSON, the fast way; raises one of MALFORMED, which ``malformed`` explains."""
-    return _required(column, NATIVE).fragment
-
-
-def decode(column: Column, table: TableName, modes: ValueModes = NATIVE) -> Decode:
-    """Text → value as JSON has it, the readable way; raises CorruptMessageError."""
-    column_codec = _required(column, modes)
-
-    def decode_value(value: bytes) -> Any:
-        try:
-            return json_value(column_codec.decode(value), column_codec.schema)
-        except MALFORMED as error:
-            raise malformed(column, table, error) from error
-
-    return decode_value
-
-
-def _required(column: Column, modes: ValueModes) -> Codec:
-    required = codec(column, modes)
-    if required is None:
-        raise LookupError(f"column {column.name} is left out of events")
-    return required
 
 
 def malformed(

@@ -47,17 +47,6 @@ def copy_data_end(data: bytearray, start: int, end: int) -> int:
     return start if length < 4 or length >= end - start else start + length + 1
 
 
-def pure_last_copy_data(data: bytearray, start: int, end: int) -> tuple[int, int]:
-    """Where the last whole CopyData message in a row from ``start`` on begins, and where it ends.
-
-    Both are ``start`` if there is none.
-    """
-    last = start
-    while (stop := copy_data_end(data, start, end)) != start:
-        last, start = start, stop
-    return last, start
-
-
 def copy_data(lsn: Lsn, message: bytes) -> bytes:
     """A CopyData message with a pgoutput message that stands at ``lsn`` in the WAL."""
     return _copy_data(b"w" + _XLOG_DATA.pack(lsn, lsn, 0) + message)

@@ -12,7 +12,6 @@ import typer
 
 from cdc.capture.daemon import Daemon
 from cdc.capture.slot_lease import StoppedError
-from cdc.compiled.extension import warn_if_pure
 from cdc.errors import ExitCode
 from cdc.settings import DEFAULT_PATH, load
 from deploy.commands import console
@@ -72,7 +71,6 @@ def use_daemon(
         capture = settings.capture.model_copy(update={"snapshot_max_threads": threads})
         settings = settings.model_copy(update={"capture": capture})
     console.configure_logging(json=json)
-    warn_if_pure()
     capture = settings.capture
     pace = Pace(capture.snapshot_rows_per_second_max, adaptive=capture.snapshot_adaptive)
     backfill = InitialSnapshot(settings.source, capture, pace)

@@ -14,7 +14,6 @@ from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
-from cdc.compiled.extension import IMPLEMENTATION
 from cdc.errors import LogUnreachableError, MillraceError
 from cdc.log.state import last_progress, read_all, read_dead_letters
 from cdc.postgres import slot
@@ -99,8 +98,6 @@ class Status(BaseModel):
     """The source's, when the log was written last: one more with every promotion."""
     events: int = 0
     lag_s: float | None = None
-    decoder: str = IMPLEMENTATION
-    """Which way this installation decodes: compiled, or pure Python."""
     tables: list[TableStatus] = []
     dead_letters: dict[str, int] = {}
     """How many of each table nobody has dealt with."""
@@ -246,7 +243,7 @@ def render(status: Status) -> Group:
         Text(
             f"log: {status.events:,} events, position {status.position or 'none'} "
             f"(epoch {status.epoch or 'none'}, timeline {status.timeline or 'none'}), "
-            f"{_seconds(status.lag_s)} behind; decoder: {status.decoder}"
+            f"{_seconds(status.lag_s)} behind"
         )
     )
     tables = Table("table", "snapshot", "rows", "topic")

@@ -1,4 +1,4 @@
-"""COPY's CopyData, mutated, the compiled way and in pure Python: the same records or error."""
+"""COPY's CopyData, mutated, to the extension and to its model: the same records or error."""
 
 import json
 from typing import NamedTuple
@@ -6,10 +6,9 @@ from typing import NamedTuple
 from cdc.records.position import Lsn, Position
 from cdc.records.schema import TableSchema
 from cdc.stream.translation import Limits
-from snapshots.copied_rows import Copied
 from tests.fuzz.mutation import Mutator
 from tests.fuzz.streams import OfTables
-from tests.properties.cdc.compiled.test_copy import copy_data, line, native, outcome
+from tests.properties.cdc.compiled.test_copy import WAYS, copy_data, line, native, outcome
 from tests.properties.cdc.compiled.test_stream import timeless
 
 
@@ -51,11 +50,11 @@ class CopiedLines(OfTables):
     def check(self, made: Lines) -> None:
         """Encode them both ways."""
         outcomes = []
-        for compiled in (True, False):
-            copied = Copied(
+        for way in WAYS:
+            copied = way(
                 native(made.schema, compacted=bool(made.schema.key)),
                 Position(1, Lsn(1), 0), Lsn(1), 1,
-                key=made.key, extra=made.extra, compiled=compiled,
+                key=made.key, extra=made.extra,
             )  # fmt: skip
             copied.stale = made.stale
             outcomes.append(outcome(copied, made.data, made.limits))

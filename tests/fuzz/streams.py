@@ -1,4 +1,4 @@
-"""CopyData streams, mutated, the compiled way and in pure Python: the same records or error."""
+"""CopyData streams, mutated, to the extension and to its model: the same records or error."""
 
 import json
 import struct
@@ -11,14 +11,21 @@ from cdc.records.position import Lsn, Position
 from cdc.records.record import Record, each
 from cdc.records.schema import Column, TableSchema
 from cdc.stream.in_progress import InProgress
-from cdc.stream.translation import Limits, Translation
+from cdc.stream.translation import Limits
 from cdc.tables.tables import Tables
 from cdc.wal.messages import ABSENT, Row, Value
 from tests.fixtures import wal_bytes as wal
 from tests.fuzz.mutation import Mutator
 from tests.fuzz.target import Target
 from tests.fuzz.texts import TEXTS, as_arrays
-from tests.properties.cdc.compiled.test_stream import OID, OneTable, frame, relation, timeless
+from tests.properties.cdc.compiled.test_stream import (
+    OID,
+    WAYS,
+    OneTable,
+    frame,
+    relation,
+    timeless,
+)
 
 _COMMIT = 1_000
 _OTHERS = {
@@ -143,13 +150,12 @@ def outcome(made: Stream, *, compiled: bool) -> tuple[list[Record], tuple[Any, .
     """What a stream's bytes become, where the cursor stands then, and what stopped it."""
     reached = made.reached
     progress = SimpleNamespace(position=reached, cut=reached, flush_lsn=Lsn(0), cut_ts_us=0)
-    translation = Translation(
+    translation = WAYS[compiled](
         cast("Tables", made.table),
         cast("Any", progress),
         made.table.actions,
         lambda _: None,
         in_progress=InProgress(Path("/nowhere"), 1 << 20),
-        compiled=compiled,
     )
     buffer, start = bytearray(made.data), 0
     records: list[Record] = []

@@ -21,7 +21,6 @@ import pytest
 from psycopg.conninfo import make_conninfo
 
 from cdc.capture.daemon import Daemon
-from cdc.compiled.extension import fast
 from cdc.records.position import Lsn
 from cdc.records.state import Phase
 from deploy.commands.console import ConsoleObserver
@@ -125,7 +124,6 @@ def source(database: dict[str, str]) -> Iterator[psycopg.Connection]:
 
 @pytest.mark.postgres
 @pytest.mark.kafka
-@pytest.mark.skipif(fast is None, reason="the extension isn't built")
 def test_a_wal_frame_passes_the_files_that_the_page_draws(
     pipeline: MakePipeline, source: psycopg.Connection
 ) -> None:
@@ -144,7 +142,6 @@ def test_a_wal_frame_passes_python_where_the_page_says_so(
 
 @pytest.mark.postgres
 @pytest.mark.kafka
-@pytest.mark.skipif(fast is None, reason="the extension isn't built")
 def test_a_snapshot_row_passes_the_files_that_the_page_draws(
     pipeline: MakePipeline, source: psycopg.Connection
 ) -> None:

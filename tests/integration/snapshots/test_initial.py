@@ -5,12 +5,14 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import cast
 
 import pytest
 
+from cdc.convert.pipeline import Encoder
 from cdc.errors import SourceUnreachableError, TableChangedError, TableRefusedError
-from cdc.events.table_encoder import TableEncoder
+from cdc.events.changes import Read
 from cdc.postgres import slot
 from cdc.postgres.captured import captured_tables, described_tables
 from cdc.postgres.connection import query
@@ -38,20 +40,22 @@ TABLES = (
 class Keys:
     """Stands in for an encoder: a record's key is the row's first column."""
 
-    def __init__(self, schema: TableDescription) -> None:
-        self.schema = schema
+    def __init__(self, table: TableDescription) -> None:
+        self.schema = SimpleNamespace(columns=table.columns, version=1)
 
     def compiled_read(self, *_: object) -> None:
         """There is none."""
 
-    def snapshot_row(self, row: CopiedRow, position: Position, lsn: Lsn, ts_us: int) -> Record:
+    def snapshot_row(
+        self, row: CopiedRow, position: Position, lsn: Lsn, ts_us: int, _read: Read
+    ) -> list[Record]:
         assert position == Position(3, lsn, 0)
         assert ts_us > 1_700_000_000_000_000
-        return Record("topic", row[0], None, [])
+        return [Record("topic", row[0], None, [])]
 
 
-def keys(table: TableDescription) -> TableEncoder:
-    return cast("TableEncoder", Keys(table))
+def keys(table: TableDescription) -> Encoder:
+    return cast("Encoder", Keys(table))
 
 
 def tables(database: Conninfo) -> tuple[CaptureSettings, list[TableDescription]]:

@@ -4,6 +4,7 @@ import json
 import re
 import time
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import psycopg
@@ -11,7 +12,7 @@ import pytest
 from psycopg.conninfo import make_conninfo
 from typer.testing import CliRunner
 
-from cdc.convert.pipeline import ReadableEncoder
+from cdc.convert.pipeline import Encoder
 from cdc.errors import ConfigError, ExitCode, MillraceError
 from cdc.events.changes import Read, Row
 from cdc.kafka.signal_topic import send
@@ -44,7 +45,10 @@ FAMILY = (
 )
 
 
-class Marking(ReadableEncoder):
+READ = Read()
+
+
+class Marking(Encoder):
     """Stands in for an encoder that marks rows: a record's key is the first column and the mark."""
 
     def __init__(self, table: TableDescription) -> None:
@@ -53,13 +57,13 @@ class Marking(ReadableEncoder):
 
     @property
     def schema(self) -> Any:
-        return self._table
+        return SimpleNamespace(columns=self._table.columns, version=1)
 
     def compiled_read(self, *_: object) -> None:
         """There is none."""
 
-    def marked_row(
-        self, row: Row, position: Position, lsn: Lsn, ts_us: int, read: Read
+    def snapshot_row(
+        self, row: Row, position: Position, lsn: Lsn, ts_us: int, read: Read = READ
     ) -> list[Record]:
         assert position == Position(3, lsn, 0)
         assert min(read.xid or 0, ts_us) > 0
@@ -72,7 +76,7 @@ def read(database: Conninfo, **settings: object) -> dict[str, list[str]]:
     chosen = capture(database, lossless=False, **settings)
     found: dict[str, list[str]] = {}
 
-    def encoder(table: TableDescription) -> ReadableEncoder:
+    def encoder(table: TableDescription) -> Encoder:
         return Marking(table)
 
     with session(database) as opened:

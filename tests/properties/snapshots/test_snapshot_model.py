@@ -13,7 +13,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cdc.compiled.extension import IMPLEMENTATION
 from cdc.records.record import Record
 from cdc.records.schema import TableName
 from cdc.records.state import TableState
@@ -62,7 +61,6 @@ def _of(row: Values, names: tuple[str, ...]) -> Values:
 @settings(max_examples=EXAMPLES, print_blob=True)
 @given(st.binary(min_size=STEPS, max_size=STEPS), st.booleans(), st.booleans())
 def test_what_the_log_adds_up_to_is_the_source(program: bytes, compiled: bool, few: bool) -> None:
-    compiled = compiled and IMPLEMENTATION == "compiled"
     assert differences(program, compiled=compiled, few=few) == {}
 
 

@@ -4,10 +4,10 @@ from concurrent.futures import Future
 from dataclasses import replace
 from typing import cast
 
+from cdc.compiled.fast import Cursor
 from cdc.postgres.described import CapturedTable, Leaf
 from cdc.records.position import Lsn
 from cdc.records.schema import TableName
-from cdc.stream.transactions import Cursor
 from snapshots.chunk import DescribedTable
 from snapshots.incremental import IncrementalSnapshots
 from snapshots.windows import Job, WindowReader

@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cdc.convert.pipeline import ReadableEncoder
+from cdc.convert.pipeline import Encoder
 from cdc.events.changes import Read, Row
 from cdc.records.position import Lsn, Position
 from cdc.records.record import Record, each
@@ -15,8 +15,10 @@ from cdc.stream.translation import Limits
 from snapshots.copied_rows import Copied
 from snapshots.initial import MarkedRows, Marker
 
+READ = Read()
 
-class Encoder(ReadableEncoder):
+
+class Marking(Encoder):
     """Stands in for one: a record's topic is the row's marker, its key the row's only column."""
 
     def __init__(self) -> None:
@@ -24,21 +26,22 @@ class Encoder(ReadableEncoder):
 
     @property
     def schema(self) -> Any:
-        return SimpleNamespace(columns=range(1))
+        return SimpleNamespace(columns=range(1), version=1)
 
     def compiled_read(self, *_: object) -> None:
         """There is none."""
 
-    def marked_row(
-        self, row: Row, _position: Position, _lsn: Lsn, _ts_us: int, read: Read
+    def snapshot_row(
+        self, row: Row, position: Position, lsn: Lsn, ts_us: int, read: Read = READ
     ) -> list[Record]:
+        assert (position.commit_lsn, ts_us) == (lsn, 1)
         key = row[0]
         assert isinstance(key, bytes)
         return [Record(read.marker, key, None, [])]
 
 
 def copied(marker: Marker) -> Copied:
-    return Copied(Encoder(), Position(1, Lsn(1), 0), Lsn(1), 1, Read(marker))
+    return Copied(Marking(), Position(1, Lsn(1), 0), Lsn(1), 1, Read(marker))
 
 
 def marks(sizes: list[int], *, first: bool, last: bool, records_max: int = 9) -> list[str]:

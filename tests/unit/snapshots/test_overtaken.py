@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from cdc.compiled.fast import COMMITS_MAX, Cursor
 from cdc.events.changes import ABSENT, Row
 from cdc.postgres.catalog import relation_signature
 from cdc.postgres.described import TableDescription
@@ -11,7 +12,6 @@ from cdc.records.position import Lsn, Position
 from cdc.records.schema import Column, TableName
 from cdc.records.transaction import Transaction
 from cdc.stream.signals import StreamedRow
-from cdc.stream.transactions import COMMITS_MAX, Cursor
 from cdc.wal.messages import Relation, RelationColumn
 from snapshots import overtaken as module
 from snapshots.overtaken import Changes, Visibility

@@ -19,9 +19,11 @@ from cdc.postgres.described import CapturedTable, TableDescription
 from cdc.records.connect import Schema
 from cdc.records.schema import Column, TableName
 from cdc.settings.modes import ValueModes
-from cdc.values import codec, default, json_text, json_value, placeholder, zero
+from cdc.values import codec, default, placeholder, zero
 from cdc.wal.messages import ABSENT, Value
 from tests.fixtures.both_ways import Sent, available_extensions, copied, make_slot, sent
+from tests.fixtures.json_values import json_text, json_value
+from tests.fixtures.json_values import written as json_of
 from tests.fixtures.source import Conninfo, session
 
 CASES: Final = Path(__file__).parents[3] / "golden" / "cases"
@@ -168,7 +170,7 @@ def written(column: Column, how: ValueModes, value: Value, *, kept: bool) -> Any
         return json_value(placeholder(column, how), found.schema)
     if isinstance(value, bytes):
         decoded = found.decode(value)
-        assert found.fragment(value) == json_text(decoded, found.schema)
+        assert json_of(found, value) == json_text(decoded, found.schema)
     else:
         decoded = None
     if decoded is None and not kept:

@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 
 from cdc.postgres.connection import connect
 from cdc.records.schema import Column, TableName
-from cdc.values import decode, json_fragment
+from cdc.values import codec
+from tests.fixtures.json_values import decoded, written
 
 pytestmark = pytest.mark.postgres
 
@@ -149,8 +150,10 @@ def column(kind: Kind, *, array: bool = False) -> Column:
 
 def read(kind: Column, text: bytes) -> Any:
     """Our reading, after making sure that both ways agree."""
-    value = decode(kind, TableName("public", "t"))(text)
-    assert json.loads(json_fragment(kind)(text)) == value
+    value = decoded(kind, TableName("public", "t"), text)
+    found = codec(kind)
+    assert found is not None
+    assert json.loads(written(found, text)) == value
     return value
 
 

@@ -16,8 +16,9 @@ from cdc.postgres import catalog
 from cdc.postgres.described import CapturedTable, TableDescription
 from cdc.records.schema import Column, TableName
 from cdc.settings.modes import ValueModes
-from cdc.values import codec, json_text, json_value
+from cdc.values import codec
 from tests.fixtures.both_ways import available_extensions, copied, make_slot, sent
+from tests.fixtures.json_values import json_text, json_value, written
 from tests.fixtures.source import Conninfo, session
 
 pytestmark = pytest.mark.postgres
@@ -331,6 +332,6 @@ def check(columns: tuple[Column, ...], row: Row, how: ValueModes) -> None:
         except ValueError:
             assert how.lossless
             with pytest.raises(ValueError, match="no Decimal"):
-                found.fragment(text)
+                written(found, text)
         else:
-            assert found.fragment(text) == expected
+            assert written(found, text) == expected

@@ -22,6 +22,7 @@ from sinks.log.parse import parse
 from sinks.log.records import RAW
 from tests.fixtures.both_ways import available_extensions, copied
 from tests.fixtures.debezium_topics import CASES, described, frame, recorded
+from tests.fixtures.json_values import written
 from tests.fixtures.source import Conninfo, session
 from tests.fixtures.spark import table_schema
 from tests.integration.cdc.values.test_values_against_golden import described as tables_of
@@ -110,7 +111,7 @@ def natively(
         for column, value in zip(table.columns, row, strict=True):
             found = codec(column)
             assert found is not None
-            text = found.fragment(value) if isinstance(value, bytes) else "null"
+            text = written(found, value) if isinstance(value, bytes) else "null"
             members.append(f"{json.dumps(column.name)}:{text}")
         said = f'{{"before":null,"after":{{{",".join(members)}}},"op":"r"}}'
         records.append(("t", 0, len(records), "{}", said, place, 1, 1, None, None, 0))

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from cdc.postgres.connection import connect
 from cdc.records.schema import Column
 from cdc.settings.modes import ValueModes
-from cdc.values import codec, json_text
+from cdc.values import codec
+from tests.fixtures.json_values import json_text, written
 
 pytestmark = pytest.mark.postgres
 
@@ -157,5 +158,5 @@ def test_our_arithmetic_is_the_servers(
     found = codec(column, ValueModes(**{**DEBEZIUM, **kind.modes}))
     assert found is not None
     decoded = found.decode(text)
-    assert found.fragment(text) == json_text(decoded, found.schema)
+    assert written(found, text) == json_text(decoded, found.schema)
     assert kind.ours(decoded) == json.loads(oracle)

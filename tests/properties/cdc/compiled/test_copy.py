@@ -1,4 +1,4 @@
-"""Rows of a COPY: the compiled way writes what pure Python writes, byte for byte."""
+"""Rows of a COPY: the extension writes what the reference writes, byte for byte."""
 
 import re
 import struct
@@ -9,27 +9,27 @@ import pytest
 from hypothesis import given, reject, settings
 from hypothesis import strategies as st
 
-from cdc.convert.pipeline import Encoder, ReadableEncoder
+from cdc.compiled import fast
+from cdc.convert.pipeline import NATIVE, Encoder
 from cdc.dead_letters.guard import DeadLetters, GuardedEncoder, Refusals
 from cdc.errors import MillraceError, TableRefusedError
 from cdc.events.changes import Read, Row
 from cdc.events.reference import INCREMENTAL, LogContext
 from cdc.events.rules import EventRules
-from cdc.events.table_encoder import TableEncoder
 from cdc.kafka.topics import TopicLimits
 from cdc.records.position import Lsn, Position
 from cdc.records.record import Record, each, record_bytes
 from cdc.records.schema import Column, TableSchema
 from cdc.stream.translation import Limits
-from cdc.wal.frames import pure_last_copy_data
-from snapshots.copied_rows import Copied, last_copy_data
+from snapshots.copied_rows import Copied
+from tests.fixtures import stream_model
 from tests.fixtures.preset import DEBEZIUM
 from tests.properties.cdc.compiled.test_forms import FORMS, RULES
-from tests.properties.cdc.compiled.test_stream import pytestmark, timeless
+from tests.properties.cdc.compiled.test_stream import timeless
 from tests.properties.cdc.events.test_reference import rows, tables
 
-__all__ = ["pytestmark"]
 ALL = Limits(1_000, 1 << 30)
+WAYS: tuple[type[Copied], ...] = (Copied, stream_model.ModelCopied)
 _ESCAPES = {
     b"\\": rb"\\", b"\b": rb"\b", b"\f": rb"\f", b"\n": rb"\n", b"\r": rb"\r", b"\t": rb"\t",
     b"\v": rb"\v",
@@ -50,8 +50,8 @@ def copy_data(payload: bytes) -> bytes:
     return b"d" + struct.pack(">I", len(payload) + 4) + payload
 
 
-def native(schema: TableSchema, *, compacted: bool) -> TableEncoder:
-    return TableEncoder(schema, prefix="p", database="d", partitions=2, compacted=compacted)
+def native(schema: TableSchema, *, compacted: bool) -> Encoder:
+    return Encoder(schema, EventRules(), LogContext("p", "d", 2, compacted=compacted), NATIVE)
 
 
 @st.composite
@@ -63,7 +63,7 @@ def encoders(draw: st.DrawFn, schema: TableSchema) -> Encoder:
     rules, form = draw(st.sampled_from(RULES)), draw(st.sampled_from(FORMS))
     log = LogContext("p", "d", 2, compacted=compacted, run_id="run")
     if draw(st.booleans()):
-        return ReadableEncoder(schema, rules, log, form)
+        return Encoder(schema, rules, log, form)
     limits = {"topic": TopicLimits(draw(st.integers(1_500, 4_000)), keyless=draw(st.booleans()))}
     dead_letters = DeadLetters("p", lambda _: True, limits, Refusals())
     return GuardedEncoder(dead_letters, schema, rules, log, form)
@@ -110,7 +110,7 @@ def outcome(
 
 @settings(max_examples=300)
 @given(st.data())
-def test_it_writes_what_pure_python_writes(data: st.DataObject) -> None:
+def test_it_writes_what_the_reference_writes(data: st.DataObject) -> None:
     schema = data.draw(tables())
     try:
         encoder = data.draw(encoders(schema))
@@ -131,14 +131,14 @@ def test_it_writes_what_pure_python_writes(data: st.DataObject) -> None:
     }
     limits = Limits(data.draw(st.integers(1, 4)), data.draw(st.integers(1, 5_000)))
     found = []
-    for compiled in (True, False):
-        copied = Copied(encoder, *place, ts_us, read, key=key, extra=extra, compiled=compiled)
+    for way in WAYS:
+        copied = way(encoder, *place, ts_us, read, key=key, extra=extra)
         copied.stale = stale if key else ()
         stream = b"".join(map(copy_data, given_lines)) + b"c\0\0\0\4"
         found.append(outcome(copied, stream, limits))
-    (fast, *fast_rest), (pure, *pure_rest) = found
-    assert unnamed(fast) == unnamed(pure)
-    assert fast_rest == pure_rest
+    (made, *rest), (plain, *plain_rest) = found
+    assert unnamed(made) == unnamed(plain)
+    assert rest == plain_rest
 
 
 def unnamed(records: list[Record]) -> list[Any]:
@@ -167,8 +167,8 @@ def both(encoder: Encoder, data: list[bytes], **options: Any) -> list[Record]:
     place = Position(2, Lsn(77), 0), Lsn(77), 5_000_000
     stale = options.pop("stale", ())
     found = []
-    for compiled in (True, False):
-        copied = Copied(encoder, *place, **options, compiled=compiled)
+    for way in WAYS:
+        copied = way(encoder, *place, **options)
         copied.stale = stale
         found.append(outcome(copied, b"".join(map(copy_data, data)), ALL))
     assert timeless(found[0][0], bytes) == timeless(found[1][0], bytes)
@@ -178,10 +178,10 @@ def both(encoder: Encoder, data: list[bytes], **options: Any) -> list[Record]:
 
 
 def slow_lines(encoder: Encoder, data: list[bytes], monkeypatch: pytest.MonkeyPatch) -> int:
-    """How many of the lines the compiled way leaves to the other one."""
+    """How many of the lines the extension hands back."""
     left: list[bytes] = []
     with monkeypatch.context() as patch:
-        patch.setattr(Copied, "_slowly", lambda _, text: left.append(text))
+        patch.setattr(Copied, "_of_line", lambda _, text: left.append(text))
         copied = Copied(encoder, Position(2, Lsn(77), 0), Lsn(77), 5_000_000)
         buffer = bytearray(b"".join(map(copy_data, data)))
         assert copied.feed(buffer, 0, len(buffer), ALL) == len(buffer)
@@ -214,7 +214,7 @@ def test_forms_in_json_need_no_help(
 ) -> None:
     """The preset's snapshot has quirks of its own: of dates, not of other columns."""
     schema = table(("id", "int8"), ("n", "numeric"), ("d", "date"), ("v", "text"), key=("id",))
-    encoder = ReadableEncoder(schema, rules, LogContext("p", "d", 2, compacted=False), form)
+    encoder = Encoder(schema, rules, LogContext("p", "d", 2, compacted=False), form)
     assert encoder.compiled_read(Lsn(1), 1, Read()) is not None
     data = [line((b"1", b"1.50", b"2024-02-29", b"text")), line((b"2", None, b"infinity", b"\n"))]
     assert len(both(encoder, data)) == 2
@@ -224,9 +224,7 @@ def test_forms_in_json_need_no_help(
 def test_a_key_that_the_snapshot_reads_in_its_own_way_is_left_to_python() -> None:
     for kind, text in (("date", b"0044-03-15 BC"), ("timetz", b"01:02:03+01:02:03")):
         schema = table(("id", kind), key=("id",))
-        encoder = ReadableEncoder(
-            schema, DEBEZIUM, LogContext("p", "d", 2, compacted=False), FORMS[0]
-        )
+        encoder = Encoder(schema, DEBEZIUM, LogContext("p", "d", 2, compacted=False), FORMS[0])
         assert encoder.compiled_read(Lsn(1), 1, Read()) is None
         assert len(both(encoder, [line((text,))])) == 1
 
@@ -277,16 +275,16 @@ def test_the_last_message_is_found_by_both(parts: list[bytes], cut: int, start: 
     data = bytearray(b"".join(map(copy_data, parts)) + b"c\0\0\0\4")
     end = max(0, len(data) - cut)
     start = min(start, end)
-    assert last_copy_data(data, start, end) == pure_last_copy_data(data, start, end)
+    assert fast.last_copy_data(data, start, end) == stream_model.last_copy_data(data, start, end)
 
 
 def test_a_table_with_transforms_or_in_avro_goes_by_python_alone() -> None:
     schema = table(("id", "int8"), key=("id",))
     log = LogContext("p", "d", 2, compacted=False)
     without = replace(FORMS[0], transform=lambda record: [record])
-    encoder = ReadableEncoder(schema, EventRules(), log, without)
+    encoder = Encoder(schema, EventRules(), log, without)
     assert encoder.compiled_read(Lsn(1), 1, Read()) is None
     assert len(both(encoder, [b"1\n"])) == 1
     skipped = replace(DEBEZIUM, events=replace(DEBEZIUM.events, skipped=frozenset("r")))
-    encoder = ReadableEncoder(schema, skipped, log, FORMS[0])
+    encoder = Encoder(schema, skipped, log, FORMS[0])
     assert both(encoder, [b"1\n"]) == []

@@ -1,4 +1,4 @@
-"""The compiled way in every form that it takes: presets, modes, masks, schemas. Byte for byte."""
+"""The extension in every form that it takes: presets, modes, masks, schemas. Byte for byte."""
 
 import struct
 from dataclasses import replace
@@ -10,7 +10,7 @@ from hypothesis import given, reject, settings
 from hypothesis import strategies as st
 
 from cdc.convert.converters import converters
-from cdc.convert.pipeline import Encoder, ReadableEncoder, RecordPipeline
+from cdc.convert.pipeline import Encoder, RecordPipeline
 from cdc.errors import TableRefusedError
 from cdc.events.reference import LogContext
 from cdc.events.rules import EventRules
@@ -25,14 +25,11 @@ from tests.properties.cdc.compiled.test_stream import (
     OneTable,
     frame,
     outcome,
-    pytestmark,
     relation,
     streams,
     timeless,
 )
 from tests.properties.cdc.events.test_reference import tables
-
-__all__ = ["pytestmark"]
 
 
 class FormedTable(OneTable):
@@ -50,7 +47,7 @@ class FormedTable(OneTable):
         super().__init__(schema, compacted=compacted, since=START, reselects=reselects)
         self.pipeline = form
         log = LogContext("p", "d", 2, compacted=compacted, run_id="run")
-        self._encoder = ReadableEncoder(schema, rules, log, form, reselects=reselects)
+        self._encoder = Encoder(schema, rules, log, form, reselects=reselects)
 
     def encoder(self, _schema: TableSchema) -> Encoder:
         return self._encoder
@@ -81,7 +78,7 @@ FORMS = [
 
 @settings(max_examples=300)
 @given(st.data())
-def test_each_form_is_what_pure_python_writes(data: st.DataObject) -> None:
+def test_each_form_is_what_the_reference_writes(data: st.DataObject) -> None:
     schema = data.draw(tables())
     stream = data.draw(streams(schema))
     compacted = bool(schema.key) and data.draw(st.booleans())
@@ -97,10 +94,10 @@ def test_each_form_is_what_pure_python_writes(data: st.DataObject) -> None:
         reject()
     limits = Limits(data.draw(st.integers(1, 8)), data.draw(st.integers(1, 5_000)))
     fast, fast_place, fast_error = outcome(table, stream, limits, compiled=True)
-    pure, pure_place, pure_error = outcome(table, stream, limits, compiled=False)
-    assert timeless(fast, bytes) == timeless(pure, bytes)
-    assert fast_error == pure_error
-    assert fast_place == pure_place
+    plain, plain_place, plain_error = outcome(table, stream, limits, compiled=False)
+    assert timeless(fast, bytes) == timeless(plain, bytes)
+    assert fast_error == plain_error
+    assert fast_place == plain_place
 
 
 NUMBERS = "numeric", "float8", "float4"
@@ -144,16 +141,16 @@ def test_numbers_read_the_same(digits: int, real: float, scale: int, negative: b
         for form in FORMS[:2]:
             table = FormedTable(schema, rules, form, compacted=False, reselects=False)
             assert table.encoder(schema).compiled() is not None
-            fast, pure = (
+            fast, plain = (
                 outcome(table, data, Limits(9, 9_999), compiled=way)[0] for way in (True, False)
             )
-            assert timeless(fast, bytes) == timeless(pure, bytes) != []
+            assert timeless(fast, bytes) == timeless(plain, bytes) != []
 
 
 def both(
     columns: list[Column], rules: EventRules, form: RecordPipeline, messages: list[bytes]
 ) -> list[list[Any]]:
-    """What the compiled way makes of a table's messages, and what pure Python does."""
+    """What the extension makes of a table's messages, and what the reference does."""
     schema = TableSchema(
         namespace="public", table="t", version=1, since=str(START), topic="t",
         replica_identity="f", columns=tuple(columns), signature="",
@@ -196,8 +193,8 @@ def test_a_key_has_the_form_of_keys_where_values_have_another(
     """Streamed under another key than the snapshot's, a row would be two."""
     rules = EventRules(values=ValueModes(decimal="precise"))
     form = RecordPipeline(converters({f"{side}.decimal.format": "NUMERIC"}))
-    fast, pure = both([declared], rules, form, [b"IN" + wal.row((text,))])
-    assert fast == pure != []
+    fast, plain = both([declared], rules, form, [b"IN" + wal.row((text,))])
+    assert fast == plain != []
 
 
 def test_room_is_kept_for_the_decimals_of_a_long_array() -> None:
@@ -207,8 +204,8 @@ def test_room_is_kept_for_the_decimals_of_a_long_array() -> None:
     )
     rules = EventRules(values=ValueModes(decimal="precise"))
     value = f"{{{','.join(['0'] * 40_000)}}}".encode()
-    fast, pure = both([column], rules, FORMS[0], [b"IN" + wal.row((value,))])
-    assert fast == pure != []
+    fast, plain = both([column], rules, FORMS[0], [b"IN" + wal.row((value,))])
+    assert fast == plain != []
 
 
 def test_half_a_character_may_stand_for_null() -> None:
@@ -221,8 +218,8 @@ def test_half_a_character_may_stand_for_null() -> None:
     cut = ColumnRule("truncate", Patterns((r".*\.b",)), 1)
     rules = replace(DEBEZIUM, columns=ColumnModes(rules=(cut,)))
     row = b"IN" + wal.row((b"1", None))
-    fast, pure = both([key, text], rules, FORMS[1], [row])
-    assert fast == pure
+    fast, plain = both([key, text], rules, FORMS[1], [row])
+    assert fast == plain
     assert b'"after":{"k":"1","b":"\\uD83D"}' in fast[0][-1]
 
 
@@ -237,6 +234,6 @@ def test_null_in_a_key_is_another_key_than_the_default_that_is_written_for_it(
     )
     key = key.model_copy(update={"default": "'x'::text"})
     null, default = wal.row((None, b"1")), wal.row((b"x", b"1"))
-    fast, pure = both([key, other], DEBEZIUM, form, [b"UO" + null + b"N" + default])
-    assert fast == pure
+    fast, plain = both([key, other], DEBEZIUM, form, [b"UO" + null + b"N" + default])
+    assert fast == plain
     assert len(fast) == 3  # delete, tombstone, create

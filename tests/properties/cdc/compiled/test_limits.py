@@ -1,4 +1,4 @@
-"""Long, late and wrong messages → the compiled way stays within its room, as pure Python does."""
+"""Long, late and wrong messages → the extension stays within its room, as the model does."""
 
 import struct
 from pathlib import Path
@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from cdc.compiled.extension import IMPLEMENTATION
+from cdc.compiled import fast
 from cdc.errors import CorruptMessageError
 from cdc.records.position import Lsn, Position
 from cdc.records.record import each
@@ -19,15 +19,12 @@ from tests.fixtures import wal_bytes as wal
 from tests.properties.cdc.compiled.test_stream import (
     OID,
     START,
+    WAYS,
     OneTable,
     frame,
     outcome,
     relation,
     timeless,
-)
-
-pytestmark = pytest.mark.skipif(
-    IMPLEMENTATION != "compiled", reason="there was no C compiler when Millrace was installed"
 )
 
 
@@ -36,13 +33,12 @@ def translated(
 ) -> Translation:
     """One stream's translation after its last message."""
     progress = SimpleNamespace(position=START, cut=START, flush_lsn=Lsn(0), cut_ts_us=0)
-    translation = Translation(
+    translation = WAYS[compiled](
         cast("Tables", table),
         cast("Any", progress),
         table.actions,
         lambda _: None,
         in_progress=InProgress(Path("/nowhere"), 1 << 20),
-        compiled=compiled,
     )
     data = bytearray(b"".join(frame(10 + number, one) for number, one in enumerate(messages)))
     assert translation.feed(data, 0, len(data), Limits(records_max, 1 << 40)) == len(data)
@@ -81,13 +77,12 @@ def test_a_row_that_nobody_wants_is_checked_all_the_same(compiled: bool, since: 
         b"D" + wal.u32(OID) + b"K" + row + row,
         b"I" + wal.u32(OID) + b"N\xff\xff",
     ):
-        translation = Translation(
+        translation = WAYS[compiled](
             cast("Tables", table),
             cast("Any", progress),
             table.actions,
             lambda _: None,
             in_progress=InProgress(Path("/nowhere"), 1 << 20),
-            compiled=compiled,
         )
         data = bytearray(frame(1, relation(schema)) + frame(2, BEGIN) + frame(3, message))
         with pytest.raises(CorruptMessageError):
@@ -116,10 +111,10 @@ def test_room_is_kept_for_the_longest_form_of_a_long_text(value: bytes) -> None:
     schema = texts("text", "text")
     messages = [relation(schema), BEGIN, b"I" + wal.u32(OID) + b"N" + wal.row((value, value))]
     table = OneTable(schema, compacted=False, since=START)
-    fast, pure = (
+    made, plain = (
         list(each(translated(table, messages, compiled=way).records)) for way in (True, False)
     )
-    assert timeless(fast, bytes) == timeless(pure, bytes)
+    assert timeless(made, bytes) == timeless(plain, bytes)
 
 
 @pytest.mark.parametrize(
@@ -138,11 +133,11 @@ def test_room_is_kept_for_the_elements_of_a_long_array(kind: str, element: str) 
     table = OneTable(schema, compacted=False, since=START)
     stream = frame(1, relation(schema)) + frame(2, BEGIN)
     stream += frame(3, b"I" + wal.u32(OID) + b"N" + wal.row((value,)))
-    fast, pure = (
+    made, plain = (
         outcome(table, stream, Limits(10, 1 << 40), compiled=way) for way in (True, False)
     )
-    assert timeless(fast[0], bytes) == timeless(pure[0], bytes)
-    assert fast[2] == pure[2]
+    assert timeless(made[0], bytes) == timeless(plain[0], bytes)
+    assert made[2] == plain[2]
 
 
 def test_a_precision_that_postgresql_does_not_have_is_no_reason_to_write_beyond_the_room() -> None:
@@ -150,10 +145,10 @@ def test_a_precision_that_postgresql_does_not_have_is_no_reason_to_write_beyond_
     row = wal.row((b"2024-02-29 13:14:15+00",))
     messages = [relation(schema), BEGIN, b"I" + wal.u32(OID) + b"N" + row]
     table = OneTable(schema, compacted=False, since=START)
-    fast, pure = (
+    made, plain = (
         list(each(translated(table, messages, compiled=way).records)) for way in (True, False)
     )
-    assert timeless(fast, bytes) == timeless(pure, bytes)
+    assert timeless(made, bytes) == timeless(plain, bytes)
 
 
 def _nothing(_payload: bytes) -> bool:
@@ -162,8 +157,6 @@ def _nothing(_payload: bytes) -> bool:
 
 
 def test_what_lies_outside_of_the_buffer_is_not_read() -> None:
-    from cdc.compiled import fast
-
     translator = fast.Translator(fast.Cursor(START, START, Lsn(0)), [], lambda *_: None, _nothing)
     for start, end in ((0, 11), (-1, 10), (8, 7)):
         with pytest.raises(ValueError, match="buffer"):

@@ -12,8 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cdc.compiled import extension
-from cdc.compiled.extension import pure_plain_messages
+from cdc.compiled import fast
 from cdc.errors import UnclearMessagesError
 from cdc.records.position import Lsn
 from cdc.records.transaction import Origin
@@ -32,6 +31,7 @@ from cdc.wal.messages import (
     StreamStart,
 )
 from tests.fixtures import wal_bytes as wal
+from tests.fixtures.stream_model import plain_messages
 
 RELATION = wal.u32(7) + b"public\0t\0d" + struct.pack(">H", 0)
 
@@ -214,7 +214,9 @@ def test_an_origin_is_the_whole_transactions(tmp_path: Path) -> None:
 
 
 @given(st.binary(max_size=80), st.lists(st.integers(0, 7), max_size=6), st.data())
-def test_both_ways_take_the_same(junk: bytes, kinds: list[int], data: st.DataObject) -> None:
+def test_a_block_is_taken_as_the_model_takes_it(
+    junk: bytes, kinds: list[int], data: st.DataObject
+) -> None:
     made = bytearray()
     for kind in kinds:
         letter = b"IUDRYTMS"[kind : kind + 1]
@@ -225,5 +227,5 @@ def test_both_ways_take_the_same(junk: bytes, kinds: list[int], data: st.DataObj
     end = data.draw(st.integers(start, len(made)))
     last = data.draw(st.sampled_from([None, 1, 2]))
     after = data.draw(st.booleans())
-    found = extension.plain_messages(made, start, end, last, after)
-    assert found == pure_plain_messages(made, start, end, last, after)
+    found = fast.plain_messages(made, start, end, last, after)
+    assert found == plain_messages(made, start, end, last, after)

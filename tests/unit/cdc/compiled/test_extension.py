@@ -1,76 +1,62 @@
-"""With a compiler or without: the same names, the same notes, and a word about it."""
+"""The extension is there, built from these sources; otherwise a message says what to do."""
 
+import os
+import shutil
 import subprocess
 import sys
-from typing import Any
+from pathlib import Path
 
 import pytest
 
-from cdc.compiled.extension import fast
-from cdc.kafka.written import PureWrittenRecords, pure_produce
-from cdc.records.position import HEADER
-from cdc.records.record import Record, RecordOrBatch
+from cdc.compiled import extension, fast
+from cdc.compiled.sources import digest
+from cdc.errors import ExitCode, ExtensionError
 
-RECORDS: list[RecordOrBatch] = [
-    Record("t", b'{"id":1}', b"value", [(HEADER, b"1/1")]),
-    Record("t", b'{"id":1}', None, [("other", b"x"), (HEADER, b"2/1")]),
-    Record("t", None, b"no key", [], 2),
-]
-WITHOUT = """
-import sys
-sys.modules["cdc.compiled.fast"] = None
-from cdc.kafka.written import PureWrittenRecords, WrittenRecords
-from cdc.stream.translation import Translation
-from cdc.compiled.extension import IMPLEMENTATION, warn_if_pure
-assert WrittenRecords is PureWrittenRecords
-warn_if_pure()
-print(IMPLEMENTATION)
-"""
+ROOT = Path(__file__).parents[4]
+MISSING = "import sys; sys.modules['cdc.compiled.fast'] = None; import millrace; millrace.main()"
 
 
-def test_all_goes_on_without_the_compiled_part_and_says_so() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", WITHOUT], capture_output=True, text=True, check=True
+def test_the_extension_is_of_these_sources() -> None:
+    assert digest() == fast.SOURCES
+    extension.require_extension()
+
+
+@pytest.mark.parametrize("words", [("--version",), ("status",)])
+def test_no_command_starts_without_the_extension(words: tuple[str, ...]) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", MISSING, *words], capture_output=True, text=True, check=False
     )
-    assert "pure Python" in done.stdout.splitlines()[-1]
-    assert "no C compiler" in done.stdout
+    assert ended.returncode == ExitCode.SPARK_MISSING, ended.stderr
+    first, *others = ended.stderr.splitlines()
+    assert first.startswith("millrace: Millrace's compiled part can't be loaded")
+    assert str(ROOT / "cdc" / "compiled") in first
+    assert others == ["  → " + extension._REMEDY]
+    assert ended.stdout == ""
 
 
-@pytest.mark.parametrize("compiled", [False, True])
-def test_a_record_is_known_again_by_what_a_report_says_of_it(compiled: bool) -> None:
-    if compiled and fast is None:
-        pytest.skip("there was no C compiler when Millrace was installed")
-    written: Any = fast.WrittenRecords() if compiled else PureWrittenRecords()
-    for record in RECORDS:
-        written.add(record)
-    assert (len(written), written.size) == (3, 8 + 5 + 8 + 6)
-    assert written.position("t", b'{"id":1}', 13) == b"1/1"
-    assert written.position("t", b'{"id":1}', 8) == b"2/1"
-    assert written.position("t", None, 6) == b""
-    assert written.position("u", b'{"id":1}', 13) == b""
-    written.clear()
-    assert (len(written), written.size) == (0, 0)
+def test_an_extension_of_other_sources_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(extension, "digest", lambda: "other")
+    with pytest.raises(ExtensionError, match=r"built from other sources.*\n.*make environment"):
+        extension.require_extension()
 
 
-@pytest.mark.parametrize("compiled", [False, True])
-def test_a_full_queue_ends_a_part_and_an_error_says_how_far_it_came(compiled: bool) -> None:
-    if compiled and fast is None:
-        pytest.skip("there was no C compiler when Millrace was installed")
-    written: Any = fast.WrittenRecords() if compiled else PureWrittenRecords()
-    produce = fast.produce if compiled else pure_produce
-    room = 2
-    sent: list[object] = []
-
-    def send(*arguments: object) -> None:
-        if len(sent) == room:
-            raise BufferError
-        if arguments[2] is None:
-            raise KeyError
-        sent.append(arguments)
-
-    assert produce(send, RECORDS[:2] * 2, 0, 4, written) == 2
-    assert sent[0] == ("t", b"value", b'{"id":1}', -1, None, None, 0, [(HEADER, b"1/1")])
-    room = 5
-    with pytest.raises(KeyError):
-        produce(send, RECORDS, 0, 3, written)
-    assert len(written) == 4
+def test_without_a_compiler_the_installation_ends_with_one_message(tmp_path: Path) -> None:
+    """A small source stands in for the extension's."""
+    folder = tmp_path / "cdc" / "compiled"
+    folder.mkdir(parents=True)
+    for path in ("setup.py", "pyproject.toml", "README.md", "cdc/compiled/sources.py"):
+        shutil.copy(ROOT / path, tmp_path / path)
+    (folder / "fast.pyx").write_text("# cython: language_level=3\nSOURCES = ''\n")
+    ended = subprocess.run(
+        [sys.executable, "setup.py", "-q", "build_ext", "--inplace"],
+        cwd=tmp_path,
+        env=os.environ | {"CC": "no-compiler", "LDSHARED": "no-compiler"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ended.returncode == 1
+    message = ended.stderr[ended.stderr.index("millrace: ") :]
+    assert message.startswith("millrace: cdc/compiled/fast.pyx can't be compiled: ")
+    assert "install a C compiler and Python's headers" in message
+    assert "Traceback" not in ended.stderr

@@ -1,4 +1,4 @@
-"""The readable encoder: frames' rows through rules, transforms and converter to records."""
+"""The encoder: frames' rows through rules, transforms and converter to records."""
 
 import json
 from dataclasses import replace
@@ -7,10 +7,9 @@ import pytest
 
 from cdc.convert.converters import converters
 from cdc.convert.pipeline import NATIVE as PLAIN
-from cdc.convert.pipeline import ReadableEncoder, RecordPipeline, row_records
+from cdc.convert.pipeline import Encoder, RecordPipeline
 from cdc.events.changes import Read
 from cdc.events.rules import EventRules
-from cdc.events.table_encoder import TableEncoder
 from cdc.records.connect import SourceRecord
 from cdc.records.position import HEADER, Lsn, Position, header
 from cdc.settings import ConnectPlugin
@@ -31,37 +30,10 @@ ID_V = table("id int4!, v text")
 DEBEZIUM_S = RecordPipeline(converters({}, preset=True), position_header=False)
 
 
-def encoder(rules: EventRules = NATIVE, pipeline: RecordPipeline = PLAIN) -> ReadableEncoder:
-    made = ReadableEncoder(ID_V, rules, LOG, pipeline, clock_ns=lambda: CLOCK_NS)
+def encoder(rules: EventRules = NATIVE, pipeline: RecordPipeline = PLAIN) -> Encoder:
+    made = Encoder(ID_V, rules, LOG, pipeline, clock_ns=lambda: CLOCK_NS)
     made.begin(TRANSACTION)
     return made
-
-
-def hot() -> TableEncoder:
-    made = TableEncoder(
-        ID_V,
-        prefix=LOG.prefix,
-        database=LOG.database,
-        partitions=LOG.partitions,
-        compacted=LOG.compacted,
-        clock_ns=lambda: CLOCK_NS,
-    )
-    made.begin(TRANSACTION)
-    return made
-
-
-def test_natively_its_records_are_those_of_the_hot_path() -> None:
-    one, other = encoder(), hot()
-    old, new = row("1", None), row("2", "é")
-    assert one.insert(new, LSN, POSITION) == other.insert(new, LSN, POSITION)
-    assert one.update(old, True, new, LSN, POSITION) == other.update(old, True, new, LSN, POSITION)
-    assert one.delete(old, True, LSN, POSITION) == other.delete(old, True, LSN, POSITION)
-    assert one.truncate(LSN, POSITION) == other.truncate(LSN, POSITION)
-    assert one.snapshot_truncate(POSITION, 5) == other.snapshot_truncate(POSITION, 5)
-    for read in (new, old):
-        assert row_records(one, read, POSITION, LSN, 5) == row_records(
-            other, read, POSITION, LSN, 5
-        )
 
 
 def test_every_record_of_a_change_has_its_position_and_schema_version() -> None:
@@ -113,7 +85,7 @@ def test_what_a_transform_sends_elsewhere_goes_to_a_topic_that_is_made_for_it() 
 
 def test_a_snapshot_can_say_where_in_it_a_row_stands() -> None:
     said = Read("first", xid=77)
-    (made,) = encoder().marked_row(row("1", "a"), Position(1, Lsn(9), 0), Lsn(9), 5, said)
+    (made,) = encoder().snapshot_row(row("1", "a"), Position(1, Lsn(9), 0), Lsn(9), 5, said)
     assert made.value is not None
     source = json.loads(made.value)["source"]
     assert (source["snapshot"], source["txId"]) == ("first", 77)
@@ -121,4 +93,4 @@ def test_a_snapshot_can_say_where_in_it_a_row_stands() -> None:
 
 def test_a_row_before_its_transaction_is_a_bug() -> None:
     with pytest.raises(AssertionError):
-        ReadableEncoder(ID_V, NATIVE, LOG, PLAIN).insert(row("1", "a"), LSN, POSITION)
+        Encoder(ID_V, NATIVE, LOG, PLAIN).insert(row("1", "a"), LSN, POSITION)

@@ -4,10 +4,9 @@ import json
 
 import pytest
 
-from cdc.compiled.extension import fast
 from cdc.convert.converters import converters
 from cdc.convert.pipeline import NATIVE as PLAIN
-from cdc.convert.pipeline import ReadableEncoder, RecordPipeline
+from cdc.convert.pipeline import Encoder, RecordPipeline
 from cdc.dead_letters.guard import DeadLetters, GuardedEncoder, Refusals, row_of
 from cdc.errors import RecordRefusedError, RefusedRecord, RegistryUnreachableError
 from cdc.events.changes import ABSENT, Row
@@ -62,7 +61,7 @@ def rows(contents: dict[str, bytes]) -> dict[str, Row]:
 
 
 def test_what_is_all_right_is_left_alone() -> None:
-    plain = ReadableEncoder(ID_V, NATIVE, LOG, PLAIN)
+    plain = Encoder(ID_V, NATIVE, LOG, PLAIN)
     plain.begin(TRANSACTION)
     made, expected = (
         [(r.topic, r.key, r.headers) for r in one.insert(row("1", "é"), LSN, POSITION)]
@@ -159,8 +158,7 @@ def test_what_starting_over_mends_is_no_broken_record() -> None:
         encoder(pipeline=RecordPipeline(converters({}), away)).insert(row("1", "x"), LSN, POSITION)
 
 
-@pytest.mark.skipif(fast is None, reason="there was no C compiler when Millrace was installed")
-def test_the_compiled_way_leaves_large_records_to_this_one() -> None:
+def test_the_extension_leaves_large_records_to_the_encoder() -> None:
     compiled = encoder(limit=1 << 20).compiled()
     assert compiled is not None
     assert compiled.bytes_max < 1 << 20

@@ -1,4 +1,4 @@
-"""Which encoder the rows of a table get."""
+"""What the encoder of a table is like."""
 
 from dataclasses import replace
 
@@ -6,19 +6,14 @@ import pytest
 
 from cdc.convert.converters import converters
 from cdc.convert.pipeline import NATIVE as PLAIN
-from cdc.convert.pipeline import ReadableEncoder, RecordPipeline
+from cdc.convert.pipeline import RecordPipeline
 from cdc.events.rules import EventRules
-from cdc.events.table_encoder import TableEncoder
 from cdc.records.position import Lsn
 from cdc.records.state import SnapshotRequest
 from cdc.settings.modes import ColumnModes, EventModes
 from tests.fixtures.made_changes import NATIVE, TRANSACTION, patterns, row
 from tests.fixtures.made_tables import SINCE, STATE, arrive, tables
 from tests.fixtures.preset import DEBEZIUM
-
-
-def test_what_is_plain_goes_the_hot_way() -> None:
-    assert isinstance(arrive(tables())[0], TableEncoder)
 
 
 def test_unchanged_values_are_read_again_for_compacted_topics_only() -> None:
@@ -30,7 +25,7 @@ def test_unchanged_values_are_read_again_for_compacted_topics_only() -> None:
     absent = tables(replace(NATIVE, events=EventModes(reselect=False)))
     for made in (other, absent):
         found = arrive(made)[0]
-        assert isinstance(found, TableEncoder)
+        assert found is not None
         assert not found.reselects
     without = ColumnModes(exclude=patterns("public.t.email"))
     readable = arrive(tables(replace(NATIVE, columns=without)))[0]
@@ -39,18 +34,22 @@ def test_unchanged_values_are_read_again_for_compacted_topics_only() -> None:
 
 
 @pytest.mark.parametrize(
-    ("rules", "pipeline"),
+    ("rules", "pipeline", "is_compiled"),
     [
-        (DEBEZIUM, PLAIN),
-        (replace(NATIVE, events=EventModes(transaction_metadata=True)), PLAIN),
-        (NATIVE, RecordPipeline(converters({"schemas.enable": "true"}))),
-        (NATIVE, replace(PLAIN, transform=lambda record: [record])),
+        (NATIVE, PLAIN, True),
+        (DEBEZIUM, PLAIN, True),
+        (NATIVE, RecordPipeline(converters({"schemas.enable": "true"})), True),
+        (replace(NATIVE, events=EventModes(transaction_metadata=True)), PLAIN, False),
+        (replace(NATIVE, events=EventModes(skip_without_change=True)), PLAIN, False),
+        (NATIVE, replace(PLAIN, transform=lambda record: [record]), False),
     ],
 )
-def test_what_asks_for_more_goes_the_readable_way(
-    rules: EventRules, pipeline: RecordPipeline
+def test_what_is_counted_compared_or_transformed_is_not_for_the_extension(
+    rules: EventRules, pipeline: RecordPipeline, is_compiled: bool
 ) -> None:
-    assert isinstance(arrive(tables(rules, pipeline))[0], ReadableEncoder)
+    encoder = arrive(tables(rules, pipeline))[0]
+    assert encoder is not None
+    assert (encoder.compiled() is not None) == is_compiled
 
 
 def test_events_count_where_transactions_are_marked() -> None:

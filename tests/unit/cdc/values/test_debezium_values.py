@@ -10,7 +10,8 @@ from cdc.errors import CorruptMessageError
 from cdc.records.connect import Type
 from cdc.records.schema import Column, TableName
 from cdc.settings.modes import ValueModes
-from cdc.values import codec, decode, json_text
+from cdc.values import codec
+from tests.fixtures.json_values import decoded, json_text, written
 
 LOSSLESS = ValueModes()
 DEBEZIUM = ValueModes(
@@ -35,12 +36,12 @@ def scaled(precision: int, scale: int) -> dict[str, int]:
 
 
 def value(of: Column, modes: ValueModes, text: str) -> Any:
-    """The Connect value, after making sure that the fragment says the same."""
+    """The Connect value, after making sure that its JSON says the same."""
     found = codec(of, modes)
     assert found is not None
-    decoded = found.decode(text.encode())
-    assert found.fragment(text.encode()) == json_text(decoded, found.schema)
-    return decoded
+    read = found.decode(text.encode())
+    assert written(found, text.encode()) == json_text(read, found.schema)
+    return read
 
 
 @pytest.mark.parametrize(
@@ -81,7 +82,7 @@ def test_what_a_decimal_cannot_hold_stops_unless_losses_are_allowed(text: str) -
         assert value(column(declared), DEBEZIUM, given) is None
         lossless = replace(LOSSLESS, decimal="precise")
         with pytest.raises(CorruptMessageError, match="no Decimal") as raised:
-            decode(column(declared), TableName("public", "t"), lossless)(given.encode())
+            decoded(column(declared), TableName("public", "t"), given.encode(), lossless)
         assert "lossless" in raised.value.remedy
 
 
@@ -235,9 +236,9 @@ def test_bits_are_a_boolean_bytes_or_text() -> None:
 
 def test_bytes_in_every_mode() -> None:
     expected = {"bytes": b"\xff\xef\xbe", "base64": "/+++", "base64-url-safe": "_---"}
-    for mode, written in expected.items():
+    for mode, text in expected.items():
         modes = replace(LOSSLESS, binary=mode)  # type: ignore[arg-type]
-        assert value(column("bytea"), modes, "\\xffefbe") == written
+        assert value(column("bytea"), modes, "\\xffefbe") == text
     assert value(column("bytea"), replace(LOSSLESS, binary="hex"), "\\xffefbe") == "ffefbe"
 
 
@@ -256,7 +257,7 @@ def test_vectors_are_lists_of_numbers() -> None:
     assert sparse == {"dimensions": 5, "vector": {1: 1.5, 3: 2.0}}
     found = codec(column("sparsevec"), DEBEZIUM)
     assert found is not None
-    assert found.fragment(b"{1:1.5,3:2}/5") == '{"dimensions":5,"vector":[[1,1.5],[3,2.0]]}'
+    assert written(found, b"{1:1.5,3:2}/5") == '{"dimensions":5,"vector":[[1,1.5],[3,2.0]]}'
     assert found.decode(b"{}/3") == {"dimensions": 3, "vector": {}}
 
 
@@ -277,9 +278,8 @@ def test_vectors_are_lists_of_numbers() -> None:
 def test_a_malformed_text_is_refused(declared: str, text: str) -> None:
     found = codec(column(declared, modifier=3), replace(DEBEZIUM, include_unknown=True))
     assert found is not None
-    for way in (found.decode, found.fragment):
-        with pytest.raises((ValueError, LookupError)):
-            way(text.encode())
+    with pytest.raises((ValueError, LookupError)):
+        found.decode(text.encode())
 
 
 def test_schemas_that_no_recorded_case_has() -> None:

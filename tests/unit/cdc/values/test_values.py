@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from cdc.errors import CorruptMessageError
 from cdc.records.schema import Column, TableName
-from cdc.values import MALFORMED, decode, json_fragment
+from cdc.values import MALFORMED, Codec, codec
+from tests.fixtures.json_values import decoded, written
 
 TABLE = TableName("public", "t")
 MODIFIERS = {0: 0, 3: 3, 6: -1}
@@ -26,11 +27,17 @@ def column(declared: str, digits: int = 6) -> Column:
     )
 
 
+def codec_of(kind: Column) -> Codec:
+    found = codec(kind)
+    assert found is not None
+    return found
+
+
 def both(declared: str, text: str, digits: int = 6) -> Any:
-    """The decoded value, after making sure that the fragment says the same."""
+    """The decoded value, after making sure that its JSON says the same."""
     kind = column(declared, digits)
-    value = decode(kind, TABLE)(text.encode())
-    fragment = json_fragment(kind)(text.encode())
+    value = decoded(kind, TABLE, text.encode())
+    fragment = written(codec_of(kind), text.encode())
     assert fragment == json.dumps(value, ensure_ascii=False, separators=(",", ":"))
     return value
 
@@ -183,16 +190,16 @@ MALFORMED_TEXTS = [
 @pytest.mark.parametrize(("declared", "text"), MALFORMED_TEXTS)
 def test_a_malformed_text_is_corrupt_and_named(declared: str, text: bytes) -> None:
     with pytest.raises(CorruptMessageError, match="column c isn't a") as raised:
-        decode(column(declared), TABLE)(text)
+        decoded(column(declared), TABLE, text)
     assert "public.t" in str(raised.value)
     with pytest.raises(MALFORMED):
-        json_fragment(column(declared))(text)
+        written(codec_of(column(declared)), text)
 
 
 def test_more_digits_than_declared_are_corrupt_not_cut() -> None:
     for declared, text in (("time", b"10:00:00.1234"), ("timestamp", b"2024-02-29 10:00:00.1234")):
         with pytest.raises(CorruptMessageError):
-            decode(column(declared, 3), TABLE)(text)
+            decoded(column(declared, 3), TABLE, text)
 
 
 TYPES = sorted(
@@ -215,10 +222,10 @@ TYPES = sorted(
 def test_both_ways_agree_on_any_text(declared: str, digits: int, text: bytes) -> None:
     kind = column(declared, digits)
     try:
-        expected = decode(kind, TABLE)(text)
+        expected = decoded(kind, TABLE, text)
     except CorruptMessageError:
         with pytest.raises(MALFORMED):
-            json_fragment(kind)(text)
+            written(codec_of(kind), text)
     else:
-        fragment = json_fragment(kind)(text)
+        fragment = written(codec_of(kind), text)
         assert fragment == json.dumps(expected, ensure_ascii=False, separators=(",", ":"))

@@ -5,8 +5,10 @@ from typing import Any, Literal
 
 import pytest
 
+from cdc.convert.pipeline import NATIVE, Encoder
 from cdc.errors import CorruptMessageError, TableRefusedError
-from cdc.events.table_encoder import TableEncoder
+from cdc.events.reference import LogContext
+from cdc.events.rules import EventRules
 from cdc.records.envelope import VERSION
 from cdc.records.position import Lsn, Position, parse_header
 from cdc.records.record import Record
@@ -46,15 +48,10 @@ def schema(
     )
 
 
-def encoder(table: TableSchema, *, compacted: bool = True) -> TableEncoder:
-    made = TableEncoder(
-        table,
-        prefix="pre",
-        database="shop",
-        partitions=3,
-        compacted=compacted,
-        clock_ns=lambda: 1_795_254_064_438_971_317,
-    )
+def encoder(table: TableSchema, *, compacted: bool = True) -> Encoder:
+    log = LogContext("pre", "shop", 3, compacted=compacted)
+    clock_ns = 1_795_254_064_438_971_317
+    made = Encoder(table, EventRules(), log, NATIVE, clock_ns=lambda: clock_ns)
     made.begin(TRANSACTION)
     return made
 
@@ -89,7 +86,7 @@ def test_a_create_is_debeziums_record_byte_for_byte() -> None:
 
 
 def test_a_snapshot_row_is_read_without_transaction() -> None:
-    record = encoder(ID_V).snapshot_row((b"1", None), Position(1, Lsn(9), 0), Lsn(9), 5_000_001)
+    (record,) = encoder(ID_V).snapshot_row((b"1", None), Position(1, Lsn(9), 0), Lsn(9), 5_000_001)
     assert seen([record]) == [({"id": 1}, "r", None, {"id": 1, "v": None})]
     assert record.value is not None
     source = json.loads(record.value)["source"]
@@ -108,7 +105,7 @@ def test_every_record_has_its_position_and_schema_version() -> None:
         *made.update((b"0", None), True, (b"1", b""), LSN, POSITION),
         *made.delete((b"1", None), True, LSN, POSITION),
         *made.truncate(LSN, POSITION),
-        made.snapshot_row((b"1", b""), POSITION, LSN, 0),
+        *made.snapshot_row((b"1", b""), POSITION, LSN, 0),
     ]
     for record in records:
         ((name, value),) = record.headers
