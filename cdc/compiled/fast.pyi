@@ -4,6 +4,7 @@ from typing import Protocol, TypeAlias
 from cdc.records.position import Lsn, Position
 from cdc.records.record import Record, RecordOrBatch
 from cdc.records.transaction import Origin, Transaction
+from cdc.wal.messages import Row
 
 COMMITS_MAX: int
 """So many transactions are remembered by where they were committed."""
@@ -70,6 +71,7 @@ class Cursor:
     def idle_at(self, wal_end: Lsn) -> None: ...
 
 class Table:
+    reselects: bool
     bytes_max: int
     claimed: Mapping[bytes, object] | None
 
@@ -113,6 +115,18 @@ class Translator(Writing):
         slow: Callable[[bytes], bool],
     ) -> None: ...
     def forget(self, oid: int) -> None: ...
+    def update(
+        self,
+        table: Table,
+        transaction: Transaction,
+        position: Position,
+        lsn: Lsn,
+        old: Row | None,
+        old_is_key: bool,
+        new: Row,
+        filled: bytes,
+        clock_ns: int,
+    ) -> bool: ...
 
 class Copier(Writing):
     row_count: int

@@ -48,26 +48,11 @@ cdef dict DIGITS_MAX = {TIMESTAMPTZ: 6, DECIMAL: 18}
 cdef bytes AFTER_LSN = after_lsn(None).encode()
 
 
-cdef inline uint32_t be32(const uint8_t* p) noexcept nogil:
-    return (<uint32_t>p[0] << 24) | (<uint32_t>p[1] << 16) | (<uint32_t>p[2] << 8) | p[3]
-
-
-cdef inline uint64_t be64(const uint8_t* p) noexcept nogil:
-    return (<uint64_t>be32(p) << 32) | be32(p + 4)
-
-
-cdef inline bint has_time(const uint8_t* p) noexcept nogil:
-    """Whether µs since 2000 are within 64 bits when counted since 1970, too."""
-    return <int64_t>be64(p) <= INT64_MAX - POSTGRES_EPOCH_US
-
-
+include "tuples.pxi"
 include "blocks.pxi"
 include "transactions.pxi"
-
-
 include "table.pxi"
 include "rows.pxi"
-include "tuples.pxi"
 include "writing.pxi"
 include "copied.pxi"
 
@@ -87,6 +72,8 @@ cdef class Translator(Writing):
     cdef uint64_t serial, last_oid
     cdef public object resumed  # a cdc.stream.resumed.Resumed that isn't settled yet, or None
     cdef Table last
+    cdef object entered
+    cdef bytes filled  # the header's field about filled columns
     cdef readonly uint64_t received
     """Where the last message that was read starts in the WAL."""
 
@@ -94,7 +81,45 @@ cdef class Translator(Writing):
         self.cursor, self.records, self.find, self.slow = cursor, records, table, slow
         self.tables = {}
         self.unwanted = set()
-        self.last = None
+        self.last = self.entered = None
+        self.filled = b""
+
+    def update(
+        self, Table table, transaction, position, uint64_t lsn, old, bint old_is_key, new,
+        bytes filled, int64_t clock_ns
+    ):
+        """Add the records of an update that was completed; returns False where ``slow`` has to.
+
+        The cursor is taken to the row's position, wherever it was: so it is of no stream.
+        ``filled`` is the header's field about the values that were read again.
+        """
+        cdef Cursor cursor = self.cursor
+        cdef bint is_written
+        if not cells_of(new, table.cells, table.width):
+            return False
+        if old is not None and not cells_of(old, table.olds, table.width):
+            return False
+        if transaction is not self.entered:
+            self.entered = transaction
+            cursor._begin(transaction.xid, transaction.commit_lsn, transaction.commit_ts_us)
+            cursor.has_previous = transaction.previous_commit_lsn is not None
+            cursor.previous = transaction.previous_commit_lsn or 0
+            cursor.after_lsn = after_lsn(transaction.origin).encode()
+            self.serial += 1
+        if table.entered != self.serial:
+            table.enter(cursor, self.serial)
+        cursor.index = position.index - 1
+        self.filled = filled
+        self._set_clock(clock_ns)
+        self._open_rows()
+        try:
+            if old is not None and old_is_key:
+                is_written = self._whole(self._moved(table, True, lsn))
+            else:
+                is_written = self._whole(self._written(table, c"u", old is not None, lsn))
+        finally:
+            self._close_rows()
+        return is_written
 
     def forget(self, oid):
         """A new Relation message: find its table again."""
@@ -351,11 +376,14 @@ cdef class Translator(Writing):
         put_bytes(out, table.value_after)
         if not self._put_key(table, span):
             return 0
-        reserve(out, POSITION_BYTES + VERSION_BYTES_MAX)
+        reserve(out, POSITION_BYTES + VERSION_BYTES_MAX + PyBytes_GET_SIZE(self.filled))
         at = out.data + out.size
         memcpy(at, self.cursor.header_start, 26)
         hexadecimal(at + 26, self.cursor.index + 1, 16)
         out.size += POSITION_BYTES
         put_bytes(out, table.version)
         span.header_bytes = POSITION_BYTES + PyBytes_GET_SIZE(table.version)
+        if op != c"d":
+            put_bytes(out, self.filled)
+            span.header_bytes += PyBytes_GET_SIZE(self.filled)
         return 1

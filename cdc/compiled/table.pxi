@@ -13,11 +13,6 @@ cdef struct Column:
     Py_ssize_t unsent_bytes
 
 
-cdef struct Cell:
-    uint8_t kind
-    const uint8_t* text
-    Py_ssize_t size
-
 cdef enum:
     KEYS_MAX = 200_000  # of one transaction; more count as unknown
 
@@ -51,7 +46,8 @@ cdef class Table:
     cdef int width, key_width
     cdef Py_ssize_t fixed_bytes
     """What a row takes at most beside its texts."""
-    cdef bint tombstones, reselects, positions, key_headers
+    cdef bint tombstones, positions, key_headers
+    cdef public bint reselects
     cdef public Py_ssize_t bytes_max
     """A record with more in key and value is for ``slow``; 0: none is."""
     cdef public dict claimed

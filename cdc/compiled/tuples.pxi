@@ -1,4 +1,23 @@
-"""TupleData → cells, or only to its end: no length is believed that goes beyond the message."""
+"""Bytes → numbers and cells: no length is believed that goes beyond the message."""
+
+cdef struct Cell:
+    uint8_t kind
+    const uint8_t* text
+    Py_ssize_t size
+
+
+cdef inline uint32_t be32(const uint8_t* p) noexcept nogil:
+    return (<uint32_t>p[0] << 24) | (<uint32_t>p[1] << 16) | (<uint32_t>p[2] << 8) | p[3]
+
+
+cdef inline uint64_t be64(const uint8_t* p) noexcept nogil:
+    return (<uint64_t>be32(p) << 32) | be32(p + 4)
+
+
+cdef inline bint has_time(const uint8_t* p) noexcept nogil:
+    """Whether µs since 2000 are within 64 bits when counted since 1970, too."""
+    return <int64_t>be64(p) <= INT64_MAX - POSTGRES_EPOCH_US
+
 
 cdef Py_ssize_t tuple_of(
     const uint8_t* p, Py_ssize_t size, Py_ssize_t at, Cell* cells, int width
@@ -67,3 +86,19 @@ cdef bint is_row(uint8_t kind, const uint8_t* m, Py_ssize_t size) noexcept nogil
     if kind == c"D" or at >= size or m[at] != c"N":
         return False
     return skipped(m, size, at + 1) == size
+
+
+cdef bint cells_of(tuple row, Cell* cells, int width) except -1:
+    """The cells of a decoded row (cdc.wal.messages.Row), which has to outlive them."""
+    cdef int number
+    if len(row) != width:
+        return False
+    for number in range(width):
+        value = row[number]
+        if type(value) is bytes:
+            cells[number].kind = c"t"
+            cells[number].text = <const uint8_t*>PyBytes_AS_STRING(value)
+            cells[number].size = PyBytes_GET_SIZE(value)
+        else:
+            cells[number].kind = c"n" if value is None else c"u"
+    return True

@@ -13,7 +13,6 @@ HEADER = "millrace.position"
 
 FIRST_EPOCH: Final = 1
 """A source's first history. A log that goes on from another one counts on (docs/decisions/0009)."""
-_FILLED_FIELD: Final = 2
 
 _LSN = re.compile(r"([0-9A-Fa-f]{1,8})/([0-9A-Fa-f]{1,8})\Z")
 _POSITION = re.compile(r"([0-9a-f]{8})\.([0-9a-f]{16})\.([0-9a-f]{16})\Z")
@@ -87,20 +86,3 @@ def header(position: Position, schema_version: int, filled: Sequence[int] = ()) 
 def filled_field(filled: Sequence[int]) -> str:
     """The header's field about filled columns, or nothing where there are none."""
     return f"/{','.join(str(index + 1) for index in filled)}" if filled else ""
-
-
-def parse_header(value: bytes) -> tuple[Position, int]:
-    """Position and schema version of a header; raises ValueError for anything else.
-
-    Fields that a later format adds after the version are ignored.
-    """
-    position, version, *_ = value.decode("ascii").split("/")
-    return Position.parse(position), int(version)
-
-
-def parse_filled(value: bytes) -> tuple[int, ...]:
-    """Indexes of the columns whose values a header says were filled."""
-    fields = value.decode("ascii").split("/")
-    if len(fields) <= _FILLED_FIELD or not fields[_FILLED_FIELD]:
-        return ()
-    return tuple(int(ordinal) - 1 for ordinal in fields[_FILLED_FIELD].split(","))

@@ -8,12 +8,16 @@ A row that isn't found has its delete following, a value that is newer than the 
 that made it: both are in the WAL behind the event that asks. What can't be read stays absent.
 """
 
+import time
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple, Protocol
+from weakref import WeakKeyDictionary
 
+from cdc.compiled import fast
 from cdc.events.changes import ABSENT, IdentityKey, Reread, RereadRequest, Row, filled
-from cdc.records.position import Lsn, Position
-from cdc.records.record import Record, RecordOrBatch, record_bytes
+from cdc.records.position import Lsn, Position, filled_field
+from cdc.records.record import Record, RecordOrBatch
+from cdc.records.record import size as record_size
 from cdc.records.schema import TableName
 from cdc.records.transaction import Transaction
 from cdc.wal.messages import Relation, Update
@@ -29,6 +33,9 @@ class Encoding(Protocol):
     """What a completed row is given to (cdc.convert.pipeline.Encoder)."""
 
     reselects: frozenset[int]
+
+    def compiled(self) -> fast.Table | None:
+        """The same for the extension, if it can have it."""
 
     def begin(self, transaction: Transaction) -> None:
         """Enter a transaction."""
@@ -68,6 +75,7 @@ class Reselection:
         self._waiting: list[_Waiting] = []
         self._rows_max = 1 if one_by_one else _ROWS_MAX
         self._limit = min(_FIRST_ROWS, self._rows_max)
+        self._completion = Completion()
         self.failed_tables: set[TableName] = set()
         """Tables of which rows couldn't be read."""
 
@@ -116,8 +124,8 @@ class Reselection:
                 made += records[start : row.record_index]
                 start = row.record_index + 1
                 values = values_by_group[row.encoding, row.columns].get(row.key)
-                more = _encoded(row, values)
-                size += sum(map(record_bytes, more))
+                more = self._completion.encoded(row, values)
+                size += record_size(more)
                 made += more
             made += records[start:]
         finally:
@@ -154,19 +162,51 @@ class Reselection:
         return values_by_group
 
 
-def _encoded(row: _Waiting, values: Row | None) -> list[Record]:
-    """The waiting row's records, with the values that were read."""
-    update = row.update
-    got = {
-        index: value
-        for index, value in zip(row.columns, values or (), strict=False)
-        if value is not ABSENT
-    }
-    new = tuple(got.get(index, value) for index, value in enumerate(update.new))
-    row.encoding.begin(row.transaction)
-    return row.encoding.update(
-        update.old, update.old_is_key, new, row.lsn, row.position, tuple(got)
-    )
+class Completion:
+    """Encodes rows that have waited: by the extension, where it takes them."""
+
+    def __init__(self) -> None:
+        self._records: list[RecordOrBatch] = []
+        self._translator: fast.Translator | None = None
+        self._tables: WeakKeyDictionary[Encoding, fast.Table | None] = WeakKeyDictionary()
+
+    def encoded(self, row: _Waiting, values: Row | None) -> list[RecordOrBatch]:
+        """The waiting row's records, with the values that were read."""
+        update = row.update
+        got = {
+            index: value
+            for index, value in zip(row.columns, values or (), strict=False)
+            if value is not ABSENT
+        }
+        new = tuple(got.get(index, value) for index, value in enumerate(update.new))
+        place = row.lsn, row.position
+        if not self._is_compiled(row, new, tuple(got)):
+            row.encoding.begin(row.transaction)
+            return [*row.encoding.update(update.old, update.old_is_key, new, *place, tuple(got))]
+        made = [*self._records]
+        self._records.clear()
+        return made
+
+    def _is_compiled(self, row: _Waiting, new: Row, filled: tuple[int, ...]) -> bool:
+        table = self._table(row.encoding)
+        if table is None:
+            return False
+        if self._translator is None:
+            start = Position(row.position.epoch, Lsn(0), 0)
+            cursor = fast.Cursor(start, start, Lsn(0))
+            self._translator = fast.Translator(cursor, self._records, None, lambda _: False)
+        old, is_key = row.update.old, row.update.old_is_key
+        field, clock_ns = filled_field(filled).encode(), time.time_ns()
+        return self._translator.update(
+            table, row.transaction, row.position, row.lsn, old, is_key, new, field, clock_ns
+        )
+
+    def _table(self, encoding: Encoding) -> fast.Table | None:
+        if encoding not in self._tables:
+            table = self._tables[encoding] = encoding.compiled()
+            if table is not None:
+                table.reselects = False  # what is absent by now stays so
+        return self._tables[encoding]
 
 
 def _completed(update: Update) -> Row:

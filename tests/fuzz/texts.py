@@ -5,12 +5,13 @@ import json
 from dataclasses import replace
 from typing import Any, Final
 
-from cdc.records.position import Lsn, Position, parse_header
+from cdc.records.position import Lsn, Position
 from cdc.records.schema import Column
 from cdc.settings.modes import ValueModes
 from cdc.values import MALFORMED, Codec, codec
 from snapshots.copied_rows import parse
 from tests.fixtures.json_values import json_text, written
+from tests.fixtures.position_headers import parse_header
 from tests.fuzz.mutation import Mutator
 from tests.fuzz.target import Target
 

@@ -12,10 +12,11 @@ from confluent_kafka.schema_registry import SchemaRegistryClient
 from confluent_kafka.schema_registry.avro import AvroDeserializer
 from confluent_kafka.serialization import MessageField, SerializationContext
 
-from cdc.records.position import HEADER, parse_header
+from cdc.records.position import HEADER
 from deploy.local.kafka import Kafka
 from deploy.local.pipeline import Pipeline
 from deploy.local.processes import Process
+from tests.fixtures.position_headers import parse_header
 from tests.fixtures.registry import SchemaRegistry
 from tests.fixtures.source import run
 

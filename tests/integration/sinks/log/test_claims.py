@@ -17,7 +17,6 @@ from cdc.kafka.admin import LogAdmin
 from cdc.log.state import read_all
 from cdc.records.claims import HEADER, PIECES_PARTITION, Claim, ClaimHead
 from cdc.records.position import HEADER as POSITION
-from cdc.records.position import parse_header
 from cdc.records.topics import claim_topic
 from cdc.settings import Settings
 from deploy.local.kafka import Kafka
@@ -25,6 +24,7 @@ from sinks.job import run_lakehouse
 from sinks.run.summary import RunSummary
 from tests.faults.test_dead_letters import limit
 from tests.fixtures.pipeline import RunningPipeline
+from tests.fixtures.position_headers import parse_header
 from tests.fixtures.refusals import Configured
 
 if TYPE_CHECKING:

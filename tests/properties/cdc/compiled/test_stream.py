@@ -17,7 +17,7 @@ from cdc.events.changes import RereadRequest
 from cdc.events.metadata import MessageEvents
 from cdc.events.reference import LogContext
 from cdc.events.rules import EventRules
-from cdc.records.position import Lsn, Position, parse_filled
+from cdc.records.position import Lsn, Position
 from cdc.records.record import Record, each
 from cdc.records.schema import Column, TableName, TableSchema
 from cdc.stream.encoding import Actions
@@ -27,6 +27,7 @@ from cdc.tables.joining import Arrival
 from cdc.tables.tables import Tables
 from cdc.wal.messages import ABSENT, Row
 from tests.fixtures import wal_bytes as wal
+from tests.fixtures.position_headers import parse_filled
 from tests.fixtures.stream_model import ModelTranslation
 from tests.properties.cdc.events.test_reference import rows, tables
 

@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cdc.records.position import Lsn, Position, header, parse_filled, parse_header
+from cdc.records.position import Lsn, Position, header
+from tests.fixtures.position_headers import parse_filled, parse_header
 
 lsns = st.integers(0, 2**64 - 1).map(Lsn)
 positions = st.builds(Position, st.integers(1, 2**32 - 1), lsns, st.integers(0, 2**64 - 1))

@@ -28,6 +28,9 @@ class Encoding:
     def begin(self, transaction: Transaction) -> None:
         self.xid = transaction.xid
 
+    def compiled(self) -> None:
+        """There is none."""
+
     def update(
         self,
         old: Row | None,
