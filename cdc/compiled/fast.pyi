@@ -91,6 +91,7 @@ class Table:
     ) -> None: ...
 
 class Writing:
+    made_records: int
     made_bytes: int
 
     def feed(

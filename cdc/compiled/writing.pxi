@@ -10,11 +10,11 @@ cdef class Writing:
     cdef list records
     cdef PackedRecords rows  # those under way, which are the last of the records
     cdef Py_ssize_t rows_room
-    cdef Py_ssize_t records_accounted, count
+    cdef Py_ssize_t records_accounted
     cdef char clock[80]
     cdef int clock_bytes
-    cdef readonly Py_ssize_t made_bytes
-    """Key and value bytes of what the last call of ``feed`` has left in ``records``."""
+    cdef readonly Py_ssize_t made_records, made_bytes
+    """How many records the last call of ``feed`` has left, and their key and value bytes."""
 
     def __cinit__(self, *_):
         self.rows = None
@@ -39,7 +39,7 @@ cdef class Writing:
         cdef Py_ssize_t length
         cdef bint full = False
         self._set_clock(clock_ns)
-        self.count = self.made_bytes = self.records_accounted = 0
+        self.made_records = self.made_bytes = self.records_accounted = 0
         self._count()
         PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
         try:
@@ -47,7 +47,7 @@ cdef class Writing:
                 raise ValueError("a range outside of the buffer")
             p = <const uint8_t*>view.buf
             while end - start >= 5 and p[start] == c"d" and not full:
-                if self.count >= records_max or self.made_bytes >= bytes_max:
+                if self.made_records >= records_max or self.made_bytes >= bytes_max:
                     break
                 length = be32(p + start + 1)
                 if length < 4 or length >= end - start:
@@ -73,10 +73,10 @@ cdef class Writing:
         """Count records that weren't made here."""
         for made in self.records[self.records_accounted:]:
             if type(made) is PackedRecords:
-                self.count += (<PackedRecords>made).count
+                self.made_records += (<PackedRecords>made).count
                 self.made_bytes += (<PackedRecords>made).size
             else:
-                self.count += 1
+                self.made_records += 1
                 self.made_bytes += bytes_of(made.key) + bytes_of(made.value)
         self.records_accounted = PyList_GET_SIZE(self.records)
         return 0
@@ -221,6 +221,6 @@ cdef class Writing:
     @cython.final
     cdef inline int _add(self, Table table, Span* span) except -1:
         self.rows.add(table, span)
-        self.count += 1
+        self.made_records += 1
         self.made_bytes += max(0, span.value_bytes) + max(0, span.key_bytes)
         return 0

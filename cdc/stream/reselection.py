@@ -16,7 +16,7 @@ from weakref import WeakKeyDictionary
 from cdc.compiled import fast
 from cdc.events.changes import ABSENT, IdentityKey, Reread, RereadRequest, Row, filled
 from cdc.records.position import Lsn, Position, filled_field
-from cdc.records.record import Record, RecordOrBatch
+from cdc.records.record import Record, RecordOrBatch, count
 from cdc.records.record import size as record_size
 from cdc.records.schema import TableName
 from cdc.records.transaction import Transaction
@@ -66,6 +66,13 @@ class _Waiting(NamedTuple):
     transaction: Transaction
 
 
+class Added(NamedTuple):
+    """How many records more than waited, and how many bytes of keys and values."""
+
+    records: int
+    size: int
+
+
 class Reselection:
     """The rows of a batch that lack values, in their order; ``complete`` empties it."""
 
@@ -78,6 +85,11 @@ class Reselection:
         self._completion = Completion()
         self.failed_tables: set[TableName] = set()
         """Tables of which rows couldn't be read."""
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether a row waits."""
+        return bool(self._waiting)
 
     @property
     def is_full(self) -> bool:
@@ -111,13 +123,12 @@ class Reselection:
         records.append(Record("", None, None, []))
         return True
 
-    def complete(self, records: list[RecordOrBatch]) -> int:
-        """Put the waiting rows in among the records; returns the bytes that they add."""
-        if not self._waiting:
-            return 0
+    def complete(self, records: list[RecordOrBatch]) -> Added:
+        """Put the waiting rows in among the records; returns what there is more of."""
         waiting, self._waiting = self._waiting, []
         made: list[RecordOrBatch] = []
         start = size = 0
+        added = -len(waiting)
         try:
             values_by_group = self._read(waiting)
             for row in waiting:
@@ -126,11 +137,12 @@ class Reselection:
                 values = values_by_group[row.encoding, row.columns].get(row.key)
                 more = self._completion.encoded(row, values)
                 size += record_size(more)
+                added += count(more)
                 made += more
             made += records[start:]
         finally:
             records[:] = made
-        return size
+        return Added(added, size)
 
     def _read(
         self, waiting: Sequence[_Waiting]

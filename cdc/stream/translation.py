@@ -18,7 +18,7 @@ from cdc.faults import FaultPoint, reach
 from cdc.records.connect import SourceRecord
 from cdc.records.dead_letters import ORDERS
 from cdc.records.position import Lsn, Position
-from cdc.records.record import Record, RecordOrBatch, count
+from cdc.records.record import Record, RecordOrBatch
 from cdc.records.schema import TableName
 from cdc.records.state import Progress
 from cdc.stream.encoding import Actions, Encoders
@@ -85,7 +85,7 @@ class Translation:
         self._reselection = Reselection(actions.reread, one_by_one=self._markers is not None)
         self._being_read: set[TableName] = set()
         """Tables of which a row waits whose values may be nowhere else in the log."""
-        self._bytes = 0
+        self._events = self._bytes = 0
         self.cursor = fast.Cursor(
             progress.position, progress.cut, progress.flush_lsn, progress.cut_ts_us
         )
@@ -121,7 +121,7 @@ class Translation:
         It stops behind the message that reaches one of the limits, or at the end of a transaction
         that came in blocks: that is translated first, by further calls, while ``is_behind``.
         """
-        self._bytes = 0
+        self._events = self._bytes = 0
         if self._resumed is not None and self._resumed.is_settled:
             self._resumed = self._fast.resumed = None
         if self._encoders.are_stale():
@@ -160,7 +160,7 @@ class Translation:
 
     def _translate(self, data: bytearray, start: int, end: int, limits: Limits) -> int:
         used = self._fast.feed(data, start, end, time.time_ns(), *limits)
-        self._bytes = self._fast.made_bytes
+        self._events, self._bytes = self._fast.made_records, self._fast.made_bytes
         return used
 
     def take(self) -> TranslatedBatch:
@@ -168,22 +168,28 @@ class Translation:
 
         What lacks unchanged values is completed here, by a query to the source.
         """
-        self._bytes += self._reselection.complete(self.records)
+        if self._reselection.is_waiting:
+            self._complete()
+        dead_letters = self._tables.encoders.dead_letters
+        if dead_letters is not None and dead_letters.has_passed(self.cursor.reached):
+            self._forget_compiled()
+        made = TranslatedBatch(
+            [*self._encoders.state_records, *self.records], self._events, self._bytes
+        )
+        self._encoders.state_records.clear()
+        self.records.clear()
+        return made
+
+    def _complete(self) -> None:
+        added = self._reselection.complete(self.records)
+        self._events += added.records
+        self._bytes += added.size
         lacking = self._reselection.failed_tables & self._being_read
         for table in lacking - self._tables.states.waiting.keys():
             self._encoders.state_records.append(self._tables.reads.read_anew(table))
         self._reselection.failed_tables.clear()
         self._being_read.clear()
         self._encoders.leave()
-        dead_letters = self._tables.encoders.dead_letters
-        if dead_letters is not None and dead_letters.has_passed(self.cursor.reached):
-            self._forget_compiled()
-        made = TranslatedBatch(
-            [*self._encoders.state_records, *self.records], count(self.records), self._bytes
-        )
-        self._encoders.state_records.clear()
-        self.records.clear()
-        return made
 
     def frame(self, payload: bytes) -> bool:
         """Take in one CopyData payload; returns whether ``take`` has to come before the next."""
