@@ -167,7 +167,7 @@ def streams(draw: st.DrawFn, schema: TableSchema) -> bytes:
 def outcome(
     table: OneTable, data: bytes, limits: Limits, *, compiled: bool, reached: Position = START
 ) -> tuple[list[Record], tuple[Any, ...], type[MillraceError] | None]:
-    """What a stream's bytes become, where the cursor stands then, and what stopped it.
+    """What a stream's bytes become, where the cursor stands and each call ended, what stopped it.
 
     ``reached``: what the log has when the stream begins.
     """
@@ -181,10 +181,13 @@ def outcome(
     )
     made: list[Record] = []
     buffer, start, error = bytearray(data), 0, None
+    stops: list[tuple[int, int, int]] = []
     try:
         while True:
             used = translation.feed(buffer, start, len(buffer), limits)
-            made += each(translation.take().records)
+            batch = translation.take()
+            stops.append((used, batch.events, batch.size))
+            made += each(batch.records)
             if used == start and not translation.is_behind:
                 break
             start = used
@@ -193,7 +196,7 @@ def outcome(
         made += each(translation.take().records)
     cursor = translation.cursor
     places = cursor.reached, cursor.cut, cursor.flush_lsn, cursor.cut_ts_us, cursor.transaction
-    return made, (*places, start) if error is None else (), error
+    return made, (*places, stops) if error is None else (), error
 
 
 def timeless(records: list[Record], read: Callable[[bytes], Any]) -> list[Any]:
