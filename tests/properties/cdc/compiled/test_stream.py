@@ -17,7 +17,7 @@ from cdc.events.changes import RereadRequest
 from cdc.events.metadata import MessageEvents
 from cdc.events.reference import LogContext
 from cdc.events.rules import EventRules
-from cdc.records.position import Lsn, Position
+from cdc.records.position import HEADER, Lsn, Position
 from cdc.records.record import Record, each
 from cdc.records.schema import Column, TableName, TableSchema
 from cdc.stream.encoding import Actions
@@ -27,7 +27,7 @@ from cdc.tables.joining import Arrival
 from cdc.tables.tables import Tables
 from cdc.wal.messages import ABSENT, Row
 from tests.fixtures import wal_bytes as wal
-from tests.fixtures.position_headers import parse_filled
+from tests.fixtures.position_headers import parse_filled, parse_header
 from tests.fixtures.stream_model import ModelTranslation
 from tests.properties.cdc.events.test_reference import rows, tables
 
@@ -165,10 +165,13 @@ def streams(draw: st.DrawFn, schema: TableSchema) -> bytes:
 
 
 def outcome(
-    table: OneTable, data: bytes, limits: Limits, *, compiled: bool
+    table: OneTable, data: bytes, limits: Limits, *, compiled: bool, reached: Position = START
 ) -> tuple[list[Record], tuple[Any, ...], type[MillraceError] | None]:
-    """What a stream's bytes become, where the cursor stands then, and what stopped it."""
-    progress = SimpleNamespace(position=START, cut=START, flush_lsn=Lsn(0), cut_ts_us=0)
+    """What a stream's bytes become, where the cursor stands and each call ended, what stopped it.
+
+    ``reached``: what the log has when the stream begins.
+    """
+    progress = SimpleNamespace(position=reached, cut=START, flush_lsn=Lsn(0), cut_ts_us=0)
     translation = WAYS[compiled](
         cast("Tables", table),
         cast("Any", progress),
@@ -178,10 +181,13 @@ def outcome(
     )
     made: list[Record] = []
     buffer, start, error = bytearray(data), 0, None
+    stops: list[tuple[int, int, int]] = []
     try:
         while True:
             used = translation.feed(buffer, start, len(buffer), limits)
-            made += each(translation.take().records)
+            batch = translation.take()
+            stops.append((used, batch.events, batch.size))
+            made += each(batch.records)
             if used == start and not translation.is_behind:
                 break
             start = used
@@ -190,7 +196,7 @@ def outcome(
         made += each(translation.take().records)
     cursor = translation.cursor
     places = cursor.reached, cursor.cut, cursor.flush_lsn, cursor.cut_ts_us, cursor.transaction
-    return made, (*places, start) if error is None else (), error
+    return made, (*places, stops) if error is None else (), error
 
 
 def timeless(records: list[Record], read: Callable[[bytes], Any]) -> list[Any]:
@@ -217,6 +223,26 @@ def test_the_extension_writes_what_the_reference_writes(data: st.DataObject) -> 
     assert timeless(fast, bytes) == timeless(plain, bytes)
     assert fast_error == plain_error
     assert fast_place == plain_place
+
+
+@settings(max_examples=75)
+@given(st.data())
+def test_a_start_in_the_middle_goes_on_where_the_model_does(data: st.DataObject) -> None:
+    schema = data.draw(tables())
+    stream = data.draw(streams(schema))
+    table = OneTable(schema, compacted=bool(schema.key), since=START)
+    limits = Limits(data.draw(st.integers(1, 8)), data.draw(st.integers(1, 5_000)))
+    whole, _, _ = outcome(table, stream, limits, compiled=False)
+    positions = [parse_header(dict(record.headers)[HEADER])[0] for record in whole]
+    reached = data.draw(st.sampled_from([START, *positions]))
+    made, place, error = outcome(table, stream, limits, compiled=True, reached=reached)
+    plain, plain_place, plain_error = outcome(
+        table, stream, limits, compiled=False, reached=reached
+    )
+    assert timeless(made, bytes) == timeless(plain, bytes)
+    assert (error, place) == (plain_error, plain_place)
+    left = [record for record, at in zip(whole, positions, strict=True) if at > reached]
+    assert timeless(made, bytes) == timeless(left, bytes)
 
 
 @settings(max_examples=100)

@@ -125,7 +125,7 @@ def test_what_a_restart_finds_of_a_transaction() -> None:
     assert again.is_ended
 
 
-LSNS = st.integers(90, 140).map(Lsn)
+LSNS = st.integers(98, 103).map(Lsn)
 XIDS = st.sampled_from([1, 2, 1 + COMMITS_MAX])
 STEPS = st.one_of(
     st.tuples(st.just("begin"), XIDS, LSNS, st.integers(-9, 9)),
@@ -151,7 +151,7 @@ def told(cursor: Any, name: str, *arguments: Any) -> Any:
         return error.what
 
 
-@given(st.integers(0, 3), st.integers(90, 140), st.lists(STEPS, max_size=30))
+@given(st.integers(0, 3), st.integers(98, 103), st.lists(STEPS, max_size=30))
 def test_a_cursor_goes_where_the_model_goes(
     index: int, commit_lsn: int, steps: list[tuple[Any, ...]]
 ) -> None:
