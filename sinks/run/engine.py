@@ -97,12 +97,13 @@ class Run:
         if (records_max := self._options.records_max) and to_read(tables) > records_max:
             state = self._topics.bounded(state, tables, records_max, last)
             tables = proposed(state)
+        if last is None or has_work(tables):
+            for remark in remarks:
+                self._report(remark)
         if not has_work(tables):
             checked = [name for name, table in tables.items() if not table.waits]
             self._plans.check(str(state.progress.cut), checked)
             return RunEnd(last, results, state)
-        for remark in remarks:
-            self._report(remark)
         return self._new_run(state, last, tables, results, waiting)
 
     def _require_same_writer(self, last: RunPlan) -> None:
