@@ -156,7 +156,8 @@ def index_names(prefix: str, tables: Iterable[TableName]) -> dict[TableName, str
 def _collision(table: TableName, other: TableName, name: str) -> SinkError:
     return SinkError(
         f"the tables {other} and {table} would share the index {name}",
-        remedy="leave one of them out by table.exclude.list, or rename it",
+        where="[search]",
+        remedy="name the tables to index in tables of [search], or rename one of them",
     )
 
 
