@@ -1,9 +1,8 @@
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from typing import Protocol, TypeAlias
 
-from cdc.records.position import Lsn, Position
+from cdc.records.position import Lsn, Origin, Position, Transaction
 from cdc.records.record import Record, RecordOrBatch
-from cdc.records.transaction import Origin, Transaction
 from cdc.wal.messages import Row
 
 COMMITS_MAX: int

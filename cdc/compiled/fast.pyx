@@ -24,7 +24,7 @@ from libc.string cimport memchr, memcmp, memcpy, strlen
 from cdc.errors import CorruptMessageError
 from cdc.records.position import HEADER, Lsn, Position
 from cdc.records.record import Record
-from cdc.records.transaction import Transaction, after_lsn
+from cdc.records.position import Transaction, after_lsn
 
 cdef extern from "Python.h":
     const char* PyUnicode_AsUTF8AndSize(object text, Py_ssize_t* size) except NULL

@@ -16,10 +16,9 @@ from cdc.events.changes import Change, Operation, Read, Row
 from cdc.events.reference import LogContext, TableEvents, TransactionBlocks
 from cdc.events.rules import EventRules
 from cdc.records.connect import SourceRecord
-from cdc.records.position import HEADER, Lsn, Position, header
+from cdc.records.position import HEADER, Lsn, Position, Transaction, header
 from cdc.records.record import Record
 from cdc.records.schema import TableSchema
-from cdc.records.transaction import Transaction
 
 Transforms = Callable[[SourceRecord], list[SourceRecord]]
 """All transforms, one after the other: cdc/transforms/chain.py."""

@@ -24,12 +24,11 @@ from cdc.postgres.captured import described_tables
 from cdc.postgres.described import CapturedTable, TableDescription
 from cdc.postgres.reselect import current_row, wait_until_visible
 from cdc.records.dead_letters import DeadLetter, Order, outcome_records
-from cdc.records.position import Lsn, Position, header
+from cdc.records.position import Lsn, Position, Transaction, header
 from cdc.records.record import Record
 from cdc.records.schema import TableName, TableSchema
 from cdc.records.state import TableState
 from cdc.records.topics import dead_letter_topic
-from cdc.records.transaction import Transaction
 from cdc.settings import Settings
 
 log = structlog.get_logger()

@@ -6,9 +6,8 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from cdc.errors import TableRefusedError
-from cdc.records.position import Lsn, Position
+from cdc.records.position import Lsn, Position, Transaction
 from cdc.records.schema import TableSchema
-from cdc.records.transaction import Transaction
 from cdc.wal.messages import ABSENT, Relation, Row, Value
 
 __all__ = [

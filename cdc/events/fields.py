@@ -6,15 +6,16 @@ carry is *unsent*: left out, or made up as Debezium does (the column's default o
 where NULL can't be, else null). Which of the two ways is ``EventRules.lossless``.
 """
 
+import re
 from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
 
 from cdc import values
 from cdc.errors import TableRefusedError
-from cdc.events import masks, schemas, snapshot_differences
+from cdc.events import masks, schemas
 from cdc.events.changes import ABSENT
 from cdc.events.rules import EventRules
-from cdc.records.connect import Field, Schema
+from cdc.records.connect import Field, Schema, Type
 from cdc.records.schema import Column, TableName, TableSchema
 from cdc.records.topics import field_name, schema_name
 from cdc.settings.modes import ValueModes
@@ -160,10 +161,10 @@ def _refuse_same_names(fields: tuple[EventField, ...], schema: TableSchema) -> N
 def _as_debezium(column: Column, values: ColumnValues) -> tuple[ColumnValues, ColumnValues]:
     """The values as Debezium's stream and as its snapshot have them."""
     decode = values.decode
-    streamed = values._replace(decode=snapshot_differences.of_stream(column, decode))
+    streamed = values._replace(decode=of_stream(column, decode))
     if streamed.decode is not decode:
         streamed = streamed._replace(kind=ValueKind.OTHER)
-    read = values._replace(decode=snapshot_differences.of_snapshot(column, values.schema, decode))
+    read = values._replace(decode=of_snapshot(column, values.schema, decode))
     if read.decode is not decode:
         read = read._replace(kind=ValueKind.OTHER)
     return streamed, read
@@ -303,3 +304,37 @@ def _source_type(column: Column) -> dict[str, str]:
         "__debezium.source.column.scale": str(scale),
         "__debezium.source.column.name": column.name,
     }
+
+
+_ERA: Final = b" BC"
+_INFINITE: Final[dict[Type, dict[bytes, Any]]] = {
+    Type.INT32: {b"infinity": -622_191_234, b"-infinity": -625_821_272},
+    Type.STRING: {b"infinity": "+292278994-08-16Z", b"-infinity": "+292269055-12-02Z"},
+}
+"""Days since 1970 that don't fit into 32 bits, and what is left of them; or the dates in ISO."""
+_OFFSET_WITH_SECONDS: Final = re.compile(rb".*[+-]\d\d:\d\d:\d\d", re.DOTALL).fullmatch
+
+
+def of_stream(column: Column, decode: Decode) -> Decode:
+    """Debezium's stream has no values of type name."""
+    return decode if column.type != "name" or column.array else _nothing
+
+
+def of_snapshot(column: Column, schema: Schema, decode: Decode) -> Decode:
+    """Debezium's snapshot reads dates and zoned times through JDBC's classes."""
+    if column.array:
+        return decode
+    if column.type == "timetz":
+        return lambda text: None if _OFFSET_WITH_SECONDS(text) else decode(text)
+    if column.type != "date":
+        return decode
+    infinite = _INFINITE.get(schema.type, {})
+
+    def of_date(text: bytes) -> Any:
+        return infinite[text] if text in infinite else decode(text.removesuffix(_ERA))
+
+    return of_date
+
+
+def _nothing(_text: bytes) -> None:
+    """What comes of any text."""

@@ -16,10 +16,9 @@ from cdc.events import schemas
 from cdc.events.reference import LogContext, TransactionBlocks, source
 from cdc.events.rules import EventRules
 from cdc.records.connect import SourceRecord
-from cdc.records.position import Lsn
+from cdc.records.position import Lsn, Transaction
 from cdc.records.schema import TableName
 from cdc.records.topics import message_topic
-from cdc.records.transaction import Transaction
 from cdc.wal.messages import LogicalMessage
 
 MESSAGES: Final = "message"

@@ -20,9 +20,8 @@ from cdc.events.fields import EventField, EventPlan, plan
 from cdc.events.rules import EventRules
 from cdc.records.connect import Header, Schema, SourceRecord
 from cdc.records.envelope import CONNECTOR, VERSION
-from cdc.records.position import Lsn
+from cdc.records.position import Lsn, Origin, Transaction
 from cdc.records.schema import TableName, TableSchema
-from cdc.records.transaction import Origin, Transaction
 
 NEW_KEY: Final = "__debezium.newkey"
 OLD_KEY: Final = "__debezium.oldkey"

@@ -11,10 +11,9 @@ from cdc.compiled import fast
 from cdc.convert.pipeline import Encoder
 from cdc.errors import CorruptMessageError
 from cdc.events.changes import Reread
-from cdc.records.position import Position
+from cdc.records.position import Position, Transaction
 from cdc.records.record import Record
 from cdc.records.schema import TableName
-from cdc.records.transaction import Transaction
 from cdc.stream.signals import Signals
 from cdc.tables.joining import NO_EFFECTS, Effects
 from cdc.tables.tables import Tables

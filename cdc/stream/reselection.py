@@ -15,11 +15,10 @@ from weakref import WeakKeyDictionary
 
 from cdc.compiled import fast
 from cdc.events.changes import ABSENT, IdentityKey, Reread, RereadRequest, Row, filled
-from cdc.records.position import Lsn, Position, filled_field
+from cdc.records.position import Lsn, Position, Transaction, filled_field
 from cdc.records.record import Record, RecordOrBatch, count
 from cdc.records.record import size as record_size
 from cdc.records.schema import TableName
-from cdc.records.transaction import Transaction
 from cdc.wal.messages import Relation, Update
 
 _FIRST_ROWS: Final = 16

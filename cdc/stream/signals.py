@@ -8,11 +8,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple, Protocol, Self
 
 from cdc.events.changes import Row
-from cdc.records.position import Lsn, Position
+from cdc.records.position import Lsn, Position, Transaction
 from cdc.records.record import Record, RecordOrBatch
 from cdc.records.schema import TableName
 from cdc.records.state import Progress
-from cdc.records.transaction import Transaction
 from cdc.tables.joining import NO_EFFECTS, Effects
 from cdc.wal.messages import Relation
 

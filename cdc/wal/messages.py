@@ -10,7 +10,7 @@ from enum import Enum
 from typing import Final, Literal, NamedTuple
 
 from cdc.records.position import Lsn
-from cdc.records.transaction import Origin as Origin  # noqa: PLC0414 (it is a message, too)
+from cdc.records.position import Origin as Origin  # noqa: PLC0414 (it is a message, too)
 
 
 class Absent(Enum):

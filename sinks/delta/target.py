@@ -8,9 +8,8 @@ from cdc.log.offsets import LogState
 from cdc.records.schema import TableSchema
 from cdc.settings import LakehouseSettings
 from sinks.changes.derived import Derived, derived_tables, local_path, without_unfit
-from sinks.delta.replays import replayed
 from sinks.run.options import RunContext
-from sinks.run.plan import RunPlan, TablePlan, WantedTable
+from sinks.run.plan import Replay, RunPlan, TablePlan, WantedTable
 from sinks.run.plans import as_compacted, lakehouse_plans
 from sinks.run.summary import Rows, RunOutcome, TableResult, TableVersion
 from sinks.run.target import Forgotten, Target, Wanted
@@ -94,7 +93,7 @@ class LakehouseTables(Target):
     def on_archives(
         self, tables: dict[str, TablePlan], versions: Mapping[str, TableVersion], state: LogState
     ) -> dict[str, TablePlan]:
-        """As sinks/delta/replays.py has it."""
+        """New tables begin with an archive where the log doesn't reach as far back."""
         return replayed(tables, versions, self._derived, state)
 
     def behind_gap(self, name: str, table: TablePlan, forgotten: Forgotten) -> TablePlan | None:
@@ -200,3 +199,38 @@ class LakehouseTables(Target):
                 remedy="nothing to do: the next plan leaves it as it is",
             )
         return self._derived[name]
+
+
+def replayed(
+    tables: dict[str, TablePlan],
+    versions: Mapping[str, TableVersion],
+    derived: Mapping[str, Derived],
+    state: LogState,
+) -> dict[str, TablePlan]:
+    """The tables; new ones start from an archive where the log doesn't reach as far back."""
+    archives = {
+        table.source: name
+        for name, table in derived.items()
+        if table.kind == "changes"
+        and table.keeps_records
+        and name in versions
+        and name in tables
+        and tables[name].base
+        and not tables[name].waits
+        and tables[name].lacks == "nothing"
+    }
+
+    def from_archive(name: str, table: TablePlan) -> TablePlan:
+        archive = archives.get(table.source)
+        if table.base or archive is None or name == archive or table.kind == "changes":
+            return table
+        is_deleted = state.tables[table.source].cleanup == "delete"
+        has_lost_records = any(state.starts[table.topic].values())
+        if table.kind == "current" and not (is_deleted and has_lost_records):
+            return table  # the log has all of it
+        whole = tables[archive]
+        replay = Replay(archive=archive, version=versions[archive].version)
+        update = {"start": whole.start, "replay": replay, "fresh_ms": whole.fresh_ms}
+        return table.model_copy(update=update)
+
+    return {name: from_archive(name, table) for name, table in tables.items()}

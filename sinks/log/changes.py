@@ -21,7 +21,7 @@ from sinks.changes.shape import TableShape
 from sinks.log.parse import parse, parse_events, parse_images
 from sinks.log.records import Records, with_values
 from sinks.run.plan import RunPlan, TablePlan
-from sinks.spark.kept import in_session
+from sinks.spark.session import in_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

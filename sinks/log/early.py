@@ -20,8 +20,7 @@ from sinks.log.parse import is_truncate, parse
 from sinks.log.records import Records
 from sinks.run.plan import TablePlan
 from sinks.run.topics import PartitionCensus
-from sinks.spark.kept import release
-from sinks.spark.session import RECORDS_FEW, jvm_ended, observed
+from sinks.spark.session import RECORDS_FEW, jvm_ended, observed, release
 
 if TYPE_CHECKING:
     from pyspark.sql import Column as SparkColumn

@@ -21,7 +21,7 @@ from sinks.changes.names import LOST
 from sinks.log.kafka_options import spark_options
 from sinks.run.plan import RunPlan, TablePlan
 from sinks.spark.expressions import header_fields
-from sinks.spark.kept import in_session, release
+from sinks.spark.session import in_session, release
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, SparkSession

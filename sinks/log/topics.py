@@ -16,8 +16,7 @@ from sinks.log.counts import bounded, census, with_census
 from sinks.log.records import Records
 from sinks.run.options import RunContext
 from sinks.run.plan import RunPlan, TablePlan, WantedTable, proposed, to_read
-from sinks.run.retention import require_retained
-from sinks.run.topics import Examination, ExaminedTables
+from sinks.run.topics import Examination, ExaminedTables, require_retained
 from sinks.spark.session import RECORDS_FEW, tune
 
 if TYPE_CHECKING:

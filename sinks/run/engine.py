@@ -10,9 +10,10 @@ import time
 from collections.abc import Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from datetime import timedelta
 from typing import TYPE_CHECKING, Final
 
-from cdc.errors import ConfigError, LogForgottenError, MillraceError
+from cdc.errors import ConfigError, LogForgottenError, MillraceError, TopicMismatchError
 from cdc.log.offsets import LogState
 from sinks.run.options import RunContext
 from sinks.run.plan import (
@@ -25,9 +26,8 @@ from sinks.run.plan import (
     require_same_log,
     to_read,
 )
-from sinks.run.retention import RetainedTables, retained_tables
-from sinks.run.summary import RunOutcome, RunSummary, TableResult
-from sinks.run.target import Target
+from sinks.run.summary import LastCheck, RunOutcome, RunSummary, TableResult
+from sinks.run.target import Forgotten, Target
 from sinks.run.topics import Topics
 from sinks.spark.errors import KeptLostError, explained
 
@@ -54,6 +54,60 @@ class RunEnd:
         if self.plan is None or not self.results:
             return RunSummary(sink, 0, "", seconds, self.results, self.note)
         return RunSummary(sink, self.plan.run, self.plan.where, seconds, self.results)
+
+
+@dataclass(slots=True)
+class RetainedTables:
+    """The tables that a plan may have, and the errors of others."""
+
+    tables: dict[str, TablePlan]
+    refused: dict[str, MillraceError] = field(default_factory=dict)
+
+
+def retained_tables(
+    topics: Topics,
+    target: Target,
+    tables: Mapping[str, TablePlan],
+    state: LogState,
+    keep: timedelta,
+    checked: LastCheck,
+) -> RetainedTables:
+    """Check each table's retention; refused tables stay at their offsets."""
+    retained = RetainedTables(dict(tables))
+    fresh_since_ms = (time.time() - keep.total_seconds()) * 1000
+    for name, table in tables.items():
+        if not (table.pending or not table.base):
+            continue
+        reader = name if table.replay is None else table.replay.archive
+        begins = not table.base and table.replay is None
+        fresh = begins or max(table.fresh_ms, checked.fresh_ms(reader)) >= fresh_since_ms
+        try:
+            topics.require_whole(name, table, state, fresh=fresh)
+        except TopicMismatchError as error:
+            # What is compacted until the topic is mended is missing for good.
+            _refuse(retained, name, table.model_copy(update={"fresh_ms": 0}), error)
+        except LogForgottenError as error:
+            again = topics.from_start(table, state)
+            forgotten = Forgotten(
+                error,
+                again.model_copy(update={"fresh_ms": int(time.time() * 1000)}),
+                is_compacted=state.tables[table.source].cleanup == "compact",
+                can_mark=topics.can_mark_gaps,
+            )
+            plan = target.behind_gap(name, table, forgotten)
+            if plan is None:
+                _refuse(retained, name, table, error)
+            else:
+                retained.tables[name] = plan
+    return retained
+
+
+def _refuse(retained: RetainedTables, name: str, table: TablePlan, error: MillraceError) -> None:
+    """Leave a table at its offsets; one that isn't there yet has no plan."""
+    del retained.tables[name]
+    retained.refused[name] = error
+    if table.base:
+        retained.tables[name] = table.model_copy(update={"end": table.start, "next": table.start})
 
 
 class Run:

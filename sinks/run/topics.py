@@ -6,10 +6,11 @@ have none of these (sinks/debezium/topics.py). The rest of a run is the same for
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from datetime import timedelta
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from cdc.errors import MillraceError
-from cdc.log.offsets import LogState
+from cdc.errors import LogForgottenError, MillraceError
+from cdc.log.offsets import LogState, Offsets
 from cdc.records.schema import TableSchema
 from cdc.settings.lakehouse import TopicWriter
 from sinks.run.plan import RunPlan, TablePlan, WantedTable
@@ -169,3 +170,17 @@ class Topics(Protocol):
 
     def forget(self) -> None:
         """Let records go that are kept for several tables; they are read again where needed."""
+
+
+def require_retained(start: Offsets, kept_from: Offsets, what: str, keep: timedelta) -> None:
+    """Raise LogForgottenError if the log no longer has all records from ``start`` on."""
+    for topic, partitions in start.items():
+        for partition, offset in partitions.items():
+            if kept_from.get(topic, {}).get(partition, 0) > offset:
+                raise LogForgottenError(
+                    f"{what} comes too late: the log promises {keep} only, and may lack changes "
+                    "that have not been applied",
+                    where=f"topic {topic}, partition {partition}, offset {offset}",
+                    remedy="remove the derived table, so that the next run rebuilds it from the "
+                    "log where that has every key, or take a new snapshot",
+                )

@@ -18,8 +18,8 @@ from cdc.records.schema import TableName, TableSchema
 from sinks.log.counts import with_census
 from sinks.log.records import Records
 from sinks.run.plan import RunPlan, TablePlan
-from sinks.run.retention import require_retained
 from sinks.run.summary import TableResult, attempted
+from sinks.run.topics import require_retained
 from sinks.search.apply import SearchContext
 from sinks.search.bulk import Counts
 from sinks.search.indexes import TableIndex

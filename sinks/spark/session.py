@@ -17,6 +17,8 @@ from functools import cache
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final, Protocol
 
+from pyspark.sql import DataFrame
+
 from cdc.errors import SparkMissingError
 
 if TYPE_CHECKING:
@@ -286,3 +288,23 @@ def _reason(output: IO[bytes]) -> str:
     telling = (number for number, line in enumerate(lines) if "rror" in line or "xception" in line)
     first = next(telling, len(lines) - 1)
     return " ".join(lines[first : first + 2])[:400]
+
+
+def in_session(spark: "SparkSession", kept: "DataFrame") -> "DataFrame":
+    """Kept rows in a session, whose configuration is the one that then counts."""
+    from pyspark.sql import DataFrame
+
+    schema = kept._jdf.schema()  # noqa: SLF001
+    session: Any = spark._jsparkSession  # noqa: SLF001
+    return DataFrame(session.internalCreateDataFrame(_rdd(kept), schema, False), spark)
+
+
+def release(kept: "DataFrame") -> None:
+    """Free the storage of rows that a ``localCheckpoint`` keeps."""
+    _rdd(kept).unpersist(False)
+
+
+def _rdd(kept: "DataFrame") -> Any:
+    """The kept rows themselves."""
+    plan: Any = kept._jdf.queryExecution().logical()  # noqa: SLF001 (PySpark has no other way)
+    return plan.rdd()

@@ -8,9 +8,8 @@ from cdc.compiled.fast import COMMITS_MAX, Cursor
 from cdc.events.changes import ABSENT, Row
 from cdc.postgres.catalog import relation_signature
 from cdc.postgres.described import TableDescription
-from cdc.records.position import Lsn, Position
+from cdc.records.position import Lsn, Position, Transaction
 from cdc.records.schema import Column, TableName
-from cdc.records.transaction import Transaction
 from cdc.stream.signals import StreamedRow
 from cdc.wal.messages import Relation, RelationColumn
 from snapshots import overtaken as module

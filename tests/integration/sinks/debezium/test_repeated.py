@@ -9,7 +9,7 @@ import pytest
 from sinks.changes.names import OP, OWN
 from sinks.changes.shape import plain_shape
 from sinks.changes.versions import versions
-from sinks.debezium.duplicates import without_repeated_changes
+from sinks.debezium.changes import without_repeated_changes
 from sinks.debezium.parse import parse
 from tests.fixtures.debezium_topics import Raw, described, frame
 

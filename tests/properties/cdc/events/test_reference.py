@@ -12,10 +12,9 @@ from cdc.events.changes import Change, Operation
 from cdc.events.reference import LogContext
 from cdc.events.rules import EventRules
 from cdc.records.envelope import to_json
-from cdc.records.position import HEADER, Lsn, Position, header
+from cdc.records.position import HEADER, Lsn, Origin, Position, Transaction, header
 from cdc.records.record import Record
 from cdc.records.schema import Column, TableSchema
-from cdc.records.transaction import Origin, Transaction
 from cdc.wal.messages import ABSENT, Row, Value
 
 CLOCK_NS = 1_795_254_064_438_971_317

@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 
 from cdc.compiled import fast
 from cdc.errors import UnclearMessagesError
-from cdc.records.position import Lsn
-from cdc.records.transaction import Origin
+from cdc.records.position import Lsn, Origin
 from cdc.stream.in_progress import InProgress
 from cdc.wal.decoder import decode
 from cdc.wal.frames import COPY_DATA_BYTES, XLogData, copy_data, copy_data_end, parse

@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 
 from cdc.compiled.fast import COMMITS_MAX, Cursor
 from cdc.errors import CorruptMessageError
-from cdc.records.position import Lsn, Position
-from cdc.records.transaction import Origin
+from cdc.records.position import Lsn, Origin, Position
 from tests.fixtures.stream_model import ModelCursor
 
 START = Position(1, Lsn(100), 0)

@@ -10,11 +10,10 @@ from cdc.errors import CorruptMessageError, TableRefusedError
 from cdc.events.reference import LogContext
 from cdc.events.rules import EventRules
 from cdc.records.envelope import VERSION
-from cdc.records.position import Lsn, Position
+from cdc.records.position import Lsn, Position, Transaction
 from cdc.records.record import Record
 from cdc.records.schema import Column, TableSchema
 from cdc.records.topics import TRUNCATE_KEY
-from cdc.records.transaction import Transaction
 from cdc.wal.messages import ABSENT
 from tests.fixtures.position_headers import parse_header
 

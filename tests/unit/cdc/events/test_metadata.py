@@ -8,9 +8,8 @@ from cdc.errors import CorruptMessageError
 from cdc.events.metadata import MessageEvents, TransactionMetadata, heartbeat
 from cdc.events.rules import EventRules
 from cdc.records.connect import SourceRecord
-from cdc.records.position import Lsn
+from cdc.records.position import Lsn, Transaction
 from cdc.records.topics import heartbeat_topic, transaction_topic
-from cdc.records.transaction import Transaction
 from cdc.wal.messages import LogicalMessage
 from tests.fixtures.made_changes import (
     CLOCK_NS,

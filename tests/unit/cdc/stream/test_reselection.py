@@ -6,9 +6,8 @@ import pytest
 
 from cdc.errors import CorruptMessageError
 from cdc.events.changes import ABSENT, IdentityKey, RereadRequest, Row, Value
-from cdc.records.position import Lsn, Position
+from cdc.records.position import Lsn, Position, Transaction
 from cdc.records.record import Record, RecordOrBatch, each
-from cdc.records.transaction import Transaction
 from cdc.stream.reselection import Reselection
 from cdc.wal.messages import Relation, RelationColumn, Update
 

@@ -13,9 +13,9 @@ from cdc.settings import Settings
 from sinks.debezium.log import BrokerTopic, TopicLog, bounded_ends
 from sinks.debezium.topics import NOWHERE, DebeziumTopics
 from sinks.delta.target import LakehouseTables
+from sinks.run.engine import RetainedTables, retained_tables
 from sinks.run.options import RunContext, RunOptions
 from sinks.run.plan import TablePlan
-from sinks.run.retention import RetainedTables, retained_tables
 from sinks.run.summary import LastCheck
 from tests.fixtures.made_plans import NAME, TOPIC, table_plan
 from tests.fixtures.made_states import table_state
