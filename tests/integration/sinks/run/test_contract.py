@@ -83,6 +83,25 @@ def after(original: Callable[..., Any]) -> Callable[..., Any]:
     return die
 
 
+KILLS = [
+    pytest.param("_apply", before, True, id="planned, first load"),
+    pytest.param("_applied", after, False, id="applied"),
+    *(
+        pytest.param(
+            step, dying, first, id=f"{name}{first * ', first load'}", marks=pytest.mark.proof
+        )
+        for step, dying, first, name in (
+            ("_apply", before, False, "planned"),
+            ("_applied", after, True, "applied"),
+            ("_finished", before, True, "not recorded"),
+            ("_finished", before, False, "not recorded"),
+            ("_finished", after, True, "recorded"),
+            ("_finished", after, False, "recorded"),
+        )
+    ),
+]
+
+
 class Contract:
     """The cases; a subclass has a fixture ``target``."""
 
@@ -94,12 +113,7 @@ class Contract:
         assert target.merge().exit_code == ExitCode.NOTHING_TO_DO
         assert target.rows() == changed(200)
 
-    @pytest.mark.parametrize("first", [True, False], ids=["first load", "later"])
-    @pytest.mark.parametrize(
-        ("step", "dying"),
-        [("_apply", before), ("_applied", after), ("_finished", before), ("_finished", after)],
-        ids=["planned", "applied", "not recorded", "recorded"],
-    )
+    @pytest.mark.parametrize(("step", "dying", "first"), KILLS)
     def test_a_run_that_is_killed_is_finished_by_the_next(
         self, target: TargetInTest, step: str, dying: Callable[..., Any], first: bool
     ) -> None:
@@ -165,6 +179,7 @@ class Contract:
         assert target.merge().exit_code == ExitCode.OK
         assert target.rows() == changed(200) | {2: {"id": 2, "a": "since", "n": 3}}
 
+    @pytest.mark.proof
     def test_a_bounded_run_stops_at_a_commit_and_later_ones_go_on(
         self, target: TargetInTest
     ) -> None:
