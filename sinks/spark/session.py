@@ -17,8 +17,6 @@ from functools import cache
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final, Protocol
 
-from pyspark.sql import DataFrame
-
 from cdc.errors import SparkMissingError
 
 if TYPE_CHECKING:
