@@ -213,8 +213,9 @@ class Run:
         for name, table in before.items():
             if name not in wanted or not table.base:
                 continue
-            if not self._target.is_standing(name, table, state):
-                standing[name] = table.begun_again(state.starts[table.topic])
+            starts = state.starts.get(table.topic)  # None: a topic that can't be read is refused
+            if starts is not None and not self._target.is_standing(name, table, state):
+                standing[name] = table.begun_again(starts)
         refused = {
             **self._topics.refused(standing, wanted, state),
             **changed(standing, wanted),

@@ -11,6 +11,8 @@ from cdc.records.schema import TableName
 from cdc.settings import Settings
 from sinks.debezium.log import BrokerTopic
 from sinks.debezium.topics import DebeziumTopics
+from sinks.delta.target import LakehouseTables
+from sinks.run.engine import Run
 from sinks.run.options import RunContext, RunOptions
 from sinks.run.plan import WantedTable
 from tests.fixtures.made_plans import table_plan
@@ -88,3 +90,20 @@ def test_a_topic_that_lost_records_or_is_hidden_stops_its_own_table(
         (str(T), {0: 7}, True),
         (str(U), {0: 9}, False),
     ]
+
+
+def test_a_hidden_topic_whose_delta_table_was_removed_stops_its_own_table_only(
+    topics: DebeziumTopics,
+) -> None:
+    state = topics.state()
+    assert state is not None
+    lakehouse = topics._settings.lakehouse
+    assert lakehouse is not None
+    context = RunContext(topics._settings, no_session, print, RunOptions())
+    target = LakehouseTables(context, lakehouse)
+    wanted, _ = target.wanted(state, [])
+    topic = state.tables[str(HIDDEN)].topic
+    before = {str(HIDDEN): table_plan(topic=topic, source=str(HIDDEN), base=1, start={0: 7})}
+    standing, refused = Run(context, topics, target)._standing(before, state, wanted)
+    assert standing == before
+    assert {name: type(error) for name, error in refused.items()} == {str(HIDDEN): LogAccessError}
