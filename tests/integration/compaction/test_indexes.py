@@ -45,6 +45,7 @@ def test_index_with_many_deleted_documents_is_merged(target: Target) -> None:
     assert merge.after.size_bytes < merge.before.size_bytes
 
 
+@pytest.mark.proof
 def test_index_with_few_deleted_documents_is_left_alone(target: Target) -> None:
     fill(target, 1, range(2_000))
     fill(target, 2, range(100))

@@ -125,7 +125,15 @@ def change(source: Conninfo, seconds: float) -> None:
             connection.execute(choose.choice(statements).encode())
 
 
-@pytest.mark.parametrize("strategy", ["message", "read_only", "insert_insert", "insert_delete"])
+@pytest.mark.parametrize(
+    "strategy",
+    [
+        "message",
+        "read_only",
+        "insert_insert",
+        pytest.param("insert_delete", marks=pytest.mark.proof),
+    ],
+)
 def test_what_changes_meanwhile_isnt_overwritten(
     pipeline: MakePipeline, source: Conninfo, strategy: str
 ) -> None:

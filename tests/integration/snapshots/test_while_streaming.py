@@ -145,7 +145,13 @@ IDLE = {
 }
 
 
-@pytest.mark.parametrize("more", [{}, IDLE], ids=["messages", "read only, and nobody writes"])
+@pytest.mark.parametrize(
+    "more",
+    [
+        pytest.param({}, id="messages", marks=pytest.mark.proof),
+        pytest.param(IDLE, id="read only, and nobody writes"),
+    ],
+)
 def test_a_table_is_reset_by_a_command_beside_the_daemon(
     pipeline: MakePipeline, database: Conninfo, more: dict[str, object]
 ) -> None:

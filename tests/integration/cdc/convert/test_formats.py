@@ -220,7 +220,13 @@ def test_transactions_are_counted_and_messages_are_events(
 
 
 @pytest.mark.parametrize(
-    "sections", [{}, {"format": {"schemas.enable": "true"}}], ids=["plain", "with schemas"]
+    "sections",
+    [
+        pytest.param({}, id="plain"),
+        pytest.param(
+            {"format": {"schemas.enable": "true"}}, id="with schemas", marks=pytest.mark.proof
+        ),
+    ],
 )
 def test_what_was_replicated_from_elsewhere_says_so(
     streamed: Streamed, topic_prefix: str, sections: Sections

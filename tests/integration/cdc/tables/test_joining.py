@@ -300,7 +300,7 @@ def test_a_table_that_left_the_publication_and_came_back_in_mid_read_has_no_ghos
     assert found == rows(database, "item") == logged(made, "item")
 
 
-@pytest.mark.parametrize("mode", ["initial", "no_data"])
+@pytest.mark.parametrize("mode", ["initial", pytest.param("no_data", marks=pytest.mark.proof)])
 @pytest.mark.parametrize("is_up", [True, False], ids=["while streaming", "while nobody looks"])
 def test_a_table_that_is_filled_before_it_has_its_key_is_read_as_it_is(
     pipeline: MakePipeline, database: Conninfo, is_up: bool, mode: str

@@ -155,6 +155,7 @@ def test_avro_is_read_by_the_registry(
 
 
 @pytest.mark.usefixtures("here")
+@pytest.mark.proof
 def test_the_command_asks_the_source_where_it_is_told_to(
     pipeline: Callable[..., RunningPipeline],
     spark: "SparkSession",

@@ -207,6 +207,7 @@ def test_a_run_may_read_a_part_only(lake: DebeziumLake) -> None:
     assert lake.table().count() == 20
 
 
+@pytest.mark.proof
 def test_columns_are_as_the_derived_table_wants_them(lake: DebeziumLake) -> None:
     wanted = {
         "source": "public.t",

@@ -215,6 +215,7 @@ def interrupted(lake: DebeziumLake, monkeypatch: pytest.MonkeyPatch, *, after_co
             lake.merge()
 
 
+@pytest.mark.proof
 def test_runs_that_were_killed_are_finished_with_the_same_records(
     lake: DebeziumLake, monkeypatch: pytest.MonkeyPatch
 ) -> None:

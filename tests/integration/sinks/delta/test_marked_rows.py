@@ -84,6 +84,7 @@ def test_only_rows_that_change_are_written_and_only_files_that_may_have_them_are
     assert sorted(after[name] for name in before) == [0, 3]
 
 
+@pytest.mark.proof
 def test_rows_of_files_that_have_marks_are_marked_once_more(
     lakehouse: Lakehouse, log: HandLog
 ) -> None:
@@ -96,7 +97,7 @@ def test_rows_of_files_that_have_marks_are_marked_once_more(
     assert lakehouse.rows(log.schema) == sorted_by_key(expected)
 
 
-@pytest.mark.parametrize("small", [0, 1 << 30])
+@pytest.mark.parametrize("small", [0, pytest.param(1 << 30, marks=pytest.mark.proof)])
 def test_a_commit_that_another_got_in_the_way_of_is_tried_again(
     lakehouse: Lakehouse, log: HandLog, monkeypatch: pytest.MonkeyPatch, small: int
 ) -> None:

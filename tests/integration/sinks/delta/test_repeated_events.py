@@ -23,7 +23,7 @@ def second(log: HandLog) -> None:
     log.tombstone(at(30, 2), {"id": 2})
 
 
-@pytest.mark.parametrize("small_bytes", [0, SMALL_BYTES])
+@pytest.mark.parametrize("small_bytes", [pytest.param(0, marks=pytest.mark.proof), SMALL_BYTES])
 def test_events_that_come_again_change_nothing(
     lakehouse: Lakehouse, monkeypatch: pytest.MonkeyPatch, small_bytes: int
 ) -> None:

@@ -232,6 +232,7 @@ def test_a_removed_table_is_rebuilt_from_the_log(lakehouse: Lakehouse) -> None:
     assert lakehouse.rows(log.schema) == [{"id": 1, "n": 1}, {"id": 2, "n": 2}]
 
 
+@pytest.mark.proof
 def test_a_table_that_was_restored_is_merged_into(lakehouse: Lakehouse) -> None:
     log = lakehouse.log(column("id", "int4", 1), column("n", "int4"))
     log.row("r", at(100, 0), {"id": 1, "n": 1})

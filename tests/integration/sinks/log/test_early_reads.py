@@ -14,6 +14,7 @@ _LATE = 3_000_000
 """A day after 9999, which no date in the lakehouse can be."""
 
 
+@pytest.mark.proof
 def test_what_the_largest_table_has_does_not_hold_up_others(
     lakehouse: Lakehouse, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -17,6 +17,7 @@ from tests.fixtures.spark import at, column, table_schema
 pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.opensearch]
 
 
+@pytest.mark.proof
 def test_a_column_of_another_type_is_a_new_index_of_all_rows(indexes: Indexes) -> None:
     log = loaded(indexes)
     old = indexes.index()
@@ -169,6 +170,7 @@ def test_what_the_user_says_of_an_index_is_a_new_index(indexes: Indexes) -> None
     assert settings["auto_expand_replicas"] == "0-1"
 
 
+@pytest.mark.proof
 def test_documents_that_were_refused_are_made_again(indexes: Indexes) -> None:
     """As the rows are by now, and not as they were refused."""
     strict = {"table": "public.t", "mapping": {"a": {"type": "integer"}}}
@@ -214,6 +216,7 @@ def test_documents_that_were_refused_are_made_again(indexes: Indexes) -> None:
     assert dead_letters.by_document() == {}
 
 
+@pytest.mark.proof
 def test_a_bounded_run_leaves_the_rest_to_the_next(indexes: Indexes) -> None:
     log = loaded(indexes)
     for number in range(40):
@@ -226,6 +229,7 @@ def test_a_bounded_run_leaves_the_rest_to_the_next(indexes: Indexes) -> None:
     assert {document["n"] for document in indexes.documents().values()} == {-35, -36, -37, -38, -39}
 
 
+@pytest.mark.proof
 def test_an_index_that_serves_before_it_is_noted_is_not_loaded_again(
     indexes: Indexes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -263,7 +267,13 @@ def test_an_index_that_is_gone_while_it_is_loaded_is_begun_again(
     assert indexes.documents() == before
 
 
-@pytest.mark.parametrize("steps", ["before there is a plan", "after the census", "one by one"])
+@pytest.mark.parametrize(
+    "steps",
+    [
+        "before there is a plan",
+        *(pytest.param(s, marks=pytest.mark.proof) for s in ("after the census", "one by one")),
+    ],
+)
 def test_rows_of_a_snapshot_are_what_became_of_them(
     indexes: Indexes, monkeypatch: pytest.MonkeyPatch, steps: str
 ) -> None:

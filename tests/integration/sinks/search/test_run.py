@@ -140,11 +140,11 @@ def test_new_column_arrives_in_the_same_index(indexes: Indexes) -> None:
 @pytest.mark.parametrize(
     ("owner", "name", "records_few"),
     [
-        ("sinks.search.executors", "_lines", 100),
-        ("sinks.search.apply", "write_remaining", 100),
+        pytest.param("sinks.search.executors", "_lines", 100, marks=pytest.mark.proof),
+        pytest.param("sinks.search.apply", "write_remaining", 100, marks=pytest.mark.proof),
         ("sinks.search.apply", "write_remaining", 1),
         ("sinks.search.indexes.TableIndex", "publish", 100),
-        ("sinks.search.progress.Ledger", "write_table", 1),
+        pytest.param("sinks.search.progress.Ledger", "write_table", 1, marks=pytest.mark.proof),
         ("sinks.search.progress.RunClaim", "finish", 100),
     ],
 )

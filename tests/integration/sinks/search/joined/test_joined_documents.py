@@ -113,6 +113,7 @@ def test_what_is_written_before_a_snapshot_and_committed_behind_it_is_shown(
     assert library.documents("public.author")["1"]["name"] == "written first, committed last"
 
 
+@pytest.mark.proof
 def test_a_run_that_died_is_finished_before_the_next_cut(
     library: Library, monkeypatch: pytest.MonkeyPatch
 ) -> None:
