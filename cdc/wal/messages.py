@@ -1,8 +1,8 @@
 """pgoutput's messages, protocol 1 to 4 → typed values, named as PostgreSQL names them.
 
-One class per message that a slot without two_phase sends, where streaming is on or off; those of
-transactions in progress are without their xids (cdc.compiled.fast.plain_messages). Times are µs
-since 1970, UTC.
+One class per message that a slot without two_phase sends, whether streaming is on or off; those of
+transactions in progress are without their xids (``plain_messages`` in
+cdc/compiled/transactions.pxi). Times are µs since 1970, UTC.
 https://www.postgresql.org/docs/current/protocol-logicalrep-message-formats.html
 """
 
