@@ -35,7 +35,7 @@ def extensions() -> list[Extension]:
             "millrace: the installation needs Cython\n"
             "  → pip install 'Cython>=3.2', or install without --no-build-isolation"
         ) from None
-    digest = run_path(str(FOLDER / "sources.py"))["digest"]()
+    digest = run_path(str(FOLDER / "extension.py"))["digest"]()
     fast = Extension(
         "cdc.compiled.fast",
         [str(FOLDER / "fast.pyx")],

@@ -11,8 +11,8 @@ from benchmarks.scene import PREFIX, Scene
 from benchmarks.shapes import Shape
 from cdc.capture.wiring import event_rules, pipeline
 from cdc.convert.pipeline import no_topic
-from cdc.postgres import catalog, publication, slot
-from cdc.postgres.captured import captured_tables
+from cdc.postgres import catalog, slot
+from cdc.postgres.captured import captured_tables, ensure_publication
 from cdc.postgres.connection import connect, connect_replication
 from cdc.postgres.stream import ReplicationStream
 from cdc.records.position import Lsn, Position
@@ -51,7 +51,7 @@ class Captured:
         self.sql = connect(self._settings.source, purpose="benchmark")
         capture = self._settings.capture
         captured = captured_tables(self.sql, capture)
-        publication.ensure(self.sql, capture, captured)
+        ensure_publication(self.sql, capture, captured)
         self.described = catalog.describe(self.sql, captured, capture.publication_name)
 
     def tables(self) -> Tables:

@@ -55,9 +55,9 @@ def _capture(captured: Captured, end: Lsn) -> bytearray:
     with captured.stream(DRAIN) as stream:
         while translation.cursor.cut.commit_lsn < end - 64 or not data:
             stream.read(1.0)
-            start, stop = stream.filled
-            data += stream.buffer[start:stop]
-            for _, used in translated(translation, stream.buffer, start, stop):
+            wire, start, stop = stream.wire, stream.wire.start, stream.wire.end
+            data += wire.buffer[start:stop]
+            for _, used in translated(translation, wire.buffer, start, stop):
                 start = used
             del data[len(data) - (stop - start) :]
             stream.used(start, translation.received)

@@ -70,8 +70,8 @@ def _read(captured: Captured, end: Lsn, rows: int) -> tuple[float, int]:
     with captured.stream(_OURS) as stream:
         while translation.cursor.flush_lsn < end:
             size += stream.read(1.0)
-            start, stop = stream.filled
-            for made, used in translated(translation, stream.buffer, start, stop):
+            wire, start = stream.wire, stream.wire.start
+            for made, used in translated(translation, wire.buffer, start, wire.end):
                 events, start = events + made, used
             stream.used(start, translation.received)
             stream.keep_alive()

@@ -18,20 +18,8 @@ from psycopg import pq
 from psycopg.pq.abc import PGconn
 
 from cdc.errors import MillraceError
-from cdc.postgres.failures import (
-    explained,
-    result_sqlstate,
-    result_text,
-    server_address,
-    statement_error,
-)
-from cdc.postgres.socket_buffer import (
-    RefusedError,
-    SocketBuffer,
-    copy_data_of,
-    error_fields,
-    message,
-)
+from cdc.postgres.failures import RefusedError, explained, server_address
+from cdc.postgres.wire import SocketBuffer, copy_data_of, error_fields, message
 
 _BIND: Final = message(b"B", b"\0\0" + struct.pack(">HHH", 0, 0, 0))
 _EXECUTE: Final = message(b"E", b"\0" + struct.pack(">I", 0))
@@ -207,9 +195,9 @@ class LibpqCopy:
             elif result.status == pq.ExecStatus.COPY_OUT:
                 self._copies = True
             elif result.status == pq.ExecStatus.FATAL_ERROR:
-                self._refusal = RefusedError(result_sqlstate(result), result_text(result))
+                self._refusal = RefusedError.of(result)
 
 
 def _error_of(refusal: RefusedError, where: str) -> MillraceError:
     """What a refusal means."""
-    return statement_error(refusal.sqlstate, refusal.text, where)
+    return refusal.error(where)

@@ -20,8 +20,8 @@ from cdc.capture.wiring import open_actions, open_tables
 from cdc.dead_letters.guard import Refusals
 from cdc.errors import ConfigError, UnreadTableError
 from cdc.faults import FaultPoint, reach
-from cdc.postgres import publication, risks, slot
-from cdc.postgres.captured import described_tables
+from cdc.postgres import risks, slot
+from cdc.postgres.captured import described_tables, ensure_publication
 from cdc.postgres.connection import act
 from cdc.postgres.described import CapturedTable, TableDescription
 from cdc.records.position import Position
@@ -200,7 +200,7 @@ class Session:
         self, captured: Sequence[CapturedTable], again: Sequence[str]
     ) -> list[TableDescription]:
         """Make or check the publication; returns the tables as they are published."""
-        publication.ensure(self.servers.sql, self._capture, captured)
+        ensure_publication(self.servers.sql, self._capture, captured)
         described = self.servers.describe(captured)
         missing = set(again) - {str(table.name) for table in described}
         if missing:

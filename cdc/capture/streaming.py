@@ -111,10 +111,11 @@ class Streaming:
 
     def _translate(self) -> bool:
         """Make records of what was received; returns whether there was anything to make."""
-        start, end = self._stream.filled
+        wire = self._stream.wire
+        start = wire.start
         room = self._room()
         limits = Limits(min(room.records_max, TRANSLATE_RECORDS_MAX), room.bytes_max)
-        used = self._translation.feed(self._stream.buffer, start, end, limits)
+        used = self._translation.feed(wire.buffer, start, wire.end, limits)
         if not self._may_acknowledge and self._translation.is_settled:
             self._may_acknowledge = True
             self._stream.send_status(self._progress.flush_lsn, self._progress.flush_lsn)

@@ -19,7 +19,7 @@ from cdc.log.state import read_all
 from cdc.postgres import catalog, preflight
 from cdc.postgres.captured import captured_tables, described_tables, keyed_columns
 from cdc.postgres.columns import filled_columns
-from cdc.postgres.connection import System, current_insert_lsn, current_snapshot
+from cdc.postgres.connection import System, current_insert_lsn
 from cdc.postgres.described import CapturedTable, TableDescription
 from cdc.postgres.failures import server_address
 from cdc.postgres.reselect import INVISIBLE, Rereading, await_visible
@@ -101,8 +101,7 @@ def lookups(
             preflight.check_joining(connection, settings, table)
 
     def visible(xid: int) -> None:
-        ask = partial(current_snapshot, connection)
-        if not await_visible(ask, frozenset({xid}), keep_alive):
+        if not await_visible(connection, frozenset({xid}), keep_alive):
             remedy = "it goes on once that has ended"
             raise UnreadTableError(
                 INVISIBLE, where=server_address(connection.pgconn), remedy=remedy

@@ -159,18 +159,17 @@ def last_copy_data(data, Py_ssize_t start, Py_ssize_t end):
     """
     cdef Py_buffer view
     cdef const uint8_t* p
-    cdef Py_ssize_t length, last = start
+    cdef Py_ssize_t stop, last = start
     PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
     try:
         if not 0 <= start <= end <= view.len:
             raise ValueError("a range outside of the buffer")
         p = <const uint8_t*>view.buf
-        while end - start >= 5 and p[start] == c"d":
-            length = be32(p + start + 1)
-            if length < 4 or length >= end - start:
+        while True:
+            stop = message_end(p, start, end)
+            if stop == start:
                 break
-            last = start
-            start += length + 1
+            last, start = start, stop
         return last, start
     finally:
         PyBuffer_Release(&view)

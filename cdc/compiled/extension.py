@@ -1,10 +1,12 @@
-"""The extension that is installed → whether a command can start with it."""
+"""The extension's sources, and the one that is installed → whether a command can start with it.
 
+setup.py runs this file by its path, before anything of Millrace can be imported: so a function
+imports what it needs.
+"""
+
+from hashlib import sha256
 from pathlib import Path
 from typing import Final
-
-from cdc.compiled.sources import digest
-from cdc.errors import ExtensionError
 
 _REMEDY: Final = (
     "`make environment` in a clone, else install Millrace again; both need a C compiler and"
@@ -12,8 +14,17 @@ _REMEDY: Final = (
 )
 
 
+def digest() -> str:
+    """Of fast.pyx and what it includes: the build puts it into the extension."""
+    folder = Path(__file__).parent
+    sources = sorted([*folder.glob("*.pyx"), *folder.glob("*.pxi")])
+    return sha256(b"\0".join(path.read_bytes() for path in sources)).hexdigest()[:16]
+
+
 def require_extension() -> None:
     """Raise ExtensionError unless the extension is there, built from the sources beside it."""
+    from cdc.errors import ExtensionError
+
     try:
         from cdc.compiled import fast
     except ImportError as error:

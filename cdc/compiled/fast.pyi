@@ -1,5 +1,5 @@
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
-from typing import Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 from cdc.records.position import Lsn, Origin, Position, Transaction
 from cdc.records.record import Record, RecordOrBatch
@@ -10,7 +10,9 @@ COMMITS_MAX: int
 SOURCES: str
 """The digest of the sources that it was built from."""
 
-CompiledColumn: TypeAlias = tuple[int, int, bytes, bytes, bytes, bytes, Callable[[bytes], str]]
+CompiledColumn: TypeAlias = tuple[
+    int, int, bytes, bytes, bytes, bytes, Callable[[bytes], Any], Callable[[Any], str]
+]
 
 class _Resumed(Protocol):
     def begins(self, commit_lsn: Lsn) -> None: ...

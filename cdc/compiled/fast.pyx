@@ -48,8 +48,6 @@ cdef dict DIGITS_MAX = {TIMESTAMPTZ: 6, DECIMAL: 18}
 cdef bytes AFTER_LSN = after_lsn(None).encode()
 
 
-include "tuples.pxi"
-include "blocks.pxi"
 include "transactions.pxi"
 include "table.pxi"
 include "rows.pxi"
@@ -259,10 +257,9 @@ cdef class Translator(Writing):
             return 0
         self.cursor._next()
         self._add(table, &span)
-        if table.changed_keys is not None:
-            table.note(table.cells)
-            if has_old:
-                table.note(table.olds)  # the key of the events needn't be the table's
+        table.note(table.cells)
+        if has_old:
+            table.note(table.olds)  # the key of the events needn't be the table's
         return 1
 
     cdef int _deleted(self, Table table, bint is_key, uint64_t lsn) except -1:
@@ -271,8 +268,7 @@ cdef class Translator(Writing):
             return 0
         self.cursor._next()
         self._add_deleted(table, &span)
-        if table.changed_keys is not None:
-            table.note(table.cells)
+        table.note(table.cells)
         return 1
 
     cdef int _moved(self, Table table, bint is_key, uint64_t lsn) except -1:
@@ -307,9 +303,8 @@ cdef class Translator(Writing):
         self.cursor._next()
         self._add_deleted(table, &deleted)
         self._add(table, &created)
-        if table.changed_keys is not None:
-            table.note(table.cells)
-            table.note(table.olds)
+        table.note(table.cells)
+        table.note(table.olds)
         return 1
 
     cdef int _put_deleted(

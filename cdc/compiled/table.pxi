@@ -16,6 +16,12 @@ cdef struct Column:
 cdef enum:
     KEYS_MAX = 200_000  # of one transaction; more count as unknown
 
+cdef struct Cell:  # a column as it came, of a message or of a line of COPY
+    uint8_t kind
+    const uint8_t* text
+    Py_ssize_t size
+
+
 cdef struct Extent:  # of a column and its name in the output
     Py_ssize_t start
     Py_ssize_t end
@@ -26,7 +32,8 @@ cdef class Table:
     """What the extension has to know of a table: the constants around values, as bytes.
 
     ``columns``: per column its kind (cdc.values.blocks.ValueKind), number of digits, ``,"name":``, what stands for NULL,
-    for an absent value and for one that an old key doesn't carry, and its text → JSON function.
+    for an absent value and for one that an old key doesn't carry; its text → value and value → JSON
+    functions.
     A kind below zero is that of a column that events don't have.
     ``flags``: whether tombstones follow deletes, whether unchanged values are read again, whether
     records have their position as a header, behind ``headers``, and whether a changed key makes
@@ -35,7 +42,8 @@ cdef class Table:
     ``around``: what stands in front of a value and behind it, and likewise of a key.
     """
 
-    cdef object topic, keep, fragments
+    cdef object topic, keep
+    cdef list functions
     cdef tuple headers
     cdef Column* columns
     cdef Cell* cells
@@ -74,7 +82,7 @@ cdef class Table:
         self.head, self.middle, self.tail = source
         columns = [(*column[:2], column[2] + bytes(NAME_BYTES), *column[3:]) for column in columns]
         self.keep = [column[2:6] for column in columns]
-        self.fragments = [column[6] for column in columns]
+        self.functions = [column[6:] for column in columns]
         self.width, self.key_width = len(columns), len(key)
         self.columns = <Column*>PyMem_Malloc(max(1, self.width) * sizeof(Column))
         self.cells = <Cell*>PyMem_Malloc(max(1, self.width) * sizeof(Cell))
@@ -128,8 +136,11 @@ cdef class Table:
             self.identity[number] = index
         self.watch = watch
 
-    cdef int note(self, Cell* cells) except -1:
-        """Note the key of a changed row."""
+    cdef inline int note(self, Cell* cells) except -1:
+        """Note the key of a changed row, where somebody wants it."""
+        return 0 if self.changed_keys is None else self._note(cells)
+
+    cdef int _note(self, Cell* cells) except -1:
         cdef Py_ssize_t size = self.identity_width - 1
         cdef Cell* cell
         cdef char* at

@@ -1,4 +1,7 @@
-"""Messages → rows → records: what the stream and COPY have in common."""
+"""Messages → cells → records: what the stream and COPY have in common, and how a tuple is cut.
+
+No length is believed that goes beyond the message.
+"""
 
 cdef class Writing:
     """CopyData messages → records, appended to ``records``; what ``_frame`` doesn't do goes to ``slow``.
@@ -36,7 +39,7 @@ cdef class Writing:
         """Take in whole CopyData messages up to one of the limits; returns where those end."""
         cdef Py_buffer view
         cdef const uint8_t* p
-        cdef Py_ssize_t length
+        cdef Py_ssize_t stop
         cdef bint full = False
         self._set_clock(clock_ns)
         self.made_records = self.made_bytes = self.records_accounted = 0
@@ -46,15 +49,13 @@ cdef class Writing:
             if not 0 <= start <= end <= view.len:
                 raise ValueError("a range outside of the buffer")
             p = <const uint8_t*>view.buf
-            while end - start >= 5 and p[start] == c"d" and not full:
-                if self.made_records >= records_max or self.made_bytes >= bytes_max:
+            while not full and self.made_records < records_max and self.made_bytes < bytes_max:
+                stop = message_end(p, start, end)
+                if stop == start:
                     break
-                length = be32(p + start + 1)
-                if length < 4 or length >= end - start:
-                    break
-                if not self._frame(p + start + 5, length - 4):
-                    full = self._slowly(p + start + 5, length - 4)
-                start += length + 1
+                if not self._frame(p + start + 5, stop - start - 5):
+                    full = self._slowly(p + start + 5, stop - start - 5)
+                start = stop
         finally:
             PyBuffer_Release(&view)
             self._close_rows()
@@ -159,8 +160,9 @@ cdef class Writing:
         cdef Py_ssize_t size
         cdef const char* written
         try:
-            fragment = table.fragments[number](
-                PyBytes_FromStringAndSize(<const char*>cell.text, cell.size)
+            decode, write = table.functions[number]
+            fragment = write(
+                decode(PyBytes_FromStringAndSize(<const char*>cell.text, cell.size))
             )
             written = PyUnicode_AsUTF8AndSize(fragment, &size)
         except Exception:
@@ -224,3 +226,112 @@ cdef class Writing:
         self.made_records += 1
         self.made_bytes += max(0, span.value_bytes) + max(0, span.key_bytes)
         return 0
+
+
+cdef inline Py_ssize_t message_end(
+    const uint8_t* p, Py_ssize_t start, Py_ssize_t end
+) noexcept nogil:
+    """Where the CopyData message at ``start`` ends; ``start`` unless all of one is there."""
+    cdef Py_ssize_t length
+    if end - start < 5 or p[start] != c"d":
+        return start
+    length = be32(p + start + 1)
+    return start if length < 4 or length >= end - start else start + length + 1
+
+
+cdef inline uint32_t be32(const uint8_t* p) noexcept nogil:
+    return (<uint32_t>p[0] << 24) | (<uint32_t>p[1] << 16) | (<uint32_t>p[2] << 8) | p[3]
+
+
+cdef inline uint64_t be64(const uint8_t* p) noexcept nogil:
+    return (<uint64_t>be32(p) << 32) | be32(p + 4)
+
+
+cdef inline bint has_time(const uint8_t* p) noexcept nogil:
+    """Whether µs since 2000 are within 64 bits when counted since 1970, too."""
+    return <int64_t>be64(p) <= INT64_MAX - POSTGRES_EPOCH_US
+
+
+cdef Py_ssize_t tuple_of(
+    const uint8_t* p, Py_ssize_t size, Py_ssize_t at, Cell* cells, int width
+) noexcept nogil:
+    """Cut a tuple into cells; returns where it ends, or -1."""
+    cdef int number
+    cdef uint32_t length
+    if size - at < 2 or ((p[at] << 8) | p[at + 1]) != width:
+        return -1
+    at += 2
+    for number in range(width):
+        if at >= size:
+            return -1
+        cells[number].kind = p[at]
+        at += 1
+        if p[at - 1] == c"t":
+            if size - at < 4:
+                return -1
+            length = be32(p + at)
+            at += 4
+            if length > <size_t>(size - at):
+                return -1
+            cells[number].text = p + at
+            cells[number].size = length
+            at += length
+        elif p[at - 1] != c"n" and p[at - 1] != c"u":
+            return -1
+    return at
+
+
+cdef Py_ssize_t skipped(const uint8_t* p, Py_ssize_t size, Py_ssize_t at) noexcept nogil:
+    """Where a tuple of any width ends, or -1: as ``tuple_of`` with nobody who wants its cells."""
+    cdef int width
+    cdef uint32_t length
+    if size - at < 2:
+        return -1
+    width = (p[at] << 8) | p[at + 1]
+    at += 2
+    while width:
+        width -= 1
+        if at >= size:
+            return -1
+        at += 1
+        if p[at - 1] == c"t":
+            if size - at < 4:
+                return -1
+            length = be32(p + at)
+            at += 4
+            if length > <size_t>(size - at):
+                return -1
+            at += length
+        elif p[at - 1] != c"n" and p[at - 1] != c"u":
+            return -1
+    return at
+
+
+cdef bint is_row(uint8_t kind, const uint8_t* m, Py_ssize_t size) noexcept nogil:
+    """Whether a row message that nobody reads is one: what is wrong is an error all the same."""
+    cdef Py_ssize_t at = 5
+    if kind != c"I" and (m[5] == c"K" or m[5] == c"O"):
+        at = skipped(m, size, 6)
+        if at < 0:
+            return False
+        if kind == c"D":
+            return at == size
+    if kind == c"D" or at >= size or m[at] != c"N":
+        return False
+    return skipped(m, size, at + 1) == size
+
+
+cdef bint cells_of(tuple row, Cell* cells, int width) except -1:
+    """The cells of a decoded row (cdc.wal.messages.Row), which has to outlive them."""
+    cdef int number
+    if len(row) != width:
+        return False
+    for number in range(width):
+        value = row[number]
+        if type(value) is bytes:
+            cells[number].kind = c"t"
+            cells[number].text = <const uint8_t*>PyBytes_AS_STRING(value)
+            cells[number].size = PyBytes_GET_SIZE(value)
+        else:
+            cells[number].kind = c"n" if value is None else c"u"
+    return True

@@ -6,7 +6,6 @@ rare types) go through the same functions as in the readable way.
 """
 
 from dataclasses import replace
-from functools import partial
 from json.encoder import encode_basestring
 from typing import Any, Final
 
@@ -25,15 +24,7 @@ from cdc.values import ValueKind
 _ROWS: Final = {Operation.CREATE.value, Operation.UPDATE.value, Operation.DELETE.value}
 _JAVA_FLOAT: Final = 1
 """In place of a FLOAT's number of digits."""
-_LEFT_OUT: Final["fast.CompiledColumn"] = (
-    -1,
-    0,
-    b"",
-    b"",
-    b"",
-    b"",
-    lambda _text: "",
-)
+_LEFT_OUT: Final["fast.CompiledColumn"] = (-1, 0, b"", b"", b"", b"", bytes, str)
 """A column that events don't have."""
 
 
@@ -134,17 +125,14 @@ def _column(field: EventField, converter: JsonConverter) -> "fast.CompiledColumn
         _member(name, write, field.null),
         _member(name, write, field.unavailable),
         _member(name, write, field.unsent),
-        partial(_fragment, write, field),
+        field.decode,
+        write,
     )
 
 
 def _member(name: str, write: Write, value: Any) -> bytes:
     """A member that needs no text of PostgreSQL's; nothing at all where it is left out."""
     return b"" if value is ABSENT else encoded(f",{name}{write(value)}")
-
-
-def _fragment(write: Write, field: EventField, text: bytes) -> str:
-    return write(field.decode(text))
 
 
 def _is_of_row(

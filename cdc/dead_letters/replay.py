@@ -16,13 +16,19 @@ from pydantic import ValidationError
 
 from cdc.convert.pipeline import Encoder
 from cdc.dead_letters.guard import row_of
-from cdc.errors import LogFormatError, MillraceError, RecordRefusedError, SourceError
+from cdc.errors import (
+    LogFormatError,
+    MillraceError,
+    RecordRefusedError,
+    SourceError,
+    SourceUnreachableError,
+)
 from cdc.events.changes import Row
 from cdc.kafka.topics import LogTopics
 from cdc.log.state import read_dead_letters, read_pieces
 from cdc.postgres.captured import described_tables
 from cdc.postgres.described import CapturedTable, TableDescription
-from cdc.postgres.reselect import current_row, wait_until_visible
+from cdc.postgres.reselect import INVISIBLE, await_visible, current_row
 from cdc.records.dead_letters import DeadLetter, Order, outcome_records
 from cdc.records.position import Lsn, Position, Transaction, header
 from cdc.records.record import Record
@@ -145,7 +151,8 @@ class Orders:
         before, after = (
             row_of(contents[image]) if image in contents else None for image in ("before", "after")
         )
-        wait_until_visible(self._connection, transaction.xid, self._keep_alive)
+        if not await_visible(self._connection, frozenset({transaction.xid}), self._keep_alive):
+            raise SourceUnreachableError(INVISIBLE)
         captured = [CapturedTable(state.oid, name)]
         described = described_tables(self._connection, self._settings.capture, captured)
         if not described:

@@ -6,15 +6,15 @@ message says counts over the catalog, which may have moved on since the message 
 
 import json
 from collections.abc import Iterable, Sequence
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import psycopg
 
-from cdc.postgres.columns import Attribute, ColumnType, column, resolve
+from cdc.postgres.columns import column, resolve
 from cdc.postgres.connection import at_one_instant, query
 from cdc.postgres.described import CapturedTable, Leaf, TableDescription
 from cdc.records.schema import Column, TableName
-from cdc.wal.messages import Relation, ReplicaIdentity
+from cdc.wal.messages import Relation, RelationColumn, ReplicaIdentity
 
 # What identifies a row for the log of old rows: as RelationGetIdentityKeyBitmap() decides it. A
 # deferrable primary key is no key: within a transaction two rows may have the same.
@@ -86,13 +86,7 @@ _BY_SCHEMA: Final = """(
 _ALL_CHANGES: Final = (
     "SELECT pubinsert AND pubupdate AND pubdelete FROM pg_publication WHERE pubname = %s"
 )
-_PUBLICATION_EXISTS: Final = "SELECT 1 FROM pg_publication WHERE pubname = %s"
 _BLOCK_BYTES: Final = "SELECT current_setting('block_size')::int"
-
-
-def publication_exists(connection: psycopg.Connection, name: str) -> bool:
-    """Whether the database has a publication of that name."""
-    return bool(query(connection, _PUBLICATION_EXISTS, [name]))
 
 
 def describe(
@@ -145,7 +139,7 @@ def describe_relation(
     if it is the primary key that identifies rows (replica identity default), and every column may
     be null. Where it isn't certain which columns of the table they are, they have no numbers.
     """
-    oid, attributes = relation.oid, [Attribute(*entry) for entry in relation.columns]
+    oid, attributes = relation.oid, relation.columns
     with at_one_instant(connection):
         types = resolve(connection, attributes)
         table = _attributes(connection, [oid]).get(oid, [])
@@ -154,7 +148,7 @@ def describe_relation(
     now = {raw.name: raw for raw in table}
     version = connection.info.server_version
     numbers = _numbers(attributes, [raw for raw in table if raw.is_published(names, version)])
-    flagged = tuple(a.name for a in attributes if a.identity)
+    flagged = tuple(a.name for a in attributes if a.key)
     if relation.replica_identity == "d" and set(flagged) != set(primary_key):
         primary_key = flagged
     elif not {a.name for a in attributes}.issuperset(primary_key):
@@ -172,15 +166,15 @@ def describe_relation(
     )
 
 
-def signature(replica_identity: str, attributes: Iterable[Attribute]) -> str:
+def signature(replica_identity: str, attributes: Iterable[RelationColumn]) -> str:
     """Canonical text of what a Relation message says: equal text, equal meaning of its rows."""
-    columns = [[a.name, a.type_oid, a.modifier, a.identity] for a in attributes]
+    columns = [[a.name, a.type_oid, a.modifier, a.key] for a in attributes]
     return json.dumps([replica_identity, columns], ensure_ascii=False, separators=(",", ":"))
 
 
 def relation_signature(relation: Relation) -> str:
     """The signature of a Relation message; that of an unchanged table's description is equal."""
-    return signature(relation.replica_identity, (Attribute(*entry) for entry in relation.columns))
+    return signature(relation.replica_identity, relation.columns)
 
 
 class _Member(NamedTuple):
@@ -214,8 +208,8 @@ class _RawAttribute(NamedTuple):
     default: str | None
     number: int
 
-    def attribute(self, *, identity: bool) -> Attribute:
-        return Attribute(identity, self.name, self.type_oid, self.modifier)
+    def attribute(self, *, identity: bool) -> RelationColumn:
+        return RelationColumn(identity, self.name, self.type_oid, self.modifier)
 
     def is_published(self, published: Sequence[str] | None, server_version: int) -> bool:
         """Generated columns are in the stream from PostgreSQL 18 on, and only if asked for."""
@@ -241,7 +235,7 @@ class _Facts(NamedTuple):
     published: dict[int, tuple[list[str] | None, str | None]]
     entries: dict[int, int]
     all_changes: bool
-    types: dict[tuple[int, int], ColumnType]
+    types: dict[tuple[int, int], dict[str, Any]]
     generated: bool
 
     @classmethod
@@ -333,7 +327,7 @@ def _ordinal(name: str, primary_key: Sequence[str]) -> int | None:
 
 
 def _numbers(
-    attributes: Sequence[Attribute], published: Sequence[_RawAttribute]
+    attributes: Sequence[RelationColumn], published: Sequence[_RawAttribute]
 ) -> Sequence[int | None]:
     """The numbers of a message's columns, if they are the first that the table publishes now.
 

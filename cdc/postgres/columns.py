@@ -1,7 +1,7 @@
 """Columns in the catalog → what their values are, and in which of them rows have values by DDL."""
 
 from collections.abc import Iterable, Sequence
-from typing import Final, NamedTuple
+from typing import Any, Final
 
 import psycopg
 from psycopg import sql
@@ -9,7 +9,13 @@ from psycopg import sql
 from cdc.errors import SourceError, SourceUnreachableError
 from cdc.postgres.connection import at_one_instant, query
 from cdc.records.schema import Column
+from cdc.wal.messages import RelationColumn
 
+_OF_TYPE: Final = (
+    "type", "array", "modifier", "declared", "labels", "domain", "domain_elements", "typtype",
+    "delimiter",
+)  # fmt: skip
+"""What _RESOLVE says of a type, as Column names it."""
 # A type that is no longer in the catalog is "unknown": its values are plain text to us.
 _RESOLVE: Final = """
 WITH RECURSIVE asked AS (
@@ -59,66 +65,37 @@ _LIMITS: Final = ("SET LOCAL lock_timeout = '100ms'", "SET LOCAL statement_timeo
 _SAMPLE_ROWS: Final = 100
 
 
-class ColumnType(NamedTuple):
-    """A column's type without domains, as records.schema.Column has it."""
-
-    name: str
-    array: bool
-    modifier: int
-    declared: str
-    labels: list[str]
-    domain: bool
-    domain_elements: bool
-    typtype: str
-    delimiter: str | None
-
-
-class Attribute(NamedTuple):
-    """A column as pg_attribute and the Relation message give it; ``identity``: tells rows apart."""
-
-    identity: bool
-    name: str
-    type_oid: int
-    modifier: int
-
-
 def resolve(
-    connection: psycopg.Connection, attributes: Iterable[Attribute]
-) -> dict[tuple[int, int], ColumnType]:
-    """Look up the types of columns, by (type OID, modifier)."""
+    connection: psycopg.Connection, attributes: Iterable[RelationColumn]
+) -> dict[tuple[int, int], dict[str, Any]]:
+    """Look up the types of columns, by (type OID, modifier): what Column has of them."""
     wanted = sorted({(attribute.type_oid, attribute.modifier) for attribute in attributes})
     rows = query(
         connection, _RESOLVE, [[oid for oid, _ in wanted], [modifier for _, modifier in wanted]]
     )
-    return {(oid, modifier): ColumnType(*resolved) for oid, modifier, *resolved in rows}
+    return {
+        (oid, modifier): dict(zip(_OF_TYPE, resolved, strict=True))
+        for oid, modifier, *resolved in rows
+    }
 
 
 def column(
-    attribute: Attribute,
-    types: dict[tuple[int, int], ColumnType],
+    attribute: RelationColumn,
+    types: dict[tuple[int, int], dict[str, Any]],
     *,
     optional: bool,
     key: int | None,
     default: str | None,
     number: int | None,
 ) -> Column:
-    """An attribute and its type → a column; a key's column always has a value."""
-    resolved = types[attribute.type_oid, attribute.modifier]
+    """A column as pg_attribute or the stream has it, and its type; a key's always has a value."""
     return Column(
+        **types[attribute.type_oid, attribute.modifier],
         name=attribute.name,
-        type=resolved.name,
         type_oid=attribute.type_oid,
-        modifier=resolved.modifier,
-        array=resolved.array,
-        declared=resolved.declared,
         optional=optional and key is None,
         key=key,
         default=default,
-        labels=tuple(resolved.labels),
-        domain=resolved.domain,
-        domain_elements=resolved.domain_elements,
-        typtype=resolved.typtype,
-        delimiter=resolved.delimiter,
         number=number,
     )
 

@@ -25,7 +25,7 @@ from psycopg.conninfo import make_conninfo
 from psycopg.pq.abc import PGconn, PGresult
 
 from cdc.errors import ConfigError, SourceError, SourceUnreachableError
-from cdc.postgres.failures import connect_error, explained, raise_result, server_address
+from cdc.postgres.failures import RefusedError, connect_error, explained, server_address
 from cdc.records.position import Lsn
 from cdc.settings import LibraryOptions
 
@@ -204,7 +204,7 @@ def command(pgconn: PGconn, text: str) -> PGresult:
     with explained(pgconn):
         result = pgconn.exec_(text.encode())
     if result.status in {pq.ExecStatus.FATAL_ERROR, pq.ExecStatus.BAD_RESPONSE}:
-        raise_result(result, server_address(pgconn))
+        raise RefusedError.of(result).error(server_address(pgconn))
     return result
 
 
@@ -261,22 +261,6 @@ def wait_readable(pgconn: PGconn, timeout_s: float) -> bool:
         with explained(pgconn):
             pgconn.consume_input()
     return ready
-
-
-def flush(pgconn: PGconn, timeout_s: float) -> None:
-    """Send what libpq holds back; raises SourceUnreachableError when the server doesn't take it."""
-    deadline = time.monotonic() + timeout_s
-    poller = select.poll()
-    poller.register(pgconn.socket, select.POLLIN | select.POLLOUT)
-    with explained(pgconn):
-        while pgconn.flush():
-            left = deadline - time.monotonic()
-            if left <= 0:
-                raise SourceUnreachableError(
-                    "the server takes no more data", where=server_address(pgconn)
-                )
-            if any(events & select.POLLIN for _, events in poller.poll(left * 1000)):
-                pgconn.consume_input()
 
 
 def _complete(pgconn: PGconn, source: LibraryOptions) -> None:

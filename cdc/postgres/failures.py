@@ -8,7 +8,7 @@ https://www.postgresql.org/docs/current/errcodes-appendix.html
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import NamedTuple, NoReturn
+from typing import Final, Self
 
 import psycopg
 from psycopg import pq
@@ -27,73 +27,68 @@ from cdc.errors import (
     TableRefusedError,
 )
 
-
-class _Failure(NamedTuple):
-    pattern: re.Pattern[str]
-    error: type[MillraceError]
-    remedy: str
-
-
-def _failure(pattern: str, error: type[MillraceError], remedy: str) -> _Failure:
-    return _Failure(re.compile(pattern, re.IGNORECASE), error, remedy)
-
-
-_CONNECT_FAILURES = (
-    _failure(
-        r"invalid .+ value|invalid integer value|invalid port|bad value for|invalid connection opt"
-        r"|unrecognized configuration parameter|missing .*=|could not match \d+ (port|host)"
-        r"|service (file )?.+ not found|requires a value|invalid value for parameter",
+_CONNECT_FAILURES: Final[tuple[tuple[str, type[MillraceError], str], ...]] = (
+    (
+        (
+            r"invalid .+ value|invalid integer value|invalid port|bad value for|invalid connection"
+            r" opt|unrecognized configuration parameter|missing .*=|could not match \d+ (port|host)"
+            r"|service (file )?.+ not found|requires a value|invalid value for parameter"
+        ),
         ConfigError,
         "correct that keyword in [source]: it takes libpq's connection keywords",
     ),
-    _failure(
+    (
         r"password authentication failed|no password supplied|fe_sendauth|SCRAM|SASL",
         SourceAuthenticationError,
         "check user and password in [source]",
     ),
-    _failure(
+    (
         r"no pg_hba\.conf entry|pg_hba\.conf rejects",
         SourceAuthenticationError,
         "add a line for this user, database and address to the server's pg_hba.conf, and reload it",
     ),
-    _failure(
+    (
         r"role .+ does not exist|not permitted to log in|authentication failed",
         SourceAuthenticationError,
         "name a role that may log in as user in [source]",
     ),
-    _failure(
+    (
         r"does not support SSL",
         SourceAuthenticationError,
         "enable TLS at the server (ssl = on), or choose another sslmode in [source]",
     ),
-    _failure(
+    (
         r"certificate|SSL error|tlsv1 alert|private key file|channel binding",
         SourceAuthenticationError,
-        "check sslmode, sslrootcert, sslcert and sslkey in [source], and that host is the name in"
-        " the server's certificate",
+        (
+            "check sslmode, sslrootcert, sslcert and sslkey in [source], and that host is the name"
+            " in the server's certificate"
+        ),
     ),
-    _failure(
+    (
         r"database .+ does not exist",
         ConfigError,
         "name an existing database as dbname in [source]",
     ),
-    _failure(
+    (
         r"start WAL sender|superuser or replication role",
         SourcePrivilegeError,
-        "let a superuser run ALTER ROLE {role} REPLICATION; (managed services: grant their"
-        " replication role, such as rds_replication, instead)",
+        (
+            "let a superuser run ALTER ROLE {role} REPLICATION; (managed services: grant their"
+            " replication role, such as rds_replication, instead)"
+        ),
     ),
-    _failure(
+    (
         r"permission denied for database",
         SourcePrivilegeError,
         "let the database's owner run GRANT CONNECT ON DATABASE {database} TO {role};",
     ),
-    _failure(
+    (
         r"max_wal_senders",
         SourceUnreachableError,
         "raise max_wal_senders and restart the server, or stop an idle replication client",
     ),
-    _failure(
+    (
         r"too many (clients|connections)|remaining connection slots",
         SourceUnreachableError,
         "raise max_connections (or the role's CONNECTION LIMIT), or close idle sessions",
@@ -143,6 +138,35 @@ _STATEMENT_FAILURES: dict[str, tuple[type[MillraceError], str]] = {
 """SQLSTATE, or the beginning of one → the error; the longest match counts."""
 
 
+_TEXT_FIELDS: Final = (
+    pq.DiagnosticField.MESSAGE_PRIMARY,
+    pq.DiagnosticField.MESSAGE_DETAIL,
+    pq.DiagnosticField.MESSAGE_HINT,
+)
+
+
+class RefusedError(Exception):
+    """The server refuses something; without an SQLSTATE the connection broke."""
+
+    def __init__(self, sqlstate: str | None, text: str) -> None:
+        super().__init__(text)
+        self.sqlstate = sqlstate
+        self.text = text
+
+    @classmethod
+    def of(cls, result: PGresult) -> Self:
+        """A failed result: the server's message and its detail and hint, on one line."""
+        code = result.error_field(pq.DiagnosticField.SQLSTATE)
+        fields = filter(None, map(result.error_field, _TEXT_FIELDS))
+        text = "; ".join(field.decode("utf-8", "replace") for field in fields)
+        text = text or result.error_message.decode("utf-8", "replace").strip()
+        return cls(code.decode() if code else None, text)
+
+    def error(self, where: str) -> MillraceError:
+        """What it means in general."""
+        return statement_error(self.sqlstate, self.text, where)
+
+
 def server_address(pgconn: PGconn) -> str:
     """A connection → ``host:port/dbname``, which messages name as the place."""
     host, port, name = (text.decode() for text in (pgconn.host, pgconn.port, pgconn.db))
@@ -154,10 +178,10 @@ def connect_error(text: str, where: str, role: str, database: str) -> MillraceEr
     what = " ".join(text.split())
     if what.count("connection to server") < 2:
         what = _PREFIX.sub("", what)
-    for failure in _CONNECT_FAILURES:
-        if failure.pattern.search(what):
-            remedy = failure.remedy.format(role=quote(role), database=quote(database))
-            return failure.error(what, where=where, remedy=remedy)
+    for pattern, error, remedy in _CONNECT_FAILURES:
+        if re.search(pattern, what, re.IGNORECASE):
+            names = {"role": quote(role), "database": quote(database)}
+            return error(what, where=where, remedy=remedy.format(**names))
     return SourceUnreachableError(
         what, where=where, remedy="check host and port in [source], and that the server runs"
     )
@@ -200,31 +224,6 @@ def blaming(key: str | None) -> Iterator[None]:
         what = f"PostgreSQL refuses {key}: {error.what}"
         remedy = f"correct {key} in [capture], or grant what it needs to the role in [source]"
         raise ConfigError(what, where=error.where, remedy=remedy) from error
-
-
-def result_sqlstate(result: PGresult) -> str | None:
-    """The SQLSTATE of a failed result; None where the connection broke."""
-    code = result.error_field(pq.DiagnosticField.SQLSTATE)
-    return code.decode() if code else None
-
-
-def result_text(result: PGresult) -> str:
-    """The server's message and its detail and hint, on one line."""
-    fields = (
-        result.error_field(field)
-        for field in (
-            pq.DiagnosticField.MESSAGE_PRIMARY,
-            pq.DiagnosticField.MESSAGE_DETAIL,
-            pq.DiagnosticField.MESSAGE_HINT,
-        )
-    )
-    text = "; ".join(field.decode("utf-8", "replace") for field in fields if field)
-    return text or result.error_message.decode("utf-8", "replace").strip()
-
-
-def raise_result(result: PGresult, where: str) -> NoReturn:
-    """Raise what a failed result means in general."""
-    raise statement_error(result_sqlstate(result), result_text(result), where)
 
 
 def quote(name: str) -> str:

@@ -127,8 +127,8 @@ def _server(connection: psycopg.Connection, slot: str, where: str) -> Iterator[M
     if wal_level != "logical":
         yield problem(
             f"wal_level is {wal_level}, and decoding needs logical",
-            "ALTER SYSTEM SET wal_level = 'logical'; then restart the server (managed services:"
-            " rds.logical_replication = 1, or cloudsql.logical_decoding = on)",
+            f"{slots.SET_WAL_LEVEL} (managed services: rds.logical_replication = 1, or"
+            " cloudsql.logical_decoding = on)",
         )
     if slots_used >= slots_max and slots.inspect(connection, slot) is None:
         yield problem(

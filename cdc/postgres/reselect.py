@@ -14,7 +14,6 @@ import psycopg
 import structlog
 from psycopg import pq, sql
 
-from cdc.errors import SourceUnreachableError
 from cdc.events.changes import ABSENT, IdentityKey, RereadRequest, Row, Value
 from cdc.postgres.connection import connect, current_snapshot, query
 from cdc.postgres.described import TableDescription
@@ -42,7 +41,6 @@ INVISIBLE: Final = (
     f"a transaction isn't visible {PATIENCE_S:.0f} s after its commit (does it wait for a"
     " synchronous standby?)"
 )
-_SNAPSHOT: Final = "SELECT pg_current_snapshot()::text"
 _TABLE: Final = """
 SELECT n.nspname, c.relname, c.relkind = 'p', a.attname, a.atttypid, a.atttypmod,
        format_type(a.atttypid, a.atttypmod)
@@ -148,7 +146,8 @@ class Rereading:
 
     def _read(self, request: RereadRequest) -> Mapping[IdentityKey, Row] | None:
         connection = self._open()
-        self._wait_until_visible(connection, request.xids)
+        if not await_visible(connection, request.xids, self._keep_alive):
+            raise _UnreadableError(INVISIBLE)
         names = [request.relation.columns[index].name for index in request.identity]
         table = _current_table(connection, request.relation.oid, names)
         if table is None:
@@ -185,32 +184,21 @@ class Rereading:
                 query(self._connection, statement)
         return self._connection
 
-    def _wait_until_visible(self, connection: psycopg.Connection, xids: frozenset[int]) -> None:
-        """A commit is in the WAL before others see it: an older state of the row is no answer."""
-
-        def ask() -> str:
-            ((snapshot,),) = connection.execute(_SNAPSHOT).fetchall()
-            return str(snapshot)
-
-        if not await_visible(ask, xids, self._keep_alive):
-            raise _UnreadableError(INVISIBLE)
-
 
 def await_visible(
-    ask: Callable[[], str], xids: frozenset[int], keep_alive: Callable[[], None]
+    connection: psycopg.Connection, xids: frozenset[int], keep_alive: Callable[[], None]
 ) -> bool:
-    """Wait until committed transactions (32 bits) are seen; returns whether they are.
+    """Wait until the session sees committed transactions (32 bits); returns whether it does.
 
-    ``ask`` gives a session's pg_current_snapshot().
+    A commit is in the WAL before others see it: an older state of a row is no answer.
     """
     deadline = time.monotonic() + PATIENCE_S
-    while True:
-        if is_visible(ask(), xids):
-            return True
+    while not is_visible(current_snapshot(connection), xids):
         if time.monotonic() > deadline:
             return False
         keep_alive()
         time.sleep(_POLL_S)
+    return True
 
 
 def _warn(request: RereadRequest, reason: str, **more: float) -> None:
@@ -303,18 +291,24 @@ def _statement(
 def _rows(
     cursor: psycopg.Cursor, request: RereadRequest, wanted: list[int]
 ) -> dict[IdentityKey, Row]:
-    """The answer's texts as they came."""
-    result = cursor.pgresult
-    rows: dict[IdentityKey, Row] = {}
-    if result is None:
-        return rows
     width = len(request.identity)
-    for number in range(result.ntuples):
-        texts = [result.get_value(number, column) for column in range(width + len(wanted))]
+    rows: dict[IdentityKey, Row] = {}
+    for texts in _texts(cursor):
         values: dict[int, Value] = dict(zip(wanted, texts[width:], strict=True))
         key = tuple(text or b"" for text in texts[:width])
         rows[key] = tuple(values.get(index, ABSENT) for index in request.columns)
     return rows
+
+
+def _texts(cursor: psycopg.Cursor) -> list[tuple[bytes | None, ...]]:
+    """A SELECT's rows, as texts as they came."""
+    result = cursor.pgresult
+    assert result is not None  # noqa: S101 (it was executed)
+    columns = range(result.nfields)
+    return [
+        tuple(result.get_value(number, column) for column in columns)
+        for number in range(result.ntuples)
+    ]
 
 
 def current_row(
@@ -339,29 +333,9 @@ def current_row(
         query(connection, setting)
     try:
         with explained(connection.pgconn):
-            result = connection.execute(statement).pgresult
+            rows = _texts(connection.execute(statement))
     finally:
         if not connection.broken:
             query(connection, "ROLLBACK")
-    key_indexes = [table.columns.index(column) for column in keyed]
-    for number in range(result.ntuples if result is not None else 0):
-        assert result is not None  # noqa: S101 (it has rows)
-        row = tuple(result.get_value(number, index) for index in range(len(table.columns)))
-        if tuple(row[index] for index in key_indexes) == key:
-            return row
-    return None
-
-
-def wait_until_visible(
-    connection: psycopg.Connection, xid: int, while_waiting: Callable[[], None]
-) -> None:
-    """A commit is in the WAL before others see it: an older state of a row is no answer."""
-    deadline = time.monotonic() + PATIENCE_S
-    while not is_visible(current_snapshot(connection), frozenset({xid})):
-        if time.monotonic() > deadline:
-            raise SourceUnreachableError(
-                f"transaction {xid} isn't visible {PATIENCE_S:.0f} s after its commit",
-                remedy="does it wait for a synchronous standby?",
-            )
-        while_waiting()
-        time.sleep(_POLL_S)
+    indexes = [table.columns.index(column) for column in keyed]
+    return next((row for row in rows if tuple(row[index] for index in indexes) == key), None)

@@ -1,6 +1,7 @@
 """A slot's name → its state, its creation with an exact snapshot, its lock, limits and removal."""
 
 import hashlib
+import re
 import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -15,33 +16,30 @@ from psycopg.pq.abc import PGconn, PGresult
 from cdc.errors import (
     ConfigError,
     GapError,
+    MillraceError,
     SlotInUseError,
     SourceError,
     SourceSettingError,
     SourceUnreachableError,
 )
 from cdc.postgres.connection import command, connect_replication, query, wait_readable
-from cdc.postgres.failures import (
-    explained,
-    raise_result,
-    result_sqlstate,
-    result_text,
-    server_address,
-)
+from cdc.postgres.failures import RefusedError, explained, server_address
 from cdc.records.position import Lsn
 from cdc.settings import LibraryOptions
 
 log = structlog.get_logger()
 PLUGIN: Final = "pgoutput"
+SET_WAL_LEVEL: Final = "ALTER SYSTEM SET wal_level = 'logical'; then restart the server"
 NEW_EPOCH: Final = "to go on all the same: millrace new-epoch, which reads every table again"
 _SINCE_17: Final = "invalidation_reason, failover, synced"
 _STATE: Final = """
-SELECT plugin, database, temporary, active, active_pid, confirmed_flush_lsn::text,
-       wal_status, safe_wal_size,
-       pg_wal_lsn_diff(pg_current_wal_lsn(), confirmed_flush_lsn)::int8,
-       pg_wal_lsn_diff(pg_current_wal_lsn(), restart_lsn)::int8, {since_17},
-       current_setting('max_slot_wal_keep_size', true),
-       current_setting('idle_replication_slot_timeout', true)
+SELECT coalesce(confirmed_flush_lsn, '0/0')::text, slot_name::text, plugin::text, database::text,
+       temporary, active, active_pid, wal_status, safe_wal_size,
+       greatest(0, pg_wal_lsn_diff(pg_current_wal_lsn(), confirmed_flush_lsn))::int8,
+       greatest(0, pg_wal_lsn_diff(pg_current_wal_lsn(), restart_lsn))::int8, {since_17},
+       jsonb_build_object(
+           'max_slot_wal_keep_size', current_setting('max_slot_wal_keep_size', true),
+           'idle_replication_slot_timeout', current_setting('idle_replication_slot_timeout', true))
 FROM pg_replication_slots WHERE slot_name = %s
 """
 _BY_LIMIT: Final = {
@@ -51,7 +49,6 @@ _BY_LIMIT: Final = {
 """invalidation_reason → the setting that is behind it, and what it says of the slot."""
 _OBJECT_IN_USE: Final = "55006"
 _DUPLICATE_OBJECT: Final = "42710"
-_UNDEFINED_OBJECT: Final = "42704"
 _LIMIT_EXCEEDED: Final = "53400"
 _NOT_IN_PREREQUISITE_STATE: Final = "55000"
 _LOCK_HELD: Final = """
@@ -85,20 +82,20 @@ class ExportedSnapshot(NamedTuple):
 
 
 class SlotState(NamedTuple):
-    """A row of pg_replication_slots.
+    """A row of _STATE, which reads pg_replication_slots.
 
     ``lag_bytes`` isn't acknowledged yet; ``retained_bytes`` is the WAL kept for the slot. A slot
     with ``failover`` is copied to standbys; ``synced`` says that it is such a copy, or was.
     ``limits`` are the server's settings by which it gives slots up.
     """
 
+    confirmed_flush_lsn: Lsn
     name: str
     plugin: str | None
     database: str | None
     temporary: bool
     active: bool
     active_pid: int | None
-    confirmed_flush_lsn: Lsn
     wal_status: str | None
     safe_wal_size: int | None
     lag_bytes: int
@@ -109,53 +106,11 @@ class SlotState(NamedTuple):
     limits: Mapping[str, str | None]
 
 
-class _SlotRow(NamedTuple):
-    """A row of _STATE."""
-
-    plugin: str | None
-    database: str | None
-    temporary: bool
-    active: bool
-    active_pid: int | None
-    confirmed: str | None
-    wal_status: str | None
-    safe_wal_size: int | None
-    lag_bytes: int | None
-    retained_bytes: int | None
-    invalidation_reason: str | None
-    failover: bool
-    synced: bool
-    wal_keep_size: str | None
-    idle_timeout: str | None
-
-
 def inspect(connection: psycopg.Connection, name: str) -> SlotState | None:
     """The slot's state now, or None when there is no such slot."""
     since_17 = _SINCE_17 if has_failover(connection.pgconn) else "NULL, false, false"
     rows = query(connection, _STATE.format(since_17=since_17), [name])
-    if not rows:
-        return None
-    slot = _SlotRow(*rows[0])
-    return SlotState(
-        name=name,
-        plugin=slot.plugin,
-        database=slot.database,
-        temporary=slot.temporary,
-        active=slot.active,
-        active_pid=slot.active_pid,
-        confirmed_flush_lsn=Lsn.parse(slot.confirmed) if slot.confirmed else Lsn(0),
-        wal_status=slot.wal_status,
-        safe_wal_size=slot.safe_wal_size,
-        lag_bytes=max(0, slot.lag_bytes or 0),
-        retained_bytes=max(0, slot.retained_bytes or 0),
-        invalidation_reason=slot.invalidation_reason,
-        failover=slot.failover,
-        synced=slot.synced,
-        limits={
-            "max_slot_wal_keep_size": slot.wal_keep_size,
-            "idle_replication_slot_timeout": slot.idle_timeout,
-        },
-    )
+    return next((SlotState(Lsn.parse(lsn), *state) for lsn, *state in rows), None)
 
 
 def has_failover(pgconn: PGconn) -> bool:
@@ -247,7 +202,7 @@ def create(
             pgconn.get_cancel().cancel()
         raise
     if result.status != pq.ExecStatus.TUPLES_OK:
-        _raise_not_created(result, name, server_address(pgconn))
+        raise refused(name, RefusedError.of(result), server_address(pgconn))
     _, point, snapshot, _ = ((result.get_value(0, i) or b"").decode() for i in range(4))
     return ExportedSnapshot(Lsn.parse(point), snapshot)
 
@@ -319,28 +274,27 @@ def _await_result(pgconn: PGconn, on_wait: Callable[[float], None] | None) -> PG
     return result
 
 
-def _raise_not_created(result: PGresult, name: str, where: str) -> None:
-    sqlstate, text = result_sqlstate(result), result_text(result)
-    if sqlstate == _DUPLICATE_OBJECT:
-        raise SlotInUseError(
+def refused(name: str, refusal: RefusedError, where: str) -> MillraceError:
+    """What it means that the server doesn't make the slot, or doesn't stream from it."""
+    if refusal.sqlstate == _OBJECT_IN_USE:
+        pid = re.search(r"\bPID (\d+)|(\d+)\D*\Z", refusal.text)
+        return in_use(name, int(pid[1] or pid[2]) if pid else None, where)
+    if refusal.sqlstate == _DUPLICATE_OBJECT:
+        return SlotInUseError(
             f"slot {name} exists already: somebody made it just now",
             where=where,
             remedy="stop the other daemon, or choose another slot.name",
         )
-    if sqlstate == _LIMIT_EXCEEDED:
-        raise SourceSettingError(
-            f"no free replication slot: {text}",
+    if refusal.sqlstate == _LIMIT_EXCEEDED:
+        return SourceSettingError(
+            f"no free replication slot: {refusal.text}",
             where=where,
             remedy="drop a slot that nobody needs (SELECT * FROM pg_replication_slots), or raise"
             " max_replication_slots and restart the server",
         )
-    if sqlstate == _NOT_IN_PREREQUISITE_STATE:
-        raise SourceSettingError(
-            text,
-            where=where,
-            remedy="ALTER SYSTEM SET wal_level = 'logical'; then restart the server",
-        )
-    raise_result(result, where)
+    if refusal.sqlstate == _NOT_IN_PREREQUISITE_STATE:
+        return SourceSettingError(refusal.text, where=where, remedy=SET_WAL_LEVEL)
+    return refusal.error(where)
 
 
 def _lock_key(name: str) -> int:

@@ -1,6 +1,6 @@
-"""A slot and a publication → CopyData in a buffer; positions reached → status updates.
+"""A slot and a publication → a wire that is read; positions reached → status updates.
 
-In: CopyData from START_REPLICATION. Out: bytes as received; our status updates. Rules:
+The bytes stay in the wire's buffer, from which whoever translates them takes them. Rules:
 - ``read`` takes what has arrived, and blocks for its timeout at most.
 - ``keep_alive`` sends the last positions again when an update is due. It reads nothing and never
   blocks, so it can be called between the slices of a Kafka call.
@@ -12,18 +12,17 @@ https://www.postgresql.org/docs/current/protocol-replication.html
 """
 
 import math
-import re
 import socket
 import time
-from collections.abc import Callable
-from typing import Final, NoReturn, Self
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Final, Self
 
 from psycopg.pq.abc import PGconn
 
-from cdc.errors import PublicationError, SourceSettingError, SourceUnreachableError
+from cdc.errors import MillraceError, PublicationError, SourceUnreachableError
 from cdc.postgres import slot as slots
-from cdc.postgres.failures import server_address, statement_error
-from cdc.postgres.socket_buffer import RefusedError
+from cdc.postgres.failures import RefusedError, server_address
 from cdc.postgres.wire import PlainWire, Wire, wire
 from cdc.records.position import Lsn
 from cdc.wal.frames import PrimaryKeepalive, standby_status_update
@@ -39,10 +38,10 @@ _LOW_WATER_WAIT_S: Final = 0.005
 _BUSY_BYTES_PER_S: Final = 4 << 20
 _JUDGE_S: Final = 0.02
 
-_OBJECT_IN_USE: Final = "55006"
 _UNDEFINED_OBJECT: Final = "42704"
-_UNDEFINED_FILE: Final = "58P01"
 _NOT_IN_PREREQUISITE_STATE: Final = "55000"
+_LOST: Final = {_NOT_IN_PREREQUISITE_STATE, "58P01"}
+"""58P01: a file of the WAL that isn't there."""
 _PROTOCOL_VERSIONS: Final = ((160_000, 4), (150_000, 3), (140_000, 2))
 
 
@@ -69,8 +68,9 @@ class ReplicationStream:
         self._silent_s = 0.0
         self._requested_at = -math.inf
         self._warning = ""
-        self._wire: Wire = wire(pgconn, self._notice)
-        self._tcp = _tcp_socket(self._wire)
+        self.wire: Wire = wire(pgconn, self._notice)
+        """``wire.buffer[wire.start : wire.end]`` has been received and not yet been used."""
+        self._tcp = _tcp_socket(self.wire)
         self.is_busy = False
         """Whether so much arrives that waiting for more at once pays."""
         self._judged_at = clock()
@@ -94,33 +94,20 @@ class ReplicationStream:
         """
         stream = cls(pgconn, slot, publication, status_interval_ms / 1000, clock)
         try:
-            stream._wire.begin(
-                _start_command(pgconn.server_version, slot, publication, in_progress)
-            )
-        except RefusedError as refusal:
-            stream._wire.drop()
-            stream._raise_not_started(refusal)
-        except BaseException:
-            stream._wire.drop()
+            stream.wire.begin(_start_command(pgconn.server_version, slot, publication, in_progress))
+        except BaseException as error:
+            stream.wire.drop()
+            if isinstance(error, RefusedError):
+                raise stream._not_started(error) from error
             raise
         return stream
-
-    @property
-    def buffer(self) -> bytearray:
-        """What ``read`` fills."""
-        return self._wire.buffer
-
-    @property
-    def filled(self) -> tuple[int, int]:
-        """From where to where the buffer has bytes that weren't used yet."""
-        return self._wire.start, self._wire.end
 
     def read(self, timeout_s: float, wake: int | None = None) -> int:
         """Take what arrives until the time is over or ``wake`` is readable; how many bytes."""
         deadline = self._clock() + timeout_s
-        try:
+        with self._explained():
             while True:
-                size = self._wire.fill()
+                size = self.wire.fill()
                 if size:
                     self._silent_s = 0.0
                     self._judge(size)
@@ -130,25 +117,21 @@ class ReplicationStream:
                 if left <= 0:
                     return 0
                 wait_s = min(left, _LOW_WATER_WAIT_S) if self.is_busy else left
-                if self._wire.wait(wait_s, wake):
+                if self.wire.wait(wait_s, wake):
                     continue
                 waited = self._clock() - now
                 if waited >= wait_s:
                     self._set_busy(busy=False)
                 self._bear_silence(waited)
                 if wake is not None:
-                    return self._wire.fill()
-        except RefusedError as refusal:
-            self._raise_ended(refusal)
+                    return self.wire.fill()
 
     def used(self, end: int, received: Lsn) -> None:
         """Let go of the bytes before ``end``; deals with what the server says in between."""
-        self._wire.start = end
+        self.wire.start = end
         self._received = max(self._received, received)
-        try:
-            self._wire.control()
-        except RefusedError as refusal:
-            self._raise_ended(refusal)
+        with self._explained():
+            self.wire.control()
         if self._warning:
             raise self._unpublished(self._warning)
 
@@ -168,7 +151,8 @@ class ReplicationStream:
         if self._reply_requested or self._clock() - self._sent_at >= self._interval_s:
             self._send()
         else:
-            self._flush()
+            with self._explained():
+                self.wire.flush()
 
     def ask(self) -> None:
         """Let the server say how far it is, without waiting for that."""
@@ -181,7 +165,7 @@ class ReplicationStream:
         """End the stream so that the server has processed our last status update."""
         if not self._closed:
             self._closed = True
-            self._wire.close()
+            self.wire.close()
 
     def _bear_silence(self, waited_s: float) -> None:
         """Count the time in which we listened and nothing came; ask for a word, or give up."""
@@ -211,25 +195,19 @@ class ReplicationStream:
             self._tcp.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, low_water)
 
     def _send(self, *, reply_requested: bool = False) -> None:
-        if not self._flush():
-            return
-        now_us = time.time_ns() // 1_000
-        update = standby_status_update(
-            self._flushed, self._received, now_us, reply_requested=reply_requested
-        )
-        try:
-            self._wire.send(update)
-        except RefusedError as refusal:
-            raise self._disconnected(refusal.text) from refusal
+        with self._explained():
+            if not self.wire.flush():
+                return
+            self.wire.send(
+                standby_status_update(
+                    self._flushed,
+                    self._received,
+                    time.time_ns() // 1_000,
+                    reply_requested=reply_requested,
+                )
+            )
         self._sent_at = self._clock()
         self._reply_requested = False
-
-    def _flush(self) -> bool:
-        """Send what can be sent without blocking; returns whether that was all."""
-        try:
-            return self._wire.flush()
-        except RefusedError as refusal:
-            raise self._disconnected(refusal.text) from refusal
 
     def _notice(self, sqlstate: str | None, text: str) -> None:
         """From PostgreSQL 18 on, a publication that is missing is only warned about."""
@@ -251,35 +229,27 @@ class ReplicationStream:
             remedy="check the server and the network in between; the slot keeps what comes after",
         )
 
-    def _raise_ended(self, refusal: RefusedError) -> NoReturn:
-        """The server ended the stream: say why."""
-        if refusal.sqlstate is None:
-            raise self._disconnected(refusal.text) from refusal
-        if refusal.sqlstate == _UNDEFINED_OBJECT:
-            raise self._unpublished(refusal.text) from refusal
-        self._raise_slot_failure(refusal)
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        """Say why the server has ended the stream."""
+        try:
+            yield
+        except RefusedError as refusal:
+            if refusal.sqlstate is None:
+                raise self._disconnected(refusal.text) from refusal
+            if refusal.sqlstate == _UNDEFINED_OBJECT:
+                raise self._unpublished(refusal.text) from refusal
+            raise self._failure(refusal) from refusal
 
-    def _raise_not_started(self, refusal: RefusedError) -> NoReturn:
-        if refusal.sqlstate == _OBJECT_IN_USE:
-            pid = re.search(r"\bPID (\d+)|(\d+)\D*\Z", refusal.text)
-            number = int(pid[1] or pid[2]) if pid else None
-            raise slots.in_use(self._slot, number, self._where) from refusal
+    def _not_started(self, refusal: RefusedError) -> MillraceError:
         if refusal.sqlstate == _UNDEFINED_OBJECT:
-            gone = "the slot doesn't exist any more"
-            raise slots.lost(self._slot, gone, self._where) from refusal
-        self._raise_slot_failure(refusal)
+            return slots.lost(self._slot, "the slot doesn't exist any more", self._where)
+        return self._failure(refusal)
 
-    def _raise_slot_failure(self, refusal: RefusedError) -> NoReturn:
-        sqlstate, text = refusal.sqlstate, refusal.text
-        if sqlstate == _NOT_IN_PREREQUISITE_STATE and "wal_level" in text:
-            raise SourceSettingError(
-                text,
-                where=self._where,
-                remedy="ALTER SYSTEM SET wal_level = 'logical'; then restart the server",
-            ) from refusal
-        if sqlstate in {_NOT_IN_PREREQUISITE_STATE, _UNDEFINED_FILE}:
-            raise slots.lost(self._slot, text, self._where) from refusal
-        raise statement_error(sqlstate, text, self._where) from refusal
+    def _failure(self, refusal: RefusedError) -> MillraceError:
+        if refusal.sqlstate in _LOST and "wal_level" not in refusal.text:
+            return slots.lost(self._slot, refusal.text, self._where)
+        return slots.refused(self._slot, refusal, self._where)
 
 
 def _start_command(server_version: int, slot: str, publication: str, in_progress: bool) -> str:
@@ -296,5 +266,5 @@ def _start_command(server_version: int, slot: str, publication: str, in_progress
 def _tcp_socket(wire: Wire) -> socket.socket | None:
     """The socket whose low-water mark can be set; None unless it is TCP that we read ourselves."""
     if isinstance(wire, PlainWire) and wire.socket.family in {socket.AF_INET, socket.AF_INET6}:
-        return wire.socket if hasattr(socket, "SO_RCVLOWAT") else None
+        return wire.socket
     return None

@@ -20,8 +20,7 @@ from cdc.errors import CorruptMessageError, UnclearMessagesError
 from cdc.faults import FaultPoint, reach
 from cdc.records.position import Lsn
 from cdc.stream.spill import Spilled
-from cdc.wal.frames import XLogData, copy_data, copy_data_end, keepalive
-from cdc.wal.message_reader import POSTGRES_EPOCH_US
+from cdc.wal.frames import POSTGRES_EPOCH_US, XLogData, copy_data, copy_data_end, keepalive
 from cdc.wal.messages import StreamAbort, StreamCommit, StreamStart
 
 _BEGIN: Final = struct.Struct(">cQqI")

@@ -1,10 +1,9 @@
 """One pgoutput message's bytes → a typed message, or CorruptMessageError: nothing else, ever.
 
 The first byte chooses a decode function from a table; each has the wire layout in its docstring
-(https://www.postgresql.org/docs/current/protocol-logicalrep-message-formats.html). Row messages
-are the hot path: their columns are cut out without a call per column. A length that points past
-the end needs no check of its own: whatever is read next then fails, and so does the final
-comparison with the message's size.
+(https://www.postgresql.org/docs/current/protocol-logicalrep-message-formats.html). A length that
+points past the end needs no check of its own: whatever is read next then fails, and so does the
+final comparison with the message's size.
 """
 
 import struct
@@ -12,8 +11,9 @@ from collections.abc import Callable
 from typing import Final, cast
 
 from cdc.errors import CorruptMessageError
+from cdc.records.position import Lsn
 from cdc.wal import messages
-from cdc.wal.message_reader import MessageReader, corrupt
+from cdc.wal.frames import POSTGRES_EPOCH_US, corrupt
 from cdc.wal.messages import ABSENT, Message, ReplicaIdentity, Row, Value
 
 _ABSENT: Final = ord("u")
@@ -22,122 +22,188 @@ _TEXT: Final = ord("t")
 _NEW: Final = ord("N")
 _KEY: Final = ord("K")
 _OLD: Final = ord("O")
+_I64_MAX: Final = (1 << 63) - 1
+_TWO_PHASE: Final = dict.fromkeys(
+    (b"b", b"P", b"K", b"r", b"p"),
+    "a message of a prepared transaction: the slot was made with two_phase, which isn't supported",
+)
 
 _u16 = struct.Struct(">H").unpack_from
 _u32 = struct.Struct(">I").unpack_from
+_i32 = struct.Struct(">i").unpack_from
+_u64 = struct.Struct(">Q").unpack_from
+_i64 = struct.Struct(">q").unpack_from
 
 
-def decode(payload: bytes, *, streaming: bool = False) -> Message:
-    """Decode one message; ``streaming``: it stands between Stream Start and Stream Stop."""
+def decode(payload: bytes) -> Message:
+    """Decode one message, which has no xid of its own: as outside of Stream Start and Stop."""
+    read = _DECODERS.get(payload[0]) if payload else None
+    if read is None:
+        raise corrupt(_TWO_PHASE.get(payload[:1], "unknown message"), payload, 0)
+    reader = MessageReader(payload)
     try:
-        function = _DECODERS[payload[0]]
-    except (IndexError, KeyError) as error:
-        raise corrupt("unknown message", payload, 0) from error
-    return function(payload, streaming)
-
-
-def _tuple(payload: bytes, offset: int) -> tuple[Row, int]:
-    """Int16 columns, then per column 'n' | 'u' | 't' Int32 length, text; and where it ends."""
-    (count,) = _u16(payload, offset)
-    offset += 2
-    values: list[Value] = []
-    append = values.append
-    for _ in range(count):
-        kind = payload[offset]
-        if kind == _TEXT:
-            start = offset + 5
-            (length,) = _u32(payload, offset + 1)
-            offset = start + length
-            append(payload[start:offset])
-        elif kind == _NULL:
-            offset += 1
-            append(None)
-        elif kind == _ABSENT:
-            offset += 1
-            append(ABSENT)
-        else:
-            raise corrupt("a column that is neither text, null nor unchanged", payload, offset)
-    return tuple(values), offset
-
-
-def _insert(payload: bytes, streaming: bool) -> Message:
-    """'I', [Int32 xid], Int32 relation, 'N', tuple."""
-    try:
-        xid, offset = (_u32(payload, 1)[0], 5) if streaming else (None, 1)
-        (oid,) = _u32(payload, offset)
-        if payload[offset + 4] != _NEW:
-            raise corrupt("no new row", payload, offset + 4)
-        new, offset = _tuple(payload, offset + 5)
+        message = read(reader)
     except (struct.error, IndexError) as error:
-        raise _short(payload) from error
-    if offset != len(payload):
-        raise _wrong_size(payload, offset)
-    return messages.Insert(oid, new, xid)
+        raise corrupt("message ends too early", payload, len(payload)) from error
+    if reader.remaining:
+        what = "bytes too many" if reader.remaining > 0 else "message ends too early"
+        raise corrupt(what, payload, min(reader.offset, len(payload)))
+    return message
 
 
-def _update(payload: bytes, streaming: bool) -> Message:
-    """'U', [Int32 xid], Int32 relation, ['K' or 'O', tuple], 'N', tuple."""
-    try:
-        xid, offset = (_u32(payload, 1)[0], 5) if streaming else (None, 1)
-        (oid,) = _u32(payload, offset)
-        offset += 4
-        old = None
-        kind = payload[offset]
-        if kind in {_KEY, _OLD}:
-            old, offset = _tuple(payload, offset + 1)
-        if payload[offset] != _NEW:
-            raise corrupt("no new row", payload, offset)
-        new, offset = _tuple(payload, offset + 1)
-    except (struct.error, IndexError) as error:
-        raise _short(payload) from error
-    if offset != len(payload):
-        raise _wrong_size(payload, offset)
-    return messages.Update(oid, old, kind == _KEY, new, xid)
+class MessageReader:
+    """One message and an offset in it; each read moves the offset on.
+
+    All integers are big-endian and unsigned unless named otherwise. A read behind the end raises
+    struct.error or IndexError, or leaves the offset there.
+    """
+
+    __slots__ = ("_data", "offset")
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self.offset = 1
+
+    @property
+    def remaining(self) -> int:
+        """How many bytes follow."""
+        return len(self._data) - self.offset
+
+    def corrupt(self, what: str) -> CorruptMessageError:
+        """An error that names the message and the offset."""
+        return corrupt(what, self._data, self.offset)
+
+    def byte(self) -> int:
+        """Int8."""
+        self.offset += 1
+        return self._data[self.offset - 1]
+
+    def flags(self, most: int, what: str) -> int:
+        """Int8 of which only some bits have a meaning: up to ``most`` they are all right."""
+        flags = self.byte()
+        if flags > most:
+            raise self.corrupt(f"unknown {what}")
+        return flags
+
+    def u16(self) -> int:
+        """Int16."""
+        self.offset += 2
+        return int(_u16(self._data, self.offset - 2)[0])
+
+    def u32(self) -> int:
+        """Int32: OIDs and transaction ids use all 32 bits."""
+        self.offset += 4
+        return int(_u32(self._data, self.offset - 4)[0])
+
+    def i32(self) -> int:
+        """Int32 with a sign: a type modifier, where -1 is none."""
+        self.offset += 4
+        return int(_i32(self._data, self.offset - 4)[0])
+
+    def lsn(self) -> Lsn:
+        """Int64: an LSN."""
+        self.offset += 8
+        return Lsn(_u64(self._data, self.offset - 8)[0])
+
+    def timestamp_us(self) -> int:
+        """Int64 of µs since 2000, as µs since 1970, UTC: as PostgreSQL's, within 64 bits."""
+        self.offset += 8
+        value = int(_i64(self._data, self.offset - 8)[0]) + POSTGRES_EPOCH_US
+        if value > _I64_MAX:
+            raise self.corrupt("a time beyond 64 bits")
+        return value
+
+    def text(self) -> str:
+        """A name: UTF-8 up to a zero byte."""
+        end = self._data.find(b"\0", self.offset)
+        if end < 0:
+            raise self.corrupt("text without an end")
+        try:
+            decoded = self._data[self.offset : end].decode()
+        except UnicodeDecodeError as error:
+            raise self.corrupt("a name that isn't UTF-8") from error
+        self.offset = end + 1
+        return decoded
+
+    def take(self, size: int) -> bytes:
+        """The next ``size`` bytes."""
+        self.offset += size
+        return self._data[self.offset - size : self.offset]
+
+    def row(self) -> Row:
+        """Int16 columns, then per column 'n' | 'u' | 't' Int32 length, text.
+
+        The columns are cut out without a call for each of them.
+        """
+        data, values = self._data, list[Value]()
+        append, count = values.append, self.u16()
+        offset = self.offset
+        for _ in range(count):
+            kind = data[offset]
+            if kind == _TEXT:
+                start = offset + 5
+                (length,) = _u32(data, offset + 1)
+                offset = start + length
+                append(data[start:offset])
+            elif kind == _NULL:
+                offset += 1
+                append(None)
+            elif kind == _ABSENT:
+                offset += 1
+                append(ABSENT)
+            else:
+                raise corrupt("a column that is neither text, null nor unchanged", data, offset)
+        self.offset = offset
+        return tuple(values)
 
 
-def _delete(payload: bytes, streaming: bool) -> Message:
-    """'D', [Int32 xid], Int32 relation, 'K' or 'O', tuple."""
-    try:
-        xid, offset = (_u32(payload, 1)[0], 5) if streaming else (None, 1)
-        (oid,) = _u32(payload, offset)
-        kind = payload[offset + 4]
-        if kind not in {_KEY, _OLD}:
-            raise corrupt("no old row", payload, offset + 4)
-        old, offset = _tuple(payload, offset + 5)
-    except (struct.error, IndexError) as error:
-        raise _short(payload) from error
-    if offset != len(payload):
-        raise _wrong_size(payload, offset)
-    return messages.Delete(oid, old, kind == _KEY, xid)
+def _insert(reader: MessageReader) -> Message:
+    """'I', Int32 relation, 'N', tuple."""
+    oid = reader.u32()
+    return messages.Insert(oid, _new_row(reader, reader.byte()))
 
 
-def _short(payload: bytes) -> CorruptMessageError:
-    return corrupt("message ends too early", payload, len(payload))
+def _update(reader: MessageReader) -> Message:
+    """'U', Int32 relation, ['K' or 'O', tuple], 'N', tuple."""
+    oid, kind, old = reader.u32(), reader.byte(), None
+    is_key = kind == _KEY
+    if is_key or kind == _OLD:
+        old, kind = reader.row(), reader.byte()
+    return messages.Update(oid, old, is_key, _new_row(reader, kind))
 
 
-def _wrong_size(payload: bytes, offset: int) -> CorruptMessageError:
-    what = "bytes too many" if offset < len(payload) else "message ends too early"
-    return corrupt(what, payload, min(offset, len(payload)))
+def _new_row(reader: MessageReader, kind: int) -> Row:
+    if kind != _NEW:
+        raise reader.corrupt("no new row")
+    return reader.row()
 
 
-def _begin(reader: MessageReader, _xid: int | None) -> Message:
+def _delete(reader: MessageReader) -> Message:
+    """'D', Int32 relation, 'K' or 'O', tuple."""
+    oid, kind = reader.u32(), reader.byte()
+    if kind not in {_KEY, _OLD}:
+        raise reader.corrupt("no old row")
+    return messages.Delete(oid, reader.row(), kind == _KEY)
+
+
+def _begin(reader: MessageReader) -> Message:
     """'B', Int64 final LSN, Int64 commit time, Int32 xid."""
     return messages.Begin(reader.lsn(), reader.timestamp_us(), reader.u32())
 
 
-def _commit(reader: MessageReader, _xid: int | None) -> Message:
+def _commit(reader: MessageReader) -> Message:
     """'C', Int8 flags (0), Int64 commit LSN, Int64 end LSN, Int64 commit time."""
-    _no_flags(reader)
+    reader.flags(0, "flags")
     return messages.Commit(reader.lsn(), reader.lsn(), reader.timestamp_us())
 
 
-def _origin(reader: MessageReader, _xid: int | None) -> Message:
+def _origin(reader: MessageReader) -> Message:
     """'O', Int64 commit LSN at the origin, String name."""
     return messages.Origin(reader.lsn(), reader.text())
 
 
-def _relation(reader: MessageReader, xid: int | None) -> Message:
-    """'R', [Int32 xid], Int32 oid, String schema, String name, Int8 identity, Int16 columns.
+def _relation(reader: MessageReader) -> Message:
+    """'R', Int32 oid, String schema, String name, Int8 identity, Int16 columns.
 
     Per column: Int8 flags (1: of the replica identity), String name, Int32 type, Int32 modifier.
     An empty schema means pg_catalog.
@@ -146,158 +212,71 @@ def _relation(reader: MessageReader, xid: int | None) -> Message:
     identity = chr(reader.byte())
     if identity not in "dnfi":
         raise reader.corrupt("unknown replica identity")
-    columns = []
-    for _ in range(reader.u16()):
-        flags = reader.byte()
-        if flags > 1:
-            raise reader.corrupt("unknown column flags")
-        columns.append(
-            messages.RelationColumn(flags == 1, reader.text(), reader.u32(), reader.i32())
+    columns = tuple(
+        messages.RelationColumn(
+            reader.flags(1, "column flags") == 1, reader.text(), reader.u32(), reader.i32()
         )
-    return messages.Relation(
-        oid, namespace, name, cast("ReplicaIdentity", identity), tuple(columns), xid
+        for _ in range(reader.u16())
     )
+    return messages.Relation(oid, namespace, name, cast("ReplicaIdentity", identity), columns)
 
 
-def _type(reader: MessageReader, xid: int | None) -> Message:
-    """'Y', [Int32 xid], Int32 oid, String schema, String name."""
-    return messages.TypeMessage(reader.u32(), reader.text() or "pg_catalog", reader.text(), xid)
+def _type(reader: MessageReader) -> Message:
+    """'Y', Int32 oid, String schema, String name."""
+    return messages.TypeMessage(reader.u32(), reader.text() or "pg_catalog", reader.text())
 
 
-def _truncate(reader: MessageReader, xid: int | None) -> Message:
-    """'T', [Int32 xid], Int32 relations, Int8 options (1 cascade, 2 restart), Int32 each oid."""
-    count, options = reader.u32(), reader.byte()
-    if options > 3:
-        raise reader.corrupt("unknown truncate options")
+def _truncate(reader: MessageReader) -> Message:
+    """'T', Int32 relations, Int8 options (1 cascade, 2 restart), Int32 each oid."""
+    count, options = reader.u32(), reader.flags(3, "truncate options")
     if count * 4 != reader.remaining:
         raise reader.corrupt("a wrong number of relations")
     oids = tuple(reader.u32() for _ in range(count))
-    return messages.Truncate(oids, bool(options & 1), bool(options & 2), xid)
+    return messages.Truncate(oids, bool(options & 1), bool(options & 2))
 
 
-def _logical_message(reader: MessageReader, xid: int | None) -> Message:
-    """'M', [Int32 xid], Int8 flags (1: transactional), Int64 LSN, String prefix, Int32 n, Byten."""
-    flags = reader.byte()
-    if flags > 1:
-        raise reader.corrupt("unknown message flags")
+def _logical_message(reader: MessageReader) -> Message:
+    """'M', Int8 flags (1: transactional), Int64 LSN, String prefix, Int32 n, Byten."""
+    transactional = reader.flags(1, "message flags") == 1
     lsn, prefix = reader.lsn(), reader.text()
-    return messages.LogicalMessage(flags == 1, lsn, prefix, reader.take(reader.u32()), xid)
+    return messages.LogicalMessage(transactional, lsn, prefix, reader.take(reader.u32()))
 
 
-def _stream_start(reader: MessageReader, _xid: int | None) -> Message:
+def _stream_start(reader: MessageReader) -> Message:
     """'S', Int32 xid, Int8 1 for the transaction's first part."""
-    xid, first = reader.u32(), reader.byte()
-    if first > 1:
-        raise reader.corrupt("unknown stream flag")
-    return messages.StreamStart(xid, first == 1)
+    return messages.StreamStart(reader.u32(), reader.flags(1, "stream flag") == 1)
 
 
-def _stream_stop(_reader: MessageReader, _xid: int | None) -> Message:
+def _stream_stop(_reader: MessageReader) -> Message:
     """'E'."""
     return messages.StreamStop()
 
 
-def _stream_commit(reader: MessageReader, _xid: int | None) -> Message:
+def _stream_commit(reader: MessageReader) -> Message:
     """'c', Int32 xid, Int8 flags (0), Int64 commit LSN, Int64 end LSN, Int64 commit time."""
     xid = reader.u32()
-    _no_flags(reader)
+    reader.flags(0, "flags")
     return messages.StreamCommit(xid, reader.lsn(), reader.lsn(), reader.timestamp_us())
 
 
-def _stream_abort(reader: MessageReader, _xid: int | None) -> Message:
-    """'A', Int32 xid, Int32 subxid, and if streaming is parallel: Int64 abort LSN, Int64 time."""
-    xid, subxid = reader.u32(), reader.u32()
-    if not reader.remaining:
-        return messages.StreamAbort(xid, subxid)
-    return messages.StreamAbort(xid, subxid, reader.lsn(), reader.timestamp_us())
+def _stream_abort(reader: MessageReader) -> Message:
+    """'A', Int32 xid, Int32 subxid."""
+    return messages.StreamAbort(reader.u32(), reader.u32())
 
 
-def _begin_prepare(reader: MessageReader, _xid: int | None) -> Message:
-    """'b', Int64 prepare LSN, Int64 end LSN, Int64 time, Int32 xid, String gid."""
-    return messages.BeginPrepare(
-        reader.lsn(), reader.lsn(), reader.timestamp_us(), reader.u32(), reader.text()
-    )
-
-
-def _prepare(reader: MessageReader, _xid: int | None) -> Message:
-    """'P', Int8 flags (0), Int64 prepare LSN, Int64 end LSN, Int64 time, Int32 xid, String gid."""
-    _no_flags(reader)
-    return messages.Prepare(
-        reader.lsn(), reader.lsn(), reader.timestamp_us(), reader.u32(), reader.text()
-    )
-
-
-def _commit_prepared(reader: MessageReader, _xid: int | None) -> Message:
-    """'K', Int8 flags (0), Int64 commit LSN, Int64 end LSN, Int64 time, Int32 xid, String gid."""
-    _no_flags(reader)
-    return messages.CommitPrepared(
-        reader.lsn(), reader.lsn(), reader.timestamp_us(), reader.u32(), reader.text()
-    )
-
-
-def _rollback_prepared(reader: MessageReader, _xid: int | None) -> Message:
-    """'r', Int8 flags (0), Int64 end LSN of prepare, Int64 end LSN of rollback, Int64 each time.
-
-    Then Int32 xid, String gid.
-    """
-    _no_flags(reader)
-    return messages.RollbackPrepared(
-        reader.lsn(),
-        reader.lsn(),
-        reader.timestamp_us(),
-        reader.timestamp_us(),
-        reader.u32(),
-        reader.text(),
-    )
-
-
-def _stream_prepare(reader: MessageReader, _xid: int | None) -> Message:
-    """'p', Int8 flags (0), Int64 prepare LSN, Int64 end LSN, Int64 time, Int32 xid, String gid."""
-    _no_flags(reader)
-    return messages.StreamPrepare(
-        reader.lsn(), reader.lsn(), reader.timestamp_us(), reader.u32(), reader.text()
-    )
-
-
-def _no_flags(reader: MessageReader) -> None:
-    if reader.byte() != 0:
-        raise reader.corrupt("unknown flags")
-
-
-_ReadFields = Callable[[MessageReader, int | None], Message]
-_DecodeMessage = Callable[[bytes, bool], Message]
-
-
-def _whole(read: _ReadFields, *, has_xid: bool = False) -> _DecodeMessage:
-    """A decode function from one that reads fields; ``has_xid``: it has one while streaming."""
-
-    def decode_whole(payload: bytes, streaming: bool) -> Message:
-        reader = MessageReader(payload, 1)
-        message = read(reader, reader.u32() if has_xid and streaming else None)
-        reader.end()
-        return message
-
-    return decode_whole
-
-
-_DECODERS: Final[dict[int, _DecodeMessage]] = {
+_DECODERS: Final[dict[int, Callable[[MessageReader], Message]]] = {
     ord("I"): _insert,
     ord("U"): _update,
     ord("D"): _delete,
-    ord("B"): _whole(_begin),
-    ord("C"): _whole(_commit),
-    ord("O"): _whole(_origin),
-    ord("R"): _whole(_relation, has_xid=True),
-    ord("Y"): _whole(_type, has_xid=True),
-    ord("T"): _whole(_truncate, has_xid=True),
-    ord("M"): _whole(_logical_message, has_xid=True),
-    ord("S"): _whole(_stream_start),
-    ord("E"): _whole(_stream_stop),
-    ord("c"): _whole(_stream_commit),
-    ord("A"): _whole(_stream_abort),
-    ord("b"): _whole(_begin_prepare),
-    ord("P"): _whole(_prepare),
-    ord("K"): _whole(_commit_prepared),
-    ord("r"): _whole(_rollback_prepared),
-    ord("p"): _whole(_stream_prepare),
+    ord("B"): _begin,
+    ord("C"): _commit,
+    ord("O"): _origin,
+    ord("R"): _relation,
+    ord("Y"): _type,
+    ord("T"): _truncate,
+    ord("M"): _logical_message,
+    ord("S"): _stream_start,
+    ord("E"): _stream_stop,
+    ord("c"): _stream_commit,
+    ord("A"): _stream_abort,
 }

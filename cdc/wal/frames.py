@@ -6,9 +6,11 @@ https://www.postgresql.org/docs/current/protocol-replication.html (START_REPLICA
 import struct
 from typing import NamedTuple
 
+from cdc.errors import CorruptMessageError
 from cdc.records.position import Lsn
-from cdc.wal.message_reader import POSTGRES_EPOCH_US, corrupt
 
+POSTGRES_EPOCH_US = 946_684_800_000_000
+"""2000-01-01, PostgreSQL's zero of time, in µs since 1970."""
 _XLOG_DATA = struct.Struct(">QQq")
 _KEEPALIVE = struct.Struct(">QqB")
 _STATUS = struct.Struct(">cQQQqB")
@@ -20,19 +22,16 @@ COPY_DATA_BYTES = 5
 
 
 class XLogData(NamedTuple):
-    """One pgoutput message and where it stands in the WAL; ``sent_us`` is µs since 1970, UTC."""
+    """One pgoutput message and where it stands in the WAL."""
 
     start: Lsn
-    end: Lsn
-    sent_us: int
     payload: bytes
 
 
 class PrimaryKeepalive(NamedTuple):
-    """The server's sign of life; ``sent_us`` is µs since 1970, UTC."""
+    """The server's sign of life, and how far it is."""
 
     wal_end: Lsn
-    sent_us: int
     reply_requested: bool
 
 
@@ -72,15 +71,15 @@ def parse(data: bytes | memoryview) -> Frame:
     if kind == b"w":
         if len(raw) < _HEADER_BYTES:
             raise corrupt("frame ends too early", raw, len(raw))
-        start, end, sent = _XLOG_DATA.unpack_from(raw, 1)
-        return XLogData(Lsn(start), Lsn(end), sent + POSTGRES_EPOCH_US, raw[_HEADER_BYTES:])
+        start, _end, _sent_us = _XLOG_DATA.unpack_from(raw, 1)
+        return XLogData(Lsn(start), raw[_HEADER_BYTES:])
     if kind == b"k":
         if len(raw) != 1 + _KEEPALIVE.size:
             raise corrupt("keepalive of a wrong size", raw, len(raw))
-        wal_end, sent, reply = _KEEPALIVE.unpack_from(raw, 1)
+        wal_end, _sent_us, reply = _KEEPALIVE.unpack_from(raw, 1)
         if reply > 1:
             raise corrupt("keepalive with a wrong flag", raw, len(raw) - 1)
-        return PrimaryKeepalive(Lsn(wal_end), sent + POSTGRES_EPOCH_US, bool(reply))
+        return PrimaryKeepalive(Lsn(wal_end), bool(reply))
     raise corrupt("unknown frame", raw, 0)
 
 
@@ -95,3 +94,9 @@ def standby_status_update(
     return _STATUS.pack(
         b"r", received, flushed, flushed, now_us - POSTGRES_EPOCH_US, reply_requested
     )
+
+
+def corrupt(what: str, data: bytes, offset: int) -> CorruptMessageError:
+    """The error for bytes that aren't what the protocol says; it never shows the bytes."""
+    kind = repr(chr(data[0])) if data else "empty"
+    return CorruptMessageError(what, where=f"{kind} message of {len(data)} bytes, byte {offset}")

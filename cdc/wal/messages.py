@@ -1,8 +1,8 @@
 """pgoutput's messages, protocol 1 to 4 → typed values, named as PostgreSQL names them.
 
-One class per message, whatever the protocol version: what only some versions send is optional.
-``xid`` on a row, relation, type, truncate or logical message is the (sub)transaction within a
-streamed transaction, else None. Times are µs since 1970, UTC.
+One class per message that a slot without two_phase sends, whether streaming is on or off; those of
+transactions in progress are without their xids (``plain_messages`` in
+cdc/compiled/transactions.pxi). Times are µs since 1970, UTC.
 https://www.postgresql.org/docs/current/protocol-logicalrep-message-formats.html
 """
 
@@ -66,7 +66,6 @@ class Relation(NamedTuple):
     name: str
     replica_identity: ReplicaIdentity
     columns: tuple[RelationColumn, ...]
-    xid: int | None = None
 
 
 class TypeMessage(NamedTuple):
@@ -75,7 +74,6 @@ class TypeMessage(NamedTuple):
     oid: int
     namespace: str
     name: str
-    xid: int | None = None
 
 
 class Insert(NamedTuple):
@@ -83,7 +81,6 @@ class Insert(NamedTuple):
 
     relation_oid: int
     new: Row
-    xid: int | None = None
 
 
 class Update(NamedTuple):
@@ -96,7 +93,6 @@ class Update(NamedTuple):
     old: Row | None
     old_is_key: bool
     new: Row
-    xid: int | None = None
 
 
 class Delete(NamedTuple):
@@ -105,7 +101,6 @@ class Delete(NamedTuple):
     relation_oid: int
     old: Row
     old_is_key: bool
-    xid: int | None = None
 
 
 class Truncate(NamedTuple):
@@ -114,7 +109,6 @@ class Truncate(NamedTuple):
     relation_oids: tuple[int, ...]
     cascade: bool
     restart_identity: bool
-    xid: int | None = None
 
 
 class LogicalMessage(NamedTuple):
@@ -124,7 +118,6 @@ class LogicalMessage(NamedTuple):
     lsn: Lsn
     prefix: str
     content: bytes
-    xid: int | None = None
 
 
 class StreamStart(NamedTuple):
@@ -152,59 +145,6 @@ class StreamAbort(NamedTuple):
 
     xid: int
     subxid: int
-    abort_lsn: Lsn | None = None
-    abort_ts_us: int | None = None
-
-
-class BeginPrepare(NamedTuple):
-    """Start of a prepared transaction."""
-
-    prepare_lsn: Lsn
-    end_lsn: Lsn
-    prepare_ts_us: int
-    xid: int
-    gid: str
-
-
-class Prepare(NamedTuple):
-    """End of a prepared transaction."""
-
-    prepare_lsn: Lsn
-    end_lsn: Lsn
-    prepare_ts_us: int
-    xid: int
-    gid: str
-
-
-class CommitPrepared(NamedTuple):
-    """COMMIT PREPARED."""
-
-    commit_lsn: Lsn
-    end_lsn: Lsn
-    commit_ts_us: int
-    xid: int
-    gid: str
-
-
-class RollbackPrepared(NamedTuple):
-    """ROLLBACK PREPARED."""
-
-    prepare_end_lsn: Lsn
-    rollback_end_lsn: Lsn
-    prepare_ts_us: int
-    rollback_ts_us: int
-    xid: int
-    gid: str
-
-
-class StreamPrepare(NamedTuple):
-    """A streamed transaction was prepared."""
-
-    prepare_lsn: Lsn
-    end_lsn: Lsn
-    prepare_ts_us: int
-    xid: int
-    gid: str
 
 
 Message = (
@@ -222,9 +162,4 @@ Message = (
     | StreamStop
     | StreamCommit
     | StreamAbort
-    | BeginPrepare
-    | Prepare
-    | CommitPrepared
-    | RollbackPrepared
-    | StreamPrepare
 )

@@ -12,8 +12,8 @@ import typer
 from cdc.errors import ConfigError
 from cdc.kafka.admin import LogAdmin
 from cdc.kafka.topics import LogTopics
-from cdc.postgres import publication, slot
-from cdc.postgres.catalog import publication_exists
+from cdc.postgres import slot
+from cdc.postgres.captured import drop_publication, publication_exists
 from cdc.postgres.connection import connect
 from cdc.postgres.failures import server_address
 from cdc.records.schema import TableName
@@ -106,7 +106,7 @@ def _drop_slot(settings: Settings) -> None:
 
 def _drop_publication(settings: Settings) -> None:
     with connect(settings.source, purpose="drop") as connection:
-        publication.drop(connection, settings.capture.publication_name)
+        drop_publication(connection, settings.capture.publication_name)
 
 
 def _topics(settings: Settings) -> list[Step]:

@@ -159,8 +159,8 @@ def as_they_came(made: Translation, stream: ReplicationStream, end: Lsn) -> Iter
     is_over = False
     while made.cursor.flush_lsn < end or not is_over:
         stream.read(0.5)
-        start, stop = stream.filled
-        for used, some in records(made, stream.buffer, start, stop):
+        wire, start = stream.wire, stream.wire.start
+        for used, some in records(made, wire.buffer, start, wire.end):
             yield from some
             is_over = is_over or any(one.key == END for one in some)
             start = used

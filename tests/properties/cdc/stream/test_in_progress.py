@@ -198,7 +198,7 @@ def test_an_origin_is_the_whole_transactions(tmp_path: Path) -> None:
     for top in (1, 5):
         open_ones.start(StreamStart(top, first_segment=True), Lsn(1))
         origin = b"O" + wal.u64(0) + b"elsewhere\0"
-        open_ones.set_origin(XLogData(Lsn(2), Lsn(2), 0, origin))
+        open_ones.set_origin(XLogData(Lsn(2), origin))
         data = bytearray(copy_data(Lsn(2), b"I" + wal.u32(top + 1) + row))
         open_ones.take(data, 0, len(data))
         open_ones.stop()

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from cdc.compiled import extension, fast
-from cdc.compiled.sources import digest
+from cdc.compiled.extension import digest
 from cdc.errors import ExitCode, ExtensionError
 
 ROOT = Path(__file__).parents[4]
@@ -44,7 +44,7 @@ def test_without_a_compiler_the_installation_ends_with_one_message(tmp_path: Pat
     """A small source stands in for the extension's."""
     folder = tmp_path / "cdc" / "compiled"
     folder.mkdir(parents=True)
-    for path in ("setup.py", "pyproject.toml", "README.md", "cdc/compiled/sources.py"):
+    for path in ("setup.py", "pyproject.toml", "README.md", "cdc/compiled/extension.py"):
         shutil.copy(ROOT / path, tmp_path / path)
     (folder / "fast.pyx").write_text("# cython: language_level=3\nSOURCES = ''\n")
     ended = subprocess.run(

@@ -8,8 +8,8 @@ from typing import Any, cast
 
 import pytest
 
-from cdc.postgres.socket_buffer import BUFFER_BYTES, RefusedError
-from cdc.postgres.wire import PlainWire
+from cdc.postgres.failures import RefusedError
+from cdc.postgres.wire import BUFFER_BYTES, PlainWire
 from cdc.wal.frames import copy_data_end
 
 GIGABYTE = 1 << 30

@@ -3,8 +3,7 @@
 import pytest
 
 from cdc.errors import PublicationError, SourcePrivilegeError
-from cdc.postgres import publication
-from cdc.postgres.captured import captured_tables
+from cdc.postgres.captured import captured_tables, drop_publication, ensure_publication
 from cdc.postgres.connection import query
 from tests.fixtures.source import Conninfo, capture, run, session
 
@@ -17,7 +16,7 @@ COMPLETE = "WITH (publish_via_partition_root = true)"
 def ensure(database: Conninfo, **more: str) -> bool:
     settings = capture(database, **more)
     with session(database) as opened:
-        return publication.ensure(opened, settings, captured_tables(opened, settings))
+        return ensure_publication(opened, settings, captured_tables(opened, settings))
 
 
 def refusal(database: Conninfo) -> str:
@@ -39,8 +38,8 @@ def test_it_is_made_once_and_found_again(database: Conninfo) -> None:
     with session(database) as opened:
         tables = query(opened, "SELECT tablename FROM pg_publication_tables")
         assert tables == [("a",)], "not its child"
-        assert publication.drop(opened, "millrace")
-        assert not publication.drop(opened, "millrace")
+        assert drop_publication(opened, "millrace")
+        assert not drop_publication(opened, "millrace")
 
 
 @pytest.mark.parametrize(
@@ -73,12 +72,12 @@ def test_another_publication_is_explained_and_the_lines_shown_mend_it(
         settings = capture(database, table_exclude_list=r"other\..*")
         tables = captured_tables(opened, settings)
         with pytest.raises(PublicationError) as caught:
-            publication.ensure(opened, settings, tables)
+            ensure_publication(opened, settings, tables)
         text = str(caught.value)
         for word in words:
             assert word in text
         mend(database, text)
-        assert not publication.ensure(opened, settings, tables)
+        assert not ensure_publication(opened, settings, tables)
 
 
 def test_a_user_without_the_right_gets_the_line_for_the_owner(database: Conninfo) -> None:
@@ -88,7 +87,7 @@ def test_a_user_without_the_right_gets_the_line_for_the_owner(database: Conninfo
         with session(database, user="reader", password="reader") as opened:
             tables = captured_tables(opened, settings)
             with pytest.raises(SourcePrivilegeError) as caught:
-                publication.ensure(opened, settings, tables)
+                ensure_publication(opened, settings, tables)
         assert "publication.autocreate.mode = disabled" in str(caught.value)
         mend(database, str(caught.value))
         assert not ensure(database)
@@ -102,7 +101,7 @@ def test_an_own_publication_decides_what_is_captured(database: Conninfo) -> None
     with session(database) as opened:
         tables = captured_tables(opened, settings)
         assert [str(table.name) for table in tables] == ["public.a"]
-        assert not publication.ensure(opened, settings, tables)
+        assert not ensure_publication(opened, settings, tables)
 
 
 def test_an_own_publication_that_is_missing_is_said(database: Conninfo) -> None:
