@@ -15,9 +15,8 @@ from cdc.convert.json_text import JsonConverter, Write, encoded, label
 from cdc.events import schemas
 from cdc.events.changes import ABSENT, Change, Operation, Read
 from cdc.events.fields import EventField
-from cdc.events.reference import LogContext, TableEvents
+from cdc.events.reference import CONNECTOR, VERSION, LogContext, TableEvents
 from cdc.records.connect import DECIMAL
-from cdc.records.envelope import CONNECTOR, VERSION
 from cdc.records.position import Lsn, Position
 from cdc.records.schema import TableSchema
 from cdc.values import ValueKind

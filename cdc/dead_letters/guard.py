@@ -31,8 +31,12 @@ from cdc.events.reference import LogContext, TransactionBlocks
 from cdc.events.rules import EventRules
 from cdc.kafka.producer import Suspects
 from cdc.kafka.topics import TopicLimits
-from cdc.records.claims import ClaimHead
-from cdc.records.dead_letters import PIECE_BYTES_MAX, DeadLetter, dead_letter_records
+from cdc.records.dead_letters import (
+    PIECE_BYTES_MAX,
+    ClaimHead,
+    DeadLetter,
+    dead_letter_records,
+)
 from cdc.records.position import Lsn, Position, header
 from cdc.records.record import Record, record_bytes
 from cdc.records.schema import TableSchema

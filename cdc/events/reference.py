@@ -8,6 +8,7 @@ topic. The extension writes the same bytes: tests/properties compares both.
 https://debezium.io/documentation/reference/3.6/connectors/postgresql.html#postgresql-events
 """
 
+import importlib.metadata
 import json
 import time
 from collections.abc import Callable
@@ -19,10 +20,20 @@ from cdc.events.changes import ABSENT, Change, Operation, Row, filled, no_key
 from cdc.events.fields import EventField, EventPlan, plan
 from cdc.events.rules import EventRules
 from cdc.records.connect import Header, Schema, SourceRecord
-from cdc.records.envelope import CONNECTOR, VERSION
 from cdc.records.position import Lsn, Origin, Transaction
 from cdc.records.schema import TableName, TableSchema
 
+
+def _version() -> str:
+    try:
+        return importlib.metadata.version("millrace")
+    except importlib.metadata.PackageNotFoundError:
+        return "0"
+
+
+VERSION: Final = _version()
+"""``source.version``: Millrace's own."""
+CONNECTOR: Final = "postgresql"
 NEW_KEY: Final = "__debezium.newkey"
 OLD_KEY: Final = "__debezium.oldkey"
 INCREMENTAL: Final = "incremental"
