@@ -143,7 +143,7 @@ def _member(name: str, write: Write, value: Any) -> bytes:
 
 
 def _fragment(write: Write, field: EventField, text: bytes) -> str:
-    return write(field.decode(text))
+    return write(field.of_text(text))
 
 
 def _is_of_row(
@@ -154,7 +154,7 @@ def _is_of_row(
 ) -> bool:
     """Whether a key's member reads the same in the row, from which it is copied."""
     twin = next((member for member in row if member.column == field.column), None)
-    if twin is None or not (twin.exact and field.exact):
+    if twin is None or twin.decode is not field.decode:
         return False
     of_key, of_row = _column(field, converters[0]), columns[field.column]
     if of_row[0] == ValueKind.OTHER:  # a converter writes all of it: numbers within it, too

@@ -5,7 +5,7 @@ Defines what the extension writes, and describes a table to it where all of that
 """
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -59,43 +59,39 @@ class RecordPipeline:
 
         ``reread`` are the columns whose values in ``after`` were read again.
         """
-        if reread:
-            others = [source for source in made if not _has_after(source)]
-            rows = [source for source in made if _has_after(source)]  # behind all others
-            return [
-                *self.of_table(others, position, version, compacted=compacted),
-                *self._of_table(rows, header(position, version, reread), compacted=compacted),
-            ]
-        return self._of_table(made, header(position, version), compacted=compacted)
-
-    def _of_table(
-        self, made: Sequence[SourceRecord], header_value: bytes, *, compacted: bool
-    ) -> list[Record]:
-        if self.transform is None:
-            return self._finished(map(self.convert, made), header_value)
-        own = {source.topic for source in made}
-        records = [self.convert(event) for source in made for event in self.transform(source)]
-        for record in records:
-            if record.topic not in own:
-                keeps_last = compacted and not self.routes_events
-                self.open_topic(record.topic, "compact" if keeps_last else "delete")
-        return self._finished(records, header_value)
+        keeps_last = compacted and not self.routes_events
+        own_topics = {source.topic for source in made}
+        plain, with_reread = header(position, version), header(position, version, reread)
+        return [
+            record
+            for source in made
+            for record in self._written(
+                source,
+                with_reread if _has_after(source) else plain,
+                own_topics,
+                keeps_last=keeps_last,
+            )
+        ]
 
     def of_stream(self, made: Iterable[SourceRecord], position: Position) -> list[Record]:
         """The records of one frame that is about no table."""
-        transform = self.transform
-        if transform is not None:
-            made = [event for source in made for event in transform(source)]
-        records = [self.convert(event) for event in made]
-        for record in records:
-            self.open_topic(record.topic, "delete")
-        return self._finished(records, header(position, NO_SCHEMA))
+        header_value = header(position, NO_SCHEMA)
+        return [
+            record
+            for source in made
+            for record in self._written(source, header_value, set(), keeps_last=False)
+        ]
 
-    def _finished(self, records: Iterable[Record], header_value: bytes) -> list[Record]:
-        if not self.position_header:
-            return list(records)
-        ours = (HEADER, header_value)
-        return [record._replace(headers=[*record.headers, ours]) for record in records]
+    def _written(
+        self, source: SourceRecord, header_value: bytes, own_topics: set[str], *, keeps_last: bool
+    ) -> Iterator[Record]:
+        for event in [source] if self.transform is None else self.transform(source):
+            record = self.convert(event)
+            if record.topic not in own_topics:
+                self.open_topic(record.topic, "compact" if keeps_last else "delete")
+            if self.position_header:
+                record = record._replace(headers=[*record.headers, (HEADER, header_value)])
+            yield record
 
 
 def _has_after(event: SourceRecord) -> bool:

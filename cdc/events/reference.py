@@ -19,7 +19,7 @@ from cdc.events import schemas
 from cdc.events.changes import ABSENT, Change, Operation, Row, filled, no_key
 from cdc.events.fields import EventField, EventPlan, plan
 from cdc.events.rules import EventRules
-from cdc.records.connect import Header, Schema, SourceRecord
+from cdc.records.connect import Header, SourceRecord
 from cdc.records.position import Lsn, Origin, Transaction
 from cdc.records.schema import TableName, TableSchema
 
@@ -40,6 +40,8 @@ INCREMENTAL: Final = "incremental"
 _TASK: Final = "0"
 
 Image = dict[str, Any]
+ValueOf = Callable[[EventField, Row], Any]
+"""A field and a row → what an event has of it; ABSENT: nothing."""
 
 
 class LogContext(NamedTuple):
@@ -100,7 +102,7 @@ class TableEvents:
         _checked(change.after, self._schema)
         new = _completed(change)
         old_key, new_key = self._old_key(change), self._new_key(change.operation, new)
-        before = self._before(old, key_only=change.before_is_key)
+        before = None if old is None else _image(self.plan.row, old, _of_old_row(change))
         fields = self.plan.read_row if change.operation is Operation.READ else self.plan.row
         after = None if new is None else _image(fields, new)
         if change.operation is Operation.DELETE:
@@ -214,23 +216,12 @@ class TableEvents:
             block["lsn"] = None
         return block
 
-    def _before(self, old: Row | None, *, key_only: bool) -> Image | None:
-        if old is None:
-            return None
-        if not key_only:
-            return _image(self.plan.row, old)
-        return {
-            field.name: value
-            for field in self.plan.row
-            if (value := _old_key_value(field, old)) is not ABSENT
-        }
-
     def _new_key(self, operation: Operation, row: Row | None) -> Image | None:
         if row is None or not self.plan.key:
             return None
         fields = self.plan.read_key if operation is Operation.READ else self.plan.key
-        key = {field.name: _value(field, row) for field in fields}
-        if ABSENT in key.values():
+        key = _image(fields, row)
+        if len(key) < len(fields):
             raise CorruptMessageError("a row without its key", where=f"table {self._schema.name}")
         return key
 
@@ -238,9 +229,8 @@ class TableEvents:
         old = change.before
         if old is None or not self.plan.key:
             return None
-        take = _old_key_value if change.before_is_key else _value
-        key = {field.name: take(field, old) for field in self.plan.key}
-        if ABSENT in key.values():
+        key = _image(self.plan.key, old, _of_old_row(change))
+        if len(key) < len(self.plan.key):
             raise no_key(self._schema)
         return key
 
@@ -291,9 +281,8 @@ def context_headers(log: LogContext) -> tuple[Header, ...]:
         "connectorName": CONNECTOR,
         "runId": log.run_id,
     }
-    string: Schema = schemas.STRING
     return tuple(
-        Header(f"__debezium.context.{name}", value, string)
+        Header(f"__debezium.context.{name}", value, schemas.STRING)
         for name, value in context.items()
         if value
     )
@@ -321,20 +310,10 @@ def _checked(row: Row | None, schema: TableSchema) -> Row | None:
     return row
 
 
-def _image(fields: tuple[EventField, ...], row: Row) -> Image:
+def _image(fields: tuple[EventField, ...], row: Row, of: ValueOf = EventField.of) -> Image:
     """Names and values, without what is absent."""
-    return {field.name: value for field in fields if (value := _value(field, row)) is not ABSENT}
+    return {field.name: value for field in fields if (value := of(field, row)) is not ABSENT}
 
 
-def _value(field: EventField, row: Row) -> Any:
-    value = row[field.column]
-    if value is None:
-        return field.null
-    return field.unavailable if value is ABSENT else field.decode(value)
-
-
-def _old_key_value(field: EventField, row: Row) -> Any:
-    value = row[field.column]
-    if value is None:
-        return field.unsent
-    return field.unavailable if value is ABSENT else field.decode(value)
+def _of_old_row(change: Change) -> ValueOf:
+    return EventField.of_old_key if change.before_is_key else EventField.of
