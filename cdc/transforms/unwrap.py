@@ -105,7 +105,7 @@ class Unwrap:
         self._last_delete: _UnwrappedDelete | None = None
         self._defaults = options.flag("replace.null.with.default", not lossless)
         self._plans = PerSchema(self._plan)
-        self._without: PerSchema[dict[frozenset[str], Schema]] = PerSchema(lambda _schema: {})
+        self._reduced_schemas = PerSchema(self._reduced_schema)
 
     def __call__(self, record: SourceRecord) -> SourceRecord | None:
         """Unwrap one record; None: it goes."""
@@ -207,19 +207,17 @@ class Unwrap:
     def _reduced(
         self, struct: Mapping[str, Any], schema: Schema, names: frozenset[str]
     ) -> tuple[dict[str, Any], Schema]:
-        made = self._without(schema)
-        if names not in made:
-            made[names] = replace(
-                schema,
-                fields=tuple(
-                    field
-                    for field in schema.fields
-                    if field.name not in names
-                    or (self._drops_optional_only and not field.schema.optional)
-                ),
-            )
-        kept = {field.name for field in made[names].fields}
-        return {name: value for name, value in struct.items() if name in kept}, made[names]
+        reduced = self._reduced_schemas(schema, names)
+        kept = {field.name for field in reduced.fields}
+        return {name: value for name, value in struct.items() if name in kept}, reduced
+
+    def _reduced_schema(self, schema: Schema, names: frozenset[str]) -> Schema:
+        fields = tuple(
+            field
+            for field in schema.fields
+            if field.name not in names or (self._drops_optional_only and not field.schema.optional)
+        )
+        return replace(schema, fields=fields)
 
     def _plan(self, envelope: Schema) -> _UnwrapPlan:
         row = envelope.of_field("after") or envelope.of_field("before") or Schema(Type.STRUCT)
