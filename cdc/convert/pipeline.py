@@ -7,6 +7,7 @@ Defines what the extension writes, and describes a table to it where all of that
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, Literal
 
 from cdc.compiled import fast
@@ -142,33 +143,25 @@ class Encoder:
 
     def compiled(self) -> fast.Table | None:
         """The same for the compiled way, if it can have it."""
-        json = self._pipeline.convert.json
-        if self._counts or self._pipeline.transform is not None or json is None:
+        if self._counts:
             return None
-        return compiled_table(
-            self._schema,
-            self._events,
-            json,
-            self._pipeline.convert.headers(self._events.context),
-            reselects=bool(self.reselects),
-            position_header=self._pipeline.position_header,
-        )
+        return self._for_compiled(partial(compiled_table, reselects=bool(self.reselects)))
 
     def compiled_read(self, lsn: Lsn, ts_us: int, read: Read) -> tuple[fast.Table, bytes] | None:
         """The same for snapshot rows, and what stands between a row and the event's own time."""
-        json = self._pipeline.convert.json
-        if self._pipeline.transform is not None or json is None:
-            return None
-        table = compiled_read(
-            self._schema,
-            self._events,
-            json,
-            self._pipeline.convert.headers(self._events.context),
-            position_header=self._pipeline.position_header,
-        )
-        if table is None:
+        table, json = self._for_compiled(compiled_read), self._pipeline.convert.json
+        if table is None or json is None:
             return None
         return table, read_source(self._events, json[1], lsn, ts_us, read)
+
+    def _for_compiled(self, make: Callable[..., fast.Table | None]) -> fast.Table | None:
+        pipeline = self._pipeline
+        json = pipeline.convert.json
+        if pipeline.transform is not None or json is None:
+            return None
+        headers = pipeline.convert.headers(self._events.context)
+        position_header = pipeline.position_header
+        return make(self._schema, self._events, json, headers, position_header=position_header)
 
     def insert(self, new: Row, lsn: Lsn, position: Position) -> list[Record]:
         """A new row."""
@@ -197,9 +190,8 @@ class Encoder:
     def snapshot_truncate(self, position: Position, ts_us: int) -> list[Record]:
         """All rows gone that the log has up to there: a snapshot's own are all that there are."""
         lsn = position.commit_lsn
-        return self._records(
-            Change(Operation.TRUNCATE, None, False, None, position, lsn, None, ts_us)
-        )
+        change = Change(Operation.TRUNCATE, None, False, None, position, lsn, None, ts_us)
+        return self._records(change)
 
     def snapshot_row(
         self, row: Row, position: Position, lsn: Lsn, ts_us: int, read: Read = _PLAIN_READ

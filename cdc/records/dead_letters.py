@@ -136,14 +136,15 @@ def piece_records(
 def dead_letter_records(
     prefix: str,
     dead_letter: DeadLetter,
-    contents: Mapping[str, bytes],
+    contents: Mapping[str, bytes | None],
     header: bytes,
     piece_bytes: int,
 ) -> list[Record]:
     """The records of a new dead letter; ``header`` is the value of the position header."""
-    stored = b"".join(contents.values())
+    held = {name: content for name, content in contents.items() if content is not None}
+    stored = b"".join(held.values())
     pieces = [stored[start : start + piece_bytes] for start in range(0, len(stored), piece_bytes)]
-    sizes = {name: len(content) for name, content in contents.items()}
+    sizes = {name: len(content) for name, content in held.items()}
     head = dead_letter.model_copy(update={"sizes": sizes, "pieces": len(pieces)})
     topic, headers = dead_letter_topic(prefix), [(HEADER, header)]
     return [
