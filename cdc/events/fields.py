@@ -19,8 +19,7 @@ from cdc.events.rules import EventRules
 from cdc.records.connect import Schema, Type
 from cdc.records.schema import Column, TableName, TableSchema
 from cdc.records.topics import field_name, schema_name
-from cdc.settings.modes import ValueModes
-from cdc.values import MALFORMED, Codec, Decode, ValueKind, malformed
+from cdc.values import MALFORMED, Decode, ValueKind, malformed
 
 _UNLIMITED: Final = 2_147_483_647
 _LENGTHS: Final = {
@@ -144,33 +143,30 @@ def _field(index: int, column: Column, table: TableName, rules: EventRules) -> E
 
     None where events have no member for it.
     """
-    codec = column_codec(column, table, rules.values)
+    modes = rules.values
+    codec = values.codec(column, modes)
     if codec is None:
         return None
-    default = values.default(column, rules.values)
+    default = values.default(column, codec, modes)
     null = None
     if not rules.lossless and not column.optional:
-        null = values.zero(column, rules.values) if default is None else default
+        null = values.zero(column, codec, modes) if default is None else default
     has_placeholder = rules.events.unchanged == "placeholder"
     return EventField(
         index,
         field_name(rules.field_names)(column.name),
         replace(codec.schema, optional=column.optional, default=default),
-        codec.decode,
+        checked(column, table, codec.decode),
         null,
-        values.placeholder(column, rules.values) if has_placeholder else ABSENT,
+        values.placeholder(column, codec, modes) if has_placeholder else ABSENT,
         ABSENT if rules.lossless else null,
         codec.kind,
         codec.digits,
     )
 
 
-def column_codec(column: Column, table: TableName, modes: ValueModes) -> Codec | None:
-    """The column's codec; a text that isn't of its type raises CorruptMessageError naming it."""
-    codec = values.codec(column, modes)
-    if codec is None:
-        return None
-    inner = codec.decode
+def checked(column: Column, table: TableName, inner: Decode) -> Decode:
+    """A text that isn't of the column's type raises CorruptMessageError, which names it."""
 
     def decode(text: bytes) -> Any:
         try:
@@ -178,7 +174,7 @@ def column_codec(column: Column, table: TableName, modes: ValueModes) -> Codec |
         except MALFORMED as error:
             raise malformed(column, table, error) from error
 
-    return codec._replace(decode=decode)
+    return decode
 
 
 def _of_row(
