@@ -50,8 +50,10 @@ def load(path: Path = DEFAULT_PATH) -> Settings:
         sections = _flattened(tomllib.loads(text))
         for name, section in _flattened(_environment()).items():
             in_file = sections.get(name)
-            both = isinstance(in_file, dict) and isinstance(section, dict)
-            sections[name] = {**in_file, **section} if both else section
+            if isinstance(in_file, dict) and isinstance(section, dict):
+                in_file.update(section)
+            else:
+                sections[name] = section
         return Settings.model_validate(sections)
     except tomllib.TOMLDecodeError as error:
         remedy = "https://toml.io says what is"

@@ -124,6 +124,7 @@ def of_timetz(column: Column, modes: ValueModes) -> Codec:
 def of_timestamp(column: Column, modes: ValueModes) -> Codec:
     """Time since 1970-01-01 in ms, µs or ns, or ISO 8601 with a Z."""
     lossless = modes.lossless
+    decode: Decode
     match modes.time_precision:
         case "isostring":
             infinity = _WORDS if lossless else _DEBEZIUM_ISO_TIMESTAMPS
