@@ -98,9 +98,11 @@ class TableEvents:
         """The records of one change, in order."""
         if change.operation is Operation.TRUNCATE:
             return self._truncated(change)
-        old = _checked(change.before, self._schema)
-        _checked(change.after, self._schema)
-        new = _completed(change)
+        old, new = change.before, change.after
+        self._check(old)
+        self._check(new)
+        if old is not None and new is not None:
+            new = filled(new, old, old_is_key=change.before_is_key)
         old_key, new_key = self._old_key(change), self._new_key(change.operation, new)
         before = None if old is None else _image(self.plan.row, old, _of_old_row(change))
         fields = self.plan.read_row if change.operation is Operation.READ else self.plan.row
@@ -120,6 +122,14 @@ class TableEvents:
                 change, Operation.CREATE, new_key, None, after, self._key_header(OLD_KEY, old_key)
             ),
         ]
+
+    def _check(self, row: Row | None) -> None:
+        columns = len(self._schema.columns)
+        if row is not None and len(row) != columns:
+            raise CorruptMessageError(
+                f"a row of {len(row)} columns where {columns} were announced",
+                where=f"table {self._schema.name}",
+            )
 
     def _says_nothing(
         self, change: Change, before: Image | None, after: Image | None, *, moved: bool
@@ -202,12 +212,14 @@ class TableEvents:
     def source(self, change: Change) -> Image:
         """The source block of a change's events."""
         transaction = change.transaction
+        # Debezium leaves it null while streaming: the schema's default says ``false`` for it.
+        streaming = "false" if self.rules.lossless else None
         block = source(
             self.log,
             self._schema.name,
             change.lsn,
             change.ts_us,
-            snapshot=_snapshot(change, self.rules),
+            snapshot=streaming if transaction else change.read.marker,
             xid=transaction.xid if transaction else change.read.xid,
             previous=transaction.previous_commit_lsn if transaction else None,
             origin=transaction.origin if transaction else None,
@@ -286,28 +298,6 @@ def context_headers(log: LogContext) -> tuple[Header, ...]:
         for name, value in context.items()
         if value
     )
-
-
-def _snapshot(change: Change, rules: EventRules) -> str | None:
-    """Debezium leaves it null while streaming: the schema's default says ``false`` for it."""
-    if change.transaction is None:
-        return change.read.marker
-    return "false" if rules.lossless else None
-
-
-def _completed(change: Change) -> Row | None:
-    if change.after is None or change.before is None:
-        return change.after
-    return filled(change.after, change.before, old_is_key=change.before_is_key)
-
-
-def _checked(row: Row | None, schema: TableSchema) -> Row | None:
-    if row is not None and len(row) != len(schema.columns):
-        raise CorruptMessageError(
-            f"a row of {len(row)} columns where {len(schema.columns)} were announced",
-            where=f"table {schema.name}",
-        )
-    return row
 
 
 def _image(fields: tuple[EventField, ...], row: Row, of: ValueOf = EventField.of) -> Image:
