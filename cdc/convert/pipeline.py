@@ -62,13 +62,14 @@ class RecordPipeline:
         """
         keeps_last = compacted and not self.routes_events
         own_topics = {source.topic for source in made}
-        plain, with_reread = header(position, version), header(position, version, reread)
+        header_value = header(position, version)
+        reread_header_value = header(position, version, reread)
         return [
             record
             for source in made
             for record in self._written(
                 source,
-                with_reread if _has_after(source) else plain,
+                reread_header_value if _has_after(source) else header_value,
                 own_topics,
                 keeps_last=keeps_last,
             )
@@ -99,7 +100,7 @@ def _has_after(event: SourceRecord) -> bool:
     return event.value is not None and event.value["after"] is not None
 
 
-_PLAIN_READ: Final = Read()
+_READ: Final = Read()
 
 NATIVE: Final = RecordPipeline(converters({}))
 
@@ -194,7 +195,7 @@ class Encoder:
         return self._records(change)
 
     def snapshot_row(
-        self, row: Row, position: Position, lsn: Lsn, ts_us: int, read: Read = _PLAIN_READ
+        self, row: Row, position: Position, lsn: Lsn, ts_us: int, read: Read = _READ
     ) -> list[Record]:
         """A row read by a snapshot at ``lsn``, at ``ts_us`` (µs since 1970, UTC)."""
         return self._records(

@@ -92,31 +92,31 @@ def plan(schema: TableSchema, rules: EventRules) -> EventPlan:
     """The plan of a table's events; raises TableRefusedError for rules that can't be kept."""
     row: list[EventField] = []
     read_row: list[EventField] = []
-    key: dict[str, EventField] = {}
-    read_key: dict[str, EventField] = {}
+    of_key: dict[str, tuple[EventField, EventField]] = {}
     for index, column in enumerate(schema.columns):
         field = _field(index, column, schema.name, rules)
         if field is None:
             continue
-        key[column.name] = read_key[column.name] = field
+        streamed, read = field, field
+        if not rules.lossless:
+            streamed, read = _of_stream(field, column), _of_snapshot(field, column)
+        read_key = field
         if rules.columns.keeps(str(schema.name), column.name):
-            streamed, read = field, field
-            if not rules.lossless:
-                streamed, read = _of_stream(field, column), _of_snapshot(field, column)
             row.append(_of_row(streamed, column, schema, rules))
             read_row.append(_of_row(read, column, schema, rules))
         elif not rules.lossless:
             # Debezium's snapshot doesn't read columns that events don't have, not even for the key.
-            read_key[column.name] = field.decoded_by(_nothing)
-    names = [column.name for column in schema.key if column.name in key]
-    key_fields = tuple(key[name] for name in names)
-    _refuse_same_names((*row, *key_fields), schema)
+            read_key = field.decoded_by(_nothing)
+        of_key[column.name] = field, read_key
+    key_fields = [of_key[column.name] for column in schema.key if column.name in of_key]
+    key = tuple(field for field, _ in key_fields)
+    _refuse_same_names((*row, *key), schema)
     return EventPlan(
         row=tuple(row),
         read_row=tuple(read_row),
-        key=key_fields,
-        read_key=tuple(read_key[name] for name in names),
-        key_schema=_struct(f"{schema.topic}.Key", key_fields, rules) if key_fields else None,
+        key=key,
+        read_key=tuple(read for _, read in key_fields),
+        key_schema=_struct(f"{schema.topic}.Key", key, rules) if key else None,
         envelope_schema=schemas.envelope(
             schema_name(rules.schema_names)(f"{schema.topic}.Envelope"),
             replace(_struct(f"{schema.topic}.Value", row, rules), optional=True),

@@ -183,15 +183,17 @@ class TableEvents:
         """One event, or none of an operation that is skipped."""
         if operation.value in self.rules.events.skipped:
             return []
-        block = None
+        transaction_block = None
         if self._blocks is not None and change.transaction is not None:
-            block = self._blocks.block(str(self._schema.name), change.transaction, change.lsn)
+            transaction_block = self._blocks.block(
+                str(self._schema.name), change.transaction, change.lsn
+            )
         clock = self._clock_ns()
         value = {
             "before": before,
             "after": after,
             "source": self.source(change),
-            "transaction": block,
+            "transaction": transaction_block,
             "op": operation.value,
             "ts_ms": clock // 1_000_000,
             "ts_us": clock // 1_000,
@@ -214,7 +216,7 @@ class TableEvents:
         transaction = change.transaction
         # Debezium leaves it null while streaming: the schema's default says ``false`` for it.
         streaming = "false" if self.rules.lossless else None
-        block = source(
+        source_block = source(
             self.log,
             self._schema.name,
             change.lsn,
@@ -225,8 +227,8 @@ class TableEvents:
             origin=transaction.origin if transaction else None,
         )
         if transaction is None and change.read.marker == INCREMENTAL:
-            block["lsn"] = None
-        return block
+            source_block["lsn"] = None
+        return source_block
 
     def _new_key(self, operation: Operation, row: Row | None) -> Image | None:
         if row is None or not self.plan.key:
