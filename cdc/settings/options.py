@@ -7,7 +7,7 @@ from typing import TypeVar
 from cdc.errors import ConfigError
 from cdc.records.topics import ADJUSTMENTS, Adjustment
 
-Choice = TypeVar("Choice", bound=str)
+T = TypeVar("T", bound=str)
 
 
 class Options:
@@ -40,7 +40,7 @@ class Options:
             raise self.wrong(name, "is true or false")
         return value == "true" if value else default
 
-    def choice(self, name: str, choices: Collection[Choice], default: Choice) -> Choice:
+    def choice(self, name: str, choices: Collection[T], default: T) -> T:
         """Return one of the choices, whatever its case."""
         value = self.text(name, default)
         for choice in choices:
