@@ -23,7 +23,7 @@ from cdc.postgres.connection import System, current_insert_lsn
 from cdc.postgres.described import CapturedTable, TableDescription
 from cdc.postgres.failures import server_address
 from cdc.postgres.reselect import INVISIBLE, Rereading, await_visible
-from cdc.records.claims import ClaimHead
+from cdc.records.dead_letters import ClaimHead
 from cdc.records.position import Lsn
 from cdc.records.schema import Column, TableName, TableSchema
 from cdc.records.state import TableState

@@ -27,7 +27,6 @@ class Ids(Protocol):
 
     def id_of(self, subject: str, schema: str) -> int:
         """Return a schema's id."""
-        ...
 
 
 SUBJECT_DEFAULT: Final = "TopicNameStrategy"

@@ -103,7 +103,7 @@ class _Compiler:
         if schema.type is Type.MAP:
             return self._map(schema, where)
         primitive = _PRIMITIVES[schema.type]
-        properties = {**self._decimal(schema), **self._meta(schema), **_logical_type(schema)}
+        properties = {**_decimal(schema), **self._meta(schema), **_logical_type(schema)}
         made_schema: Any = {"type": primitive, **properties} if properties else primitive
         to_datum = partial(_int, where) if primitive == "int" else _as_it_is
         return AvroType(made_schema, primitive, to_datum)
@@ -176,26 +176,16 @@ class _Compiler:
         """What Avro can't say about a Connect schema, as properties of the Avro one."""
         if not self._options.connect_meta_data:
             return {}
-        properties: dict[str, Any] = {}
-        if schema.doc is not None:
-            properties["connect.doc"] = schema.doc
-        if schema.version is not None:
-            properties["connect.version"] = schema.version
-        if schema.parameters:
-            properties["connect.parameters"] = dict(schema.parameters)
-        if schema.default is not None and _is_finite(schema.default):
-            properties["connect.default"] = self._default(schema, schema.default)
-        if schema.name is not None:
-            properties["connect.name"] = self._schema_name(schema.name)
-        if schema.type in {Type.INT8, Type.INT16}:
-            properties["connect.type"] = schema.type.value
-        return properties
-
-    def _decimal(self, schema: Schema) -> dict[str, int]:
-        if schema.name != DECIMAL:
-            return {}
-        scale, precision = _scale_and_precision(schema)
-        return {"scale": scale, "precision": precision}
+        default, is_small = schema.default, schema.type in {Type.INT8, Type.INT16}
+        properties = {
+            "connect.doc": schema.doc,
+            "connect.version": schema.version,
+            "connect.parameters": dict(schema.parameters or {}) or None,
+            "connect.default": self._default(schema, default) if _is_finite(default) else None,
+            "connect.name": None if schema.name is None else self._schema_name(schema.name),
+            "connect.type": schema.type.value if is_small else None,
+        }
+        return {name: value for name, value in properties.items() if value is not None}
 
     def _default(self, schema: Schema, value: Any) -> Any:
         """A default as JSON has it in an Avro schema: bytes are text, one character each."""
@@ -225,19 +215,20 @@ def _proper(full: str) -> str:
     )
 
 
-def _logical_type(schema: Schema) -> dict[str, str]:
-    if schema.name == DECIMAL:
-        scale, precision = _scale_and_precision(schema)
-        # Others aren't decimals by Avro's rules: such a value stays bytes with a scale beside it.
-        return {"logicalType": "decimal"} if 0 <= scale <= precision else {}
-    logical = _LOGICAL.get(schema.name or "")
-    return {"logicalType": logical} if logical else {}
-
-
-def _scale_and_precision(schema: Schema) -> tuple[int, int]:
+def _decimal(schema: Schema) -> dict[str, int]:
+    if schema.name != DECIMAL:
+        return {}
     parameters = schema.parameters or {}
     precision = parameters.get("connect.decimal.precision", _PRECISION_DEFAULT)
-    return int(parameters.get("scale", 0)), int(precision)
+    return {"scale": int(parameters.get("scale", 0)), "precision": int(precision)}
+
+
+def _logical_type(schema: Schema) -> dict[str, str]:
+    logical = _LOGICAL.get(schema.name or "")
+    if decimal := _decimal(schema):
+        # Others aren't decimals by Avro's rules: such a value stays bytes with a scale beside it.
+        logical = "decimal" if 0 <= decimal["scale"] <= decimal["precision"] else None
+    return {"logicalType": logical} if logical else {}
 
 
 def _is_finite(default: Any) -> bool:

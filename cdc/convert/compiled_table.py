@@ -14,9 +14,8 @@ from cdc.convert.json_text import JsonConverter, Write, encoded, label
 from cdc.events import schemas
 from cdc.events.changes import ABSENT, Change, Operation, Read
 from cdc.events.fields import EventField
-from cdc.events.reference import LogContext, TableEvents
+from cdc.events.reference import CONNECTOR, VERSION, LogContext, TableEvents
 from cdc.records.connect import DECIMAL
-from cdc.records.envelope import CONNECTOR, VERSION
 from cdc.records.position import Lsn, Position
 from cdc.records.schema import TableSchema
 from cdc.values import ValueKind
@@ -125,7 +124,7 @@ def _column(field: EventField, converter: JsonConverter) -> "fast.CompiledColumn
         _member(name, write, field.null),
         _member(name, write, field.unavailable),
         _member(name, write, field.unsent),
-        field.decode,
+        field.of_text,
         write,
     )
 
@@ -143,7 +142,7 @@ def _is_of_row(
 ) -> bool:
     """Whether a key's member reads the same in the row, from which it is copied."""
     twin = next((member for member in row if member.column == field.column), None)
-    if twin is None or not (twin.exact and field.exact):
+    if twin is None or twin.decode is not field.decode:
         return False
     of_key, of_row = _column(field, converters[0]), columns[field.column]
     if of_row[0] == ValueKind.OTHER:  # a converter writes all of it: numbers within it, too

@@ -30,13 +30,11 @@ class Converters:
     PostgreSQL didn't send, so there the envelope needs something to stand in for it.
     """
 
-    def __init__(
-        self, key: Convert, value: Convert, checks: list[Check], *, leaves_out: bool
-    ) -> None:
+    def __init__(self, key: Convert, value: Convert, checks: list[Check]) -> None:
         self._key = key
         self._value = value
         self._checks = checks
-        self.leaves_out = leaves_out
+        self.leaves_out = isinstance(value, JsonConverter)
         self._header = JsonConverter(JsonOptions(schemas=True))
 
     @property
@@ -82,10 +80,7 @@ def converters(section: Mapping[str, str], *, preset: bool = False) -> Converter
     key = Options("[format] key", {**shared, **_own(section, "key")})
     value = Options("[format] value", {**shared, **_own(section, "value")})
     made = Converters(
-        _convert(key, "key", preset, checks),
-        _convert(value, "value", preset, checks),
-        checks,
-        leaves_out=_format(value) == "json",
+        _convert(key, "key", preset, checks), _convert(value, "value", preset, checks), checks
     )
     # An option of both sides may mean something to one of their formats alone.
     key.refuse_unread(shared.keys() - value.unread)
@@ -103,13 +98,9 @@ def _own(section: Mapping[str, str], side: KeyOrValue) -> dict[str, str]:
 
 
 def _convert(options: Options, side: KeyOrValue, preset: bool, checks: list[Check]) -> Convert:
-    if _format(options) == "avro":
+    if options.choice("", _FORMATS, "json") == "avro":
         return _avro(options, side, checks)
     return _json(options, preset)
-
-
-def _format(options: Options) -> str:
-    return options.choice("", _FORMATS, "json")
 
 
 def _json(options: Options, preset: bool) -> Convert:

@@ -8,21 +8,20 @@ https://kafka.apache.org/documentation/#connect_running (key.converter, value.co
 
 import re
 from binascii import b2a_base64
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import partial
 from json.encoder import encode_basestring
-from math import isfinite, isinf
+from math import isfinite
 from typing import Any, Final
 
 from cdc.records.connect import DECIMAL, PerSchema, Schema, Type
+from cdc.values.blocks import float_word, java_double
 
 Write = Callable[[Any], str]
 
 _LONE_SURROGATES: Final = re.compile("[\ud800-\udfff]")
-_PLAIN_FLOATS: Final = (1e-3, 1e7)
-"""Java writes a double between these without an exponent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,33 +107,24 @@ class _Writers:
 
     def schema(self, schema: Schema, field: str | None = None) -> str:
         """Write the schema itself; ``field`` is its name where it is a struct's member."""
-        members = [f'"type":"{schema.type.value}"']
-        if schema.keys is not None:
-            members.append(f'"keys":{self.schema(schema.keys)}')
-        if schema.items is not None:
-            name = "values" if schema.type is Type.MAP else "items"
-            members.append(f'"{name}":{self.schema(schema.items)}')
-        if schema.type is Type.STRUCT:
-            fields = [self.schema(member.schema, member.name) for member in schema.fields]
-            members.append(f'"fields":[{",".join(fields)}]')
-        members.append(f'"optional":{_boolean(schema.optional)}')
-        if schema.name is not None:
-            members.append(f'"name":{encode_basestring(schema.name)}')
-        if schema.version is not None:
-            members.append(f'"version":{schema.version}')
-        if schema.doc is not None:
-            members.append(f'"doc":{encode_basestring(schema.doc)}')
-        if schema.parameters is not None:
-            parameters = [
-                f"{encode_basestring(name)}:{encode_basestring(value)}"
-                for name, value in schema.parameters.items()
-            ]
-            members.append(f'"parameters":{{{",".join(parameters)}}}')
-        if schema.default is not None:
-            members.append(f'"default":{self.value(schema)(schema.default)}')
-        if field is not None:
-            members.append(f'"field":{encode_basestring(field)}')
-        return f"{{{','.join(members)}}}"
+        items = "values" if schema.type is Type.MAP else "items"
+        fields = [self.schema(member.schema, member.name) for member in schema.fields]
+        parameters = {name: _text(value) for name, value in (schema.parameters or {}).items()}
+        return _object(
+            {
+                "type": _text(schema.type.value),
+                "keys": None if schema.keys is None else self.schema(schema.keys),
+                items: None if schema.items is None else self.schema(schema.items),
+                "fields": f"[{','.join(fields)}]" if schema.type is Type.STRUCT else None,
+                "optional": _boolean(schema.optional),
+                "name": _text(schema.name),
+                "version": None if schema.version is None else str(schema.version),
+                "doc": _text(schema.doc),
+                "parameters": None if schema.parameters is None else _object(parameters),
+                "default": None if schema.default is None else self.value(schema)(schema.default),
+                "field": _text(field),
+            }
+        )
 
     def _float(self, _schema: Schema) -> Write:
         return _java_float if self._options.java_floats else _float
@@ -189,6 +179,16 @@ def label(name: str) -> str:
     return f"{encode_basestring(name)}:"
 
 
+def _object(members: Mapping[str, str | None]) -> str:
+    """An object of members that are JSON themselves, without those that aren't there."""
+    written = [label(name) + value for name, value in members.items() if value is not None]
+    return f"{{{','.join(written)}}}"
+
+
+def _text(value: str | None) -> str | None:
+    return None if value is None else encode_basestring(value)
+
+
 def _boolean(value: bool) -> str:
     return "true" if value else "false"
 
@@ -205,18 +205,8 @@ def _decimal(scale: int, unscaled: bytes) -> str:
 
 
 def _float(value: float) -> str:
-    if isfinite(value):
-        return repr(value)
-    return ('"-Infinity"' if value < 0 else '"Infinity"') if isinf(value) else '"NaN"'
+    return repr(value) if isfinite(value) else f'"{float_word(value)}"'
 
 
 def _java_float(value: float) -> str:
-    """The shortest digits that give this double again, laid out as Java's Double.toString does."""
-    text = _float(float(value))
-    low, high = _PLAIN_FLOATS
-    if not isfinite(value) or value == 0 or low <= abs(value) < high:
-        return text
-    sign, digits, exponent = Decimal(text).normalize().as_tuple()
-    first, fraction = str(digits[0]), "".join(map(str, digits[1:]))
-    power = int(exponent) + len(fraction)
-    return f"{'-' * sign}{first}.{fraction or '0'}E{power}"
+    return java_double(float(value)) if isfinite(value) else _float(value)

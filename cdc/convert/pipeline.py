@@ -5,8 +5,9 @@ Defines what the extension writes, and describes a table to it where all of that
 """
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, Literal
 
 from cdc.compiled import fast
@@ -59,50 +60,47 @@ class RecordPipeline:
 
         ``reread`` are the columns whose values in ``after`` were read again.
         """
-        if reread:
-            others = [source for source in made if not _has_after(source)]
-            rows = [source for source in made if _has_after(source)]  # behind all others
-            return [
-                *self.of_table(others, position, version, compacted=compacted),
-                *self._of_table(rows, header(position, version, reread), compacted=compacted),
-            ]
-        return self._of_table(made, header(position, version), compacted=compacted)
-
-    def _of_table(
-        self, made: Sequence[SourceRecord], header_value: bytes, *, compacted: bool
-    ) -> list[Record]:
-        if self.transform is None:
-            return self._finished(map(self.convert, made), header_value)
-        own = {source.topic for source in made}
-        records = [self.convert(event) for source in made for event in self.transform(source)]
-        for record in records:
-            if record.topic not in own:
-                keeps_last = compacted and not self.routes_events
-                self.open_topic(record.topic, "compact" if keeps_last else "delete")
-        return self._finished(records, header_value)
+        keeps_last = compacted and not self.routes_events
+        own_topics = {source.topic for source in made}
+        header_value = header(position, version)
+        reread_header_value = header(position, version, reread)
+        return [
+            record
+            for source in made
+            for record in self._written(
+                source,
+                reread_header_value if _has_after(source) else header_value,
+                own_topics,
+                keeps_last=keeps_last,
+            )
+        ]
 
     def of_stream(self, made: Iterable[SourceRecord], position: Position) -> list[Record]:
         """The records of one frame that is about no table."""
-        transform = self.transform
-        if transform is not None:
-            made = [event for source in made for event in transform(source)]
-        records = [self.convert(event) for event in made]
-        for record in records:
-            self.open_topic(record.topic, "delete")
-        return self._finished(records, header(position, NO_SCHEMA))
+        header_value = header(position, NO_SCHEMA)
+        return [
+            record
+            for source in made
+            for record in self._written(source, header_value, set(), keeps_last=False)
+        ]
 
-    def _finished(self, records: Iterable[Record], header_value: bytes) -> list[Record]:
-        if not self.position_header:
-            return list(records)
-        ours = (HEADER, header_value)
-        return [record._replace(headers=[*record.headers, ours]) for record in records]
+    def _written(
+        self, source: SourceRecord, header_value: bytes, own_topics: set[str], *, keeps_last: bool
+    ) -> Iterator[Record]:
+        for event in [source] if self.transform is None else self.transform(source):
+            record = self.convert(event)
+            if record.topic not in own_topics:
+                self.open_topic(record.topic, "compact" if keeps_last else "delete")
+            if self.position_header:
+                record = record._replace(headers=[*record.headers, (HEADER, header_value)])
+            yield record
 
 
 def _has_after(event: SourceRecord) -> bool:
     return event.value is not None and event.value["after"] is not None
 
 
-_PLAIN_READ: Final = Read()
+_READ: Final = Read()
 
 NATIVE: Final = RecordPipeline(converters({}))
 
@@ -146,33 +144,25 @@ class Encoder:
 
     def compiled(self) -> fast.Table | None:
         """The same for the compiled way, if it can have it."""
-        json = self._pipeline.convert.json
-        if self._counts or self._pipeline.transform is not None or json is None:
+        if self._counts:
             return None
-        return compiled_table(
-            self._schema,
-            self._events,
-            json,
-            self._pipeline.convert.headers(self._events.context),
-            reselects=bool(self.reselects),
-            position_header=self._pipeline.position_header,
-        )
+        return self._for_compiled(partial(compiled_table, reselects=bool(self.reselects)))
 
     def compiled_read(self, lsn: Lsn, ts_us: int, read: Read) -> tuple[fast.Table, bytes] | None:
         """The same for snapshot rows, and what stands between a row and the event's own time."""
-        json = self._pipeline.convert.json
-        if self._pipeline.transform is not None or json is None:
-            return None
-        table = compiled_read(
-            self._schema,
-            self._events,
-            json,
-            self._pipeline.convert.headers(self._events.context),
-            position_header=self._pipeline.position_header,
-        )
-        if table is None:
+        table, json = self._for_compiled(compiled_read), self._pipeline.convert.json
+        if table is None or json is None:
             return None
         return table, read_source(self._events, json[1], lsn, ts_us, read)
+
+    def _for_compiled(self, make: Callable[..., fast.Table | None]) -> fast.Table | None:
+        pipeline = self._pipeline
+        json = pipeline.convert.json
+        if pipeline.transform is not None or json is None:
+            return None
+        headers = pipeline.convert.headers(self._events.context)
+        position_header = pipeline.position_header
+        return make(self._schema, self._events, json, headers, position_header=position_header)
 
     def insert(self, new: Row, lsn: Lsn, position: Position) -> list[Record]:
         """A new row."""
@@ -201,12 +191,11 @@ class Encoder:
     def snapshot_truncate(self, position: Position, ts_us: int) -> list[Record]:
         """All rows gone that the log has up to there: a snapshot's own are all that there are."""
         lsn = position.commit_lsn
-        return self._records(
-            Change(Operation.TRUNCATE, None, False, None, position, lsn, None, ts_us)
-        )
+        change = Change(Operation.TRUNCATE, None, False, None, position, lsn, None, ts_us)
+        return self._records(change)
 
     def snapshot_row(
-        self, row: Row, position: Position, lsn: Lsn, ts_us: int, read: Read = _PLAIN_READ
+        self, row: Row, position: Position, lsn: Lsn, ts_us: int, read: Read = _READ
     ) -> list[Record]:
         """A row read by a snapshot at ``lsn``, at ``ts_us`` (µs since 1970, UTC)."""
         return self._records(

@@ -32,6 +32,29 @@ _USER_INFO: Final = re.compile(r"//[^/@]*@")
 _CONFLICT: Final = 409
 _BUSY: Final = frozenset({408, 429, 500, 502, 503, 504})
 _MESSAGE_LENGTH_MAX: Final = 600
+_CREDENTIALS: Final = (
+    "refuses our credentials",
+    "set schema.registry.basic.auth.user.info to user:password of one who may register schemas",
+)
+_ANSWERS: Final[Mapping[int, tuple[str, str]]] = {
+    401: _CREDENTIALS,
+    403: _CREDENTIALS,
+    404: (
+        "doesn't know this",
+        (
+            "check the path in schema.registry.url (Apicurio: /apis/ccompat/v7); with"
+            " auto.register.schemas = false register the schema first"
+        ),
+    ),
+    _CONFLICT: (
+        "finds the new schema incompatible",
+        (
+            "have consumers ready for the changed table, then set the subject's compatibility to"
+            " NONE for one start, or delete the subject"
+        ),
+    ),
+}
+"""HTTP status → what the registry does, and the remedy."""
 
 
 class Registry:
@@ -44,8 +67,9 @@ class Registry:
         try:
             self._client = SchemaRegistryClient(client)
         except (ValueError, TypeError, OSError) as error:
+            # It names options, but an address in it may hold a password.
             raise ConfigError(
-                f"the schema registry's options aren't valid: {_without_values(error)}",
+                f"the schema registry's options aren't valid: {_USER_INFO.sub('//', str(error))}",
                 where=self._where,
                 remedy="docs/formats.md lists them",
             ) from None
@@ -116,29 +140,9 @@ class Registry:
                 where=where,
                 remedy="look at the registry's own log",
             )
-        if status in {401, 403}:
-            return RegistryError(
-                f"the schema registry refuses our credentials (HTTP {status})",
-                where=where,
-                remedy="set schema.registry.basic.auth.user.info to user:password of one who may"
-                " register schemas",
-            )
-        if status == _CONFLICT:
-            return RegistryError(
-                f"the schema registry finds the new schema incompatible: {said}",
-                where=where,
-                remedy="have consumers ready for the changed table, then set the subject's"
-                " compatibility to NONE for one start, or delete the subject",
-            )
-        if status == 404:
-            return RegistryError(
-                f"the schema registry doesn't know this (HTTP 404): {said}",
-                where=where,
-                remedy="check the path in schema.registry.url (Apicurio: /apis/ccompat/v7); with"
-                " auto.register.schemas = false register the schema first",
-            )
+        what, remedy = _ANSWERS.get(status, ("refuses the request", ""))
         return RegistryError(
-            f"the schema registry refuses the request (HTTP {status}): {said}", where=where
+            f"the schema registry {what} (HTTP {status}): {said}", where=where, remedy=remedy
         )
 
 
@@ -165,8 +169,3 @@ def _client_options(options: Mapping[str, str]) -> dict[str, str | float]:
         except ValueError:
             raise ConfigError(f"{PREFIX}{name} isn't a number") from None
     return client
-
-
-def _without_values(error: Exception) -> str:
-    """The client's complaint; it names options, but an address in it may hold a password."""
-    return _USER_INFO.sub("//", str(error))

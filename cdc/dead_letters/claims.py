@@ -11,10 +11,15 @@ from typing import Any, Final
 
 from cdc.errors import RecordRefusedError
 from cdc.kafka.topics import TopicLimits
-from cdc.records.claims import HEADER, ClaimHead, claim_of, head_record, piece_record
-from cdc.records.dead_letters import PIECE_BYTES_MAX
-from cdc.records.envelope import to_json
-from cdc.records.record import Record, record_bytes
+from cdc.records.dead_letters import (
+    CLAIM_HEADER,
+    PIECE_BYTES_MAX,
+    ClaimHead,
+    claim_head,
+    claim_of,
+    piece_records,
+)
+from cdc.records.record import Record, record_bytes, to_json
 from cdc.records.topics import TRUNCATE_KEY, claim_topic
 
 _ROOM_BYTES: Final = 1_024
@@ -49,17 +54,14 @@ class Claims:
         limits, claim_limits = self._limits[record.topic], self._limits[self._topic]
         piece_bytes = min(PIECE_BYTES_MAX, claim_limits.bytes_max // 2)
         claim, pieces = claim_of(self._prefix, uuid.uuid4().hex, record.value, piece_bytes)
-        claim_header = HEADER, claim.model_dump_json().encode()
+        claim_header = CLAIM_HEADER, claim.model_dump_json().encode()
         excess = record_bytes(record) + sum(len(n) + len(v) for n, v in record.headers)
         excess += _ROOM_BYTES - limits.bytes_max
         small = record._replace(
             value=_reduced(record, excess), headers=[*record.headers, claim_header]
         )
         made = self.let_go(record)
-        made += (
-            piece_record(self._topic, claim.id, number, piece, record.headers)
-            for number, piece in enumerate(pieces)
-        )
+        made += piece_records(self._topic, "claim", claim.id, pieces, record.headers)
         if limits.keyless or record.key is None:
             # The record itself goes after log.keep.
             made += self._without_pieces(claim.id, claim.pieces, record)
@@ -67,7 +69,7 @@ class Claims:
             key = record.key.decode()
             head = ClaimHead(topic=record.topic, key=key, id=claim.id, pieces=claim.pieces)
             self.kept(record.topic)[record.key] = head
-            made.append(head_record(self._topic, head, record.headers))
+            made.append(claim_head(self._topic, head, record.headers))
         return [*made, small]
 
     def let_go(self, record: Record) -> list[Record]:
@@ -84,14 +86,11 @@ class Claims:
         made: list[Record] = []
         for head in gone:
             made += self._without_pieces(head.id, head.pieces, record)
-            made.append(head_record(self._topic, head, record.headers, gone=True))
+            made.append(claim_head(self._topic, head, record.headers, gone=True))
         return made
 
     def _without_pieces(self, claim: str, pieces: int, record: Record) -> list[Record]:
-        return [
-            piece_record(self._topic, claim, number, None, record.headers)
-            for number in range(pieces)
-        ]
+        return piece_records(self._topic, "claim", claim, [None] * pieces, record.headers)
 
 
 def _reduced(record: Record, excess: int) -> bytes:

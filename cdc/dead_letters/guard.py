@@ -26,14 +26,18 @@ from cdc.errors import (
     RegistryError,
     TableRefusedError,
 )
-from cdc.events.changes import ABSENT, Change, Read, Row
+from cdc.events.changes import ABSENT, Change, Row
 from cdc.events.reference import LogContext, TransactionBlocks
 from cdc.events.rules import EventRules
 from cdc.kafka.producer import Suspects
 from cdc.kafka.topics import TopicLimits
-from cdc.records.claims import ClaimHead
-from cdc.records.dead_letters import PIECE_BYTES_MAX, DeadLetter, dead_letter_records
-from cdc.records.position import Lsn, Position, header
+from cdc.records.dead_letters import (
+    PIECE_BYTES_MAX,
+    ClaimHead,
+    DeadLetter,
+    dead_letter_records,
+)
+from cdc.records.position import Position, header
 from cdc.records.record import Record, record_bytes
 from cdc.records.schema import TableSchema
 from cdc.records.topics import dead_letter_topic
@@ -215,13 +219,9 @@ class DeadLetters:
         left_out = self._columns_where(schema, lambda name: not self._columns.keeps(*name))
         hidden = masked | left_out
         contents = {
-            name: content
-            for name, content in (
-                ("key", record.key if record else None),
-                ("before", _tuple_data(change.before, hidden)),
-                ("after", _tuple_data(change.after, hidden)),
-            )
-            if content is not None
+            "key": record.key if record else None,
+            "before": _tuple_data(change.before, hidden),
+            "after": _tuple_data(change.after, hidden),
         }
         head = DeadLetter(
             id=uuid.uuid4().hex,
@@ -293,20 +293,13 @@ class GuardedEncoder(Encoder):
         super().__init__(schema, rules, log, pipeline, blocks=blocks, reselects=reselects)
         self._dead_letters = dead_letters
 
-    def compiled(self) -> fast.Table | None:
-        """The same for the compiled way, which leaves large records to this one."""
-        table = None if self._is_checked_by_hand else super().compiled()
+    def _for_compiled(self, make: Callable[..., fast.Table | None]) -> fast.Table | None:
+        """The compiled way leaves large records to this one."""
+        table = None if self._is_checked_by_hand else super()._for_compiled(make)
         if table is not None:
-            self._limit(table)
+            table.bytes_max = self._dead_letters.bytes_max(self._schema.topic)
+            table.claimed = self._dead_letters.claimed(self._schema.topic)
         return table
-
-    def compiled_read(self, lsn: Lsn, ts_us: int, read: Read) -> tuple[fast.Table, bytes] | None:
-        """The same for snapshot rows, and what stands between a row and the event's own time."""
-        made = None if self._is_checked_by_hand else super().compiled_read(lsn, ts_us, read)
-        if made is not None:
-            table, _ = made
-            self._limit(table)
-        return made
 
     @property
     def _is_checked_by_hand(self) -> bool:
@@ -314,10 +307,6 @@ class GuardedEncoder(Encoder):
         has_key = self._events.plan.key_schema is not None
         takes_all = has_key or self._dead_letters.takes_keyless(self._schema.topic)
         return self._dead_letters.awaits_refused or not takes_all
-
-    def _limit(self, table: fast.Table) -> None:
-        table.bytes_max = self._dead_letters.bytes_max(self._schema.topic)
-        table.claimed = self._dead_letters.claimed(self._schema.topic)
 
     def _records(self, change: Change, reread: tuple[int, ...] = ()) -> list[Record]:
         try:

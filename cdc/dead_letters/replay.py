@@ -41,7 +41,7 @@ log = structlog.get_logger()
 _ROWS: Final = {"c", "r", "u", "d"}
 
 
-class _InVainError(Exception):
+class _InVainError(MillraceError):
     """Why a dead letter can't be replayed."""
 
 
@@ -50,13 +50,11 @@ class Schemas(Protocol):
 
     def newest(self, table: TableName) -> TableSchema | None:
         """The newest version, if there is one."""
-        ...
 
     def described(
         self, table: TableDescription, since: Position
     ) -> tuple[TableSchema, list[Record]]:
         """The schema of a table as the catalog has it, and what the log gets if it is new."""
-        ...
 
 
 class EncoderSource(Protocol):
@@ -64,7 +62,6 @@ class EncoderSource(Protocol):
 
     def encoder(self, schema: TableSchema) -> Encoder:
         """The encoder of a table, in this version of its schema."""
-        ...
 
 
 class Orders:
@@ -95,25 +92,19 @@ class Orders:
         """The records of an order; none, with a warning, where it can't be followed."""
         try:
             order = Order.model_validate_json(content)
-            dead_letter = self._dead_letter(order.number)
-            if (
-                dead_letter is None
-                or dead_letter.id != order.id
-                or dead_letter.outcome
-                or order.id in self._done
-            ):
+        except ValidationError:
+            return _ignored("it isn't one that `millrace dead-letters` wrote")
+        try:
+            dead_letter = self._dead_letter(order)
+            if dead_letter is None:
                 return []
             made: list[Record] = []
             if order.outcome == "replayed":
                 made = self._replayed(dead_letter, position, transaction)
-        except (ValidationError, _InVainError, SourceError, LogFormatError) as error:
+        except (_InVainError, SourceError, LogFormatError) as error:
             if self._connection.broken:
                 raise
-            reason = error.what if isinstance(error, MillraceError) else str(error)
-            if isinstance(error, ValidationError):
-                reason = "it isn't one that `millrace dead-letters` wrote"
-            log.warning("an order about a dead letter is not followed", reason=reason)
-            return []
+            return _ignored(error.what)
         self._done.add(order.id)
         position_header = header(position, dead_letter.schema_version)
         ts_ms = time.time_ns() // 1_000_000
@@ -122,28 +113,24 @@ class Orders:
             *outcome_records(self._prefix, dead_letter, order.outcome, position_header, ts_ms),
         ]
 
-    def _dead_letter(self, number: int) -> DeadLetter | None:
-        """Nobody else deals with dead letters: what was read of each remains true."""
-        if number not in self._dead_letters:
+    def _dead_letter(self, order: Order) -> DeadLetter | None:
+        """The dead letter that the order is about, if it still waits for its outcome.
+
+        Nobody else deals with dead letters: what was read of each remains true.
+        """
+        if order.number not in self._dead_letters:
             self._dead_letters = read_dead_letters(
                 self._settings.kafka, self._topic, self._keep_alive
             )
-        return self._dead_letters.get(number)
+        dead_letter = self._dead_letters.get(order.number)
+        if dead_letter is None or dead_letter.id != order.id:
+            return None
+        return None if dead_letter.outcome or order.id in self._done else dead_letter
 
     def _replayed(
         self, dead_letter: DeadLetter, position: Position, transaction: Transaction
     ) -> list[Record]:
-        name = TableName.parse(dead_letter.table)
-        state = self._states.get(name)
-        capture = self._settings.capture
-        was_refused = dead_letter.error == RecordRefusedError.exit_code.name
-        has_way = was_refused and capture.oversized_record != "fail"
-        if not has_way and not capture.sets_aside(
-            dead_letter.table
-        ):  # it might stop us, at each start
-            raise _InVainError(f"errors.dead.letter.include.list doesn't name {dead_letter.table}")
-        if state is None or dead_letter.op not in _ROWS:
-            raise _InVainError(f"read the table again: millrace snapshot {dead_letter.table}")
+        state = self._replayable(dead_letter)
         # It may be a limit that was raised meanwhile.
         self._topics.refresh_limits({state.topic, dead_letter.topic or state.topic})
         pieces = read_pieces(self._settings.kafka, self._topic, dead_letter, self._keep_alive)
@@ -153,26 +140,22 @@ class Orders:
         )
         if not await_visible(self._connection, frozenset({transaction.xid}), self._keep_alive):
             raise SourceUnreachableError(INVISIBLE)
-        captured = [CapturedTable(state.oid, name)]
+        captured = [CapturedTable(state.oid, state.name)]
         described = described_tables(self._connection, self._settings.capture, captured)
         if not described:
-            raise _InVainError(f"table {dead_letter.table} is gone")
+            raise _InVainError(f"table {state.name} is gone")
         table = described[0]
         if not any(column.key for column in table.columns):
-            encoder = self._encoder_of(name, dead_letter.schema_version)
+            encoder = self._encoder_of(state.name, dead_letter.schema_version)
             encoder.begin(transaction)
             return _as_it_was(dead_letter, before, after, position, encoder)
-        keys = {
-            key: None
-            for row in (before, after)
-            if row is not None and (key := _key(dead_letter, row, table)) is not None
-        }
-        if not keys:
-            raise _InVainError(f"it has no key; read the table again: millrace snapshot {name}")
+        keys = [_key(dead_letter, row, table) for row in (before, after) if row is not None]
         rows = {}
-        for key in keys:
+        for key in dict.fromkeys(filter(None, keys)):
             self._keep_alive()
             rows[key] = current_row(self._connection, table, key)
+        if not rows:
+            raise _InVainError(f"it has no key; {_read_again(dead_letter)}")
         # At the end: a schema version that is new then has to get into the log.
         schema, new = self._schemas.described(table, position)
         encoder = self._encoders.encoder(schema)
@@ -180,6 +163,19 @@ class Orders:
         for key, row in rows.items():
             new += _as_it_is(table, key, row, position, encoder)
         return new
+
+    def _replayable(self, dead_letter: DeadLetter) -> TableState:
+        """The state of the table of a dead letter that can be replayed."""
+        state = self._states.get(TableName.parse(dead_letter.table))
+        capture = self._settings.capture
+        was_refused = dead_letter.error == RecordRefusedError.exit_code.name
+        has_way = was_refused and capture.oversized_record != "fail"
+        if not has_way and not capture.sets_aside(dead_letter.table):
+            # It might stop us, at each start.
+            raise _InVainError(f"errors.dead.letter.include.list doesn't name {dead_letter.table}")
+        if state is None or dead_letter.op not in _ROWS:
+            raise _InVainError(_read_again(dead_letter))
+        return state
 
     def _encoder_of(self, table: TableName, version: int) -> Encoder:
         schema = self._schemas.newest(table)
@@ -220,8 +216,8 @@ def _as_it_was(
 ) -> list[Record]:
     if dead_letter.masked:
         raise _InVainError(
-            f"it doesn't hold what events mask ({', '.join(dead_letter.masked)}); read the table"
-            f" again: millrace snapshot {dead_letter.table}"
+            f"it doesn't hold what events mask ({', '.join(dead_letter.masked)});"
+            f" {_read_again(dead_letter)}"
         )
     lsn = Lsn.parse(dead_letter.lsn)
     if dead_letter.op == "u" and after is not None:
@@ -231,3 +227,12 @@ def _as_it_was(
     if after is None:
         raise _InVainError("it has no row")
     return encoder.insert(after, lsn, position)
+
+
+def _read_again(dead_letter: DeadLetter) -> str:
+    return f"read the table again: millrace snapshot {dead_letter.table}"
+
+
+def _ignored(reason: str) -> list[Record]:
+    log.warning("an order about a dead letter is not followed", reason=reason)
+    return []

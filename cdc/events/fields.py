@@ -7,18 +7,18 @@ where NULL can't be, else null). Which of the two ways is ``EventRules.lossless`
 """
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
 
 from cdc import values
 from cdc.errors import TableRefusedError
 from cdc.events import masks, schemas
-from cdc.events.changes import ABSENT
+from cdc.events.changes import ABSENT, Row
 from cdc.events.rules import EventRules
-from cdc.records.connect import Field, Schema, Type
+from cdc.records.connect import Schema, Type
 from cdc.records.schema import Column, TableName, TableSchema
 from cdc.records.topics import field_name, schema_name
-from cdc.settings.modes import ValueModes
 from cdc.values import MALFORMED, Decode, ValueKind, malformed
 
 _UNLIMITED: Final = 2_147_483_647
@@ -31,55 +31,14 @@ _SCALES: Final = {"float4": 8, "float8": 17}
 _VARIABLE_SCALE_LENGTH: Final = 131_089
 
 
-class ColumnValues(NamedTuple):
-    """A column's values: ``decode`` raises CorruptMessageError naming the column.
-
-    ``schema`` is neither optional nor has a default. ``placeholder`` stands for a value that an
-    update left unchanged, ``zero`` for one that an old key doesn't carry where NULL can't;
-    ``default`` is the column's own, None where there is none that a schema can tell. ``kind`` and
-    ``digits`` are the codec's.
-    """
-
-    decode: Decode
-    schema: Schema
-    placeholder: Any
-    zero: Any
-    default: Any
-    kind: ValueKind
-    digits: int
-
-
-def column_values(column: Column, table: TableName, modes: ValueModes) -> ColumnValues | None:
-    """How the column's values become Connect's, or None where events have no member for it."""
-    codec = values.codec(column, modes)
-    if codec is None:
-        return None
-    inner = codec.decode
-
-    def decode(text: bytes) -> Any:
-        try:
-            return inner(text)
-        except MALFORMED as error:
-            raise malformed(column, table, error) from error
-
-    return ColumnValues(
-        decode,
-        codec.schema,
-        values.placeholder(column, modes),
-        values.zero(column, modes),
-        values.default(column, modes),
-        codec.kind,
-        codec.digits,
-    )
-
-
 class EventField(NamedTuple):
     """A member of a row image, or of a key.
 
-    ``column`` is its index in the row, ``decode`` takes PostgreSQL's text. ``null``,
+    ``column`` is its index in the row. ``decode`` takes PostgreSQL's text, and gives None where
+    Debezium can't convert it; it raises CorruptMessageError naming the column. ``null``,
     ``unavailable`` and ``unsent`` are what stands for NULL, for an unchanged value, and for what
-    an old key doesn't carry (ABSENT: nothing). ``kind`` and ``digits`` are the codec's where the
-    value is ``exact``ly what the codec makes of the text.
+    an old key doesn't carry (ABSENT: nothing). ``kind`` and ``digits`` are the codec's, where the
+    value is what the codec makes of the text.
     """
 
     column: int
@@ -91,7 +50,26 @@ class EventField(NamedTuple):
     unsent: Any
     kind: ValueKind
     digits: int
-    exact: bool
+
+    def of(self, row: Row) -> Any:
+        """What an event has of a row; ABSENT: nothing."""
+        value = row[self.column]
+        if value is None:
+            return self.null
+        return self.unavailable if value is ABSENT else self.of_text(value)
+
+    def of_text(self, text: bytes) -> Any:
+        """What an event has for a value that was sent."""
+        value = self.decode(text)
+        return self.null if value is None else value
+
+    def of_old_key(self, row: Row) -> Any:
+        """What an event has of a row that holds its key alone."""
+        return self.unsent if row[self.column] is None else self.of(row)
+
+    def decoded_by(self, decode: Decode) -> "EventField":
+        """The same with values that aren't what the codec makes of the text."""
+        return self._replace(decode=decode, kind=ValueKind.OTHER)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,30 +90,32 @@ class EventPlan:
 
 def plan(schema: TableSchema, rules: EventRules) -> EventPlan:
     """The plan of a table's events; raises TableRefusedError for rules that can't be kept."""
-    row, read_row = [], []
-    values_of: dict[str, ColumnValues] = {}
+    row: list[EventField] = []
+    read_row: list[EventField] = []
+    of_key: dict[str, tuple[EventField, EventField]] = {}
     for index, column in enumerate(schema.columns):
-        values = column_values(column, schema.name, rules.values)
-        if values is None:
+        field = _field(index, column, schema.name, rules)
+        if field is None:
             continue
-        values_of[column.name] = values
+        streamed, read = field, field
+        if not rules.lossless:
+            streamed, read = _of_stream(field, column), _of_snapshot(field, column)
+        read_key = field
         if rules.columns.keeps(str(schema.name), column.name):
-            streamed, read = _as_debezium(column, values) if not rules.lossless else (values,) * 2
-            row.append(_row_field(index, column, streamed, schema, rules))
-            field = _row_field(index, column, read, schema, rules)
-            exact = field.exact and read.decode is values.decode
-            read_row.append(field._replace(exact=exact))
-    key = tuple(
-        _key_field(schema.columns.index(column), column, values_of[column.name], rules)
-        for column in schema.key
-        if column.name in values_of
-    )
+            row.append(_of_row(streamed, column, schema, rules))
+            read_row.append(_of_row(read, column, schema, rules))
+        elif not rules.lossless:
+            # Debezium's snapshot doesn't read columns that events don't have, not even for the key.
+            read_key = field.decoded_by(_nothing)
+        of_key[column.name] = field, read_key
+    key_fields = [of_key[column.name] for column in schema.key if column.name in of_key]
+    key = tuple(field for field, _ in key_fields)
     _refuse_same_names((*row, *key), schema)
     return EventPlan(
         row=tuple(row),
         read_row=tuple(read_row),
         key=key,
-        read_key=key if rules.lossless else _read_key(key, schema, rules),
+        read_key=tuple(read for _, read in key_fields),
         key_schema=_struct(f"{schema.topic}.Key", key, rules) if key else None,
         envelope_schema=schemas.envelope(
             schema_name(rules.schema_names)(f"{schema.topic}.Envelope"),
@@ -158,23 +138,51 @@ def _refuse_same_names(fields: tuple[EventField, ...], schema: TableSchema) -> N
             )
 
 
-def _as_debezium(column: Column, values: ColumnValues) -> tuple[ColumnValues, ColumnValues]:
-    """The values as Debezium's stream and as its snapshot have them."""
-    decode = values.decode
-    streamed = values._replace(decode=of_stream(column, decode))
-    if streamed.decode is not decode:
-        streamed = streamed._replace(kind=ValueKind.OTHER)
-    read = values._replace(decode=of_snapshot(column, values.schema, decode))
-    if read.decode is not decode:
-        read = read._replace(kind=ValueKind.OTHER)
-    return streamed, read
+def _field(index: int, column: Column, table: TableName, rules: EventRules) -> EventField | None:
+    """The column as a key has it: never masked, and silent about its source type.
+
+    None where events have no member for it.
+    """
+    modes = rules.values
+    codec = values.codec(column, modes)
+    if codec is None:
+        return None
+    default = values.default(column, codec, modes)
+    null = None
+    if not rules.lossless and not column.optional:
+        null = values.zero(column, codec, modes) if default is None else default
+    has_placeholder = rules.events.unchanged == "placeholder"
+    return EventField(
+        index,
+        field_name(rules.field_names)(column.name),
+        replace(codec.schema, optional=column.optional, default=default),
+        checked(column, table, codec.decode),
+        null,
+        values.placeholder(column, codec, modes) if has_placeholder else ABSENT,
+        ABSENT if rules.lossless else null,
+        codec.kind,
+        codec.digits,
+    )
 
 
-def _row_field(
-    index: int, column: Column, values: ColumnValues, schema: TableSchema, rules: EventRules
+def checked(column: Column, table: TableName, inner: Decode) -> Decode:
+    """A text that isn't of the column's type raises CorruptMessageError, which names it."""
+
+    def decode(text: bytes) -> Any:
+        try:
+            return inner(text)
+        except MALFORMED as error:
+            raise malformed(column, table, error) from error
+
+    return decode
+
+
+def _of_row(
+    field: EventField, column: Column, schema: TableSchema, rules: EventRules
 ) -> EventField:
+    """The column as a row's image has it: described, and masked where a rule says so."""
     rule = rules.columns.rule(str(schema.name), column.name)
-    if rule and not masks.applies(rule, column, values.schema, lossless=rules.lossless):
+    if rule and not masks.applies(rule, column, field.schema, lossless=rules.lossless):
         rule = None
     if rule and rules.lossless and column.key is not None:
         raise TableRefusedError(
@@ -183,99 +191,30 @@ def _row_field(
             remedy="take the column out of column.mask.… or column.truncate.…, or out of the key"
             " by message.key.columns",
         )
-    parameters = dict(values.schema.parameters or {})
+    parameters = dict(field.schema.parameters or {})
     if rule:
         parameters.update(masks.parameters(rule))
     if _propagates_type(schema, column, rules):
         parameters.update(_source_type(column))
-    described = replace(values.schema, parameters=parameters or None)
-    # An image that lacks a column must not be said to have it, nor be given its default.
-    may_lack = rules.lossless and schema.replica_identity != "f" and column.key is None
-    return _field(
-        index,
-        column,
-        values,
-        replace(
-            described,
-            optional=column.optional or may_lack,
-            default=None if may_lack else values.default,
-        ),
-        rules,
-        masks.mask(rule, column, lossless=rules.lossless) if rule else None,
+    described = replace(field.schema, parameters=parameters or None)
+    if rules.lossless and schema.replica_identity != "f" and column.key is None:
+        # An image that may lack a column must not be said to have it, nor be given its default.
+        described = replace(described, optional=True, default=None)
+    field = field._replace(schema=described)
+    return _masked(field, masks.mask(rule, column, lossless=rules.lossless)) if rule else field
+
+
+def _masked(field: EventField, mask: masks.Apply) -> EventField:
+    unavailable, unsent = (
+        ABSENT if value is ABSENT else mask(value) for value in (field.unavailable, field.unsent)
     )
+    masked = field.decoded_by(lambda text: mask(field.of_text(text)))
+    return masked._replace(null=mask(field.null), unavailable=unavailable, unsent=unsent)
 
 
-def _key_field(index: int, column: Column, values: ColumnValues, rules: EventRules) -> EventField:
-    """A key's member is never masked, and says nothing of its source type."""
-    schema = replace(values.schema, optional=column.optional, default=values.default)
-    return _field(index, column, values, schema, rules, None)
-
-
-def _field(
-    index: int,
-    column: Column,
-    values: ColumnValues,
-    schema: Schema,
-    rules: EventRules,
-    mask: masks.Apply | None,
-) -> EventField:
-    null = None
-    if not rules.lossless and not column.optional:
-        null = values.zero if values.default is None else values.default
-    unavailable, unsent = values.placeholder, null
-    decode = values.decode if null is None else _never_null(values.decode, null)
-    if mask is not None:
-        decode = _masked(decode, mask)
-        null, unavailable, unsent = mask(null), mask(unavailable), mask(unsent)
-    return EventField(
-        index,
-        field_name(rules.field_names)(column.name),
-        schema,
-        decode,
-        null,
-        unavailable if rules.events.unchanged == "placeholder" else ABSENT,
-        ABSENT if rules.lossless else unsent,
-        ValueKind.OTHER if mask else values.kind,
-        values.digits,
-        exact=mask is None,
-    )
-
-
-def _read_key(
-    key: tuple[EventField, ...], schema: TableSchema, rules: EventRules
-) -> tuple[EventField, ...]:
-    """Debezium's snapshot doesn't read columns that events don't have, not even for the key."""
-    return tuple(
-        field
-        if rules.columns.keeps(str(schema.name), schema.columns[field.column].name)
-        else field._replace(decode=_always(field.unsent))
-        for field in key
-    )
-
-
-def _struct(
-    name: str, fields: "tuple[EventField, ...] | list[EventField]", rules: EventRules
-) -> Schema:
-    members = tuple(Field(field.name, field.schema) for field in fields)
+def _struct(name: str, fields: Iterable[EventField], rules: EventRules) -> Schema:
+    members = [(field.name, field.schema) for field in fields]
     return schemas.struct(members, schema_name(rules.schema_names)(name))
-
-
-def _never_null(decode: Decode, instead: Any) -> Decode:
-    """A value that Debezium can't convert is null to it, and then what stands for NULL."""
-
-    def decode_value(text: bytes) -> Any:
-        value = decode(text)
-        return instead if value is None else value
-
-    return decode_value
-
-
-def _masked(decode: Decode, mask: masks.Apply) -> Decode:
-    return lambda text: mask(decode(text))
-
-
-def _always(value: Any) -> Decode:
-    return lambda _text: value
 
 
 def _propagates_type(schema: TableSchema, column: Column, rules: EventRules) -> bool:
@@ -315,25 +254,22 @@ _INFINITE: Final[dict[Type, dict[bytes, Any]]] = {
 _OFFSET_WITH_SECONDS: Final = re.compile(rb".*[+-]\d\d:\d\d:\d\d", re.DOTALL).fullmatch
 
 
-def of_stream(column: Column, decode: Decode) -> Decode:
+def _of_stream(field: EventField, column: Column) -> EventField:
     """Debezium's stream has no values of type name."""
-    return decode if column.type != "name" or column.array else _nothing
+    return field.decoded_by(_nothing) if column.type == "name" and not column.array else field
 
 
-def of_snapshot(column: Column, schema: Schema, decode: Decode) -> Decode:
+def _of_snapshot(field: EventField, column: Column) -> EventField:
     """Debezium's snapshot reads dates and zoned times through JDBC's classes."""
-    if column.array:
-        return decode
+    decode = field.decode
+    if column.array or column.type not in {"timetz", "date"}:
+        return field
     if column.type == "timetz":
-        return lambda text: None if _OFFSET_WITH_SECONDS(text) else decode(text)
-    if column.type != "date":
-        return decode
-    infinite = _INFINITE.get(schema.type, {})
-
-    def of_date(text: bytes) -> Any:
-        return infinite[text] if text in infinite else decode(text.removesuffix(_ERA))
-
-    return of_date
+        return field.decoded_by(lambda text: None if _OFFSET_WITH_SECONDS(text) else decode(text))
+    infinite = _INFINITE.get(field.schema.type, {})
+    return field.decoded_by(
+        lambda text: infinite[text] if text in infinite else decode(text.removesuffix(_ERA))
+    )
 
 
 def _nothing(_text: bytes) -> None:

@@ -118,9 +118,9 @@ class MessageEvents:
             raise CorruptMessageError("a message outside of a transaction", where=f"LSN {lsn}")
         if not self._rules.wants_message(message.prefix):
             return None
-        block = None
+        transaction_block = None
         if inside is not None and self._blocks is not None:
-            block = self._blocks.block(self._collection, inside, lsn)
+            transaction_block = self._blocks.block(self._collection, inside, lsn)
         clock = self._clock_ns()
         happened = latest if inside is not None or not self._rules.lossless else None
         value = {
@@ -136,7 +136,7 @@ class MessageEvents:
                 previous=_commit_before(latest, inside),
                 origin=inside.origin if inside else None,
             ),
-            "transaction": block,
+            "transaction": transaction_block,
             "message": {"prefix": message.prefix, "content": message.content},
         }
         return SourceRecord(

@@ -8,6 +8,7 @@ topic. The extension writes the same bytes: tests/properties compares both.
 https://debezium.io/documentation/reference/3.6/connectors/postgresql.html#postgresql-events
 """
 
+import importlib.metadata
 import json
 import time
 from collections.abc import Callable
@@ -18,17 +19,29 @@ from cdc.events import schemas
 from cdc.events.changes import ABSENT, Change, Operation, Row, filled, no_key
 from cdc.events.fields import EventField, EventPlan, plan
 from cdc.events.rules import EventRules
-from cdc.records.connect import Header, Schema, SourceRecord
-from cdc.records.envelope import CONNECTOR, VERSION
+from cdc.records.connect import Header, SourceRecord
 from cdc.records.position import Lsn, Origin, Transaction
 from cdc.records.schema import TableName, TableSchema
 
+
+def _version() -> str:
+    try:
+        return importlib.metadata.version("millrace")
+    except importlib.metadata.PackageNotFoundError:
+        return "0"
+
+
+VERSION: Final = _version()
+"""``source.version``: Millrace's own."""
+CONNECTOR: Final = "postgresql"
 NEW_KEY: Final = "__debezium.newkey"
 OLD_KEY: Final = "__debezium.oldkey"
 INCREMENTAL: Final = "incremental"
 _TASK: Final = "0"
 
 Image = dict[str, Any]
+ValueOf = Callable[[EventField, Row], Any]
+"""A field and a row → what an event has of it; ABSENT: nothing."""
 
 
 class LogContext(NamedTuple):
@@ -85,11 +98,13 @@ class TableEvents:
         """The records of one change, in order."""
         if change.operation is Operation.TRUNCATE:
             return self._truncated(change)
-        old = _checked(change.before, self._schema)
-        _checked(change.after, self._schema)
-        new = _completed(change)
+        old, new = change.before, change.after
+        self._check(old)
+        self._check(new)
+        if old is not None and new is not None:
+            new = filled(new, old, old_is_key=change.before_is_key)
         old_key, new_key = self._old_key(change), self._new_key(change.operation, new)
-        before = self._before(old, key_only=change.before_is_key)
+        before = None if old is None else _image(self.plan.row, old, _of_old_row(change))
         fields = self.plan.read_row if change.operation is Operation.READ else self.plan.row
         after = None if new is None else _image(fields, new)
         if change.operation is Operation.DELETE:
@@ -107,6 +122,14 @@ class TableEvents:
                 change, Operation.CREATE, new_key, None, after, self._key_header(OLD_KEY, old_key)
             ),
         ]
+
+    def _check(self, row: Row | None) -> None:
+        columns = len(self._schema.columns)
+        if row is not None and len(row) != columns:
+            raise CorruptMessageError(
+                f"a row of {len(row)} columns where {columns} were announced",
+                where=f"table {self._schema.name}",
+            )
 
     def _says_nothing(
         self, change: Change, before: Image | None, after: Image | None, *, moved: bool
@@ -160,15 +183,17 @@ class TableEvents:
         """One event, or none of an operation that is skipped."""
         if operation.value in self.rules.events.skipped:
             return []
-        block = None
+        transaction_block = None
         if self._blocks is not None and change.transaction is not None:
-            block = self._blocks.block(str(self._schema.name), change.transaction, change.lsn)
+            transaction_block = self._blocks.block(
+                str(self._schema.name), change.transaction, change.lsn
+            )
         clock = self._clock_ns()
         value = {
             "before": before,
             "after": after,
             "source": self.source(change),
-            "transaction": block,
+            "transaction": transaction_block,
             "op": operation.value,
             "ts_ms": clock // 1_000_000,
             "ts_us": clock // 1_000,
@@ -189,37 +214,28 @@ class TableEvents:
     def source(self, change: Change) -> Image:
         """The source block of a change's events."""
         transaction = change.transaction
-        block = source(
+        # Debezium leaves it null while streaming: the schema's default says ``false`` for it.
+        streaming = "false" if self.rules.lossless else None
+        source_block = source(
             self.log,
             self._schema.name,
             change.lsn,
             change.ts_us,
-            snapshot=_snapshot(change, self.rules),
+            snapshot=streaming if transaction else change.read.marker,
             xid=transaction.xid if transaction else change.read.xid,
             previous=transaction.previous_commit_lsn if transaction else None,
             origin=transaction.origin if transaction else None,
         )
         if transaction is None and change.read.marker == INCREMENTAL:
-            block["lsn"] = None
-        return block
-
-    def _before(self, old: Row | None, *, key_only: bool) -> Image | None:
-        if old is None:
-            return None
-        if not key_only:
-            return _image(self.plan.row, old)
-        return {
-            field.name: value
-            for field in self.plan.row
-            if (value := _old_key_value(field, old)) is not ABSENT
-        }
+            source_block["lsn"] = None
+        return source_block
 
     def _new_key(self, operation: Operation, row: Row | None) -> Image | None:
         if row is None or not self.plan.key:
             return None
         fields = self.plan.read_key if operation is Operation.READ else self.plan.key
-        key = {field.name: _value(field, row) for field in fields}
-        if ABSENT in key.values():
+        key = _image(fields, row)
+        if len(key) < len(fields):
             raise CorruptMessageError("a row without its key", where=f"table {self._schema.name}")
         return key
 
@@ -227,9 +243,8 @@ class TableEvents:
         old = change.before
         if old is None or not self.plan.key:
             return None
-        take = _old_key_value if change.before_is_key else _value
-        key = {field.name: take(field, old) for field in self.plan.key}
-        if ABSENT in key.values():
+        key = _image(self.plan.key, old, _of_old_row(change))
+        if len(key) < len(self.plan.key):
             raise no_key(self._schema)
         return key
 
@@ -280,50 +295,17 @@ def context_headers(log: LogContext) -> tuple[Header, ...]:
         "connectorName": CONNECTOR,
         "runId": log.run_id,
     }
-    string: Schema = schemas.STRING
     return tuple(
-        Header(f"__debezium.context.{name}", value, string)
+        Header(f"__debezium.context.{name}", value, schemas.STRING)
         for name, value in context.items()
         if value
     )
 
 
-def _snapshot(change: Change, rules: EventRules) -> str | None:
-    """Debezium leaves it null while streaming: the schema's default says ``false`` for it."""
-    if change.transaction is None:
-        return change.read.marker
-    return "false" if rules.lossless else None
-
-
-def _completed(change: Change) -> Row | None:
-    if change.after is None or change.before is None:
-        return change.after
-    return filled(change.after, change.before, old_is_key=change.before_is_key)
-
-
-def _checked(row: Row | None, schema: TableSchema) -> Row | None:
-    if row is not None and len(row) != len(schema.columns):
-        raise CorruptMessageError(
-            f"a row of {len(row)} columns where {len(schema.columns)} were announced",
-            where=f"table {schema.name}",
-        )
-    return row
-
-
-def _image(fields: tuple[EventField, ...], row: Row) -> Image:
+def _image(fields: tuple[EventField, ...], row: Row, of: ValueOf = EventField.of) -> Image:
     """Names and values, without what is absent."""
-    return {field.name: value for field in fields if (value := _value(field, row)) is not ABSENT}
+    return {field.name: value for field in fields if (value := of(field, row)) is not ABSENT}
 
 
-def _value(field: EventField, row: Row) -> Any:
-    value = row[field.column]
-    if value is None:
-        return field.null
-    return field.unavailable if value is ABSENT else field.decode(value)
-
-
-def _old_key_value(field: EventField, row: Row) -> Any:
-    value = row[field.column]
-    if value is None:
-        return field.unsent
-    return field.unavailable if value is ABSENT else field.decode(value)
+def _of_old_row(change: Change) -> ValueOf:
+    return EventField.of_old_key if change.before_is_key else EventField.of

@@ -104,7 +104,9 @@ def read_pieces(
 ) -> bytes:
     """The contents of a dead letter; raises LogFormatError where they are gone."""
     reader = _Reader(kafka_options, topic, while_waiting, partition=PIECES_PARTITION)
-    wanted = {piece_key(dead_letter.id, number): number for number in range(dead_letter.pieces)}
+    wanted = {
+        piece_key("letter", dead_letter.id, number): number for number in range(dead_letter.pieces)
+    }
     pieces: dict[int, bytes] = {}
     low, stop = reader.bounds()
     for message in reader.read(max(low, reader.offset_at(dead_letter.ts_ms - _CLOCKS_MS)), stop):

@@ -6,7 +6,7 @@ is: one of these with a schema that has a name (``io.debezium.time.MicroTimestam
 https://kafka.apache.org/documentation/#connect_development (Working with Schemas)
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final, Generic, NamedTuple, TypeGuard, TypeVar
@@ -104,20 +104,21 @@ class SourceRecord(NamedTuple):
 
 
 class PerSchema(Generic[T]):
-    """Calls ``make`` once per schema object, and remembers up to _SCHEMAS_MAX of them."""
+    """Calls ``make`` once per schema object and what goes with it; remembers up to _SCHEMAS_MAX."""
 
-    def __init__(self, make: Callable[[Schema], T]) -> None:
+    def __init__(self, make: Callable[..., T]) -> None:
         self._make = make
-        self._made: dict[int, tuple[Schema, T]] = {}
+        self._made: dict[Hashable, tuple[Schema, T]] = {}
 
-    def __call__(self, schema: Schema) -> T:
+    def __call__(self, schema: Schema, *more: Hashable) -> T:
         """Return what belongs to this object; an equal object has its own."""
-        entry = self._made.get(id(schema))
+        key = (id(schema), *more)
+        entry = self._made.get(key)
         if entry is None:
             if len(self._made) >= _SCHEMAS_MAX:
                 self._made.clear()
             # The schema is kept beside it: while it lives, nothing else has its id.
-            entry = self._made[id(schema)] = (schema, self._make(schema))
+            entry = self._made[key] = (schema, self._make(schema, *more))
         _schema, made = entry
         return made
 

@@ -1,25 +1,32 @@
-"""Dead letters: records that couldn't be written → the records that stand for them in the log.
+"""Dead letters and claims: records that couldn't be written → those that stand for them in the log.
 
-The topic is compacted and has two partitions. The first one has a dead letter's head, under its
-id, and later the same head again with its outcome. The second one has the record's contents, in
-pieces that fit everywhere; tombstones remove them once there is an outcome. So a dead letter
-without an outcome stays, and the others can be read for `log.keep`. docs/decisions/0008.
+Each has a compacted topic with two partitions: the first one has heads, the second one the contents
+in pieces that fit everywhere; tombstones let go of what isn't needed any more, which can still be
+read for `log.keep`. docs/decisions/0008.
+
+- A dead letter's head stands under its id, and later the same head again with its outcome, which
+  removes the pieces. So a dead letter without an outcome stays.
+- A claim is the value of a record that is too large for its topic, which has a header instead. Its
+  pieces are cut between characters. Each claim has an id of its own, so that a newer one leaves it
+  alone. There is a head per record that a compacted topic keeps, under its topic and key.
 """
 
-import json
-from collections.abc import Mapping
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final, Literal
 
 from pydantic import BaseModel, ConfigDict
 
 from cdc.records.position import HEADER
-from cdc.records.record import Record
+from cdc.records.record import Record, to_json
 from cdc.records.state import PositionField
-from cdc.records.topics import dead_letter_topic
+from cdc.records.topics import claim_topic, dead_letter_topic
 
 FORMAT: Final = 1
 ORDERS: Final = "millrace.dead-letters"
 """Prefix of the logical messages that tell the daemon what to do with a dead letter."""
+CLAIM_HEADER: Final = "millrace.claim"
+"""Name of the record header that says where the whole value is; its value is a ``Claim``."""
 PIECE_BYTES_MAX: Final = 1 << 19
 """Half of what brokers take by default."""
 HEADS_PARTITION: Final = 0
@@ -80,36 +87,69 @@ class Order(BaseModel):
     id: str
 
 
-def head_key(dead_letter_id: str) -> bytes:
-    """Key of a dead letter's head."""
-    return json.dumps({"letter": dead_letter_id}, separators=(",", ":")).encode()
+class Claim(BaseModel):
+    """A record's header: its whole value is these pieces of the topic, joined.
+
+    ``bytes`` and ``sha256`` (hexadecimal) are those of the value in UTF-8.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    topic: str
+    id: str
+    pieces: int
+    bytes: int
+    sha256: str
 
 
-def piece_key(dead_letter_id: str, number: int) -> bytes:
-    """Key of one of its pieces."""
-    return json.dumps({"letter": dead_letter_id, "piece": number}, separators=(",", ":")).encode()
+class ClaimHead(BaseModel):
+    """What stands under a record's topic and key as long as that record refers to a claim."""
+
+    model_config = ConfigDict(frozen=True)
+
+    format: Literal[1] = FORMAT
+    topic: str
+    key: str
+    id: str
+    pieces: int
+
+
+def piece_key(of: Literal["claim", "letter"], id_: str, number: int) -> bytes:
+    """Key of one piece of a claim or of a dead letter."""
+    return to_json({of: id_, "piece": number})
+
+
+def piece_records(
+    topic: str,
+    of: Literal["claim", "letter"],
+    id_: str,
+    pieces: Iterable[bytes | None],
+    headers: list[tuple[str, bytes]],
+) -> list[Record]:
+    """All pieces of a claim or of a dead letter; None lets go of one."""
+    return [
+        Record(topic, piece_key(of, id_, number), piece, headers, PIECES_PARTITION)
+        for number, piece in enumerate(pieces)
+    ]
 
 
 def dead_letter_records(
     prefix: str,
     dead_letter: DeadLetter,
-    contents: Mapping[str, bytes],
+    contents: Mapping[str, bytes | None],
     header: bytes,
     piece_bytes: int,
 ) -> list[Record]:
     """The records of a new dead letter; ``header`` is the value of the position header."""
-    topic, headers = dead_letter_topic(prefix), [(HEADER, header)]
-    stored = b"".join(contents.values())
+    held = {name: content for name, content in contents.items() if content is not None}
+    stored = b"".join(held.values())
     pieces = [stored[start : start + piece_bytes] for start in range(0, len(stored), piece_bytes)]
-    sizes = {name: len(content) for name, content in contents.items()}
+    sizes = {name: len(content) for name, content in held.items()}
     head = dead_letter.model_copy(update={"sizes": sizes, "pieces": len(pieces)})
-    value = head.model_dump_json().encode()
+    topic, headers = dead_letter_topic(prefix), [(HEADER, header)]
     return [
-        *(
-            Record(topic, piece_key(dead_letter.id, number), piece, headers, PIECES_PARTITION)
-            for number, piece in enumerate(pieces)
-        ),
-        Record(topic, head_key(dead_letter.id), value, headers, HEADS_PARTITION),
+        *piece_records(topic, "letter", head.id, pieces, headers),
+        _dead_letter_head(topic, head, headers),
     ]
 
 
@@ -117,12 +157,44 @@ def outcome_records(
     prefix: str, dead_letter: DeadLetter, outcome: DeadLetterOutcome, header: bytes, ts_ms: int
 ) -> list[Record]:
     """The records that give a dead letter its outcome and remove its contents."""
-    topic, headers = dead_letter_topic(prefix), [(HEADER, header)]
     head = dead_letter.model_copy(update={"outcome": outcome, "outcome_ms": ts_ms})
+    topic, headers = dead_letter_topic(prefix), [(HEADER, header)]
     return [
-        Record(topic, head_key(dead_letter.id), head.model_dump_json().encode(), headers, 0),
-        *(
-            Record(topic, piece_key(dead_letter.id, number), None, headers, PIECES_PARTITION)
-            for number in range(dead_letter.pieces)
-        ),
+        _dead_letter_head(topic, head, headers),
+        *piece_records(topic, "letter", head.id, [None] * head.pieces, headers),
     ]
+
+
+def _dead_letter_head(topic: str, head: DeadLetter, headers: list[tuple[str, bytes]]) -> Record:
+    key, value = to_json({"letter": head.id}), head.model_dump_json().encode()
+    return Record(topic, key, value, headers, HEADS_PARTITION)
+
+
+def claim_of(prefix: str, claim: str, value: bytes, piece_bytes: int) -> tuple[Claim, list[bytes]]:
+    """A new claim for a value, and its pieces."""
+    pieces = list(_cut(value, piece_bytes))
+    digest = hashlib.sha256(value).hexdigest()
+    whole = Claim(
+        topic=claim_topic(prefix), id=claim, pieces=len(pieces), bytes=len(value), sha256=digest
+    )
+    return whole, pieces
+
+
+def claim_head(
+    topic: str, head: ClaimHead, headers: list[tuple[str, bytes]], *, gone: bool = False
+) -> Record:
+    """A head, or what lets go of it."""
+    key = to_json({"topic": head.topic, "key": head.key})
+    value = None if gone else head.model_dump_json().encode()
+    return Record(topic, key, value, headers, HEADS_PARTITION)
+
+
+def _cut(value: bytes, piece_bytes: int) -> Iterator[bytes]:
+    """Slices of a text in UTF-8 that are texts themselves."""
+    start = 0
+    while start < len(value):
+        end = start + piece_bytes
+        while end < len(value) and value[end] & 0xC0 == 0x80:  # inside of a character
+            end -= 1
+        yield value[start:end]
+        start = end

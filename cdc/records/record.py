@@ -1,7 +1,8 @@
-"""Kafka records, as the daemon hands them to the producer."""
+"""Kafka records, as the daemon hands them to the producer, and the JSON that they have."""
 
+import json
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple, Protocol, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from cdc.records.position import HEADER
 
@@ -67,3 +68,9 @@ def header_position_text(header: bytes) -> str:
 def record_bytes(record: Record) -> int:
     """Bytes of key and value."""
     return len(record.key or b"") + len(record.value or b"")
+
+
+def to_json(value: Any) -> bytes:
+    """Compact JSON in UTF-8, as all of Millrace's keys and values are."""
+    text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return text.encode()

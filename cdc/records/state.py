@@ -4,7 +4,6 @@ docs/decisions/0003-state-topics.md lists the topics, keys and who reads them. E
 format number; a reader that meets a newer one stops (LogFormatError).
 """
 
-import json
 from enum import StrEnum
 from typing import Annotated, Final, Literal, TypeVar
 
@@ -12,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, PlainSerializer, PlainValidator, Val
 
 from cdc.errors import LogFormatError
 from cdc.records.position import FIRST_EPOCH, Lsn, Position
-from cdc.records.record import Record
+from cdc.records.record import Record, to_json
 from cdc.records.schema import TableName, TableSchema
 from cdc.records.topics import progress_topic, schema_topic, table_topic
 
@@ -254,17 +253,17 @@ def parse_state(kind: type[StateRecord], value: bytes, topic: str) -> StateRecor
 
 def progress_key(slot: str) -> bytes:
     """Key of a slot's progress: the newest record under it is the truth."""
-    return _key(slot=slot)
+    return to_json({"slot": slot})
 
 
 def table_key(table: TableName) -> bytes:
     """Key of a table's state."""
-    return _key(table=str(table))
+    return to_json({"table": str(table)})
 
 
 def schema_key(table: TableName, version: int) -> bytes:
     """Key of one version of a table's schema: compaction never loses a version."""
-    return _key(table=str(table), version=version)
+    return to_json({"table": str(table), "version": version})
 
 
 def progress_record(prefix: str, progress: Progress) -> Record:
@@ -280,10 +279,6 @@ def table_record(prefix: str, state: TableState) -> Record:
 def schema_record(prefix: str, schema: TableSchema) -> Record:
     """The schema topic's record, to be written in the transaction of the version's first row."""
     return _record(schema_topic(prefix), schema_key(schema.name, schema.version), schema)
-
-
-def _key(**members: str | int) -> bytes:
-    return json.dumps(members, ensure_ascii=False, separators=(",", ":")).encode()
 
 
 def _record(topic: str, key: bytes, model: BaseModel) -> Record:

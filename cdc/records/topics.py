@@ -57,16 +57,15 @@ def _adjust(mode: Adjustment, *, within: str) -> Adjust:
 
 
 def _underscore(character: str) -> str:
-    return "_" * _utf16_units(character)
+    return "_" * (len(_utf16(character)) // 2)
 
 
 def _code_point(character: str) -> str:
-    units = character.encode("utf-16-be", "surrogatepass").hex()
-    return "".join(f"_u{units[at : at + 4]}" for at in range(0, len(units), 4))
+    return "".join(f"_u{unit}" for unit in _utf16(character).hex("-", 2).split("-"))
 
 
-def _utf16_units(character: str) -> int:
-    return len(character.encode("utf-16-be", "surrogatepass")) // 2
+def _utf16(character: str) -> bytes:
+    return character.encode("utf-16-be", "surrogatepass")
 
 
 def data_topic(prefix: str, table: TableName) -> str:

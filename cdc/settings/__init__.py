@@ -3,10 +3,9 @@
 from cdc.settings.capture import CaptureSettings
 from cdc.settings.kinds import Duration, LibraryOptions
 from cdc.settings.lakehouse import LakehouseSettings
-from cdc.settings.loading import DEFAULT_PATH, load
+from cdc.settings.loading import DEFAULT_PATH, ENV_PREFIX, load
 from cdc.settings.model import ConnectPlugin, LogSettings, Settings
 from cdc.settings.search import SearchSettings
-from cdc.settings.sources import ENV_PREFIX
 
 __all__ = [
     "DEFAULT_PATH",

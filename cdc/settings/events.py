@@ -1,13 +1,13 @@
 """Debezium's keys of [capture] about events, their columns and their values → the same, checked."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Annotated, Any, Final, Literal, NamedTuple, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
 from cdc.records.topics import Adjustment
-from cdc.settings.kinds import PatternList, Section, names, regex
+from cdc.settings.kinds import PatternList, Section, names, regex, split
 from cdc.settings.modes import PLACEHOLDER, ColumnModes, ColumnRule, KeyRule, Patterns, ValueModes
 
 _TRUNCATE: Final = re.compile(r"column\.truncate\.to\.(\d+)\.chars")
@@ -104,16 +104,11 @@ class ColumnSettings(Section):
     @model_validator(mode="before")
     @classmethod
     def _gather_rules(cls, data: Any) -> Any:
-        """Keys that hold a number or a salt can't be fields: they become one."""
-        if not isinstance(data, Mapping):
-            return data
-        rules = {key: value for key, value in data.items() if _is_rule(str(key))}
-        if not rules:
-            return data
+        """Keys ``column.mask.…`` and ``column.truncate.…`` hold a number or a salt."""
+        rest, rules = split(data, _is_rule)
         for name in rules:
             _rule(name, Patterns(()))
-        kept = {key: value for key, value in data.items() if key not in rules}
-        return kept | {"column_rules": rules}
+        return rest | {"column_rules": rules} if rules else data
 
     @property
     def column_modes(self) -> ColumnModes:

@@ -1,8 +1,9 @@
 """Text from TOML or the environment → durations, lists, patterns and library options, validated."""
 
 import re
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, field_validator
 
@@ -53,6 +54,19 @@ def names(value: object) -> object:
     return value
 
 
+def split(data: Any, is_member: Callable[[str], bool]) -> tuple[Any, dict[str, Any]]:
+    """Keys that hold a number or a name can't be fields: the section without them, and they."""
+    if not isinstance(data, Mapping):
+        return data, {}
+    members = {key: value for key, value in data.items() if is_member(str(key))}
+    return {key: value for key, value in data.items() if key not in members}, members
+
+
+def repeated(names: Sequence[str]) -> str:
+    """The names that come more than once, for a message; empty: none does."""
+    return ", ".join(sorted({name for name in names if names.count(name) > 1}))
+
+
 def _option(value: object) -> object:
     """A library's option is text to it, whatever TOML or the environment makes of it."""
     if isinstance(value, bool):
@@ -73,6 +87,7 @@ Duration = Annotated[timedelta, BeforeValidator(_duration)]
 Size = Annotated[int, BeforeValidator(_size), AfterValidator(Bytes)]
 Address = Annotated[str, AfterValidator(_address)]
 Pattern = Annotated[str, BeforeValidator(regex)]
+Names = Annotated[tuple[str, ...], BeforeValidator(names)]
 PatternList = Annotated[tuple[Pattern, ...], BeforeValidator(names)]
 Option = Annotated[str, BeforeValidator(_option)]
 LibraryOptions = dict[str, Option]

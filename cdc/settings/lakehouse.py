@@ -1,13 +1,12 @@
 """[lakehouse] → which derived tables there are, where they go, and how their columns look."""
 
 import re
-from collections.abc import Mapping
 from datetime import timedelta
 from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import AfterValidator, Field, SecretStr, field_validator, model_validator
 
-from cdc.settings.kinds import Duration, Section
+from cdc.settings.kinds import Duration, Section, repeated, split
 
 TableKind = Literal["current", "history", "changes"]
 Mask = Literal["hash", "null"]
@@ -112,17 +111,13 @@ class LakehouseSettings(Section):
     @model_validator(mode="before")
     @classmethod
     def _gather_types(cls, data: Any) -> Any:
-        """Keys that hold a table's name and a column's can't be fields: they become one."""
-        if not isinstance(data, Mapping):
-            return data
-        gathered = {key: value for key, value in data.items() if str(key).startswith(_TYPES)}
-        if not gathered:
-            return data
+        """Keys ``types.<table>.<column>`` are a mapping of mappings."""
+        rest, given = split(data, lambda key: key.startswith(_TYPES))
         types: dict[str, dict[str, Any]] = {}
-        for key, value in gathered.items():
-            table, _, column = str(key).removeprefix(_TYPES).rpartition(".")
+        for key, value in given.items():
+            table, _, column = key.removeprefix(_TYPES).rpartition(".")
             types.setdefault(table, {})[column] = value
-        return {key: value for key, value in data.items() if key not in gathered} | {"types": types}
+        return rest | {"types": types} if given else data
 
     @model_validator(mode="after")
     def _complete(self) -> Self:
@@ -136,10 +131,8 @@ class LakehouseSettings(Section):
                 'incompatible = "new_column" needs schema versions, which the records of a real '
                 "Debezium don't have: fail_table or cast"
             )
-        names = [table.derived_name for table in self.tables]
-        twice = sorted({name for name in names if names.count(name) > 1})
-        if twice:
-            raise ValueError(f"tables: {', '.join(twice)}: give each derived table another name")
+        if twice := repeated([table.derived_name for table in self.tables]):
+            raise ValueError(f"tables: {twice}: give each derived table another name")
         if self.salt is None and any("hash" in table.mask.values() for table in self.tables):
             raise ValueError(
                 'a mask that hashes needs a salt ("${env:NAME}"), or anyone could guess values'

@@ -3,8 +3,15 @@
 Names that Debezium has are Debezium's, dots and all; in TOML they can be written bare
 (``topic.prefix = "shop"``) or quoted. Quotes are needed where one name begins another
 (``"value" = "json"``, ``"value.schemas.enable" = true``): TOML has no value with members.
+
+An environment variable overrides the file: ``MILLRACE_CAPTURE__TOPIC__PREFIX=shop``, with ``__``
+for each dot. Any string may hold ``${env:NAME}`` or ``${file:/path}``, so that secrets stay out of
+the file; no secret is echoed.
 """
 
+import json
+import os
+import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,9 +21,11 @@ from pydantic import ValidationError
 
 from cdc.errors import ConfigError
 from cdc.settings.model import Settings
-from cdc.settings.sources import ENV_PREFIX, flattened
 
 DEFAULT_PATH: Final = Path("millrace.toml")
+ENV_PREFIX: Final = "MILLRACE_"
+_REFERENCE: Final = re.compile(r"\$\{(\w+):([^}]+)\}")
+_REMEDY: Final = "write ${env:NAME}, and set the variable, or ${file:/path} of a file to be read"
 _GATHERED: Final = {"column_rules", "snapshot_select_statements"}
 """Fields that aren't keys themselves: their members are."""
 
@@ -38,8 +47,14 @@ def load(path: Path = DEFAULT_PATH) -> Settings:
             remedy="let this user read it; it has to be UTF-8",
         ) from None
     try:
-        sections = flattened(tomllib.loads(text))
-        return Settings(**sections)
+        sections = _flattened(tomllib.loads(text))
+        for name, section in _flattened(_environment()).items():
+            in_file = sections.get(name)
+            if isinstance(in_file, dict) and isinstance(section, dict):
+                in_file.update(section)
+            else:
+                sections[name] = section
+        return Settings.model_validate(sections)
     except tomllib.TOMLDecodeError as error:
         remedy = "https://toml.io says what is"
         if "overwrite" in str(error):
@@ -54,6 +69,67 @@ def load(path: Path = DEFAULT_PATH) -> Settings:
             where=f"{path} and {ENV_PREFIX}… variables",
             remedy="docs/configuration.md lists every key",
         ) from None
+
+
+def _environment() -> dict[str, Any]:
+    """All sections that variables speak of; a whole section may be given as JSON."""
+    sections: dict[str, Any] = {}
+    # Sorted: a section as a whole comes before its members.
+    for variable, text in sorted(os.environ.items()):
+        if not variable.upper().startswith(ENV_PREFIX):
+            continue
+        section, *dotted = variable[len(ENV_PREFIX) :].lower().split("__")
+        if section not in Settings.model_fields:
+            continue  # MILLRACE_JARS and the like are others' variables
+        if dotted:
+            sections.setdefault(section, {})[".".join(dotted)] = text
+        else:
+            sections[section] = json.loads(text) if text.startswith("{") else text
+    return sections
+
+
+def _flattened(sections: Mapping[str, Any]) -> dict[str, Any]:
+    """Sections whose keys are dotted names, with secrets in the place of references."""
+    return {
+        name: _flatten(value) if isinstance(value, Mapping) else _resolve(value)
+        for name, value in sections.items()
+    }
+
+
+def _flatten(section: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in section.items():
+        if isinstance(value, Mapping) and value:
+            flat.update(_flatten(value, f"{prefix}{key}."))
+        else:  # also a name without members, so that whoever reads the section refuses it
+            flat[prefix + key] = _resolve(value)
+    return flat
+
+
+def _resolve(value: Any) -> Any:
+    """Put secrets in the place of references; raises ConfigError where one leads nowhere."""
+    if isinstance(value, str):
+        return _REFERENCE.sub(_dereference, value)
+    if isinstance(value, list):
+        return [_resolve(item) for item in value]
+    if isinstance(value, Mapping):  # of a list: its keys are as they are
+        return {key: _resolve(item) for key, item in value.items()}
+    return value
+
+
+def _dereference(match: re.Match[str]) -> str:
+    kind, name = match.groups()
+    if kind == "env":
+        if name not in os.environ:
+            raise ConfigError(f"{match[0]}: the environment variable is not set", remedy=_REMEDY)
+        return os.environ[name]
+    if kind != "file":
+        raise ConfigError(f"{match[0]}: there is no such reference", remedy=_REMEDY)
+    try:
+        return Path(name).read_text(encoding="utf-8").rstrip("\r\n")
+    except (OSError, UnicodeDecodeError) as error:
+        what = f"{match[0]}: the file can't be read: {error}"
+        raise ConfigError(what, remedy=_REMEDY) from None
 
 
 def _explain(error: Mapping[str, Any]) -> str:

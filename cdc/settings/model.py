@@ -6,13 +6,11 @@ from datetime import timedelta
 from typing import Annotated, Any, Final, Literal, NamedTuple, Self
 
 from pydantic import BeforeValidator, Field, model_validator
-from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from cdc.settings.capture import CaptureSettings
 from cdc.settings.kinds import Address, Duration, LibraryOptions, Section
 from cdc.settings.lakehouse import LakehouseSettings
 from cdc.settings.search import SearchSettings
-from cdc.settings.sources import Environment
 
 DEBEZIUM: Final[Mapping[str, Mapping[str, object]]] = {
     "capture": {
@@ -112,15 +110,13 @@ class HealthSettings(Section):
     ready_timeout_ms: int = Field(30_000, alias="ready.timeout.ms", ge=1)
 
 
-class Settings(BaseSettings):
+class Settings(Section):
     """Everything that millrace.toml may say.
 
     ``source`` takes libpq's keywords, ``snapshot_source`` those that are others there, ``kafka``
     librdkafka's, ``spark`` Spark's configuration, ``format`` the converters' options (``value``,
     ``value.schemas.enable``).
     """
-
-    model_config = SettingsConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
     preset: Literal["millrace", "debezium"] = "millrace"
     source: LibraryOptions = Field(repr=False)
@@ -175,18 +171,6 @@ class Settings(BaseSettings):
         """
         later = self.capture.snapshot_mode != "initial_only" and self.capture.lossless
         return later and self.standby is not None
-
-    @classmethod
-    def settings_customise_sources(
-        cls,
-        settings_cls: type[BaseSettings],
-        init_settings: PydanticBaseSettingsSource,
-        env_settings: PydanticBaseSettingsSource,  # noqa: ARG003 (pydantic names the arguments)
-        dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003
-        file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003
-    ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Environment before file: both have flat sections, so that one can override the other."""
-        return (Environment(settings_cls), init_settings)
 
 
 def _check_keywords(section: str, keywords: LibraryOptions) -> None:

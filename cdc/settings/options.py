@@ -2,9 +2,12 @@
 
 import re
 from collections.abc import Collection, Mapping
+from typing import TypeVar
 
 from cdc.errors import ConfigError
 from cdc.records.topics import ADJUSTMENTS, Adjustment
+
+T = TypeVar("T", bound=str)
 
 
 class Options:
@@ -37,7 +40,7 @@ class Options:
             raise self.wrong(name, "is true or false")
         return value == "true" if value else default
 
-    def choice(self, name: str, choices: Collection[str], default: str) -> str:
+    def choice(self, name: str, choices: Collection[T], default: T) -> T:
         """Return one of the choices, whatever its case."""
         value = self.text(name, default)
         for choice in choices:
@@ -47,8 +50,7 @@ class Options:
 
     def adjustment(self, name: str) -> Adjustment:
         """Return how names are adjusted; none by default."""
-        choice = self.choice(name, ADJUSTMENTS, "none")
-        return next(mode for mode in ADJUSTMENTS if mode == choice)
+        return self.choice(name, ADJUSTMENTS, "none")
 
     def names(self, name: str) -> list[str]:
         """Return what stands between the commas."""

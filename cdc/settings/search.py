@@ -2,13 +2,13 @@
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import AfterValidator, Field, SecretStr, model_validator
 
-from cdc.settings.kinds import Section
+from cdc.settings.kinds import Section, repeated
 from cdc.settings.lakehouse import TableText, Unfit
 
 _FIELD: Final = re.compile(r"[^_.\s][^.]*")
@@ -23,10 +23,6 @@ def _field(text: str) -> str:
 
 FieldText = Annotated[str, AfterValidator(_field)]
 Columns = Annotated[dict[str, str], Field(min_length=1)]
-
-
-def _repeated(names: Sequence[str]) -> list[str]:
-    return sorted({name for name in names if names.count(name) > 1})
 
 
 class Through(Section):
@@ -60,8 +56,8 @@ class JoinedRows(Section):
             *self.computed,
             *(embedded.field for embedded in self.embed),
         ]
-        if twice := _repeated(fields):
-            raise ValueError(f"{self.table}: two fields would be called {', '.join(twice)}")
+        if twice := repeated(fields):
+            raise ValueError(f"{self.table}: two fields would be called {twice}")
         return self
 
     def tables(self) -> Iterator[str]:
@@ -150,8 +146,8 @@ class SearchSettings(Section):
         if self.api_key is not None and self.username is not None:
             raise ValueError("either api.key or username and password, not both")
         names = [document.name for document in self.documents]
-        if twice := _repeated(names):
-            raise ValueError(f"documents: {', '.join(twice)}: give each index another name")
-        if twice := _repeated([index.table for index in self.indexes]):
-            raise ValueError(f"indexes: {', '.join(twice)}: say all of a table's in one place")
+        if twice := repeated(names):
+            raise ValueError(f"documents: {twice}: give each index another name")
+        if twice := repeated([index.table for index in self.indexes]):
+            raise ValueError(f"indexes: {twice}: say all of a table's in one place")
         return self

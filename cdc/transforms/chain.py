@@ -6,7 +6,7 @@ https://kafka.apache.org/documentation/#connect_transforms
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 from cdc.records.connect import SourceRecord
 from cdc.settings.model import ConnectPlugin
@@ -14,6 +14,8 @@ from cdc.settings.options import Options
 from cdc.transforms.outbox import EventRouter
 from cdc.transforms.routing import PHYSICAL_TABLE, SOURCE, LogicalTopicRouter, RegexRouter
 from cdc.transforms.unwrap import Unwrap
+
+T = TypeVar("T")
 
 Transform = Callable[[SourceRecord], SourceRecord | None]
 Predicate = Callable[[SourceRecord], bool]
@@ -103,22 +105,22 @@ def _conditional(
     plugin: ConnectPlugin, predicates: Mapping[str, Predicate], lossless: bool
 ) -> _ConditionalTransform:
     options = Options(f"transform {plugin.name}", plugin.options)
-    make = _TRANSFORMS.get(plugin.type)
-    if make is None:
-        raise options.wrong("type", f"is one of {', '.join(_TRANSFORMS)}")
-    transform = make(options, lossless)
+    transform = _of_type(plugin, options, _TRANSFORMS)(options, lossless)
     predicate, negate = options.text("predicate"), options.flag("negate", False)
     if predicate and predicate not in predicates:
         raise options.wrong("predicate", "names one that predicates doesn't list")
     options.refuse_unread()
-    return _ConditionalTransform(transform, predicates[predicate] if predicate else None, negate)
+    return _ConditionalTransform(transform, predicates.get(predicate), negate)
 
 
 def _predicate(plugin: ConnectPlugin) -> Predicate:
     options = Options(f"predicate {plugin.name}", plugin.options)
-    make = _PREDICATES.get(plugin.type)
-    if make is None:
-        raise options.wrong("type", f"is one of {', '.join(_PREDICATES)}")
-    predicate = make(options)
+    predicate = _of_type(plugin, options, _PREDICATES)(options)
     options.refuse_unread()
     return predicate
+
+
+def _of_type(plugin: ConnectPlugin, options: Options, types: Mapping[str, T]) -> T:
+    if plugin.type not in types:
+        raise options.wrong("type", f"is one of {', '.join(types)}")
+    return types[plugin.type]

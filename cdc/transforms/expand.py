@@ -76,8 +76,7 @@ class Expansion:
         if isinstance(value, str):
             return Type.STRING
         if isinstance(value, float) or value not in _INT64:
-            if isinstance(value, int) and int(_double(value)) != value and self.lossless:
-                raise NotExpandableError("a double would round a number")
+            self._as_double(value)  # refuses what would be rounded
             return Type.DOUBLE
         return Type.INT32 if value in _INT32 else Type.INT64
 
@@ -147,7 +146,10 @@ class Expansion:
         return value
 
     def _as_double(self, value: float) -> float:
-        number = _double(value)
+        try:
+            number = float(value)
+        except OverflowError:
+            raise NotExpandableError("a number beyond a double's range") from None
         if self.lossless and number != value:
             raise NotExpandableError("a double would round a number")
         return number
@@ -160,10 +162,3 @@ def _no_json(constant: str) -> float:
 def _without_nulls(schemas: Iterable[Schema]) -> Iterable[Schema]:
     """The schemas but for those of nulls."""
     return (schema for schema in schemas if schema.type is not Type.BYTES)
-
-
-def _double(value: float) -> float:
-    try:
-        return float(value)
-    except OverflowError:
-        raise NotExpandableError("a number beyond a double's range") from None

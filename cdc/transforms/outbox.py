@@ -8,6 +8,7 @@ https://debezium.io/documentation/reference/stable/transformations/outbox-event-
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 import structlog
@@ -73,8 +74,8 @@ class EventRouter:
         self._expansion = _expansion(options, lossless)
         self._rows = PerSchema(self._row_schema)
         self._expanded_schemas: dict[Schema, Schema] = {}
-        self._wrapped_schemas: PerSchema[PerSchema[dict[tuple[str, Any], Schema]]] = PerSchema(
-            lambda _row: PerSchema(lambda _payload: {})
+        self._wrapped_schemas = PerSchema(
+            lambda row_schema: PerSchema(partial(self._wrapped_schema, row_schema))
         )
 
     def __call__(self, record: SourceRecord) -> SourceRecord | None:
@@ -170,22 +171,26 @@ class EventRouter:
     ) -> SourceRecord:
         """The payload as one member of a struct, with the additional columns beside it."""
         payload_schema = routed.value_schema or Schema(Type.STRING, optional=True)
-        beside = [added for added in self._placed(row_schema) if added.placement == "envelope"]
         value = {"payload": routed.value}
-        for column, _placement, alias in beside:
-            value[alias] = member(row, row_schema, column)
+        for column, placement, alias in self._placed(row_schema):
+            if placement == "envelope":
+                value[alias] = member(row, row_schema, column)
         by, version = str(row[self._route_by]), row.get(self._version) if self._version else None
-        schemas = self._wrapped_schemas(row_schema)(payload_schema)
-        if (by, version) not in schemas:
-            head, dot, last = (row_schema.name or "").rpartition(".")
-            fields = [Field(alias, _of(row_schema, column)) for column, _placement, alias in beside]
-            schemas[by, version] = Schema(
-                Type.STRUCT,
-                name=f"{head}{dot}{by}.{last}" if row_schema.name else by,
-                version=version,
-                fields=(Field("payload", payload_schema), *fields),
-            )
-        return routed._replace(value=value, value_schema=schemas[by, version])
+        value_schema = self._wrapped_schemas(row_schema)(payload_schema, by, version)
+        return routed._replace(value=value, value_schema=value_schema)
+
+    def _wrapped_schema(
+        self, row_schema: Schema, payload_schema: Schema, by: str, version: int | None
+    ) -> Schema:
+        head, dot, last = (row_schema.name or "").rpartition(".")
+        beside = [
+            Field(alias, _of(row_schema, column))
+            for column, placement, alias in self._placed(row_schema)
+            if placement == "envelope"
+        ]
+        name = f"{head}{dot}{by}.{last}" if row_schema.name else by
+        fields = (Field("payload", payload_schema), *beside)
+        return Schema(Type.STRUCT, name=name, version=version, fields=fields)
 
     def _placed(self, row_schema: Schema) -> list[_Additional]:
         if not self._ignores_missing:

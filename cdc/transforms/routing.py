@@ -6,7 +6,7 @@ https://debezium.io/documentation/reference/stable/transformations/topic-routing
 import re
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Final, NamedTuple
+from typing import Final
 
 from cdc.records.connect import Field, PerSchema, Schema, SourceRecord, Type, is_envelope
 from cdc.records.topics import schema_name
@@ -22,47 +22,34 @@ PHYSICAL_TABLE = "__dbz__physicalTableIdentifier"
 SOURCE = "__dbz__sourceIdentifier"
 
 
-class _Group(NamedTuple):
-    """A group of the expression, by its number or name."""
-
-    name: int | str
-
-
 def renaming(options: Options, pattern: re.Pattern[str], option: str, text: str) -> Rename:
     """Make the function; ``option`` is the replacement's name, for messages."""
-    tokens = _tokens(options, pattern, option, text)
-
-    def replaced(match: re.Match[str]) -> str:
-        return "".join(
-            token if isinstance(token, str) else match.group(token.name) or "" for token in tokens
-        )
+    template = _template(options, pattern, option, text)
 
     def rename(name: str) -> str | None:
-        return pattern.sub(replaced, name, count=1) if pattern.fullmatch(name) else None
+        return pattern.sub(template, name, count=1) if pattern.fullmatch(name) else None
 
     return rename
 
 
-def _tokens(
-    options: Options, pattern: re.Pattern[str], option: str, text: str
-) -> list[str | _Group]:
-    """A replacement → its literal texts and groups, in their order."""
-    tokens: list[str | _Group] = []
+def _template(options: Options, pattern: re.Pattern[str], option: str, text: str) -> str:
+    """Java's replacement, ``$1`` and ``${name}``, as Python has it."""
+    template = ""
     for escaped, name, digits, literal, other in _TOKENS.findall(text):
         if escaped or literal:
-            tokens.append(escaped or literal)
+            template += literal or escaped.replace("\\", r"\\")
         elif name:
             if name not in pattern.groupindex:
                 raise options.wrong(option, f"names a group that isn't there: {name}")
-            tokens.append(_Group(name))
+            template += rf"\g<{name}>"
         elif digits:
             number, rest = _group(digits, pattern.groups)
             if number > pattern.groups:
                 raise options.wrong(option, f"names a group that isn't there: {number}")
-            tokens += [_Group(number), rest]
+            template += rf"\g<{number}>{rest}"
         else:
             raise options.wrong(option, f"has a {other} that stands for nothing")
-    return tokens
+    return template
 
 
 def _group(digits: str, groups: int) -> tuple[int, str]:
@@ -103,8 +90,8 @@ class LogicalTopicRouter:
             self._identify = _renaming(options, "key.field.regex", "key.field.replacement")
         for size in ("logical.destination.cache.size", "logical.table.cache.size"):
             options.text(size)  # our caches need no tuning
-        self._keys = _PerTopic(self._key_schema)
-        self._envelopes = _PerTopic(self._envelope_schema)
+        self._keys = PerSchema(self._key_schema)
+        self._envelopes = PerSchema(self._envelope_schema)
 
     def __call__(self, record: SourceRecord) -> SourceRecord | None:
         """Route one record."""
@@ -142,20 +129,6 @@ class LogicalTopicRouter:
             for field in schema.fields
         )
         return replace(schema, name=name, fields=fields)
-
-
-class _PerTopic:
-    """Schema and topic → the schema made for them, once."""
-
-    def __init__(self, make: Callable[[Schema, str], Schema]) -> None:
-        self._make = make
-        self._made: PerSchema[dict[str, Schema]] = PerSchema(lambda _schema: {})
-
-    def __call__(self, schema: Schema, topic: str) -> Schema:
-        made = self._made(schema)
-        if topic not in made:
-            made[topic] = self._make(schema, topic)
-        return made[topic]
 
 
 def _renaming(options: Options, regex: str, replacement: str) -> Rename:

@@ -105,7 +105,7 @@ class Unwrap:
         self._last_delete: _UnwrappedDelete | None = None
         self._defaults = options.flag("replace.null.with.default", not lossless)
         self._plans = PerSchema(self._plan)
-        self._without: PerSchema[dict[frozenset[str], Schema]] = PerSchema(lambda _schema: {})
+        self._reduced_schemas = PerSchema(self._reduced_schema)
 
     def __call__(self, record: SourceRecord) -> SourceRecord | None:
         """Unwrap one record; None: it goes."""
@@ -118,18 +118,19 @@ class Unwrap:
         added = tuple(
             Header(to.new_name, to.value(envelope), schema) for to, schema in plan.headers
         )
-        row, before = envelope.get("after"), envelope.get("before")
-        self._last_delete = (
-            _UnwrappedDelete(record.topic, record.key, added) if row is None else None
-        )
-        record = record._replace(headers=(*record.headers, *added))
-        if row is not None:
-            record = self._routed(record, row)
-            return self._dropped(self._flat(record, plan, envelope, row, deleted=False), plan.flat)
-        if before is None:
+        row = envelope.get("after")
+        deleted = row is None
+        self._last_delete = _UnwrappedDelete(record.topic, record.key, added) if deleted else None
+        row = envelope.get("before") if deleted else row
+        if row is None:
             log.warning("a TRUNCATE has no row to unwrap: left out", topic=record.topic)
             return None
-        return self._deleted(record, plan, envelope, before)
+        if deleted and self._mode == "drop":
+            return None
+        record = self._routed(record._replace(headers=(*record.headers, *added)), row)
+        if deleted and not self._rewrites:
+            return self._dropped(record._replace(value=None, value_schema=None))
+        return self._dropped(self._flat(record, plan, envelope, row, deleted=deleted))
 
     def _tombstone(self, record: SourceRecord) -> SourceRecord | None:
         if self._mode != "rewrite-with-tombstone":
@@ -148,18 +149,6 @@ class Unwrap:
             return ()
         is_its = (last.topic, last.key) == (tombstone.topic, tombstone.key)
         return last.headers if is_its else ()
-
-    def _deleted(
-        self, record: SourceRecord, plan: _UnwrapPlan, envelope: Mapping[str, Any], before: Any
-    ) -> SourceRecord | None:
-        if self._mode == "drop":
-            return None
-        record = self._routed(record, before)
-        if self._rewrites:
-            return self._dropped(
-                self._flat(record, plan, envelope, before, deleted=True), plan.flat
-            )
-        return self._dropped(record._replace(value=None, value_schema=None), None)
 
     def _flat(
         self,
@@ -188,7 +177,7 @@ class Unwrap:
         topic = str(row.get(self._route_by) or "") if self._route_by else ""
         return record._replace(topic=topic) if topic.strip() else record
 
-    def _dropped(self, record: SourceRecord, schema: Schema | None) -> SourceRecord:
+    def _dropped(self, record: SourceRecord) -> SourceRecord:
         """Leave out the columns that the header of ``drop.fields.header.name`` lists."""
         if not self._drop_header:
             return record
@@ -196,8 +185,8 @@ class Unwrap:
             (header.value for header in record.headers if header.name == self._drop_header), None
         )
         names = frozenset(listed or ())
-        if schema is not None and names:
-            value, value_schema = self._reduced(record.value, schema, names)
+        if record.value_schema is not None and names:
+            value, value_schema = self._reduced(record.value, record.value_schema, names)
             record = record._replace(value=value, value_schema=value_schema)
         if self._drops_from_key and record.key_schema is not None and names:
             key, key_schema = self._reduced(record.key, record.key_schema, names)
@@ -207,19 +196,17 @@ class Unwrap:
     def _reduced(
         self, struct: Mapping[str, Any], schema: Schema, names: frozenset[str]
     ) -> tuple[dict[str, Any], Schema]:
-        made = self._without(schema)
-        if names not in made:
-            made[names] = replace(
-                schema,
-                fields=tuple(
-                    field
-                    for field in schema.fields
-                    if field.name not in names
-                    or (self._drops_optional_only and not field.schema.optional)
-                ),
-            )
-        kept = {field.name for field in made[names].fields}
-        return {name: value for name, value in struct.items() if name in kept}, made[names]
+        reduced = self._reduced_schemas(schema, names)
+        kept = {field.name for field in reduced.fields}
+        return {name: value for name, value in struct.items() if name in kept}, reduced
+
+    def _reduced_schema(self, schema: Schema, names: frozenset[str]) -> Schema:
+        fields = tuple(
+            field
+            for field in schema.fields
+            if field.name not in names or (self._drops_optional_only and not field.schema.optional)
+        )
+        return replace(schema, fields=fields)
 
     def _plan(self, envelope: Schema) -> _UnwrapPlan:
         row = envelope.of_field("after") or envelope.of_field("before") or Schema(Type.STRUCT)

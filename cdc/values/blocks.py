@@ -3,10 +3,13 @@
 import math
 from binascii import b2a_base64
 from collections.abc import Callable
+from decimal import Decimal
 from enum import IntEnum
 from typing import Any, Final, NamedTuple
 
 from cdc.records.connect import Schema, Type
+from cdc.records.schema import Column
+from cdc.settings.modes import ValueModes
 
 Decode = Callable[[bytes], Any]
 
@@ -91,6 +94,9 @@ class Codec(NamedTuple):
     digits: int = 0
 
 
+Builder = Callable[[Column, ValueModes], Codec]
+"""A column and the modes → the codec of its values, or of its elements."""
+
 STRING: Final = Schema(Type.STRING)
 BYTES: Final = Schema(Type.BYTES)
 
@@ -108,6 +114,29 @@ def text(value: bytes) -> str:
 def base64(value: bytes) -> str:
     """Base64 in one line."""
     return b2a_base64(value, newline=False).decode()
+
+
+def always(codec: Codec) -> Builder:
+    """A type that is the same in every mode."""
+    return lambda _column, _modes: codec
+
+
+def lossy(native: Codec, debezium: Codec) -> Builder:
+    """A type that has another form where Debezium's loses something."""
+    return lambda _column, modes: native if modes.lossless else debezium
+
+
+def java_double(value: float) -> str:
+    """Java's Double.toString: a point always, an exponent from 10^7 on and below 10^-3."""
+    if not math.isfinite(value):
+        return float_word(value)
+    if value == 0 or 1e-3 <= abs(value) < 1e7:
+        return repr(value)
+    sign, digits, exponent = Decimal(repr(value)).normalize().as_tuple()
+    if len(digits) == 1:  # Java writes two at least, those nearest to the number
+        sign, digits, exponent = Decimal(f"{value:.1e}").as_tuple()
+    first, *rest = map(str, digits)
+    return f"{'-' * sign}{first}.{''.join(rest)}E{int(exponent) + len(rest)}"
 
 
 def float_word(value: float) -> str:

@@ -36,10 +36,10 @@ VARIABLE_SCALE: Final = Schema(
 def of_numeric(column: Column, modes: ValueModes) -> Codec:
     """A numeric: its text, a Decimal, or a double."""
     match modes.decimal:
-        case "text":
-            return Codec(_numeric, STRING, ValueKind.NUMERIC_TEXT)
-        case "string":
+        case "string" if not modes.lossless:
             return _string(column, modes)
+        case "text" | "string":
+            return Codec(_numeric, STRING, ValueKind.NUMERIC_TEXT)
         case "double":
             return _double(_numeric)
         case "precise":
@@ -68,9 +68,9 @@ def decimal_schema(scale: int, precision: int | None = None) -> Schema:
     return Schema(Type.BYTES, name=name, version=1, parameters=parameters)
 
 
-def to_unscaled(plain_text: str, scale: int) -> bytes:
+def to_unscaled(number: str, scale: int) -> bytes:
     """A number's digits, without the point, as Java's BigInteger has them: big-endian."""
-    whole, _, fraction = plain_text.partition(".")
+    whole, _, fraction = number.partition(".")
     if scale < 0:
         if fraction or whole.lstrip("-")[scale:].strip("0"):
             raise UnconvertibleError("it has more digits than its declared scale")
@@ -88,12 +88,12 @@ def declared_scale(column: Column, modes: ValueModes) -> tuple[int, int] | None:
     return declared[0], declared[1] & 0x7FF
 
 
-def with_scale(plain_text: str, scale: int) -> str:
+def with_scale(number: str, scale: int) -> str:
     """The number with zeros behind its point up to the scale."""
-    missing = scale - len(plain_text.partition(".")[2])
+    missing = scale - len(number.partition(".")[2])
     if missing <= 0:
-        return plain_text
-    return plain_text + ("" if "." in plain_text else ".") + "0" * missing
+        return number
+    return number + ("" if "." in number else ".") + "0" * missing
 
 
 def _numeric(value: bytes) -> str:
@@ -103,15 +103,13 @@ def _numeric(value: bytes) -> str:
 
 
 def _finite(value: bytes) -> str:
-    plain_text = _numeric(value)
+    number = _numeric(value)
     if value in _SPECIAL:
-        raise UnconvertibleError(f"{plain_text} is no Decimal")
-    return plain_text
+        raise UnconvertibleError(f"{number} is no Decimal")
+    return number
 
 
 def _string(column: Column, modes: ValueModes) -> Codec:
-    if modes.lossless:
-        return Codec(_numeric, STRING, ValueKind.NUMERIC_TEXT)
     declared = declared_scale(column, modes)
     misread = declared is not None and declared != column.precision_scale
     scale = declared[1] if declared and misread else 0
@@ -141,25 +139,25 @@ def _precise(column: Column, modes: ValueModes) -> Codec:
 
 
 def _kept_scale(value: bytes) -> dict[str, Any]:
-    plain_text = _finite(value)
-    scale = len(plain_text.partition(".")[2])
-    return {"scale": scale, "value": to_unscaled(plain_text, scale)}
+    return _variable_scale(_finite(value))
 
 
 def _stripped_scale(value: bytes) -> dict[str, Any]:
-    plain_text = _finite(value)
-    if "." in plain_text:
-        plain_text = plain_text.rstrip("0").rstrip(".")
-    scale = len(plain_text.partition(".")[2])
-    return {"scale": scale, "value": to_unscaled(plain_text, scale)}
+    number = _finite(value)
+    return _variable_scale(number.rstrip("0").rstrip(".") if "." in number else number)
+
+
+def _variable_scale(number: str) -> dict[str, Any]:
+    scale = len(number.partition(".")[2])
+    return {"scale": scale, "value": to_unscaled(number, scale)}
 
 
 def _money(value: bytes) -> str:
     """``-$1,234.50`` as ``-1234.50``."""
-    plain_text = value.replace(b"$", b"", 1).replace(b",", b"")
-    if _MONEY.fullmatch(plain_text) is None:
+    number = value.replace(b"$", b"", 1).replace(b",", b"")
+    if _MONEY.fullmatch(number) is None:
         raise ValueError("not an amount of money")
-    return plain_text.decode()
+    return number.decode()
 
 
 def _integer(digits: str) -> int:

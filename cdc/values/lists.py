@@ -23,17 +23,16 @@ DIMENSIONS_MAX = 6
 _BOUNDS = re.compile(rb"(?:\[-?\d+:-?\d+\]){1,6}=")
 _QUOTED = re.compile(rb'"((?:[^"\\]++|\\.)*+)"', re.DOTALL)
 _ESCAPE = re.compile(rb"\\(.)", re.DOTALL)
-_BARE = {delimiter: re.compile(rb'[^{}"\\' + delimiter + rb"]+") for delimiter in (b",", b";")}
+_BARE = {delimiter: re.compile(rb'[^{}"\\' + delimiter + rb"]++") for delimiter in (b",", b";")}
 _UNESCAPED = {
-    delimiter: re.compile(rb'"[^"\\]*+"|[^{}"\\' + delimiter + rb"]++") for delimiter in _BARE
+    delimiter: re.compile(rb'"([^"\\]*+)"|(%b)' % bare.pattern) for delimiter, bare in _BARE.items()
 }
 """An element that is written as it is, in quotes or bare."""
 _LIST = {
     delimiter: re.compile(rb"\{(?:%b)(?:%b(?:%b))*+\}" % (item.pattern, delimiter, item.pattern))
     for delimiter, item in _UNESCAPED.items()
 }
-"""One dimension of such elements: an array of texts with spaces in them, most often."""
-
+"""One dimension of such elements, the usual case."""
 
 _WITHOUT_NULL: Final = frozenset({
     "enum", "isbn", "tsvector", "vector", "halfvec", "sparsevec",
@@ -46,66 +45,43 @@ def elements(value: bytes, element: Callable[[bytes], Any], delimiter: bytes = b
 
     ``delimiter`` is pg_type.typdelim of the element type: a semicolon for box, else a comma.
     """
-    items = flat(value, delimiter)
-    if items is not None:
-        return [None if item == b"NULL" else element(item) for item in items]
     if _LIST[delimiter].fullmatch(value):
         return [
-            element(item[1:-1]) if item[0] == 0x22 else None if item == b"NULL" else element(item)
-            for item in _UNESCAPED[delimiter].findall(value)
+            None if bare == b"NULL" else element(bare or quoted)
+            for quoted, bare in _UNESCAPED[delimiter].findall(value)
         ]
-    if value[:1] == b"[":
-        bounds = _BOUNDS.match(value)
-        if bounds is None:
-            raise ValueError("not an array's bounds")
-        value = value[bounds.end() :]
-    return _nested(value, element, delimiter)
-
-
-def flat(value: bytes, delimiter: bytes) -> list[bytes] | None:
-    """The elements of an array of one dimension without quotes and bounds, the usual case."""
-    if b'"' in value or value.rfind(b"{") != 0 or b"\\" in value:
-        return None
-    if value.find(b"}") != len(value) - 1:
-        return None
-    if value == b"{}":
-        return []
-    items = value[1:-1].split(delimiter)
-    if b"" in items:
-        raise ValueError("an empty element without quotes")
-    return items
+    bounds = _BOUNDS.match(value)
+    return _nested(value[bounds.end() :] if bounds else value, element, delimiter)
 
 
 def _nested(value: bytes, element: Callable[[bytes], Any], delimiter: bytes) -> list[Any]:
-    """Read with a stack of open lists: every turn of the loop takes at least one byte."""
-    if value[:1] != b"{":
-        raise ValueError("not an array")
     if value == b"{}":
         return []
-    root: list[Any] = []
-    stack = [root]
-    offset = 1
-    while stack:
-        if value[offset : offset + 1] == b"{":
-            if len(stack) == DIMENSIONS_MAX:
-                raise ValueError("too many dimensions")
-            inner: list[Any] = []
-            stack[-1].append(inner)
-            stack.append(inner)
-            offset += 1
-            continue
-        item, offset = _item(value, offset, element, delimiter)
-        stack[-1].append(item)
-        while stack and value[offset : offset + 1] == b"}":
-            stack.pop()
-            offset += 1
-        if stack:
-            if value[offset : offset + 1] != delimiter:
-                raise ValueError("neither a delimiter nor an end")
-            offset += 1
-    if offset != len(value):
+    items, end = _list(value, 0, element, delimiter, 1)
+    if end != len(value):
         raise ValueError("more after the array's end")
-    return root
+    return items
+
+
+def _list(
+    value: bytes, start: int, element: Callable[[bytes], Any], delimiter: bytes, dimension: int
+) -> tuple[list[Any], int]:
+    """The list that starts there, and where it ends."""
+    if value[start : start + 1] != b"{" or dimension > DIMENSIONS_MAX:
+        raise ValueError("not an array, or one of too many dimensions")
+    items: list[Any] = []
+    following, offset = delimiter, start
+    while following == delimiter:
+        offset += 1
+        if value[offset : offset + 1] == b"{":
+            item, offset = _list(value, offset, element, delimiter, dimension + 1)
+        else:
+            item, offset = _item(value, offset, element, delimiter)
+        items.append(item)
+        following = value[offset : offset + 1]
+    if following != b"}":
+        raise ValueError("neither a delimiter nor an end")
+    return items, offset + 1
 
 
 def _item(
@@ -143,7 +119,7 @@ def of_debezium_array(
     delimiter = _delimiter(column)
     decode = partial(_one_dimension, element.decode, delimiter, keeps_null)
     kind = element.kind.of_array if keeps_null and delimiter == b"," else ValueKind.OTHER
-    return Codec(decode, _schema(element, optional=optional), kind, element.digits)
+    return or_null(Codec(decode, _schema(element, optional=optional), kind, element.digits))
 
 
 def _delimiter(column: Column) -> bytes:
@@ -151,8 +127,7 @@ def _delimiter(column: Column) -> bytes:
 
 
 def _schema(element: Codec, *, optional: bool) -> Schema:
-    items = replace(element.schema, optional=optional)
-    return Schema(Type.ARRAY, items=items)
+    return Schema(Type.ARRAY, items=replace(element.schema, optional=optional))
 
 
 def _array(element: Decode, delimiter: bytes, value: bytes) -> list[Any] | str:
@@ -164,10 +139,7 @@ def _one_dimension(
     element: Decode, delimiter: bytes, keeps_null: bool, value: bytes
 ) -> list[Any] | None:
     items = elements(value, bytes, delimiter)
-    try:
-        read = [element(item) if item.__class__ is bytes else None for item in items]
-    except UnconvertibleError:
-        return None
+    read = [element(item) if item.__class__ is bytes else None for item in items]
     return None if None in read and not keeps_null else read
 
 

@@ -1,4 +1,4 @@
-"""A column → what stands in an event for a value that isn't there, as a Connect value.
+"""A column and its codec → what stands in an event for a value that isn't there.
 
 The placeholder of an unchanged TOASTed value, the zero of a NOT NULL column, a column's DEFAULT:
 each is None where there is none.
@@ -16,7 +16,6 @@ from cdc.settings.modes import ValueModes
 from cdc.values.blocks import MALFORMED, Codec, base64
 from cdc.values.decimals import declared_scale, with_scale
 from cdc.values.structures import compact_json, point
-from cdc.values.types import codec
 
 _TEXTS_IN_ARRAYS: Final = frozenset({"text", "varchar", "bpchar", "json", "jsonb"})
 _EMPTY_GEOMETRY: Final = bytes.fromhex("010700000000000000")
@@ -71,15 +70,12 @@ _OF_FUNCTION: Final[dict[str, str]] = {
 """Types whose DEFAULT Debezium reads, and what it takes for the result of a function."""
 
 
-def placeholder(column: Column, modes: ValueModes) -> Any:
+def placeholder(column: Column, codec: Codec, modes: ValueModes) -> Any:
     """Stands for a TOASTed value that an update left unchanged: unavailable.value.placeholder.
 
     Where the type has no room for it, Debezium has null.
     """
-    column_codec = codec(column, modes)
-    if column_codec is None:
-        return None
-    schema, value = column_codec.schema, modes.placeholder
+    schema, value = codec.schema, modes.placeholder
     if schema.type is Type.ARRAY and schema.items is not None:
         return _array_placeholder(column, schema.items, modes)
     if schema.type is Type.BYTES and schema.name is None:
@@ -107,12 +103,9 @@ def _array_placeholder(column: Column, items: Schema, modes: ValueModes) -> list
     return None
 
 
-def zero(column: Column, modes: ValueModes) -> Any:
+def zero(column: Column, codec: Codec, modes: ValueModes) -> Any:
     """What Debezium puts into a NOT NULL column without a value, if it has no DEFAULT."""
-    column_codec = codec(column, modes)
-    if column_codec is None:
-        return None
-    schema = column_codec.schema
+    schema = codec.schema
     if column.type == "hstore" and modes.hstore == "json" and not column.array:
         return "{}"
     if schema.type is Type.STRING and column.type in {"numeric", "money"}:
@@ -122,29 +115,19 @@ def zero(column: Column, modes: ValueModes) -> Any:
     return copy(_ZERO_OF_TYPE[schema.type])
 
 
-def default(column: Column, modes: ValueModes) -> Any:
+def default(column: Column, codec: Codec, modes: ValueModes) -> Any:
     """The value of a DEFAULT that is a constant.
 
     Debezium, and so ``lossless=False``, knows those of some types only, and has something like a
     zero for functions: 1970-01-01 for now().
     """
-    column_codec = codec(column, modes)
-    if column_codec is None or column.default is None:
-        return None
-    if not modes.lossless and (column.array or column.domain):
+    if column.default is None or (not modes.lossless and (column.array or column.domain)):
         return None
     literal = _literal(column.default) if modes.lossless else _in_debezium(column)
-    return None if literal is None else _decoded(column_codec, column, modes, literal)
-
-
-def _decoded(column_codec: Codec, column: Column, modes: ValueModes, literal: str) -> Any:
-    if column.type == "numeric" and not column.array:
-        adjusted = _numeric_text(column, modes, literal)
-        if adjusted is None:
-            return None
-        literal = adjusted
+    if literal is not None and column.type == "numeric" and not column.array:
+        literal = _numeric_text(column, modes, literal)
     try:
-        value = column_codec.decode(literal.encode())
+        value = None if literal is None else codec.decode(literal.encode())
     except MALFORMED:
         return None
     return None if isinstance(value, dict) else value

@@ -31,15 +31,9 @@ BITS_MAX: Final = 2_147_483_647
 """The length that Debezium gives a ``varbit`` without one."""
 
 
-def of_text(_column: Column, _modes: ValueModes) -> Codec:
-    """Text that is only text."""
-    return TEXT
-
-
-def of_named_text(name: str) -> Callable[[Column, ValueModes], Codec]:
+def named_text(name: str) -> Codec:
     """Text that Debezium gives a name: uuid, json, xml and the like."""
-    codec = Codec(text, named(Type.STRING, name), ValueKind.TEXT)
-    return lambda _column, _modes: codec
+    return Codec(text, named(Type.STRING, f"io.debezium.data.{name}"), ValueKind.TEXT)
 
 
 def of_enum(column: Column, _modes: ValueModes) -> Codec:
@@ -49,31 +43,15 @@ def of_enum(column: Column, _modes: ValueModes) -> Codec:
     return Codec(text, schema, ValueKind.TEXT)
 
 
-def of_bool(_column: Column, _modes: ValueModes) -> Codec:
-    """True or false."""
-    return Codec(_BOOLS.__getitem__, Schema(Type.BOOLEAN), ValueKind.BOOL)
-
-
-def of_integer(type_: Type) -> Callable[[Column, ValueModes], Codec]:
+def integer(type_: Type) -> Codec:
     """An integer of one of Connect's sizes; it is PostgreSQL that keeps to the size."""
-    codec = Codec(_integer, Schema(type_), ValueKind.INTEGER)
-    return lambda _column, _modes: codec
+    return Codec(_integer, Schema(type_), ValueKind.INTEGER)
 
 
 def _integer(value: bytes) -> int:
     if _INTEGER.fullmatch(value) is None:
         raise ValueError("not an integer")
     return int(value)
-
-
-def of_float8(_column: Column, _modes: ValueModes) -> Codec:
-    """A double; NaN and infinity are words in JSON."""
-    return _FLOAT8
-
-
-def of_float4(_column: Column, modes: ValueModes) -> Codec:
-    """A float: the double of PostgreSQL's shortest digits, else of those that Java writes."""
-    return _FLOAT4 if modes.lossless else _JAVA_FLOAT4
 
 
 def to_float(value: bytes) -> float:
@@ -169,12 +147,11 @@ def _little_endian(value: bytes) -> bytes:
 
 
 TEXT: Final = Codec(text, STRING, ValueKind.TEXT)
-
-
-def _floats(inner: Callable[[bytes], float], type_: Type) -> Codec:
-    return Codec(inner, Schema(type_), ValueKind.FLOAT)
-
-
-_FLOAT8: Final = _floats(to_float, Type.DOUBLE)
-_FLOAT4: Final = _floats(to_float, Type.FLOAT)
-_JAVA_FLOAT4: Final = _floats(to_java_float, Type.FLOAT)
+"""Text that is only text."""
+BOOL: Final = Codec(_BOOLS.__getitem__, Schema(Type.BOOLEAN), ValueKind.BOOL)
+FLOAT8: Final = Codec(to_float, Schema(Type.DOUBLE), ValueKind.FLOAT)
+"""A double; NaN and infinity are words in JSON."""
+FLOAT4: Final = Codec(to_float, Schema(Type.FLOAT), ValueKind.FLOAT)
+"""A float: the double of PostgreSQL's shortest digits."""
+JAVA_FLOAT4: Final = FLOAT4._replace(decode=to_java_float)
+"""The double of the digits that Java writes."""

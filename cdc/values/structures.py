@@ -14,7 +14,7 @@ from typing import Any, Final
 from cdc.records.connect import Field, Schema, Type
 from cdc.records.schema import Column
 from cdc.settings.modes import ValueModes
-from cdc.values.blocks import BYTES, STRING, Codec, float_word, named
+from cdc.values.blocks import BYTES, STRING, Builder, Codec, java_double, lossy, named
 from cdc.values.scalars import TEXT, to_float, to_java_float
 
 _STRING_IN_HSTORE = r'"((?:[^"\\]++|\\.)*+)"'
@@ -52,8 +52,6 @@ _SPARSE_VECTOR: Final = Schema(
 _MAP: Final = Schema(Type.MAP, keys=STRING, items=Schema(Type.STRING, optional=True))
 _JSON: Final = named(Type.STRING, "io.debezium.data.Json")
 
-Builder = Callable[[Column, ValueModes], Codec]
-
 
 def of_hstore(_column: Column, modes: ValueModes) -> Codec:
     """PostgreSQL's text, a JSON object in a string, or a map."""
@@ -87,12 +85,6 @@ def _pairs(value: bytes) -> dict[str, str | None]:
     return pairs
 
 
-def of_lossy(inner: Callable[[bytes], Any], schema: Schema) -> Builder:
-    """Text natively, Debezium's struct or list otherwise."""
-    debezium = Codec(inner, schema)
-    return lambda _column, modes: TEXT if modes.lossless else debezium
-
-
 def point(x: float, y: float) -> dict[str, Any]:
     """A point as Debezium has it: its parts, and the same as well-known binary."""
     return {"x": x, "y": y, "wkb": _WKB_POINT.pack(1, 1, x, y), "srid": None}
@@ -123,7 +115,7 @@ def _of_geometry(name: str) -> Builder:
         doc=name,
         fields=(Field("wkb", BYTES), _SRID),
     )
-    return of_lossy(_geometry, schema)
+    return lossy(TEXT, Codec(_geometry, schema))
 
 
 def _vector(number: Callable[[bytes], float]) -> Callable[[bytes], list[float]]:
@@ -137,7 +129,7 @@ def _vector(number: Callable[[bytes], float]) -> Callable[[bytes], list[float]]:
 
 def _of_vector(name: str, type_: Type, number: Callable[[bytes], float]) -> Builder:
     schema = Schema(Type.ARRAY, name=f"io.debezium.data.{name}", version=1, items=Schema(type_))
-    return of_lossy(_vector(number), schema)
+    return lossy(TEXT, Codec(_vector(number), schema))
 
 
 def _sparse_vector(value: bytes) -> dict[str, Any]:
@@ -154,32 +146,12 @@ def _sparse_vector(value: bytes) -> dict[str, Any]:
 
 def java_numbers(value: bytes) -> bytes:
     """A geometric type's text with its numbers as Java writes doubles: ``(1.0,1.0E10)``."""
-    return _NUMBER.sub(lambda match: _java_double(to_float(match[0])).encode(), value)
+    return _NUMBER.sub(lambda match: java_double(to_float(match[0])).encode(), value)
 
 
-def _java_double(number: float) -> str:
-    """Java's Double.toString: a point always, an exponent from 10^7 on and below 10^-3."""
-    if number - number != 0:
-        return float_word(number)
-    if number == 0 or 1e-3 <= abs(number) < 1e7:
-        return repr(number)
-    shortest = repr(number)
-    if len(shortest.partition("e")[0].strip("-0.")) == 1:
-        shortest = f"{number:.1e}"  # two digits at least, those nearest to the number
-    digits, _, exponent = shortest.partition("e")
-    sign, digits = ("-", digits[1:]) if number < 0 else ("", digits)
-    whole, _, fraction = digits.partition(".")
-    power = int(exponent or 0) + len(whole) - 1
-    significant = (whole + fraction).lstrip("0")
-    if whole == "0":
-        power -= len(whole + fraction) - len(significant)
-    significant = significant.rstrip("0") or "0"
-    return f"{sign}{significant[0]}.{significant[1:] or '0'}E{power}"
-
-
-of_point: Final = of_lossy(_point, _POINT_SCHEMA)
+of_point: Final = lossy(TEXT, Codec(_point, _POINT_SCHEMA))
 of_geometry: Final = _of_geometry("Geometry")
 of_geography: Final = _of_geometry("Geography")
 of_vector: Final = _of_vector("DoubleVector", Type.DOUBLE, to_float)
 of_halfvec: Final = _of_vector("FloatVector", Type.FLOAT, to_java_float)
-of_sparsevec: Final = of_lossy(_sparse_vector, _SPARSE_VECTOR)
+of_sparsevec: Final = lossy(TEXT, Codec(_sparse_vector, _SPARSE_VECTOR))

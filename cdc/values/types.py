@@ -8,7 +8,7 @@ from cdc.records.connect import Type
 from cdc.records.schema import Column, TableName
 from cdc.settings.modes import ValueModes
 from cdc.values import decimals, scalars, structures, times
-from cdc.values.blocks import Codec, UnconvertibleError
+from cdc.values.blocks import Codec, UnconvertibleError, always, lossy
 from cdc.values.lists import of_array, of_debezium_array, or_null
 
 NATIVE: Final = ValueModes()
@@ -30,13 +30,13 @@ _ARRAYS_LEFT_OUT: Final = frozenset(
 
 _TYPES: Final[dict[str, Callable[[Column, ValueModes], Codec | None]]] = (
     {
-        "bool": scalars.of_bool,
-        "int2": scalars.of_integer(Type.INT16),
-        "int4": scalars.of_integer(Type.INT32),
-        "int8": scalars.of_integer(Type.INT64),
-        "oid": scalars.of_integer(Type.INT64),
-        "float4": scalars.of_float4,
-        "float8": scalars.of_float8,
+        "bool": always(scalars.BOOL),
+        "int2": always(scalars.integer(Type.INT16)),
+        "int4": always(scalars.integer(Type.INT32)),
+        "int8": always(scalars.integer(Type.INT64)),
+        "oid": always(scalars.integer(Type.INT64)),
+        "float4": lossy(scalars.FLOAT4, scalars.JAVA_FLOAT4),
+        "float8": always(scalars.FLOAT8),
         "numeric": decimals.of_numeric,
         "money": decimals.of_money,
         "bytea": scalars.of_bytea,
@@ -48,12 +48,12 @@ _TYPES: Final[dict[str, Callable[[Column, ValueModes], Codec | None]]] = (
         "timestamp": times.of_timestamp,
         "timestamptz": times.of_timestamptz,
         "interval": times.of_interval,
-        "uuid": scalars.of_named_text("io.debezium.data.Uuid"),
-        "json": scalars.of_named_text("io.debezium.data.Json"),
-        "jsonb": scalars.of_named_text("io.debezium.data.Json"),
-        "xml": scalars.of_named_text("io.debezium.data.Xml"),
-        "tsvector": scalars.of_named_text("io.debezium.data.Tsvector"),
-        "ltree": scalars.of_named_text("io.debezium.data.Ltree"),
+        "uuid": always(scalars.named_text("Uuid")),
+        "json": always(scalars.named_text("Json")),
+        "jsonb": always(scalars.named_text("Json")),
+        "xml": always(scalars.named_text("Xml")),
+        "tsvector": always(scalars.named_text("Tsvector")),
+        "ltree": always(scalars.named_text("Ltree")),
         "enum": scalars.of_enum,
         "hstore": structures.of_hstore,
         "point": structures.of_point,
@@ -63,7 +63,7 @@ _TYPES: Final[dict[str, Callable[[Column, ValueModes], Codec | None]]] = (
         "halfvec": structures.of_halfvec,
         "sparsevec": structures.of_sparsevec,
     }
-    | dict.fromkeys(_TEXTS, scalars.of_text)
+    | dict.fromkeys(_TEXTS, always(scalars.TEXT))
     | dict.fromkeys(_GEOMETRIC, scalars.of_unknown(structures.java_numbers))
 )
 

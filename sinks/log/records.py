@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from cdc.log.offsets import LogReader, Offsets
-from cdc.records.claims import PIECES_PARTITION
+from cdc.records.dead_letters import PIECES_PARTITION
 from cdc.records.topics import claim_topic
 from sinks.changes.names import LOST
 from sinks.log.kafka_options import spark_options

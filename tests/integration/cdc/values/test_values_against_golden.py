@@ -167,14 +167,14 @@ def written(column: Column, how: ValueModes, value: Value, *, kept: bool) -> Any
     found = codec(column, how)
     assert found is not None
     if value is ABSENT:
-        return json_value(placeholder(column, how), found.schema)
+        return json_value(placeholder(column, found, how), found.schema)
     if isinstance(value, bytes):
         decoded = found.decode(value)
         assert json_of(found, value) == json_text(decoded, found.schema)
     else:
         decoded = None
     if decoded is None and not kept:
-        decoded = default(column, how)
+        decoded = default(column, found, how)
     return json_value(decoded, found.schema)
 
 
@@ -183,8 +183,8 @@ def old_key(column: Column, how: ValueModes, value: Value, *, kept: bool) -> Any
     if value is None and not column.optional:
         found = codec(column, how)
         assert found is not None
-        stand_in = default(column, how)
-        return json_value(zero(column, how) if stand_in is None else stand_in, found.schema)
+        stand_in = default(column, found, how)
+        return json_value(zero(column, found, how) if stand_in is None else stand_in, found.schema)
     return written(column, how, value, kept=kept)
 
 
@@ -316,7 +316,7 @@ def schema_differences(column: Column, how: ValueModes, recorded: dict[str, Any]
         "optional": column.optional,
         "field": column.name,
     }
-    stand_in = default(column, how)
+    stand_in = default(column, found, how)
     if stand_in is not None:
         ours["default"] = json_value(stand_in, found.schema)
     if ours != recorded:

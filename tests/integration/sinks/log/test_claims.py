@@ -15,7 +15,7 @@ from psycopg.conninfo import make_conninfo
 
 from cdc.kafka.admin import LogAdmin
 from cdc.log.state import read_all
-from cdc.records.claims import HEADER, PIECES_PARTITION, Claim, ClaimHead
+from cdc.records.dead_letters import CLAIM_HEADER, PIECES_PARTITION, Claim, ClaimHead
 from cdc.records.position import HEADER as POSITION
 from cdc.records.topics import claim_topic
 from cdc.settings import Settings
@@ -90,8 +90,8 @@ def assert_claims_are_whole(kafka: Kafka, prefix: str) -> None:
     claimed = 0
     for table in ("doc", "was", "loose"):
         for message in consumed(kafka, f"{prefix}.public.{table}", range(3)):
-            if HEADER in headers(message):
-                claim = Claim.model_validate_json(headers(message)[HEADER])
+            if CLAIM_HEADER in headers(message):
+                claim = Claim.model_validate_json(headers(message)[CLAIM_HEADER])
                 claimed += 1
                 made = pieces[claim.id]
                 whole = b"".join(made[number] for number in range(claim.pieces))

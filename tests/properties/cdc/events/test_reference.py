@@ -11,9 +11,8 @@ from cdc.errors import CorruptMessageError, TableRefusedError
 from cdc.events.changes import Change, Operation
 from cdc.events.reference import LogContext
 from cdc.events.rules import EventRules
-from cdc.records.envelope import to_json
 from cdc.records.position import HEADER, Lsn, Origin, Position, Transaction, header
-from cdc.records.record import Record
+from cdc.records.record import Record, to_json
 from cdc.records.schema import Column, TableSchema
 from cdc.wal.messages import ABSENT, Row, Value
 

@@ -7,9 +7,8 @@ import pytest
 
 from cdc.convert.pipeline import NATIVE, Encoder
 from cdc.errors import CorruptMessageError, TableRefusedError
-from cdc.events.reference import LogContext
+from cdc.events.reference import VERSION, LogContext
 from cdc.events.rules import EventRules
-from cdc.records.envelope import VERSION
 from cdc.records.position import Lsn, Position, Transaction
 from cdc.records.record import Record
 from cdc.records.schema import Column, TableSchema

@@ -9,7 +9,7 @@ from cdc.dead_letters.claims import Claims
 from cdc.dead_letters.guard import DeadLetters, GuardedEncoder, Oversized, Refusals
 from cdc.errors import CorruptMessageError, RecordRefusedError
 from cdc.kafka.topics import TopicLimits
-from cdc.records.claims import HEADER, Claim
+from cdc.records.dead_letters import CLAIM_HEADER, Claim
 from cdc.records.record import Record
 from cdc.records.topics import claim_topic, dead_letter_topic
 from tests.fixtures.made_changes import LOG, LSN, NATIVE, POSITION, TRANSACTION, row, table
@@ -56,7 +56,7 @@ def test_a_claim_goes_when_another_record_takes_its_records_place() -> None:
     made = encoder(claims, LIMITS)
     first = made.insert(LARGE, LSN, POSITION)
     *_, head, record = first
-    claim = Claim.model_validate_json(dict(record.headers)[HEADER])
+    claim = Claim.model_validate_json(dict(record.headers)[CLAIM_HEADER])
     event = json.loads(record.value or b"")
     assert event["after"] == {"id": "1", "w": "small"}
     assert (claim.pieces, len(claims.kept(ID_V.topic))) == (len(first) - 2, 1)
