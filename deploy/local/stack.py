@@ -85,7 +85,6 @@ class KeptStack:
     """What the state file holds; `connections` is name → options, for people and scripts."""
 
     folder: str
-    folder_is_ours: bool
     processes: Sequence[KeptProcess]
     connections: Mapping[str, Mapping[str, str]]
     format: int = field(default=_FORMAT)
@@ -117,8 +116,7 @@ class KeptStack:
         """End its processes, the last started first, and remove its folder and the file."""
         for process in reversed(self.processes):
             process.stop()
-        if self.folder_is_ours:
-            shutil.rmtree(self.folder, ignore_errors=True)
+        shutil.rmtree(self.folder, ignore_errors=True)
         file.unlink(missing_ok=True)
 
 
@@ -148,8 +146,8 @@ class Stack:
         keep: bool = False,
         state_file: Path = STATE_FILE,
     ) -> None:
-        if keep:
-            _refuse_second(state_file)
+        if keep and (kept := KeptStack.read(state_file)) is not None and kept.running:
+            raise ServerError(f"a kept stack runs already (see {state_file}): make stop ends it")
         self._state_file = state_file
         self._folder_is_ours = base_dir is None
         self._keep = keep
@@ -226,8 +224,7 @@ class Stack:
             "opensearch": {"url": self.opensearch.url},
             "psql": {"program": str(self.postgres.bin("psql"))},
         }
-        folder = str(self.folder)
-        return KeptStack(folder, self._folder_is_ours, processes + self._beside, connections)
+        return KeptStack(str(self.folder), processes + self._beside, connections)
 
 
 def main(arguments: Sequence[str], state_file: Path = STATE_FILE) -> int:
@@ -261,12 +258,6 @@ def _psql(database: str = "postgres", *, state_file: Path) -> int:
     own["PGDATABASE"] = about["dbname"]
     program = kept.connections["psql"]["program"]
     return subprocess.run([program, "-X"], env=environment_with(own), check=False).returncode
-
-
-def _refuse_second(state_file: Path) -> None:
-    kept = KeptStack.read(state_file)
-    if kept is not None and kept.running:
-        raise ServerError(f"a kept stack runs already (see {state_file}): make stop ends it")
 
 
 if __name__ == "__main__":
