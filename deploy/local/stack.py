@@ -85,6 +85,7 @@ class KeptStack:
     """What the state file holds; `connections` is name → options, for people and scripts."""
 
     folder: str
+    folder_is_ours: bool
     processes: Sequence[KeptProcess]
     connections: Mapping[str, Mapping[str, str]]
     format: int = field(default=_FORMAT)
@@ -116,7 +117,8 @@ class KeptStack:
         """End its processes, the last started first, and remove its folder and the file."""
         for process in reversed(self.processes):
             process.stop()
-        shutil.rmtree(self.folder, ignore_errors=True)
+        if self.folder_is_ours:
+            shutil.rmtree(self.folder, ignore_errors=True)
         file.unlink(missing_ok=True)
 
 
@@ -224,7 +226,8 @@ class Stack:
             "opensearch": {"url": self.opensearch.url},
             "psql": {"program": str(self.postgres.bin("psql"))},
         }
-        return KeptStack(str(self.folder), processes + self._beside, connections)
+        folder = str(self.folder)
+        return KeptStack(folder, self._folder_is_ours, processes + self._beside, connections)
 
 
 def main(arguments: Sequence[str], state_file: Path = STATE_FILE) -> int:

@@ -115,7 +115,7 @@ def test_kept_child_outlives_its_parent_until_stopped(tmp_path: Path) -> None:
     file = tmp_path / "run" / "stack.json"
     folder = tmp_path / "servers"
     folder.mkdir()
-    KeptStack(str(folder), [sleeper], {"kafka": {"a": "b"}}).write(file)
+    KeptStack(str(folder), True, [sleeper], {"kafka": {"a": "b"}}).write(file)
     assert file.stat().st_mode & 0o777 == 0o600
     kept = KeptStack.read(file)
     assert kept is not None
