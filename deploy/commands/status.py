@@ -259,7 +259,7 @@ def render(status: Status) -> Group:
         for table, reason in sink.failed.items()
     ]
     problems = [Text(f"problem: {problem}", style="red") for problem in status.problems]
-    of_sinks = (sinks, *_runs(status), *_indexes(status), *failures)
+    of_sinks: list[Table | Text] = [sinks, *_runs(status), *_indexes(status), *failures]
     return Group(_slot_text(status.slot), log, tables, *dead_letters, *of_sinks, *problems)
 
 
