@@ -26,12 +26,11 @@ _MERGE_TIMEOUT_S: Final = 3_600
 
 @dataclass(frozen=True, slots=True)
 class IndexSize:
-    """What an index holds: documents, those marked deleted, bytes on disk, and segments."""
+    """What an index holds: documents, those marked deleted, and bytes on disk."""
 
     documents: int
     deleted: int
     size_bytes: int
-    segments: int
 
     @property
     def deleted_share(self) -> float:
@@ -110,7 +109,7 @@ def _size(client: Any, alias: str) -> IndexSize | None:
         lambda: (
             client.indices.stats(
                 index=alias,
-                metric="docs,store,segments",
+                metric="docs,store",
                 params={"ignore_unavailable": "true", "allow_no_indices": "true"},
             )
             if client.indices.exists_alias(name=alias)
@@ -125,5 +124,4 @@ def _size(client: Any, alias: str) -> IndexSize | None:
         documents=primaries["docs"]["count"],
         deleted=primaries["docs"]["deleted"],
         size_bytes=primaries["store"]["size_in_bytes"],
-        segments=primaries["segments"]["count"],
     )

@@ -157,13 +157,7 @@ def _files(target: DeltaTarget) -> TableFiles:
         *(F.coalesce(F.sum(name), F.lit(0)).alias(name) for name in names),
         F.coalesce(F.sum(F.greatest(F.col("small") - made, F.lit(0))), F.lit(0)).alias("saved"),
     ).collect()[0]
-    return TableFiles(
-        files=int(totals["files"]),
-        bytes=int(totals["bytes"]),
-        saved=int(totals["saved"]),
-        rows=int(totals["rows"]),
-        deleted=int(totals["deleted"]),
-    )
+    return TableFiles(**totals.asDict())
 
 
 def _vacuumed(table: "DeltaTable") -> int:

@@ -27,7 +27,6 @@ class TopicReport:
     """A topic as the broker has it. ``offsets`` counts transaction markers and gaps, too."""
 
     name: str
-    partitions: int
     policy: str
     offsets: int
     findings: tuple[str, ...]
@@ -47,7 +46,7 @@ def examine(settings: Settings, states: Iterable[TableState]) -> list[TopicRepor
     for name in [*own, *recorded]:
         topic = topics.get(name)
         if topic is None:
-            reports.append(TopicReport(name, 0, "", 0, ("the topic doesn't exist",)))
+            reports.append(TopicReport(name, "", 0, ("the topic doesn't exist",)))
             continue
         state = recorded.get(name)
         cleanup: Cleanup = state.cleanup if state else "compact"
@@ -64,7 +63,7 @@ def examine(settings: Settings, states: Iterable[TableState]) -> list[TopicRepor
             findings += _superseded(settings.kafka, name)
         span = sum(end - first for first, end in offsets[name])
         policy = topic.config.get("cleanup.policy", "")
-        reports.append(TopicReport(name, topic.partitions, policy, span, tuple(findings)))
+        reports.append(TopicReport(name, policy, span, tuple(findings)))
     return reports
 
 

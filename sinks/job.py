@@ -1,11 +1,11 @@
 """Settings and a sink's name → runs, with one Spark session for all of them."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from types import MappingProxyType, TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Final, Self
 
 from cdc.errors import (
     ConfigError,
@@ -21,7 +21,7 @@ from sinks.log.topics import MillraceTopics
 from sinks.run.engine import Run
 from sinks.run.options import PausedTables, Report, RunContext, RunOptions
 from sinks.run.plans import one_at_a_time
-from sinks.run.summary import RunSummary
+from sinks.run.summary import RunSummary, SinkName
 from sinks.run.topics import Topics
 from sinks.spark.session import RECORDS_FEW, SparkProvider, first_line, jvm_ended, open_session
 
@@ -48,12 +48,16 @@ class Jobs:
         *,
         lasting: bool = False,
     ) -> None:
-        _require_readable(settings, sink)
         self._settings = settings
         self._options = options
         self._lasting = lasting
         self._session: SparkSession | None = None
-        self._runs = self._chosen(sink)
+        self._runs = {
+            name: run
+            for name, run in SINKS.items()
+            if sink == name or (sink == "all" and getattr(settings, name) is not None)
+        }
+        _require_readable(settings, self._runs.keys())
 
     def __enter__(self) -> Self:
         return self
@@ -104,20 +108,6 @@ class Jobs:
             self._session = open_session(self._settings.spark, records=records)
         return self._session
 
-    def _chosen(self, sink: str) -> dict[str, RunSink]:
-        runs: dict[str, RunSink] = {}
-        if sink == "lakehouse" or (sink == "all" and self._settings.lakehouse is not None):
-            runs["lakehouse"] = run_lakehouse
-        if sink == "search" or (sink == "all" and self._settings.search is not None):
-            runs["search"] = _search
-        if not runs:
-            raise ConfigError(
-                "there is nothing to merge into",
-                where="[lakehouse], [search]",
-                remedy="add one of these sections",
-            )
-        return runs
-
 
 def run_lakehouse(
     settings: Settings,
@@ -164,6 +154,9 @@ def _search(
     return run_search(settings, session, report, options)
 
 
+SINKS: Final[Mapping[SinkName, RunSink]] = {"lakehouse": run_lakehouse, "search": _search}
+
+
 def _of_spark(error: Exception) -> SinkUnreachableError | None:
     """Our error for one of Spark's outside of any table: a file system, or Kafka in its hands.
 
@@ -183,13 +176,19 @@ def _of_spark(error: Exception) -> SinkUnreachableError | None:
     )
 
 
-def _require_readable(settings: Settings, sink: str) -> None:
-    """Refuse topics that the sinks can't read."""
-    lakehouse, search = settings.lakehouse, settings.search
+def _require_readable(settings: Settings, sinks: Collection[str]) -> None:
+    """Refuse topics that these sinks can't read, and to merge into nothing."""
+    if not sinks:
+        raise ConfigError(
+            "there is nothing to merge into",
+            where="[lakehouse], [search]",
+            remedy="add one of these sections",
+        )
+    lakehouse = settings.lakehouse
     if lakehouse is None or lakehouse.topics_written_by == "millrace":
         _require_own(settings)
         return
-    if sink == "search" or (sink == "all" and search is not None):
+    if "search" in sinks:
         raise ConfigError(
             "indexes are made of Millrace's own log only, not of topics that Debezium wrote",
             where="[search]",

@@ -1,8 +1,8 @@
 """Words on a command line → the command's function, and the options that commands share.
 
-A command's module is imported when the command is called: no command waits for what another needs.
-What comes with an extra (Spark, the search client, Avro) is imported inside functions, so that help
-and the daemon work without it.
+A command's module is imported when the command is called: neither the help nor another command
+waits for what it needs. What comes with an extra (Spark, the search client, Avro) is imported
+inside functions, so that a command's own help and the daemon work without it.
 """
 
 import contextlib
@@ -10,7 +10,6 @@ import importlib
 import signal
 import threading
 from collections.abc import Iterator
-from importlib.metadata import version as installed_version
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -18,42 +17,44 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 COMMANDS: Final = {
-    "init": "init",
-    "run": "run",
-    "snapshot": "snapshot",
-    "new-epoch": "run",
-    "merge": "merge",
-    "status": "status",
-    "drop": "drop",
-    "compact": "compact",
-    "cuts": "cuts",
-    "query": "cuts",
-    "search": "search",
-    "rebuild": "search",
-    "dead-letters": "dead_letters",
+    "init": ("run", "Write a commented configuration file."),
+    "run": ("run", "Capture: snapshot what wasn't read yet, then stream."),
+    "snapshot": ("snapshot", "Read existing rows into the log, and end."),
+    "new-epoch": ("run", "After a gap: go on from the source as it is now."),
+    "merge": ("merge", "Apply the log to lakehouse tables and search indexes."),
+    "status": ("status", "Show slot, lag, snapshots, and how far each sink is."),
+    "drop": ("drop", "Remove slot and publication, and more where asked."),
+    "compact": ("merge", "Keep topics, lakehouse and search indexes small."),
+    "cuts": ("query", "List the instants of the source that tables stood at."),
+    "query": ("query", "Query the lakehouse as it was at one instant."),
+    "search": ("query", "Search an index, and show the best documents."),
+    "rebuild": ("merge", "Load new indexes in the place of those that serve."),
+    "dead-letters": ("dead_letters", "Look at what couldn't be written; replay, discard."),
 }
-"""Command → its module in this package, in the order of the help.
+"""Command → its module in this package, and its line in the help, which has this order.
 
-The function has the command's name, with _ for -. Two commands share a module where they differ in
-the last step only: both open a daemon, list the cuts, or need the search indexes.
+The function has the command's name, with _ for -.
 """
 ConfigOption = Annotated[Path, typer.Option("--config", "-c", help="The configuration file.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 
 
 class _Commands(TyperGroup):
-    """Knows the names of all commands, and imports a command that is called or listed."""
+    """Knows the names of all commands, and imports the one that is called."""
 
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**attributes)
-        self.commands = {name: TyperCommand(name) for name in COMMANDS}
+        self.commands = {
+            name: TyperCommand(name, short_help=line) for name, (_, line) in COMMANDS.items()
+        }
 
-    def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        return _imported(cmd_name) if cmd_name in COMMANDS else super().get_command(ctx, cmd_name)
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        name, command, rest = super().resolve_command(ctx, args)
+        return name, _imported(name) if name in COMMANDS else command, rest
 
 
 def _imported(name: str) -> Any:
-    module = importlib.import_module(f"deploy.commands.{COMMANDS[name]}")
+    module = importlib.import_module(f"deploy.commands.{COMMANDS[name][0]}")
     command = getattr(module, name.replace("-", "_"))
     parent = typer.Typer(rich_markup_mode=None)
     if isinstance(command, typer.Typer):
@@ -76,7 +77,9 @@ app = typer.Typer(
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        print(f"millrace {installed_version('millrace')}")
+        from importlib.metadata import version  # takes longer than all the rest
+
+        print(f"millrace {version('millrace')}")
         raise typer.Exit
 
 

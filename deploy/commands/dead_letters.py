@@ -23,7 +23,7 @@ from cdc.records.dead_letters import ORDERS, DeadLetter, DeadLetterOutcome, Orde
 from cdc.records.topics import dead_letter_topic
 from cdc.settings import DEFAULT_PATH, Settings, load
 from deploy.commands.app import ConfigOption, JsonOption, print_line
-from deploy.commands.search import search_settings
+from deploy.commands.query import search_settings
 from deploy.commands.sink_status import all_aliases
 
 _POLL_S: Final = 0.2
@@ -233,18 +233,16 @@ def _order(
 
 def _contents(dead_letter: DeadLetter, pieces: bytes) -> dict[str, Any]:
     """The key and the rows of a dead letter, as text."""
-    shown: dict[str, Any] = {}
-    for name, content in dead_letter.contents(pieces).items():
-        if name == "key":
-            shown[name] = _text(content)
-        else:
-            row = zip(dead_letter.columns, row_of(content), strict=True)
-            shown[name] = {
-                column: _text(value) if isinstance(value, bytes) else value
-                for column, value in row
-                if value is None or isinstance(value, bytes)
-            }
-    return shown
+    return {
+        name: _text(content)
+        if name == "key"
+        else {
+            column: _text(value) if isinstance(value, bytes) else value
+            for column, value in zip(dead_letter.columns, row_of(content), strict=True)
+            if value is None or isinstance(value, bytes)
+        }
+        for name, content in dead_letter.contents(pieces).items()
+    }
 
 
 def _text(value: bytes) -> str:

@@ -2,10 +2,9 @@
 
 import shutil
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -29,8 +28,8 @@ from cdc.settings import DEFAULT_PATH, Settings, load
 from deploy.commands.app import ConfigOption
 from deploy.commands.sink_status import table_states
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+Step = tuple[str, Callable[[], object]]
+"""Something to take away, and how."""
 
 
 def drop(
@@ -43,27 +42,6 @@ def drop(
 ) -> None:
     """Remove slot and publication, so that nothing holds WAL back any more."""
     settings = load(config)
-    steps = plan(settings, topics=topics, lakehouse=lakehouse, indexes=indexes)
-    for step in steps:
-        print(f"{'dropping' if yes else 'would drop'} {step.what}", flush=True)
-        if yes:
-            step.act()
-    if not steps:
-        print("nothing to drop")
-    elif not yes:
-        print("nothing was changed; --yes drops it")
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """Something to take away, and how."""
-
-    what: str
-    act: Callable[[], object]
-
-
-def plan(settings: Settings, *, topics: bool, lakehouse: bool, indexes: bool) -> list[Step]:
-    """What there is to drop: slot and publication always, the rest only when named."""
     steps = _source(settings)
     if lakehouse:
         steps += _lakehouse(settings)
@@ -71,13 +49,20 @@ def plan(settings: Settings, *, topics: bool, lakehouse: bool, indexes: bool) ->
         steps += _indexes(settings)
     if topics:
         steps += _topics(settings)
-    return steps
+    for what, act in steps:
+        print(f"{'dropping' if yes else 'would drop'} {what}", flush=True)
+        if yes:
+            act()
+    if not steps:
+        print("nothing to drop")
+    elif not yes:
+        print("nothing was changed; --yes drops it")
 
 
 def _source(settings: Settings) -> list[Step]:
     capture = settings.capture
     with connect(settings.source, purpose="drop") as connection:
-        steps = []
+        steps: list[Step] = []
         state = slot.inspect(connection, capture.slot_name)
         if state is not None:
             slot.verify_ours(connection, state)
@@ -85,13 +70,12 @@ def _source(settings: Settings) -> list[Step]:
                 f"slot {state.name} ({state.retained_bytes:,} bytes of WAL held back"
                 f"{', in use: stop the daemon first' if state.active else ''})"
             )
-            steps.append(Step(what, lambda: _drop_slot(settings)))
+            steps.append((what, partial(_drop_slot, settings)))
         if capture.publication_autocreate_mode == "filtered" and publication_exists(
             connection, capture.publication_name
         ):
-            steps.append(
-                Step(f"publication {capture.publication_name}", lambda: _drop_publication(settings))
-            )
+            what = f"publication {capture.publication_name}"
+            steps.append((what, partial(_drop_publication, settings)))
     return steps
 
 
@@ -116,12 +100,10 @@ def _topics(settings: Settings) -> list[Step]:
     existing = LogAdmin(settings.kafka).partitions()
     # The state topics go last: without them nobody knows which data topics there are.
     data = [state.topic for state in table_states(settings)]
-    names = [name for name in (*data, *own) if name in existing]
-
-    def delete(name: str) -> Step:
-        return Step(f"topic {name}", lambda: LogTopics(settings).delete([name]))
-
-    return [delete(name) for name in names]
+    delete = LogTopics(settings).delete
+    return [
+        (f"topic {name}", partial(delete, [name])) for name in (*data, *own) if name in existing
+    ]
 
 
 def _lakehouse(settings: Settings) -> list[Step]:
@@ -129,6 +111,7 @@ def _lakehouse(settings: Settings) -> list[Step]:
         raise ConfigError("there is no [lakehouse] to drop")
     from sinks.changes.derived import local_path, table_path
     from sinks.run.plans import lakehouse_plans
+    from sinks.spark.session import open_session
 
     folder = local_path(settings.lakehouse.path)
     if folder is None:
@@ -138,21 +121,17 @@ def _lakehouse(settings: Settings) -> list[Step]:
             remedy="remove that location with its own tools",
         )
     own = folder / "_millrace"
-    last = lakehouse_plans(settings.lakehouse.path, _no_session).last()
+    last = lakehouse_plans(settings.lakehouse.path, partial(open_session, settings.spark)).last()
     if last is None:
         return []
     # Only what Millrace made: the location may hold other tables, too.
     names = [TableName.parse(name) for name in last.tables]
     tables = [Path(table_path(str(folder), name)) for name in names]
     return [
-        Step(f"lakehouse folder {path}", partial(shutil.rmtree, path))
+        (f"lakehouse folder {path}", partial(shutil.rmtree, path))
         for path in [*tables, own]
         if path.exists()
     ]
-
-
-def _no_session() -> "SparkSession":
-    raise AssertionError("a local lakehouse needs no Spark")
 
 
 def _indexes(settings: Settings) -> list[Step]:
@@ -168,13 +147,14 @@ def _indexes(settings: Settings) -> list[Step]:
     check(client, settings.search)
     prefix, index_prefix = settings.capture.topic_prefix, settings.search.index_prefix
     indexes = indexes_of(client, index_prefix, prefix)
-    steps = [Step(f"index {name}", partial(client.indices.delete, index=name)) for name in indexes]
+    steps: list[Step] = [
+        (f"index {name}", partial(client.indices.delete, index=name)) for name in indexes
+    ]
     ledger = Ledger(client, index_prefix, prefix)
     if ledger.is_begun():
-        what = f"the progress of {prefix} in index {ledger.index}"
-        steps.append(Step(what, ledger.forget))
+        steps.append((f"the progress of {prefix} in index {ledger.index}", ledger.forget))
     for alias in sorted({alias_of(index) for index in indexes}):
         refusals = DocumentDeadLetters(client, index_prefix, alias)
         if refusals.by_document():
-            steps.append(Step(f"dead letters about index {alias}", refusals.forget))
+            steps.append((f"dead letters about index {alias}", refusals.forget))
     return steps

@@ -67,12 +67,8 @@ class _DaemonCollector(Collector):
 
     def _daemon(self) -> Iterator[Metric]:
         health, now = self._health, self._health.stage
-        phase = GaugeMetricFamily(
-            "millrace_phase", "1 for what the daemon is at.", labels=["phase"]
-        )
-        for stage in Stage:
-            phase.add_metric([stage], stage is now)
-        yield phase
+        phases = {stage.value: stage is now for stage in Stage}
+        yield _gauges("phase", "1 for what the daemon is at.", "phase", phases)
         yield _gauge("live", "Whether the main loop turns.", health.is_live)
         yield _gauge(
             "ready", "Whether it streams, and what was written came round.", health.unready is None
@@ -136,30 +132,19 @@ class _DaemonCollector(Collector):
                 "WAL that may still be written before PostgreSQL gives the slot up.",
                 slot.safe_wal_size,
             )
-        status = GaugeMetricFamily(
-            "millrace_slot_wal_status", "1 for pg_replication_slots' value.", labels=["wal_status"]
-        )
-        status.add_metric([slot.wal_status or "unknown"], 1)
-        yield status
+        status = {slot.wal_status or "unknown": 1}
+        yield _gauges("slot_wal_status", "1 for pg_replication_slots' value.", "wal_status", status)
 
 
 def _tables(tables: list[TableStatus]) -> Iterator[Metric]:
-    whole = GaugeMetricFamily(
-        "millrace_table_whole", "Whether the log has all of the table's rows.", labels=["table"]
+    whole = {table.table: table.phase is Phase.STREAMING for table in tables}
+    yield _gauges("table_whole", "Whether the log has all of the table's rows.", "table", whole)
+    rows = {table.table: table.rows for table in tables}
+    yield _gauges("table_snapshot_rows", "Rows that its snapshot has brought.", "table", rows)
+    left = {table.table: table.left_unread for table in tables}
+    yield _gauges(
+        "table_left_unread", "1: it is gone, or left out, with rows unread.", "table", left
     )
-    rows = GaugeMetricFamily(
-        "millrace_table_snapshot_rows", "Rows that its snapshot has brought.", labels=["table"]
-    )
-    left = GaugeMetricFamily(
-        "millrace_table_left_unread",
-        "1: it is gone, or left out, with rows unread.",
-        labels=["table"],
-    )
-    for table in tables:
-        whole.add_metric([table.table], table.phase is Phase.STREAMING)
-        rows.add_metric([table.table], table.rows)
-        left.add_metric([table.table], table.left_unread)
-    yield from (whole, rows, left)
 
 
 def _reads(tables: list[TableStatus]) -> Iterator[Metric]:
@@ -199,6 +184,13 @@ def _reads(tables: list[TableStatus]) -> Iterator[Metric]:
 
 def _gauge(name: str, text: str, value: float) -> Metric:
     return GaugeMetricFamily(f"millrace_{name}", text, value=value)
+
+
+def _gauges(name: str, text: str, label: str, values: Mapping[str, float]) -> Metric:
+    family = GaugeMetricFamily(f"millrace_{name}", text, labels=[label])
+    for key, value in values.items():
+        family.add_metric([key], value)
+    return family
 
 
 class HealthServer(ThreadingTCPServer):

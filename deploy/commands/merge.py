@@ -1,8 +1,8 @@
-"""``millrace merge``: the log's news, applied to lakehouse tables and search indexes."""
+"""``millrace merge``, ``rebuild`` and ``compact``: the log → derived tables, kept up by cron."""
 
-from enum import StrEnum
-from functools import partial
-from typing import Annotated
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache, partial
+from typing import Annotated, Final, Literal
 
 import typer
 from pydantic import TypeAdapter, ValidationError
@@ -15,19 +15,13 @@ from cdc.records.schema import Column
 from cdc.records.topics import data_topic
 from cdc.settings import DEFAULT_PATH, Duration, Settings, load
 from deploy.commands.app import ConfigOption, print_line, stop_on_signals
+from deploy.commands.sink_status import all_aliases, keyed_tables, table_states
 from sinks.run.options import RunOptions
-
-
-class Sink(StrEnum):
-    """Which derived tables a merge is for."""
-
-    LAKEHOUSE = "lakehouse"
-    SEARCH = "search"
-    ALL = "all"
+from sinks.run.summary import SinkName
 
 
 def merge(
-    sink: Annotated[Sink, typer.Argument(help="Which derived tables.")] = Sink.ALL,
+    sink: Annotated[Literal[SinkName, "all"], typer.Argument(help="Which derived tables.")] = "all",
     config: ConfigOption = DEFAULT_PATH,
     *,
     follow: Annotated[
@@ -104,3 +98,82 @@ def run_options(
         return RunOptions(records_max, accepted_gaps)
     types_of = partial(source_types, settings) if types_from_source else None
     return RunOptions(records_max, accepted_gaps, schema_reader(settings.format), types_of)
+
+
+def rebuild(
+    what: Annotated[Literal["search"], typer.Argument(help="What to make anew.")],
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(help="schema.table, or names of joined documents. Default: all."),
+    ] = None,
+    config: ConfigOption = DEFAULT_PATH,
+) -> None:
+    """Load a new index from the log, or of joined documents from the lakehouse, in place of one.
+
+    The old one serves, and keeps up, until the new one is complete. What is interrupted goes on
+    where it was, with the next rebuild or merge.
+    """
+    from sinks.job import Jobs
+
+    settings = load(config)
+    wanted = frozenset(names or all_aliases(settings))
+    with Jobs(settings, what, RunOptions(rebuilt=wanted), lasting=True) as jobs:
+        raise typer.Exit(jobs.run(print_line))
+
+
+def compact(
+    what: Annotated[
+        Literal["topics", SinkName, "all"], typer.Argument(help="What to keep small.")
+    ] = "all",
+    config: ConfigOption = DEFAULT_PATH,
+    *,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say what pays, and change nothing.")
+    ] = False,
+) -> None:
+    """Keep it small: check the topics' compaction, OPTIMIZE and VACUUM tables, merge segments.
+
+    What lakehouse.keep promises stays: every cut of that time can be queried.
+    """
+    settings = load(config)
+    for name, compacted in _COMPACTED.items():
+        if what in {name, "all"}:
+            for line in compacted(settings, dry_run):
+                print_line(line)
+
+
+def _topics(settings: Settings, _dry_run: bool) -> Iterator[str]:
+    from compaction.topics import examine
+
+    for report in examine(settings, table_states(settings)):
+        verdict = "; ".join(report.findings) or "as promised"
+        yield f"topic {report.name}: {report.policy}, {report.offsets:,} offsets, {verdict}"
+
+
+def _tables(settings: Settings, dry_run: bool) -> Iterator[str]:
+    from compaction.lakehouse import compact_lakehouse
+    from sinks.spark.session import open_session
+
+    session = cache(partial(open_session, settings.spark))
+    try:
+        for table in compact_lakehouse(settings, session, dry_run=dry_run):
+            yield f"table {table}"
+    finally:
+        if session.cache_info().currsize:
+            session().stop()
+
+
+def _indexes(settings: Settings, dry_run: bool) -> Iterator[str]:
+    from compaction.indexes import compact as compact_indexes
+
+    if settings.search is not None:
+        for index in compact_indexes(settings.search, keyed_tables(settings), dry_run=dry_run):
+            yield f"index {index}"
+
+
+_COMPACTED: Final[Mapping[str, Callable[[Settings, bool], Iterator[str]]]] = {
+    "topics": _topics,
+    "lakehouse": _tables,
+    "search": _indexes,
+}
+"""What to keep small → a line for each topic, table or index, once it is."""

@@ -1,7 +1,8 @@
-"""``millrace run`` and ``millrace new-epoch``: a daemon, until it ends or is stopped."""
+"""``millrace init``, ``run`` and ``new-epoch``: a configuration file → a daemon, until it ends."""
 
 import contextlib
 import gc
+import importlib.resources
 import threading
 from collections.abc import Callable
 from functools import partial
@@ -12,7 +13,7 @@ import typer
 
 from cdc.capture.daemon import Daemon
 from cdc.capture.slot_lease import StoppedError
-from cdc.errors import ExitCode
+from cdc.errors import ConfigError, ExitCode
 from cdc.settings import DEFAULT_PATH, load
 from deploy.commands import console
 from deploy.commands.app import ConfigOption, JsonOption, stop_on_signals
@@ -23,6 +24,22 @@ from snapshots.pace import Pace
 
 _GC_THRESHOLD: Final = 50_000
 """Rows make no cycles, so looking for some after every 700 new objects is time lost."""
+
+
+def init(
+    path: Annotated[Path, typer.Argument(help="Where to write it.")] = DEFAULT_PATH,
+    *,
+    force: Annotated[bool, typer.Option(help="Overwrite an existing file.")] = False,
+) -> None:
+    """Write a commented configuration file."""
+    if path.exists() and not force:
+        raise ConfigError("the file exists", where=str(path), remedy="--force overwrites it")
+    text = importlib.resources.files("deploy").joinpath("example.toml").read_text(encoding="utf-8")
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"can't write: {error.strerror}", where=str(path)) from None
+    print(f"wrote {path}: fill in its sections, then run `millrace run`")
 
 
 def run(config: ConfigOption = DEFAULT_PATH, *, json_log: JsonOption = False) -> None:

@@ -2,21 +2,22 @@
 
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel
 
 from cdc.log.state import read_all
-from cdc.records.position import Position
 from cdc.records.schema import TableName, TableSchema
 from cdc.records.state import Progress, TableState
 from cdc.records.topics import schema_topic, table_topic
 from cdc.settings import SearchSettings, Settings
+from sinks.run.summary import LastCheck, RunOutcome, TableCounts
 
 if TYPE_CHECKING:
     from opensearchpy import OpenSearch
 
     from sinks.delta.cuts import Cut
+    from sinks.run.plan import RunPlan
     from sinks.search.progress import Ledger
     from sinks.search.progress_records import TableRecord
 
@@ -47,19 +48,14 @@ def all_aliases(settings: Settings) -> dict[str, str]:
     return aliases(settings.search, keyed_tables(settings))
 
 
-class RunStatus(BaseModel):
+class RunStatus(TableCounts):
     """One of a sink's last runs: its cut (an LSN), and what it did to how many tables."""
 
     run: int
     cut: str
     ended_ms: int
-    seconds: float
     tables: int
     failed: int
-    events: int
-    inserted: int
-    updated: int
-    deleted: int
 
 
 class IndexStatus(BaseModel):
@@ -81,22 +77,42 @@ class SinkStatus(BaseModel):
     """How far a sink is; ``keep_left_s``: time until the log may forget what it hasn't applied."""
 
     sink: str
-    run: int
-    cut: str | None
-    lag_s: float | None
-    tables: int
-    failed: dict[str, str]
-    finished: bool
-    keep_left_s: float | None
+    run: int = 0
+    cut: str | None = None
+    lag_s: float | None = None
+    tables: int = 0
+    failed: dict[str, str] = {}
+    finished: bool = True
+    keep_left_s: float | None = None
     runs: list[RunStatus] = []
     indexes: list[IndexStatus] = []
 
 
-def _cut_lag_s(cut: Position, cut_ts_us: int, progress: Progress | None) -> float | None:
-    """How much older the sink's cut is than the log's, in seconds of commit time."""
-    if progress is None or not cut_ts_us:
-        return None
-    return max(0.0, (progress.cut_ts_us - cut_ts_us) / 1e6) if cut < progress.cut else 0.0
+def _status(
+    settings: Settings,
+    log: Progress | None,
+    plan: "RunPlan | None",
+    outcome: RunOutcome | None,
+    checked: LastCheck,
+    **shown: Any,
+) -> SinkStatus:
+    """By a sink's last plan; where the log's cut is newer, it lags by the commits' times."""
+    if plan is None:
+        return SinkStatus(**shown)
+    lag_s = None
+    if log is not None and plan.cut_ts_us:
+        lag_s = max(0.0, (log.cut_ts_us - plan.cut_ts_us) / 1e6) if plan.cut < log.cut else 0.0
+    fresh_s = max(plan.ts_ms, checked.ts_ms) / 1e3
+    return SinkStatus(
+        run=plan.run,
+        cut=str(plan.cut) if plan.written_by == "millrace" else plan.where,
+        lag_s=lag_s,
+        tables=len(plan.tables),
+        failed=outcome.failed if outcome else {},
+        finished=outcome is not None,
+        keep_left_s=settings.log.keep.total_seconds() - (time.time() - fresh_s),
+        **shown,
+    )
 
 
 def lakehouse_status(settings: Settings, progress: Progress | None) -> SinkStatus | None:
@@ -109,21 +125,9 @@ def lakehouse_status(settings: Settings, progress: Progress | None) -> SinkStatu
 
     plans = lakehouse_plans(settings.lakehouse.path, lambda: open_session(settings.spark))
     last = plans.last()
-    if last is None:
-        return _never("lakehouse")
-    outcome = plans.outcome(last)
-    fresh_ms = max(plans.checked().ts_ms, last.ts_ms)
-    return SinkStatus(
-        sink="lakehouse",
-        run=last.run,
-        cut=str(last.cut) if last.written_by == "millrace" else last.where,
-        lag_s=_cut_lag_s(last.cut, last.cut_ts_us, progress),
-        tables=len(last.tables),
-        failed=outcome.failed if outcome else {},
-        finished=outcome is not None,
-        keep_left_s=settings.log.keep.total_seconds() - (time.time() - fresh_ms / 1e3),
-        runs=[_run(cut) for cut in cuts(plans, RUNS_SHOWN)],
-    )
+    outcome = plans.outcome(last) if last else None
+    runs = [_run(cut) for cut in cuts(plans, RUNS_SHOWN)]
+    return _status(settings, progress, last, outcome, plans.checked(), sink="lakehouse", runs=runs)
 
 
 def _run(cut: "Cut") -> RunStatus:
@@ -157,21 +161,8 @@ def search_status(
     ledger = Ledger(client, settings.search.index_prefix, settings.capture.topic_prefix)
     record = ledger.run()
     indexes = _indexes(client, settings.search, ledger, names)
-    plan, outcome = record.plan, record.outcome
-    if plan is None:
-        return _never("search").model_copy(update={"indexes": indexes})
-    fresh_ms = max(plan.ts_ms, record.checked.ts_ms)
-    return SinkStatus(
-        sink="search",
-        run=plan.run,
-        cut=str(plan.cut),
-        lag_s=_cut_lag_s(plan.cut, plan.cut_ts_us, progress),
-        tables=len(plan.tables),
-        failed=outcome.failed if outcome else {},
-        finished=outcome is not None,
-        keep_left_s=settings.log.keep.total_seconds() - (time.time() - fresh_ms / 1e3),
-        indexes=indexes,
-    )
+    plan, outcome, checked = record.plan, record.outcome, record.checked
+    return _status(settings, progress, plan, outcome, checked, sink="search", indexes=indexes)
 
 
 def _indexes(
@@ -183,20 +174,20 @@ def _indexes(
 
     refused = DocumentDeadLetters(client, search.index_prefix, None).counts()
     of_tables = {str(name): record for name, record in ledger.tables(names).items()}
-    tables = {str(name): name for name in names}
-    statuses = []
-    for name, alias in aliases(search, names).items():
-        if name not in tables:
-            status = _of_documents(name, ledger)
-        else:
-            status = _of_table(name, of_tables.get(name))
-        statuses.append(status.model_copy(update={"refused": refused.get(alias, 0)}))
-    return statuses
+    tables = set(map(str, names))
+    return [
+        (
+            _of_table(name, of_tables.get(name), refused.get(alias, 0))
+            if name in tables
+            else _of_documents(name, ledger, refused.get(alias, 0))
+        )
+        for name, alias in aliases(search, names).items()
+    ]
 
 
-def _of_table(name: str, record: "TableRecord | None") -> IndexStatus:
+def _of_table(name: str, record: "TableRecord | None", refused: int) -> IndexStatus:
     if record is None:
-        return IndexStatus(name=name, index=None, cut=None)
+        return IndexStatus(name=name, index=None, cut=None, refused=refused)
     loading, total = record.loading, sum(record.offsets.values())
     return IndexStatus(
         name=name,
@@ -204,10 +195,11 @@ def _of_table(name: str, record: "TableRecord | None") -> IndexStatus:
         cut=record.cut if record.serves else None,
         loading=loading.into.index if loading else None,
         loaded_percent=100 * sum(loading.loaded.values()) / max(total, 1) if loading else None,
+        refused=refused,
     )
 
 
-def _of_documents(name: str, ledger: "Ledger") -> IndexStatus:
+def _of_documents(name: str, ledger: "Ledger", refused: int) -> IndexStatus:
     from sinks.search.progress_records import DocumentRecord
 
     record = ledger.read(ledger.document_id(name), DocumentRecord)[0] or DocumentRecord()
@@ -218,17 +210,5 @@ def _of_documents(name: str, ledger: "Ledger") -> IndexStatus:
         cut=str(record.at.cut) if record.serves and record.at and not record.frozen else None,
         loading=loading.into.index if loading else None,
         loaded_percent=100 * loading.done / loading.slices if loading else None,
-    )
-
-
-def _never(sink: str) -> SinkStatus:
-    return SinkStatus(
-        sink=sink,
-        run=0,
-        cut=None,
-        lag_s=None,
-        tables=0,
-        failed={},
-        finished=True,
-        keep_left_s=None,
+        refused=refused,
     )

@@ -9,6 +9,7 @@ import re
 import sys
 import threading
 from collections.abc import Iterable, Sequence
+from contextlib import closing
 from typing import Annotated, Any
 from uuid import uuid4
 
@@ -23,12 +24,13 @@ from cdc.kafka.signal_topic import send
 from cdc.postgres.captured import captured_tables, described_tables
 from cdc.postgres.connection import connect, query
 from cdc.postgres.described import TableDescription
+from cdc.records.state import Phase, SnapshotRequest
 from cdc.settings import DEFAULT_PATH, Settings, load
 from deploy.commands import console
 from deploy.commands.app import ConfigOption, JsonOption, stop_on_signals
 from deploy.commands.run import use_daemon
 from deploy.commands.sink_status import table_states
-from deploy.commands.snapshot_watch import SnapshotWatch, is_captured, is_whole
+from deploy.commands.snapshot_watch import SnapshotWatch, is_captured
 
 
 def snapshot(
@@ -130,7 +132,9 @@ def render_plan(
     tables = [
         table
         for table in described
-        if names or states.get(str(table.name)) is None or not is_whole(states[str(table.name)])
+        if names
+        or (state := states.get(str(table.name))) is None
+        or state.phase is not Phase.STREAMING
     ]
     way = "daemon" if beside else "this command"
     shown = Table("table", "rows (guess)", "size", "chunks", "read by", "rows read before")
@@ -176,39 +180,23 @@ def ask(
             remedy="add kafka to it, and start the daemon anew; or stop the daemon first",
         )
     sizes = {str(table.name): table.pages * table.block_bytes for table in described}
-    watch = SnapshotWatch(settings, sizes)
-    try:
-        if names and not resume:
-            data = _execute(names, where, reset=reset)
-            offset, signal = _send(settings, "execute-snapshot", data)
-            watch.want(names, signal, offset)
-        else:
-            watch.want_under_way(names)
-            if resume and watch.wanted:
-                collections = {"data-collections": [re.escape(name) for name in names]}
-                offset, _ = _send(settings, "resume-snapshot", collections if names else {})
-                watch.expect(offset)
-        return watch.show(stop, names)
-    finally:
-        watch.close()
-
-
-def _execute(names: Iterable[str], where: str | None, *, reset: bool) -> dict[str, Any]:
     patterns = [re.escape(name) for name in names]
-    data: dict[str, Any] = {"type": "incremental", "data-collections": patterns}
-    if where is not None:
-        data["additional-conditions"] = [
-            {"data-collection": pattern, "filter": where} for pattern in patterns
-        ]
-    if reset:
-        data["reset"] = True
-    return data
-
-
-def _send(settings: Settings, kind: str, data: dict[str, Any]) -> tuple[int, str]:
-    """Send a signal; returns its offset and its id."""
+    data: dict[str, Any] = {"data-collections": patterns} if names else {}
     signal = str(uuid4())
-    topic = settings.capture.signal_topic or ""
-    text = json.dumps({"id": signal, "type": kind, "data": data})
-    key = settings.capture.topic_prefix.encode()
-    return send(settings.kafka, topic, key, text.encode()), signal
+    with closing(SnapshotWatch(settings, sizes)) as watch:
+        if resume or not names:
+            watch.want_under_way(names)
+        else:
+            watch.wanted = dict.fromkeys(names, SnapshotRequest(kind="incremental", signal=signal))
+            data |= {"type": "incremental", **({"reset": True} if reset else {})}
+        if where is not None:
+            conditions = [{"data-collection": pattern, "filter": where} for pattern in patterns]
+            data["additional-conditions"] = conditions
+        if watch.wanted and (resume or names):
+            kind = "resume-snapshot" if resume else "execute-snapshot"
+            text = json.dumps({"id": signal, "type": kind, "data": data})
+            key = settings.capture.topic_prefix.encode()
+            watch.signal_offset = send(
+                settings.kafka, settings.capture.signal_topic, key, text.encode()
+            )
+        return watch.show(stop, names)

@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
 import structlog
@@ -40,11 +40,6 @@ def is_captured(settings: Settings) -> bool:
         return slot.is_captured(connection, settings.capture.slot_name)
 
 
-def is_whole(state: TableState) -> bool:
-    """Whether the log has all rows of the table."""
-    return state.phase is Phase.STREAMING
-
-
 class SnapshotWatch:
     """Follows the table topic and shows the reads of some tables."""
 
@@ -61,21 +56,13 @@ class SnapshotWatch:
         self.wanted: dict[str, SnapshotRequest] = {}
         """Tables that aren't done, and the read of each that is shown."""
         self._taken: set[str] = set()
-        self._offset = -1
+        self.signal_offset = -1
+        """Where the signal is that the daemon has to follow; -1: there is none."""
         self._is_passed = False
         """Whether the daemon has followed the signals up to ours."""
         self._is_gone = False
         self._paused: set[str] = set()
         self._refused: list[str] = []
-
-    def want(self, names: Iterable[str], signal: str, offset: int) -> None:
-        """Show the reads that the signal at that offset requests."""
-        self.wanted = dict.fromkeys(names, SnapshotRequest(kind="incremental", signal=signal))
-        self.expect(offset)
-
-    def expect(self, offset: int) -> None:
-        """The daemon has to follow the signal at that offset."""
-        self._offset = offset
 
     def want_under_way(self, names: Collection[str]) -> None:
         """Show the reads under way: of these tables, or of all.
@@ -105,7 +92,7 @@ class SnapshotWatch:
                 if record.value is not None:
                     self._take(record.offset, parse_state(TableState, record.value, self._topic))
             now = time.monotonic()
-            is_awaited = self._offset >= 0 and not self._is_passed
+            is_awaited = self.signal_offset >= 0 and not self._is_passed
             if (is_awaited or self._untaken) and now - checked >= _TAKEN_CHECK_S:
                 checked = now
                 self._check_taken(now - began)
@@ -163,7 +150,7 @@ class SnapshotWatch:
         """Say once that it waits for somebody; not right behind what lets it go on."""
         if not request.paused:
             self._paused.discard(name)
-        elif name not in self._paused and (self._is_passed or self._offset < 0):
+        elif name not in self._paused and (self._is_passed or self.signal_offset < 0):
             self._paused.add(name)
             log.warning("paused", table=name, remedy="millrace snapshot --resume lets it go on")
 
@@ -186,7 +173,7 @@ class SnapshotWatch:
                 f"the daemon has passed the request over: {', '.join(self._untaken)}",
                 remedy="its log has a warning that says why",
             )
-        if progress is not None and progress.signal_offset > self._offset:
+        if progress is not None and progress.signal_offset > self.signal_offset:
             self._is_passed = True  # what it wrote with that may still be on its way to us
         elif waited_s > _PATIENCE_S:
             raise NotDoneError(
@@ -222,6 +209,6 @@ def _outcome(state: TableState, wanted: SnapshotRequest) -> SnapshotOutcome | No
     """How a read has ended, if the state tells."""
     if wanted.kind == "initial" and not wanted.signal:  # nobody has asked: the phase has to tell
         done = SnapshotOutcome(signal="", status="SUCCEEDED", rows=state.rows_sent)
-        return done if is_whole(state) else None
+        return done if state.phase is Phase.STREAMING else None
     outcome = state.outcome
     return outcome if outcome is not None and outcome.signal == wanted.signal else None

@@ -15,15 +15,21 @@ from rich.table import Table
 from rich.text import Text
 
 from cdc.errors import LogUnreachableError, MillraceError
-from cdc.log.state import last_progress, read_all, read_dead_letters
+from cdc.log.state import last_progress, read_dead_letters
 from cdc.postgres import slot
 from cdc.postgres.connection import connect
 from cdc.postgres.slot import concerns
 from cdc.records.state import Phase, Progress, SnapshotRequest, TableState
-from cdc.records.topics import dead_letter_topic, progress_topic, table_topic
+from cdc.records.topics import dead_letter_topic, progress_topic
 from cdc.settings import DEFAULT_PATH, Settings, load
 from deploy.commands.app import ConfigOption, JsonOption
-from deploy.commands.sink_status import SinkStatus, keyed_tables, lakehouse_status, search_status
+from deploy.commands.sink_status import (
+    SinkStatus,
+    keyed_tables,
+    lakehouse_status,
+    search_status,
+    table_states,
+)
 
 Answer = TypeVar("Answer")
 
@@ -108,26 +114,25 @@ class Status(BaseModel):
 def collect(settings: Settings) -> Status:
     """Ask PostgreSQL, Kafka and the sinks; what doesn't answer becomes a problem."""
     problems: list[str] = []
-    errors: list[MillraceError] = []
+    silent: list[LogUnreachableError] = []
 
     def ask(question: Callable[[], Answer]) -> Answer | None:
         try:
             return question()
         except MillraceError as error:
-            errors.append(error)
+            silent.extend([error] if isinstance(error, LogUnreachableError) else [])
             problems.append(str(error))
             return None
 
     def ask_log(question: Callable[[], Answer]) -> Answer | None:
         """Each question to brokers that are silent would take half a minute: one is enough."""
-        is_silent = any(isinstance(error, LogUnreachableError) for error in errors)
-        return None if is_silent else ask(question)
+        return None if silent else ask(question)
 
     capture = settings.capture
     prefix, kafka = capture.topic_prefix, settings.kafka
     slot_status = ask(lambda: _slot(settings, problems))
     progress = ask_log(lambda: last_progress(kafka, progress_topic(prefix), capture.slot_name))
-    states = ask_log(lambda: read_all(kafka, table_topic(prefix), TableState)) or []
+    states = ask_log(lambda: table_states(settings)) or []
     dead_letters = ask_log(lambda: read_dead_letters(kafka, dead_letter_topic(prefix))) or {}
     names = ask_log(lambda: keyed_tables(settings)) or []
     sinks = [
@@ -159,17 +164,8 @@ def _slot(settings: Settings, problems: list[str]) -> SlotStatus | None:
     if state is None:
         return None
     problems += [concern.text for concern in concerns(state, settings.capture.slot_max_lag_bytes)]
-    return SlotStatus(
-        name=state.name,
-        active=state.active,
-        confirmed_flush_lsn=str(state.confirmed_flush_lsn),
-        lag_bytes=state.lag_bytes,
-        retained_bytes=state.retained_bytes,
-        wal_status=state.wal_status,
-        safe_wal_size=state.safe_wal_size,
-        invalidation_reason=state.invalidation_reason,
-        failover=state.failover,
-    )
+    lsn = str(state.confirmed_flush_lsn)
+    return SlotStatus.model_validate({**state._asdict(), "confirmed_flush_lsn": lsn})
 
 
 def table_status(state: TableState, now_ms: int) -> TableStatus:
@@ -234,26 +230,15 @@ def log_lag_s(progress: Progress, lag_bytes: int) -> float | None:
 
 def render(status: Status) -> Group:
     """The status as tables for people."""
-    lines: list[Text | Table] = []
-    if status.slot is None:
-        lines.append(Text("slot: none (has `millrace run` been started?)"))
-    else:
-        lines.append(_slot_text(status.slot))
-    lines.append(
-        Text(
-            f"log: {status.events:,} events, position {status.position or 'none'} "
-            f"(epoch {status.epoch or 'none'}, timeline {status.timeline or 'none'}), "
-            f"{_seconds(status.lag_s)} behind"
-        )
+    log = Text(
+        f"log: {status.events:,} events, position {status.position or 'none'} "
+        f"(epoch {status.epoch or 'none'}, timeline {status.timeline or 'none'}), "
+        f"{_seconds(status.lag_s)} behind"
     )
     tables = Table("table", "snapshot", "rows", "topic")
     for table in status.tables:
-        tables.add_row(
-            Text(table.table),
-            _snapshot_text(table),
-            f"{table.rows:,}",
-            Text(table.topic),
-        )
+        snapshot = _snapshot_text(table)
+        tables.add_row(Text(table.table), snapshot, f"{table.rows:,}", Text(table.topic))
     sinks = Table("sink", "run", "tables", "cut", "behind the log", "log.keep left")
     for sink in status.sinks:
         sinks.add_row(
@@ -274,11 +259,13 @@ def render(status: Status) -> Group:
         for table, reason in sink.failed.items()
     ]
     problems = [Text(f"problem: {problem}", style="red") for problem in status.problems]
-    shown = [*lines, tables, *dead_letters, sinks, *_runs(status), *_indexes(status)]
-    return Group(*shown, *failures, *problems)
+    of_sinks: list[Table | Text] = [sinks, *_runs(status), *_indexes(status), *failures]
+    return Group(_slot_text(status.slot), log, tables, *dead_letters, *of_sinks, *problems)
 
 
-def _slot_text(state: SlotStatus) -> Text:
+def _slot_text(state: SlotStatus | None) -> Text:
+    if state is None:
+        return Text("slot: none (has `millrace run` been started?)")
     activity = "active" if state.active else "NOT ACTIVE: is the daemon running?"
     return Text(
         f"slot {state.name}: {activity}, acknowledged {state.confirmed_flush_lsn}, "

@@ -6,19 +6,20 @@ KEEP=1 leaves everything running. Exit code 0 only if there is no difference.
 """
 
 import os
+import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
 import psycopg
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 
 from cdc.errors import ExitCode, MillraceError
@@ -34,7 +35,7 @@ from deploy.demo.proof import (
 )
 from deploy.local.pipeline import Pipeline
 from deploy.local.processes import Process, ServerError
-from deploy.local.stack import Stack
+from deploy.local.stack import STATE_FILE, Stack
 
 DATABASE: Final = "flights"
 PREFIX: Final = "demo"
@@ -54,55 +55,21 @@ EXAMPLE_QUERY: Final = (
 EXAMPLE_SEARCH: Final = "airline.name:delta AND to_airport.name:orlando AND weather.visib:<2"
 
 
-@dataclass(slots=True)
-class Proof:
-    """What one table's comparison found."""
+class Proof(NamedTuple):
+    """What the comparisons of one table and of its documents with the source found."""
 
     table: TableName
-    rows: int
-    row_differences: int
-    documents: int
-    document_differences: int
-    examples: list[str] = field(default_factory=list)
-
-    @property
-    def holds(self) -> bool:
-        """Whether table and index are exactly the source."""
-        return not self.row_differences and not self.document_differences
+    rows: Comparison
+    documents: Comparison
 
 
-class WorkloadThread(threading.Thread):
-    """The workload, slice after slice, beside everything else."""
-
-    def __init__(self, conninfo: dict[str, str]) -> None:
-        super().__init__(name="workload", daemon=True)
-        self._conninfo = conninfo
-        self._enough = threading.Event()
-        self._error: Exception | None = None
-        self.transactions = self.rolled_back = 0
-
-    def run(self) -> None:
-        """Make transactions until it is enough; what goes wrong is kept for who joins."""
-        try:
-            while not self._enough.is_set() or self.transactions < TRANSACTIONS_MIN:
-                done = workload.run(
-                    self._conninfo,
-                    SLICE,
-                    seed=2013 + self.transactions,
-                    rate=RATE,
-                    hurry=self._enough,
-                )
-                self.transactions += done.transactions
-                self.rolled_back += done.rolled_back
-        except Exception as error:  # noqa: BLE001 (raised again by finish, in the main thread)
-            self._error = error
-
-    def finish(self) -> None:
-        """Let it come to its end, and wait for that."""
-        self._enough.set()
-        self.join()
-        if self._error is not None:
-            raise self._error
+def _go_on(conninfo: Mapping[str, str], enough: threading.Event) -> Counter[str]:
+    """Make transactions, slice after slice, until it is enough; returns how many of each kind."""
+    kinds: Counter[str] = Counter()
+    while not enough.is_set() or kinds.total() < TRANSACTIONS_MIN:
+        seed = 2013 + kinds.total()
+        kinds += workload.run(conninfo, SLICE, seed, rate=RATE, hurry=enough)
+    return kinds
 
 
 class Demo:
@@ -143,37 +110,30 @@ class Demo:
         if self._keep:
             stack.keep_also("millrace run", daemon.pid)
         try:
-            background = WorkloadThread(source)
-            background.start()
+            enough = threading.Event()
+            transactions = ThreadPoolExecutor(1).submit(_go_on, source, enough)
             with self._step(f"Snapshot, while {RATE:.0f} transactions a second go on"):
                 rows = self._snapshot(pipeline, daemon)
             with self._step("First merge, as cron would run it"):
                 self._merge(pipeline)
             with self._step("The rest of the workload reaches the log"):
-                background.finish()
+                enough.set()
+                kinds = transactions.result()
                 progress = pipeline.wait_until_logged(pipeline.wal_end(), daemon)
             with self._step("Second merge: what changed meanwhile"):
                 self._merge(pipeline)
             with self._step("Proof: source, Delta tables and indexes, row by row"):
                 proofs = self._prove(pipeline, source)
-            self._report(proofs, rows, progress.events, background)
+            self._report(proofs, rows, progress.events, kinds)
         finally:
             if not self._keep:
                 daemon.stop()
-        holds = all(proof.holds for proof in proofs)
+        holds = not any(proof.rows.differences or proof.documents.differences for proof in proofs)
         self._next_steps(pipeline, holds=holds)
         return holds
 
     def _load(self, source: dict[str, str]) -> None:
-        last = ""
-
-        def report(table: str, _rows: int) -> None:
-            nonlocal last
-            if table != last:
-                self._console.print(f"  {table}")
-                last = table
-
-        rows = flights.load(source, report)
+        rows = flights.load(source, lambda table: self._console.print(f"  {table}"))
         self._console.print(f"  {sum(rows.values()):,} rows in {len(rows)} tables")
 
     def _snapshot(self, pipeline: Pipeline, daemon: Process) -> int:
@@ -185,13 +145,11 @@ class Demo:
             console=self._console,
             disable=not self._console.is_terminal,
         ) as bars:
-            tasks: dict[TableName, TaskID] = {}
+            tasks = {table: bars.add_task(str(table)) for table in TABLES}
             deadline = time.monotonic() + 180
             while True:
                 states = pipeline.tables()
                 for state in states:
-                    if state.name not in tasks:
-                        tasks[state.name] = bars.add_task(str(state.name))
                     bars.update(
                         tasks[state.name],
                         completed=state.rows_sent,
@@ -218,19 +176,7 @@ class Demo:
         with ThreadPoolExecutor() as executor:
             in_delta = executor.submit(self._prove_lakehouse, pipeline, source)
             in_search = executor.submit(self._prove_search, pipeline, source)
-            return [
-                Proof(
-                    table,
-                    rows.total,
-                    rows.differences,
-                    documents.total,
-                    documents.differences,
-                    [*rows.examples, *documents.examples],
-                )
-                for table, rows, documents in zip(
-                    TABLES, in_delta.result(), in_search.result(), strict=True
-                )
-            ]
+            return list(map(Proof, TABLES, in_delta.result(), in_search.result()))
 
     def _prove_lakehouse(self, pipeline: Pipeline, source: dict[str, str]) -> list[Comparison]:
         from sinks.changes.derived import table_path
@@ -284,30 +230,27 @@ class Demo:
             self._console.print("  " + " | ".join(about), markup=False)
         return comparisons
 
-    def _report(
-        self, proofs: list[Proof], rows: int, events: int, background: WorkloadThread
-    ) -> None:
+    def _report(self, proofs: list[Proof], rows: int, events: int, kinds: Counter[str]) -> None:
         table = Table(title="\nSource = Delta = index")
         for heading in ("table", "source rows", "rows that differ", "documents", "that differ"):
             table.add_column(heading, justify="left" if heading == "table" else "right")
         for proof in proofs:
             table.add_row(
                 str(proof.table),
-                f"{proof.rows:,}",
-                f"{proof.row_differences}",
-                f"{proof.documents:,}",
-                f"{proof.document_differences}",
+                f"{proof.rows.total:,}",
+                f"{proof.rows.differences}",
+                f"{proof.documents.total:,}",
+                f"{proof.documents.differences}",
             )
         self._console.print(table)
         for proof in proofs:
-            for example in proof.examples:
+            for example in (*proof.rows.examples, *proof.documents.examples):
                 self._console.print(f"  {proof.table} differs: {example}", markup=False)
         seconds = self._seconds[f"Snapshot, while {RATE:.0f} transactions a second go on"]
         self._console.print(
             f"{events:,} events in the log; snapshot of {rows:,} rows in {seconds:.1f} s with its "
             f"start ({rows / seconds:,.0f} rows/s); "
-            f"{background.transactions:,} transactions meanwhile "
-            f"({background.rolled_back} rolled back); "
+            f"{kinds.total():,} transactions meanwhile ({kinds['abandon']} rolled back); "
             f"{time.monotonic() - self._started:.0f} s in all"
         )
 
@@ -315,8 +258,6 @@ class Demo:
         verdict = "[bold green]0 differences.[/]" if holds else "[bold red]The proof fails.[/]"
         self._console.print(f"\n{verdict} Your own database: `millrace init`, then README.md.")
         if self._keep:
-            from deploy.local.stack import STATE_FILE
-
             self._console.print(
                 "Everything is still running; connections and passwords: "
                 f"{STATE_FILE}\nTry: .venv/bin/millrace status --config {pipeline.config}\n"
@@ -324,8 +265,15 @@ class Demo:
             )
 
 
+def _interrupt(number: int, _frame: object) -> None:
+    """SIGTERM ends the demo as Ctrl-C does, once: the second one doesn't disturb the end."""
+    signal.signal(number, signal.SIG_IGN)
+    raise KeyboardInterrupt
+
+
 def main() -> int:
     """Run the demo; the exit code says whether the proof holds."""
+    signal.signal(signal.SIGTERM, _interrupt)
     console = Console()
     keep = os.environ.get("KEEP", "") not in {"", "0"}
     stack = Stack(keep=keep)

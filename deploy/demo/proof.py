@@ -7,7 +7,7 @@ are on one side only; documents are compared with the same JSON in Python.
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -205,8 +205,6 @@ def index_differences(
     folder: Path,
 ) -> Comparison:
     """The index's documents, and keys that differ or are on one side only; the table has a key."""
-    from opensearchpy.helpers import scan
-
     columns = source_columns(connection, table)
     file = folder / f"{table}.documents.json"
     export(connection, table, file)
@@ -214,46 +212,49 @@ def index_differences(
         exactly = json.JSONDecoder(parse_float=Decimal)
         expected, _ = _rows_by_key(map(exactly.decode, lines), columns)
     file.unlink()
-    client.indices.refresh(index=index)
-    hits = scan(client, index=index, size=_SCAN_SIZE, query={"query": {"match_all": {}}})
+    hits = _hits(client, index)
     indexed, repeated = _rows_by_key((hit["_source"] for hit in hits), columns)
-    different = [
-        key for key in expected.keys() | indexed.keys() if expected.get(key) != indexed.get(key)
-    ]
-    examples = [str(key) for key in different[:3]]
-    return Comparison(len(indexed) + repeated, len(different) + repeated, examples)
+    return _compared(expected, indexed, repeated)
 
 
 def document_differences(
     client: "OpenSearch", connection: psycopg.Connection, query: LiteralString, index: str
 ) -> Comparison:
     """The same for joined documents: the query returns each id's JSON array, and the document."""
-    from opensearchpy.helpers import scan
-
     with connection.transaction(), connection.cursor("documents") as rows:
         rows.execute(query)
         expected = {_canonical_text(key): _digest(text) for key, text in rows}
+    indexed = {
+        _canonical_text(hit["_id"]): _digest(json.dumps(hit["_source"]))
+        for hit in _hits(client, index)
+    }
+    return _compared(expected, indexed)
+
+
+def _hits(client: "OpenSearch", index: str) -> Iterator[Any]:
+    from opensearchpy.helpers import scan
+
     client.indices.refresh(index=index)
-    hits = scan(client, index=index, size=_SCAN_SIZE, query={"query": {"match_all": {}}})
-    indexed = {_canonical_text(hit["_id"]): _digest(_own(hit["_source"])) for hit in hits}
-    different = [
-        key for key in expected.keys() | indexed.keys() if expected.get(key) != indexed.get(key)
-    ]
-    return Comparison(len(indexed), len(different), different[:3])
+    yield from scan(client, index=index, size=_SCAN_SIZE, query={"query": {"match_all": {}}})
+
+
+def _compared(
+    expected: Mapping[Any, bytes], indexed: Mapping[Any, bytes], repeated: int = 0
+) -> Comparison:
+    keys = expected.keys() | indexed.keys()
+    different = [str(key) for key in keys if expected.get(key) != indexed.get(key)]
+    return Comparison(len(indexed) + repeated, len(different) + repeated, different[:3])
 
 
 def _canonical_text(text: str) -> str:
     return json.dumps(json.loads(text))
 
 
-def _own(source: dict[str, Any]) -> str:
-    own = {name: value for name, value in source.items() if not name.startswith("_millrace")}
-    return json.dumps(own)
-
-
 def _digest(document: str) -> bytes:
-    """Of what a document says, whether a number is written as 1 or as 1.0."""
-    same = json.dumps(json.loads(document, parse_int=float), sort_keys=True)
+    """Of what a document says but for our own fields, whether a number is 1 or 1.0 there."""
+    fields = json.loads(document, parse_int=float).items()
+    own = {name: value for name, value in fields if not name.startswith("_millrace")}
+    same = json.dumps(own, sort_keys=True)
     return hashlib.blake2b(same.encode(), digest_size=16).digest()
 
 

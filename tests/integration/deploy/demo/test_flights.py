@@ -29,8 +29,8 @@ def value(conninfo: Conninfo, query: str) -> object:
 
 
 def test_everything_is_loaded(database: Conninfo) -> None:
-    reported: dict[str, int] = {}
-    rows = flights.load(database, reported.__setitem__)
+    reported: list[str] = []
+    rows = flights.load(database, reported.append)
     assert rows == {
         "airlines": 16,
         "airports": 1458,
@@ -38,7 +38,7 @@ def test_everything_is_loaded(database: Conninfo) -> None:
         "weather": 26_115,
         "flights": flights.FLIGHTS_ROWS,
     }
-    assert reported == rows
+    assert reported == list(rows)
     for table, count in rows.items():
         assert value(database, f"SELECT count(*) FROM {table}") == count
     # Sums of the package's files, so that no value was rounded or shifted.
@@ -74,13 +74,12 @@ def small(database: Conninfo) -> Conninfo:
 def test_every_kind_of_change_happens(small: Conninfo) -> None:
     carriers = value(small, "SELECT array_agg(carrier ORDER BY carrier) FROM airlines")
     airports = value(small, "SELECT array_agg(faa ORDER BY faa) FROM airports")
-    summary = workload.run(small, 400, seed=3)
-    assert summary.transactions == 400 == sum(summary.kinds.values())
-    assert set(summary.kinds) == set(workload._KINDS)
-    assert summary.rolled_back == summary.kinds["abandon"]
+    kinds = workload.run(small, 400, seed=3)
+    assert kinds.total() == 400
+    assert set(kinds) == set(workload._KINDS)
     assert value(small, "SELECT array_agg(carrier ORDER BY carrier) FROM airlines") != carriers
     assert value(small, "SELECT array_agg(faa ORDER BY faa) FROM airports") != airports
-    grown = summary.kinds["add"] - summary.kinds["delete"]
+    grown = kinds["add"] - kinds["delete"]
     assert value(small, "SELECT count(*) FROM flights") == 3000 + grown
     assert value(small, "SELECT count(*) FROM airports WHERE former_names <> '{}'") != 0
     assert value(small, "SELECT count(*) FROM weather WHERE visib = 0.25 AND wind_gust >= 40") != 0
@@ -98,12 +97,11 @@ def test_equal_seeds_make_equal_databases(small: Conninfo, postgres: Postgres) -
 
 def test_rate_is_kept(small: Conninfo) -> None:
     started = time.monotonic()
-    summary = workload.run(small, 200, rate=400)
+    workload.run(small, 200, rate=400)
     assert 0.45 < time.monotonic() - started < 5
-    assert summary.rate < 450
 
 
 def test_unthrottled_it_makes_thousands_a_second(small: Conninfo) -> None:
-    reported: list[int] = []
-    assert workload.run(small, 2000, progress=reported.append).rate > 400  # 4000 on a quiet machine
-    assert reported == [500, 1000, 1500, 2000]
+    started = time.monotonic()
+    workload.run(small, 2000)
+    assert time.monotonic() - started < 5  # half a second on a quiet machine

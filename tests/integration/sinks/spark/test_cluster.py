@@ -11,8 +11,8 @@ import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
-import deploy.submit
 from cdc.errors import ExitCode
+from deploy.local.jars import REPOSITORY
 from deploy.local.kafka import Kafka
 from tests.fixtures.pipeline import RunningPipeline
 from tests.fixtures.readers import query_builder
@@ -73,7 +73,7 @@ def test_a_merge_leaves_its_tasks_to_executors_in_other_processes(
     log.reached(at(20, 2))
 
     config = ("--config", str(made.config))
-    merge = one_worker.submit(Path(deploy.submit.__file__), "lakehouse", *config)
+    merge = one_worker.submit(REPOSITORY / "millrace.py", "merge", "lakehouse", *config)
     assert merge.wait(120) == ExitCode.OK, merge.command.log_end()
     rows = query_builder(str(tmp_path / "lakehouse" / "public" / "item"))
     expected = {key: key for key in range(ROWS) if key != 2} | {1: 100}
@@ -106,7 +106,7 @@ def test_a_merge_that_loses_its_executors_ends_in_what_the_source_has(
     assert made.stop(daemon) == ExitCode.OK
 
     config = ("--config", str(made.config))
-    merge = cluster.submit(Path(deploy.submit.__file__), "lakehouse", *config)
+    merge = cluster.submit(REPOSITORY / "millrace.py", "merge", "lakehouse", *config)
     table = tmp_path / "lakehouse" / "public" / "item"
     merge.wait_until(lambda: any(table.glob("*.parquet")))
     for executor in cluster.executors():  # with the records that they kept for the merge

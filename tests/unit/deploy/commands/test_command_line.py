@@ -53,6 +53,23 @@ def test_a_command_line_without_the_extras_shows_the_help_of_every_command() -> 
     assert all(len(line.split()) > 1 for line in listed), "a command has no help"
 
 
+def test_the_help_loads_no_command() -> None:
+    at_exit = "import atexit, sys; atexit.register(lambda: print(*sys.modules))"
+    ended = python(f"{at_exit}; import millrace; millrace.main()", "--help")
+    loaded = set(ended.stdout.splitlines()[-1].split())
+    assert "deploy.commands.app" in loaded, ended.stderr
+    assert not {"pydantic", "psycopg", "confluent_kafka", "structlog"} & loaded
+
+
+def test_every_command_shows_its_own_help_without_the_extras() -> None:
+    runner = "from typer.testing import CliRunner; from deploy.commands.app import COMMANDS, app"
+    show = (
+        "[CliRunner().invoke(app, [name, '--help'], catch_exceptions=False) for name in COMMANDS]"
+    )
+    ended = python(f"{LACKING}; {runner}; print(*(shown.exit_code for shown in {show}))")
+    assert set(ended.stdout.split()) == {"0"}, ended.stderr
+
+
 def test_cuts_are_listed_where_there_is_no_spark(tmp_path: Path) -> None:
     """`millrace status` lists them, too: on the daemon's machine."""
     path = tmp_path / "millrace.toml"
@@ -81,7 +98,7 @@ def test_a_merge_of_json_needs_no_avro(tmp_path: Path, writer: str) -> None:
     path = tmp_path / "millrace.toml"
     lakehouse = f'{{ path = "{tmp_path}", topics_written_by = "{writer}" }}'
     path.write_text(f"{NOWHERE}\nlakehouse = {lakehouse}")
-    spark = "sys.modules.pop('pyspark'); sys.modules.pop('delta'); import deploy.submit"
+    spark = "sys.modules.pop('pyspark'); sys.modules.pop('delta')"
     words = ("merge", "lakehouse", "--interval", "never", "--config", str(path))
     ended = python(f"{LACKING}; {spark}; millrace.main()", *words)
     assert ended.returncode == ExitCode.CONFIG, ended.stderr

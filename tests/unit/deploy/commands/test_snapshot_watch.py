@@ -29,7 +29,7 @@ class Watching(SnapshotWatch):
         self._states, self._sizes, self._taken = {}, {}, set()
         self._refused: list[str] = []
         self._paused: set[str] = set()
-        self._offset, self._is_passed, self._read_until = -1, False, 5
+        self.signal_offset, self._is_passed, self._read_until = -1, False, 5
         self._settings = Settings(
             source={},
             capture={"topic.prefix": "pre", "table.include.list": "public.*"},
@@ -83,7 +83,7 @@ def test_a_resume_that_nobody_follows_is_told(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(snapshot_watch, "last_progress", lambda *_: progress)
     watching = Watching(OWN)
     watching._learn(STATE.model_copy(update={"requests": (OWN,)}))
-    watching.expect(5)
+    watching.signal_offset = 5
     watching._check_taken(29)
     with pytest.raises(NotDoneError, match="within 30 s"):
         watching._check_taken(31)

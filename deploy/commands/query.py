@@ -1,0 +1,146 @@
+"""``millrace cuts``, ``query`` and ``search``: derived tables and indexes → rows to look at."""
+
+import csv
+import json as json_text
+import sys
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+
+import typer
+from rich.console import Console
+from rich.table import Column, Table
+from rich.text import Text
+
+from cdc.errors import ConfigError
+from cdc.settings import DEFAULT_PATH, LakehouseSettings, SearchSettings, Settings, load
+from deploy.commands.app import ConfigOption, JsonOption
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from sinks.run.plans import Plans
+
+RowFormat = Literal["table", "csv", "json"]
+_SHOWN_MAX: Final = 400
+
+
+def cuts(
+    config: ConfigOption = DEFAULT_PATH,
+    *,
+    newest: Annotated[int, typer.Option("--newest", "-n", min=1, help="How many to list.")] = 20,
+    json: JsonOption = False,
+) -> None:
+    """List the instants of the source that the lakehouse's tables have stood at together."""
+    from sinks.delta.cuts import cuts as of_plans
+
+    settings = load(config)
+    listed = of_plans(_plans(settings, _lakehouse(settings)), newest)
+    if json:
+        print(json_text.dumps([cut.model_dump(mode="json") for cut in listed], indent=2))
+        return
+    shown = Table("run", "LSN", "committed (UTC)", "tables", "not there")
+    for cut in listed:
+        missing = Text(", ".join(cut.missing))
+        shown.add_row(str(cut.run), cut.where, cut.committed, str(len(cut.versions)), missing)
+    Console().print(shown)
+
+
+def query(
+    sql: Annotated[str, typer.Argument(help='"SELECT … FROM public.orders"')],
+    config: ConfigOption = DEFAULT_PATH,
+    *,
+    at: Annotated[
+        str, typer.Option("--at", help="latest, a run's number, an LSN, or a timestamp.")
+    ] = "latest",
+    form: Annotated[RowFormat, typer.Option("--format", "-f", help="How to print rows.")] = "table",
+) -> None:
+    """Query the lakehouse's tables, all as they were at one instant of the source."""
+    from sinks.changes.derived import derived_tables
+    from sinks.delta.cuts import cut_at
+    from sinks.delta.cuts import cuts as of_plans
+    from sinks.delta.cuts import query as answer
+    from sinks.spark.session import open_session
+
+    settings = load(config)
+    lakehouse = _lakehouse(settings)
+    plans = _plans(settings, lakehouse)
+    cut = cut_at(of_plans(plans), at)
+    print(f"as of {cut}", file=sys.stderr)
+    spark = open_session(settings.spark, "millrace query")
+    try:
+        plan = plans.last()
+        sources = [table.source for table in plan.tables.values()] if plan else []
+        _print(answer(spark, derived_tables(lakehouse, sources), cut, sql), form)
+    finally:
+        spark.stop()
+
+
+def search(
+    index: Annotated[str, typer.Argument(help="schema.table, or the name of joined documents.")],
+    query: Annotated[str, typer.Argument(help='Words, or Lucene\'s syntax: "name:blue AND n:>3".')],
+    config: ConfigOption = DEFAULT_PATH,
+    *,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=0, max=10_000, help="Hits.")] = 10,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON, a document a line.")] = False,
+) -> None:
+    """Search an index, and show the best documents."""
+    from sinks.search.client import search as find
+
+    answer = find(search_settings(load(config)), index, query, limit)
+    if json:
+        for hit in answer.hits:
+            print(json_text.dumps(hit, ensure_ascii=False))
+        return
+    shown = Table("_id", "_score", "document", caption=f"{answer.total:,} found")
+    for hit in answer.hits:
+        score = hit["_score"]
+        document = {name: value for name, value in hit.items() if not name.startswith("_")}
+        text = json_text.dumps(document, ensure_ascii=False)
+        short = text if len(text) <= _SHOWN_MAX else f"{text[:_SHOWN_MAX]}…"
+        shown.add_row(Text(hit["_id"]), f"{score:.3g}" if score else "", Text(short))
+    Console().print(shown)
+
+
+def search_settings(settings: Settings) -> SearchSettings:
+    """The section [search]; raises ConfigError where there is none."""
+    if settings.search is None:
+        raise ConfigError(
+            "there is no search server",
+            where="[search]",
+            remedy='add a section [search] with url = "…"',
+        )
+    return settings.search
+
+
+def _lakehouse(settings: Settings) -> LakehouseSettings:
+    if settings.lakehouse is None:
+        raise ConfigError(
+            "there is no lakehouse",
+            where="[lakehouse]",
+            remedy='add a section [lakehouse] with path = "…"',
+        )
+    return settings.lakehouse
+
+
+def _plans(settings: Settings, lakehouse: LakehouseSettings) -> "Plans":
+    from sinks.run.plans import lakehouse_plans
+    from sinks.spark.session import open_session
+
+    return lakehouse_plans(lakehouse.path, lambda: open_session(settings.spark))
+
+
+def _print(rows: "DataFrame", form: RowFormat) -> None:
+    """Row by row: an answer may be larger than the driver's memory, but for a table's widths."""
+    lines: Iterator[Any] = rows.toLocalIterator()
+    if form == "csv":
+        writer = csv.writer(sys.stdout)
+        writer.writerow(rows.columns)
+        writer.writerows(lines)
+    elif form == "json":
+        for line in lines:
+            print(json_text.dumps(line.asDict(recursive=True), default=str, ensure_ascii=False))
+    else:
+        shown = Table(*(Column(Text(name)) for name in rows.columns))
+        for line in lines:
+            shown.add_row(*(Text("" if value is None else str(value)) for value in line))
+        Console().print(shown)
