@@ -47,7 +47,11 @@ def open_channel(
     capture = settings.capture
     for other in set(capture.signal_enabled_channels) - {SOURCE, KAFKA}:
         log.warning("signal.enabled.channels: there is no such channel", channel=other)
-    own = _signal_table(capture, tables)
+    own: TableName | None = None
+    if capture.signal_data_collection and SOURCE in capture.signal_enabled_channels:
+        own = TableName(*capture.signal_data_collection.split(".", 1))
+        if own not in tables.states:
+            log.warning("signal.data.collection: there is no such table", table=str(own))
     topic = capture.signal_topic
     marks = own if capture.watermarks_in_table else None
     reader = WindowReader(settings, Watermarks(capture, marks), pace)
@@ -55,16 +59,6 @@ def open_channel(
     follower = Follower(settings.kafka, topic, *offset) if topic else None
     new_tables = NewTables(reader, tables, capture)
     return Channels(capture, own, tables, incremental, new_tables, follower, offset)
-
-
-def _signal_table(capture: CaptureSettings, tables: Tables) -> TableName | None:
-    name = capture.signal_data_collection
-    if name is None or SOURCE not in capture.signal_enabled_channels:
-        return None
-    own = TableName(*name.split(".", 1))
-    if own not in tables.states:
-        log.warning("signal.data.collection: there is no such table", table=name)
-    return own
 
 
 class Channels:

@@ -42,6 +42,7 @@ from snapshots.reader import (
     read,
 )
 
+_ANY_ROW: Final = sql.SQL("SELECT EXISTS ({})")
 _HAS_CHILDREN: Final = "SELECT relhassubclass FROM pg_class WHERE oid = %s"
 _NEWEST_XID: Final = """
 SELECT (pg_snapshot_xmax(pg_current_snapshot())::text::int8 - 1) & 4294967295
@@ -172,10 +173,9 @@ class _InOrder:
             return copier(records, encoder, self._position, now_us, Read(marker, xid))
 
         def is_last() -> bool:
-            any_row = sql.SQL("SELECT EXISTS ({})")
             selects = (select for other in later for select in self._selects(other))
-            statements = map(any_row.format, selects)
-            return all(query(self._connection, each) == [(False,)] for each in statements)
+            answers = (query(self._connection, _ANY_ROW.format(select)) for select in selects)
+            return all(answer == [(False,)] for answer in answers)
 
         def batch(*end: Any) -> SnapshotBatch:
             records, progress = marked.take(), ReadProgress(table.name, marked.rows, *end)

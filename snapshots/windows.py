@@ -225,7 +225,10 @@ class WindowReader:
                 reach(FaultPoint.CHUNK_MARKED)
                 job.ended = time.monotonic()
         except BaseException:
-            self._disconnect()
+            for connection in filter(None, (self._own.marking, self._own.reading)):
+                self._connections.discard(connection)
+                connection.close()
+            self._own.marking = self._own.reading = None
             raise
 
     def _await(self, connection: psycopg.Connection, streamed: Lsn) -> None:
@@ -253,10 +256,3 @@ class WindowReader:
         connection = connect(source, purpose="incremental snapshot")
         self._connections.add(connection)
         return connection
-
-    def _disconnect(self) -> None:
-        sessions = self._own.marking, self._own.reading
-        self._own.marking = self._own.reading = None
-        for connection in filter(None, sessions):
-            self._connections.discard(connection)
-            connection.close()
