@@ -176,7 +176,10 @@ def test_beyond_its_time_only_what_cant_be_read_otherwise_is_begun(database: Con
 def test_a_statement_of_ones_own_reads_its_table_to_the_end(database: Conninfo) -> None:
     run(database, *TABLES)
     overrides = "snapshot.select.statement.overrides"
-    odd = {overrides: "public.b", f"{overrides}.public.b": "SELECT * FROM b WHERE id % 2 = 1"}
+    odd = {
+        overrides: "public.b",
+        f"{overrides}.public.b": "SELECT * FROM public.b WHERE id % 2 = 1",
+    }
     settings = capture(database, **odd)
     with session(database) as opened:
         captured = described(opened, settings)
