@@ -17,8 +17,9 @@ from typing import Any, Final, NamedTuple
 from benchmarks.scene import load, say
 from cdc.capture.wiring import event_rules, pipeline
 from cdc.convert.pipeline import no_topic
-from cdc.events.changes import Read, RereadRequest, Row
+from cdc.events.changes import RereadRequest, Row
 from cdc.records.position import Lsn, Position
+from cdc.records.record import RecordOrBatch
 from cdc.records.schema import Column
 from cdc.records.state import Phase, Progress, TableState
 from cdc.settings import Settings
@@ -30,7 +31,7 @@ from cdc.tables.joining import Lookups
 from cdc.tables.tables import Tables
 from cdc.wal.frames import copy_data
 from cdc.wal.messages import ABSENT, Relation, RelationColumn
-from snapshots.copied_rows import Copied
+from snapshots.copied_rows import copier
 
 LIMITS: Final = Limits(1_000, 16 << 20)
 OID: Final = 16_385
@@ -264,12 +265,13 @@ def of_lines(tables: Tables, columns: Sequence[Column], data: bytearray) -> int:
     schema = tables.joining.arrive(relation, Position(1, Lsn(900), 1), 7).schema
     assert schema is not None  # noqa: S101 (the table is captured)
     encoder = tables.encoders.encoder(schema)
-    copied = Copied(encoder, Position(1, Lsn(9), 0), Lsn(9), 5_000_000, Read())
+    records: list[RecordOrBatch] = []
+    copied = copier(records, encoder, Position(1, Lsn(9), 0), 5_000_000)
     start = 0
-    while (used := copied.feed(data, start, len(data), LIMITS)) != start:
-        copied.take()
+    while (used := copied.feed(data, start, len(data), time.time_ns(), *LIMITS)) != start:
+        records.clear()
         start = used
-    return copied.rows
+    return copied.row_count
 
 
 def yardstick() -> None:

@@ -24,7 +24,6 @@ from benchmarks.shapes import MIXED, NAME
 from benchmarks.visible import Reader
 from cdc.postgres import slot
 from cdc.records.position import Position
-from cdc.records.record import count
 from cdc.records.state import Phase, TableState
 from cdc.records.topics import table_topic
 from deploy.local.pipeline import Pipeline
@@ -163,17 +162,17 @@ def _discarded_s(made: Scene, rows: int) -> float:
     captured = Captured(made)
     settings = made.pipeline.settings
     tables = captured.tables()
-    reader = InitialSnapshot(settings.source, settings.capture, Pace())
     with slot.exact_snapshot(settings.source, "discarded") as exported:
         position = Position(1, exported.consistent_point, 0)
         started = time.monotonic()
+        reader = InitialSnapshot(settings.source, settings.capture, Pace())
         batches = reader.read(
             exported,
             position,
             captured.described,
             lambda table: tables.encoders.encoder(tables.schemas.described(table, position)[0]),
         )
-        read = sum(count(batch.records) for batch in batches)
+        read = sum(batch.events for batch in batches)
         seconds = time.monotonic() - started
     if read != rows:
         raise RuntimeError(f"{read} records of {rows} rows")

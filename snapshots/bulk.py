@@ -22,21 +22,23 @@ from typing import Final, NamedTuple
 import psycopg
 import structlog
 
+from cdc.compiled import fast
 from cdc.convert.pipeline import Encoder
 from cdc.errors import MillraceError, TableLockedError
 from cdc.postgres.connection import connect, query
+from cdc.postgres.copy_out import copy_out
 from cdc.postgres.described import Leaf, TableDescription
 from cdc.postgres.failures import blaming
 from cdc.postgres.slot import ExportedSnapshot
 from cdc.records.position import Position
+from cdc.records.record import RecordOrBatch
 from cdc.records.state import LeafRead
 from cdc.settings import CaptureSettings, LibraryOptions
-from cdc.tables.reads import SnapshotBatch
+from cdc.tables.reads import ReadProgress, SnapshotBatch
 from snapshots import reader
-from snapshots.copied_rows import Copied
-from snapshots.copy_out import copy_out
+from snapshots.copied_rows import copier
 from snapshots.pace import Pace, Probe
-from snapshots.reader import ALL, LIMITS, Range, merged, next_range, pages_of
+from snapshots.reader import ALL, LIMITS, Range, Ranges, merged, next_range, pages_of
 
 log = structlog.get_logger()
 
@@ -49,6 +51,13 @@ _AGAIN_S: Final = 1.0
 """A table that was locked so long while others were read isn't waited for; how often it's tried."""
 
 
+class Statement(NamedTuple):
+    """A SELECT of the user's own, and the key of [capture] that has it; None: a signal does."""
+
+    text: str
+    key: str | None = None
+
+
 class _LeafRange(NamedTuple):
     """What a chunk reads; without a leaf: all that the user's own SELECT gives."""
 
@@ -59,17 +68,9 @@ class _LeafRange(NamedTuple):
 class _BulkTable:
     """What of a table was read, is being read, and is missing."""
 
-    def __init__(
-        self,
-        table: TableDescription,
-        statement: str | None,
-        statement_key: str | None,
-        chunk_bytes: int,
-    ) -> None:
-        """``statement``: a SELECT of the user's own, which comes from ``statement_key``."""
+    def __init__(self, table: TableDescription, own: Statement | None, chunk_bytes: int) -> None:
         self.table = table
-        self.statement = statement
-        self.statement_key = statement_key
+        self.own = own
         self.rows = 0
         self.is_left = False
         """Whether the rest is read another time."""
@@ -78,25 +79,24 @@ class _BulkTable:
         self._locked_since = math.inf
         self.encoder: Encoder | None = None
         self._chunk_pages = max(1, chunk_bytes // table.block_bytes)
-        self._taken: dict[int, list[Range]] = {leaf.oid: [] for leaf in table.leaves}
-        self._done: dict[int, tuple[Range, ...]] = {leaf.oid: () for leaf in table.leaves}
-        self._files: dict[int, int] = {}
-        self._is_given = self._is_read = statement is None
+        leaves: Sequence[Leaf | None] = table.leaves if own is None else [None]
+        self._taken: dict[Leaf | None, list[Range]] = {leaf: [] for leaf in leaves}
+        self._done: dict[Leaf | None, Ranges] = dict.fromkeys(leaves, ())
+        self._files: dict[Leaf | None, int] = {}
+
+    @property
+    def may_be_left(self) -> bool:
+        """Whether it can also be read while streaming."""
+        return self.table.is_chunked and self.own is None
 
     def next_chunk(self, rows_max: float) -> _LeafRange | None:
         """What nobody reads yet, of about so many rows at most."""
-        if self.is_left:
-            return None
-        if self.statement is not None:
-            self._is_given, before = True, self._is_given
-            return None if before else _LeafRange(None, ALL)
-        for leaf in self.table.leaves:
-            taken = self._taken[leaf.oid]
-            pages = self._chunk_pages
-            if rows_max < math.inf:
-                per_page = max(1.0, self.table.rows_estimated / max(1, self.table.pages))
-                pages = max(1, min(pages, int(rows_max / per_page)))
-            if (tids := next_range(taken, leaf.pages, pages)) is not None:
+        per_page = max(1.0, self.table.rows_estimated / max(1, self.table.pages))
+        pages = max(1, int(min(self._chunk_pages, rows_max / per_page)))
+        for leaf, taken in self._taken.items():
+            size = 0 if leaf is None else leaf.pages  # a chunk to the last page has no end
+            tids = None if self.is_left else next_range(taken, size, pages)
+            if tids is not None:
                 taken.append(tids)
                 return _LeafRange(leaf, tids)
         return None
@@ -105,10 +105,7 @@ class _BulkTable:
         """Nobody reads a chunk now, after all: the table is locked."""
         self._locked_since = min(self._locked_since, time.monotonic())
         self.not_before = time.monotonic() + _AGAIN_S
-        if chunk.leaf is None:
-            self._is_given = False
-        else:
-            self._taken[chunk.leaf.oid].remove(chunk.tids)
+        self._taken[chunk.leaf].remove(chunk.tids)
 
     @property
     def is_waited_for(self) -> bool:
@@ -118,31 +115,28 @@ class _BulkTable:
     def has_read(self, chunk: _LeafRange, file: int) -> None:
         """A chunk is done."""
         self._locked_since = math.inf
-        if chunk.leaf is None:
-            self._is_read = True
-            return
-        oid = chunk.leaf.oid
-        self._files[oid] = file
-        self._done[oid] = merged([*self._done[oid], chunk.tids])
+        self._files[chunk.leaf] = file
+        self._done[chunk.leaf] = merged([*self._done[chunk.leaf], chunk.tids])
 
     @property
     def is_done(self) -> bool:
         """Whether all of it was read."""
-        return self._is_read and all(done == (ALL,) for done in self._done.values())
+        return all(done == (ALL,) for done in self._done.values())
 
     @property
-    def read(self) -> tuple[LeafRead, ...]:
-        """What was read."""
-        return tuple(
-            LeafRead(leaf=oid, file=self._files[oid], ranges=ranges)
-            for oid, ranges in self._done.items()
-            if ranges
+    def progress(self) -> ReadProgress:
+        """How far it is, behind the last row of a chunk."""
+        done = [(leaf, ranges) for leaf, ranges in self._done.items() if leaf and ranges]
+        return ReadProgress(
+            self.table.name,
+            self.rows,
+            tuple(
+                LeafRead(leaf=leaf.oid, file=self._files[leaf], ranges=ranges)
+                for leaf, ranges in done
+            ),
+            sum(pages_of(ranges, leaf.pages) for leaf, ranges in done),
+            self.is_done,
         )
-
-    @property
-    def pages_done(self) -> int:
-        """How many pages that is."""
-        return sum(pages_of(self._done[leaf.oid], leaf.pages) for leaf in self.table.leaves)
 
 
 class _Worker:
@@ -154,85 +148,78 @@ class _Worker:
         if pace.limit < math.inf:
             with socket.socket(fileno=os.dup(self._connection.fileno())) as way:
                 way.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _RECEIVE_BUFFER_BYTES)
-        self._copy = copy_out(self._connection)
+        self.copy = copy_out(self._connection)
         self._exported = exported
         self._file = 0
-        self._copied: Copied | None = None
+        self._records: list[RecordOrBatch] = []
+        self._copier: fast.Copier
+        self._chunk: _LeafRange
         self.table: _BulkTable | None = None
-        self.chunk: _LeafRange | None = None
         self.is_throttled = False
         """Whether rows that have arrived wait until they may be taken."""
 
     def begin(
-        self, table: _BulkTable, chunk: _LeafRange, position: Position, *, patient: bool
+        self,
+        table: _BulkTable,
+        encoder: Encoder,
+        chunk: _LeafRange,
+        position: Position,
+        *,
+        patient: bool,
     ) -> None:
         """Begin to read a chunk; ``patient``: the table's lock is waited for."""
         reader.begin(self._connection, self._exported, patient=patient)
+        columns = [column.name for column in table.table.columns]
         if chunk.leaf is not None:
             self._file = reader.lock(self._connection, chunk.leaf)
+            select = reader.of_range(chunk.leaf, columns, chunk.tids, [table.table.row_filter])
+        elif table.own is not None:
+            select = reader.of_statement(table.own.text, columns)
         ((now_us,),) = query(self._connection, reader.NOW_US)
-        assert table.encoder is not None  # noqa: S101 (it is made with the first chunk)
-        self._copied = Copied(table.encoder, position, position.commit_lsn, now_us)
-        columns = [column.name for column in table.table.columns]
-        if chunk.leaf is None:
-            statement = reader.of_statement(table.statement or "", columns)
-        else:
-            statement = reader.of_range(chunk.leaf, columns, chunk.tids, [table.table.row_filter])
-        self.table, self.chunk = table, chunk
-        self._copy.begin(reader.copying(statement))
+        self._records = []
+        self._copier = copier(self._records, encoder, position, now_us)
+        self.table, self._chunk = table, chunk
+        self.copy.begin(reader.copying(select))
 
     def take(self) -> Iterator[SnapshotBatch]:
         """Make batches of what has arrived; the last one of a chunk says so."""
-        table, copied, copy = self.table, self._copied, self._copy
-        assert table is not None and copied is not None and self.chunk is not None  # noqa: S101, PT018
+        table, made, copy = self.table, self._copier, self.copy
+        assert table is not None  # noqa: S101 (it is busy)
         is_filled = self.is_throttled = False
-        before = copied.rows
         while not copy.ended():
             if self._pace.wait_s() > 0:
                 self.is_throttled = True
                 return
-            at = copy.start
-            limits = LIMITS._replace(records_max=min(LIMITS.records_max, self._pace.room()))
-            copy.start = copied.feed(copy.buffer, copy.start, copy.end, limits)
-            if copy.start > at:
-                self._pace.took(copied.rows - before)
-                table.rows += copied.rows - before
-                before = copied.rows
-                yield SnapshotBatch(table.table.name, copied.take(), table.rows)
+            start, before = copy.start, made.row_count
+            records_max = min(LIMITS.records_max, self._pace.room())
+            copy.start = made.feed(
+                copy.buffer, start, copy.end, time.time_ns(), records_max, LIMITS.bytes_max
+            )
+            if copy.start > start:
+                self._pace.took(made.row_count - before)
+                table.rows += made.row_count - before
+                records = [*self._records]
+                self._records.clear()
+                progress = ReadProgress(table.table.name, table.rows)
+                yield SnapshotBatch(progress, records, made.made_records, made.made_bytes)
             elif is_filled or not copy.fill():
                 return
             else:
                 is_filled = True
         query(self._connection, "COMMIT")
-        table.has_read(self.chunk, self._file)
+        table.has_read(self._chunk, self._file)
         self.table = None
-        yield batch_of(table)
+        yield SnapshotBatch(table.progress)
 
     def give_up(self) -> None:
         """Leave the chunk; the connection goes on with another one."""
         self.table = None
         query(self._connection, "ROLLBACK")
 
-    def fileno(self) -> int:
-        """Readable when something has arrived."""
-        return self._copy.fileno()
-
-    @property
-    def wait_s_max(self) -> float:
-        """How long a poll may last."""
-        return self._copy.wait_s_max
-
     def close(self) -> None:
         """Disconnect; a COPY under way ends by that."""
-        self._copy.close()
+        self.copy.close()
         self._connection.close()
-
-
-def batch_of(table: _BulkTable) -> SnapshotBatch:
-    """No rows, but how far the table is."""
-    return SnapshotBatch(
-        table.table.name, (), table.rows, table.read, table.pages_done, table.is_done
-    )
 
 
 class Bulk:
@@ -264,13 +251,11 @@ class Bulk:
     def batches(
         self,
         tables: Sequence[TableDescription],
-        statements: Mapping[str, str],
-        statement_key: Callable[[TableDescription], str | None],
+        statements: Mapping[str, Statement],
     ) -> Iterator[SnapshotBatch]:
         """Every row of the tables that the snapshot sees; a table's last batch says so."""
-        chunk_bytes = self._settings.snapshot_chunk_bytes
         to_read = [
-            _BulkTable(table, statements.get(str(table.name)), statement_key(table), chunk_bytes)
+            _BulkTable(table, statements.get(str(table.name)), self._settings.snapshot_chunk_bytes)
             for table in tables
         ]
         try:
@@ -284,8 +269,8 @@ class Bulk:
     def _batches(self, tables: Sequence[_BulkTable]) -> Iterator[SnapshotBatch]:
         for table in tables:
             if table.is_done:  # a partitioned table without partitions
-                self._encode(table)
-                yield batch_of(table)
+                self._encoder_of(table)
+                yield SnapshotBatch(table.progress)
         self._waiting = list(tables)
         while self._begin():
             ready = self._ready()
@@ -293,7 +278,7 @@ class Bulk:
                 yield from self._taken(worker)
             if not ready:  # whoever waits for us has a turn, too
                 busy = next(worker.table for worker in self._workers if worker.table is not None)
-                yield SnapshotBatch(busy.table.name, (), busy.rows)
+                yield SnapshotBatch(ReadProgress(busy.table.name, busy.rows))
 
     def _begin(self, *, patient: bool = False) -> bool:
         """Let free connections begin what comes next; returns whether anything is under way."""
@@ -316,10 +301,11 @@ class Bulk:
         if chunk is None:
             self._waiting.remove(table)
             return False
-        self._encode(table)
+        encoder = self._encoder_of(table)
+        patience = patient and table.is_waited_for
         try:
-            worker.begin(table, chunk, self._position, patient=patient and table.is_waited_for)
-            self._probe.chunk()
+            worker.begin(table, encoder, chunk, self._position, patient=patience)
+            self._probe.chunks += 1
         except reader.OF_ONE_TABLE as error:
             if isinstance(error, TableLockedError) and not patient and table.is_waited_for:
                 worker.give_up()
@@ -333,11 +319,9 @@ class Bulk:
         return any(worker.table is not None for worker in self._workers)
 
     def _is_timed_out(self, table: _BulkTable) -> bool:
-        if self._until_s is None or time.monotonic() < self._until_s or table.is_left:
+        if self._until_s is None or time.monotonic() < self._until_s or not table.may_be_left:
             return False
-        if not table.table.is_chunked or table.statement is not None:
-            return False
-        if not table.is_done:
+        if not (table.is_left or table.is_done):
             log.info(
                 "the first snapshot has lasted as long as it may: the rest is read while streaming",
                 table=str(table.table.name),
@@ -354,9 +338,10 @@ class Bulk:
             return self._workers[-1]
         return None
 
-    def _encode(self, table: _BulkTable) -> None:
+    def _encoder_of(self, table: _BulkTable) -> Encoder:
         if table.encoder is None:
             table.encoder = self._encoder(table.table)
+        return table.encoder
 
     def _ready(self) -> list[_Worker]:
         """Those that have rows for us to take, as soon as any may be taken."""
@@ -365,33 +350,35 @@ class Bulk:
             return []
         # Whoever was first last time is last now: there may not be room for all.
         self._workers.append(self._workers.pop(0))
-        busy = {worker.fileno(): worker for worker in self._workers if worker.table is not None}
+        busy = [worker for worker in self._workers if worker.table is not None]
         poller = select.poll()
-        for descriptor in busy:
-            poller.register(descriptor, select.POLLIN)
-        is_throttled = any(worker.is_throttled for worker in busy.values())
-        wait_s_max = min(worker.wait_s_max for worker in busy.values())
+        for worker in busy:
+            poller.register(worker.copy.fileno(), select.POLLIN)
+        is_throttled = any(worker.is_throttled for worker in busy)
+        wait_s_max = min(worker.copy.wait_s_max for worker in busy)
         wait_s = 0.0 if is_throttled else min(reader.WAIT_S, wait_s_max)
         readable = {descriptor for descriptor, _ in poller.poll(wait_s * 1_000)}
         return [
             worker
-            for descriptor, worker in busy.items()
+            for worker in busy
             # libpq may hold what the socket doesn't show
-            if descriptor in readable or worker.is_throttled or worker.wait_s_max < reader.WAIT_S
+            if worker.copy.fileno() in readable
+            or worker.is_throttled
+            or worker.copy.wait_s_max < reader.WAIT_S
         ]
 
     def _taken(self, worker: _Worker) -> Iterator[SnapshotBatch]:
         table = worker.table
         assert table is not None  # noqa: S101 (it is busy)
         try:
-            with blaming(table.statement_key):
+            with blaming(table.own.key if table.own else None):
                 yield from worker.take()
         except reader.OF_ONE_TABLE as error:
             self._leave(worker, table, error)
 
     def _leave(self, worker: _Worker, table: _BulkTable, error: MillraceError) -> None:
         """Leave a table that can't be read now to be read while streaming, if it can be so."""
-        if self._until_s is None or not table.table.is_chunked or table.statement is not None:
+        if self._until_s is None or not table.may_be_left:
             raise error
         worker.give_up()
         if not table.is_left:

@@ -7,10 +7,11 @@ https://debezium.io/documentation/reference/3.6/configuration/signalling.html
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Final
 
 import structlog
 
+from cdc.compiled.fast import Cursor
 from cdc.events.changes import Row
 from cdc.kafka.signal_topic import Followed, Follower
 from cdc.records.position import Position
@@ -22,7 +23,6 @@ from cdc.stream.signals import (
     KeyTracking,
     SignalOffset,
     SignalOutput,
-    StreamCursor,
     StreamedRow,
 )
 from cdc.tables.tables import Tables
@@ -47,7 +47,11 @@ def open_channel(
     capture = settings.capture
     for other in set(capture.signal_enabled_channels) - {SOURCE, KAFKA}:
         log.warning("signal.enabled.channels: there is no such channel", channel=other)
-    own = _signal_table(capture, tables)
+    own: TableName | None = None
+    if capture.signal_data_collection and SOURCE in capture.signal_enabled_channels:
+        own = TableName(*capture.signal_data_collection.split(".", 1))
+        if own not in tables.states:
+            log.warning("signal.data.collection: there is no such table", table=str(own))
     topic = capture.signal_topic
     marks = own if capture.watermarks_in_table else None
     reader = WindowReader(settings, Watermarks(capture, marks), pace)
@@ -55,16 +59,6 @@ def open_channel(
     follower = Follower(settings.kafka, topic, *offset) if topic else None
     new_tables = NewTables(reader, tables, capture)
     return Channels(capture, own, tables, incremental, new_tables, follower, offset)
-
-
-def _signal_table(capture: CaptureSettings, tables: Tables) -> TableName | None:
-    name = capture.signal_data_collection
-    if name is None or SOURCE not in capture.signal_enabled_channels:
-        return None
-    own = TableName(*name.split(".", 1))
-    if own not in tables.states:
-        log.warning("signal.data.collection: there is no such table", table=name)
-    return own
 
 
 class Channels:
@@ -83,7 +77,6 @@ class Channels:
         """``own`` is the table of signals."""
         self._own = own
         self._name = settings.topic_prefix.encode()
-        self._tables = tables
         self._incremental = incremental
         self._new_tables = new_tables
         self._requests = Requests(settings, tables)
@@ -93,44 +86,41 @@ class Channels:
 
     def watches(self, table: TableName) -> bool:
         """The signal table, and those that are being read."""
-        return table == self._own or self._incremental.watches(table)
+        return table == self._own or self._incremental.changes_of(table) is not None
 
     def key_tracking(self, relation: Relation) -> KeyTracking | None:
         """How to note a table's changed keys; None for signals, whose rows are shown."""
-        if TableName(relation.namespace, relation.name) == self._own:
-            return None
-        return self._incremental.key_tracking(relation)
+        table = TableName(relation.namespace, relation.name)
+        changes = None if table == self._own else self._incremental.changes_of(table)
+        return None if changes is None else changes.tracking(relation)
 
     def announce(self, relation: Relation) -> None:
         """Take notice of how a table's rows look from here on."""
-        self._incremental.announce(relation)
+        changes = self._incremental.changes_of(TableName(relation.namespace, relation.name))
+        if changes is not None:
+            changes.announce(relation)
 
     def note_row(self, row: StreamedRow) -> SignalOutput:
         """Follow a signal, or take notice of a changed row."""
-        self._incremental.changed(row)  # the signal table may be read, too
-        if row.table != self._own:
-            return NOTHING
-        if row.new is None:
-            deleted = _text(row.old, 0)
-            return (
-                self._note_row_watermark(deleted, "-open", row.position)
-                if self._deletes
-                else NOTHING
-            )
-        if row.old is not None:
+        changes = self._incremental.changes_of(row.table)
+        if changes is not None:  # the signal table may be read, too
+            changes.note(row)
+        if row.table != self._own or (row.old is not None and row.new is not None):
             return NOTHING  # an UPDATE is no signal
-        row_id, kind = _text(row.new, 0), _text(row.new, 1)
+        row_id, kind, data = (_text(row.new or row.old, index) for index in range(3))
+        if row.new is None and self._deletes:
+            return self.note_watermark(row_id.removesuffix("-open"), row.position)
+        if row.new is None:
+            return NOTHING
         if kind == CLOSE:
-            return self._note_row_watermark(row_id, "-close", row.position)
-        return SignalOutput(
-            [], self._requests.follow(row_id, kind, _text(row.new, 2), row.position)
-        )
+            return self.note_watermark(row_id.removesuffix("-close"), row.position)
+        return SignalOutput([], self._requests.follow(row_id, kind, data, row.position))
 
     def note_watermark(self, watermark: str, position: Position) -> SignalOutput:
         """Take notice of a watermark."""
         return self._incremental.note_watermark(watermark, position)
 
-    def turn(self, cursor: StreamCursor) -> SignalOutput:
+    def turn(self, cursor: Cursor) -> SignalOutput:
         """Follow what has come by the topic; begin chunks where threads are free."""
         records: list[Record] = []
         if self._follower is not None:
@@ -163,13 +153,6 @@ class Channels:
         if self._follower is not None:
             self._follower.close()
 
-    def _note_row_watermark(self, row_id: str, end: str, position: Position) -> SignalOutput:
-        return (
-            self.note_watermark(row_id.removesuffix(end), position)
-            if row_id.endswith(end)
-            else NOTHING
-        )
-
     def _sent(self, sent: Followed, position: Position) -> list[Record]:
         """Follow a record of the topic; those with another key are for others."""
         if sent.key != self._name or not sent.value:
@@ -183,14 +166,8 @@ class Channels:
                 "a signal is ignored", offset=sent.offset, reason="its value isn't a JSON object"
             )
             return []
-        data = _data(signal.get("data"))
         row_id = str(signal.get("id") or sent.offset)
-        return self._requests.follow(row_id, str(signal.get("type")), data, position)
-
-
-def _data(given: object) -> str | Mapping[str, Any] | None:
-    """A signal's data are an object; a text is one within, as it is in the table."""
-    return given if given is None or isinstance(given, str | Mapping) else json.dumps(given)
+        return self._requests.follow(row_id, str(signal.get("type")), signal.get("data"), position)
 
 
 def _text(row: Row | None, index: int) -> str:

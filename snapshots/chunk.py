@@ -3,21 +3,23 @@
 The transaction first takes the lock of a plain SELECT, so that the table's catalog version, its
 rows and the snapshot that tells which transactions they show belong together. It is read only, and
 the SELECT goes by the extended protocol: a condition comes from whoever may send signals.
+https://www.postgresql.org/docs/current/functions-info.html (pg_current_snapshot)
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Final, NamedTuple
+from collections.abc import Callable
+from itertools import chain
+from typing import Final, NamedTuple, Self
 
 import psycopg
 from psycopg import sql
 
+from cdc.compiled.fast import COMMITS_MAX
 from cdc.errors import TableGoneError, TableLockedError, TableRefusedError
 from cdc.postgres.captured import described_tables
 from cdc.postgres.connection import at_one_instant, query
 from cdc.postgres.described import CapturedTable, Leaf, TableDescription
+from cdc.records.position import Lsn
 from cdc.settings import CaptureSettings
-from snapshots.overtaken import Visibility
 from snapshots.reader import Range, frames, of_range, parse_tid
 
 BYTES_MAX: Final = 8 << 20
@@ -43,6 +45,7 @@ SELECT pg_relation_filenode(c.oid)::int8, concat_ws(' ', c.xmin, (
 (extract(epoch FROM clock_timestamp()) * 1000000)::int8
 FROM pg_class c WHERE c.oid = %s
 """
+_XID_BITS: Final = 32
 _NAME: Final = """
 SELECT nspname, relname FROM pg_class c JOIN pg_namespace n ON n.oid = relnamespace WHERE c.oid = %s
 """
@@ -52,6 +55,43 @@ SET LOCAL enable_indexonlyscan = off; SET LOCAL enable_bitmapscan = off;
 SET LOCAL max_parallel_workers_per_gather = 0
 """
 """A TID range scan, or else a scan of the whole heap: rows come in the order of their TIDs."""
+
+
+class Visibility(NamedTuple):
+    """Which transactions a snapshot shows: pg_current_snapshot()."""
+
+    xmin: int
+    xmax: int
+    running: frozenset[int]
+    is_awaited: bool = False
+    """Whether it was waited for what was streamed before (a standby's replay)."""
+
+    @classmethod
+    def parse(cls, text: str, *, of_standby: bool = False) -> Self:
+        """Read ``xmin:xmax:xid,xid…``.
+
+        A standby's doesn't list what is running, so nothing from the oldest one on counts as shown.
+        """
+        xmin, xmax, running = text.split(":")
+        if of_standby:
+            return cls(int(xmin), int(xmin), frozenset(), is_awaited=True)
+        return cls(int(xmin), int(xmax), frozenset(map(int, filter(None, running.split(",")))))
+
+    def shows(self, xid: int) -> bool:
+        """Whether it shows what a transaction, as the stream numbers it (32 bits), has done."""
+        half = 1 << (_XID_BITS - 1)
+        distance = (xid - self.xmax + half) % (1 << _XID_BITS) - half
+        full = self.xmax + distance
+        return full < self.xmin or (full < self.xmax and full not in self.running)
+
+    def shows_all_before(self, lsn: Lsn, committed_at: Callable[[int], Lsn]) -> bool:
+        """Whether it shows every transaction that the stream had committed up to there."""
+        if self.is_awaited:
+            return True
+        mask = (1 << _XID_BITS) - 1
+        # The newest ones may be in the WAL and have ended for nobody yet: xmax comes before them.
+        newer = range(self.xmax, self.xmax + COMMITS_MAX)
+        return not any(0 < committed_at(xid & mask) <= lsn for xid in chain(self.running, newer))
 
 
 class DescribedTable(NamedTuple):
@@ -146,7 +186,8 @@ def read(
 
     Raises AlteredError, and what a statement raises.
     """
-    with _reading(connection, settings, chunk_range.leaf):
+    with at_one_instant(connection):
+        _lock(connection, settings, chunk_range.leaf)
         state = _leaf_state(connection, settings, described.table, chunk_range.leaf)
         if state.catalog_version != described.catalog_versions.get(chunk_range.leaf.oid):
             raise AlteredError
@@ -164,10 +205,15 @@ def read(
     first, end = chunk_range.tids
     if copied.last is not None and (copied.is_cut or copied.rows >= chunk_range.rows_max):
         end = parse_tid(copied.last) + 1
-    read = (first, end)
-    leaf = chunk_range.leaf.oid
     return Chunk(
-        described, leaf, state.file, read, copied.text, copied.rows, state.visibility, state.read_us
+        described,
+        chunk_range.leaf.oid,
+        state.file,
+        (first, end),
+        copied.text,
+        copied.rows,
+        state.visibility,
+        state.read_us,
     )
 
 
@@ -187,18 +233,13 @@ def _leaf_state(
     return _LeafState(file or 0, version, visibility, now_us)
 
 
-@contextmanager
-def _reading(
-    connection: psycopg.Connection, settings: CaptureSettings, leaf: Leaf
-) -> Iterator[None]:
-    with at_one_instant(connection):
-        query(connection, f"SET LOCAL lock_timeout = {settings.snapshot_lock_timeout_ms}")
-        query(connection, f"SET LOCAL statement_timeout = {settings.snapshot_query_timeout_ms}")
-        # Before the transaction's snapshot: rows of a table rewritten since would be hidden by it.
-        lock = sql.SQL("LOCK TABLE ONLY {} IN ACCESS SHARE MODE")
-        try:
-            query(connection, lock.format(sql.Identifier(*leaf.name)))
-        except TableRefusedError:
-            raise AlteredError from None
-        query(connection, _ORDERED)
-        yield
+def _lock(connection: psycopg.Connection, settings: CaptureSettings, leaf: Leaf) -> None:
+    """Before the transaction's snapshot, which would hide rows of a table rewritten since."""
+    query(connection, f"SET LOCAL lock_timeout = {settings.snapshot_lock_timeout_ms}")
+    query(connection, f"SET LOCAL statement_timeout = {settings.snapshot_query_timeout_ms}")
+    lock = sql.SQL("LOCK TABLE ONLY {} IN ACCESS SHARE MODE")
+    try:
+        query(connection, lock.format(sql.Identifier(*leaf.name)))
+    except TableRefusedError:
+        raise AlteredError from None
+    query(connection, _ORDERED)

@@ -6,11 +6,11 @@ row stands, are read by one connection, table by table.
 """
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
 from enum import StrEnum
-from typing import Final
+from typing import Any, Final
 
-import psycopg
 from psycopg import sql
 
 from cdc.compiled import fast
@@ -21,19 +21,19 @@ from cdc.postgres.described import TableDescription
 from cdc.postgres.failures import blaming
 from cdc.postgres.slot import ExportedSnapshot
 from cdc.records.position import Position
-from cdc.records.record import RecordOrBatch
+from cdc.records.record import RecordOrBatch, count, size
 from cdc.settings import CaptureSettings, LibraryOptions
 from cdc.stream.translation import Limits
-from cdc.tables.reads import FIRST, Again, SnapshotBatch
+from cdc.tables.reads import FIRST, Again, ReadProgress, SnapshotBatch
 from cdc.wal.frames import copy_data_end
-from snapshots.bulk import Bulk
-from snapshots.copied_rows import Copied
+from snapshots.bulk import Bulk, Statement
+from snapshots.copied_rows import copier
 from snapshots.pace import Pace, Probe
 from snapshots.reader import (
     ALL,
+    LIMITS,
     NOW_US,
     PAUSE_S,
-    any_row,
     begin,
     lock,
     of_range,
@@ -42,9 +42,7 @@ from snapshots.reader import (
     read,
 )
 
-_ONE_ROW: Final = Limits(1, 1)
-
-
+_ANY_ROW: Final = sql.SQL("SELECT EXISTS ({})")
 _HAS_CHILDREN: Final = "SELECT relhassubclass FROM pg_class WHERE oid = %s"
 _NEWEST_XID: Final = """
 SELECT (pg_snapshot_xmax(pg_current_snapshot())::text::int8 - 1) & 4294967295
@@ -62,65 +60,147 @@ class Marker(StrEnum):
 
 
 class MarkedRows:
-    """A table's rows → records, as copied_rows.Copied does it; the last row waits for ``end``.
+    """A table's rows → records that say where in the snapshot they stand.
 
-    ``copied`` makes what takes rows with a marker; ``first``: it is the first table that is read.
+    ``make`` gives what appends the records of rows with a marker to a list. The last row waits for
+    ``end``. ``first``: it is the first table that is read.
     """
 
-    def __init__(self, copied: Callable[[Marker], Copied], *, first: bool) -> None:
-        self._copied = copied
+    def __init__(
+        self, make: Callable[[list[RecordOrBatch], Marker], fast.Copier], *, first: bool
+    ) -> None:
+        self._make = make
         self._first = Marker.FIRST if first else Marker.FIRST_IN_DATA_COLLECTION
-        self._others: Copied | None = None
         self._made: list[RecordOrBatch] = []
-        self._last_row: bytearray | None = None
+        self._others = make(self._made, Marker.TRUE)
+        self._last_row = bytearray()
         self.rows = 0
         """How many rows have their marker."""
 
-    def feed(self, data: bytearray, start: int, end: int, limits: Limits) -> int:
-        """As Copied.feed."""
+    def feed(self, data: bytearray, start: int, end: int, limits: Limits = LIMITS) -> int:
+        """Take in whole CopyData messages up to one of the limits; returns where those end."""
         last, stop = fast.last_copy_data(data, start, end)
         if stop == start:
             return start
-        if self._last_row is None and self._others is None:
-            return self._keep_last(data, start, copy_data_end(data, start, end))
-        if self._last_row is not None:
-            self._mark_last_row(self._first if self._others is None else Marker.TRUE)
-        if self._others is None:
-            self._others = self._copied(Marker.TRUE)
-        before = self._others.rows
-        start = self._others.feed(data, start, last, limits)
-        self._made += self._others.take()
-        self.rows += self._others.rows - before
-        return self._keep_last(data, last, stop) if start == last else start
+        marked: list[RecordOrBatch] = []
+        if self._last_row:
+            marked = self._mark_last_row(Marker.TRUE if self.rows else self._first)
+        elif not self.rows:  # whether the first one is the last one, too, isn't known yet
+            last, stop = start, copy_data_end(data, start, end)
+        before = self._others.row_count
+        start = self._others.feed(data, start, last, time.time_ns(), *limits)
+        self.rows += self._others.row_count - before
+        self._made[:0] = marked
+        if start < last:
+            return start
+        self._last_row = data[last:stop]
+        return stop
 
     def end(self, is_last: Callable[[], bool]) -> None:
         """The table has no more rows; ``is_last`` tells whether no later table has one."""
-        if self._last_row is None:
+        if not self._last_row:
             return
         marker = Marker.LAST_IN_DATA_COLLECTION
         if is_last():
             marker = Marker.LAST
-        elif self._others is None and self._first is Marker.FIRST:
+        elif not self.rows and self._first is Marker.FIRST:
             marker = Marker.FIRST
-        self._mark_last_row(marker)
+        self._made += self._mark_last_row(marker)
 
     def take(self) -> list[RecordOrBatch]:
         """What was made since the last time."""
-        made, self._made = self._made, []
+        made = [*self._made]
+        self._made.clear()
         return made
 
-    def _keep_last(self, data: bytearray, start: int, stop: int) -> int:
-        self._last_row = data[start:stop]
-        return stop
-
-    def _mark_last_row(self, marker: Marker) -> None:
-        """Give the row that was kept its marker."""
-        assert self._last_row is not None  # noqa: S101 (its callers check)
-        copied = self._copied(marker)
-        copied.feed(self._last_row, 0, len(self._last_row), _ONE_ROW)
-        self._made += copied.take()
+    def _mark_last_row(self, marker: Marker) -> list[RecordOrBatch]:
+        """The records of the row that was kept, which gets its marker."""
+        row, self._last_row = self._last_row, bytearray()
+        made: list[RecordOrBatch] = []
+        self._make(made, marker).feed(row, 0, len(row), time.time_ns(), *LIMITS)
         self.rows += 1
-        self._last_row = None
+        return made
+
+
+class _InOrder:
+    """One read of tables by one connection; ``batches`` is what there is to it."""
+
+    def __init__(
+        self,
+        source: LibraryOptions,
+        position: Position,
+        xid: int | None,
+        statements: Mapping[str, Statement],
+        pace: Pace,
+    ) -> None:
+        self._source = source
+        self._position = position
+        self._xid = xid
+        self._statements = statements
+        self._pace = pace
+
+    def batches(
+        self,
+        exported: ExportedSnapshot,
+        tables: Sequence[TableDescription],
+        encoder: Callable[[TableDescription], Encoder],
+    ) -> Iterator[SnapshotBatch]:
+        """Every row that the snapshot sees, table by table; a table's last batch says so."""
+        with (
+            closing(connect(self._source, purpose="snapshot")) as self._connection,
+            Probe(self._source, self._pace).measuring(),
+        ):
+            for index, table in enumerate(tables):
+                begin(self._connection, exported)
+                for leaf in table.leaves:
+                    lock(self._connection, leaf)
+                own = self._statements.get(str(table.name))
+                with blaming(own.key if own else None):
+                    yield from self._marked(tables[index:], encoder(table), is_first=index == 0)
+                query(self._connection, "COMMIT")
+
+    def _marked(
+        self, tables: Sequence[TableDescription], encoder: Encoder, *, is_first: bool
+    ) -> Iterator[SnapshotBatch]:
+        """Rows of the first of the tables, each with its marker; its last row is held back."""
+        table, *later = tables
+        ((now_us,),) = query(self._connection, NOW_US)
+        xid = self._xid
+        if xid is None:
+            ((xid,),) = query(self._connection, _NEWEST_XID)
+
+        def make(records: list[RecordOrBatch], marker: Marker) -> fast.Copier:
+            return copier(records, encoder, self._position, now_us, Read(marker, xid))
+
+        def is_last() -> bool:
+            selects = (select for other in later for select in self._selects(other))
+            answers = (query(self._connection, _ANY_ROW.format(select)) for select in selects)
+            return all(answer == [(False,)] for answer in answers)
+
+        def batch(*end: Any) -> SnapshotBatch:
+            records, progress = marked.take(), ReadProgress(table.name, marked.rows, *end)
+            return SnapshotBatch(progress, records, count(records), size(records))
+
+        marked, paid = MarkedRows(make, first=is_first), 0
+        for select in self._selects(table):
+            for _ in read(self._connection, select, marked.feed):
+                yield batch()
+                self._pace.took(marked.rows - paid)
+                paid = marked.rows
+                while wait_s := self._pace.wait_s():
+                    time.sleep(min(wait_s, PAUSE_S))
+                    yield batch()
+        marked.end(is_last)
+        yield batch((), table.pages, True)
+
+    def _selects(self, table: TableDescription) -> list[sql.Composed]:
+        """All of a table's rows, leaf by leaf."""
+        columns = [column.name for column in table.columns]
+        if (own := self._statements.get(str(table.name))) is not None:
+            return [of_statement(own.text, columns)]
+        if query(self._connection, _HAS_CHILDREN, [table.oid]) == [(True,)]:
+            return [of_tree(table.name, columns, table.row_filter)]
+        return [of_range(leaf, columns, ALL, [table.row_filter]) for leaf in table.leaves]
 
 
 class InitialSnapshot:
@@ -128,10 +208,8 @@ class InitialSnapshot:
 
     def __init__(self, source: LibraryOptions, settings: CaptureSettings, pace: Pace) -> None:
         self._source = source
-        self._pace = pace
         self._settings = settings
-        self._again = FIRST
-        self._statements: dict[str, str] = {}
+        self._pace = pace
 
     def read(
         self,
@@ -147,86 +225,15 @@ class InitialSnapshot:
         ``limit_s``: how long the snapshot may be used for what can be read while streaming; None:
         nothing is read then.
         """
-        self._again = again
-        self._statements = dict(self._settings.snapshot_select_statements)
-        self._statements |= {str(name): text for name, text in again.statements.items()}
+        statements = {
+            name: Statement(text, f"snapshot.select.statement.overrides.{name}")
+            for name, text in self._settings.snapshot_select_statements.items()
+        }
+        for table, text in again.statements.items():
+            statements[str(table)] = Statement(text)
         if not self._settings.lossless:
-            yield from self._in_order(exported, position, tables, encoder)
-            return
+            in_order = _InOrder(self._source, position, again.xid, statements, self._pace)
+            return in_order.batches(exported, tables, encoder)
         until_s = None if limit_s is None else time.monotonic() + limit_s
         bulk = Bulk(self._settings, self._source, exported, position, encoder, until_s, self._pace)
-        yield from bulk.batches(tables, self._statements, self._statement_key)
-
-    def _in_order(
-        self,
-        exported: ExportedSnapshot,
-        position: Position,
-        tables: Sequence[TableDescription],
-        encoder: Callable[[TableDescription], Encoder],
-    ) -> Iterator[SnapshotBatch]:
-        connection = connect(self._source, purpose="snapshot")
-        try:
-            with Probe(self._source, self._pace).measuring():
-                for index, table in enumerate(tables):
-                    begin(connection, exported)
-                    for leaf in table.leaves:
-                        lock(connection, leaf)
-                    with blaming(self._statement_key(table)):
-                        encode = encoder(table)
-                        yield from self._marked(connection, tables[index:], encode, position, index)
-                    query(connection, "COMMIT")
-        finally:
-            connection.close()
-
-    def _marked(
-        self,
-        connection: psycopg.Connection,
-        tables: Sequence[TableDescription],
-        encoder: Encoder,
-        position: Position,
-        index: int,
-    ) -> Iterator[SnapshotBatch]:
-        """Rows of the first of the tables, each with its marker; its last row is held back."""
-        table, *later = tables
-        ((now_us,),) = query(connection, NOW_US)
-        xid = self._again.xid
-        if xid is None:
-            ((xid,),) = query(connection, _NEWEST_XID)
-
-        def copied(marker: Marker) -> Copied:
-            return Copied(encoder, position, position.commit_lsn, now_us, Read(marker, xid))
-
-        def is_last() -> bool:
-            selects = (select for table in later for select in self._selects(connection, table))
-            return not any(any_row(connection, select) for select in selects)
-
-        marked, taken = MarkedRows(copied, first=index == 0), 0
-        for select in self._selects(connection, table):
-            for records in read(connection, select, marked):
-                yield SnapshotBatch(table.name, records, marked.rows)
-                self._pace.took(marked.rows - taken)
-                taken = marked.rows
-                while wait_s := self._pace.wait_s():
-                    time.sleep(min(wait_s, PAUSE_S))
-                    yield SnapshotBatch(table.name, (), marked.rows)
-        marked.end(is_last)
-        yield SnapshotBatch(table.name, marked.take(), marked.rows)
-        yield SnapshotBatch(table.name, (), marked.rows, (), table.pages, is_done=True)
-
-    def _statement_key(self, table: TableDescription) -> str | None:
-        """The key of [capture] whose SELECT reads the table, if there is one."""
-        if str(table.name) not in self._settings.snapshot_select_statements:
-            return None
-        given = table.name in self._again.statements  # by a signal, whose errors are its own
-        return None if given else f"snapshot.select.statement.overrides.{table.name}"
-
-    def _selects(
-        self, connection: psycopg.Connection, table: TableDescription
-    ) -> list[sql.Composed]:
-        """All of a table's rows, leaf by leaf."""
-        columns = [column.name for column in table.columns]
-        if own := self._statements.get(str(table.name)):
-            return [of_statement(own, columns)]
-        if query(connection, _HAS_CHILDREN, [table.oid]) == [(True,)]:
-            return [of_tree(table.name, columns, table.row_filter)]
-        return [of_range(leaf, columns, ALL, [table.row_filter]) for leaf in table.leaves]
+        return bulk.batches(tables, statements)

@@ -1,5 +1,6 @@
 """Tables that join the publication while streaming goes on → reads of their rows, once they may."""
 
+import math
 import time
 from collections import deque
 from collections.abc import Callable
@@ -36,8 +37,7 @@ class OpenTransactions:
         self._clock = clock
         self._ended_below = 0
         self._waiting: set[TableName] = set()
-        self._since = 0.0
-        self._has_warned = False
+        self._warn_at = math.inf
         self._job: Job[int] | None = None
         self._next = 0.0
 
@@ -46,24 +46,20 @@ class OpenTransactions:
         if request.behind_xid <= self._ended_below:
             return True
         if not self._waiting:
-            self._since, self._has_warned = self._clock(), False
+            self._warn_at = self._clock() + _PATIENCE_S
         self._waiting.add(name)
         return False
 
     def turn(self) -> bool:
         """Look whether others have ended; returns whether tables have to be asked for again."""
         now = self._clock()
-        if self._job is None:
-            if self._waiting and now >= self._next:
-                self._job = self._reader.oldest_open()
-            return False
-        if not self._job.future.done():
+        if self._job is None and self._waiting and now >= self._next:
+            self._job = self._reader.oldest_open()
+        if self._job is None or not self._job.future.done():
             return False
         job, self._job = self._job, None
         self._next = now + _CHECK_S
-        if (error := job.failure()) is not None:
-            if not isinstance(error, MillraceError):
-                raise error  # a bug of ours
+        if isinstance(error := job.failure(), MillraceError):
             self._next = now + _AGAIN_S
             log.warning("can't look for open transactions", reason=error.what)
             return False
@@ -72,13 +68,12 @@ class OpenTransactions:
             self._ended_below = oldest_open
             self._waiting.clear()  # who still waits says so
             return True
-        if now - self._since > _PATIENCE_S and not self._has_warned:
-            self._has_warned = True
-            tables = sorted(map(str, self._waiting))
+        if now > self._warn_at:
+            self._warn_at = math.inf
             log.warning(
                 "tables can't be read yet: transactions are open that may have changed them before"
                 " they were published",
-                tables=tables,
+                tables=sorted(map(str, self._waiting)),
                 remedy=OPEN_REMEDY,
             )
         return False
@@ -111,22 +106,16 @@ class NewTables:
             return begun
         if self._described:
             return self._begin(self._described.popleft(), reached)
-        if self._job is None:
-            if time.monotonic() >= self._next and self._settings.lossless:
-                followed = filter(self._tables.states.is_followed, self._tables.states)
-                others_than = frozenset([*followed, *self._tables.states.waiting])
-                self._job = self._reader.describe_others(others_than)
-            return Joined([])
-        if not self._job.future.done():
-            return Joined([])
-        job, self._job = self._job, None
-        self._next = time.monotonic() + NEW_TABLES_S
-        error = job.failure()
-        if isinstance(error, MillraceError):
-            log.warning("can't look for new tables", reason=error.what, remedy=error.remedy)
-        elif error is not None:
-            raise error  # a bug of ours
-        self._described.extend(job.result or ())
+        if self._job is not None and self._job.future.done():
+            job, self._job = self._job, None
+            self._next = time.monotonic() + NEW_TABLES_S
+            if isinstance(error := job.failure(), MillraceError):
+                log.warning("can't look for new tables", reason=error.what, remedy=error.remedy)
+            self._described.extend(job.result or ())
+        elif self._job is None and time.monotonic() >= self._next and self._settings.lossless:
+            followed = filter(self._tables.states.is_followed, self._tables.states)
+            others_than = frozenset([*followed, *self._tables.states.waiting])
+            self._job = self._reader.describe_others(others_than)
         return Joined([])
 
     def _begin(self, table: TableDescription, reached: Position) -> Joined:

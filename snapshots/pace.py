@@ -12,7 +12,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from statistics import fmean
 from typing import Final
 
@@ -161,16 +161,17 @@ class Probe:
     def __init__(self, source: LibraryOptions, pace: Pace) -> None:
         self._source = source
         self._pace = pace
-        self._chunks = 0
+        self.chunks = 0
+        """How many were begun: their transactions are ours."""
         self._calibrated = threading.Event()
-        self._closing: threading.Event | None = None
+        self._stop: threading.Event | None = None
 
     @contextmanager
     def measuring(self) -> Iterator[None]:
         """Measure meanwhile; what comes first is the baseline, so it is waited for."""
         self.begin()
         try:
-            if self._closing is not None:
+            if self._stop is not None:
                 self._calibrated.wait(_AGAIN_S)
             yield
         finally:
@@ -178,39 +179,29 @@ class Probe:
 
     def begin(self) -> None:
         """Measure from now on, if the pace wants to know."""
-        if self._closing is None and self._pace.adaptive:
-            closing = self._closing = threading.Event()
-            thread = threading.Thread(target=self._run, args=[closing], daemon=True)
-            thread.name = "snapshot-pace"
-            thread.start()
+        if self._stop is None and self._pace.adaptive:
+            stop = self._stop = threading.Event()
+            name = "snapshot-pace"
+            threading.Thread(target=self._run, name=name, args=[stop], daemon=True).start()
 
     def end(self) -> None:
         """Measure no more; doesn't wait."""
-        if self._closing is not None:
-            self._closing.set()
-            self._closing = None
+        if self._stop is not None:
+            self._stop.set()
+            self._stop = None
 
-    def chunk(self) -> None:
-        """Take notice of a chunk that is begun: its transactions are ours."""
-        self._chunks += 1
-
-    def _run(self, closing: threading.Event) -> None:
-        while not closing.is_set():
+    def _run(self, stop: threading.Event) -> None:
+        while not stop.is_set():
             # What is wrong with the source is told by those who read rows.
-            with suppress(MillraceError, psycopg.Error, OSError), self._connected() as connection:
-                self._measure(connection, closing)
+            with (
+                suppress(MillraceError, psycopg.Error, OSError),
+                closing(connect(self._source, purpose="pace")) as connection,
+            ):
+                self._measure(connection, stop)
             self._calibrated.set()
-            closing.wait(_AGAIN_S)
+            stop.wait(_AGAIN_S)
 
-    @contextmanager
-    def _connected(self) -> Iterator[psycopg.Connection]:
-        connection = connect(self._source, purpose="pace")
-        try:
-            yield connection
-        finally:
-            connection.close()
-
-    def _measure(self, connection: psycopg.Connection, closing: threading.Event) -> None:
+    def _measure(self, connection: psycopg.Connection, stop: threading.Event) -> None:
         with socket.socket(fileno=os.dup(connection.fileno())) as way:
             way.setsockopt(socket.SOL_SOCKET, _SO_TIMESTAMPNS, 1)
             first = []
@@ -220,7 +211,7 @@ class Probe:
             self._pace.calibrate(first)
             self._calibrated.set()
             count_taken_at, count, is_shared = time.monotonic(), self._count(connection), False
-            while not closing.wait(_PAUSE_S):
+            while not stop.wait(_PAUSE_S):
                 now = time.monotonic()
                 if now - count_taken_at >= _COUNT_S:
                     before, count = count, self._count(connection)
@@ -231,7 +222,7 @@ class Probe:
     def _count(self, connection: psycopg.Connection) -> int:
         """How many transactions were committed that aren't ours, since whenever."""
         ((count,),) = query(connection, _COUNT)
-        return int(count) - _OWN_PER_CHUNK * self._chunks
+        return int(count) - _OWN_PER_CHUNK * self.chunks
 
 
 def latency_s(connection: psycopg.Connection, way: socket.socket) -> float:

@@ -1,8 +1,8 @@
 """A chunk, a table or a SELECT → its rows, by COPY … TO STDOUT; and what is left to read."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 import psycopg
 from psycopg import sql
@@ -16,14 +16,13 @@ from cdc.errors import (
     TableRefusedError,
 )
 from cdc.postgres.connection import query
+from cdc.postgres.copy_out import copy_out, wait
 from cdc.postgres.described import Leaf
 from cdc.postgres.failures import server_address
 from cdc.postgres.slot import ExportedSnapshot
-from cdc.records.record import RecordOrBatch
 from cdc.records.schema import TableName
 from cdc.stream.translation import Limits
 from cdc.wal.frames import copy_data_end
-from snapshots.copy_out import copy_out, wait
 
 Range = tuple[int, int]
 Ranges = tuple[Range, ...]
@@ -161,18 +160,6 @@ def _gone(leaf: Leaf, where: str) -> TableChangedError:
     )
 
 
-class Taker(Protocol):
-    """What makes records of rows: snapshots.copied_rows.Copied."""
-
-    def feed(self, data: bytearray, start: int, end: int, limits: Limits) -> int:
-        """Take in CopyData messages; returns where those end."""
-        ...
-
-    def take(self) -> list[RecordOrBatch]:
-        """What was made since the last time."""
-        ...
-
-
 def of_range(
     leaf: Leaf, columns: Sequence[str], tids: Range, conditions: Sequence[str | None]
 ) -> sql.Composed:
@@ -210,26 +197,24 @@ def copying(select: sql.Composed) -> bytes:
     return sql.SQL("COPY ({}) TO STDOUT").format(select).as_bytes()
 
 
-def any_row(connection: psycopg.Connection, select: sql.Composed) -> bool:
-    """Whether there is one."""
-    return query(connection, sql.SQL("SELECT EXISTS ({})").format(select)) == [(True,)]
-
-
 def read(
-    connection: psycopg.Connection, select: sql.Composed, taker: Taker, limits: Limits = LIMITS
-) -> Iterator[list[RecordOrBatch]]:
-    """What ``taker`` makes of the rows in their order, a batch at a time; it may be nothing.
+    connection: psycopg.Connection,
+    select: sql.Composed,
+    feed: Callable[[bytearray, int, int], int],
+) -> Iterator[None]:
+    """Let ``feed`` take in the rows, as CopyData messages in their order; a turn after each time.
 
-    Left early, it leaves the connection in the middle of a COPY: whoever does that closes it.
+    It returns where those end that it has taken. Left early, this leaves the connection in the
+    middle of a COPY: whoever does that closes it.
     """
     copy = copy_out(connection)
     try:
         copy.begin(copying(select))
         while not copy.ended():
-            used = taker.feed(copy.buffer, copy.start, copy.end, limits)
+            used = feed(copy.buffer, copy.start, copy.end)
             if used > copy.start:
                 copy.start = used
-                yield taker.take()
+                yield
             elif not copy.fill():
                 wait(copy, WAIT_S)
     finally:
@@ -247,28 +232,26 @@ class Frames(NamedTuple):
 
 def frames(connection: psycopg.Connection, select: sql.Composed, bytes_max: int) -> Frames:
     """The rows of a SELECT, up to the one that reaches the limit; its transaction ends with it."""
-    copy = copy_out(connection)
     text, rows, size = bytearray(), 0, 0
+
+    def take(data: bytearray, start: int, end: int) -> int:
+        nonlocal rows, size
+        while (stop := copy_data_end(data, start, end)) > start:
+            if len(text) < bytes_max:
+                rows, size = rows + 1, stop - start
+                text.extend(memoryview(data)[start:stop])
+                if len(text) >= bytes_max:
+                    with suppress(psycopg.Error):  # then the rest is read, and passed over
+                        connection.cancel_safe(timeout=WAIT_S)
+            start = stop
+        return start
+
     try:
-        copy.begin(copying(select))
-        while not copy.ended():
-            at = copy.start
-            while (stop := copy_data_end(copy.buffer, copy.start, copy.end)) > copy.start:
-                if len(text) < bytes_max:
-                    size = stop - copy.start
-                    text += memoryview(copy.buffer)[copy.start : stop]
-                    rows += 1
-                    if len(text) >= bytes_max:
-                        with suppress(psycopg.Error):  # then the rest is read, and passed over
-                            connection.cancel_safe(timeout=WAIT_S)
-                copy.start = stop
-            if copy.start == at and not copy.fill():
-                wait(copy, WAIT_S)
+        for _ in read(connection, select, take):
+            pass
     except SourceUnreachableError:
         if len(text) < bytes_max or connection.closed:
             raise
-    finally:
-        copy.close()
     last = bytes(text[len(text) - size :]).rstrip(b"\n").rpartition(b"\t")[2] if rows else None
     return Frames(text, rows, last, len(text) >= bytes_max)
 

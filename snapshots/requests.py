@@ -3,12 +3,13 @@
 What a signal asks for gets into these records in the same Kafka transaction as the place that the
 channel has reached: after a start it is neither forgotten nor done twice. A signal that can't be
 followed is a warning, never an error.
+https://debezium.io/documentation/reference/3.6/configuration/signalling.html
 """
 
+import json
 import re
-import time
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, Literal, NamedTuple
 
 import structlog
 
@@ -19,27 +20,117 @@ from cdc.records.state import SnapshotOutcome, SnapshotRequest
 from cdc.settings import CaptureSettings
 from cdc.settings.modes import Patterns
 from cdc.tables.tables import Tables
-from snapshots.signals import (
-    ExecuteSnapshot,
-    LogMessage,
-    PauseSnapshot,
-    ResumeSnapshot,
-    Signal,
-    SignalError,
-    StopSnapshot,
-    parse,
-)
 
 log = structlog.get_logger()
 _ALL = (".*",)
+_TYPES: Final = ("execute-snapshot", "stop-snapshot", "pause-snapshot", "resume-snapshot", "log")
+_IGNORED: Final = frozenset({"snapshot-window-open", "snapshot-window-close"})
+"""Watermarks: they are known by their ids."""
+
+
+class SignalError(ValueError):
+    """A signal that can't be followed; the text says why."""
+
+
+class Signal(NamedTuple):
+    """What a signal of a type asks for: of the tables whose names match, or else of all.
+
+    Only execute-snapshot has the others: ``kind`` of read; ``conditions``, SQL for some of the
+    tables, by their patterns; and ``reset``, a member of our own: rows that are gone are to
+    disappear. A log signal's ``message`` is a line for our log.
+    """
+
+    type: str
+    collections: tuple[str, ...] = ()
+    kind: Literal["incremental", "blocking"] = "incremental"
+    conditions: tuple[tuple[str, str], ...] = ()
+    reset: bool = False
+    message: str = ""
+
+
+def parse(type_: str, data: object) -> Signal | None:
+    """Read a signal of that type; None where there is nothing to do; raises SignalError.
+
+    ``data`` is the JSON's text, or what it says.
+    """
+    if type_ in _IGNORED:
+        return None
+    if type_ not in _TYPES:
+        raise SignalError(f"there is no signal of type {type_!r}")
+    members = _members(data)
+    if type_ == "log":
+        return Signal(type_, message=_text(members, "message"))
+    names = _list(members, "data-collections", str, "names")
+    signal = Signal(type_, tuple(name.strip() for name in names))
+    if type_ == "execute-snapshot":
+        return _execute(signal, members)
+    if type_ == "stop-snapshot" and _kind(members) != "incremental":
+        raise SignalError('only a snapshot of type "incremental" can be stopped')
+    return signal
+
+
+def _execute(signal: Signal, members: Mapping[str, Any]) -> Signal:
+    if not signal.collections:
+        raise SignalError("data-collections names no table")
+    for unknown in ("additional-condition", "surrogate-key"):
+        if members.get(unknown) is not None:
+            raise SignalError(f"{unknown} isn't supported (additional-conditions is)")
+    conditions = _list(members, "additional-conditions", dict, "objects")
+    pairs = tuple(
+        (_text(condition, "data-collection"), _text(condition, "filter"))
+        for condition in conditions
+    )
+    reset = members.get("reset", False)
+    if not isinstance(reset, bool):
+        raise SignalError("reset isn't true or false")
+    return signal._replace(kind=_kind(members), conditions=pairs, reset=reset)
+
+
+def _members(data: object) -> Mapping[str, Any]:
+    """A signal's data are an object; a text is one within, as it is in the table."""
+    members = data
+    try:
+        if data is None or isinstance(data, str):
+            members = json.loads(data) if data and data.strip() else {}
+    except ValueError as error:
+        raise SignalError(f"its data isn't JSON: {error}") from None
+    except RecursionError:
+        raise SignalError("its data is nested too deeply") from None
+    if not isinstance(members, Mapping):
+        raise SignalError("its data isn't a JSON object")
+    return members
+
+
+def _kind(members: Mapping[str, Any]) -> Literal["incremental", "blocking"]:
+    kind = str(members.get("type") or "incremental").lower()
+    if kind == "incremental":
+        return "incremental"
+    if kind == "blocking":
+        return "blocking"
+    raise SignalError(f"there is no snapshot of type {kind!r}")
+
+
+def _list(members: Mapping[str, Any], name: str, kind: type, what: str) -> list[Any]:
+    """A list of such things, empty where there is none."""
+    given = [] if members.get(name) is None else members[name]
+    if not isinstance(given, list) or not all(isinstance(each, kind) for each in given):
+        raise SignalError(f"{name} isn't a list of {what}")
+    return given
+
+
+def _text(members: Mapping[str, Any], name: str) -> str:
+    text = members.get(name)
+    if not isinstance(text, str) or not text.strip():
+        raise SignalError(f"{name} is missing, or isn't text")
+    return text.strip()
 
 
 def queued(tables: Tables, *, paused: bool | None = None) -> list[TableName]:
     """The tables that signals want read while streaming goes on, in order; or the paused ones."""
     tables_in_order = sorted(
-        (request.order, state.name)
-        for state in map(tables.states.__getitem__, tables.states.requested)
-        for request in state.requests
+        (request.order, name)
+        for name in tables.states.requested
+        for request in tables.states[name].requests
         if request.kind == "incremental" and not request.is_own
         if paused in {None, request.paused}
     )
@@ -52,25 +143,35 @@ class Requests:
     def __init__(self, settings: CaptureSettings, tables: Tables) -> None:
         self._settings = settings
         self._tables = tables
+        self._states = tables.states
 
-    def follow(
-        self, signal: str, kind: str, data: str | Mapping[str, Any] | None, position: Position
-    ) -> list[Record]:
+    def follow(self, signal: str, type_: str, data: object, position: Position) -> list[Record]:
         """Do what the signal of that id says, at the stream's position; returns the records."""
         try:
-            parsed = parse(kind, data)
-            return [] if parsed is None else self._do(signal, parsed, position)
+            asked = parse(type_, data)
+            if asked is None:
+                return []
+            match asked.type:
+                case "execute-snapshot":
+                    return self._execute(signal, asked, position)
+                case "stop-snapshot":
+                    return self._stop(signal, asked.collections, position)
+                case "pause-snapshot" | "resume-snapshot" as wanted:
+                    paused = wanted == "pause-snapshot"
+                    return self._pause(signal, asked.collections, position, paused=paused)
+                case "log":
+                    log.info("signal", signal=signal, message=asked.message)
         except SignalError as error:
-            log.warning("a signal is ignored", signal=signal, type=kind, reason=str(error))
-            return []
+            log.warning("a signal is ignored", signal=signal, type=type_, reason=str(error))
+        return []
 
     @property
     def blocking(self) -> Mapping[TableName, str | None]:
         """The tables that are to be read while streaming pauses, in order."""
         tables_in_order = sorted(
-            (request.order, state.name, request.condition)
-            for state in map(self._tables.states.__getitem__, self._tables.states.requested)
-            for request in state.requests
+            (request.order, name, request.condition)
+            for name in self._states.requested
+            for request in self._states[name].requests
             if request.kind == "blocking"
         )
         return {name: condition for _, name, condition in tables_in_order}
@@ -78,66 +179,34 @@ class Requests:
     def blocking_done(self, tables: Sequence[TableName]) -> list[Record]:
         """Take notice that these were read."""
         return [
-            self._tables.states.set_requests(
-                table, [request for request in requests if request.kind != "blocking"]
-            )
+            self._states.set_requests(table, [each for each in requests if each.kind != "blocking"])
             for table in tables
-            if (requests := self._tables.states[table].requests)
+            if (requests := self._states[table].requests)
         ]
 
-    def _do(self, signal: str, parsed: Signal, position: Position) -> list[Record]:
-        match parsed:
-            case ExecuteSnapshot():
-                return self._request(signal, parsed, position)
-            case StopSnapshot(collections):
-                return self._stop(signal, collections, position)
-            case PauseSnapshot(collections):
-                return self._pause(signal, collections, position, paused=True)
-            case ResumeSnapshot(collections):
-                return self._pause(signal, collections, position, paused=False)
-            case LogMessage(message):
-                log.info("signal", signal=signal, message=message)
-                return []
-
-    def _request(self, signal: str, parsed: ExecuteSnapshot, position: Position) -> list[Record]:
-        incremental = parsed.kind == "incremental"
-        requests = [request for state in self._tables.states.values() for request in state.requests]
-        last = max((request.order for request in requests), default=0)
+    def _execute(self, signal: str, asked: Signal, position: Position) -> list[Record]:
+        incremental = asked.kind == "incremental"
         is_first = not queued(self._tables)
         paused = incremental and not is_first and not queued(self._tables, paused=False)
-        conditions = [(_patterns((name,)), text) for name, text in parsed.conditions]
-        names = self._matching(parsed.collections)
+        conditions = [(_patterns((name,)), text) for name, text in asked.conditions]
+        names = self._matching(asked.collections)
         if not incremental and self._settings.lossless:
             names = [name for name in names if self._has_key(name, signal)]
-        records = []
-        for order, table in enumerate(names, last + 1):
-            matching = [text for pattern, text in conditions if pattern.match(str(table))]
-            request = SnapshotRequest(
-                kind=parsed.kind,
-                signal=signal,
-                order=order,
-                condition=matching[0] if matching else None,
-                paused=paused,
-                reset=parsed.reset,
-                begun_ms=time.time_ns() // 1_000_000,
-                behind_xid=self._tables.states[table].joined_xid if incremental else 0,
-            )
-            before = [
-                request
-                for request in self._tables.states[table].requests
-                if incremental or request.kind != "blocking"
-            ]
-            records.append(self._tables.states.set_requests(table, [*before, request]))
-        log.info(
-            "snapshot asked for", signal=signal, type=parsed.kind, tables=list(map(str, names))
-        )
+        wanted = {
+            name: next((text for pattern, text in conditions if pattern.match(str(name))), None)
+            for name in names
+        }
+        ask = self._tables.reads.ask
+        records = ask(wanted, signal, asked.kind, paused=paused, reset=asked.reset)
+        log.info("snapshot asked for", signal=signal, type=asked.kind, tables=list(map(str, names)))
         if incremental and is_first and names:
             records += self._tables.notifications.incremental("STARTED", position, signal, names)
         return records
 
     def _has_key(self, table: TableName, signal: str) -> bool:
         """Whether a row that is read again takes the place of the one that the log has."""
-        if not self._tables.schemas.has_key(table):
+        has_key = self._tables.schemas.has_key(table)
+        if not has_key:
             log.warning(
                 "a blocking snapshot leaves a table out: it has no key, so that derived tables"
                 " would have each row twice",
@@ -145,14 +214,13 @@ class Requests:
                 table=str(table),
                 remedy=f"stop the daemon, and run millrace snapshot {table}",
             )
-            return False
-        return True
+        return has_key
 
     def _stop(self, signal: str, collections: tuple[str, ...], position: Position) -> list[Record]:
-        stopped = []
         records = []
-        for table in self._queued(collections):
-            requests = self._tables.states[table].requests
+        stopped = self._requested(collections, lambda request: request.kind == "incremental")
+        for table in stopped:
+            requests = self._states[table].requests
             left = [request for request in requests if request.kind == "incremental"]
             others = [request for request in requests if request.kind != "incremental"]
             if any(request.is_own for request in left):
@@ -171,8 +239,7 @@ class Requests:
                     reason=f"signal {signal} has stopped it",
                 )
                 reported = outcome if ended.signal else None
-                records.append(self._tables.states.set_requests(table, [*left, *others], reported))
-            stopped.append(table)
+                records.append(self._states.set_requests(table, [*left, *others], reported))
         if stopped:
             named = stopped if collections else ()
             records += self._tables.notifications.incremental("ABORTED", position, signal, named)
@@ -184,21 +251,17 @@ class Requests:
     def _pause(
         self, signal: str, collections: tuple[str, ...], position: Position, *, paused: bool
     ) -> list[Record]:
-        named = self._matching(collections or _ALL)
-        changed = [
-            table
-            for table in sorted(self._tables.states.requested, key=self._order)
-            if table in named and any(request.paused != paused for request in self._pausable(table))
-        ]
+        def is_changed(request: SnapshotRequest) -> bool:
+            return request.kind != "blocking" and request.paused != paused
+
         records = []
+        changed = self._requested(collections, is_changed)
         for table in changed:
             requests = [
-                request.model_copy(update={"paused": paused})
-                if request.kind != "blocking"
-                else request
-                for request in self._tables.states[table].requests
+                request.model_copy(update={"paused": paused}) if is_changed(request) else request
+                for request in self._states[table].requests
             ]
-            records.append(self._tables.states.set_requests(table, requests))
+            records.append(self._states.set_requests(table, requests))
         if changed:
             tell = self._tables.notifications.incremental
             records += tell("PAUSED" if paused else "RESUMED", position, signal, changed)
@@ -207,27 +270,22 @@ class Requests:
             log.warning("a signal changes nothing", signal=signal, reason=reason)
         return records
 
-    def _order(self, table: TableName) -> tuple[int, TableName]:
-        return min(request.order for request in self._tables.states[table].requests), table
-
-    def _pausable(self, table: TableName) -> Iterable[SnapshotRequest]:
-        requests = self._tables.states[table].requests
-        return (request for request in requests if request.kind != "blocking")
-
-    def _queued(self, collections: tuple[str, ...]) -> list[TableName]:
-        """Those of the tables with an incremental snapshot that match; without names, all."""
+    def _requested(
+        self, collections: tuple[str, ...], is_meant: Callable[[SnapshotRequest], bool]
+    ) -> list[TableName]:
+        """Those of the tables that match, or of all, with such a request; in the reads' order."""
         named = self._matching(collections or _ALL)
-        return [
-            table
-            for table in sorted(self._tables.states.requested, key=self._order)
-            if table in named
-            if any(request.kind == "incremental" for request in self._tables.states[table].requests)
-        ]
+        orders = {
+            name: min(request.order for request in self._states[name].requests)
+            for name in self._states.requested & set(named)
+            if any(map(is_meant, self._states[name].requests))
+        }
+        return sorted(orders, key=lambda name: (orders[name], name))
 
     def _matching(self, collections: Sequence[str]) -> list[TableName]:
         """The captured tables whose names match, by the first pattern that does."""
         tables: dict[TableName, None] = {}
-        captured = [name for name in self._tables.states if self._settings.captures(str(name))]
+        captured = [name for name in self._states if self._settings.captures(str(name))]
         for collection in collections:
             pattern = _patterns((collection,))
             names = sorted(name for name in captured if pattern.match(str(name)))

@@ -1,6 +1,14 @@
-"""A table that is being read while streaming goes on: its chunks done, under way, and missing."""
+"""A table that is being read while streaming goes on: its chunks done, under way, and missing.
 
-from collections.abc import Iterable
+A chunk is written into the log behind changes that its snapshot may not show: those of transactions
+that committed after it was taken, and of some before, since a commit is in the WAL for a while
+before it is visible. So each changed key of the table is remembered with its transaction, until
+every later snapshot is known to show that; a chunk's rows that are older than the log are left out.
+
+A row is locked until its transaction is visible, so whoever shows a key's last change shows all.
+"""
+
+from collections.abc import Collection, Iterable
 from typing import Any, Final, NamedTuple
 
 from cdc.convert.pipeline import Encoder
@@ -10,11 +18,14 @@ from cdc.errors import (
     SourceUnreachableError,
     TableRefusedError,
 )
+from cdc.events.changes import ABSENT, Row
+from cdc.postgres.catalog import relation_signature
 from cdc.postgres.described import CapturedTable, TableDescription
 from cdc.records.position import Lsn
-from cdc.records.state import LeafRead, SnapshotRequest
-from snapshots.chunk import Chunk, ChunkRange, DescribedTable
-from snapshots.overtaken import Changes
+from cdc.records.state import LeafRead, SnapshotRequest, TableState
+from cdc.stream.signals import KeyTracking, StreamedRow
+from cdc.wal.messages import Relation
+from snapshots.chunk import AlteredError, Chunk, ChunkRange, DescribedTable, Visibility
 from snapshots.reader import ALL, Range, merged, next_range, pages_of
 from snapshots.windows import Job
 
@@ -22,12 +33,119 @@ RETRY_S: Final = 1.0
 RETRY_S_MAX: Final = 30.0
 _FIRST_BYTES: Final = 1 << 20
 _BYTES_MIN: Final = 8192
+KEYS_MAX: Final = 200_000
+"""Changed keys of a table that are remembered; beyond, the chunks under way are read once more."""
 _NO_WATERMARK: Final = (
     "a watermark didn't come by the stream: the publication needs INSERT and DELETE of the signal"
     " table, and no filter of its rows"
 )
 _TURN_S: Final = 0.05
 """How long the stream may stand still for a chunk: chunks become as large as that takes."""
+
+
+class Changes:
+    """What the stream says of one table since its chunks are being read."""
+
+    def __init__(self) -> None:
+        self.key: tuple[str, ...] = ()
+        """The columns that identify a row; as long as they aren't known, any may have changed."""
+        self._keys: dict[int, list[bytes | None]] = {}
+        self._key_count = 0
+        self._last: list[bytes | None] = []
+        self.forgotten = 1
+        """How often what was known of changes was given up; chunks from before are of no use."""
+        self.relation: Relation | None = None
+        self.announced = 0
+        """How often a Relation message came."""
+        self._settled: tuple[Visibility, set[str]] | None = None
+
+    def tell_apart_by(self, key: tuple[str, ...]) -> None:
+        """Rows are identified by these columns from here on."""
+        if key != self.key:
+            self.key = key
+            self.forget()
+
+    def of(self, xid: int) -> list[bytes | None]:
+        """Where a transaction's changed keys are appended; None: it may be any."""
+        self._key_count += len(self._last)
+        if self._key_count > KEYS_MAX:
+            self.forget()
+        self._last = self._keys.setdefault(xid, [])
+        self._key_count -= len(self._last)
+        return self._last
+
+    def forget(self) -> None:
+        """Forget all changed keys: chunks have to begin again."""
+        self._keys.clear()
+        self._last = []
+        self._key_count = 0
+        self.forgotten += 1
+
+    def note(self, row: StreamedRow) -> None:
+        """Take notice of a change that comes decoded."""
+        self.of(row.transaction.xid).extend(self._keys_of(row))
+
+    def tracking(self, relation: Relation) -> KeyTracking | None:
+        """How changed keys are noted; None: rows have to be shown."""
+        names = [column.name for column in relation.columns]
+        if not self.key or not set(self.key) <= set(names):
+            return None
+        return KeyTracking(tuple(map(names.index, self.key)), self.of)
+
+    def announce(self, relation: Relation) -> None:
+        """Take notice of how rows look from here on."""
+        self.relation = relation
+        self.announced += 1
+
+    def fits(self, table: TableDescription, announced: int) -> bool:
+        """Whether nothing says that a chunk's table was altered since so many announcements."""
+        if self.relation is None or self.announced == announced:
+            return True
+        if relation_signature(self.relation) == table.signature:
+            return True
+        names = {column.name for column in table.columns}
+        streamed_names = {column.name for column in self.relation.columns}
+        return bool(table.unpublished) and names - streamed_names == table.unpublished
+
+    def stale(self, visibility: Visibility) -> frozenset[bytes] | None:
+        """The keys that were changed since a snapshot; None: it may be all of them."""
+        stale_keys: set[bytes | None] = set()
+        for xid, keys in self._keys.items():
+            if not visibility.shows(xid):
+                stale_keys.update(keys)
+        return (
+            None if None in stale_keys else frozenset(key for key in stale_keys if key is not None)
+        )
+
+    def settle(self, visibility: Visibility, begun: Collection[str]) -> None:
+        """A chunk is done; ``begun`` are those under way, whose snapshots may be older.
+
+        What it shows is shown by all that begin from here on.
+        """
+        if self._settled is None:
+            self._settled = visibility, set(begun)
+
+    def ended(self, chunk: str) -> None:
+        """A chunk isn't under way any more."""
+        if self._settled is None:
+            return
+        visibility, waiting = self._settled
+        waiting.discard(chunk)
+        if not waiting:
+            self._settled = None
+            kept = {x: keys for x, keys in self._keys.items() if not visibility.shows(x)}
+            self._keys, self._last = kept, []
+            self._key_count = sum(map(len, kept.values()))
+
+    def _keys_of(self, row: StreamedRow) -> Iterable[bytes | None]:
+        columns = [column.name for column in row.relation.columns]
+        at = [columns.index(name) for name in self.key if name in columns]
+        if len(at) != len(self.key) or not at or (row.old is None and row.new is None):
+            return {None}
+        old, new = _key(row.old, at), _key(row.new, at)
+        if row.new is None:
+            return {old}
+        return {new if new is not None else old, old if old is not None else new}
 
 
 class PendingChunk(NamedTuple):
@@ -39,60 +157,40 @@ class PendingChunk(NamedTuple):
     announced: int
     fence: Lsn
 
-    @property
-    def result(self) -> Chunk | None:
-        """What was read."""
-        return self.job.result
-
-
-class PageCounts(NamedTuple):
-    """How many pages a table has, and how many of them were read."""
-
-    total: int
-    done: int
-
 
 class TableRead:
     """The state of one request."""
 
     def __init__(
-        self,
-        captured: CapturedTable,
-        request: SnapshotRequest,
-        fence: Lsn,
-        chunk_bytes: int,
-        joined: Lsn,
+        self, state: TableState, request: SnapshotRequest, reached: Lsn, chunk_bytes: int
     ) -> None:
-        """``fence``: changes are remembered from there on, chunks have to show all before.
-
-        It is 0 once that is known of all that begin. ``joined``: where the table has joined, if so.
-        """
-        self.captured = captured
+        """``reached``: what the stream has; earlier changes aren't noted."""
+        self.captured = CapturedTable(state.oid, state.name)
         self.request = request
-        self.fence = fence
+        self.fence = max(reached, state.snapshot_lsn)
+        """Changes are remembered from there on, chunks have to show all before.
+
+        It is 0 once that is known of all that begin.
+        """
+        is_joining = request.kind == "initial" and request.behind_xid > 0
+        self.joined = state.snapshot_lsn if is_joining else Lsn(0)
+        """Where the table has joined: such rows may be before its TRUNCATE, or with it."""
         self.changes = Changes()
         self.described: DescribedTable | None = None
         self.description_job: Job[DescribedTable] | None = None
         self.marks: dict[str, Job[bool]] = {}
         self.chunks: dict[str, PendingChunk] = {}
         self.not_before = 0.0
-        self.encoder: Encoder | None = None
-        self.encoded_table: TableDescription | None = None
+        self.encoded: tuple[TableDescription, Encoder] | None = None
         """Kept as long as the table is as it was described: a wide one's takes a while to make."""
         self.is_end_marked = False
         """Whether the last chunk was without rows, as Debezium's last one of a table is."""
         self.delay_s = RETRY_S
-        self._joined = joined
         self._is_proven = False
         """Whether the last thing that was begun came to something: then more is begun at once."""
         self._forgotten = self.changes.forgotten
         self._bytes = min(_FIRST_BYTES, chunk_bytes)
         self._bytes_max = chunk_bytes
-
-    @property
-    def new_description(self) -> DescribedTable | None:
-        """A description that ``learn`` hasn't taken in yet, once it is there."""
-        return self.description_job.result if self.description_job is not None else None
 
     def learn(self, described: DescribedTable) -> None:
         """Take in the table's description, and which columns identify its rows."""
@@ -104,32 +202,12 @@ class TableRead:
         if self._forgotten != self.changes.forgotten:
             self._forgotten, self.fence = self.changes.forgotten, reached
 
-    def waits_s(self, now: float) -> float:
-        """How long what was read has waited for its watermark: so far the stream is behind."""
-        return max((now - job.ended for job in self.jobs.values() if job.ended), default=0.0)
-
-    def has_joined_at(self, reached: Lsn) -> bool:
-        """Whether rows that get this position may be before the table's TRUNCATE, or with it."""
-        return reached <= self._joined
-
     @property
     def jobs(self) -> dict[str, Job[Any]]:
         """What is being read, or was, and waits for its watermark, by its id."""
         return {**self.marks, **{number: pending.job for number, pending in self.chunks.items()}}
 
-    @property
-    def in_flight(self) -> int:
-        """What is being read, or waits for its watermark."""
-        return len(self.chunks) + len(self.marks) + (self.description_job is not None)
-
-    def add(self, job: Job[Chunk], chunk_range: ChunkRange) -> None:
-        """A chunk is being read."""
-        changes = self.changes
-        self.chunks[job.id] = PendingChunk(
-            job, chunk_range, changes.forgotten, changes.announced, self.fence
-        )
-
-    def failures(self, streamed: Lsn) -> Iterable[Exception]:
+    def failures(self, streamed: Lsn) -> Iterable[MillraceError | AlteredError]:
         """What has come to nothing, which is forgotten by that; ``streamed``: all up to there."""
         for number, job in self.jobs.items():
             error = job.failure()
@@ -138,10 +216,8 @@ class TableRead:
             if error is not None:
                 self.forget(number)
                 yield error
-        if (
-            self.description_job is not None
-            and (error := self.description_job.failure()) is not None
-        ):
+        error = self.description_job.failure() if self.description_job else None
+        if error is not None:
             self.description_job = None
             yield error
 
@@ -159,17 +235,13 @@ class TableRead:
         if now < self.not_before:
             return False
         self._is_proven = False
-        self._withdraw()
+        for number, job in self.jobs.items():
+            if job.future.cancel():  # no thread has begun it: it would wait for the same
+                self.forget(number)
         self.not_before = now + self.delay_s
         self.delay_s = min(2 * self.delay_s, RETRY_S_MAX)
         self._bytes = max(self._bytes // 2, _BYTES_MIN)
         return True
-
-    def _withdraw(self) -> None:
-        """Take back what no thread has begun: it would wait for the same."""
-        for number, job in self.jobs.items():
-            if job.future.cancel():
-                self.forget(number)
 
     def forget(self, number: str) -> None:
         """What was begun under that number is of no use any more."""
@@ -215,11 +287,21 @@ class TableRead:
         return leaves is not None and all(self._ranges(leaf.oid) == (ALL,) for leaf in leaves)
 
     @property
-    def pages(self) -> PageCounts:
-        """How many pages the table has, and how many were read."""
-        leaves = self.described.table.leaves if self.described else ()
-        done = sum(pages_of(self._ranges(leaf.oid), leaf.pages) for leaf in leaves)
-        return PageCounts(sum(leaf.pages for leaf in leaves), done)
+    def pages(self) -> tuple[int, int] | None:
+        """How many pages the table has, and how many were read, as far as it is described."""
+        if self.described is None:
+            return None
+        table = self.described.table
+        done = (pages_of(self._ranges(leaf.oid), leaf.pages) for leaf in table.leaves)
+        return table.pages, sum(done)
 
     def _ranges(self, leaf: int) -> tuple[Range, ...]:
         return next((read.ranges for read in self.request.read if read.leaf == leaf), ())
+
+
+def _key(row: Row | None, at: list[int]) -> bytes | None:
+    """A row's key; None where it hasn't all of it."""
+    if row is None:
+        return None
+    key = [value for index in at if (value := row[index]) is not ABSENT and value is not None]
+    return b"\0".join(key) if len(key) == len(at) else None

@@ -34,23 +34,14 @@ _COMMIT_BYTES: Final = 40
 _SEGMENT_BYTES_MIN: Final = 1 << 20
 _WAITS_FOR_STANDBY: Final = "SELECT current_setting('synchronous_standby_names') <> ''"
 _NEWEST: Final = "SELECT pg_snapshot_xmax(pg_current_snapshot())::text"
-_OLDEST: Final = "SELECT pg_snapshot_xmin(pg_current_snapshot())::text"
 _HAS_ENDED: Final = "SELECT pg_snapshot_xmin(pg_current_snapshot()) >= %s::text::xid8"
 _WAIT_S: Final = 10.0
 _POLL_S: Final = 0.05
-WATERMARK_REMEDY: Final = (
+_REMEDY: Final = (
     "let the role in [source] EXECUTE pg_logical_emit_message(boolean, text, text); or, where the"
     " incremental.snapshot.watermarking.strategy is another one, INSERT into (and DELETE from) the"
     " signal table, whose first columns are id, type and data"
 )
-
-
-class WatermarkError(Exception):
-    """A watermark couldn't be written; ``reason`` says why."""
-
-    def __init__(self, reason: MillraceError) -> None:
-        super().__init__(reason.what)
-        self.reason = reason
 
 
 class Watermarks:
@@ -70,7 +61,7 @@ class Watermarks:
         """
         if not self.is_read_only:
             query(connection, "SET synchronous_commit = remote_apply")
-            self._emit(connection, "")  # waits behind it
+            _mark(connection, _EMIT, [WATERMARK, ""])  # waits behind it
             query(connection, "SET synchronous_commit = local")
         elif query(connection, _WAITS_FOR_STANDBY) == [(True,)]:
             newest = query(connection, _NEWEST)[0]
@@ -99,13 +90,9 @@ class Watermarks:
 
     def close(self, connection: psycopg.Connection, job: str, opened: str) -> Lsn:
         """Write the high watermark, if there is one; returns how far the stream has to come."""
-        if not self.is_read_only:
-            self._write(connection, job, opened)
-        return current_insert_lsn(connection)
-
-    def _write(self, connection: psycopg.Connection, job: str, opened: str) -> None:
         if self._table is None:
-            self._emit(connection, job)
+            if not self.is_read_only:
+                _mark(connection, _EMIT, [WATERMARK, job])
         elif self._deletes:
             table = self._table.as_string(connection)
             ((column,),) = query(connection, _ID_COLUMN, [table])
@@ -116,15 +103,13 @@ class Watermarks:
         else:
             data = {"openWindowTimestamp": opened, "closeWindowTimestamp": now()}
             self._insert(connection, f"{job}-close", CLOSE, data)
+        return current_insert_lsn(connection)
 
     def _insert(
         self, connection: psycopg.Connection, row_id: str, kind: str, data: dict[str, str]
     ) -> None:
         statement = sql.SQL("INSERT INTO {} VALUES (%s, %s, %s)").format(self._table)
         _mark(connection, statement, [row_id, kind, json.dumps(data)])
-
-    def _emit(self, connection: psycopg.Connection, job: str) -> None:
-        _mark(connection, _EMIT, [WATERMARK, job])
 
 
 def is_past(streamed: Lsn, end: Lsn) -> bool:
@@ -137,12 +122,6 @@ def is_past(streamed: Lsn, end: Lsn) -> bool:
     return left < _COMMIT_BYTES or (left == _COMMIT_BYTES and streamed % _SEGMENT_BYTES_MIN == 0)
 
 
-def oldest_open(connection: psycopg.Connection) -> int:
-    """Return the transaction (64 bits) below which all have ended, for who reads from here on."""
-    ((oldest,),) = query(connection, _OLDEST)
-    return int(oldest)
-
-
 def now() -> str:
     """The time, as Debezium writes it into watermarks."""
     return datetime.now(UTC).isoformat().replace("+00:00", "Z")
@@ -151,7 +130,7 @@ def now() -> str:
 def _mark(connection: psycopg.Connection, statement: sql.Composed | str, values: list[str]) -> None:
     try:
         query(connection, statement, values)
-    except SourceUnreachableError:
-        raise
     except MillraceError as error:
-        raise WatermarkError(error) from error
+        if not isinstance(error, SourceUnreachableError):
+            error.remedy = _REMEDY
+        raise

@@ -15,7 +15,7 @@ from typing import Final, Generic, TypeVar
 
 import psycopg
 
-from cdc.errors import SourceSettingError, SourceUnreachableError
+from cdc.errors import MillraceError, SourceSettingError, SourceUnreachableError
 from cdc.faults import FaultPoint, reach
 from cdc.postgres.captured import captured_tables, described_tables
 from cdc.postgres.connection import connect, current_wal_end, query
@@ -25,14 +25,15 @@ from cdc.records.position import Lsn
 from cdc.records.schema import TableName
 from cdc.settings import LibraryOptions, Settings
 from snapshots import chunk
-from snapshots.chunk import Chunk, ChunkRange, DescribedTable
+from snapshots.chunk import AlteredError, Chunk, ChunkRange, DescribedTable
 from snapshots.pace import Pace, Probe
-from snapshots.watermarks import Watermarks, now, oldest_open
+from snapshots.watermarks import Watermarks, now
 
 WAIT_S: Final = 10.0
 """How long a chunk waits for the standby's replay."""
 _POLL_S: Final = 0.02
 _IDENTITY: Final = "SELECT system_identifier, pg_is_in_recovery() FROM pg_control_system()"
+_OLDEST: Final = "SELECT pg_snapshot_xmin(pg_current_snapshot())::text"
 _REPLAYED: Final = "SELECT pg_is_in_recovery(), pg_last_wal_replay_lsn()::text"
 
 
@@ -96,12 +97,13 @@ class Job(Generic[T]):
         """Since when (monotonic) it waits for the stream; 0: it doesn't."""
         self.future: Future[None]
 
-    def failure(self) -> Exception | None:
-        """Why it came to nothing, once it has ended so."""
+    def failure(self) -> MillraceError | AlteredError | None:
+        """Why it came to nothing, once it has ended so; raises what is a bug of ours."""
         is_done = self.future.done() and not self.future.cancelled()
         error = self.future.exception() if is_done else None
-        assert error is None or isinstance(error, Exception)  # noqa: S101 (threads raise no others)
-        return error
+        if error is None or isinstance(error, MillraceError | AlteredError):
+            return error
+        raise error
 
 
 class WindowReader:
@@ -129,10 +131,7 @@ class WindowReader:
 
     def measure(self, *, is_busy: bool) -> None:
         """Look after the source's latency while there is anything to read; doesn't wait."""
-        if is_busy:
-            self._probe.begin()
-        else:
-            self._probe.end()
+        (self._probe.begin if is_busy else self._probe.end)()
 
     def describe(self, table: CapturedTable, streamed: Lsn) -> Job[DescribedTable]:
         """Describe a table, as it is behind what was streamed, or later."""
@@ -148,7 +147,7 @@ class WindowReader:
     def read(self, described: DescribedTable, chunk_range: ChunkRange, streamed: Lsn) -> Job[Chunk]:
         """Read a chunk that shows what was streamed, and write its watermark."""
         self.pace.plan(chunk_range.rows_max)
-        self._probe.chunk()
+        self._probe.chunks += 1
 
         def act(connection: psycopg.Connection) -> Chunk:
             self._await(connection, streamed)
@@ -167,8 +166,8 @@ class WindowReader:
         return self._start(describe, of_primary=True)
 
     def oldest_open(self) -> Job[int]:
-        """Ask below which transaction (64 bits) all have ended."""
-        return self._start(oldest_open)
+        """Ask below which transaction (64 bits) all have ended, for who reads from here on."""
+        return self._start(lambda connection: int(query(connection, _OLDEST)[0][0]))
 
     def mark(self) -> Job[bool]:
         """Write a watermark, which comes behind all that was streamed."""
@@ -226,7 +225,10 @@ class WindowReader:
                 reach(FaultPoint.CHUNK_MARKED)
                 job.ended = time.monotonic()
         except BaseException:
-            self._disconnect()
+            for connection in filter(None, (self._own.marking, self._own.reading)):
+                self._connections.discard(connection)
+                connection.close()
+            self._own.marking = self._own.reading = None
             raise
 
     def _await(self, connection: psycopg.Connection, streamed: Lsn) -> None:
@@ -254,10 +256,3 @@ class WindowReader:
         connection = connect(source, purpose="incremental snapshot")
         self._connections.add(connection)
         return connection
-
-    def _disconnect(self) -> None:
-        sessions = self._own.marking, self._own.reading
-        self._own.marking = self._own.reading = None
-        for connection in filter(None, sessions):
-            self._connections.discard(connection)
-            connection.close()

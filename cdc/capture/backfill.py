@@ -23,7 +23,7 @@ from cdc.records.record import size as record_size
 from cdc.records.schema import TableName
 from cdc.records.state import SnapshotRequest
 from cdc.settings import CaptureSettings
-from cdc.tables.reads import FIRST, Again, SnapshotBatch
+from cdc.tables.reads import FIRST, Again, ReadProgress, SnapshotBatch
 from cdc.tables.tables import Tables
 
 log = structlog.get_logger()
@@ -58,8 +58,8 @@ class SnapshotObserver(Protocol):
         """Tell that these tables are about to be read."""
         ...
 
-    def snapshot_batch(self, batch: SnapshotBatch) -> None:
-        """Tell that a batch was written."""
+    def snapshot_progress(self, progress: ReadProgress) -> None:
+        """Tell how far a table is with what was written."""
         ...
 
 
@@ -107,8 +107,7 @@ class SnapshotWriter:
             self._observer.snapshot_started(read)
             encoder = self._encoder(position, names)
             for batch in backfill.read(exported, position, read, encoder, limit_s=limit_s):
-                events += self._write(batch, position, names)
-                self._observer.snapshot_batch(batch)
+                events += self._write(batch, position, names, is_first=True)
                 if stop.is_set():
                     break
             if all(map(self._tables.states.is_whole, names)):
@@ -139,26 +138,39 @@ class SnapshotWriter:
             events += len(records)
         return read, events
 
-    def _write(self, batch: SnapshotBatch, position: Position, names: Sequence[TableName]) -> int:
-        """Write a batch, and how far its table is; returns the number of events."""
-        self._add(batch.records)
-        if batch.read is not None:
-            self._add([self._note(batch, position)])
-            if batch.is_done:
-                tell = self._tables.notifications
-                self._add(tell.initial_table_done(position, names, batch.table, batch.rows))
+    def _write(
+        self,
+        batch: SnapshotBatch,
+        position: Position,
+        names: Sequence[TableName],
+        *,
+        is_first: bool,
+    ) -> int:
+        """Write a batch, and how far its table's first read is; returns the number of events."""
+        self._writers.add(batch.records, batch.events, batch.size)
+        self._hold_back()
+        progress = batch.progress
+        is_noted = is_first and progress.read is not None
+        if is_noted:
+            self._add([self._note(progress, position)])
+        if progress.is_done:
+            tell = self._tables.notifications
+            self._add(tell.initial_table_done(position, names, progress.table, progress.rows))
+        if is_noted:
             reach(FaultPoint.CHUNK_WRITTEN)
-        return count(batch.records)
+        self._observer.snapshot_progress(progress)
+        return batch.events
 
-    def _note(self, batch: SnapshotBatch, position: Position) -> Record:
+    def _note(self, progress: ReadProgress, position: Position) -> Record:
         """How far the table is, for the Kafka transaction of the chunk's rows."""
-        state = self._tables.states[batch.table]
+        table, reads = progress.table, self._tables.reads
+        state = self._tables.states[table]
         assert state.initial is not None  # noqa: S101 (it has one until it is done)
-        update = {"read": batch.read, "rows": batch.rows}
+        update = {"read": progress.read, "rows": progress.rows}
         request = state.initial.model_copy(update=update)
-        if batch.is_done:
-            return self._tables.reads.finish(batch.table, request, position, state.pages_total)
-        return self._tables.reads.advance(batch.table, request, state.pages_total, batch.pages_done)
+        if progress.is_done:
+            return reads.finish(table, request, position, state.pages_total)
+        return reads.advance(table, request, state.pages_total, progress.pages_done)
 
     def write_again(
         self,
@@ -186,13 +198,7 @@ class SnapshotWriter:
                     encoder = self._encoder(position, names)
                     self._add(tell.initial("STARTED", position, names))
                     for batch in backfill.read(exported, position, described, encoder, again):
-                        self._add(batch.records)
-                        events += count(batch.records)
-                        if batch.is_done:
-                            self._add(
-                                tell.initial_table_done(position, names, batch.table, batch.rows)
-                            )
-                        self._observer.snapshot_batch(batch)
+                        events += self._write(batch, position, names, is_first=False)
                         if stop.is_set():
                             self._add(tell.initial("ABORTED", position))
                             break
@@ -228,6 +234,10 @@ class SnapshotWriter:
     def _add(self, records: Sequence[RecordOrBatch]) -> None:
         """Let records follow those that are written; waits where too many are on their way."""
         self._writers.add(records, count(records), record_size(records))
+        self._hold_back()
+
+    def _hold_back(self) -> None:
+        """Wait where too many records are on their way."""
         self._advance()
         while self._is_full:
             self._writers.wait()

@@ -240,9 +240,8 @@ class Daemon:
             again = names if condition is None else ()
             progress = session.catch_up(self._backfill, self.health, again)
             if condition is not None:
-                session.servers.writer.write(
-                    session.tables.reads.ask(names, condition, str(uuid4()))
-                )
+                asked = {name: condition for name in session.tables.states if str(name) in names}
+                session.servers.writer.write(session.tables.reads.ask(asked, str(uuid4())))
                 session.servers.writer.commit()
             self._read_rest(session, stack, progress, stop)
             left = [str(name) for name in session.tables.states.requested if str(name) in names]

@@ -18,7 +18,7 @@ from cdc.postgres.slot import SlotState
 from cdc.records.position import Lsn
 from cdc.records.schema import TableName
 from cdc.records.state import Progress, TableState
-from cdc.tables.reads import SnapshotBatch
+from cdc.tables.reads import ReadProgress
 
 SLOT_STATE_S: Final = 15.0
 """The slot's state counts for so long; it is inspected more often."""
@@ -162,13 +162,13 @@ class Health:
         self.stage = Stage.SNAPSHOT
         self._observer.snapshot_started(tables)
 
-    def snapshot_batch(self, batch: SnapshotBatch) -> None:
+    def snapshot_progress(self, progress: ReadProgress) -> None:
         """Take in how far a table is."""
-        self._rows[batch.table] = batch.rows
-        if batch.read is not None:
-            share = batch.pages_done / max(1, self._pages[batch.table])
-            self._tables[batch.table] = 1.0 if batch.is_done else share
-        self._observer.snapshot_batch(batch)
+        self._rows[progress.table] = progress.rows
+        if progress.read is not None:
+            share = progress.pages_done / max(1, self._pages[progress.table])
+            self._tables[progress.table] = 1.0 if progress.is_done else share
+        self._observer.snapshot_progress(progress)
 
     def _arrive(self) -> None:
         if self._awaited is not None and self._flushed >= self._awaited.lsn:

@@ -22,7 +22,6 @@ from confluent_kafka.admin import AdminClient
 from cdc.errors import LogUnreachableError
 from cdc.kafka import options
 from cdc.kafka.errors import log_error, option_error, reason
-from cdc.kafka.errors import reason as reason_of
 
 log = structlog.get_logger()
 
@@ -69,7 +68,7 @@ class Follower:
             asking: dict[str, Any] = {**options.admin_options(kafka_options), "error_cb": _ignore}
             self._admin = AdminClient(asking, logger=options.LOGGER)
         except KafkaException as exception:
-            raise option_error(reason_of(exception), kafka_options) from None
+            raise option_error(reason(exception), kafka_options) from None
         self._thread = threading.Thread(target=self._follow, name=f"follow {topic}", daemon=True)
         self._thread.start()
 
@@ -90,7 +89,7 @@ class Follower:
                 if self._assign():
                     self._read()
             except KafkaException as exception:
-                self._report(reason_of(exception))
+                self._report(reason(exception))
                 self._closing.wait(_RETRY_S)
 
     def _assign(self) -> bool:

@@ -7,8 +7,9 @@ to be read is kept in the tables' state records (SnapshotRequest), so that a sta
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple, Protocol, Self
 
+from cdc.compiled.fast import Cursor
 from cdc.events.changes import Row
-from cdc.records.position import Lsn, Position, Transaction
+from cdc.records.position import Position, Transaction
 from cdc.records.record import Record, RecordOrBatch
 from cdc.records.schema import TableName
 from cdc.records.state import Progress
@@ -46,29 +47,6 @@ class SignalOutput(NamedTuple):
 
 
 NOTHING: Final = SignalOutput([], [])
-
-
-class StreamCursor(Protocol):
-    """Where the stream is (transactions.Cursor)."""
-
-    @property
-    def reached(self) -> Position:
-        """The last position that was handed out."""
-        ...
-
-    @property
-    def flush_lsn(self) -> Lsn:
-        """All that was committed before was streamed."""
-        ...
-
-    @property
-    def transaction(self) -> Transaction | None:
-        """The open one, if there is one."""
-        ...
-
-    def committed_at(self, xid: int) -> Lsn:
-        """Commit LSN of a transaction that came lately, else 0."""
-        ...
 
 
 class KeyTracking(NamedTuple):
@@ -119,7 +97,7 @@ class Signals(Protocol):
         """Take notice of a watermark; returns what belongs there."""
         ...
 
-    def turn(self, cursor: StreamCursor) -> SignalOutput:
+    def turn(self, cursor: Cursor) -> SignalOutput:
         """Do what is due, without waiting; returns what the log gets. Called many times a second.
 
         ``cursor`` is what the stream has reached. Raises what should end this stay on it.

@@ -7,7 +7,7 @@ rows (the snapshots package) and what writes them (cdc.capture) exchange batches
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Final, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 import structlog
 
@@ -36,19 +36,30 @@ FIRST: Final = Again()
 """They aren't: they are read for the first time."""
 
 
-class SnapshotBatch(NamedTuple):
-    """Some rows of a table; ``rows`` counts those of the table so far, this batch included.
+class ReadProgress(NamedTuple):
+    """How far the read of a table is; ``rows`` counts those so far.
 
     ``read`` says, behind the last row of a chunk, which rows of the table were read by then, and
     ``pages_done`` how many pages that is; else it is None. ``is_done``: those are all.
     """
 
     table: TableName
-    records: Sequence[RecordOrBatch]
     rows: int
     read: tuple[LeafRead, ...] | None = None
     pages_done: int = 0
     is_done: bool = False
+
+
+class SnapshotBatch(NamedTuple):
+    """Some rows of a table, and how far it is with them.
+
+    ``events`` is the number of records, ``size`` the bytes of their keys and values.
+    """
+
+    progress: ReadProgress
+    records: Sequence[RecordOrBatch] = ()
+    events: int = 0
+    size: int = 0
 
 
 class TableReads:
@@ -89,27 +100,37 @@ class TableReads:
             if str(table.name) in again or not self._states.is_whole(table.name)
         ]
 
-    def ask(self, names: Collection[str], condition: str | None, signal: str) -> list[Record]:
+    def ask(
+        self,
+        conditions: Mapping[TableName, str | None],
+        signal: str,
+        kind: Literal["incremental", "blocking"] = "incremental",
+        *,
+        paused: bool = False,
+        reset: bool = False,
+    ) -> list[Record]:
         """Note that rows, or those that meet a condition, are to be read; returns the records.
 
         ``signal`` is the one that asks; empty: the daemon itself, which doesn't give up.
         """
         made = []
-        states = list(self._states.values())
-        last = max((request.order for state in states for request in state.requests), default=0)
-        now_ms = time.time_ns() // 1_000_000
-        for state in states:
-            if str(state.name) in names:
-                last += 1
-                request = SnapshotRequest(
-                    kind="incremental",
-                    signal=signal,
-                    order=last,
-                    condition=condition,
-                    begun_ms=now_ms,
-                    behind_xid=state.joined_xid,
-                )
-                made.append(self._states.set_requests(state.name, [*state.requests, request]))
+        requests = [request for state in self._states.values() for request in state.requests]
+        last = max((request.order for request in requests), default=0)
+        for order, (table, condition) in enumerate(conditions.items(), last + 1):
+            state = self._states[table]
+            request = SnapshotRequest(
+                kind=kind,
+                signal=signal,
+                order=order,
+                condition=condition,
+                paused=paused,
+                reset=reset,
+                begun_ms=time.time_ns() // 1_000_000,
+                behind_xid=state.joined_xid if kind == "incremental" else 0,
+            )
+            is_again = kind == "blocking"  # it takes the place of one that was asked for before
+            before = [each for each in state.requests if not (is_again and each.kind == kind)]
+            made.append(self._states.set_requests(table, [*before, request]))
         return made
 
     def read_altered(self, table: TableName, columns: Sequence[str]) -> list[Record]:
@@ -132,7 +153,7 @@ class TableReads:
         others = [request for request in requests if not request.is_own]
         is_under_way = len(others) < len(requests)
         left = [self._states.set_requests(table, others)] if is_under_way else []
-        return [*left, *self.ask([str(table)], None, "")]
+        return [*left, *self.ask({table: None}, "")]
 
     def resume(self, names: Collection[str]) -> list[Record]:
         """Let what is paused of the named tables, or of all, go on; returns the states' records."""

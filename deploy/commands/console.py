@@ -23,7 +23,7 @@ from rich.progress import (
 from cdc.postgres.described import TableDescription
 from cdc.records.schema import TableName
 from cdc.records.state import Progress, TableState
-from cdc.tables.reads import SnapshotBatch
+from cdc.tables.reads import ReadProgress
 
 log = structlog.get_logger()
 LINE_S: Final = 10.0
@@ -193,23 +193,23 @@ class ConsoleObserver:
         self._pages_done.clear()
         self._rows = 0
 
-    def snapshot_batch(self, batch: SnapshotBatch) -> None:
+    def snapshot_progress(self, progress: ReadProgress) -> None:
         """Show how far the table is, by its pages and the catalog's guess at its rows."""
         now = time.monotonic()
-        if batch.read is None and now < self._next_move and batch.table in self._shown:
+        if progress.read is None and now < self._next_move and progress.table in self._shown:
             return
         self._next_move = now + MOVE_S
-        name, share = str(batch.table), self._share(batch)
-        if batch.table not in self._shown:
-            self._shown.add(batch.table)
-            table = self._tables[batch.table]
-            self._bars.begin(name, table.pages * table.block_bytes, batch.rows, share)
-        if not batch.is_done:
-            self._bars.move(name, batch.rows, share)
+        name, share = str(progress.table), self._share(progress)
+        if progress.table not in self._shown:
+            self._shown.add(progress.table)
+            table = self._tables[progress.table]
+            self._bars.begin(name, table.pages * table.block_bytes, progress.rows, share)
+        if not progress.is_done:
+            self._bars.move(name, progress.rows, share)
             return
-        self._bars.done(name, batch.rows)
-        self._rows += batch.rows
-        self._unfinished.discard(batch.table)
+        self._bars.done(name, progress.rows)
+        self._rows += progress.rows
+        self._unfinished.discard(progress.table)
         if not self._unfinished:
             self._bars.stop()
             seconds = time.monotonic() - self._snapshot_started
@@ -236,13 +236,13 @@ class ConsoleObserver:
             self._bars.stop()
         self._windows = shown
 
-    def _share(self, batch: SnapshotBatch) -> float:
+    def _share(self, progress: ReadProgress) -> float:
         """How much of the table was read: whole chunks, and rows as far as anybody knows."""
-        if batch.read is not None:
-            self._pages_done[batch.table] = batch.pages_done
-        table = self._tables[batch.table]
-        by_pages = self._pages_done.get(batch.table, 0) / max(1, table.pages)
-        by_rows = batch.rows / table.rows_estimated if table.rows_estimated else 0.0
+        if progress.read is not None:
+            self._pages_done[progress.table] = progress.pages_done
+        table = self._tables[progress.table]
+        by_pages = self._pages_done.get(progress.table, 0) / max(1, table.pages)
+        by_rows = progress.rows / table.rows_estimated if table.rows_estimated else 0.0
         return min(max(by_pages, by_rows), 1.0)
 
     def streaming(self, progress: Progress, states: Mapping[TableName, TableState]) -> None:

@@ -18,7 +18,7 @@ from cdc.postgres.captured import captured_tables, described_tables
 from cdc.postgres.connection import query
 from cdc.postgres.described import TableDescription
 from cdc.records.position import Lsn, Position
-from cdc.records.record import Record, each
+from cdc.records.record import Record, count, each
 from cdc.settings import CaptureSettings
 from cdc.tables.reads import SnapshotBatch
 from snapshots.copied_rows import CopiedRow
@@ -68,10 +68,8 @@ def reading(
     database: Conninfo, exported: slot.ExportedSnapshot, captured: list[TableDescription]
 ) -> Iterator[SnapshotBatch]:
     settings = capture(database, **{"snapshot.chunk.bytes": 20 * 8192})
-    snapshot = InitialSnapshot(database, settings, Pace())
-    return snapshot.read(
-        exported, Position(3, exported.consistent_point, 0), captured, keys, limit_s=60
-    )
+    read = InitialSnapshot(database, settings, Pace()).read
+    return read(exported, Position(3, exported.consistent_point, 0), captured, keys, limit_s=60)
 
 
 def test_it_reads_what_its_point_saw_while_the_tables_change(database: Conninfo) -> None:
@@ -84,19 +82,21 @@ def test_it_reads_what_its_point_saw_while_the_tables_change(database: Conninfo)
             batches.append(batch)
             run(database, f"UPDATE a SET v = '{len(batches)}' WHERE id % 10 = 3")
     found: dict[str, list[int]] = {"a": [], "b": [], "c": []}
-    for batch in batches:
-        found[batch.table.name] += [int(record.key or b"") for record in each(batch.records)]
-        assert len(found[batch.table.name]) == batch.rows
+    for progress, records, number, _ in batches:
+        found[progress.table.name] += [int(record.key or b"") for record in each(records)]
+        assert len(found[progress.table.name]) == progress.rows
+        assert number == count(records)
     assert {name: sorted(ids) for name, ids in found.items()} == {
         "a": list(range(1, 1001)),
         "b": list(range(1, 101)),
         "c": [],
     }
-    assert {batch.table.name for batch in batches if batch.is_done} == {"a", "b", "c"}
-    done = [batch.pages_done for batch in batches if batch.table.name == "a" and batch.read]
-    assert done == sorted(done)
-    assert done[-1] == captured[0].pages
-    assert len(done) > 2
+    assert done(iter(batches)) == {"a", "b", "c"}
+    of_a = [batch.progress for batch in batches if batch.progress.table.name == "a"]
+    pages = [progress.pages_done for progress in of_a if progress.read]
+    assert pages == sorted(pages)
+    assert pages[-1] == captured[0].pages
+    assert len(pages) > 2
 
 
 KEYLESS = ("ALTER TABLE b DROP CONSTRAINT b_pkey",)
@@ -105,7 +105,7 @@ KEYLESS = ("ALTER TABLE b DROP CONSTRAINT b_pkey",)
 
 def done(batches: Iterator[SnapshotBatch]) -> set[str]:
     """The tables that were read to their ends."""
-    return {batch.table.name for batch in batches if batch.is_done}
+    return {batch.progress.table.name for batch in batches if batch.progress.is_done}
 
 
 def test_a_locked_table_is_left_or_named_and_tried_again_later(
@@ -167,10 +167,28 @@ def test_beyond_its_time_only_what_cant_be_read_otherwise_is_begun(database: Con
     run(database, *TABLES, *KEYLESS)
     settings, captured = tables(database)
     with slot.exact_snapshot(database, settings.slot_name) as exported:
-        snapshot = InitialSnapshot(database, settings, Pace())
+        read = InitialSnapshot(database, settings, Pace()).read
         position = Position(3, exported.consistent_point, 0)
-        batches = snapshot.read(exported, position, captured, keys, limit_s=0)
+        batches = read(exported, position, captured, keys, limit_s=0)
         assert done(batches) == {"b"}
+
+
+def test_a_statement_of_ones_own_reads_its_table_to_the_end(database: Conninfo) -> None:
+    run(database, *TABLES)
+    overrides = "snapshot.select.statement.overrides"
+    odd = {
+        overrides: "public.b",
+        f"{overrides}.public.b": "SELECT * FROM public.b WHERE id % 2 = 1",
+    }
+    settings = capture(database, **odd)
+    with session(database) as opened:
+        captured = described(opened, settings)
+    with slot.exact_snapshot(database, settings.slot_name) as exported:
+        read = InitialSnapshot(database, settings, Pace()).read
+        position = Position(3, exported.consistent_point, 0)
+        batches = list(read(exported, position, captured, keys, limit_s=60))
+    assert done(iter(batches)) == {"a", "b", "c"}
+    assert sum(batch.events for batch in batches if batch.progress.table.name == "b") == 50
 
 
 def test_an_exported_snapshot_that_is_gone_is_said(database: Conninfo) -> None:
@@ -193,12 +211,12 @@ def test_while_a_table_is_locked_the_others_are_read(database: Conninfo) -> None
         other.execute("LOCK TABLE public.a")
         began = time.monotonic()
         for batch in reading(database, exported, captured):
-            if batch.table.name == "c" and batch.is_done:
+            if batch.progress.table.name == "c" and batch.progress.is_done:
                 assert time.monotonic() - began < 5
                 other.execute("ROLLBACK")
-            if batch.table.name == "a" and batch.is_done:
+            if batch.progress.table.name == "a" and batch.progress.is_done:
                 break
-    assert batch.rows == 1000
+    assert batch.progress.rows == 1000
 
 
 def test_a_table_is_described_while_another_one_is_locked(database: Conninfo) -> None:

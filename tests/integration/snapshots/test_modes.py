@@ -84,13 +84,14 @@ def read(database: Conninfo, **settings: object) -> dict[str, list[str]]:
             opened, captured_tables(opened, chosen), chosen.publication_name, generated=True
         )
     tables.sort(key=lambda table: chosen.snapshot_rank(str(table.name)))
-    snapshot = InitialSnapshot(database, chosen, Pace())
     with slot.exact_snapshot(database, chosen.slot_name) as exported:
         position = Position(3, exported.consistent_point, 0)
-        for batch in snapshot.read(exported, position, tables, encoder):
-            keys = [(record.key or b"").decode() for record in each(batch.records)]
-            found.setdefault(batch.table.name, []).extend(keys)
-            assert len(found[batch.table.name]) == batch.rows
+        snapshot = InitialSnapshot(database, chosen, Pace())
+        batches = snapshot.read(exported, position, tables, encoder)
+        for progress, records, *_ in batches:
+            keys = [(record.key or b"").decode() for record in each(records)]
+            found.setdefault(progress.table.name, []).extend(keys)
+            assert len(found[progress.table.name]) == progress.rows
     return found
 
 

@@ -18,8 +18,9 @@ from cdc.records.schema import TableName
 from cdc.records.state import TableState
 from cdc.tables.reads import TableReads
 from cdc.tables.registry import EncoderRegistry
-from snapshots import overtaken
-from snapshots.overtaken import Changes, Visibility
+from snapshots import chunk, table_read
+from snapshots.chunk import Visibility
+from snapshots.table_read import Changes
 from tests.fixtures.heap_model import Values
 from tests.fixtures.snapshot_model import World, by_position, in_order
 
@@ -30,8 +31,11 @@ FEW_KEYS = 3
 
 def differences(program: bytes, *, compiled: bool = True, few: bool = False) -> dict[str, Any]:
     """Rows that the log has and the source doesn't, or the other way round, after a program."""
-    keys_max = FEW_KEYS if few else overtaken.KEYS_MAX
-    with patch.multiple(overtaken, KEYS_MAX=keys_max, COMMITS_MAX=STEPS):
+    keys_max = FEW_KEYS if few else table_read.KEYS_MAX
+    with (
+        patch.object(table_read, "KEYS_MAX", keys_max),
+        patch.object(chunk, "COMMITS_MAX", STEPS),
+    ):
         world = World(program, compiled=compiled)
         world.run()
         return compared(world)

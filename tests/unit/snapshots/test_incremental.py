@@ -11,7 +11,7 @@ from cdc.records.schema import TableName
 from snapshots.chunk import DescribedTable
 from snapshots.incremental import IncrementalSnapshots
 from snapshots.windows import Job, WindowReader
-from tests.unit.snapshots.test_overtaken import TABLE
+from tests.unit.snapshots.test_changes import TABLE
 from tests.unit.snapshots.test_requests import HERE, A, B, SignalledTables
 
 

@@ -7,12 +7,13 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cdc.compiled import fast
 from cdc.convert.pipeline import Encoder
 from cdc.events.changes import Read, Row
 from cdc.records.position import Lsn, Position
-from cdc.records.record import Record, each
+from cdc.records.record import Record, RecordOrBatch, each
 from cdc.stream.translation import Limits
-from snapshots.copied_rows import Copied
+from snapshots.copied_rows import copier
 from snapshots.initial import MarkedRows, Marker
 
 READ = Read()
@@ -40,8 +41,8 @@ class Marking(Encoder):
         return [Record(read.marker, key, None, [])]
 
 
-def copied(marker: Marker) -> Copied:
-    return Copied(Marking(), Position(1, Lsn(1), 0), Lsn(1), 1, Read(marker))
+def copied(records: list[RecordOrBatch], marker: Marker) -> fast.Copier:
+    return copier(records, Marking(), Position(1, Lsn(1), 0), 1, Read(marker))
 
 
 def marks(sizes: list[int], *, first: bool, last: bool, records_max: int = 9) -> list[str]:

@@ -145,7 +145,7 @@ def test_the_command_alone_goes_on_with_what_is_paused_and_doesnt_wait_else(
 def test_two_that_no_signal_has_asked_for_are_two() -> None:
     tables = SignalledTables().tables
     for condition in ("x", "y"):
-        assert len(tables.reads.ask(["public.a", "public.b"], condition, signal="")) == 2
+        assert len(tables.reads.ask({A: condition, B: condition}, signal="")) == 2
     first, second = tables.states[A].requests
     assert not first.is_same(second)
     begun = first.model_copy(update={"rows": 5})

@@ -2,12 +2,13 @@
 
 from dataclasses import replace
 
-from cdc.postgres.described import CapturedTable, Leaf
+from cdc.postgres.described import Leaf
 from cdc.records.position import Lsn
 from cdc.records.state import SnapshotRequest
 from snapshots.chunk import Chunk, DescribedTable
 from snapshots.table_read import TableRead
-from tests.unit.snapshots.test_overtaken import LATER, TABLE
+from tests.fixtures.made_states import table_state
+from tests.unit.snapshots.test_changes import LATER, TABLE
 
 PAGES = 1 << 20
 LEAF = Leaf(1, TABLE.name, PAGES, "d", TABLE.identity)
@@ -29,8 +30,8 @@ def described() -> DescribedTable:
 
 
 def test_chunks_grow_again_however_often_they_were_too_large() -> None:
-    captured = CapturedTable(TABLE.oid, TABLE.name)
-    table_read = TableRead(captured, SnapshotRequest(kind="initial"), Lsn(1), 8 << 20, Lsn(0))
+    state = table_state(TABLE.name, oid=TABLE.oid)
+    table_read = TableRead(state, SnapshotRequest(kind="initial"), Lsn(1), 8 << 20)
     table_read.learn(described())
     sizes = [taken(table_read, cut=True) for _ in range(40)]
     assert sizes[0] > sizes[-1] == 1

@@ -18,10 +18,11 @@ from cdc.events.reference import INCREMENTAL, LogContext
 from cdc.events.rules import EventRules
 from cdc.kafka.topics import TopicLimits
 from cdc.records.position import Lsn, Position
-from cdc.records.record import Record, each, record_bytes
+from cdc.records.record import Record, RecordOrBatch, each, record_bytes
 from cdc.records.schema import Column, TableSchema
 from cdc.stream.translation import Limits
-from snapshots.copied_rows import Copied
+from snapshots import copied_rows
+from snapshots.copied_rows import CopiedRow, copier, parse
 from tests.fixtures import stream_model
 from tests.fixtures.preset import DEBEZIUM
 from tests.properties.cdc.compiled.test_forms import FORMS, RULES
@@ -29,7 +30,8 @@ from tests.properties.cdc.compiled.test_stream import timeless
 from tests.properties.cdc.events.test_reference import rows, tables
 
 ALL = Limits(1_000, 1 << 30)
-WAYS: tuple[type[Copied], ...] = (Copied, stream_model.ModelCopied)
+HERE = Position(2, Lsn(77), 0), 5_000_000
+WAYS: tuple[Any, ...] = (fast.Copier, stream_model.ModelCopier)
 _ESCAPES = {
     b"\\": rb"\\", b"\b": rb"\b", b"\f": rb"\f", b"\n": rb"\n", b"\r": rb"\r", b"\t": rb"\t",
     b"\v": rb"\v",
@@ -88,6 +90,26 @@ def lines(draw: st.DrawFn, schema: TableSchema, extra: int) -> bytes:
     return made
 
 
+class Copied:
+    """A table's rows that are read at once: by the extension, or by what stands for it."""
+
+    def __init__(self, way: Any, encoder: Encoder, *read_at: Any, **options: Any) -> None:
+        self.records: list[RecordOrBatch] = []
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(fast, "Copier", way)
+            self.copier = copier(self.records, encoder, *read_at, **options)
+
+    def feed(self, data: bytearray, start: int, limits: Limits) -> int:
+        """Take in what is there."""
+        return self.copier.feed(data, start, len(data), 1, *limits)
+
+    def take(self) -> list[Record]:
+        """What was made since the last time."""
+        made = list(each(self.records))
+        self.records.clear()
+        return made
+
+
 def outcome(
     copied: Copied, data: bytes, limits: Limits
 ) -> tuple[list[Record], list[int], int, type[MillraceError] | None]:
@@ -96,16 +118,14 @@ def outcome(
     stops: list[int] = []
     buffer, start = bytearray(data), 0
     try:
-        while (used := copied.feed(buffer, start, len(buffer), limits)) != start:
+        while (used := copied.feed(buffer, start, limits)) != start:
             stops.append(start := used)
-            size = copied.size
-            batch = list(each(copied.take()))
-            assert size == sum(map(record_bytes, batch))
-            assert copied.size == 0
+            batch = copied.take()
+            assert copied.copier.made_bytes == sum(map(record_bytes, batch))
             made += batch
     except MillraceError as error:
-        return [*made, *each(copied.take())], stops, copied.rows, type(error)
-    return made, stops, copied.rows, None
+        return [*made, *copied.take()], stops, copied.copier.row_count, type(error)
+    return made, stops, copied.copier.row_count, None
 
 
 @settings(max_examples=300)
@@ -121,7 +141,7 @@ def test_it_writes_what_the_reference_writes(data: st.DataObject) -> None:
     marker = data.draw(st.sampled_from(["true", "first", INCREMENTAL]))
     read = Read(marker, data.draw(st.one_of(st.none(), st.integers(0, 2**32 - 1))))
     lsn = Lsn(data.draw(st.integers(0, 2**64 - 1)))
-    place = Position(data.draw(st.integers(1, 9)), lsn, 0), lsn
+    place = Position(data.draw(st.integers(1, 9)), lsn, 0)
     ts_us = data.draw(st.integers(-(2**50), 2**60))
     key = tuple(data.draw(st.sets(st.integers(0, len(schema.columns) - 1), max_size=2)))
     stale = {
@@ -132,8 +152,8 @@ def test_it_writes_what_the_reference_writes(data: st.DataObject) -> None:
     limits = Limits(data.draw(st.integers(1, 4)), data.draw(st.integers(1, 5_000)))
     found = []
     for way in WAYS:
-        copied = way(encoder, *place, ts_us, read, key=key, extra=extra)
-        copied.stale = stale if key else ()
+        options = {"key": key, "stale": stale if key else (), "extra": extra}
+        copied = Copied(way, encoder, place, ts_us, read, **options)
         stream = b"".join(map(copy_data, given_lines)) + b"c\0\0\0\4"
         found.append(outcome(copied, stream, limits))
     (made, *rest), (plain, *plain_rest) = found
@@ -164,12 +184,9 @@ def table(*columns: tuple[str, str], key: tuple[str, ...] = ()) -> TableSchema:
 
 def both(encoder: Encoder, data: list[bytes], **options: Any) -> list[Record]:
     """What both ways make, which is the same."""
-    place = Position(2, Lsn(77), 0), Lsn(77), 5_000_000
-    stale = options.pop("stale", ())
     found = []
     for way in WAYS:
-        copied = way(encoder, *place, **options)
-        copied.stale = stale
+        copied = Copied(way, encoder, *HERE, **options)
         found.append(outcome(copied, b"".join(map(copy_data, data)), ALL))
     assert timeless(found[0][0], bytes) == timeless(found[1][0], bytes)
     assert found[0][1:] == found[1][1:]
@@ -180,11 +197,16 @@ def both(encoder: Encoder, data: list[bytes], **options: Any) -> list[Record]:
 def slow_lines(encoder: Encoder, data: list[bytes], monkeypatch: pytest.MonkeyPatch) -> int:
     """How many of the lines the extension hands back."""
     left: list[bytes] = []
+
+    def parse_noted(text: bytes) -> CopiedRow:
+        left.append(text)
+        return parse(text)
+
     with monkeypatch.context() as patch:
-        patch.setattr(Copied, "_of_line", lambda _, text: left.append(text))
-        copied = Copied(encoder, Position(2, Lsn(77), 0), Lsn(77), 5_000_000)
+        patch.setattr(copied_rows, "parse", parse_noted)
+        copied = Copied(fast.Copier, encoder, *HERE)
         buffer = bytearray(b"".join(map(copy_data, data)))
-        assert copied.feed(buffer, 0, len(buffer), ALL) == len(buffer)
+        assert copied.feed(buffer, 0, ALL) == len(buffer)
     return len(left)
 
 
@@ -254,11 +276,11 @@ def test_rows_that_a_topic_does_not_take_are_left_to_python() -> None:
     encoder = GuardedEncoder(
         dead_letters, schema, EventRules(), LogContext("p", "d", 2, compacted=True), FORMS[0]
     )
-    copied = Copied(encoder, Position(2, Lsn(77), 0), Lsn(77), 5_000_000)
+    copied = Copied(fast.Copier, encoder, *HERE)
     data = [line((b"1", b"small")), line((b"2", b"x" * 3_000)), line((b"wrong", b"small"))]
     made, *_ = outcome(copied, b"".join(map(copy_data, data)), ALL)
     assert [record.key for record in made if record.topic == "topic"] == [b'{"id":1}']
-    assert copied.rows == 3
+    assert copied.copier.row_count == 3
     assert len({record.topic for record in made}) == 2
 
 

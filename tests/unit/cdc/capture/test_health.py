@@ -8,7 +8,7 @@ from cdc.capture.health import LIVE_S, SLOT_STATE_S, Health, Heartbeat, Stage
 from cdc.records.position import Lsn, Position
 from cdc.records.schema import TableName
 from cdc.records.state import Phase, Progress
-from cdc.tables.reads import SnapshotBatch
+from cdc.tables.reads import ReadProgress
 
 
 class Clock:
@@ -92,12 +92,12 @@ def test_a_snapshot_isnt_ready_but_live_and_tells_how_far_it_is(
     tables[0].pages = tables[1].pages = 2
     health.snapshot_started(tables)
     health.opened(progress(100), {})
-    health.snapshot_batch(SnapshotBatch(TableName("public", "a"), [], 5, (), 1))
+    health.snapshot_progress(ReadProgress(TableName("public", "a"), 5, (), 1))
     assert health.events == 5
     health.streaming(progress(150))
     assert health.events == 5, "what was counted is in the log's own number by now, or will be"
     health.snapshot_started(tables)
-    health.snapshot_batch(SnapshotBatch(TableName("public", "a"), [], 5, (), 1))
+    health.snapshot_progress(ReadProgress(TableName("public", "a"), 5, (), 1))
     clock.now += 10 * LIVE_S
     report = health.report()
     assert (report["ready"], report["live"], report["snapshot_percent"]) == (False, True, 25.0)

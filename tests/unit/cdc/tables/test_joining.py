@@ -78,7 +78,7 @@ def test_where_its_rows_arent_wanted_a_table_is_followed_at_once() -> None:
     assert made.states[name].renamed_lsn is None
     arrive(made, RELATION._replace(oid=8, name="since"), Position(1, Lsn(END + 1), 1))
     assert made.states[name].renamed_lsn == END + 1
-    made.reads.ask([str(name)], "true", "signal")
+    made.reads.ask({name: "true"}, "signal")
     assert [request.behind_xid for request in made.states[name].requests] == [700]
 
 

@@ -11,8 +11,8 @@ import pytest
 
 from cdc.errors import MillraceError, SourceError, SourceUnreachableError, TableChangedError
 from cdc.postgres.connection import query
+from cdc.postgres.copy_out import CopyOut, LibpqCopy, PlainCopy, copy_out, wait
 from cdc.wal.frames import copy_data_end
-from snapshots.copy_out import CopyOut, LibpqCopy, PlainCopy, copy_out, wait
 from tests.fixtures.source import Conninfo, run, session
 
 pytestmark = pytest.mark.postgres

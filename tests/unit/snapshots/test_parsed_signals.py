@@ -9,16 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from snapshots.signals import (
-    ExecuteSnapshot,
-    LogMessage,
-    PauseSnapshot,
-    ResumeSnapshot,
-    Signal,
-    SignalError,
-    StopSnapshot,
-    parse,
-)
+from snapshots.requests import Signal, SignalError, parse
 
 CONDITION = '{"data-collection": "public.a", "filter": "id > 5"}'
 
@@ -29,30 +20,42 @@ CONDITION = '{"data-collection": "public.a", "filter": "id > 5"}'
         (
             "execute-snapshot",
             '{"data-collections": ["public.a", " public.b.* "]}',
-            ExecuteSnapshot(("public.a", "public.b.*"), "incremental"),
+            Signal("execute-snapshot", ("public.a", "public.b.*"), "incremental"),
         ),
         (
             "execute-snapshot",
             '{"data-collections": ["public.a"], "type": "BLOCKING"}',
-            ExecuteSnapshot(("public.a",), "blocking"),
+            Signal("execute-snapshot", ("public.a",), "blocking"),
         ),
         (
             "execute-snapshot",
             '{"data-collections": ["public.a"], "additional-conditions": [' + CONDITION + "]}",
-            ExecuteSnapshot(("public.a",), "incremental", (("public.a", "id > 5"),)),
+            Signal("execute-snapshot", ("public.a",), "incremental", (("public.a", "id > 5"),)),
         ),
-        ("stop-snapshot", "", StopSnapshot()),
-        ("stop-snapshot", None, StopSnapshot()),
-        ("stop-snapshot", '{"data-collections": ["public.a"]}', StopSnapshot(("public.a",))),
+        ("stop-snapshot", "", Signal("stop-snapshot")),
+        ("stop-snapshot", None, Signal("stop-snapshot")),
+        (
+            "stop-snapshot",
+            '{"data-collections": ["public.a"]}',
+            Signal("stop-snapshot", ("public.a",)),
+        ),
         (
             "execute-snapshot",
             {"data-collections": ["public.a"], "reset": True},
-            ExecuteSnapshot(("public.a",), "incremental", reset=True),
+            Signal("execute-snapshot", ("public.a",), "incremental", reset=True),
         ),
-        ("pause-snapshot", "{}", PauseSnapshot()),
-        ("pause-snapshot", {"data-collections": ["public.a"]}, PauseSnapshot(("public.a",))),
-        ("resume-snapshot", None, ResumeSnapshot()),
-        ("log", '{"message": "Snapshot at offset {}"}', LogMessage("Snapshot at offset {}")),
+        ("pause-snapshot", "{}", Signal("pause-snapshot")),
+        (
+            "pause-snapshot",
+            {"data-collections": ["public.a"]},
+            Signal("pause-snapshot", ("public.a",)),
+        ),
+        ("resume-snapshot", None, Signal("resume-snapshot")),
+        (
+            "log",
+            '{"message": "Snapshot at offset {}"}',
+            Signal("log", message="Snapshot at offset {}"),
+        ),
         ("snapshot-window-open", "not looked at", None),
         ("snapshot-window-close", None, None),
     ],

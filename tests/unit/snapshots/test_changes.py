@@ -12,8 +12,9 @@ from cdc.records.position import Lsn, Position, Transaction
 from cdc.records.schema import Column, TableName
 from cdc.stream.signals import StreamedRow
 from cdc.wal.messages import Relation, RelationColumn
-from snapshots import overtaken as module
-from snapshots.overtaken import Changes, Visibility
+from snapshots import table_read as module
+from snapshots.chunk import Visibility
+from snapshots.table_read import Changes
 
 RELATION = Relation(
     1, "public", "t", "d", (RelationColumn(True, "id", 23, -1), RelationColumn(False, "v", 25, -1))
