@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import structlog
 
+from cdc.compiled import fast
 from cdc.events.changes import Row
 from cdc.kafka.signal_topic import Followed, Follower
 from cdc.records.position import Position
@@ -22,7 +23,6 @@ from cdc.stream.signals import (
     KeyTracking,
     SignalOffset,
     SignalOutput,
-    StreamCursor,
     StreamedRow,
 )
 from cdc.tables.tables import Tables
@@ -130,7 +130,7 @@ class Channels:
         """Take notice of a watermark."""
         return self._incremental.note_watermark(watermark, position)
 
-    def turn(self, cursor: StreamCursor) -> SignalOutput:
+    def turn(self, cursor: fast.Cursor) -> SignalOutput:
         """Follow what has come by the topic; begin chunks where threads are free."""
         records: list[Record] = []
         if self._follower is not None:

@@ -16,6 +16,7 @@ from typing import Final, Literal
 
 import structlog
 
+from cdc.compiled import fast
 from cdc.errors import MillraceError, TableGoneError
 from cdc.events.changes import Read
 from cdc.events.reference import INCREMENTAL
@@ -25,7 +26,7 @@ from cdc.records.position import Lsn, Position
 from cdc.records.record import Record, RecordOrBatch
 from cdc.records.schema import TableName
 from cdc.records.state import SnapshotOutcome, SnapshotRequest
-from cdc.stream.signals import NOTHING, KeyTracking, SignalOutput, StreamCursor, StreamedRow
+from cdc.stream.signals import NOTHING, KeyTracking, SignalOutput, StreamedRow
 from cdc.stream.translation import Limits
 from cdc.tables.tables import Tables
 from cdc.wal.messages import Relation
@@ -60,13 +61,12 @@ class IncrementalSnapshots:
         """``chunk_bytes``: of a table's file, at most."""
         self._reader = reader
         self._tables = tables
-        self._joining = tables.joining
         self._chunk_bytes = chunk_bytes
         self._clock = clock
         self._reads: dict[TableName, TableRead] = {}
         self._open_transactions = OpenTransactions(reader, clock)
         self._served = -1
-        self._cursor: StreamCursor | None = None
+        self._cursor: fast.Cursor | None = None
         self._reached: Position | None = None
         """What the stream had reached a turn before."""
 
@@ -94,7 +94,7 @@ class IncrementalSnapshots:
         if row.table in self._reads:
             self._reads[row.table].changes.note(row)
 
-    def turn(self, cursor: StreamCursor) -> SignalOutput:
+    def turn(self, cursor: fast.Cursor) -> SignalOutput:
         """Begin chunks where threads are free; returns what is due without a watermark."""
         self._cursor = cursor
         if self._open_transactions.turn():
@@ -122,7 +122,7 @@ class IncrementalSnapshots:
         """Whether something was read whose position the stream hasn't reached: no watermark."""
         return any(job.behind for read in self._reads.values() for job in read.jobs.values())
 
-    def _landed(self, cursor: StreamCursor) -> SignalOutput:
+    def _landed(self, cursor: fast.Cursor) -> SignalOutput:
         """What has no watermark, and whose position the stream has reached."""
         output = SignalOutput([], [])
         if cursor.transaction is not None:
@@ -264,7 +264,7 @@ class IncrementalSnapshots:
             kind="initial", signal=now.signal, order=now.order, paused=now.paused
         )
         others = (each for each in requests if each is not now and each.kind != "initial")
-        events, states = self._joining.begin_anew(read.described.table, position, (first, *others))
+        events, states = self._tables.begin_anew(read.described.table, position, (first, *others))
         return SignalOutput([*events], states)
 
     def _chunk(self, read: TableRead, pending: PendingChunk, at: Position) -> SignalOutput:
