@@ -19,11 +19,9 @@ from cdc.records.position import Lsn, Position
 from cdc.records.state import Phase, Progress, TableState
 from cdc.records.topics import data_topic
 from cdc.stream.encoding import Actions
-from cdc.stream.in_progress import InProgress
-from cdc.stream.spill import spill_directory
+from cdc.stream.in_progress import InProgress, spill_directory
 from cdc.stream.translation import Limits, Translation
-from cdc.tables.joining import Lookups
-from cdc.tables.tables import Tables
+from cdc.tables.tables import Lookups, Tables
 
 LIMITS: Final = Limits(1_000, 16 << 20)
 DRAIN: Final = "drain"
@@ -82,7 +80,7 @@ class Captured:
             filled=lambda _oid, _names: (),
         )
         rules, form = event_rules(self._settings), pipeline(self._settings, no_topic)
-        return Tables.restored(self._settings, PREFIX, states, (), rules, form, lookups)
+        return Tables(self._settings, PREFIX, states, (), rules, form, lookups)
 
     def translation(self) -> Translation:
         """A translation of a stream from its start."""

@@ -24,11 +24,9 @@ from cdc.records.schema import Column
 from cdc.records.state import Phase, Progress, TableState
 from cdc.settings import Settings
 from cdc.stream.encoding import Actions
-from cdc.stream.in_progress import InProgress
-from cdc.stream.spill import spill_directory
+from cdc.stream.in_progress import InProgress, spill_directory
 from cdc.stream.translation import Limits, Translation
-from cdc.tables.joining import Lookups
-from cdc.tables.tables import Tables
+from cdc.tables.tables import Lookups, Tables
 from cdc.wal.frames import copy_data
 from cdc.wal.messages import ABSENT, Relation, RelationColumn
 from snapshots.copied_rows import copier
@@ -230,7 +228,7 @@ def tables_of(case: Case, columns: tuple[Column, ...]) -> Tables:
         filled=lambda _oid, _names: (),
     )
     rules, form = event_rules(settings), pipeline(settings, no_topic)
-    return Tables.restored(settings, "bench", [state], (), rules, form, lookups)
+    return Tables(settings, "bench", [state], (), rules, form, lookups)
 
 
 def reread(request: RereadRequest) -> dict[tuple[bytes, ...], Row]:
@@ -262,7 +260,7 @@ def of_lines(tables: Tables, columns: Sequence[Column], data: bytearray) -> int:
     """Encode a COPY's lines."""
     described = tuple(RelationColumn(c.key is not None, c.name, 25, -1) for c in columns)
     relation = Relation(OID, "public", "t", "f", described)
-    schema = tables.joining.arrive(relation, Position(1, Lsn(900), 1), 7).schema
+    schema = tables.arrive(relation, Position(1, Lsn(900), 1), 7).schema
     assert schema is not None  # noqa: S101 (the table is captured)
     encoder = tables.encoders.encoder(schema)
     records: list[RecordOrBatch] = []

@@ -11,7 +11,7 @@ from typing import Final
 
 import structlog
 
-from cdc.compiled.fast import Cursor
+from cdc.compiled import fast
 from cdc.events.changes import Row
 from cdc.kafka.signal_topic import Followed, Follower
 from cdc.records.position import Position
@@ -120,7 +120,7 @@ class Channels:
         """Take notice of a watermark."""
         return self._incremental.note_watermark(watermark, position)
 
-    def turn(self, cursor: Cursor) -> SignalOutput:
+    def turn(self, cursor: fast.Cursor) -> SignalOutput:
         """Follow what has come by the topic; begin chunks where threads are free."""
         records: list[Record] = []
         if self._follower is not None:

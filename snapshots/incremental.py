@@ -239,9 +239,7 @@ class IncrementalSnapshots:
             kind="initial", signal=now.signal, order=now.order, paused=now.paused
         )
         others = (each for each in requests if each is not now and each.kind != "initial")
-        events, states = self._tables.joining.begin_anew(
-            read.described.table, position, (first, *others)
-        )
+        events, states = self._tables.begin_anew(read.described.table, position, (first, *others))
         return SignalOutput([*events], states)
 
     def _chunk(self, read: TableRead, pending: PendingChunk, at: Position) -> SignalOutput:

@@ -15,8 +15,7 @@ from cdc.records.position import Position
 from cdc.records.schema import TableName
 from cdc.records.state import SnapshotRequest
 from cdc.settings import CaptureSettings
-from cdc.tables.joining import Joined
-from cdc.tables.tables import Tables
+from cdc.tables.tables import Joined, Tables
 from snapshots.chunk import OPEN_REMEDY
 from snapshots.windows import Job, WindowReader
 
@@ -102,7 +101,7 @@ class NewTables:
         Others have their turn in between: it takes a topic, which brokers take a while to make.
         Raises UnreadTableError where that can't be done while streaming.
         """
-        if (begun := self._tables.joining.begin_waiting(reached)).records:
+        if (begun := self._tables.begin_waiting(reached)).records:
             return begun
         if self._described:
             return self._begin(self._described.popleft(), reached)
@@ -132,4 +131,4 @@ class NewTables:
                     f" ONLY {quote(name.namespace)}.{quote(name.name)};",
                 )
             return Joined([])
-        return self._tables.joining.join(table, reached)
+        return self._tables.join(table, reached)

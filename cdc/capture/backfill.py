@@ -129,9 +129,9 @@ class SnapshotWriter:
             name = str(table.name)
             wanted = name in named or self._settings.snapshots(name)
             request = SnapshotRequest(kind="initial", order=order)
-            records, states = self._tables.joining.begin_anew(table, position, (request,))
+            records, states = self._tables.begin_anew(table, position, (request,))
             if not wanted:
-                self._add([*states, *self._tables.joining.take_as_read(table, position)])
+                self._add([*states, *self._tables.take_as_read(table, position)])
                 continue
             read.append(table)
             self._add([*states, *records])
@@ -147,7 +147,7 @@ class SnapshotWriter:
         is_first: bool,
     ) -> int:
         """Write a batch, and how far its table's first read is; returns the number of events."""
-        self._writers.add(batch.records, batch.events, batch.size)
+        self._writers.current.add(batch.records, batch.events, batch.size)
         self._hold_back()
         progress = batch.progress
         is_noted = is_first and progress.read is not None
@@ -233,7 +233,7 @@ class SnapshotWriter:
 
     def _add(self, records: Sequence[RecordOrBatch]) -> None:
         """Let records follow those that are written; waits where too many are on their way."""
-        self._writers.add(records, count(records), record_size(records))
+        self._writers.current.add(records, count(records), record_size(records))
         self._hold_back()
 
     def _hold_back(self) -> None:
@@ -258,17 +258,17 @@ class SnapshotWriter:
     def _finish(self) -> None:
         """Commit all that was added."""
         writers = self._writers
-        while writers.is_committing or writers.pending_records:
+        while writers.is_committing or writers.current.pending_records:
             if writers.is_committing:
                 writers.end_commit()
                 reach(FaultPoint.SNAPSHOT_COMMITTED)
             writers.write()
-            if writers.pending_records:
+            if writers.current.pending_records:
                 writers.begin_commit()
 
     @property
     def _is_full(self) -> bool:
         return (
-            self._writers.pending_records >= self._settings.max_batch_size
-            or self._writers.pending_bytes >= self._settings.max_batch_size_in_bytes
+            self._writers.current.pending_records >= self._settings.max_batch_size
+            or self._writers.current.pending_bytes >= self._settings.max_batch_size_in_bytes
         )

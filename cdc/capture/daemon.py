@@ -10,9 +10,9 @@ from uuid import uuid4
 
 import structlog
 
+from cdc.capture import start
 from cdc.capture.backfill import Backfill
 from cdc.capture.health import Health, Observer, Stage
-from cdc.capture.renewal import Renewal
 from cdc.capture.servers import Servers
 from cdc.capture.session import Session
 from cdc.capture.slot_lease import StoppedError
@@ -32,12 +32,12 @@ from cdc.errors import (
 from cdc.records.position import Position
 from cdc.records.state import Progress
 from cdc.settings import Settings
-from cdc.stream.signals import Channel, SignalOffset, Signals
-from cdc.stream.spill import check_spill, spill_directory
+from cdc.stream.in_progress import check_spill, spill_directory
+from cdc.stream.signals import SignalOffset, Signals
 from cdc.tables.tables import Tables
 
 log = structlog.get_logger()
-OpenChannel = Callable[[Settings, Tables, SignalOffset], Signals | None]
+OpenChannel = Callable[[Settings, Tables, SignalOffset], Signals]
 RETRY_DELAY_S = 1.0
 RETRY_DELAY_S_MAX = 30.0
 STEADY_S = 60.0
@@ -173,7 +173,8 @@ class Daemon:
         stop: threading.Event,
         until: Callable[[Position], bool] = lambda _: False,
     ) -> None:
-        channel = self._listen(session, stack, SignalOffset.of(progress))
+        signals = self._open_channel(self._settings, session.tables, SignalOffset.of(progress))
+        stack.callback(signals.close)
         log.info("streaming", slot=progress.slot, position=str(progress.position))
         streaming = Streaming(
             self._settings.capture,
@@ -182,8 +183,8 @@ class Daemon:
             session.actions,
             progress,
             on_commit=self.health.streaming,
-            on_heartbeat=session.act_on_heartbeat,
-            channel=channel,
+            signals=signals,
+            read_now=partial(session.read_again, self._backfill, self.health),
         )
         self.health.entered(Stage.STREAMING, progress.flush_lsn)
         self._may_begin_anew = self._settings.capture.snapshot_mode == "when_needed"
@@ -198,34 +199,25 @@ class Daemon:
             refusals=self._refusals,
             in_progress=self._in_progress,
         )
-        return Session(self._settings, servers, stack, stop, self.health, self._refusals)
-
-    def _listen(self, session: Session, stack: ExitStack, offset: SignalOffset) -> Channel | None:
-        signals = self._open_channel(self._settings, session.tables, offset)
-        if signals is None:
-            return None
-        stack.callback(signals.close)
-        return Channel(signals, partial(session.read_again, self._backfill, self.health))
+        return Session(servers)
 
     def find_gap(self, stop: threading.Event) -> str:
         """Say whether, and why, `run` would refuse to go on. Changes nothing."""
         with ExitStack() as stack:
-            return self._renewal(stack, stop).find_gap()
+            return start.find_gap(self._servers_at_once(stack, stop))
 
     def begin_epoch(self, stop: threading.Event) -> int:
         """Let the log go on from the source as it is now; returns the new epoch."""
         with ExitStack() as stack:
-            return self._renewal(stack, stop).begin_epoch()
+            return start.begin_epoch(self._servers_at_once(stack, stop))
 
-    def _renewal(self, stack: ExitStack, stop: threading.Event) -> Renewal:
-        settings, capture = self._settings, self._settings.capture
-        # One that stood by would begin an epoch whenever the daemon happens to end.
-        once = capture.model_copy(update={"slot_max_retries": 1, "slot_retry_delay_ms": 1_000})
-        settings = settings.model_copy(update={"capture": once})
-        servers = Servers(
-            settings, stack, stop, self.health, refusals=self._refusals, in_progress=True
-        )
-        return Renewal(settings, servers)
+    def _servers_at_once(self, stack: ExitStack, stop: threading.Event) -> Servers:
+        """One that stood by would begin an epoch whenever the daemon happens to end."""
+        once = {"slot_max_retries": 1, "slot_retry_delay_ms": 1_000}
+        capture = self._settings.capture.model_copy(update=once)
+        settings = self._settings.model_copy(update={"capture": capture})
+        refusals = self._refusals
+        return Servers(settings, stack, stop, self.health, refusals=refusals, in_progress=True)
 
     def snapshot(self, names: Sequence[str], condition: str | None, stop: threading.Event) -> None:
         """Read the named tables (again), and all that wasn't read to its end; streams meanwhile.
@@ -241,8 +233,7 @@ class Daemon:
             progress = session.catch_up(self._backfill, self.health, again)
             if condition is not None:
                 asked = {name: condition for name in session.tables.states if str(name) in names}
-                session.servers.writer.write(session.tables.reads.ask(asked, str(uuid4())))
-                session.servers.writer.commit()
+                session.servers.record(session.tables.reads.ask(asked, str(uuid4())))
             self._read_rest(session, stack, progress, stop)
             left = [str(name) for name in session.tables.states.requested if str(name) in names]
             if left and not stop.is_set():
@@ -259,8 +250,7 @@ class Daemon:
             _require_slot(session)
             progress = session.catch_up(self._backfill, self.health)
             if resumed := session.tables.reads.resume(names):
-                session.servers.writer.write(resumed)
-                session.servers.writer.commit()
+                session.servers.record(resumed)
             self._read_rest(session, stack, progress, stop)
 
     def _read_rest(

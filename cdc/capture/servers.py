@@ -1,16 +1,15 @@
 """Settings → both servers, as one start has them: connections, slot lease, the log's progress.
 
-What captures (session.py) and what renews (renewal.py) go through the same steps.
+What captures (session.py) and what begins a new epoch (start.py) go through the same steps.
 docs/decisions/0002-start-and-acknowledge.md has their order.
 """
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 
 import psycopg
 
-from cdc.capture import start
 from cdc.capture.health import Health
 from cdc.capture.slot_lease import SlotLease
 from cdc.dead_letters.guard import Refusals
@@ -20,8 +19,9 @@ from cdc.kafka.topics import LogTopics
 from cdc.log.state import last_progress
 from cdc.postgres import preflight, slot
 from cdc.postgres.captured import captured_tables, described_tables
-from cdc.postgres.connection import System, connect, current_wal_end, identify
+from cdc.postgres.connection import System, connect, identify
 from cdc.postgres.described import CapturedTable, TableDescription
+from cdc.records.record import Record
 from cdc.records.state import Phase, Progress
 from cdc.records.topics import progress_topic
 from cdc.settings import Settings
@@ -49,30 +49,30 @@ class Servers:
         in_progress: bool,
     ) -> None:
         """``in_progress``: large transactions are to be sent before they have ended."""
-        self._settings = settings
+        self.settings = settings
         self._capture = settings.capture
-        self._stack = stack
-        self._stop = stop
-        self._health = health
-        self._refusals = refusals
+        self.stack = stack
+        self.stop = stop
+        self.health = health
+        self.refusals = refusals
         self._in_progress = in_progress
         self.has_waited = False
         """Whether this start has stood by: then all that a start checks at first was right."""
 
     def connect(self) -> None:
         """Connect to the source, without taking anything."""
-        self.sql = self._stack.enter_context(connect(self._settings.source, purpose="control"))
+        self.sql = self.stack.enter_context(connect(self.settings.source, purpose="control"))
         self.lease = SlotLease(
-            self._settings,
+            self.settings,
             self.sql,
-            self._stack,
-            self._stop,
-            self._health,
+            self.stack,
+            self.stop,
+            self.health,
             in_progress=self._in_progress,
             on_wait=self._waits,
         )
         self.system = self._identify()
-        self.topics = LogTopics(self._settings, self.lease.keep_alive)
+        self.topics = LogTopics(self.settings, self.lease.keep_alive)
 
     def take_lock(self) -> None:
         """Look at both sides, and take the right to the slot: a standby waits here."""
@@ -87,7 +87,7 @@ class Servers:
         """The captured tables, checked for everything that can be wrong on PostgreSQL's side."""
         captured = captured_tables(self.sql, self._capture)
         described = self.describe(captured)
-        preflight.check(self.sql, self._settings.source, self._capture, described)
+        preflight.check(self.sql, self.settings.source, self._capture, described)
         return captured
 
     def describe(self, captured: Sequence[CapturedTable]) -> list[TableDescription]:
@@ -116,20 +116,17 @@ class Servers:
     def read_progress(self) -> None:
         """Read how far the log is."""
         self.progress = last_progress(
-            self._settings.kafka,
+            self.settings.kafka,
             progress_topic(self._capture.topic_prefix),
             self._capture.slot_name,
             self.lease.keep_alive,
         )
 
-    def check_continuity(self, progress: Progress) -> None:
-        """Raise GapError unless the slot gives everything after the log's progress."""
-        start.check_continuity(progress, self.slot, self.system, current_wal_end(self.sql))
-
-    @property
-    def writer(self) -> LogWriter:
-        """The one that writes while there is no stream to keep up with."""
-        return self.writers[0]
+    def record(self, records: Iterable[Record]) -> None:
+        """Write to the log, and wait until it is committed: no stream is to be kept up with."""
+        writer = self.writers[0]
+        writer.write(records)
+        writer.commit()
 
     @property
     def is_complete(self) -> bool:
@@ -163,9 +160,9 @@ class Servers:
         return self._open_writer(name, options), self._open_writer(f"{name}.2", options)
 
     def _open_writer(self, transactional_id: str, options: Mapping[str, str]) -> LogWriter:
-        exactly, suspects = self._settings.log.delivery == "exactly_once", self._refusals.suspects
+        exactly, suspects = self.settings.log.delivery == "exactly_once", self.refusals.suspects
         kind = LogWriter if exactly else AtLeastOnceWriter
         writer = kind(options, transactional_id, self.lease.keep_alive, suspects)
-        self._stack.callback(writer.close)
+        self.stack.callback(writer.close)
         writer.open()
         return writer

@@ -4,31 +4,25 @@ docs/decisions/0002-start-and-acknowledge.md has the order of a start and what e
 after a death at any point.
 """
 
-import threading
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 
 import structlog
-from psycopg.pq.abc import PGconn
 
 from cdc.capture import start
 from cdc.capture.backfill import Backfill, SnapshotObserver, SnapshotWriter
-from cdc.capture.health import Health
 from cdc.capture.servers import Servers
 from cdc.capture.slot_lease import StoppedError
 from cdc.capture.wiring import open_actions, open_tables
-from cdc.dead_letters.guard import Refusals
 from cdc.errors import ConfigError, UnreadTableError
 from cdc.faults import FaultPoint, reach
 from cdc.postgres import risks, slot
 from cdc.postgres.captured import described_tables, ensure_publication
-from cdc.postgres.connection import act
 from cdc.postgres.described import CapturedTable, TableDescription
 from cdc.records.position import Position
 from cdc.records.record import Record
 from cdc.records.schema import TableName
 from cdc.records.state import Phase, Progress, progress_record
-from cdc.settings import Settings
 from cdc.stream.encoding import Actions
 from cdc.tables.reads import Again
 from cdc.tables.states import check_published
@@ -43,22 +37,9 @@ class Session:
     tables: Tables
     actions: Actions
 
-    def __init__(
-        self,
-        settings: Settings,
-        servers: Servers,
-        stack: ExitStack,
-        stop: threading.Event,
-        health: Health,
-        refusals: Refusals,
-    ) -> None:
+    def __init__(self, servers: Servers) -> None:
         self.servers = servers
-        self._settings = settings
-        self._refusals = refusals
-        self._capture = settings.capture
-        self._stack = stack
-        self._stop = stop
-        self._health = health
+        self._capture = servers.settings.capture
         self._described: list[TableDescription] = []
 
     def open(self, again: Sequence[str] = ()) -> None:
@@ -70,14 +51,10 @@ class Session:
         servers.stream_slot()
         servers.open_log(self._described)
         self._check_progress()
-        self.tables = open_tables(
-            self._settings, servers.system, servers.topics, servers.sql, self._refusals
-        )
-        self.actions = open_actions(
-            self._settings, servers.topics, servers.sql, self._stack, self.tables
-        )
+        self.tables = open_tables(servers)
+        self.actions = open_actions(servers, self.tables)
         states = self.tables.states
-        self._health.opened(servers.progress, states)
+        servers.health.opened(servers.progress, states)
         if servers.progress is None or servers.progress.is_first_start:
             start.check_untouched(states, [table.name for table in self._described])
         if not again:  # one gap after the other can be mended so
@@ -94,7 +71,7 @@ class Session:
                 raise start.nothing_to_go_on_from(self._capture.slot_name)
             start.check_unrecorded(servers.slot, self._capture.slot_name)
         elif progress.phase is not Phase.CREATING and not servers.is_complete:
-            servers.check_continuity(progress)
+            start.check_slot(progress, servers)
             timeline = servers.system.timeline
             servers.progress = progress.model_copy(update={"timeline": timeline})
 
@@ -121,18 +98,11 @@ class Session:
         with ExitStack() as exporting:
             if progress is None or progress.phase is Phase.CREATING:
                 servers.lease.release()
-                progress, exported = start.create_slot(
-                    self._settings,
-                    servers.sql,
-                    self._connect_replication(exporting),
-                    servers.system,
-                    servers.writer,
-                    before=progress,
-                    left_over=servers.slot,
-                    on_wait=servers.lease.wait_for_open_transactions,
-                )
-            self._health.opened(progress, self.tables.states)
-            at_once = exported is not None and not self._settings.begins_at_standby
+                replication = servers.lease.connect_replication()
+                exporting.callback(replication.finish)
+                progress, exported = start.create_slot(servers, replication)
+            servers.health.opened(progress, self.tables.states)
+            at_once = exported is not None and not self.servers.settings.begins_at_standby
             if self._to_read(again, at_once=at_once):
                 if exported is None:
                     exported = exporting.enter_context(self._exact_snapshot())
@@ -150,7 +120,7 @@ class Session:
             return [table for table in unread if str(table.name) in again]
         if at_once:
             return unread
-        can_wait = self.tables.joining.is_joinable
+        can_wait = self.tables.is_joinable
         return [table for table in unread if str(table.name) in again or not can_wait(table)]
 
     def read_again(
@@ -172,16 +142,16 @@ class Session:
             backfill,
             self._exact_snapshot(),
             lambda: described_tables(self.servers.sql, self._capture, captured),
-            self._stop,
+            self.servers.stop,
             again,
         )
-        if self._stop.is_set():
+        if self.servers.stop.is_set():
             raise StoppedError
         return events
 
     def _exact_snapshot(self) -> AbstractContextManager[slot.ExportedSnapshot]:
         return slot.exact_snapshot(
-            self._settings.source,
+            self.servers.settings.source,
             self._capture.slot_name,
             on_wait=self.servers.lease.wait_for_open_transactions,
         )
@@ -224,17 +194,6 @@ class Session:
             )
         self.servers.topics.ensure_data_topics(self.tables.states.values(), self._described)
 
-    def _connect_replication(self, stack: ExitStack) -> PGconn:
-        connection = self.servers.lease.connect_replication()
-        stack.callback(connection.finish)
-        return connection
-
-    def act_on_heartbeat(self) -> None:
-        """Run the user's heartbeat.action.query, if there is one."""
-        statement = self._capture.heartbeat_action_query
-        if statement is not None:
-            act(self.servers.sql, statement)
-
     def _snapshot(
         self,
         backfill: Backfill,
@@ -250,7 +209,7 @@ class Session:
             backfill,
             exported,
             unread,
-            self._stop,
+            self.servers.stop,
             named,
             self._capture.snapshot_transaction_max_ms / 1_000,
         )
@@ -258,26 +217,25 @@ class Session:
         return progress.model_copy(update={"events": progress.events + events})
 
     def _begin_streaming(self, progress: Progress) -> Progress:
-        if self._stop.is_set():
+        if self.servers.stop.is_set():
             return progress
         progress = progress.model_copy(update={"phase": Phase.STREAMING})
         joined = self._begin_joined(progress.position)
         if joined or progress != self.servers.progress:
-            self.servers.writer.write(joined)
-            self.servers.writer.write([progress_record(self._capture.topic_prefix, progress)])
-            self.servers.writer.commit()
+            record = progress_record(self._capture.topic_prefix, progress)
+            self.servers.record([*joined, record])
         self.servers.progress = progress
         return progress
 
     def _begin_joined(self, position: Position) -> list[Record]:
         """Begin to follow tables that the log doesn't know, or knows as others of that name."""
-        joining, records = self.tables.joining, list[Record]()
-        for order, table in enumerate(filter(joining.has_joined, self._described)):
+        tables, records = self.tables, list[Record]()
+        for order, table in enumerate(filter(tables.has_joined, self._described)):
             if self._capture.snapshot_mode == "recovery":
-                records += self.tables.states.begin_snapshot(table, position)
-                records += joining.take_as_read(table, position)
+                records += tables.states.begin_snapshot(table, position)
+                records += tables.take_as_read(table, position)
             else:
-                joined = joining.join(table, position, order)
+                joined = tables.join(table, position, order)
                 self.actions.perform(joined.effects)
                 records += joined.records
                 self.servers.lease.keep_alive()

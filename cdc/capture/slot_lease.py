@@ -76,12 +76,10 @@ class SlotLock:
         if not self._thread.is_alive():
             self._connection.close()
             return
-        with contextlib.suppress(OSError), socket.socket(fileno=os.dup(self._fd())) as own:
+        fd = self._connection.fileno()
+        with contextlib.suppress(OSError), socket.socket(fileno=os.dup(fd)) as own:
             own.shutdown(socket.SHUT_RDWR)  # wakes the thread, which may wait for an answer
         self._thread.join(_CLOSE_S)
-
-    def _fd(self) -> int:
-        return self._connection.fileno()
 
     def _speak(self) -> None:
         try:

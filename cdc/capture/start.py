@@ -1,28 +1,29 @@
-"""Slot, progress record and source → where to go on, or a clear stop.
+"""Slot, progress record and source → where to go on, a clear stop, or a new epoch.
 
 docs/decisions/0002-start-and-acknowledge.md is the specification of this module: what each start
 finds, in which order it checks, and what it does about it; 0009-epochs.md says how a log goes on
 from another history.
 """
 
+import contextlib
 import time
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Container, Iterable
 from uuid import uuid4
 
-import psycopg
 from psycopg.pq.abc import PGconn
 
+from cdc.capture.servers import Servers
 from cdc.errors import ConfigError, GapError
 from cdc.faults import FaultPoint, reach
-from cdc.kafka.producer import LogWriter
+from cdc.log.state import read_all
 from cdc.postgres import slot
-from cdc.postgres.connection import System
+from cdc.postgres.connection import System, current_wal_end
 from cdc.postgres.slot import NEW_EPOCH, ExportedSnapshot, SlotState
 from cdc.records.position import FIRST_EPOCH, Lsn, Position
 from cdc.records.record import Record
 from cdc.records.schema import TableName
 from cdc.records.state import Phase, Progress, TableState, progress_record, table_record
-from cdc.settings import Settings
+from cdc.records.topics import table_topic
 
 SHOWN_MAX = 20
 
@@ -96,6 +97,12 @@ def check_unrecorded(state: SlotState | None, name: str) -> None:
         )
 
 
+def check_slot(progress: Progress, servers: Servers) -> None:
+    """Raise GapError unless the slot that was found gives everything after the log's progress."""
+    wal_end = current_wal_end(servers.sql)
+    check_continuity(progress, servers.slot, servers.system, wal_end)
+
+
 def nothing_to_go_on_from(name: str) -> ConfigError:
     """What to say where a new epoch is asked for, and the log has no first one of this slot."""
     return ConfigError(
@@ -105,17 +112,15 @@ def nothing_to_go_on_from(name: str) -> ConfigError:
     )
 
 
-def announcement(
-    settings: Settings, system: System, before: Progress | None, epoch: int = FIRST_EPOCH
-) -> Progress:
+def _announcement(servers: Servers, before: Progress | None, epoch: int) -> Progress:
     """The record that announces a slot before it is made; ``before`` is the log's last one."""
     nowhere = Position(epoch, Lsn(0), 0)
     return Progress(
         log=before.log if before else uuid4().hex,
-        slot=settings.capture.slot_name,
-        system_identifier=system.identifier,
-        timeline=system.timeline,
-        database=system.database,
+        slot=servers.settings.capture.slot_name,
+        system_identifier=servers.system.identifier,
+        timeline=servers.system.timeline,
+        database=servers.system.database,
         phase=Phase.CREATING,
         position=nowhere,
         cut=nowhere,
@@ -127,11 +132,59 @@ def announcement(
     )
 
 
-def new_epoch(
-    settings: Settings, system: System, before: Progress, states: Iterable[TableState]
+def begin_epoch(servers: Servers) -> int:
+    """Record that the log goes on from this server's history; returns the epoch.
+
+    The slot is taken away. Where an epoch was begun, and nothing of it is in the log yet, it
+    is that one. Raises ConfigError where the log has nothing to go on from.
+    """
+    servers.take_lock()
+    with contextlib.suppress(GapError):  # what a lost slot says is why we are here
+        servers.stream_slot()
+    servers.open_log(())
+    before = servers.progress
+    if before is None:
+        raise nothing_to_go_on_from(servers.settings.capture.slot_name)
+    epoch = before.position.epoch
+    if before.phase is not Phase.CREATING:
+        epoch += 1
+        topic = table_topic(servers.settings.capture.topic_prefix)
+        keep_alive = servers.lease.keep_alive
+        states = read_all(servers.settings.kafka, topic, TableState, keep_alive)
+        servers.record(_new_epoch(servers, before, states, epoch))
+        reach(FaultPoint.EPOCH_RECORDED)
+    servers.end_slot()
+    return epoch
+
+
+def find_gap(servers: Servers) -> str:
+    """Look, without taking anything, whether a start would refuse to go on."""
+    servers.connect()
+    servers.check_tables()
+    # The slot first: a daemon that runs meanwhile moves it to where the record is already.
+    servers.find_slot()
+    servers.read_progress()
+    progress = servers.progress
+    if progress is None:
+        raise nothing_to_go_on_from(servers.settings.capture.slot_name)
+    if progress.phase is Phase.CREATING:
+        return f"epoch {progress.position.epoch} has begun: `millrace run` reads all tables"
+    try:
+        if not servers.is_complete:
+            check_slot(progress, servers)
+    except GapError as gap:
+        return f"gap: {gap.what}"
+    return (
+        "no gap: `millrace run` goes on where the log ends, unless the stream shows it that "
+        "this server was restored from a copy"
+    )
+
+
+def _new_epoch(
+    servers: Servers, before: Progress, states: Iterable[TableState], epoch: int
 ) -> list[Record]:
     """What the log says, at once, to go on from another history: no table is read yet."""
-    prefix, epoch = settings.capture.topic_prefix, before.position.epoch + 1
+    prefix = servers.settings.capture.topic_prefix
     unread = {
         "epoch": epoch,
         "phase": Phase.SNAPSHOT,
@@ -146,39 +199,28 @@ def new_epoch(
         "ts_ms": time.time_ns() // 1_000_000,
     }
     return [
-        progress_record(prefix, announcement(settings, system, before, epoch)),
+        progress_record(prefix, _announcement(servers, before, epoch)),
         *(table_record(prefix, state.model_copy(update=unread)) for state in states),
     ]
 
 
-def create_slot(
-    settings: Settings,
-    sql: psycopg.Connection,
-    replication: PGconn,
-    system: System,
-    writer: LogWriter,
-    *,
-    before: Progress | None,
-    left_over: SlotState | None,
-    on_wait: Callable[[float], None],
-) -> tuple[Progress, ExportedSnapshot]:
+def create_slot(servers: Servers, replication: PGconn) -> tuple[Progress, ExportedSnapshot]:
     """Make the slot, recording each step before the next; returns its progress and snapshot.
 
-    The snapshot holds as long as ``replication`` does nothing else and stays open. ``before`` is
-    what an earlier start, or a new epoch, has announced; ``left_over`` a slot that was made without
-    being recorded, or that a new epoch gives up: nothing of it will be in the log, so it is
-    dropped.
+    The snapshot holds as long as ``replication`` does nothing else and stays open. What an earlier
+    start, or a new epoch, has announced is gone on with. A slot is dropped that was made without
+    being recorded, or that a new epoch gives up: nothing of it will be in the log.
     """
-    prefix, name = settings.capture.topic_prefix, settings.capture.slot_name
+    capture, before = servers.settings.capture, servers.progress
+    prefix, name = capture.topic_prefix, capture.slot_name
     epoch = before.position.epoch if before else FIRST_EPOCH
-    progress = announcement(settings, system, before, epoch)
-    writer.write([progress_record(prefix, progress)])
-    writer.commit()
+    progress = _announcement(servers, before, epoch)
+    servers.record([progress_record(prefix, progress)])
     reach(FaultPoint.CREATING_RECORDED)
-    if left_over is not None:
-        slot.drop(sql, name)
-    failover = settings.capture.slot_failover
-    exported = slot.create(replication, name, failover=failover, on_wait=on_wait)
+    if servers.slot is not None:
+        slot.drop(servers.sql, name)
+    on_wait = servers.lease.wait_for_open_transactions
+    exported = slot.create(replication, name, failover=capture.slot_failover, on_wait=on_wait)
     reach(FaultPoint.SLOT_CREATED)
     point = Position(epoch, exported.consistent_point, 0)
     progress = progress.model_copy(
@@ -190,7 +232,6 @@ def create_slot(
             "last_commit_lsn": Lsn(exported.consistent_point - 1),
         }
     )
-    writer.write([progress_record(prefix, progress)])
-    writer.commit()
+    servers.record([progress_record(prefix, progress)])
     reach(FaultPoint.SNAPSHOT_RECORDED)
     return progress, exported

@@ -17,17 +17,17 @@ from cdc.capture.servers import Servers
 from cdc.events.metadata import heartbeat
 from cdc.faults import FaultPoint, reach
 from cdc.kafka.commits import IDLE_WAIT_S, AlternatingWriters
+from cdc.postgres.connection import act
 from cdc.records.position import Lsn, Position
 from cdc.records.record import count
 from cdc.records.record import size as record_size
 from cdc.records.state import Progress, progress_record
 from cdc.settings import CaptureSettings
 from cdc.stream.encoding import Actions
-from cdc.stream.in_progress import InProgress
+from cdc.stream.in_progress import InProgress, spill_directory
 from cdc.stream.resumed import Resumed
-from cdc.stream.signals import Channel, SignalOffset
-from cdc.stream.spill import spill_directory
-from cdc.stream.translation import Limits, TranslatedBatch, Translation
+from cdc.stream.signals import ReadNow, SignalOffset, Signals
+from cdc.stream.translation import Limits, Translation
 from cdc.tables.tables import Tables
 
 COMMIT_PACE_S = 0.005
@@ -55,23 +55,22 @@ class Streaming:
         progress: Progress,
         *,
         on_commit: Callable[[Progress], None],
-        on_heartbeat: Callable[[], None],
-        channel: Channel | None = None,
+        signals: Signals,
+        read_now: ReadNow,
     ) -> None:
+        """``read_now`` reads tables while streaming pauses, where signals ask for that."""
         self._settings = settings
-        self._lease = lease = servers.lease
-        self._stream = stream = lease.stream()
+        self._servers = servers
+        self._stream = stream = servers.lease.stream()
         self._writers = AlternatingWriters(*servers.writers)
-        self._prefix = settings.topic_prefix
         self._perform = actions.perform
         self._progress = progress
         self._on_commit = on_commit
-        self._on_heartbeat = on_heartbeat
         self._pipeline = tables.encoders.pipeline
         self._heartbeat_s = settings.heartbeat_interval_ms / 1_000
         self._next_heartbeat = time.monotonic() + self._heartbeat_s
-        self._channel = channel
-        signals = channel.signals if channel else None
+        self._signals = signals
+        self._read_now = read_now
         self._in_progress = InProgress(
             spill_directory(settings.spill_directory), settings.spill_memory_bytes
         )
@@ -83,7 +82,9 @@ class Streaming:
             stream.heard,
             in_progress=self._in_progress,
             signals=signals,
-            resumed=Resumed(progress.last_commit_lsn, progress.position, progress.cut, lease.begin),
+            resumed=Resumed(
+                progress.last_commit_lsn, progress.position, progress.cut, servers.lease.begin
+            ),
         )
         self._may_acknowledge = False
         """Whether the stream is known to be the log's: Resumed has nothing left to look at."""
@@ -106,7 +107,7 @@ class Streaming:
                 self._beat()
                 self._act_on_signals()
                 self._advance()
-                self._lease.keep_alive()
+                self._servers.lease.keep_alive()
             self._finish()
 
     def _translate(self) -> bool:
@@ -121,50 +122,44 @@ class Streaming:
             self._stream.send_status(self._progress.flush_lsn, self._progress.flush_lsn)
         self._stream.used(used, self._translation.received)
         made = self._translation.take()
-        self._take_over(made)
+        self._writers.current.add(*made)
+        self._events += made.events
         if made.records:
             reach(FaultPoint.TRANSLATED)
         return used > start or self._translation.is_behind
 
-    def _take_over(self, made: TranslatedBatch) -> None:
-        self._writers.add(made.records, made.events, made.size)
-        self._events += made.events
-
     def _beat(self) -> None:
-        """Write a heartbeat, if one is due (heartbeat.interval.ms)."""
+        """Write a heartbeat, if one is due (heartbeat.interval.ms), and run the user's query."""
         if not self._heartbeat_s or time.monotonic() < self._next_heartbeat:
             return
         self._next_heartbeat = time.monotonic() + self._heartbeat_s
-        made = heartbeat(self._prefix, self._settings.heartbeat_topic)
+        made = heartbeat(self._settings.topic_prefix, self._settings.heartbeat_topic)
         beat = self._pipeline.of_stream([made], self._translation.cursor.reached)
-        self._writers.add(beat, 0, 0)
-        self._on_heartbeat()
+        self._writers.current.add(beat)
+        if (statement := self._settings.heartbeat_action_query) is not None:
+            act(self._servers.sql, statement)
 
     def _act_on_signals(self) -> None:
         """Let signals have their turn; where one asks for it, read tables before going on."""
-        if self._channel is None:
-            return
-        signals = self._channel.signals
-        output = signals.turn(self._translation.cursor)
+        output = self._signals.turn(self._translation.cursor)
         self._perform(output.effects)
-        self._take_over(
-            TranslatedBatch(
-                [*output.states, *output.events], count(output.events), record_size(output.events)
-            )
-        )
-        if signals.awaits_stream:
+        events = count(output.events)
+        size = record_size(output.events)
+        self._writers.current.add([*output.states, *output.events], events, size)
+        self._events += events
+        if self._signals.awaits_stream:
             self._stream.ask()
-        if blocking := signals.blocking:
+        if blocking := self._signals.blocking:
             self._finish()
             latest = self._translation.cursor.latest
-            self._events += self._channel.read_now(blocking, latest.xid if latest else None)
-            self._writers.add(signals.blocking_done(list(blocking)), 0, 0)
+            self._events += self._read_now(blocking, latest.xid if latest else None)
+            self._writers.current.add(self._signals.blocking_done(list(blocking)))
 
     def _room(self) -> Limits:
         """How much fits into the batch; what is made during a commit is for the next one."""
         return Limits(
-            self._settings.max_batch_size - self._writers.pending_records,
-            self._settings.max_batch_size_in_bytes - self._writers.pending_bytes,
+            self._settings.max_batch_size - self._writers.current.pending_records,
+            self._settings.max_batch_size_in_bytes - self._writers.current.pending_bytes,
         )
 
     def _advance(self) -> None:
@@ -198,12 +193,7 @@ class Streaming:
                 or min(self._room()) <= 0
                 or (not self._is_busy and now >= self._next_commit)
             )
-        cursor = self._translation.cursor
-        moved = cursor.reached > self._progress.position or (
-            cursor.flush_lsn > self._progress.flush_lsn
-            or self._signal_offset != SignalOffset.of(self._progress)
-        )
-        return moved and now - self._last_recorded >= IDLE_PROGRESS_S
+        return self._has_moved and now - self._last_recorded >= IDLE_PROGRESS_S
 
     def _begin_commit(self) -> None:
         """Let what was written become visible, together with the position reached."""
@@ -216,14 +206,16 @@ class Streaming:
                 "flush_lsn": cursor.flush_lsn,
                 "last_commit_lsn": self._last_commit(),
                 "events": self._events,
-                "signal_topic_id": self._signal_offset.topic_id,
-                "signal_offset": self._signal_offset.offset,
+                "signal_topic_id": self._signals.offset.topic_id,
+                "signal_offset": self._signals.offset.offset,
                 "ts_ms": time.time_ns() // 1_000_000,
             }
         )
         self._last_recorded = time.monotonic()
         self._next_commit = self._last_recorded + COMMIT_PACE_S
-        self._writers.current.write([progress_record(self._prefix, self._committing)])
+        self._writers.current.write(
+            [progress_record(self._settings.topic_prefix, self._committing)]
+        )
         reach(FaultPoint.BATCH_WRITTEN)
         self._writers.begin_commit()
 
@@ -250,20 +242,16 @@ class Streaming:
                 self._writers.end_commit()
                 self._acknowledge()
             self._writers.write()
-            if not self._is_unrecorded():
+            if not (self._has_moved or self._writers.current.pending_records):
                 return
             self._begin_commit()
 
-    def _is_unrecorded(self) -> bool:
+    @property
+    def _has_moved(self) -> bool:
+        """Whether the log doesn't say yet how far the stream, and the signals, have come."""
         cursor, progress = self._translation.cursor, self._progress
         return (
-            self._writers.current.pending_records > 0
-            or cursor.reached != progress.position
+            cursor.reached != progress.position
             or cursor.flush_lsn != progress.flush_lsn
-            or self._signal_offset != SignalOffset.of(progress)
+            or self._signals.offset != SignalOffset.of(progress)
         )
-
-    @property
-    def _signal_offset(self) -> SignalOffset:
-        """Up to where signals were followed: what they brought is written by now."""
-        return self._channel.signals.offset if self._channel else SignalOffset.of(self._progress)

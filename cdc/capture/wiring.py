@@ -1,16 +1,16 @@
 """Settings → rules that events follow, the pipeline that makes records, and what tables ask."""
 
 from collections.abc import Callable
-from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 
 import psycopg
 
+from cdc.capture.servers import Servers
 from cdc.convert.converters import Converters, converters
 from cdc.convert.pipeline import OpenTopic, RecordPipeline
 from cdc.dead_letters.claims import Claims
-from cdc.dead_letters.guard import DeadLetters, Oversized, Refusals
+from cdc.dead_letters.guard import DeadLetters, Oversized
 from cdc.dead_letters.replay import Orders
 from cdc.errors import UnreadTableError
 from cdc.events.rules import EventRules
@@ -19,7 +19,7 @@ from cdc.log.state import read_all
 from cdc.postgres import catalog, preflight
 from cdc.postgres.captured import captured_tables, described_tables, keyed_columns
 from cdc.postgres.columns import filled_columns
-from cdc.postgres.connection import System, current_insert_lsn
+from cdc.postgres.connection import current_insert_lsn
 from cdc.postgres.described import CapturedTable, TableDescription
 from cdc.postgres.failures import server_address
 from cdc.postgres.reselect import INVISIBLE, Rereading, await_visible
@@ -31,8 +31,7 @@ from cdc.records.topics import claim_topic, schema_topic, table_topic
 from cdc.settings import CaptureSettings, Settings
 from cdc.settings.modes import Patterns
 from cdc.stream.encoding import Actions
-from cdc.tables.joining import Effects, Lookups
-from cdc.tables.tables import Tables
+from cdc.tables.tables import Effects, Lookups, Tables
 from cdc.transforms.chain import chain, routes_events
 from cdc.wal.messages import Relation
 
@@ -111,45 +110,35 @@ def lookups(
     return Lookups(columns, entry, description, instant, check, visible, filled)
 
 
-def open_tables(
-    settings: Settings,
-    system: System,
-    topics: LogTopics,
-    connection: psycopg.Connection,
-    refusals: Refusals,
-) -> Tables:
-    """The tables as the log has them, for a session with this connection."""
+def open_tables(servers: Servers) -> Tables:
+    """The tables as the log has them."""
+    settings, topics = servers.settings, servers.topics
     capture, kafka = settings.capture, settings.kafka
     prefix, keep_alive = capture.topic_prefix, topics.while_waiting
-    return Tables.restored(
+    return Tables(
         settings,
-        system.database,
+        servers.system.database,
         read_all(kafka, table_topic(prefix), TableState, keep_alive),
         read_all(kafka, schema_topic(prefix), TableSchema, keep_alive),
         event_rules(settings),
         pipeline(settings, topics.open_topic),
-        lookups(connection, capture, keep_alive),
+        lookups(servers.sql, capture, keep_alive),
         DeadLetters(
             prefix,
             capture.sets_aside,
             topics.limits,
-            refusals,
+            servers.refusals,
             capture.column_modes,
             _oversized(settings, topics),
         ),
     )
 
 
-def open_actions(
-    settings: Settings,
-    topics: LogTopics,
-    connection: psycopg.Connection,
-    stack: ExitStack,
-    tables: Tables,
-) -> Actions:
-    """What the stream has done on both servers; what is opened for it the stack closes."""
+def open_actions(servers: Servers, tables: Tables) -> Actions:
+    """What the stream has done on both servers."""
+    settings, topics, connection = servers.settings, servers.topics, servers.sql
     rereading = Rereading(settings.source, topics.while_waiting)
-    stack.callback(rereading.close)
+    servers.stack.callback(rereading.close)
     orders = Orders(settings, connection, topics, tables.states, tables.schemas, tables.encoders)
 
     def perform(effects: Effects) -> None:

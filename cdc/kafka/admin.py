@@ -28,7 +28,7 @@ from confluent_kafka.cimpl import NewTopic
 
 from cdc.errors import LogUnreachableError, MillraceError
 from cdc.kafka import options
-from cdc.kafka.errors import COMPLAINTS_MAX, is_access, log_error, option_error, reason, telling
+from cdc.kafka.errors import COMPLAINTS_MAX, is_access, log_error, reason, telling
 
 ATTEMPT_S: Final = 0.5
 METADATA_S: Final = 1.0
@@ -45,18 +45,11 @@ Request = TypeVar("Request", bound=Hashable)
 
 
 class TopicDescription(NamedTuple):
-    """A topic as the brokers describe it."""
+    """A topic as the brokers describe it; a new one of the same name has another ``id``."""
 
     partitions: int
     config: Mapping[str, str]
-
-
-class TopicDetails(NamedTuple):
-    """A topic with its id: a new one of the same name has another."""
-
-    id: str
-    partitions: int
-    config: Mapping[str, str]
+    id: str = ""
 
 
 def do_nothing() -> None:
@@ -76,10 +69,7 @@ class LogAdmin:
             **options.admin_options(kafka_options),
             "error_cb": self._complaints.append,
         }
-        try:
-            self._client = AdminClient(config, logger=options.LOGGER)
-        except KafkaException as exception:
-            raise option_error(reason(exception), kafka_options) from None
+        self._client = options.client(AdminClient, config, kafka_options)
 
     def partitions(self) -> dict[str, int]:
         """All topics that we may see, with their partition counts; the wait is REACH_S."""
@@ -115,14 +105,14 @@ class LogAdmin:
 
     def details(
         self, names: list[str], failed: dict[str, MillraceError]
-    ) -> dict[str, TopicDetails]:
+    ) -> dict[str, TopicDescription]:
         """Topics that exist, each by itself: those that brokers don't describe have ``failed``."""
         if not names:
             return {}
         futures = self._client.describe_topics(TopicCollection(names), request_timeout=REQUEST_S)
         topics = self._settle(futures, "describing topics")
         configs = self._topic_configs(names)
-        details: dict[str, TopicDetails] = {}
+        details: dict[str, TopicDescription] = {}
         for name in names:
             topic, config = topics[name], configs[name]
             if isinstance(topic, KafkaError):
@@ -130,7 +120,7 @@ class LogAdmin:
             elif isinstance(config, KafkaError):
                 failed[name] = log_error(config, "reading a topic's settings", f"topic {name}")
             else:
-                details[name] = TopicDetails(str(topic.topic_id), len(topic.partitions), config)
+                details[name] = TopicDescription(len(topic.partitions), config, str(topic.topic_id))
         return details
 
     def cluster_id(self) -> str:

@@ -18,7 +18,7 @@ import os
 import select
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from queue import SimpleQueue
 from types import TracebackType
 from typing import Final, Self
@@ -46,8 +46,6 @@ class AlternatingWriters:
         self.current = first
         """The writer whose turn it is."""
         self._other = second
-        self._ahead: list[RecordOrBatch] = []
-        self._ahead_records = self._ahead_bytes = 0
         self._commit_requests: SimpleQueue[LogWriter | None] = SimpleQueue()
         self._failure: BaseException | None = None
         self._thread = threading.Thread(target=self._run_commits, name="commits", daemon=True)
@@ -74,34 +72,17 @@ class AlternatingWriters:
         self._commit_requests.put(None)
         self._thread.join(CLOSE_S)
 
-    @property
-    def pending_records(self) -> int:
-        """How many records the next commit has so far, whether they may be written yet or not."""
-        return self.current.pending_records + self._ahead_records
-
-    @property
-    def pending_bytes(self) -> int:
-        """Bytes of their keys and values."""
-        return self.current.pending_bytes + self._ahead_bytes
-
-    def add(self, records: Iterable[RecordOrBatch], count: int, size: int) -> None:
-        """Take records to write; ``count`` and ``size`` (bytes) are those that limits count."""
-        self._ahead += records
-        self._ahead_records += count
-        self._ahead_bytes += size
-
     def write(self) -> bool:
         """Write what was added, once the turn has come; returns whether anything was written."""
-        if not (self._ahead and self.may_write):
+        if not (self.may_write and self.current.has_unwritten):
             return False
-        records, self._ahead = self._ahead, []
-        self._ahead_records = self._ahead_bytes = 0
-        self.current.write(records)
+        self.current.write()
         return True
 
     def begin_commit(self) -> None:
-        """Begin to commit what the current writer has; the next turn is the other's."""
+        """Begin to commit what the current writer has written; the next turn is the other's."""
         assert not self.is_committing, "its predecessor isn't committed"  # noqa: S101
+        assert not self.current.has_unwritten, "it would come too late"  # noqa: S101
         self.is_committing, self.may_write = True, False
         self._commit_requests.put(self.current)
         self.current, self._other = self._other, self.current
@@ -141,7 +122,8 @@ class AlternatingWriters:
             try:
                 if writer.flush():
                     self._notify(_FLUSHED)
-                writer.commit(while_waiting=_nothing)
+                # Whoever waits for us keeps the connections alive.
+                writer.commit(while_waiting=do_nothing)
             except BaseException as failure:  # noqa: BLE001 (raised where the commit is waited for)
                 self._failure = failure
             self._notify(_DONE)
@@ -151,10 +133,6 @@ class AlternatingWriters:
     def _notify(self, news: bytes) -> None:
         os.write(self._awaken, news)
         self._has_news = True
-
-
-def _nothing() -> None:
-    """Whoever waits for us keeps the connections alive."""
 
 
 class AtLeastOnceWriter(LogWriter):
@@ -174,7 +152,7 @@ class AtLeastOnceWriter(LogWriter):
 
     @property
     def pending_records(self) -> int:
-        """How many records were written since the last commit."""
+        """How many records were written or added since the last commit."""
         return super().pending_records + len(self._pending_state)
 
     def open(self) -> None:
@@ -183,13 +161,13 @@ class AtLeastOnceWriter(LogWriter):
         self._state.while_waiting = do_nothing  # commits have a thread of their own
         self._opened = True
 
-    def write(self, records: Iterable[RecordOrBatch]) -> None:
+    def _write(self, records: list[RecordOrBatch]) -> None:
         """Send events; keep state records for the commit."""
         events: list[RecordOrBatch] = []
         for item in records:
             is_state = isinstance(item, Record) and item.topic.startswith(OWN_TOPICS)
             (self._pending_state if is_state else events).append(item)
-        super().write(events)
+        super()._write(events)
 
     def commit(self, while_waiting: Callable[[], None] | None = None) -> None:
         """Wait until the brokers have all events, then write what says so."""

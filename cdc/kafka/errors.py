@@ -64,6 +64,13 @@ _ACCESS_REMEDY: Final = (
     "check security.protocol, sasl.* and ssl.* under [kafka], and the rights of that user: "
     "Describe, Read, Write, Create and DescribeConfigs on topics, Write on both transactional ids"
 )
+_KINDS: Final[tuple[tuple[frozenset[str], type[MillraceError], str], ...]] = (
+    (_ACCESS, LogAccessError, _ACCESS_REMEDY),
+    (_REFUSED, RecordRefusedError, ""),
+    (_TOPIC, TopicMismatchError, "check the topic, and the broker's policy for new topics"),
+    (_CONFIG, ConfigError, "change it under [kafka] or [log]"),
+)
+"""Names of errors → what they are to the user, and the remedy."""
 _OPTION: Final = re.compile(r'property "([^"]+)"')
 _SECRET_WORDS: Final = ("password", "secret", ".pem", "jaas", "sasl.oauthbearer.config")
 
@@ -108,22 +115,15 @@ def telling(error: KafkaError | None, complaints: Iterable[KafkaError]) -> Kafka
 def log_error(error: KafkaError, doing: str, where: str = "") -> MillraceError:
     """The error that a user sees; an error of no other class means that the log is unreachable."""
     name, what = error.name(), f"{doing} failed: {error.str()}"
-    if name in _ACCESS:
-        return LogAccessError(what, where=where, remedy=_ACCESS_REMEDY)
     if name in _FENCED:
         return FencedError(
             "another daemon writes with the same transactional.id",
             where=where or doing,
             remedy="run one daemon per slot; give other slots or topic.prefixes to the others",
         )
-    if name in _REFUSED:
-        return RecordRefusedError(what, where=where)
-    if name in _TOPIC:
-        return TopicMismatchError(
-            what, where=where, remedy="check the topic, and the broker's policy for new topics"
-        )
-    if name in _CONFIG:
-        return ConfigError(what, where=where, remedy="change it under [kafka] or [log]")
+    for names, kind, remedy in _KINDS:
+        if name in names:
+            return kind(what, where=where, remedy=remedy)
     return LogUnreachableError(
         what, where=where, remedy="check that the brokers are up and bootstrap.servers is right"
     )

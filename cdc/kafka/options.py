@@ -6,10 +6,15 @@ https://github.com/confluentinc/librdkafka/blob/master/CONFIGURATION.md
 
 import logging
 import time
-from collections.abc import Mapping
-from typing import Final
+from collections.abc import Callable, Mapping
+from typing import Any, Final, TypeVar
+
+from confluent_kafka import KafkaException
 
 from cdc.errors import ConfigError
+from cdc.kafka.errors import option_error, reason
+
+Client = TypeVar("Client")
 
 TRANSACTION_TIMEOUT_MS: Final = 120_000
 """A broker that is away for half a minute is survived in place, a dead one noticed in two."""
@@ -78,6 +83,16 @@ class _RateLimit(logging.Filter):
 LOGGER: Final = logging.getLogger("cdc.kafka.librdkafka")
 LOGGER.addFilter(_RateLimit())
 LOGGER.addHandler(logging.NullHandler())  # a command that doesn't log prints its error, no more
+
+
+def client(
+    kind: Callable[..., Client], config: Mapping[str, Any], options: Mapping[str, str]
+) -> Client:
+    """A client of librdkafka; raises ConfigError for an option that it doesn't take."""
+    try:
+        return kind(config, logger=LOGGER)
+    except KafkaException as exception:
+        raise option_error(reason(exception), options) from None
 
 
 def admin_options(options: Mapping[str, str]) -> dict[str, str]:

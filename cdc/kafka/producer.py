@@ -12,7 +12,7 @@ import contextlib
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from typing import Final, NamedTuple, NoReturn
+from typing import Any, Final, NamedTuple, NoReturn
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
@@ -26,7 +26,6 @@ from cdc.kafka.errors import (
     is_refusal,
     is_too_large,
     log_error,
-    option_error,
     reason,
     telling,
 )
@@ -69,11 +68,6 @@ class _Reported(NamedTuple):
     size: int
 
 
-class _DeliveryFailure(NamedTuple):
-    error: KafkaError
-    record: _Reported
-
-
 class LogWriter:
     """The one producer of a slot."""
 
@@ -91,35 +85,36 @@ class LogWriter:
         """Suspects that were sent since all before them were taken."""
         self._where = f"transactional.id {transactional_id}" if transactional_id else "events"
         self._written = fast.WrittenRecords()
-        self._refused: list[_DeliveryFailure] = []
+        self._added: list[RecordOrBatch] = []
+        self._added_records = self._added_bytes = 0
+        self._refused: list[tuple[KafkaError, _Reported]] = []
         self._complaints: deque[KafkaError] = deque(maxlen=COMPLAINTS_MAX)
         self._begun: float | None = None
         self._opened = False
         self._broken = False
-        config = options.producer_options(kafka_options, transactional_id)
-        try:
-            self._producer: Producer | None = Producer(
-                {
-                    **config,
-                    "on_delivery": self._on_refused,
-                    "error_cb": self._complaints.append,
-                    "delivery.report.only.error": True,  # else every delivered record calls back
-                },
-                logger=options.LOGGER,
-            )
-        except KafkaException as exception:
-            raise option_error(reason(exception), kafka_options) from None
+        config: dict[str, Any] = {
+            **options.producer_options(kafka_options, transactional_id),
+            "on_delivery": self._on_refused,
+            "error_cb": self._complaints.append,
+            "delivery.report.only.error": True,  # else every delivered record calls back
+        }
+        self._producer: Producer | None = options.client(Producer, config, kafka_options)
         self._transaction_timeout_s = int(config["transaction.timeout.ms"]) / 1_000
 
     @property
     def pending_records(self) -> int:
-        """How many records the open transaction has."""
-        return len(self._written)
+        """How many records the next commit has so far, those that wait to be written, too."""
+        return len(self._written) + self._added_records
 
     @property
     def pending_bytes(self) -> int:
-        """Key and value bytes of the open transaction."""
-        return self._written.size
+        """Bytes of their keys and values."""
+        return self._written.size + self._added_bytes
+
+    @property
+    def has_unwritten(self) -> bool:
+        """Whether records were added that aren't written yet."""
+        return bool(self._added)
 
     @property
     def transaction_age_s(self) -> float:
@@ -131,15 +126,25 @@ class LogWriter:
         self._resume(self._client().init_transactions, "opening the log for writing")
         self._opened = True
 
-    def write(self, records: Iterable[RecordOrBatch]) -> None:
-        """Add records to the transaction, beginning one if none is open.
+    def add(self, records: Iterable[RecordOrBatch], count: int = 0, size: int = 0) -> None:
+        """Take records to write later; ``count`` and ``size`` (bytes) is what limits count."""
+        self._added += records
+        self._added_records += count
+        self._added_bytes += size
+
+    def write(self, records: Iterable[RecordOrBatch] = ()) -> None:
+        """Write what was added, and these, to the transaction, beginning one if none is open.
 
         Waits for room in the client's bounded queue: this is the back pressure.
         """
-        batch = list(records)
+        batch, self._added = [*self._added, *records], []
+        self._added_records = self._added_bytes = 0
+        self._write(batch)
+
+    def _write(self, records: list[RecordOrBatch]) -> None:
         if self._suspects is not None:
-            batch = self._write_suspects(list(each(batch)), self._suspects)
-        self._send(batch)
+            records = self._write_suspects(list(each(records)), self._suspects)
+        self._send(records)
 
     def _write_suspects(self, records: list[Record], suspects: Suspects) -> list[RecordOrBatch]:
         """Send those up to the last suspect, in groups that are reported apart; returns others."""
@@ -291,9 +296,7 @@ class LogWriter:
     def _on_refused(self, error: KafkaError | None, message: Message) -> None:
         if error is not None and is_refusal(error):
             size = len(message.key() or b"") + len(message.value() or b"")
-            self._refused.append(
-                _DeliveryFailure(error, _Reported(message.topic() or "", message.key(), size))
-            )
+            self._refused.append((error, _Reported(message.topic() or "", message.key(), size)))
 
     def _fail_produce(self, error: KafkaError, record: Record | None) -> NoReturn:
         assert record is not None, "the client was given none"  # noqa: S101
@@ -328,13 +331,13 @@ class LogWriter:
 
     def _fail_refused(self) -> NoReturn:
         """Name the culprit: a whole batch is reported, with nothing to tell its records apart."""
-        error = self._refused[0].error
-        alike = [failure for failure in self._refused if failure.error.code() == error.code()]
+        error, _record = self._refused[0]
+        alike = [record for other, record in self._refused if other.code() == error.code()]
         if is_too_large(error):
-            culprit = max(alike, key=lambda failure: failure.record.size)
+            culprit = max(alike, key=lambda record: record.size)
         else:
-            culprit = next((failure for failure in alike if failure.record.key is None), alike[0])
-        raise self._refusal(error, culprit.record)
+            culprit = next((record for record in alike if record.key is None), alike[0])
+        raise self._refusal(error, culprit)
 
     def _refusal(self, error: KafkaError, record: _Reported) -> RecordRefusedError:
         """Name the refused record: for sure only if it was sent by itself."""

@@ -21,7 +21,7 @@ from confluent_kafka.admin import AdminClient
 
 from cdc.errors import LogUnreachableError
 from cdc.kafka import options
-from cdc.kafka.errors import log_error, option_error, reason
+from cdc.kafka.errors import log_error, reason
 
 log = structlog.get_logger()
 
@@ -37,6 +37,7 @@ _CHECK_S: Final = 10.0
 
 _WAIT_S: Final = 30.0
 _ATTEMPT_S: Final = 0.5
+_SENDING: Final = "sending a signal"
 
 
 class Followed(NamedTuple):
@@ -61,14 +62,13 @@ class Follower:
         self._received: Queue[Followed] = Queue(_RECEIVED_MAX)
         self._closing = threading.Event()
         self._last_error = ""
-        config: dict[str, Any] = {**options.reader_options(kafka_options), "error_cb": _ignore}
-        try:
-            # Dropped rather than closed: closing would talk to a group coordinator.
-            self._consumer = Consumer(config, logger=options.LOGGER)
-            asking: dict[str, Any] = {**options.admin_options(kafka_options), "error_cb": _ignore}
-            self._admin = AdminClient(asking, logger=options.LOGGER)
-        except KafkaException as exception:
-            raise option_error(reason(exception), kafka_options) from None
+        # A client finds its way back to the brokers by itself.
+        ignored: dict[str, Any] = {"error_cb": lambda _error: None}
+        reading: dict[str, Any] = {**options.reader_options(kafka_options), **ignored}
+        asking: dict[str, Any] = {**options.admin_options(kafka_options), **ignored}
+        # Dropped rather than closed: closing would talk to a group coordinator.
+        self._consumer = options.client(Consumer, reading, kafka_options)
+        self._admin = options.client(AdminClient, asking, kafka_options)
         self._thread = threading.Thread(target=self._follow, name=f"follow {topic}", daemon=True)
         self._thread.start()
 
@@ -107,8 +107,8 @@ class Follower:
         is_other = previous_id not in {"", topic_id}
         if is_other or not low <= self._offset <= end:
             if is_other or self._offset:
-                reason = "it is another one by now" if is_other else "what wasn't read yet is gone"
-                log.warning("a topic is read from its beginning", topic=self._topic, reason=reason)
+                why = "it is another one by now" if is_other else "what wasn't read yet is gone"
+                log.warning("a topic is read from its beginning", topic=self._topic, reason=why)
             self._offset = low
         self._last_error = ""
         self._consumer.assign([TopicPartition(self._topic, 0, self._offset)])
@@ -157,10 +157,6 @@ class Follower:
             log.warning("a topic can't be read for now", topic=self._topic, reason=error.str())
 
 
-def _ignore(_error: KafkaError) -> None:
-    """A client finds its way back to the brokers by itself."""
-
-
 def send(kafka_options: Mapping[str, str], topic: str, key: bytes, value: bytes) -> int:
     """Write it to the topic's first partition; returns its offset, or raises a log's error."""
     answers: list[tuple[KafkaError | None, int]] = []
@@ -168,20 +164,21 @@ def send(kafka_options: Mapping[str, str], topic: str, key: bytes, value: bytes)
     def answered(error: KafkaError | None, message: Message) -> None:
         answers.append((error, message.offset() or 0))
 
+    config = options.producer_options(kafka_options, None)
+    producer = options.client(Producer, config, kafka_options)
     try:
-        producer = Producer(options.producer_options(kafka_options, None), logger=options.LOGGER)
         producer.produce(topic, value, key, 0, on_delivery=answered)
     except KafkaException as exception:
-        raise option_error(reason(exception), kafka_options) from None
+        raise log_error(reason(exception), _SENDING, f"topic {topic}") from None
     deadline = time.monotonic() + _WAIT_S
     while not answers and time.monotonic() < deadline:
         producer.flush(_ATTEMPT_S)
     if not answers:
         producer.purge()
-        what = f"sending a signal: no answer for {_WAIT_S:.0f} s"
+        what = f"{_SENDING}: no answer for {_WAIT_S:.0f} s"
         remedy = "check bootstrap.servers in [kafka], and that the brokers run"
         raise LogUnreachableError(what, where=f"topic {topic}", remedy=remedy)
     ((error, offset),) = answers
     if error is not None:
-        raise log_error(error, "sending a signal", f"topic {topic}")
+        raise log_error(error, _SENDING, f"topic {topic}")
     return offset

@@ -46,12 +46,10 @@ class TopicTable(Protocol):
     @property
     def name(self) -> TableName:
         """Schema and name."""
-        ...
 
     @property
     def columns(self) -> tuple[Column, ...]:
         """The columns, those of the key marked."""
-        ...
 
 
 class WantedTopic(NamedTuple):

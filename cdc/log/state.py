@@ -17,7 +17,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 from cdc.errors import LogFormatError, LogUnreachableError
 from cdc.kafka import options
 from cdc.kafka.admin import ATTEMPT_S, METADATA_S, do_nothing
-from cdc.kafka.errors import COMPLAINTS_MAX, is_access, log_error, option_error, reason, telling
+from cdc.kafka.errors import COMPLAINTS_MAX, is_access, log_error, reason, telling
 from cdc.records.dead_letters import PIECES_PARTITION, DeadLetter, piece_key
 from cdc.records.state import Progress, StateRecord, parse_state, progress_key
 from cdc.records.topics import progress_topic
@@ -128,10 +128,7 @@ def _consumer(kafka_options: Mapping[str, str], **more: Any) -> Consumer:
     Raises ConfigError for an option that the client doesn't take.
     """
     config: dict[str, Any] = {**options.reader_options(kafka_options), **more}
-    try:
-        return Consumer(config, logger=options.LOGGER)
-    except KafkaException as exception:
-        raise option_error(reason(exception), kafka_options) from None
+    return options.client(Consumer, config, kafka_options)
 
 
 class _Reader:

@@ -15,8 +15,7 @@ from cdc.records.position import Position, Transaction
 from cdc.records.record import Record
 from cdc.records.schema import TableName
 from cdc.stream.signals import Signals
-from cdc.tables.joining import NO_EFFECTS, Effects
-from cdc.tables.tables import Tables
+from cdc.tables.tables import NO_EFFECTS, Effects, Tables
 from cdc.wal.messages import Relation
 
 
@@ -119,7 +118,7 @@ class Encoders:
         self, relation: Relation, transaction: Transaction | None, position: Position
     ) -> Encoder | None:
         xid = transaction.xid if transaction is not None else None
-        arrival = self._tables.joining.arrive(relation, position, xid)
+        arrival = self._tables.arrive(relation, position, xid)
         self.state_records += arrival.records
         if arrival.effects is not NO_EFFECTS:
             self._perform(arrival.effects)

@@ -10,10 +10,11 @@ that made it: both are in the WAL behind the event that asks. What can't be read
 
 import time
 from collections.abc import Mapping, Sequence
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 from weakref import WeakKeyDictionary
 
 from cdc.compiled import fast
+from cdc.convert.pipeline import Encoder
 from cdc.events.changes import ABSENT, IdentityKey, Reread, RereadRequest, Row, filled
 from cdc.records.position import Lsn, Position, Transaction, filled_field
 from cdc.records.record import Record, RecordOrBatch, count
@@ -28,34 +29,11 @@ _BYTES: Final = 4 << 20
 _GROWTH: Final = 4
 
 
-class Encoding(Protocol):
-    """What a completed row is given to (cdc.convert.pipeline.Encoder)."""
-
-    reselects: frozenset[int]
-
-    def compiled(self) -> fast.Table | None:
-        """The same for the extension, if it can have it."""
-
-    def begin(self, transaction: Transaction) -> None:
-        """Enter a transaction."""
-
-    def update(
-        self,
-        old: Row | None,
-        old_is_key: bool,
-        new: Row,
-        lsn: Lsn,
-        position: Position,
-        reread: tuple[int, ...] = (),
-    ) -> list[Record]:
-        """The records of a changed row."""
-
-
 class _Waiting(NamedTuple):
     """An update that lacks values of ``columns``; ``record_index`` is its own among the records."""
 
     record_index: int
-    encoding: Encoding
+    encoder: Encoder
     relation: Relation
     columns: tuple[int, ...]
     key: IdentityKey
@@ -63,13 +41,6 @@ class _Waiting(NamedTuple):
     lsn: Lsn
     position: Position
     transaction: Transaction
-
-
-class Added(NamedTuple):
-    """How many records more than waited, and how many bytes of keys and values."""
-
-    records: int
-    size: int
 
 
 class Reselection:
@@ -81,7 +52,10 @@ class Reselection:
         self._waiting: list[_Waiting] = []
         self._rows_max = 1 if one_by_one else _ROWS_MAX
         self._limit = min(_FIRST_ROWS, self._rows_max)
-        self._completion = Completion()
+        self._made: list[RecordOrBatch] = []
+        self._translator: fast.Translator | None = None
+        self._tables: WeakKeyDictionary[Encoder, fast.Table | None] = WeakKeyDictionary()
+        """The encoders' tables, as far as the extension takes their rows."""
         self.failed_tables: set[TableName] = set()
         """Tables of which rows couldn't be read."""
 
@@ -99,7 +73,7 @@ class Reselection:
         self,
         update: Update,
         relation: Relation,
-        encoding: Encoding,
+        encoder: Encoder,
         records: list[RecordOrBatch],
         lsn: Lsn,
         position: Position,
@@ -110,20 +84,20 @@ class Reselection:
         columns = tuple(
             index
             for index, value in enumerate(new)
-            if value is ABSENT and index in encoding.reselects
+            if value is ABSENT and index in encoder.reselects
         )
         key = _key(new, relation) if columns else None
         if key is None:
             return False
         waiting = _Waiting(
-            len(records), encoding, relation, columns, key, update, lsn, position, transaction
+            len(records), encoder, relation, columns, key, update, lsn, position, transaction
         )
         self._waiting.append(waiting)
         records.append(Record("", None, None, []))
         return True
 
-    def complete(self, records: list[RecordOrBatch]) -> Added:
-        """Put the waiting rows in among the records; returns what there is more of."""
+    def complete(self, records: list[RecordOrBatch]) -> tuple[int, int]:
+        """Put the waiting rows in among the records; returns the events and bytes that adds."""
         waiting, self._waiting = self._waiting, []
         made: list[RecordOrBatch] = []
         start = size = 0
@@ -133,24 +107,24 @@ class Reselection:
             for row in waiting:
                 made += records[start : row.record_index]
                 start = row.record_index + 1
-                values = values_by_group[row.encoding, row.columns].get(row.key)
-                more = self._completion.encoded(row, values)
+                values = values_by_group[row.encoder, row.columns].get(row.key)
+                more = self._encoded(row, values)
                 size += record_size(more)
                 added += count(more)
                 made += more
             made += records[start:]
         finally:
             records[:] = made
-        return Added(added, size)
+        return added, size
 
     def _read(
         self, waiting: Sequence[_Waiting]
-    ) -> dict[tuple[Encoding, tuple[int, ...]], Mapping[IdentityKey, Row]]:
+    ) -> dict[tuple[Encoder, tuple[int, ...]], Mapping[IdentityKey, Row]]:
         """One query per table, in each version of its schema, and set of columns."""
-        groups: dict[tuple[Encoding, tuple[int, ...]], list[_Waiting]] = {}
+        groups: dict[tuple[Encoder, tuple[int, ...]], list[_Waiting]] = {}
         for row in waiting:
-            groups.setdefault((row.encoding, row.columns), []).append(row)
-        values_by_group: dict[tuple[Encoding, tuple[int, ...]], Mapping[IdentityKey, Row]] = {}
+            groups.setdefault((row.encoder, row.columns), []).append(row)
+        values_by_group: dict[tuple[Encoder, tuple[int, ...]], Mapping[IdentityKey, Row]] = {}
         largest = 1
         for group, rows in groups.items():
             first = rows[0]
@@ -172,17 +146,8 @@ class Reselection:
         self._limit = max(1, fitting)
         return values_by_group
 
-
-class Completion:
-    """Encodes rows that have waited: by the extension, where it takes them."""
-
-    def __init__(self) -> None:
-        self._records: list[RecordOrBatch] = []
-        self._translator: fast.Translator | None = None
-        self._tables: WeakKeyDictionary[Encoding, fast.Table | None] = WeakKeyDictionary()
-
-    def encoded(self, row: _Waiting, values: Row | None) -> list[RecordOrBatch]:
-        """The waiting row's records, with the values that were read."""
+    def _encoded(self, row: _Waiting, values: Row | None) -> list[RecordOrBatch]:
+        """The waiting row's records, with what was read; by the extension, where it can."""
         update = row.update
         got = {
             index: value
@@ -192,32 +157,32 @@ class Completion:
         new = tuple(got.get(index, value) for index, value in enumerate(update.new))
         place = row.lsn, row.position
         if not self._is_compiled(row, new, tuple(got)):
-            row.encoding.begin(row.transaction)
-            return [*row.encoding.update(update.old, update.old_is_key, new, *place, tuple(got))]
-        made = [*self._records]
-        self._records.clear()
+            row.encoder.begin(row.transaction)
+            return [*row.encoder.update(update.old, update.old_is_key, new, *place, tuple(got))]
+        made = [*self._made]
+        self._made.clear()
         return made
 
     def _is_compiled(self, row: _Waiting, new: Row, filled: tuple[int, ...]) -> bool:
-        table = self._table(row.encoding)
+        table = self._table(row.encoder)
         if table is None:
             return False
         if self._translator is None:
             start = Position(row.position.epoch, Lsn(0), 0)
             cursor = fast.Cursor(start, start, Lsn(0))
-            self._translator = fast.Translator(cursor, self._records, None, lambda _: False)
+            self._translator = fast.Translator(cursor, self._made, None, lambda _: False)
         old, is_key = row.update.old, row.update.old_is_key
         field, clock_ns = filled_field(filled).encode(), time.time_ns()
         return self._translator.update(
             table, row.transaction, row.position, row.lsn, old, is_key, new, field, clock_ns
         )
 
-    def _table(self, encoding: Encoding) -> fast.Table | None:
-        if encoding not in self._tables:
-            table = self._tables[encoding] = encoding.compiled()
+    def _table(self, encoder: Encoder) -> fast.Table | None:
+        if encoder not in self._tables:
+            table = self._tables[encoder] = encoder.compiled()
             if table is not None:
                 table.reselects = False  # what is absent by now stays so
-        return self._tables[encoding]
+        return self._tables[encoder]
 
 
 def _completed(update: Update) -> Row:

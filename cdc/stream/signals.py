@@ -7,13 +7,13 @@ to be read is kept in the tables' state records (SnapshotRequest), so that a sta
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple, Protocol, Self
 
-from cdc.compiled.fast import Cursor
+from cdc.compiled import fast
 from cdc.events.changes import Row
 from cdc.records.position import Position, Transaction
 from cdc.records.record import Record, RecordOrBatch
 from cdc.records.schema import TableName
 from cdc.records.state import Progress
-from cdc.tables.joining import NO_EFFECTS, Effects
+from cdc.tables.tables import NO_EFFECTS, Effects
 from cdc.wal.messages import Relation
 
 WATERMARK: Final = "millrace.watermark"
@@ -79,62 +79,44 @@ class Signals(Protocol):
 
     def watches(self, table: TableName) -> bool:
         """Whether this table's rows are to be shown; may change with every row that is."""
-        ...
 
     def key_tracking(self, relation: Relation) -> KeyTracking | None:
         """How to note the changed keys of a table; None: its rows have to be shown."""
-        ...
 
     def announce(self, relation: Relation) -> None:
         """Take notice of how a table's rows look from here on."""
-        ...
 
     def note_row(self, row: StreamedRow) -> SignalOutput:
         """Take notice of a row; returns what the log gets together with its own records."""
-        ...
 
     def note_watermark(self, watermark: str, position: Position) -> SignalOutput:
         """Take notice of a watermark; returns what belongs there."""
-        ...
 
-    def turn(self, cursor: Cursor) -> SignalOutput:
+    def turn(self, cursor: fast.Cursor) -> SignalOutput:
         """Do what is due, without waiting; returns what the log gets. Called many times a second.
 
         ``cursor`` is what the stream has reached. Raises what should end this stay on it.
         """
-        ...
 
     @property
     def awaits_stream(self) -> bool:
         """Whether something waits for the stream to say how far it is."""
-        ...
 
     @property
     def offset(self) -> SignalOffset:
         """Up to where the signal topic was followed, by all that was returned so far."""
-        ...
 
     @property
     def blocking(self) -> Mapping[TableName, str | None]:
         """The tables that are to be read while streaming pauses, each with a SELECT of its own."""
-        ...
 
     def blocking_done(self, tables: Sequence[TableName]) -> list[Record]:
         """Take notice that these were read; returns what the log gets."""
-        ...
 
     def close(self) -> None:
         """End what goes on in the background."""
-        ...
 
 
 ReadNow = Callable[[Mapping[TableName, str | None], int | None], int]
 """Reads tables, each with its own SELECT if it has one, after a transaction that was streamed (its
 xid); returns the number of events."""
-
-
-class Channel(NamedTuple):
-    """Signals, and what reads tables while streaming pauses."""
-
-    signals: Signals
-    read_now: ReadNow

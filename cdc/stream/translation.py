@@ -102,11 +102,11 @@ class Translation:
             messages.Delete: self._delete,
             messages.Truncate: self._truncate,
             messages.LogicalMessage: self._logical_message,
-            messages.TypeMessage: _ignore,
+            messages.TypeMessage: lambda _message, _frame: None,  # what it names is in no record
             messages.Origin: self._origin,
             messages.StreamStart: self._stream_start,
             messages.StreamStop: self._stream_stop,
-            messages.StreamAbort: self._stream_abort,
+            messages.StreamAbort: lambda message, _frame: in_progress.abort(message),
             messages.StreamCommit: self._stream_commit,
         }
 
@@ -173,17 +173,16 @@ class Translation:
         dead_letters = self._tables.encoders.dead_letters
         if dead_letters is not None and dead_letters.has_passed(self.cursor.reached):
             self._forget_compiled()
-        made = TranslatedBatch(
-            [*self._encoders.state_records, *self.records], self._events, self._bytes
-        )
+        records = [*self._encoders.state_records, *self.records]
+        made = TranslatedBatch(records, self._events, self._bytes)
         self._encoders.state_records.clear()
         self.records.clear()
         return made
 
     def _complete(self) -> None:
-        added = self._reselection.complete(self.records)
-        self._events += added.records
-        self._bytes += added.size
+        events, size = self._reselection.complete(self.records)
+        self._events += events
+        self._bytes += size
         lacking = self._reselection.failed_tables & self._being_read
         for table in lacking - self._tables.states.waiting.keys():
             self._encoders.state_records.append(self._tables.reads.read_anew(table))
@@ -233,9 +232,6 @@ class Translation:
     def _stream_stop(self, _message: messages.StreamStop, _frame: XLogData) -> None:
         self._in_progress.stop()
         reach(FaultPoint.BLOCK_KEPT)
-
-    def _stream_abort(self, message: messages.StreamAbort, _frame: XLogData) -> None:
-        self._in_progress.abort(message)
 
     def _stream_commit(self, message: messages.StreamCommit, frame: XLogData) -> None:
         if self.cursor.transaction is not None:
@@ -375,7 +371,3 @@ class Translation:
 
     def _encoder(self, oid: int, position: Position) -> Encoder | None:
         return self._encoders.of(oid, self.cursor.transaction, position)
-
-
-def _ignore(_message: messages.Message, _frame: XLogData) -> None:
-    """Take no notice: what it says is in no record (type names)."""

@@ -228,12 +228,6 @@ class TableReads:
             }
         return self._states.set_requests(table, requests, outcome, **update)
 
-    def finish_initial(self, table: TableName, at: Position) -> Record:
-        """Note that a table is whole, with whatever was read of it; returns its state record."""
-        state = self._states[table]
-        assert state.initial is not None  # noqa: S101 (it has one until it is whole)
-        return self.finish(table, state.initial, at, state.pages_total)
-
 
 def _is_paused(state: TableState) -> bool:
     """Whether the table's next read is paused; those that block the stream go past it."""

@@ -5,7 +5,7 @@ it speaks of.
 """
 
 import time
-from collections.abc import Iterable, Iterator, Mapping, ValuesView
+from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
 import structlog
@@ -39,12 +39,15 @@ class WaitingTable(NamedTuple):
     order: int
 
 
-class TableStates(Mapping[TableName, TableState]):
-    """The states of the captured tables, and of those that once were, by their names."""
+class TableStates(dict[TableName, TableState]):
+    """The states of the captured tables, and of those that once were; ``put`` alone changes them.
+
+    Another thread can make a list of its values while a table is added.
+    """
 
     def __init__(self, settings: Settings, states: Iterable[TableState], rules: EventRules) -> None:
-        self._states = {state.name: state for state in states}
-        self.requested = {name for name, state in self._states.items() if state.requests}
+        super().__init__({state.name: state for state in states})
+        self.requested = {name for name, state in self.items() if state.requests}
         """The tables that are to be read."""
         self.requested_changes = 0
         """Grows with every change of the requests: then all key tracking is set up again."""
@@ -55,26 +58,10 @@ class TableStates(Mapping[TableName, TableState]):
         self._cleanup = settings.log.topic_cleanup_policy
         self._rules = rules
 
-    def __getitem__(self, table: TableName) -> TableState:
-        """The table's state."""
-        return self._states[table]
-
-    def __iter__(self) -> Iterator[TableName]:
-        """The tables' names."""
-        return iter(self._states)
-
-    def __len__(self) -> int:
-        """How many tables there are."""
-        return len(self._states)
-
-    def values(self) -> ValuesView[TableState]:
-        """The dictionary's own: another thread can make a list of it while a table is added."""
-        return self._states.values()
-
     def put(self, state: TableState) -> Record:
         """Take in a table's new state; returns its record."""
-        before = self._states.get(state.name)
-        self._states[state.name] = state
+        before = self.get(state.name)
+        self[state.name] = state
         if bool(state.requests) != (state.name in self.requested):
             self.requested ^= {state.name}
         if _requests(state) != (_requests(before) if before else []):
@@ -83,16 +70,16 @@ class TableStates(Mapping[TableName, TableState]):
 
     def is_whole(self, table: TableName) -> bool:
         """Whether all of the table's rows are in the log."""
-        return table in self._states and self._states[table].phase is Phase.STREAMING
+        return table in self and self[table].phase is Phase.STREAMING
 
     def has_read(self, relation: Relation, position: Position) -> bool:
         """Whether the table's snapshot shows what was committed at the position."""
-        state = self._states.get(TableName(relation.namespace, relation.name))
+        state = self.get(TableName(relation.namespace, relation.name))
         return state is not None and position < Position(state.epoch, state.snapshot_lsn, 0)
 
     def is_followed(self, table: TableName) -> bool:
         """Whether changes of the table go into the log: its rows are there, or being read."""
-        state = self._states.get(table)
+        state = self.get(table)
         return state is not None and (state.phase is Phase.STREAMING or bool(state.initial))
 
     def is_made_anew(self, table: TableName, oid: int, entry: int) -> bool:
@@ -100,7 +87,7 @@ class TableStates(Mapping[TableName, TableState]):
 
         ``oid`` and ``entry`` are its own, and that of its entry in the publication.
         """
-        state = self._states.get(table)
+        state = self.get(table)
         if state is None or state.phase is Phase.STREAMING:
             return False
         return state.oid != oid or state.entry not in {0, entry}
@@ -118,7 +105,7 @@ class TableStates(Mapping[TableName, TableState]):
         requests: tuple[SnapshotRequest, ...] = (SnapshotRequest(kind="initial"),),
     ) -> list[Record]:
         """Start (or start again) a table's snapshot; returns the state records to write."""
-        before = self._states.get(table.name)
+        before = self.get(table.name)
         renamed = self.renamed(table.oid, table.name, position.commit_lsn)
         keyed = self.is_keyed(table.columns, table.name, table.replica_identity)
         begun = self.put(
@@ -183,7 +170,7 @@ class TableStates(Mapping[TableName, TableState]):
         }
         if outcome is not None:
             now["outcome"] = outcome
-        return self.put(self._states[table].model_copy(update=now))
+        return self.put(self[table].model_copy(update=now))
 
     def reset_tracking(self) -> None:
         """Changed keys of tables are noted in another way from here on."""
@@ -194,7 +181,7 @@ class TableStates(Mapping[TableName, TableState]):
 
         Captured again, it lacks them: that is a gap.
         """
-        state = self._states.get(table)
+        state = self.get(table)
         if state is None or state.entry == _LEFT_OUT:
             return []
         log.info("changes of a table go by: the lists leave it out", table=str(table))
@@ -204,7 +191,7 @@ class TableStates(Mapping[TableName, TableState]):
         """Note in a table's state that it goes by another name since then."""
         return [
             self.put(state.model_copy(update={"renamed_lsn": lsn}))
-            for state in list(self._states.values())
+            for state in list(self.values())
             if state.oid == oid and state.name != name
             if state.renamed_lsn is None and lsn > max(state.snapshot_lsn, state.joined_lsn)
         ]

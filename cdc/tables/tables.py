@@ -1,41 +1,108 @@
-"""What the log has of tables → all that is known of them, by what it is asked for."""
+"""What the log has of tables → all that is known of them, and what becomes of their rows.
 
-from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Self
+Relations that arrive, and described tables, go through a state machine: a table's changes are
+followed, passed over, or wait until its rows are being read; what it lacks is a gap (GapError).
+Nothing is done here: what the log gets is returned, and so is what has to be done before that is
+written. PostgreSQL is asked through functions that whoever does that hands in.
+"""
+
+import time
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Literal, NamedTuple
+
+import structlog
 
 from cdc.convert.pipeline import RecordPipeline
 from cdc.dead_letters.guard import DeadLetters
+from cdc.errors import UnreadTableError
 from cdc.events.rules import EventRules
-from cdc.records.schema import TableSchema
-from cdc.records.state import TableState
+from cdc.postgres.described import TableDescription
+from cdc.postgres.preflight import shared_topic
+from cdc.records.position import Lsn, Position
+from cdc.records.record import Record
+from cdc.records.schema import Column, TableName, TableSchema
+from cdc.records.state import SnapshotRequest, TableState
+from cdc.records.topics import data_topic
 from cdc.settings import Settings
-from cdc.tables.joining import Joining, Lookups
 from cdc.tables.notifications import Notifications
 from cdc.tables.reads import TableReads
-from cdc.tables.registry import EncoderRegistry
-from cdc.tables.schema_history import SchemaVersions
-from cdc.tables.states import TableStates
+from cdc.tables.schemas import EncoderRegistry, Filled, SchemaVersions
+from cdc.tables.states import TableStates, WaitingTable, check_published
+from cdc.wal.messages import Relation
+
+log = structlog.get_logger()
 
 
-@dataclass(frozen=True, slots=True)
+class Lookups(NamedTuple):
+    """What is asked of PostgreSQL as relations arrive and tables join, each a function.
+
+    ``columns`` of a table. ``entry``: the OID of its entry in the publication, by its own.
+    ``description`` of a table, by its OID and name, if a start now would find it among those to
+    capture. ``instant``: how far the WAL is, and then a transaction ID (64 bits) that is younger
+    than whatever is open. ``check`` raises TableRefusedError for a table whose rows the log would
+    mix up. ``await_visible``: waits until what a transaction (32 bits) has done is seen, or raises
+    UnreadTableError. ``filled``: in which of these columns of a table, by its OID, rows have values
+    that nothing wrote.
+    """
+
+    columns: Callable[[Relation], tuple[Column, ...]]
+    entry: Callable[[int], int]
+    description: Callable[[int, TableName], TableDescription | None]
+    instant: Callable[[], tuple[Lsn, int]]
+    check: Callable[[TableDescription], None]
+    await_visible: Callable[[int], None]
+    filled: Filled
+
+
+class NewTopic(NamedTuple):
+    """A topic that may not be there yet."""
+
+    name: str
+    cleanup: Literal["compact", "delete"]
+
+
+class Effects(NamedTuple):
+    """What has to be done on the servers before records of a table are made or written.
+
+    ``moves_wal``: the stream goes on only where somebody writes to the source.
+    """
+
+    topics: tuple[NewTopic, ...] = ()
+    moves_wal: bool = False
+
+    def and_then(self, later: "Effects") -> "Effects":
+        """Both."""
+        return Effects(self.topics + later.topics, self.moves_wal or later.moves_wal)
+
+
+NO_EFFECTS = Effects()
+
+
+class Joined(NamedTuple):
+    """What the log gets by a table that joins; nothing while it waits."""
+
+    records: list[Record]
+    effects: Effects = NO_EFFECTS
+
+
+class Arrival(NamedTuple):
+    """What a relation means; without a schema its changes are passed over."""
+
+    schema: TableSchema | None
+    records: list[Record]
+    effects: Effects = NO_EFFECTS
+
+
 class Tables:
-    """The captured tables as the log knows them.
+    """The captured tables as the log knows them, and as PostgreSQL has them.
 
     What is new (a schema version, a table's state) is handed out as a state record, to be written
     in the same Kafka transaction as the rows that need it.
     """
 
-    states: TableStates
-    reads: TableReads
-    schemas: SchemaVersions
-    encoders: EncoderRegistry
-    joining: Joining
-    notifications: Notifications
-
-    @classmethod
-    def restored(
-        cls,
+    def __init__(
+        self,
         settings: Settings,
         database: str,
         states: Iterable[TableState],
@@ -44,13 +111,219 @@ class Tables:
         pipeline: RecordPipeline,
         lookups: Lookups,
         dead_letters: DeadLetters | None = None,
-    ) -> Self:
-        """The tables as these records have them."""
-        capture = settings.capture
-        all_states = TableStates(settings, states, rules)
-        reads = TableReads(all_states)
-        versions = SchemaVersions(capture, schemas, rules, reads, lookups.filled)
-        encoders = EncoderRegistry(capture, database, all_states, rules, pipeline, dead_letters)
-        notifications = Notifications(capture, pipeline)
-        joining = Joining(capture, all_states, reads, versions, encoders, notifications, lookups)
-        return cls(all_states, reads, versions, encoders, joining, notifications)
+    ) -> None:
+        """``states`` and ``schemas`` are those that the log has."""
+        self._settings = capture = settings.capture
+        self._lookups = lookups
+        self.states = TableStates(settings, states, rules)
+        self.reads = TableReads(self.states)
+        self.schemas = SchemaVersions(capture, schemas, rules, self.reads, lookups.filled)
+        self.encoders = EncoderRegistry(
+            capture, database, self.states, rules, pipeline, dead_letters
+        )
+        self.notifications = Notifications(capture, pipeline)
+
+    def arrive(self, relation: Relation, since: Position, xid: int | None = None) -> Arrival:
+        """A relation whose changes arrive, the first of them at ``since``.
+
+        ``xid``: the transaction (32 bits) that its change is of.
+
+        Raises UnreadTableError when the next start has to read its rows first. A table that is gone
+        since, or has another name, can't be read under this one, ever: it is passed over, or every
+        start would end here. (What has another name is read under that.) Raises GapError if it left
+        the publication and came back: PostgreSQL then sends a new Relation.
+        """
+        states, table = self.states, TableName(relation.namespace, relation.name)
+        records = states.renamed(relation.oid, table, since.commit_lsn)
+        if table in states.waiting:
+            return Arrival(None, records)
+        if not self._settings.captures(str(table)):
+            return Arrival(None, [*records, *states.left_out(table)])
+        entry = self._lookups.entry(relation.oid)
+        if entry == 0 and xid is not None:  # gone, or not to be seen yet
+            self._lookups.await_visible(xid)
+            entry = self._lookups.entry(relation.oid)
+        appears = table not in states and not self._settings.lossless
+        effects = NO_EFFECTS
+        if appears:
+            columns = self._lookups.columns(relation)
+            records.append(states.appeared(relation, columns, since, entry))
+            effects = Effects((self._topic(table),))
+        made_anew = entry != 0 and states.is_made_anew(table, relation.oid, entry)
+        if made_anew or not states.is_followed(table):
+            joined = self._join_arrived(relation.oid, table, since)
+            records += joined.records
+            effects = effects.and_then(joined.effects)
+            if not joined.records or table in states.waiting:
+                return Arrival(None, records, effects)
+        if entry == 0 and states[table].oid not in {0, relation.oid}:
+            _pass_over(table, since, "they are of an older table of that name, which is gone")
+            return Arrival(None, records, effects)
+        if entry != 0:  # 0: it has just left, maybe for ever
+            records += self._check_entry(table, relation.oid, entry, since)
+        if self._lacks_its_key(relation, since):
+            joined = self._join_arrived(relation.oid, table, since, read=True)
+            records += joined.records
+            return Arrival(None, records, effects.and_then(joined.effects))
+        schema, new = self.schemas.streamed(relation, since, partial(self._columns, relation, xid))
+        return Arrival(schema, [*records, *new], effects)
+
+    def is_joinable(self, table: TableDescription) -> bool:
+        """Whether a table can be followed without its rows, or these be read while it is."""
+        name = str(table.name)
+        if not self._settings.snapshots(name) and self.has_joined(table):
+            return True
+        return table.is_chunked and name not in self._settings.snapshot_select_statements
+
+    def has_joined(self, table: TableDescription) -> bool:
+        """Whether its changes aren't followed yet: it is new here, or another one of that name."""
+        is_other = self.states.is_made_anew(table.name, table.oid, table.entry)
+        return is_other or not self.states.is_followed(table.name)
+
+    def join(
+        self, table: TableDescription, reached: Position, order: int = 0, *, read: bool = False
+    ) -> Joined:
+        """Follow a table that was described just now; returns what the log gets.
+
+        Where its rows are wanted, or have to be ``read``, that begins once the stream has come to
+        the WAL's present end: what it brings from before may be of another table of that name, or
+        of another shape, and is passed over. Otherwise it is followed from behind ``reached`` on.
+        Raises UnreadTableError where its rows can't be read while it is streamed, TableRefusedError
+        where the log would mix rows up.
+        """
+        name = str(table.name)
+        if not self.is_joinable(table):
+            raise UnreadTableError(
+                f"table {name} has joined what is captured, and its rows were never read",
+                where=f"position {reached}",
+                remedy="start again: its rows are read first",
+            )
+        self._check(table)
+        waiting = WaitingTable(table, *self._lookups.instant(), order)
+        if not (read or self._settings.snapshots(name)):
+            return self._follow(waiting, reached)
+        self.states.waiting[table.name] = waiting
+        state = self.states.get(table.name)
+        # A read that was under way is of no use any more, and mustn't make it whole meanwhile.
+        is_under_way = state is not None and state.initial
+        left = [self.states.set_requests(table.name, ())] if is_under_way else []
+        begun = self.begin_waiting(reached)
+        return begun._replace(records=[*left, *begun.records])
+
+    def begin_waiting(self, reached: Position) -> Joined:
+        """Begin to read one that has joined, if the stream has come so far.
+
+        One at a time: it takes a topic, which brokers take a while to make. What an open
+        transaction did to it before it was published isn't in the stream: chunks have to show that.
+        """
+        for name, (table, wal_end, xid, order) in self.states.waiting.items():
+            if reached.commit_lsn < wal_end:
+                continue
+            del self.states.waiting[name]
+            log.info("a table appeared: its rows are read while streaming", table=str(name))
+            now_ms = time.time_ns() // 1_000_000
+            request = SnapshotRequest(kind="initial", order=order, behind_xid=xid, begun_ms=now_ms)
+            events, states = self.begin_anew(table, reached, (request,), reached)
+            strategy = self._settings.incremental_snapshot_watermarking_strategy
+            # Without watermarks its rows wait until the stream has moved, by whomever.
+            effects = Effects((self._topic(name),), moves_wal=strategy == "read_only")
+            started = self.notifications.initial("STARTED", reached, [name])
+            return Joined([*states, *events, *started], effects)
+        return Joined([])
+
+    def begin_anew(
+        self,
+        table: TableDescription,
+        at: Position,
+        requests: tuple[SnapshotRequest, ...],
+        gone: Position | None = None,
+    ) -> tuple[list[Record], list[Record]]:
+        """Begin to read a table; rows that the log has of it up to ``gone`` are to be gone.
+
+        ``requests``: all of the table's from here on. By default what is before ``at`` goes.
+        Returns events, and state records.
+        """
+        is_in_log = table.name in self.states
+        states = self.states.begin_snapshot(table, at, requests)
+        if not is_in_log or not self._settings.lossless:
+            return [], states
+        schema, new = self.schemas.described(table, at)
+        encoder = self.encoders.encoder(schema)
+        truncated = encoder.snapshot_truncate(gone or at.just_before(), time.time_ns() // 1_000)
+        return truncated, [*states, *new]
+
+    def take_as_read(self, table: TableDescription, at: Position) -> list[Record]:
+        """Note that a table that was begun is whole at a position, with whatever was read of it."""
+        _, new = self.schemas.described(table, at)
+        state = self.states[table.name]
+        assert state.initial is not None  # noqa: S101 (it has one until it is whole)
+        return [*new, self.reads.finish(table.name, state.initial, at, state.pages_total)]
+
+    def _columns(self, relation: Relation, xid: int | None) -> tuple[Column, ...]:
+        """Its columns; the stream has a transaction's DDL before others see it in the catalog."""
+        if xid is not None and self._settings.lossless:
+            self._lookups.await_visible(xid)
+        return self._lookups.columns(relation)
+
+    def _check_entry(self, table: TableName, oid: int, entry: int, since: Position) -> list[Record]:
+        """Raise GapError for another table, or entry, than the log has; note one that it lacks."""
+        state = self.states[table]
+        check_published([state], {table: (oid, entry)}, since.commit_lsn)
+        return [] if state.entry else [self.states.put(state.model_copy(update={"entry": entry}))]
+
+    def _lacks_its_key(self, relation: Relation, since: Position) -> bool:
+        """Whether a table that is followed without its rows was filled before it had its key.
+
+        Its topic takes no record without: such rows are to be had only by reading them.
+        """
+        state = self.states[TableName(relation.namespace, relation.name)]
+        if state.cleanup != "compact" or since.commit_lsn >= state.joined_lsn:
+            return False
+        columns = self._lookups.columns(relation)
+        return not self.states.is_keyed(columns, state.name, relation.replica_identity)
+
+    def _join_arrived(
+        self, oid: int, name: TableName, since: Position, *, read: bool = False
+    ) -> Joined:
+        """Follow a table whose changes arrive, the first of them at ``since``; see ``join``.
+
+        One that is gone, or has another name by now, is passed over, with a warning. Raises
+        UnreadTableError for one that can't be read while streaming.
+        """
+        table = self._lookups.description(oid, name)
+        if table is None:
+            reason = "it was dropped, renamed or taken out of the publication before it was read"
+            _pass_over(name, since, reason)
+            return Joined([])
+        return self.join(table, since._replace(index=since.index - 1), read=read)
+
+    def _follow(self, joined: WaitingTable, reached: Position) -> Joined:
+        """Follow a table without its rows; what it was like until now is no gap."""
+        table, wal_end, xid, _ = joined
+        log.info("a table appeared: its changes are followed", table=str(table.name))
+        if (before := self.states.get(table.name)) is not None:
+            reached = max(reached, Position(before.epoch, before.snapshot_lsn, 0))
+        first = (SnapshotRequest(kind="initial"),)
+        events, states = self.begin_anew(table, reached, first, reached)
+        state = self.states[table.name]
+        self.states.put(state.model_copy(update={"joined_lsn": wal_end, "joined_xid": xid}))
+        records = [*states, *events, *self.take_as_read(table, reached)]
+        return Joined(records, Effects((self._topic(table.name),)))
+
+    def _check(self, table: TableDescription) -> None:
+        """Look at what a start looks at, and at tables that were here before."""
+        topic = data_topic(self._settings.topic_prefix, table.name)
+        for other in self.states.values() if self._settings.lossless else ():
+            if other.topic == topic and other.name != table.name:
+                raise shared_topic(topic, [other.name, table.name])
+        self._lookups.check(table)
+
+    def _topic(self, table: TableName) -> NewTopic:
+        state = self.states[table]
+        return NewTopic(state.topic, state.cleanup)
+
+
+def _pass_over(table: TableName, since: Position, reason: str) -> None:
+    log.warning(
+        "changes of a table are passed over", table=str(table), position=str(since), reason=reason
+    )

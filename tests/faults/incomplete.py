@@ -3,7 +3,7 @@
 A test of resumed snapshots that doesn't miss them is no test.
 """
 
-from cdc.tables.registry import EncoderRegistry
+from cdc.tables.schemas import EncoderRegistry
 from millrace import main
 
 _reselects = EncoderRegistry._reselects

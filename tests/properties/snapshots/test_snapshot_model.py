@@ -17,7 +17,7 @@ from cdc.records.record import Record
 from cdc.records.schema import TableName
 from cdc.records.state import TableState
 from cdc.tables.reads import TableReads
-from cdc.tables.registry import EncoderRegistry
+from cdc.tables.schemas import EncoderRegistry
 from snapshots import chunk, table_read
 from snapshots.chunk import Visibility
 from snapshots.table_read import Changes

@@ -39,7 +39,7 @@ class SignalledTables:
             kafka={"bootstrap.servers": "nowhere"},
         )
         states = [table_state(name, partitions=3, snapshot_lsn=Lsn(100)) for name in (A, B, OTHER)]
-        self.tables = Tables.restored(settings, "shop", states, schemas, NATIVE, PLAIN, NO_LOOKUPS)
+        self.tables = Tables(settings, "shop", states, schemas, NATIVE, PLAIN, NO_LOOKUPS)
         self._requests = Requests(settings.capture, self.tables)
 
     def signal(self, kind: str, data: Any = None) -> list[Record]:

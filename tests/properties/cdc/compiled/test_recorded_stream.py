@@ -19,8 +19,7 @@ from cdc.records.record import Record, each
 from cdc.records.schema import TableSchema
 from cdc.stream.in_progress import InProgress
 from cdc.stream.translation import Limits
-from cdc.tables.joining import Arrival
-from cdc.tables.tables import Tables
+from cdc.tables.tables import Arrival, Tables
 from cdc.wal.frames import copy_data
 from cdc.wal.messages import Relation
 from tests.fixtures.position_headers import parse_header

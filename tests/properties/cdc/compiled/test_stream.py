@@ -23,8 +23,7 @@ from cdc.records.schema import Column, TableName, TableSchema
 from cdc.stream.encoding import Actions
 from cdc.stream.in_progress import InProgress
 from cdc.stream.translation import Limits, Translation
-from cdc.tables.joining import Arrival
-from cdc.tables.tables import Tables
+from cdc.tables.tables import Arrival, Tables
 from cdc.wal.messages import ABSENT, Row
 from tests.fixtures import wal_bytes as wal
 from tests.fixtures.position_headers import parse_filled, parse_header
@@ -65,10 +64,6 @@ class OneTable:
 
     @property
     def states(self) -> Self:
-        return self
-
-    @property
-    def joining(self) -> Self:
         return self
 
     @property

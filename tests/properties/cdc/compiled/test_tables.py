@@ -16,7 +16,7 @@ from cdc.records.position import Position
 from cdc.records.schema import Column, TableSchema
 from cdc.settings.modes import ColumnModes, ColumnRule, EventModes, Patterns
 from cdc.stream.translation import Limits
-from cdc.tables.joining import Arrival
+from cdc.tables.tables import Arrival
 from cdc.wal.messages import ABSENT, Row, Value
 from tests.fixtures import wal_bytes as wal
 from tests.fixtures.preset import DEBEZIUM

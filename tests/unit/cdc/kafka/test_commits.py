@@ -21,6 +21,7 @@ class Writer:
         self.may_flush = threading.Event()
         self.may_commit = threading.Event()
         self.is_flushed = True
+        self.has_unwritten = False
         self.commits = 0
         self._failure = failure
 

@@ -1,9 +1,11 @@
 """Rows that lack unchanged values: how they wait, what is asked, and how they take their places."""
 
 from collections.abc import Mapping
+from typing import cast
 
 import pytest
 
+from cdc.convert.pipeline import Encoder
 from cdc.errors import CorruptMessageError
 from cdc.events.changes import ABSENT, IdentityKey, RereadRequest, Row, Value
 from cdc.records.position import Lsn, Position, Transaction
@@ -76,7 +78,9 @@ def take(
 ) -> bool:
     position = Position(1, Lsn(9), len(records) + 1)
     transaction = Transaction(xid, Lsn(9), 0, None)
-    return made.defer(row, RELATION, encoding, records, Lsn(5), position, transaction)
+    return made.defer(
+        row, RELATION, cast("Encoder", encoding), records, Lsn(5), position, transaction
+    )
 
 
 def values(records: list[RecordOrBatch]) -> list[str]:
@@ -93,7 +97,8 @@ def test_rows_take_their_places_among_the_others() -> None:
     assert take(made, records, update("2", b"2", ABSENT, b"m", old=old), encoding, xid=5)
     assert take(made, records, update("3", b"3", ABSENT, b"m"), encoding, xid=5)
     records.append(Record("t", b"", b"last", []))
-    _, size = made.complete(records)
+    added, size = made.complete(records)
+    assert added == 1
     assert values(records) == [
         "first",
         "4:1,1,B,m:(2,)",

@@ -6,7 +6,9 @@ import pytest
 
 from cdc.records.position import Lsn, Position
 from cdc.records.schema import TableSchema
-from cdc.tables.schema_history import SchemaHistory, altered_columns
+from cdc.tables.schemas import altered_columns
+from cdc.wal.messages import Relation, RelationColumn
+from tests.fixtures.made_tables import COLUMNS, RELATION, tables
 from tests.fixtures.spark import column, table_schema
 
 
@@ -68,15 +70,20 @@ def test_a_table_of_that_name_made_anew_is_read_by_others() -> None:
 
 def test_what_is_streamed_once_more_has_the_version_that_it_had() -> None:
     """A restart sees a table's earlier columns again, which are no new version."""
-    history = SchemaHistory("p", [])
-    name, columns = version(1).name, version(1, a=("text", -1, 1)).columns
+    schemas = tables().schemas
+    one, two, three = (
+        RELATION._replace(columns=(RelationColumn(True, "id", 23, -1), other))
+        for other in (RelationColumn(True, name, 25, -1) for name in ("one", "two", "three"))
+    )
 
-    def at(lsn: int) -> Position:
-        return Position(1, Lsn(lsn), 1)
+    def streamed(relation: Relation, lsn: int) -> tuple[TableSchema, bool]:
+        schema, records = schemas.streamed(relation, Position(1, Lsn(lsn), 1), lambda: COLUMNS)
+        return schema, bool(records)
 
-    first = history.add(name, 7, columns, "one", "d", at(10))
-    second = history.add(name, 7, columns, "two", "d", at(20))
-    assert history.current(name, "two", at(30)) == second
-    assert history.current(name, "one", at(15)) == first
-    assert history.current(name, "one", at(30)) is None, "changed back"
-    assert history.current(name, "three", at(15)) is None
+    first, second = streamed(one, 10)[0], streamed(two, 20)[0]
+    assert streamed(two, 30) == (second, False)
+    assert streamed(one, 15) == (first, False)
+    third, is_new = streamed(three, 15)
+    assert (third.version, is_new) == (3, True)
+    changed_back, is_new = streamed(one, 30)
+    assert (changed_back.version, is_new) == (4, True)

@@ -9,8 +9,8 @@ from cdc.postgres.described import TableDescription
 from cdc.records.position import Lsn, Position
 from cdc.records.schema import Column, TableName
 from cdc.records.state import Phase
-from cdc.tables.joining import NO_EFFECTS, Arrival, Effects, NewTopic
 from cdc.tables.states import check_published
+from cdc.tables.tables import NO_EFFECTS, Arrival, Effects, NewTopic
 from tests.fixtures.made_tables import (
     COLUMNS,
     END,
@@ -52,9 +52,9 @@ def test_a_table_that_appears_unread_is_read_while_streaming_or_first_or_passed_
     made = tables(capture=all_tables, late={here: described(*COLUMNS)})
     assert arrive(made, new, SINCE) == (None, []), "what is before the WAL's end is read"
     assert arrive(made, new, SINCE) == (None, [])
-    assert made.joining.begin_waiting(SINCE).records == []
+    assert made.begin_waiting(SINCE).records == []
     assert (made.reads.is_all_read, made.reads.is_to_read) == (False, True)
-    assert len(made.joining.begin_waiting(Position(1, END, 0)).records) == 1
+    assert len(made.begin_waiting(Position(1, END, 0)).records) == 1
     state = made.states[here[1]]
     assert (state.phase, state.snapshot_lsn) == (Phase.SNAPSHOT, END)
     assert state.initial is not None
@@ -118,7 +118,7 @@ def test_without_watermarks_the_wal_moves_on_behind_a_join() -> None:
             instant=instant,
         )
         arrive(made, RELATION._replace(oid=8, name="t2"), SINCE)
-        joined = made.joining.begin_waiting(Position(1, END, 0))
+        joined = made.begin_waiting(Position(1, END, 0))
         assert joined.records
         assert joined.effects.moves_wal == moves
         assert len(asked) == 1
@@ -130,13 +130,13 @@ def test_a_topic_is_there_before_a_table_has_an_encoder() -> None:
     late = {(8, name): described(*COLUMNS)}
     topics = (NewTopic("pre.public.t2", "compact"),)
     unread = tables(capture={**capture, "snapshot.mode": "no_data"}, late=late)
-    assert unread.joining.arrive(new, SINCE).effects == Effects(topics)
+    assert unread.arrive(new, SINCE).effects == Effects(topics)
     by_its_relation = tables(capture={**capture, "lossless": False})
-    assert by_its_relation.joining.arrive(new, SINCE).effects == Effects(topics)
-    assert by_its_relation.joining.arrive(new, SINCE).effects == NO_EFFECTS
+    assert by_its_relation.arrive(new, SINCE).effects == Effects(topics)
+    assert by_its_relation.arrive(new, SINCE).effects == NO_EFFECTS
     read = tables(capture=capture, late=late)
-    assert read.joining.arrive(new, SINCE) == Arrival(None, [], NO_EFFECTS)
-    assert read.joining.begin_waiting(Position(1, END, 0)).effects == Effects(topics)
+    assert read.arrive(new, SINCE) == Arrival(None, [], NO_EFFECTS)
+    assert read.begin_waiting(Position(1, END, 0)).effects == Effects(topics)
 
 
 def test_a_table_that_would_share_anothers_topic_doesnt_join() -> None:
@@ -151,7 +151,7 @@ def test_a_table_that_would_share_anothers_topic_doesnt_join() -> None:
         arrive(made, new, SINCE)
     made = tables(capture={**capture, "lossless": False}, late=late)
     made.states.put(shared)
-    made.joining.join(late[8, name], SINCE)
+    made.join(late[8, name], SINCE)
 
 
 def test_changes_of_an_older_table_of_that_name_are_passed_over() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from cdc.errors import ConfigError, SpillError
-from cdc.stream.spill import Spilled, check_spill
+from cdc.stream.in_progress import Spilled, check_spill
 
 
 def refuse(monkeypatch: pytest.MonkeyPatch, number: int) -> None:

@@ -1,22 +1,27 @@
-"""Relations and catalog descriptions → schema versions, and what differs from one to the next.
+"""Relations and catalog descriptions → schema versions, what differs, and their encoders.
 
 ALTER TABLE … ADD COLUMN with a default gives every row a value, ALTER COLUMN … TYPE a new one,
 and neither is in the stream: what the log has of these rows is to be read again.
 https://www.postgresql.org/docs/current/sql-altertable.html#SQL-ALTERTABLE-NOTES
 """
 
-from collections.abc import Callable, Collection, Iterable, Sequence
-from typing import Final, Literal, TypeAlias
+import uuid
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Final, TypeAlias
 
 import structlog
 
+from cdc.convert.pipeline import Encoder, RecordPipeline
+from cdc.dead_letters.guard import DeadLetters, GuardedEncoder
+from cdc.events.metadata import MessageEvents, TransactionMetadata
+from cdc.events.reference import LogContext
 from cdc.events.rules import EventRules, key_signature, rekeyed
 from cdc.postgres.catalog import relation_signature
 from cdc.postgres.described import TableDescription
 from cdc.records.position import Position
 from cdc.records.record import Record
 from cdc.records.schema import Column, TableName, TableSchema
-from cdc.records.state import schema_record
+from cdc.records.state import TableState, schema_record
 from cdc.records.topics import data_topic
 from cdc.settings import CaptureSettings
 from cdc.tables.reads import TableReads
@@ -60,66 +65,12 @@ def _keeps_values(before: Column, after: Column) -> bool:
     return False
 
 
-class SchemaHistory:
-    """The newest schema version of each table, as the log has it.
+class SchemaVersions:
+    """Relations and descriptions → the table's schema now, and what the log gets if it is new.
 
     A version is compared by its signature, so that asking the catalog what a Relation message
     doesn't say is needed only where the signature is new.
     """
-
-    def __init__(self, prefix: str, stored: Iterable[TableSchema]) -> None:
-        self._prefix = prefix
-        self._newest: dict[TableName, TableSchema] = {}
-        self._older: dict[tuple[TableName, str], TableSchema] = {}
-        for schema in sorted(stored, key=lambda schema: schema.version):
-            self._set(schema)
-
-    def current(self, table: TableName, signature: str, at: Position) -> TableSchema | None:
-        """The newest version, if it still has this signature.
-
-        Of what is streamed once more, from before that version, an older one that has it.
-        """
-        newest = self._newest.get(table)
-        if newest is None or newest.signature == signature:
-            return newest
-        is_older = at < Position.parse(newest.since)
-        return self._older.get((table, signature)) if is_older else None
-
-    def newest(self, table: TableName) -> TableSchema | None:
-        """The newest version, whatever its signature."""
-        return self._newest.get(table)
-
-    def add(
-        self,
-        table: TableName,
-        oid: int,
-        columns: tuple[Column, ...],
-        signature: str,
-        replica_identity: Literal["d", "n", "f", "i"],
-        since: Position,
-    ) -> TableSchema:
-        """A new version, which the caller writes to the schema topic with its first row."""
-        newest = self._newest.get(table)
-        schema = TableSchema(
-            namespace=table.namespace,
-            table=table.name,
-            version=newest.version + 1 if newest else 1,
-            since=str(since),
-            topic=data_topic(self._prefix, table),
-            replica_identity=replica_identity,
-            columns=columns,
-            signature=signature,
-            oid=oid,
-        )
-        self._set(schema)
-        return schema
-
-    def _set(self, schema: TableSchema) -> None:
-        self._newest[schema.name] = self._older[schema.name, schema.signature] = schema
-
-
-class SchemaVersions:
-    """Relations and descriptions → the table's schema now, and what the log gets if it is new."""
 
     def __init__(
         self,
@@ -131,14 +82,17 @@ class SchemaVersions:
     ) -> None:
         """``stored`` are those that the log has."""
         self._settings = settings
-        self._history = SchemaHistory(settings.topic_prefix, stored)
         self._rules = rules
         self._reads = reads
         self._filled = filled
+        self._newest: dict[TableName, TableSchema] = {}
+        self._by_signature: dict[tuple[TableName, str], TableSchema] = {}
+        for schema in sorted(stored, key=lambda schema: schema.version):
+            self._set(schema)
 
     def newest(self, table: TableName) -> TableSchema | None:
         """The newest version, if there is one."""
-        return self._history.newest(table)
+        return self._newest.get(table)
 
     def has_key(self, table: TableName) -> bool:
         """Whether its newest rows in the log are told apart by a key."""
@@ -184,14 +138,29 @@ class SchemaVersions:
         columns: Callable[[], tuple[Column, ...]],
     ) -> tuple[TableSchema, list[Record]]:
         signature = key_signature(signature, table, self._rules)
-        schema = self._history.current(table, signature, since)
-        if schema is not None:
+        before = self.newest(table)
+        schema = self._by_signature.get((table, signature))
+        # Of what is streamed once more, from before the newest version, an older one may be right.
+        is_older = before is not None and since < Position.parse(before.since)
+        if schema is not None and (schema is before or is_older):
             return schema, []
-        before = self._history.newest(table)
-        described = rekeyed(columns(), table, replica_identity, self._rules)
-        schema = self._history.add(table, oid, described, signature, replica_identity, since)
+        schema = TableSchema(
+            namespace=table.namespace,
+            table=table.name,
+            version=before.version + 1 if before else 1,
+            since=str(since),
+            topic=data_topic(self._settings.topic_prefix, table),
+            replica_identity=replica_identity,
+            columns=rekeyed(columns(), table, replica_identity, self._rules),
+            signature=signature,
+            oid=oid,
+        )
+        self._set(schema)
         record = schema_record(self._settings.topic_prefix, schema)
         return schema, [record, *self._read_altered(before, schema)]
+
+    def _set(self, schema: TableSchema) -> None:
+        self._newest[schema.name] = self._by_signature[schema.name, schema.signature] = schema
 
     def _read_altered(self, before: TableSchema | None, schema: TableSchema) -> list[Record]:
         """Have rows read again whose values DDL has changed; returns what the log gets."""
@@ -215,3 +184,56 @@ class SchemaVersions:
             )
             return []
         return self._reads.read_altered(schema.name, altered)
+
+
+class EncoderRegistry:
+    """Makes the encoders of rows, transactions and logical messages; asking changes nothing."""
+
+    def __init__(
+        self,
+        settings: CaptureSettings,
+        database: str,
+        states: Mapping[TableName, TableState],
+        rules: EventRules,
+        pipeline: RecordPipeline,
+        dead_letters: DeadLetters | None,
+    ) -> None:
+        self._prefix = settings.topic_prefix
+        self._database = database
+        self._states = states
+        self._rules = rules
+        self._log = LogContext(self._prefix, database, 1, compacted=False, run_id=str(uuid.uuid4()))
+        self.pipeline = pipeline
+        self.dead_letters = dead_letters
+        self.transactions = (
+            TransactionMetadata(rules, settings.transaction_topic)
+            if rules.events.transaction_metadata
+            else None
+        )
+        self.messages = MessageEvents(rules, self._log, blocks=self.transactions)
+
+    def encoder(self, schema: TableSchema) -> Encoder:
+        """The encoder of a table, in this version of its schema."""
+        state = self._states[schema.name]
+        compacted = state.cleanup == "compact"
+        log = self._log._replace(partitions=state.partitions, compacted=compacted)
+        # A row that an update moves to where all is read is in the log by its event alone.
+        rules = self._rules.with_all_updates if state.is_being_completed else self._rules
+        blocks, reselects = self.transactions, self._reselects(state)
+        if self.dead_letters is not None and self.dead_letters.covers(schema):
+            return GuardedEncoder(
+                self.dead_letters,
+                schema,
+                rules,
+                log,
+                self.pipeline,
+                blocks=blocks,
+                reselects=reselects,
+            )
+        return Encoder(schema, rules, log, self.pipeline, blocks=blocks, reselects=reselects)
+
+    def _reselects(self, state: TableState) -> bool:
+        """Whether unchanged values are read again: a compacted topic would forget them."""
+        if state.requests:
+            return True  # an update may move a row to where no chunk is read any more
+        return state.cleanup == "compact" and self._rules.events.reselect
