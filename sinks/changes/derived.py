@@ -9,7 +9,7 @@ from urllib.parse import quote, urlsplit
 
 from cdc.errors import ConfigError
 from cdc.records.schema import TableName
-from cdc.settings.lakehouse import DerivedTable, Incompatible, LakehouseSettings, TableKind
+from cdc.settings.lakehouse import DerivedTable, LakehouseSettings, TableKind
 from sinks.changes.names import (
     DELETED,
     END,
@@ -64,34 +64,11 @@ def local_path(location: str) -> Path | None:
 
 
 @dataclass(frozen=True, slots=True)
-class ColumnOptions:
-    """The user's options for a derived table's columns, by the columns' names in the source.
-
-    ``partition`` has their names in the derived table.
-    """
-
-    include: Collection[str] = ()
-    exclude: Collection[str] = ()
-    rename: Mapping[str, str] = field(default_factory=dict)
-    hashed: Collection[str] = ()
-    nulled: Collection[str] = ()
-    salt: str = field(default="", repr=False)
-    types: Mapping[str, str] = field(default_factory=dict)
-    unfit_is_null: Collection[str] = ()
-    partition: Collection[str] = ()
-    incompatible: Incompatible = "fail_table"
-
-    def named(self) -> set[str]:
-        """Every column that an option names."""
-        listed = (self.include, self.exclude, self.rename, self.hashed, self.nulled, self.types)
-        return {name for names in (*listed, self.unfit_is_null) for name in names}
-
-
-@dataclass(frozen=True, slots=True)
 class Derived:
     """A derived table: its name, the captured table that it is made of, and its path.
 
-    ``catalog`` is its name in Spark's catalog, where it has one.
+    ``options`` are the user's, with the lakehouse's where they say nothing. ``salt`` is hashed with
+    what a mask hashes. ``catalog`` is its name in Spark's catalog, where it has one.
     """
 
     name: str
@@ -99,7 +76,7 @@ class Derived:
     kind: TableKind
     path: str
     options: DerivedTable
-    column_options: ColumnOptions
+    salt: str = field(repr=False)
     marks_deletes: bool
     keep: timedelta
     deletion_vectors: bool
@@ -113,8 +90,7 @@ class Derived:
     @property
     def keeps_records(self) -> bool:
         """Whether an archive has the records as they were: it hides nothing that they tell."""
-        options = self.column_options
-        return not (options.include or options.exclude or options.hashed or options.nulled)
+        return not (self.options.include or self.options.exclude or self.options.mask)
 
 
 def derived_tables(lakehouse: LakehouseSettings, captured: Iterable[str]) -> dict[str, Derived]:
@@ -205,25 +181,14 @@ def _catalog_name(schema: str | None, table: TableName) -> str | None:
 
 def _derived(lakehouse: LakehouseSettings, options: DerivedTable) -> Derived:
     name = options.derived_name
-    salt = lakehouse.salt.get_secret_value() if lakehouse.salt is not None else ""
+    incompatible = options.incompatible or lakehouse.incompatible
     return Derived(
         name=name,
         source=options.source,
         kind=options.kind,
         path=options.path or table_path(lakehouse.path, TableName.parse(name)),
-        options=options,
-        column_options=ColumnOptions(
-            include=options.include,
-            exclude=options.exclude,
-            rename=options.rename,
-            hashed=[name for name, mask in options.mask.items() if mask == "hash"],
-            nulled=[name for name, mask in options.mask.items() if mask == "null"],
-            salt=salt,
-            types=options.types,
-            unfit_is_null=[name for name, what in options.unfit.items() if what == "null"],
-            partition=options.partition,
-            incompatible=options.incompatible or lakehouse.incompatible,
-        ),
+        options=options.model_copy(update={"incompatible": incompatible}),
+        salt=lakehouse.salt.get_secret_value() if lakehouse.salt is not None else "",
         keep=lakehouse.keep,
         catalog=options.catalog or _catalog_name(lakehouse.catalog, TableName.parse(name)),
         deletion_vectors=lakehouse.deletion_vectors,

@@ -1,7 +1,16 @@
-"""Changes of a table → the newest state of each key, read from the log once and kept for a merge.
+"""Changes of a table → the newest state of each key, column by column where a value is absent.
 
-The executors keep it, in memory or on their disks. When an executor ends, what it kept is gone, and
-a job that needs it fails.
+One shuffle by key, whichever way: a change that has all its values is the newest state by itself,
+so where most are such, ``contenders`` leaves little to put together. The newest change wins by
+position (a key -0 that becomes 0 is a delete and then an upsert of what Spark takes for one key, at
+one position); a column that it lacks is taken from the newest change that has it, and stays in
+``_millrace_absent`` if none of the batch has. A filled value (docs/decisions/0007) counts only
+where the batch has no exact one; it stays in ``_millrace_filled``, since a target that holds the
+row knows the exact one.
+
+What a merge needs several times (``Newest``) is read from the log once. The executors keep it, in
+memory or on their disks. When an executor ends, what it kept is gone, and a job that needs it
+fails.
 """
 
 import math
@@ -12,15 +21,20 @@ from operator import or_
 from typing import Final, NamedTuple
 
 from pyspark.sql import Column as SparkColumn
-from pyspark.sql import DataFrame, Row
+from pyspark.sql import DataFrame, Row, Window, WindowSpec
 from pyspark.sql import functions as F
 
 from cdc.records.position import Position
-from sinks.changes.latest import PATCHY, contenders, latest
-from sinks.changes.names import LOST, POSITION, quoted
+from sinks.changes.names import ABSENT, DELETE, FILLED, LOST, OP, POSITION, quoted
 from sinks.changes.shape import TableShape
+from sinks.changes.types import refuse
 from sinks.spark.session import release
 
+PATCHY = "_millrace_patchy"
+_RANK = "_millrace_rank"
+_NEWEST = "_millrace_newest"
+_FILLED = "_millrace_newest_filled"
+_DELETED_AT = "_millrace_deleted_at"
 _ORDERED: Final = ("bigint", "int", "smallint", "decimal", "string")
 """Types whose least and greatest values Delta's statistics tell, and Python holds all of."""
 _KEYS_MAX: Final = 10_000
@@ -62,6 +76,167 @@ class Newest(NamedTuple):
     def all(self) -> DataFrame:
         """All of them."""
         return self.whole if self.patched is None else self.whole.unionByName(self.patched)
+
+
+def by_key(shape: TableShape) -> WindowSpec:
+    """A window over the rows of one key."""
+    return Window.partitionBy(*map(quoted, shape.keys))
+
+
+def within(
+    raw: DataFrame,
+    after: Position | None,
+    cut: Position,
+    truncated: Position | None,
+    *,
+    keyed: bool,
+) -> DataFrame:
+    """The raw records that this run has to apply.
+
+    Those up to the cut, newer than the cut that the table had reached (``after``) and newer than
+    the table's last TRUNCATE (``truncated``) if the batch has one. Where rows have keys, those of
+    chunks may stand at that very cut, and what is applied twice changes nothing. Records without a
+    position stay, for parse to refuse.
+    """
+    position = F.col("position")
+    applicable = position <= str(cut)
+    if after is not None:
+        applicable &= position >= str(after) if keyed else position > str(after)
+    if truncated is not None:
+        applicable &= position > str(truncated)
+    return raw.where(position.isNull() | applicable)
+
+
+def is_patchy(changes: DataFrame) -> SparkColumn:
+    """Whether a parsed change lacks values of its own: they are left out, filled, or lost."""
+    lacks = (F.size(ABSENT) > 0) | (F.size(FILLED) > 0)
+    return lacks | F.col(LOST).isNotNull() if LOST in changes.columns else lacks
+
+
+def contenders(changes: DataFrame, shape: TableShape) -> DataFrame:
+    """Of each key the newest of its parsed changes; all of them where that one isn't whole.
+
+    Adds ``_millrace_patchy``: whether ``latest`` has to make one of those.
+    """
+    newest_first = (
+        by_key(shape)
+        .orderBy(F.desc(POSITION), F.desc(OP))
+        .rowsBetween(Window.unboundedPreceding, Window.currentRow)
+    )
+    return (
+        changes.withColumns({
+            _RANK: F.row_number().over(newest_first),
+            PATCHY: F.first(is_patchy(changes)).over(newest_first),
+        })
+        .where((F.col(_RANK) == 1) | F.col(PATCHY))
+        .drop(_RANK)
+    )  # fmt: skip
+
+
+def latest(changes: DataFrame, shape: TableShape) -> DataFrame:
+    """One row per key of parsed changes, in the same columns.
+
+    A value from before a delete doesn't count: what comes after one is another row.
+    """
+    keys, patchy = shape.keys, shape.patchy
+    others = [name for name in shape.names if name not in keys and name not in patchy]
+    deleted = F.col(OP) == DELETE
+    grouped = changes.groupBy(*map(quoted, keys)).agg(
+        F.max_by(F.struct(*map(quoted, others), OP, ABSENT, FILLED), F.struct(POSITION, OP)).alias(
+            _NEWEST
+        ),
+        F.max(POSITION).alias(POSITION),
+        F.max(F.when(deleted, F.col(POSITION))).alias(_DELETED_AT),
+        *([_newest_lost()] if LOST in changes.columns else []),
+        *(_newest_exact(name).alias(f"{_NEWEST}_{i}") for i, name in enumerate(patchy)),
+        *(_newest_filled(name).alias(f"{_FILLED}_{i}") for i, name in enumerate(patchy)),
+    )
+    winner, gone = F.col(_NEWEST), F.col(_DELETED_AT)
+    exact: dict[str, SparkColumn] = {}
+    filled: dict[str, SparkColumn] = {}
+    for i, name in enumerate(patchy):
+        for values, newest in (
+            (exact, F.col(f"{_NEWEST}_{i}")),
+            (filled, F.col(f"{_FILLED}_{i}")),
+        ):
+            values[name] = F.when(gone.isNull() | (newest["position"] >= gone), newest)
+    # What was large enough to be left out is no null: that one is of before the column was there.
+    for name in patchy:
+        stale = exact[name]["value"].isNull() & (filled[name]["position"] > exact[name]["position"])
+        exact[name] = F.when(~F.coalesce(stale, F.lit(False)), exact[name])
+    either = {name: F.coalesce(exact[name], filled[name]) for name in patchy}
+    columns = {
+        **{name: F.col(quoted(name)) for name in keys},
+        **{name: winner.getField(name) for name in others},
+        **{name: either[name]["value"] for name in patchy},
+    }
+    # After a delete the target's row is another one.
+    unchanged = F.when(gone.isNull(), F.array_union(winner[ABSENT], winner[FILLED]))
+    absent = _without(winner[ABSENT], either)
+    unknown = gone.isNotNull() & (F.size(absent) > 0)
+    position = F.col(POSITION)
+    if LOST in changes.columns:
+        # What is newer and whole replaces it; compaction may have taken it for that reason.
+        newest_lost = F.col(LOST)
+        matters = (newest_lost[POSITION] == position) | (F.size(winner[ABSENT]) > 0)
+        counts = (
+            newest_lost.isNotNull() & matters & (gone.isNull() | (newest_lost[POSITION] > gone))
+        )
+        position = F.coalesce(refuse(counts, newest_lost[LOST], "string"), position)
+    return grouped.select(
+        *(columns[name].alias(name) for name in shape.names),
+        position.alias(POSITION),
+        winner[OP].alias(OP),
+        F.coalesce(refuse(unknown, lost(absent), "array<string>"), absent).alias(ABSENT),
+        F.array_except(_without(unchanged, exact), absent).alias(FILLED),
+    )
+
+
+def lost(absent: SparkColumn) -> SparkColumn:
+    """The message for a new row with columns whose values the log never had under its key."""
+    return F.concat(
+        F.lit("a row's key changed, and the log has no value for its unchanged columns "),
+        F.concat_ws(", ", absent),
+        F.lit(
+            " (yet, if the row is gone by now). If the next run says so again: set REPLICA IDENTITY"
+            " FULL and take a new snapshot of the table"
+        ),
+    )
+
+
+def _newest_lost() -> SparkColumn:
+    newest = F.struct(F.col(POSITION), F.col(LOST))
+    return F.max(F.when(F.col(LOST).isNotNull(), newest)).alias(LOST)
+
+
+def _newest_exact(name: str) -> SparkColumn:
+    """The newest value that a change brought."""
+    brought = ~F.array_contains(ABSENT, name) & ~F.array_contains(FILLED, name)
+    return _newest(name, (F.col(OP) != DELETE) & brought)
+
+
+def _newest_filled(name: str) -> SparkColumn:
+    """The newest value that was read for a change that didn't bring it."""
+    return _newest(name, F.array_contains(FILLED, name))
+
+
+def _newest(name: str, counts: SparkColumn) -> SparkColumn:
+    """The value of the newest change that counts; in a struct, which tells a null from none."""
+    position = F.when(counts, F.col(POSITION))
+    value = F.struct(F.col(quoted(name)).alias("value"), F.col(POSITION).alias("position"))
+    return F.max_by(value, position)
+
+
+def _without(names: SparkColumn, values: dict[str, SparkColumn]) -> SparkColumn:
+    """Those of the names that have no value."""
+    none = F.array().cast("array<string>")
+    if not values:
+        return none
+    missing = (
+        F.when(F.array_contains(names, name) & value.isNull(), F.lit(name))
+        for name, value in values.items()
+    )
+    return F.when(F.size(names) > 0, F.array_compact(F.array(*missing))).otherwise(none)
 
 
 @contextmanager

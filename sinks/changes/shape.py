@@ -7,11 +7,12 @@ dropped and made again is another one. Its type grows with the source's where De
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 
 from cdc.errors import SinkError
 from cdc.records.position import Position
 from cdc.records.schema import Column, TableName, TableSchema
-from sinks.changes.derived import ColumnOptions
+from cdc.settings.lakehouse import DerivedTable, Unfit
 from sinks.changes.types import can_be_absent, holds, spark_type, widens
 
 
@@ -69,26 +70,30 @@ def plain_shape(
     versions: Sequence[TableSchema], reserved: Collection[str], unfit_is_null: Collection[str] = ()
 ) -> TableShape:
     """All columns as the newest version has them."""
-    options = ColumnOptions(unfit_is_null=unfit_is_null)
-    return derive_shape(versions, versions[-1].version, options, reserved)
+    newest = versions[-1]
+    unfit: dict[str, Unfit] = dict.fromkeys(unfit_is_null, "null")
+    options = DerivedTable.model_construct(source=str(newest.name), unfit=unfit)
+    return derive_shape(versions, newest.version, options, reserved)
 
 
 def derive_shape(
     versions: Sequence[TableSchema],
     first: int,
-    options: ColumnOptions,
+    options: DerivedTable,
     reserved: Collection[str],
     *,
+    salt: str = "",
     by_key: bool = True,
 ) -> TableShape:
     """The derived columns of a table that was begun with version ``first``.
 
-    ``reserved`` are names that its columns can't have. Raises SinkError where the key has become
-    other columns, a type one that doesn't fit, or an option names no column, or hides the key of
-    rows that are identified ``by_key``.
+    ``reserved`` are names that its columns can't have; ``salt`` is hashed with what a mask hashes.
+    Raises SinkError where the key has become other columns, a type one that doesn't fit, or an
+    option names no column, or hides the key of rows that are identified ``by_key``.
     """
     newest = versions[-1]
-    hidden = {*options.exclude, *options.nulled, *options.unfit_is_null}
+    replaced = (*options.mask.items(), *options.unfit.items())
+    hidden = {*options.exclude, *(name for name, what in replaced if what == "null")}
     lost = [column.name for column in newest.key if column.name in hidden]
     if by_key and lost:
         raise SinkError(
@@ -97,7 +102,8 @@ def derive_shape(
             remedy="keep them, or have them hashed; a table of kind changes may do without",
         )
     names = {column.name for version in versions for column in version.columns}
-    if unknown := sorted(options.named() - names):
+    named = (options.include, options.exclude, options.rename, options.mask, options.types)
+    if unknown := sorted({*chain(*named, options.unfit)} - names):
         raise SinkError(
             f"[[lakehouse.tables]] speaks of columns that {newest.name} doesn't have: "
             f"{', '.join(unknown)}",
@@ -114,7 +120,7 @@ def derive_shape(
         newest.name,
         _called([field for field in live if _is_kept(field.column, options)], options, reserved),
         tuple(versions),
-        options.salt,
+        salt,
     )
 
 
@@ -178,23 +184,23 @@ def _require_same_key(versions: Sequence[TableSchema], lines: Iterable[_Line]) -
         )
 
 
-def _typed(line: _Line, newest: TableSchema, first: int, options: ColumnOptions) -> DerivedField:
+def _typed(line: _Line, newest: TableSchema, first: int, options: DerivedTable) -> DerivedField:
     """The field with the type that its versions since ``first`` have made of it."""
     column = line.sources[newest.version]
     chosen_type = options.types.get(column.name)
-    hashed = column.name in options.hashed
+    mask = options.mask.get(column.name)
     field = DerivedField(
         line.id,
         column.name,
         "",
         column,
         line.sources,
-        hashed=hashed,
-        nulled=column.name in options.nulled,
-        unfit_is_null=column.name in options.unfit_is_null,
+        hashed=mask == "hash",
+        nulled=mask == "null",
+        unfit_is_null=options.unfit.get(column.name) == "null",
     )
-    if hashed or chosen_type is not None:
-        kind = "string" if hashed else _chosen(column, chosen_type or "", newest)
+    if field.hashed or chosen_type is not None:
+        kind = "string" if field.hashed else _chosen(column, chosen_type or "", newest)
         return replace(field, type=kind)
     for number, source in sorted(line.sources.items()):
         kind = spark_type(source)
@@ -215,7 +221,7 @@ def _chosen(column: Column, chosen_type: str, newest: TableSchema) -> str:
 
 
 def _changed(
-    field: DerivedField, kind: str, number: int, newest: TableSchema, options: ColumnOptions
+    field: DerivedField, kind: str, number: int, newest: TableSchema, options: DerivedTable
 ) -> DerivedField:
     """The field once the source's type has become one that this one doesn't hold as it is."""
     if widens(field.type, kind):
@@ -239,14 +245,14 @@ def _changed(
     )
 
 
-def _is_kept(column: Column, options: ColumnOptions) -> bool:
+def _is_kept(column: Column, options: DerivedTable) -> bool:
     if options.include and column.name not in options.include and column.key is None:
         return False
     return column.name not in options.exclude
 
 
 def _called(
-    fields: list[DerivedField], options: ColumnOptions, reserved: Collection[str]
+    fields: list[DerivedField], options: DerivedTable, reserved: Collection[str]
 ) -> tuple[DerivedField, ...]:
     """The fields under names that differ whatever the case, since Spark's do.
 

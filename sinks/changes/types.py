@@ -138,7 +138,7 @@ def from_text(
         elements = F.transform(
             elements, lambda item: _checked(column, item, element, unfit_is_null=unfit_is_null)
         )
-    return elements if read or unfit_is_null else F.coalesce(elements, _refuse(column, value, kind))
+    return elements if read or unfit_is_null else F.coalesce(elements, refused(column, value, kind))
 
 
 def partition_value(
@@ -164,6 +164,22 @@ def can_be_absent(column: Column) -> bool:
 def refuse(condition: SparkColumn, message: SparkColumn, kind: str) -> SparkColumn:
     """Null of the type ``kind``, or the end of the job with a message where the condition holds."""
     return F.when(condition, F.raise_error(F.concat(F.lit(REFUSED), message)).cast(kind))
+
+
+def refused(column: Column, value: SparkColumn, kind: str) -> SparkColumn:
+    """Null of the type ``kind``, or the end of the job for a value that can't be one of it."""
+    message = F.concat(
+        F.lit(f"column {column.name} ({column.declared}) can't hold "),
+        F.substring(value.cast("string"), 1, 80),
+        F.lit(f" as {kind}"),
+    )
+    return refuse(value.isNotNull(), message, kind)
+
+
+def fraction_fits(text: SparkColumn, kind: str) -> SparkColumn:
+    """Whether a decimal needs no rounding: Spark's cast would round without a word."""
+    scale = int(kind.rpartition(",")[2].removesuffix(")"))
+    return F.length(F.regexp_extract(text, r"\.(\d*?)0*$", 1)) <= scale
 
 
 def _element_type(column: Column) -> str:
@@ -195,23 +211,8 @@ def _checked(column: Column, text: SparkColumn, kind: str, *, unfit_is_null: boo
         value = convert(column, text)
         value = value if kind == own else value.try_cast(kind)
     if kind.startswith("decimal") and kind != own:
-        value = F.when(_fraction_fits(text, kind), value)
-    return value if unfit_is_null else F.coalesce(value, _refuse(column, text, kind))
-
-
-def _fraction_fits(text: SparkColumn, kind: str) -> SparkColumn:
-    """Whether a decimal needs no rounding: Spark's cast would round without a word."""
-    scale = int(kind.rpartition(",")[2].removesuffix(")"))
-    return F.length(F.regexp_extract(text, r"\.(\d*?)0*$", 1)) <= scale
-
-
-def _refuse(column: Column, text: SparkColumn, kind: str) -> SparkColumn:
-    message = F.concat(
-        F.lit(f"column {column.name} ({column.declared}) can't hold "),
-        F.substring(text.cast("string"), 1, 80),
-        F.lit(f" as {kind}"),
-    )
-    return refuse(text.isNotNull(), message, kind)
+        value = F.when(fraction_fits(text, kind), value)
+    return value if unfit_is_null else F.coalesce(value, refused(column, text, kind))
 
 
 def _within(value: SparkColumn, bounds: tuple[int, int]) -> SparkColumn:

@@ -3,7 +3,7 @@
 A version is a row's state from one commit to the next that changed it. Of the states that a row
 had within one transaction, which no other transaction sees, only the last one is a version. A row
 that is read again, or written as it was, has no new version. Columns that a change lacks are those
-of the version before, as in sinks/changes/latest.py: an exact value counts over a filled one.
+of the version before, as in sinks/changes/newest.py: an exact value counts over a filled one.
 """
 
 from collections.abc import Sequence
@@ -16,7 +16,6 @@ from pyspark.sql import DataFrame, Window, WindowSpec
 from pyspark.sql import functions as F
 
 from cdc.records.position import INDEX_MAX, Position
-from sinks.changes.latest import by_key, lost
 from sinks.changes.names import (
     ABSENT,
     CREATED,
@@ -32,6 +31,7 @@ from sinks.changes.names import (
     VALID_TO,
     quoted,
 )
+from sinks.changes.newest import by_key, lost
 from sinks.changes.shape import TableShape
 from sinks.changes.types import refuse
 

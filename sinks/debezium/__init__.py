@@ -1,16 +1,14 @@
 """Topics that a real Debezium wrote → the columns that sinks/log/parse.py gives of Millrace's own.
 
 docs/decisions/0012-debezium-topics.md has the reasons. A run asks ``topics``, as it asks those of
-our own log: ``log`` says what there is to read, ``retention`` what topics have lost,
-``inspection`` makes the plan, ``apply`` makes a table's commit. The way of a topic:
+our own log: ``log`` says what there is to read, ``inspection`` makes the plan, and ``changes`` has
+what that applies to a table. The way of a topic:
 
 ``records``  binary keys and values → marks (which schema), what JSON says; the schemas in use
 ``schemas``  a schema's text, JSON's or Avro's → Connect's schema
 ``described``  schemas and declared types → the table's columns, and how to read each record
 ``forms``  Connect's schema of a value ⇄ a column's type
 ``envelope``  opened records → a column for each member of their keys and rows
-``parse``  records → typed changes, or copies of rows that come and go
+``parse``  records → typed changes, or events
 ``decoders``, ``values``, ``decimals``  a value, in JSON or in Avro → the column's Spark value
-``truncate``  which rows a TRUNCATE takes away
-``duplicates``  what a connector that crashed wrote twice, and what a second snapshot read
 """

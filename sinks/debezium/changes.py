@@ -6,7 +6,6 @@ run that was killed: both read the same records the same way.
 
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from functools import partial
 from typing import Final
 
 from pyspark.sql import Column as SparkColumn
@@ -15,19 +14,14 @@ from pyspark.sql import functions as F
 
 from cdc.errors import SinkError
 from cdc.records.schema import TableSchema
-from sinks.changes.latest import by_key, latest
 from sinks.changes.names import DELETE, END, OP, POSITION, TIME, VALID_FROM, VALID_TO, quoted
-from sinks.changes.newest import Newest, Older, newest_of_changes
+from sinks.changes.newest import Newest, Older, by_key, latest, newest_of_changes, up_to
 from sinks.changes.shape import TableShape
 from sinks.debezium.described import RecordSource, TopicLayout, describe
 from sinks.debezium.log import read_records, topic_of
 from sinks.debezium.parse import parse, parse_events
 from sinks.debezium.records import RecordGroup, discover
-from sinks.debezium.truncate import is_older, newer, position_of
 from sinks.run.plan import TablePlan
-
-_OFFSET_CHARS = 26
-"""Of a position's text: epoch and offset, with the dot behind them."""
 
 
 class DebeziumChanges:
@@ -43,19 +37,17 @@ class DebeziumChanges:
         table: TablePlan,
         groups: Sequence[RecordGroup] | None,
     ) -> None:
-        self._debezium = topic_of(table)
-        self.versions: Sequence[TableSchema] = self._debezium.schemas
+        self.versions: Sequence[TableSchema] = topic_of(table).schemas
         self._table = table
         start, end = {table.topic: table.start}, {table.topic: table.end}
         self._raw = read_records(spark, source.kafka, start, end)
         self._topic = _layout(table, source, discover(self._raw) if groups is None else groups)
-        self._truncation = self._debezium.last_truncation
 
     def parsed(self, shape: TableShape, *, snapshot: bool = False) -> DataFrame:
         """The changes as they come, without those that a TRUNCATE undoes."""
         del snapshot
-        changes = parse(self._raw, self._topic, shape)
-        return changes if self._truncation is None else newer(self._truncation, changes)
+        changes, truncated = parse(self._raw, self._topic, shape), self._table.truncated
+        return changes if truncated is None else changes.where(F.col(POSITION) > str(truncated))
 
     def newest(self, shape: TableShape, *, ranges: bool = False) -> AbstractContextManager[Newest]:
         """The newest state of each key."""
@@ -68,18 +60,10 @@ class DebeziumChanges:
 
     def older(self) -> Older | None:
         """The stored rows that go if no change speaks of them."""
-        truncation = self._truncation
         if self._table.rebuilds:
-            return Older(lambda _: F.lit(True), lambda stored: _just_behind(stored, "f" * 16))
-        if truncation is None or self._table.truncated is None:
-            return None
-        goes = partial(is_older, truncation)
-        position = position_of(truncation)
-        if position is not None:
-            text = str(position)
-            return Older(goes, lambda _: F.lit(text))
-        lsn = f"{truncation.lsn:016x}"
-        return Older(goes, lambda stored: _just_behind(stored, lsn))
+            # No offset is behind those of all partitions: a row that goes keeps its own.
+            return Older(lambda _: F.lit(True), lambda stored: stored)
+        return None if self._table.truncated is None else up_to(self._table.truncated)
 
     def are_newer(self, newest: Newest) -> bool:
         """Never known: events that come again have later offsets, and so later positions."""
@@ -110,9 +94,7 @@ class DebeziumChanges:
 def _layout(table: TablePlan, source: RecordSource, groups: Sequence[RecordGroup]) -> TopicLayout:
     """The table as the plan has it, and how to read its records."""
     planned = topic_of(table).schemas[-1]
-    topic = describe(
-        planned.name, groups, source.connector, schema_of=source.schema_of, before=planned
-    )
+    topic = describe(planned.name, groups, source, before=planned)
     if topic is None or topic.schema.columns != planned.columns:
         raise SinkError(
             "the records don't have the columns any more that the plan was made for",
@@ -121,11 +103,6 @@ def _layout(table: TablePlan, source: RecordSource, groups: Sequence[RecordGroup
             "run; else remove the Delta table, so that the next run rebuilds it",
         )
     return topic
-
-
-def _just_behind(stored: SparkColumn, lsn: str) -> SparkColumn:
-    """A position that is newer than the row's own, and older than any later one of its key."""
-    return F.concat(F.substring(stored, 1, _OFFSET_CHARS), F.lit(lsn))
 
 
 _LAST: Final = "_millrace_last"

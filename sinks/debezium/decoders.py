@@ -4,14 +4,13 @@ Everything else is the same for both. In JSON a member is text (of a number, of 
 are base64. In Avro a member has its type, and a struct's members go by their index.
 """
 
-import base64
 import hashlib
 import json
 import uuid
 from base64 import b64encode
 from functools import reduce
 from operator import or_
-from typing import Any, Protocol
+from typing import Any
 
 from pyspark.sql import Column as SparkColumn
 from pyspark.sql import functions as F
@@ -24,78 +23,49 @@ from sinks.debezium.schemas import avro_member_name, decimal_digits
 _INTEGERS = frozenset({Type.INT32, Type.INT64})
 
 
-class ValueDecoder(Protocol):
-    """How values are taken out of a record."""
+class ValueDecoder:
+    """How values are taken out of a record of JSON: members are texts out of ``from_json``.
 
-    def text(self, value: SparkColumn) -> SparkColumn:
-        """A text, or a number's text."""
-        ...
-
-    def binary(self, value: SparkColumn) -> SparkColumn:
-        """Bytes."""
-        ...
-
-    def elements(self, value: SparkColumn) -> SparkColumn:
-        """A list's elements, each to be taken out by the same decoder."""
-        ...
-
-    def is_decimal(self, schema: Schema) -> bool:
-        """Whether a Decimal comes as a number, and not as its bytes."""
-        ...
-
-    def scaled(self, value: SparkColumn, schema: Schema) -> SparkColumn:
-        """A number that brings its scale along: a struct of ``scale`` and ``value`` (bytes)."""
-        ...
-
-    def is_one_of(self, value: SparkColumn, schema: Schema, forms: list[Any]) -> SparkColumn:
-        """Whether a value is one of some texts, bytes, lists or maps."""
-        ...
-
-    def json(self, value: SparkColumn, schema: Schema) -> SparkColumn:
-        """JSON of a struct, a map or a list."""
-        ...
-
-
-class JsonDecoder:
-    """Texts out of ``from_json``; ``decimal_numbers``: Decimals are JSON's numbers."""
+    ``decimal_numbers``: Decimals are JSON's numbers, and not their bytes.
+    """
 
     def __init__(self, *, decimal_numbers: bool = False) -> None:
         self._decimal_numbers = decimal_numbers
 
     def text(self, value: SparkColumn) -> SparkColumn:
-        """As it is."""
+        """A text, or a number's text."""
         return value
 
     def binary(self, value: SparkColumn) -> SparkColumn:
-        """Base64's bytes."""
+        """Bytes, which are base64."""
         return F.try_to_binary(value, F.lit("base64"))
 
     def elements(self, value: SparkColumn) -> SparkColumn:
-        """Texts again."""
+        """A list's elements, each to be taken out by the same decoder."""
         return F.from_json(value, "array<string>")
 
-    def is_decimal(self, schema: Schema) -> bool:  # noqa: ARG002 (the protocol's)
-        """By the converter's ``decimal.format``, which records don't show."""
+    def is_decimal(self, schema: Schema) -> bool:  # noqa: ARG002 (Avro's)
+        """Whether a Decimal comes as a number: records don't show the ``decimal.format``."""
         return self._decimal_numbers
 
-    def scaled(self, value: SparkColumn, schema: Schema) -> SparkColumn:  # noqa: ARG002
-        """By their names."""
+    def scaled(self, value: SparkColumn, schema: Schema) -> SparkColumn:  # noqa: ARG002 (Avro's)
+        """A number that brings its scale along: a struct of ``scale`` and ``value`` (bytes)."""
         return bound(
             F.from_json(value, "scale int, value string"),
             lambda number: F.struct(number["scale"], self.binary(number["value"]).alias("value")),
         )
 
-    def is_one_of(self, value: SparkColumn, schema: Schema, forms: list[Any]) -> SparkColumn:  # noqa: ARG002
-        """By their texts, without parsing them."""
+    def is_one_of(self, value: SparkColumn, schema: Schema, forms: list[Any]) -> SparkColumn:  # noqa: ARG002 (Avro's)
+        """Whether a value is one of some texts, bytes, lists or maps; by its text, unparsed."""
         return value.isin(*(form if isinstance(form, str) else _compact(form) for form in forms))
 
-    def json(self, value: SparkColumn, schema: Schema) -> SparkColumn:  # noqa: ARG002
-        """As it is."""
+    def json(self, value: SparkColumn, schema: Schema) -> SparkColumn:  # noqa: ARG002 (Avro's)
+        """JSON of a struct, a map or a list."""
         return value
 
 
-class AvroDecoder:
-    """Members as Spark's Avro decoder has them."""
+class AvroDecoder(ValueDecoder):
+    """The same of Avro: members as Spark's Avro decoder has them."""
 
     def text(self, value: SparkColumn) -> SparkColumn:
         """A number as text."""
@@ -115,8 +85,8 @@ class AvroDecoder:
 
     def scaled(self, value: SparkColumn, schema: Schema) -> SparkColumn:
         """By their indexes."""
-        members = (value[member_name(schema, name)].alias(name) for name in ("scale", "value"))
-        return F.struct(*members)
+        names = ("scale", "value")
+        return F.struct(*(member_of(value, schema, name)[0].alias(name) for name in names))
 
     def is_one_of(self, value: SparkColumn, schema: Schema, forms: list[Any]) -> SparkColumn:
         """By their values; maps, which Spark can't compare, by their JSON."""
@@ -141,19 +111,14 @@ def _compact(form: Any) -> str:
     """JSON without spaces, as Jackson writes it; bytes are base64."""
     if isinstance(form, bytes):
         return b64encode(form).decode()
-    return json.dumps(
-        form,
-        ensure_ascii=False,
-        separators=(",", ":"),
-        default=lambda value: b64encode(value).decode(),
-    )
+    return json.dumps(form, ensure_ascii=False, separators=(",", ":"), default=_compact)
 
 
-def member_name(schema: Schema, name: str) -> str:
-    """Spark's name of a struct's member in Avro; raises SinkError where there is none."""
+def member_of(value: SparkColumn, schema: Schema, name: str) -> tuple[SparkColumn, Schema]:
+    """A struct's member in Avro, and its schema; raises SinkError where there is none."""
     for index, field in enumerate(schema.fields):
         if field.name == name:
-            return avro_member_name(index)
+            return value[avro_member_name(index)], field.schema
     raise SinkError(f"a record has no member {name}, so it isn't one of Debezium's")
 
 
@@ -173,16 +138,17 @@ def is_placeholder(
     schema: Schema, decoder: ValueDecoder, value: SparkColumn, placeholder: bytes
 ) -> SparkColumn | None:
     """Whether a value is the placeholder; None where its type never has one."""
-    forms = placeholders(schema, placeholder)
-    return decoder.is_one_of(value, schema, forms) if forms else None
+    forms = _placeholders(schema, placeholder)
+    if not forms:
+        return None
+    return F.coalesce(decoder.is_one_of(value, schema, forms), F.lit(False))
 
 
-def placeholders(schema: Schema, placeholder: bytes) -> list[Any]:
+def _placeholders(schema: Schema, placeholder: bytes) -> list[Any]:
     """The placeholders that a value with the schema may have: texts, bytes, lists and maps."""
     word = placeholder.decode(errors="replace")
     if schema.type is Type.STRING:
-        of_hstore = json.dumps({word: word}, ensure_ascii=False, separators=(",", ":"))
-        return [word, base64.b64encode(placeholder).decode(), of_hstore]
+        return [word, b64encode(placeholder).decode(), _compact({word: word})]
     if schema.type is Type.BYTES and schema.name is None:
         return [placeholder]
     if schema.type is Type.MAP:

@@ -17,7 +17,7 @@ from cdc.records.schema import Column, TableName, TableSchema
 from cdc.settings import Settings
 from cdc.settings.modes import ValueModes
 from sinks.debezium.forms import column_of, form_of, is_known, with_names
-from sinks.debezium.records import PLAIN, RecordEncoding, RecordGroup
+from sinks.debezium.records import PLAIN, RecordEncoding, RecordGroup, Written
 from sinks.debezium.schemas import AvroSchema, read_avro_schema, read_json_schema
 from sinks.run.options import SchemaOf
 
@@ -96,18 +96,12 @@ class TopicLayout:
     values: tuple[Layout, ...]
     connector: ConnectorOptions
 
-    @property
-    def keyed(self) -> bool:
-        """Whether the table's rows have keys."""
-        return bool(self.schema.key)
-
 
 def describe(
     name: TableName,
     groups: Sequence[RecordGroup],
-    connector: ConnectorOptions,
+    source: RecordSource,
     *,
-    schema_of: SchemaOf | None = None,
     declared: Mapping[str, Column] | None = None,
     before: TableSchema | None = None,
 ) -> TopicLayout | None:
@@ -116,11 +110,11 @@ def describe(
     ``declared`` are columns by the configuration or the source's catalog; ``before`` is the table
     as the last run had it. Raises MillraceError where records can't be read so.
     """
-    expected = _expected_columns(declared or {}, before)
+    known = {column.name: column for column in before.columns} if before is not None else {}
     ordered = sorted(groups, key=lambda group: group.last)
-    reader = _LayoutReader(name, connector, expected, schema_of)
-    keys = reader.keys(ordered)
-    values = reader.values(ordered)
+    reader = _LayoutReader(name, source, known | dict(declared or {}))
+    keys = reader.layouts((group.key for group in ordered), of_keys=True)
+    values = reader.layouts((group.value for group in ordered), of_keys=False)
     if before is None and not values:
         return None
     columns = _columns(values, keys, before)
@@ -139,14 +133,7 @@ def describe(
         same = before.signature == schema.signature
         version = before.version if same else before.version + 1
         schema = schema.model_copy(update={"version": version})
-    return TopicLayout(schema, keys, values, connector)
-
-
-def _expected_columns(
-    declared: Mapping[str, Column], before: TableSchema | None
-) -> dict[str, Column]:
-    earlier = {column.name: column for column in before.columns} if before is not None else {}
-    return earlier | dict(declared)
+    return TopicLayout(schema, keys, values, source.connector)
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,53 +141,52 @@ class _LayoutReader:
     """Texts of schemas → layouts."""
 
     name: TableName
-    connector: ConnectorOptions
+    source: RecordSource
     columns: Mapping[str, Column]
-    schema_of: SchemaOf | None
 
-    def keys(self, groups: Iterable[RecordGroup]) -> tuple[Layout, ...]:
-        """The schemas of keys, each once, the newest last; those of plain keys by their members."""
+    def layouts(self, schemas: Iterable[Written | None], *, of_keys: bool) -> tuple[Layout, ...]:
+        """The schemas of keys, or of values, each once, the newest last."""
         layouts: dict[int, Layout] = {}
-        for group in groups:
-            if group.key_encoding is None:
-                continue
-            if group.key_encoding == "plain":
-                layout = self._plain(_members(group.key_text, self.name))
-            elif group.key_encoding == "json":
-                layout = self._layout(group.key_mark, "json", read_json_schema(group.key_text))
-            else:
-                avro = self._avro(group.key_mark)
-                layout = self._layout(group.key_mark, "avro", avro.schema, avro)
-            layouts.pop(layout.mark, None)
-            layouts[layout.mark] = layout
+        for written in schemas:
+            if written is not None:
+                layouts.pop(written.mark, None)
+                layouts[written.mark] = self._layout(written, of_keys=of_keys)
         return tuple(layouts.values())
 
-    def values(self, groups: Iterable[RecordGroup]) -> tuple[Layout, ...]:
-        """The schemas of values, each once, the newest last."""
-        layouts: dict[int, Layout] = {}
-        for group in groups:
-            if group.value_encoding is None:
-                continue
-            if group.value_encoding == "plain":
-                layout = self._plain(list(self.columns))
-            elif group.value_encoding == "json":
-                envelope = read_json_schema(group.value_text)
-                layout = self._layout(group.value_mark, "json", self._row(envelope))
-            else:
-                avro = self._avro(group.value_mark)
-                layout = self._layout(group.value_mark, "avro", self._row(avro.schema), avro)
-            layouts.pop(layout.mark, None)
-            layouts[layout.mark] = layout
-        return tuple(layouts.values())
+    def _layout(self, written: Written, *, of_keys: bool) -> Layout:
+        if written.encoding == "plain":
+            return self._plain(_members(written.text, self.name) if of_keys else [*self.columns])
+        avro = self._avro(written.mark) if written.encoding == "avro" else None
+        whole = read_json_schema(written.text) if avro is None else avro.schema
+        struct = whole if of_keys else self._row(whole)
+        modes = self.source.connector.modes
+        # Where structs have names, a member without one has none to have.
+        members = {
+            field.name: field.schema
+            if struct.name is not None
+            else with_names(field.schema, self.columns.get(field.name), modes)
+            for field in struct.fields
+        }
+        try:
+            columns = {
+                name: column_of(name, schema, self.columns.get(name))
+                for name, schema in members.items()
+            }
+        except (TypeError, ValueError) as error:  # a list without items, digits that are none
+            raise SinkError(
+                f"a record's schema isn't one of Kafka Connect's: {error}",
+                where=f"table {self.name}",
+            ) from None
+        return Layout(written.mark, written.encoding, members, columns, *(avro or ()))
 
     def _avro(self, number: int) -> AvroSchema:
-        if self.schema_of is None:
+        if self.source.schema_of is None:
             raise ConfigError(
                 f"{self.name} is written in Avro, and no schema registry is configured",
                 where="[format]",
                 remedy="set schema.registry.url",
             )
-        return read_avro_schema(self.schema_of(number))
+        return read_avro_schema(self.source.schema_of(number))
 
     def _row(self, envelope: Schema) -> Schema:
         row = envelope.of_field("after")
@@ -213,30 +199,6 @@ class _LayoutReader:
             )
         return row
 
-    def _layout(
-        self, mark: int, encoding: RecordEncoding, struct: Schema, avro: AvroSchema | None = None
-    ) -> Layout:
-        # Where structs have names, a member without one has none to have.
-        members = {
-            field.name: field.schema
-            if struct.name is not None
-            else with_names(field.schema, self.columns.get(field.name), self.connector.modes)
-            for field in struct.fields
-        }
-        try:
-            columns = {
-                name: column_of(name, schema, self.columns.get(name), None)
-                for name, schema in members.items()
-            }
-        except (TypeError, ValueError) as error:  # a list without items, digits that are none
-            raise SinkError(
-                f"a record's schema isn't one of Kafka Connect's: {error}",
-                where=f"table {self.name}",
-            ) from None
-        if avro is None:
-            return Layout(mark, encoding, members, columns)
-        return Layout(mark, encoding, members, columns, avro.schema, avro.text)
-
     def _plain(self, names: list[str]) -> Layout:
         """The layout of JSON without a schema, by the declared columns."""
         missing = [name for name in names if name not in self.columns]
@@ -247,11 +209,11 @@ class _LayoutReader:
                 where="[lakehouse.types]",
                 remedy="describe them there, or run once with --types-from-source",
             )
-        forms = {name: form_of(self.columns[name], self.connector.modes) for name in names}
+        modes = self.source.connector.modes
+        forms = {name: form_of(self.columns[name], modes) for name in names}
         members = {name: form for name, form in forms.items() if form is not None}
         columns = {
-            name: column_of(name, schema, self.columns[name], None)
-            for name, schema in members.items()
+            name: column_of(name, schema, self.columns[name]) for name, schema in members.items()
         }
         return Layout(PLAIN, "plain", members, columns)
 

@@ -8,7 +8,7 @@ whatever their schema, and Avro's in one per schema.
 
 from collections.abc import Sequence
 from functools import reduce
-from operator import and_
+from operator import and_, getitem
 from typing import Final, Literal, NamedTuple
 
 from pyspark.errors import AnalysisException
@@ -21,7 +21,7 @@ from cdc.records.connect import Schema
 from cdc.records.position import FIRST_EPOCH
 from sinks.changes.names import POSITION, TIME
 from sinks.changes.types import refuse
-from sinks.debezium.decoders import AvroDecoder, JsonDecoder, ValueDecoder, member_name
+from sinks.debezium.decoders import AvroDecoder, ValueDecoder, member_of
 from sinks.debezium.described import ConnectorOptions, Layout, TopicLayout
 from sinks.debezium.records import AVRO, BODY, KEY, KEY_MARK, VALUE_MARK, opened
 
@@ -47,7 +47,7 @@ def enveloped(raw: DataFrame, topic: TopicLayout) -> DataFrame:
         {
             ENVELOPE_OP: _member(topic, "op"),
             LSN: F.coalesce(
-                source_lsn(topic),
+                _member(topic, "source", "lsn"),
                 F.get_json_object(sequence, "$[1]").try_cast("bigint"),
                 F.get_json_object(sequence, "$[0]").try_cast("bigint"),
             ),
@@ -77,21 +77,13 @@ def with_avro(records: DataFrame, topic: TopicLayout) -> DataFrame:
 
 
 def committed_at(topic: TopicLayout) -> SparkColumn:
-    """When an enveloped record's change was committed; of a tombstone, when the topic took it."""
-    return F.timestamp_micros(F.coalesce(source_time_us(topic), F.unix_micros("timestamp")))
-
-
-def source_time_us(topic: TopicLayout) -> SparkColumn:
-    """When a change was committed, by its source (µs since 1970).
+    """When an enveloped record's change was committed; of a tombstone, when the topic took it.
 
     Connectors before 2.5 write milliseconds only.
     """
-    return F.coalesce(_member(topic, "source", "ts_us"), _member(topic, "source", "ts_ms") * 1_000)
-
-
-def source_lsn(topic: TopicLayout) -> SparkColumn:
-    """The LSN of an enveloped record's source; null in rows of an incremental snapshot."""
-    return _member(topic, "source", "lsn")
+    ms = _member(topic, "source", "ts_ms")
+    us = F.coalesce(_member(topic, "source", "ts_us"), ms * 1_000)
+    return F.timestamp_micros(F.coalesce(us, F.unix_micros("timestamp")))
 
 
 def is_truncate() -> SparkColumn:
@@ -109,40 +101,28 @@ def decoder_of(layout: Layout, connector: ConnectorOptions) -> ValueDecoder:
     """How values are taken out of its records."""
     if layout.encoding == "avro":
         return AvroDecoder()
-    return JsonDecoder(decimal_numbers=connector.decimal_numbers)
-
-
-def key_member(layout: Layout, name: str) -> SparkColumn:
-    """A member of the key."""
-    if layout.envelope is None:
-        return F.col(KEY)[name]
-    return F.col(_decoded("key", layout))[member_name(layout.envelope, name)]
-
-
-def image(layout: Layout, which: str) -> SparkColumn:
-    """The row before or after the change."""
-    if layout.envelope is None:
-        return F.col(BODY)[which]
-    return F.col(_decoded("value", layout))[member_name(layout.envelope, which)]
-
-
-def row_member(layout: Layout, row: SparkColumn, name: str) -> SparkColumn:
-    """A member of a row."""
-    if layout.envelope is None:
-        return row[name]
-    return row[member_name(_of(layout.envelope, "after"), name)]
+    return ValueDecoder(decimal_numbers=connector.decimal_numbers)
 
 
 def _member(topic: TopicLayout, *path: str) -> SparkColumn:
     """A member of the envelope, whatever a record was written in; null where it has none."""
-    values = [reduce(lambda value, name: value[name], path, F.col(BODY))]
-    for layout in topic.values:
-        if layout.envelope is not None and _has(layout.envelope, path):
-            value, schema = F.col(_decoded("value", layout)), layout.envelope
-            for name in path:
-                value, schema = value[member_name(schema, name)], _of(schema, name)
-            values.append(value)
-    return F.coalesce(*values)
+    of_json = reduce(getitem, path, F.col(BODY))
+    of_avro = (
+        _inside(layout, "value", *path)
+        for layout in topic.values
+        if layout.envelope is not None and _has(layout.envelope, path)
+    )
+    return F.coalesce(of_json, *of_avro)
+
+
+def _inside(layout: Layout, side: str, *path: str) -> SparkColumn:
+    """A member of the records' keys, or of their envelopes."""
+    if layout.envelope is None:
+        return reduce(getitem, path, F.col(KEY if side == "key" else BODY))
+    value, schema = F.col(_decoded(side, layout)), layout.envelope
+    for name in path:
+        value, schema = member_of(value, schema, name)
+    return value
 
 
 def _has(schema: Schema, path: Sequence[str]) -> bool:
@@ -150,13 +130,6 @@ def _has(schema: Schema, path: Sequence[str]) -> bool:
         return True
     field = schema.of_field(path[0])
     return field is not None and _has(field, path[1:])
-
-
-def _of(schema: Schema, name: str) -> Schema:
-    field = schema.of_field(name)
-    if field is None:
-        raise TypeError(f"a struct without a member {name}")
-    return field
 
 
 def _decoded(side: str, layout: Layout) -> str:
@@ -225,30 +198,28 @@ def with_members(
     )
 
 
-def member_column(which: Which, index: int, layout: Layout) -> SparkColumn:
-    """The member that is the value of the table's column with an index."""
-    return F.col(_name(which, index, layout))
+def member_column(topic: TopicLayout, layout: Layout, which: Which, name: str) -> SparkColumn:
+    """The member that is the value of the table's column with a name."""
+    return F.col(_alias(topic, layout, which, name))
 
 
-def _name(which: Which, index: int, layout: Layout) -> str:
+def _alias(topic: TopicLayout, layout: Layout, which: Which, name: str) -> str:
+    """The name of the member's own column; texts of JSON share one, whatever their schema."""
+    index = next(i for i, column in enumerate(topic.schema.columns) if column.name == name)
     schema = f"_{layout.mark}" if layout.envelope is not None else ""
     return f"_millrace_{which}_{index}{schema}"
 
 
 def _members(topic: TopicLayout, which: Which) -> dict[str, SparkColumn]:
-    members: dict[str, SparkColumn] = {}
-    for layout in topic.keys if which == "key" else topic.values:
-        for index, column in enumerate(topic.schema.columns):
-            if column.name not in layout.members:
-                continue
-            if which != "key":
-                value = row_member(layout, image(layout, which), column.name)
-            elif column.key is not None:
-                value = key_member(layout, column.name)
-            else:
-                continue
-            members[_name(which, index, layout)] = value
-    return members
+    is_key = which == "key"
+    path = ("key",) if is_key else ("value", which)
+    names = [column.name for column in (topic.schema.key if is_key else topic.schema.columns)]
+    return {
+        _alias(topic, layout, which, name): _inside(layout, *path, name)
+        for layout in (topic.keys if is_key else topic.values)
+        for name in names
+        if name in layout.members
+    }
 
 
 def _position(topic: TopicLayout, *, truncates: bool) -> SparkColumn:
@@ -256,7 +227,7 @@ def _position(topic: TopicLayout, *, truncates: bool) -> SparkColumn:
     row = F.when(F.col(ENVELOPE_OP) == "d", F.lit(True)).otherwise(_exists(topic, "after"))
     is_change = F.col(ENVELOPE_OP).isin("c", "r", "u", "d") & _is_in(VALUE_MARK, topic.values)
     good = F.col("value").isNull() | (is_change & row & _is_described(topic))
-    good &= _has_key(topic) if topic.keyed else F.col("key").isNull()
+    good &= _has_key(topic) if topic.schema.key else F.col("key").isNull()
     if truncates:
         good |= is_truncate()
     message = F.concat(
@@ -306,7 +277,7 @@ def _exists(topic: TopicLayout, which: str) -> SparkColumn:
         Choice(
             layout.mark,
             layout.mark if layout.envelope is not None else None,
-            image(layout, which).isNotNull(),
+            _inside(layout, "value", which).isNotNull(),
         )
         for layout in topic.values
     ]

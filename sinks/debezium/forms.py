@@ -76,10 +76,10 @@ _ARRAYS_LEFT_OUT: Final = frozenset(
 """Elements whose arrays Debezium leaves out."""
 
 
-def column_of(name: str, schema: Schema, declared: Column | None, key: int | None) -> Column:
+def column_of(name: str, schema: Schema, declared: Column | None) -> Column:
     """The column that a record's schema describes; where that leaves it open, the declared one."""
     if declared is not None and _agree(schema, declared):
-        return _as_long(schema, declared).model_copy(update={"key": key, "optional": key is None})
+        return _as_long(schema, declared)
     array = is_array(schema)
     element = schema.of_items() if array else schema
     type_ = TYPE_OF_NAME.get(element.name or "") or _TYPE_OF_TYPE.get(element.type, "json")
@@ -93,9 +93,6 @@ def column_of(name: str, schema: Schema, declared: Column | None, key: int | Non
         modifier=-1 if digits is None else (digits[0] << 16 | digits[1] & 0x7FF) + 4,
         array=array,
         declared=_declared(type_, digits, array=array),
-        optional=key is None,
-        key=key,
-        labels=_labels(element),
     )
 
 
@@ -172,11 +169,6 @@ def _digits(schema: Schema) -> tuple[int, int] | None:
     if schema.name != DECIMAL or "connect.decimal.precision" not in parameters:
         return None
     return int(parameters["connect.decimal.precision"]), int(parameters.get("scale", 0))
-
-
-def _labels(schema: Schema) -> tuple[str, ...]:
-    allowed = (schema.parameters or {}).get("allowed")
-    return tuple(allowed.split(",")) if allowed else ()
 
 
 def _declared(type_: str, digits: tuple[int, int] | None, *, array: bool) -> str:

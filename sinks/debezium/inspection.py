@@ -1,27 +1,29 @@
 """The new records of all topics → the plan of each table.
 
-Derived tables of one captured table share the inspection where they go on from the same offsets.
+Derived tables of one captured table share the search for schemas where they go on from the same
+offsets.
 """
 
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Final
 
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
 
 from cdc.errors import MillraceError, SinkError, SinkUnreachableError
-from cdc.records.position import Position
-from cdc.records.schema import Column, TableName, TableSchema
-from sinks.debezium.described import ConnectorOptions, RecordSource, TopicLayout, describe
+from cdc.records.position import FIRST_EPOCH, Lsn, Position
+from cdc.records.schema import Column, TableName
+from sinks.debezium.described import RecordSource, TopicLayout, describe
+from sinks.debezium.envelope import LSN, committed_at, enveloped, is_truncate, table_of
 from sinks.debezium.log import read_records, topic_of
 from sinks.debezium.records import RecordGroup, discover
-from sinks.debezium.truncate import Truncations, last_of, truncations, went_back
-from sinks.run.options import SchemaOf
-from sinks.run.plan import TablePlan, Truncation
+from sinks.run.plan import TablePlan
 from sinks.spark.session import first_line
 
 if TYPE_CHECKING:
@@ -33,125 +35,13 @@ _NULL: Final = "VOID"
 """How Spark calls the type of a member that is null."""
 
 
-@dataclass(frozen=True, slots=True)
-class TableTopic:
-    """A table's topic, its ``declared`` columns, and its state ``before``, by the last run."""
-
-    name: TableName
-    topic: str
-    partitions: int
-    declared: Mapping[str, Column]
-    before: TableSchema | None = None
-    truncation: Truncation | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Inspection:
-    """The new records of a table; without a description there is nothing to apply.
-
-    ``truncated`` is the last TRUNCATE of all, ``ends`` are the positions of the new ones, with
-    their times. The source ``went_back`` if its LSNs don't order rows any more. ``keyless`` are the
-    records without a key that aren't TRUNCATEs.
-    """
-
-    events: int = 0
-    described: TopicLayout | None = None
-    truncated: Truncation | None = None
-    ends: tuple[tuple[Position, int], ...] = ()
-    groups: tuple[RecordGroup, ...] = ()
-    went_back: bool = False
-    keyless: int = 0
-    error: MillraceError | None = None
-
-
-def inspect_topics(
-    raw: DataFrame,
-    topics: Sequence[TableTopic],
-    read: Callable[[str], DataFrame],
-    connector: ConnectorOptions,
-    schema_of: SchemaOf | None = None,
-) -> dict[TableName, Inspection]:
-    """Inspect the new records of all topics (``raw``); ``read`` gives those of one.
-
-    A table's error is in its inspection, and stops no other table.
-    """
-    of_all_topics = _discovered(raw)
-    inspections: dict[TableName, Inspection] = {}
-    for topic in topics:
-        groups: list[RecordGroup] = []
-        try:
-            with _as_table_error(topic):
-                discovered = discover(read(topic.topic)) if of_all_topics is None else of_all_topics
-            groups = [group for group in discovered if group.topic == topic.topic]
-            inspections[topic.name] = _inspect_topic(topic, groups, read, connector, schema_of)
-        except MillraceError as error:
-            events = sum(group.events for group in groups)
-            inspections[topic.name] = Inspection(events, error=error)
-    return inspections
-
-
-def _discovered(raw: DataFrame) -> list[RecordGroup] | None:
-    """The groups of all topics; None where one of the topics can't be read."""
-    try:
-        return discover(raw)
-    except PySparkException as error:
-        if "TimeoutException" not in str(error):
-            return None
-        raise SinkUnreachableError(f"Kafka failed: {first_line(error)}") from None
-
-
-@contextmanager
-def _as_table_error(topic: TableTopic) -> Iterator[None]:
-    """Spark's error where records can't be read or decoded → an error of this table alone."""
-    try:
-        yield
-    except PySparkException as error:
-        raise SinkError(
-            f"its records can't be read: {first_line(error)}", where=f"table {topic.name}"
-        ) from None
-
-
-def _inspect_topic(
-    topic: TableTopic,
-    groups: list[RecordGroup],
-    read: Callable[[str], DataFrame],
-    connector: ConnectorOptions,
-    schema_of: SchemaOf | None,
-) -> Inspection:
-    events = sum(group.events for group in groups)
-    described = describe(
-        topic.name,
-        groups,
-        connector,
-        schema_of=schema_of,
-        declared=topic.declared,
-        before=topic.before,
-    )
-    if described is None:
-        return Inspection(events)
-    without_key = sum(group.events for group in groups if group.key_encoding is None)
-    truncated = Truncations(0, None)
-    if without_key:
-        with _as_table_error(topic):
-            truncated = truncations(read(topic.topic), described, topic.partitions)
-            if topic.before is None and truncated.count == events:
-                return Inspection(events)  # nobody knows yet whether the table has a key
-    last = last_of(topic.truncation, truncated.last)
-    back = False
-    if last is not None and last.time_us and topic.partitions > 1:
-        with _as_table_error(topic):
-            back = went_back(read(topic.topic), described, last)
-    keyless = without_key - truncated.count
-    return Inspection(events, described, last, truncated.ends, tuple(groups), back, keyless)
-
-
 @dataclass(slots=True)
 class PlannedTopics:
     """The tables that have a plan, why others have none, and the groups of the records."""
 
     tables: dict[str, TablePlan] = field(default_factory=dict)
     refused: dict[str, MillraceError] = field(default_factory=dict)
-    groups: dict[str, tuple[RecordGroup, ...]] = field(default_factory=dict)
+    groups: dict[str, list[RecordGroup]] = field(default_factory=dict)
 
 
 def plan_tables(
@@ -169,157 +59,153 @@ def plan_tables(
     planned = PlannedTopics()
     left = dict(tables)
     while left:
-        first = {table.topic: table for table in left.values()}
-        together = {
-            name: table for name, table in left.items() if _is_same(table, first[table.topic])
-        }
-        inspections = _inspect_all(spark, source, types, first)
-        for name, table in together.items():
-            inspection = inspections[TableName.parse(table.source)]
-            _plan(planned, name, table, inspection, is_compacted=table.topic in compacted)
-        left = {name: table for name, table in left.items() if name not in together}
+        by_topic = {table.topic: table for table in left.values()}
+        of_all_topics = _discovered(_records(spark, source, *by_topic.values()))
+        for name, table in tuple(left.items()):
+            other = by_topic[table.topic]
+            if (table.start, table.end) != (other.start, other.end):
+                continue
+            del left[name]
+            read = partial(_records, spark, source, table)
+            try:
+                groups = _groups(table, of_all_topics, read)
+                plan = _planned(table, groups, read, source, types.get(table.topic, {}))
+                if plan is not None:
+                    _require_order(plan, is_compacted=table.topic in compacted)
+                    planned.tables[name], planned.groups[name] = plan, groups
+            except MillraceError as error:
+                planned.refused[name] = error
+                if table.base:
+                    stays = {"end": table.start, "next": table.start}
+                    planned.tables[name] = table.model_copy(update=stays)
     return planned
 
 
-def _is_same(table: TablePlan, other: TablePlan) -> bool:
-    return _inspected_by(table) == _inspected_by(other)
+def _records(spark: "SparkSession", source: RecordSource, *tables: TablePlan) -> DataFrame:
+    """The records that the tables have to read."""
+    start = {table.topic: table.start for table in tables}
+    return read_records(spark, source.kafka, start, {table.topic: table.end for table in tables})
 
 
-def _inspected_by(table: TablePlan) -> tuple[object, ...]:
-    """All of a plan that its inspection depends on."""
-    return (
-        table.start,
-        table.end,
-        topic_of(table).last_truncation,
-        _schemas_before(table),
-    )
+def _discovered(raw: DataFrame) -> list[RecordGroup] | None:
+    """The groups of all topics; None where one of the topics can't be read."""
+    try:
+        return discover(raw)
+    except PySparkException as error:
+        if "TimeoutException" not in str(error):
+            return None
+        raise SinkUnreachableError(f"Kafka failed: {first_line(error)}") from None
 
 
-def _schemas_before(table: TablePlan) -> tuple[TableSchema, ...]:
-    """The schemas that a table has had; one that is built again may have other keys."""
-    return topic_of(table).schemas if table.base else ()
+def _groups(
+    table: TablePlan, of_all_topics: list[RecordGroup] | None, read: Callable[[], DataFrame]
+) -> list[RecordGroup]:
+    """The groups of the table's topic; read alone where one of all topics couldn't be read."""
+    if of_all_topics is None:
+        with _as_table_error(table):
+            return discover(read())
+    return [group for group in of_all_topics if group.topic == table.topic]
 
 
-def _inspect_all(
-    spark: "SparkSession",
-    source: RecordSource,
-    types: Mapping[str, Mapping[str, Column]],
-    tables: Mapping[str, TablePlan],
-) -> dict[TableName, Inspection]:
-    def read(*topics: str) -> DataFrame:
-        start = {topic: tables[topic].start for topic in topics}
-        end = {topic: tables[topic].end for topic in topics}
-        return read_records(spark, source.kafka, start, end)
-
-    topics = [
-        TableTopic(
-            TableName.parse(table.source),
-            topic,
-            len(table.start),
-            _types(table) | dict(types.get(topic, {})),
-            next(reversed(_schemas_before(table)), None),
-            topic_of(table).last_truncation,
-        )
-        for topic, table in tables.items()
-    ]
-    return inspect_topics(read(*tables), topics, read, source.connector, source.schema_of)
+@contextmanager
+def _as_table_error(table: TablePlan) -> Iterator[None]:
+    """Spark's error where records can't be read or decoded → an error of this table alone."""
+    try:
+        yield
+    except PySparkException as error:
+        raise SinkError(
+            f"its records can't be read: {first_line(error)}", where=f"table {table.source}"
+        ) from None
 
 
-def _types(table: TablePlan) -> dict[str, Column]:
-    """The columns that the table had before its Delta table was removed."""
-    schemas = topic_of(table).schemas
-    if table.base or not schemas:
-        return {}
-    return {column.name: column for column in schemas[-1].columns}
-
-
-def _plan(
-    planned: PlannedTopics,
-    name: str,
+def _planned(
     table: TablePlan,
-    inspection: Inspection,
-    *,
-    is_compacted: bool,
-) -> None:
-    forms = _key_forms(table, inspection)
-    error = (
-        inspection.error
-        or _without_key(table, inspection)
-        or _unordered(table, inspection)
-        or _moved(table, forms, is_compacted)
+    groups: list[RecordGroup],
+    read: Callable[[], DataFrame],
+    source: RecordSource,
+    types: Mapping[str, Column],
+) -> TablePlan | None:
+    """The plan by the records' schemas, and the TRUNCATEs among them; None without any row."""
+    topic = topic_of(table)
+    # One that is built again may have another key; its columns' types are still known.
+    before = topic.schemas if table.base else ()
+    removed = () if table.base or not topic.schemas else topic.schemas[-1].columns
+    described = describe(
+        TableName.parse(table.source),
+        groups,
+        source,
+        declared={column.name: column for column in removed} | dict(types),
+        before=before[-1] if before else None,
     )
-    if error is not None:
-        planned.refused[name] = error
-        if table.base:
-            stays = {"end": table.start, "next": table.start}
-            planned.tables[name] = table.model_copy(update=stays)
-        return
-    if inspection.described is None:
-        return
-    schema = inspection.described.schema
-    before = [older for older in _schemas_before(table) if older.version != schema.version]
-    planned.groups[name] = inspection.groups
-    debezium = {
-        "schemas": (*before, schema),
-        "key_forms": forms,
-        "last_truncation": inspection.truncated,
-    }
-    planned.tables[name] = table.model_copy(
+    if described is None:
+        return None
+    events = sum(group.events for group in groups)
+    keyless = sum(group.events for group in groups if group.key is None)
+    ends: tuple[tuple[Position, int], ...] = ()
+    if keyless:
+        with _as_table_error(table):
+            ends = truncates(read(), described)
+        if not before and len(ends) == events:
+            return None  # nobody knows yet whether the table has a key
+        if keyless > len(ends):
+            _require_keys(table, described)
+    schema = described.schema
+    earlier = [older for older in before if older.version != schema.version]
+    update = {"schemas": (*earlier, schema), "key_forms": _key_forms(table, groups)}
+    return table.model_copy(
         update={
             "next": table.end,
-            "events": inspection.events,
+            "events": events,
             "schema_version": schema.version,
             "first_version": table.first_version if table.base else schema.version,
-            "ends": inspection.ends if table.kind == "history" else inspection.ends[-1:],
-            "debezium": topic_of(table).model_copy(update=debezium),
+            "ends": ends if table.kind == "history" else ends[-1:],
+            "debezium": topic.model_copy(update=update),
         }
     )
 
 
-def _key_forms(table: TablePlan, inspection: Inspection) -> tuple[str, ...]:
+def truncates(raw: DataFrame, topic: TopicLayout) -> tuple[tuple[Position, int], ...]:
+    """The TRUNCATEs among one topic's records: positions, and times (µs since 1970).
+
+    Raises SinkError if one is another table's.
+    """
+    of_table = F.lit(topic.schema.topic).endswith(F.concat(F.lit("."), table_of(topic)))
+    time_us = F.unix_micros(committed_at(topic))
+    rows = (
+        enveloped(raw, topic)
+        .where(is_truncate())
+        .select("offset", F.coalesce(LSN, F.lit(0)), time_us, of_table)
+        .collect()
+    )
+    if not all(is_of_table for *_, is_of_table in rows):
+        raise SinkError(
+            "one of several tables that share the topic was emptied: its rows can't be told apart",
+            where=f"topic {topic.schema.topic}",
+            remedy="give each table a topic of its own, or leave TRUNCATE out "
+            '(skipped.operations = "t")',
+        )
+    return tuple(
+        sorted((Position(FIRST_EPOCH, Lsn(offset), lsn), us) for offset, lsn, us, _ in rows)
+    )
+
+
+def _key_forms(table: TablePlan, groups: list[RecordGroup]) -> tuple[str, ...]:
     """All forms that keys have had, in the order in which they came up."""
     before = topic_of(table).key_forms if table.base else ()
-    new = sorted(
-        (group.last, group.key_form)
-        for group in inspection.groups
-        if group.key_encoding is not None
-    )
+    new = sorted((group.last, group.key_form) for group in groups if group.key is not None)
     return tuple(dict.fromkeys((*before, *(form for _, form in new))))
 
 
-def _alike(form: str, other: str) -> bool:
-    """Whether two forms of keys differ in nothing but nulls, which are of any type."""
-    words = zip_longest(_WORDS.findall(form), _WORDS.findall(other))
-    return all(left == right or _NULL in {left, right} for left, right in words)
-
-
-def _moved(table: TablePlan, forms: tuple[str, ...], is_compacted: bool) -> MillraceError | None:
-    """A key of other bytes is another one to Kafka: in its partitions, and to compaction."""
-    others = [form for form in forms[1:] if not _alike(forms[0], form)]
-    if not others or (len(table.start) == 1 and not is_compacted):
-        return None
-    several = len(table.start) > 1
-    return SinkError(
-        f"keys are written in another way than before ({forms[0]} → {others[-1]}): "
-        + ("a row's events are in several partitions" if several else "compaction keeps both"),
-        where=f"topic {table.topic}",
-        remedy="have Debezium write to a new topic, or take a snapshot of the table once more (a "
-        "signal) when records of the old keys are gone; then remove the Delta table",
-    )
-
-
-def _without_key(table: TablePlan, inspection: Inspection) -> MillraceError | None:
-    """An error where records have no key: an event that comes again looks like a new one.
+def _require_keys(table: TablePlan, described: TopicLayout) -> None:
+    """Raise SinkError where records have no key: an event that comes again looks like a new one.
 
     An archive has each record under its offset, and those that come again, too. So it needs no
     keys, unless some of its records have them.
     """
-    if not inspection.keyless or inspection.described is None:
-        return None
-    some = "some of " if inspection.described.keyed else ""
+    some = "some of " if described.schema.key else ""
     if table.kind == "changes" and not some:
-        return None
-    return SinkError(
+        return
+    raise SinkError(
         f"{some}the table's records have no key: an event that Debezium sends again can't be told "
         "from a new one",
         where=f"topic {table.topic}",
@@ -329,25 +215,39 @@ def _without_key(table: TablePlan, inspection: Inspection) -> MillraceError | No
     )
 
 
-def _unordered(table: TablePlan, inspection: Inspection) -> MillraceError | None:
-    """An error where the records' order isn't known, and the table depends on it.
+def _require_order(table: TablePlan, *, is_compacted: bool) -> None:
+    """Raise SinkError where offsets don't tell the order of records that the plan depends on.
 
-    A history needs to know where in each partition a TRUNCATE stands, which no record says. A
-    table of current rows needs to know which rows were there before it.
+    A TRUNCATE has no key: in a topic of several partitions nothing tells for sure which records of
+    the others came before it. A key of other bytes is another one to Kafka: in its partitions, and
+    to compaction.
     """
-    if table.kind == "current" and inspection.went_back:
-        return SinkError(
-            f"the source was restored, and the topic has {len(table.start)} partitions and a "
-            "TRUNCATE from before: by the LSNs, which have begun lower, new rows count as older",
+    partitions = len(table.start)
+    if partitions > 1 and table.ends and table.kind != "changes":
+        raise SinkError(
+            f"the topic has {partitions} partitions, and a TRUNCATE among its records: which rows "
+            "were there before can't be told",
             where=f"topic {table.topic}",
-            remedy="have Debezium write the table to a new topic, and remove the Delta table",
+            remedy="have Debezium write the table to a new topic, of one partition or without "
+            'TRUNCATE (skipped.operations = "t"), and remove the Delta table',
         )
-    if table.kind != "history" or len(table.start) == 1 or not inspection.ends:
-        return None
-    return SinkError(
-        f"the topic has {len(table.start)} partitions, and a TRUNCATE among its records: in which "
-        "order a history can't tell",
-        where=f"topic {table.topic}",
-        remedy="have Debezium write the table to a topic of one partition, or leave TRUNCATE out "
-        '(skipped.operations = "t")',
-    )
+    forms = topic_of(table).key_forms
+    others = [form for form in forms[1:] if not _alike(forms[0], form)]
+    if others and (partitions > 1 or is_compacted):
+        raise SinkError(
+            f"keys are written in another way than before ({forms[0]} → {others[-1]}): "
+            + (
+                "a row's events are in several partitions"
+                if partitions > 1
+                else "compaction keeps both"
+            ),
+            where=f"topic {table.topic}",
+            remedy="have Debezium write to a new topic, or take a snapshot of the table once more "
+            "(a signal) when records of the old keys are gone; then remove the Delta table",
+        )
+
+
+def _alike(form: str, other: str) -> bool:
+    """Whether two forms of keys differ in nothing but nulls, which are of any type."""
+    words = zip_longest(_WORDS.findall(form), _WORDS.findall(other))
+    return all(left == right or _NULL in {left, right} for left, right in words)

@@ -28,7 +28,7 @@ from sinks.changes.names import (
     VERSION,
 )
 from sinks.changes.shape import DerivedField, TableShape, plain_shape
-from sinks.changes.types import holds, partition_value, spark_type
+from sinks.changes.types import fraction_fits, holds, partition_value, refused, spark_type
 from sinks.debezium.decoders import is_placeholder
 from sinks.debezium.described import Layout, TopicLayout
 from sinks.debezium.envelope import (
@@ -41,10 +41,7 @@ from sinks.debezium.envelope import (
     with_members,
 )
 from sinks.debezium.records import KEY_MARK, VALUE_MARK
-from sinks.debezium.values import refused, typed, typed_masked
-
-_DECIMAL = "decimal"
-
+from sinks.debezium.values import typed, typed_masked
 
 _NAMES: Final = "array<string>"
 
@@ -77,12 +74,11 @@ def _converted(value: SparkColumn, kind: str, to: str) -> SparkColumn:
         both = kind.startswith("array") and to.startswith("array")
         return value.try_cast(to) if both else F.lit(None).cast(to)
     made = text.try_cast(to)
-    if not to.startswith(_DECIMAL):
+    if not to.startswith("decimal"):
         return made
     if kind in {"float", "double"}:
         return F.when(made.cast(kind) == value, made)
-    digits = F.regexp_extract(text, r"\.(\d*?)0*$", 1)
-    return F.when(F.length(digits) <= int(to.rpartition(",")[2].removesuffix(")")), made)
+    return F.when(fraction_fits(text, to), made)
 
 
 def parse(
@@ -157,16 +153,16 @@ def _value(topic: TopicLayout, shape: TableShape, field: DerivedField, which: Wh
     """A column's value, by each record's own schema, as the derived table has it."""
     if field.nulled:
         return F.lit(None).cast(field.type)
-    name, index = field.column.name, _column_index(topic, field)
-    modes = topic.connector.modes
+    name, modes = field.column.name, topic.connector.modes
     choices: list[Choice] = []
     for layout in topic.keys if which == "key" else topic.values:
         schema = layout.members.get(name)
         if schema is None:
             continue
-        value = member_column(which, index, layout)
-        if which == "after":
-            value = _unless_unchanged(topic, shape, field, layout)
+        value = member_column(topic, layout, which, name)
+        unchanged = _is_unchanged(topic, shape, field, layout) if which == "after" else None
+        if unchanged is not None:
+            value = F.when(~unchanged, value)
         own, decoder = layout.columns[name], decoder_of(layout, topic.connector)
         # JSON schemas that say the same are read the same way, and are in the plan once.
         same = layout.mark if layout.envelope is not None else repr((schema, own))
@@ -179,22 +175,6 @@ def _value(topic: TopicLayout, shape: TableShape, field: DerivedField, which: Wh
     if not field.partitions:
         return made
     return partition_value(field.column, made, field.type, unfit_is_null=field.unfit_is_null)
-
-
-def _column_index(topic: TopicLayout, field: DerivedField) -> int:
-    """The index of the field's column among the topic's."""
-    names = [column.name for column in topic.schema.columns]
-    return names.index(field.column.name)
-
-
-def _unless_unchanged(
-    topic: TopicLayout, shape: TableShape, field: DerivedField, layout: Layout
-) -> SparkColumn:
-    """A member that isn't a placeholder."""
-    index = _column_index(topic, field)
-    value = member_column("after", index, layout)
-    unchanged = _is_unchanged(topic, shape, field, layout)
-    return value if unchanged is None else F.when(~unchanged, value)
 
 
 def _absent(topic: TopicLayout, shape: TableShape) -> SparkColumn:
@@ -218,7 +198,6 @@ def _is_unchanged(
     schema = layout.members.get(field.column.name)
     if schema is None or field.name not in shape.patchy:
         return None
-    decoder, placeholder = decoder_of(layout, topic.connector), topic.connector.modes.placeholder
-    value = member_column("after", _column_index(topic, field), layout)
-    unchanged = is_placeholder(schema, decoder, value, placeholder)
-    return None if unchanged is None else F.coalesce(unchanged, F.lit(False))
+    value = member_column(topic, layout, "after", field.column.name)
+    decoder, modes = decoder_of(layout, topic.connector), topic.connector.modes
+    return is_placeholder(schema, decoder, value, modes.placeholder)

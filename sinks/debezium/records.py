@@ -118,24 +118,28 @@ def _map(text: SparkColumn, path: str) -> SparkColumn:
     return F.try_variant_get(F.try_parse_json(text), path, _ROW)
 
 
+class Written(NamedTuple):
+    """How keys, or values, were written: the text of a plain key is that of one of the keys."""
+
+    encoding: RecordEncoding
+    mark: int
+    text: str
+
+
 class RecordGroup(NamedTuple):
     """Records of a topic whose keys have one schema, and whose values have one.
 
-    An encoding is None where there is no key, or no value (a tombstone). The text of a plain key is
-    that of one of the keys. ``key_form`` is all of a key's bytes but its values: with another
-    form, keys go to other partitions. ``last`` are the last record's time (ms) and offset.
+    ``key`` is None where there is none, and ``value`` in tombstones. ``key_form`` is all of a key's
+    bytes but its values: with another form, keys go to other partitions. ``last`` are the last
+    record's time (ms) and offset.
     """
 
     topic: str
     events: int
     last: tuple[int, int]
-    key_encoding: RecordEncoding | None = None
-    key_mark: int = 0
-    key_text: str = ""
+    key: Written | None
+    value: Written | None
     key_form: str = ""
-    value_encoding: RecordEncoding | None = None
-    value_mark: int = 0
-    value_text: str = ""
 
 
 def discover(raw: DataFrame) -> list[RecordGroup]:
@@ -159,16 +163,16 @@ def discover(raw: DataFrame) -> list[RecordGroup]:
             topic=row["topic"],
             events=row["events"],
             last=(row["last"]["ms"], row["last"]["offset"]),
-            key_encoding=row["key_encoding"],
-            key_mark=row[KEY_MARK] or 0,
-            key_text=row["key_text"] or "",
-            key_form=row["key_form"] or "",
-            value_encoding=row["value_encoding"],
-            value_mark=row[VALUE_MARK] or 0,
-            value_text=row["value_text"] or "",
+            key=_written(row["key_encoding"], row[KEY_MARK], row["key_text"]),
+            value=_written(row["value_encoding"], row[VALUE_MARK], row["value_text"]),
+            key_form=row["key_form"],
         )
         for row in rows
     ]
+
+
+def _written(encoding: RecordEncoding | None, mark: int, text: str | None) -> Written | None:
+    return None if encoding is None else Written(encoding, mark, text or "")
 
 
 def _plain_key() -> SparkColumn:

@@ -8,7 +8,7 @@ records, read the same way. docs/decisions/0012-debezium-topics.md.
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final
 
@@ -17,7 +17,7 @@ from cdc.errors import (
     MillraceError,
     TopicMismatchError,
 )
-from cdc.log.offsets import LogReader, LogState, Offsets
+from cdc.log.offsets import LogState, Offsets
 from cdc.records.position import FIRST_EPOCH, Lsn, Position
 from cdc.records.schema import Column, TableName
 from cdc.records.state import Phase, Progress, TableState
@@ -63,7 +63,7 @@ class DebeziumTopics:
         self._topics: dict[str, BrokerTopic] = {}
         self._failed: dict[str, MillraceError] = {}
         self._ends: Offsets = {}
-        self._groups: dict[str, tuple[RecordGroup, ...]] = {}
+        self._groups: dict[str, list[RecordGroup]] = {}
         self._log = TopicLog(settings.kafka)
 
     def state(self) -> LogState | None:
@@ -150,13 +150,28 @@ class DebeziumTopics:
         return replace(state, ends={**state.ends, **ends})
 
     def require_whole(self, name: str, table: TablePlan, state: LogState, *, fresh: bool) -> None:
-        """By the topics' first offsets; by the promise of those that are compacted."""
+        """By the topics' first offsets; by the promise of those that are compacted.
+
+        TopicMismatchError where compaction may take what a table hasn't applied yet.
+        """
         if table.source in self._failed:
             return
-        retention = Retention(
-            self._log, state.starts, self._settings.log.keep, self._topics[table.source]
-        )
-        retention.require_whole(name, table, fresh=fresh)
+        keep = self._settings.log.keep
+        promised = self._topics[table.source].compacted_after
+        if promised is not None and promised < keep:
+            raise _unpromised(table, promised, keep)
+        first = table.start if table.base else dict.fromkeys(table.start, 0)
+        start = {table.topic: first}
+        try:
+            require_retained(start, state.starts, name, keep)
+            if promised is None or not table.base:
+                return
+            if not table.fresh_ms:
+                require_retained(start, {table.topic: table.end}, name, keep)
+            if not fresh:
+                require_retained(start, self._log.forgotten(start, keep), name, keep)
+        except LogForgottenError as error:
+            raise _forgotten(name, table, error.where) from None
 
     def from_start(self, table: TablePlan, state: LogState) -> TablePlan:
         """The table's plan, from the first record of the topic to the last."""
@@ -276,63 +291,26 @@ def _state(name: TableName, topic: str, broker_topic: BrokerTopic) -> TableState
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Retention:
-    """One topic's: the first offsets of all topics, and for how long all records are needed."""
+def _unpromised(table: TablePlan, promised: timedelta, keep: timedelta) -> TopicMismatchError:
+    return TopicMismatchError(
+        f"the topic is compacted, and promises every record for {promised} only "
+        f"(min.compaction.lag.ms), where log.keep is {keep}: changes could be missed",
+        where=f"topic {table.topic}",
+        remedy=f"set its min.compaction.lag.ms to {int(keep.total_seconds() * 1000)}, or "
+        "cleanup.policy to delete; or lower log.keep, and merge as often. The next run then "
+        "rebuilds the table, for what was compacted meanwhile",
+    )
 
-    log: LogReader
-    starts: Offsets
-    keep: timedelta
-    topic: BrokerTopic
 
-    def require_whole(self, name: str, table: TablePlan, *, fresh: bool) -> None:
-        """Raise where the topic may lack records that the table has to read.
-
-        TopicMismatchError where compaction may take what a table hasn't applied yet, else
-        LogForgottenError.
-        """
-        promised = self.topic.compacted_after
-        if promised is not None and promised < self.keep:
-            raise self._unpromised(table, promised)
-        if not table.base:
-            self._require_all(table, name)
-            return
-        start = {table.topic: table.start}
-        try:
-            require_retained(start, self.starts, name, self.keep)
-            if promised is None:
-                return
-            if not table.fresh_ms:
-                require_retained(start, {table.topic: table.end}, name, self.keep)
-            if not fresh:
-                require_retained(start, self.log.forgotten(start, self.keep), name, self.keep)
-        except LogForgottenError as error:
-            raise LogForgottenError(
-                f"{name} comes too late: the topic has forgotten records that it hasn't applied",
-                where=error.where,
-                remedy="remove its Delta table, have Debezium take a snapshot of the table once "
-                f"more (a signal), then `millrace merge lakehouse --accept-gap {name}`",
-            ) from None
-
-    def _unpromised(self, table: TablePlan, promised: timedelta) -> TopicMismatchError:
-        return TopicMismatchError(
-            f"the topic is compacted, and promises every record for {promised} only "
-            f"(min.compaction.lag.ms), where log.keep is {self.keep}: changes could be missed",
-            where=f"topic {table.topic}",
-            remedy=f"set its min.compaction.lag.ms to {int(self.keep.total_seconds() * 1000)}, or "
-            "cleanup.policy to delete; or lower log.keep, and merge as often. The next run then "
-            "rebuilds the table, for what was compacted meanwhile",
-        )
-
-    def _require_all(self, table: TablePlan, name: str) -> None:
-        """Raise LogForgottenError where a topic doesn't begin with its first record any more."""
-        from_zero = {table.topic: dict.fromkeys(table.start, 0)}
-        try:
-            require_retained(from_zero, self.starts, name, self.keep)
-        except LogForgottenError:
-            raise LogForgottenError(
-                "the topic's first records are gone, so that rows may be missing for ever",
-                where=f"topic {table.topic}",
-                remedy="have Debezium take a snapshot of the table once more (a signal), then "
-                f"`millrace merge lakehouse --accept-gap {name}` begins with what the topic has",
-            ) from None
+def _forgotten(name: str, table: TablePlan, where: str) -> LogForgottenError:
+    """The error of a table that isn't there yet, or of one that comes too late."""
+    what = "the topic's first records are gone, so that rows may be missing for ever"
+    if table.base:
+        what = f"{name} comes too late: the topic has forgotten records that it hasn't applied"
+    return LogForgottenError(
+        what,
+        where=where,
+        remedy=f"{'remove its Delta table, ' if table.base else ''}have Debezium take a snapshot "
+        "of the table once more (a signal), then "
+        f"`millrace merge lakehouse --accept-gap {name}` begins with what the topic has",
+    )

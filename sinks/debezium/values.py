@@ -13,7 +13,7 @@ from pyspark.sql import functions as F
 from cdc.records.connect import DECIMAL, Schema, Type
 from cdc.records.schema import Column
 from cdc.settings.modes import ValueModes
-from sinks.changes.types import DECIMAL_DIGITS_MAX, from_text, refuse, spark_type
+from sinks.changes.types import DECIMAL_DIGITS_MAX, from_text, refuse, refused, spark_type
 from sinks.debezium.decimals import bound, to_decimal, to_text
 from sinks.debezium.decoders import ValueDecoder
 from sinks.debezium.forms import BITS, VARIABLE, is_array, is_known
@@ -218,13 +218,3 @@ def _or_refused(
     """The typed value; the job ends where a value is there, and no typed one."""
     kind = spark_type(column)
     return made if unfit_is_null else F.coalesce(made, refused(column, value, kind))
-
-
-def refused(column: Column, value: SparkColumn, kind: str) -> SparkColumn:
-    """The end of the job for a value that can't be typed."""
-    message = F.concat(
-        F.lit(f"column {column.name} ({column.declared}) can't hold "),
-        F.substring(value.cast("string"), 1, 80),
-        F.lit(f" as {kind} in the lakehouse"),
-    )
-    return refuse(value.isNotNull(), message, kind)

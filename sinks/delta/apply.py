@@ -93,7 +93,11 @@ def _can_mark(target: DeltaTarget, changes: TableChanges, newest: Newest) -> boo
 
 def shape_of(derived: Derived, table: TablePlan, versions: Sequence[TableSchema]) -> TableShape:
     """The columns that a derived table has, of these schema versions."""
-    by_key = derived.kind != "changes"
     return derive_shape(
-        versions, table.first_version, derived.column_options, derived.reserved, by_key=by_key
+        versions,
+        table.first_version,
+        derived.options,
+        derived.reserved,
+        salt=derived.salt,
+        by_key=derived.kind != "changes",
     )

@@ -12,9 +12,8 @@ from pyspark.sql import Column as SparkColumn
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from sinks.changes.latest import lost
 from sinks.changes.names import ABSENT, DELETE, DELETED, FILLED, OP, POSITION, UPSERT, quoted
-from sinks.changes.newest import Newest, Older
+from sinks.changes.newest import Newest, Older, lost
 from sinks.changes.shape import TableShape
 from sinks.changes.types import refuse
 from sinks.delta.commit import create, execute

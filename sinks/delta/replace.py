@@ -11,9 +11,8 @@ from pyspark.sql import DataFrame, Observation
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructField
 
-from sinks.changes.latest import lost
 from sinks.changes.names import ABSENT, DELETE, FILLED, OP, POSITION, UPSERT, quoted
-from sinks.changes.newest import Newest, Older
+from sinks.changes.newest import Newest, Older, lost
 from sinks.changes.shape import TableShape
 from sinks.changes.types import refuse
 from sinks.delta.commit import FILE, INDEX, DeltaTransaction

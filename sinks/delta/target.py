@@ -132,19 +132,14 @@ class LakehouseTables(Target):
 
             return shape_of(self._derived[name], table, versions)
 
-        archived = {
-            name: self._archived_truncates(table)
-            for name, table in tables.items()
-            if table.replay is not None
-        }
+        archived: dict[str, Truncates] = {}
+        for name, table in tables.items():
+            if table.replay is not None:
+                from sinks.delta.archive import archived_truncates
+
+                path = self._configured(table.replay.archive).path
+                archived[name] = archived_truncates(self._session(), path, table.replay)
         return Examination(shape, {}, archived)
-
-    def _archived_truncates(self, table: TablePlan) -> Truncates:
-        from sinks.delta.archive import archived_truncates
-
-        assert table.replay is not None  # noqa: S101 (the caller has looked)
-        path = self._configured(table.replay.archive).path
-        return archived_truncates(self._session(), path, table.replay)
 
     def archived(self, spark: "SparkSession", name: str, plan: RunPlan) -> "DataFrame | None":
         """The records that the table's plan replays."""

@@ -14,9 +14,16 @@ from pyspark.sql import functions as F
 from cdc.records.position import Position
 from cdc.records.schema import TableSchema
 from cdc.records.topics import TRUNCATE_KEY
-from sinks.changes.latest import latest, within
 from sinks.changes.names import LOST
-from sinks.changes.newest import Newest, Older, newest_of_changes, newest_of_contenders, up_to
+from sinks.changes.newest import (
+    Newest,
+    Older,
+    latest,
+    newest_of_changes,
+    newest_of_contenders,
+    up_to,
+    within,
+)
 from sinks.changes.shape import TableShape
 from sinks.log.parse import parse, parse_events, parse_images
 from sinks.log.records import Records, with_values

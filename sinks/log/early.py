@@ -14,7 +14,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 
 from cdc.records.position import Position
-from sinks.changes.latest import contenders, within
+from sinks.changes.newest import contenders, within
 from sinks.changes.shape import TableShape
 from sinks.log.parse import is_truncate, parse
 from sinks.log.records import Records

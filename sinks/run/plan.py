@@ -35,18 +35,6 @@ class Replay(BaseModel):
     version: int
 
 
-class Truncation(NamedTuple):
-    """A topic's last TRUNCATE: its offset, LSN and time, and how many partitions the topic has.
-
-    The time is in µs since 1970; 0: its record has none.
-    """
-
-    offset: int
-    lsn: int
-    partitions: int
-    time_us: int = 0
-
-
 class DebeziumTopic(BaseModel):
     """What a plan has of a topic that a real Debezium wrote, which has no state records."""
 
@@ -58,8 +46,6 @@ class DebeziumTopic(BaseModel):
     """All that the table has had; this plan's records are read as the last of them."""
     key_forms: tuple[str, ...] = ()
     """All forms that keys have had, in the order in which they came up."""
-    last_truncation: Truncation | None = None
-    """Rows that are older go, also those whose records come later."""
 
 
 class TablePlan(BaseModel):

@@ -14,8 +14,8 @@ from cdc.errors import MillraceError, SinkError, SinkUnreachableError
 from cdc.records.position import Lsn, Position
 from cdc.records.schema import TableName, TableSchema
 from cdc.settings import SearchSettings
-from sinks.changes.latest import latest, within
 from sinks.changes.names import OWN
+from sinks.changes.newest import latest, within
 from sinks.changes.shape import TableShape, plain_shape
 from sinks.log.changes import MillraceChanges
 from sinks.log.early import FACTS, census_of, observe_census

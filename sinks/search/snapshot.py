@@ -12,8 +12,8 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from cdc.settings import SearchSettings
-from sinks.changes.latest import PATCHY, contenders, is_patchy, latest
 from sinks.changes.names import SNAPSHOT
+from sinks.changes.newest import PATCHY, contenders, is_patchy, latest
 from sinks.changes.shape import TableShape
 from sinks.search.bulk import Counts
 from sinks.search.executors import Observed, write_documents, write_observed

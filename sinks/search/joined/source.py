@@ -103,7 +103,7 @@ class Lakehouse:
             schemas = self._state.schemas[derived.source]
             versions = [schema for schema in schemas if schema.version <= table.schema_version]
             shapes[name] = derive_shape(
-                versions, table.first_version, derived.column_options, derived.reserved
+                versions, table.first_version, derived.options, derived.reserved
             )
         return shapes
 

@@ -8,7 +8,7 @@ from pyspark.sql import functions as F
 from sinks.debezium.described import ConnectorOptions, RecordSource, declared_column
 from sinks.debezium.inspection import PlannedTopics, plan_tables
 from sinks.debezium.log import topic_of
-from sinks.run.plan import TablePlan, Truncation
+from sinks.run.plan import TablePlan
 from tests.fixtures.debezium_topics import DEBEZIUM, Raw, frame, made_record
 from tests.fixtures.made_plans import NAME, TOPIC, table_plan
 
@@ -127,24 +127,19 @@ def at(lsn: int, minute: int, key: int | None = 1, op: str = "c", *, keyed: bool
     )
 
 
-def test_a_truncate_says_nothing_about_a_source_that_was_restored(
+def test_a_truncate_among_several_partitions_is_refused_but_in_an_archive(
     spark: "SparkSession", monkeypatch: pytest.MonkeyPatch
 ) -> None:
     types = {"id": "int"}
-    new = table_plan(start=TWO, end={0: 9, 1: 9}, next=TWO)
-    raw = frame(spark, [at(600, 1), at(700, 2, None)])
-    first = planned(monkeypatch, raw, new, types=types).tables[str(NAME)]
-    last = topic_of(first).last_truncation
-    assert last == Truncation(1, 700, 2, 120_000_000)
-    applied = first.model_copy(update={"base": 1})
-    late = frame(spark, [at(650, 2), at(800, 4)])
-    found = planned(monkeypatch, late, applied, types=types)
-    assert topic_of(found.tables[str(NAME)]).last_truncation == last
-    for restored in (at(500, 9), at(500, 9, None)):
-        raw = frame(spark, [at(650, 2), restored])
-        refusal = planned(monkeypatch, raw, applied, types=types)
-        assert "the source was restored" in refused(refusal)
-        assert refusal.tables[str(NAME)].end == TWO
+    raw = frame(spark, [at(600, 1), at(700, 2, None), at(800, 3)])
+    several = table_plan(start=TWO, end={0: 9, 1: 9}, next=TWO)
+    first = planned(monkeypatch, frame(spark, [at(600, 1)]), several, types=types)
+    applied = first.tables[str(NAME)].model_copy(update={"base": 1})
+    for kind in ("current", "history"):
+        begun = applied.model_copy(update={"kind": kind})
+        refusal = planned(monkeypatch, raw, begun, types=types)
+        assert "2 partitions, and a TRUNCATE among its records" in refused(refusal)
+        assert refusal.tables[str(NAME)].end == TWO, "it stays where it is"
     archive = applied.model_copy(update={"kind": "changes"})
     assert refused(planned(monkeypatch, raw, archive, types=types)) == "", "it has every event"
 

@@ -10,18 +10,19 @@ from confluent_kafka.cimpl import NewTopic
 
 from cdc.errors import MillraceError
 from cdc.kafka.admin import LogAdmin
-from cdc.log.offsets import Offsets
-from cdc.records.schema import TableName, TableSchema
+from cdc.records.schema import TableName
 from cdc.settings import LakehouseSettings
 from deploy.local.kafka import Kafka
 from sinks.changes.derived import derived_tables, table_path
-from sinks.changes.latest import latest
+from sinks.changes.newest import latest
 from sinks.changes.shape import plain_shape
-from sinks.debezium.described import ConnectorOptions
-from sinks.debezium.inspection import Inspection, TableTopic, inspect_topics
-from sinks.debezium.log import BrokerTopic, TopicLog, read_records, tables_of
-from sinks.debezium.parse import parse
+from sinks.debezium.changes import DebeziumChanges
+from sinks.debezium.described import ConnectorOptions, RecordSource
+from sinks.debezium.inspection import PlannedTopics, plan_tables
+from sinks.debezium.log import BrokerTopic, TopicLog, tables_of, topic_of
+from sinks.run.plan import TablePlan
 from tests.fixtures.debezium_topics import DEBEZIUM, MadeRegistry, Raw, as_avro, recorded
+from tests.fixtures.made_plans import table_plan
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -32,17 +33,24 @@ NAME = TableName("public", "cust")
 
 
 class Topics:
-    """A topic of two partitions, and what runs apply of it: the run loop's part of the stage."""
+    """A topic, and what runs apply of it: the run loop's part of the stage."""
 
-    def __init__(self, spark: "SparkSession", kafka: Kafka, prefix: str, folder: Path) -> None:
+    def __init__(
+        self,
+        spark: "SparkSession",
+        kafka: Kafka,
+        prefix: str,
+        folder: Path,
+        *,
+        partitions: int = 2,
+    ) -> None:
         self.spark = spark
         self.kafka = kafka.client_options()
         self.prefix = prefix
         self.folder = str(folder)
         self.topic = f"{prefix}.{NAME}"
-        assert LogAdmin(dict(self.kafka)).create([NewTopic(self.topic, 2, 1)]) == {}
-        self.start: Offsets | None = None
-        self.before: TableSchema | None = None
+        assert LogAdmin(dict(self.kafka)).create([NewTopic(self.topic, partitions, 1)]) == {}
+        self.plan: TablePlan | None = None
         self.run = 0
 
     def write(self, records: Iterable[Raw]) -> None:
@@ -51,41 +59,39 @@ class Topics:
             producer.produce(self.topic, one.value, one.key)
         assert producer.flush(20) == 0
 
-    def merge(self, registry: MadeRegistry | None = None) -> Inspection:
+    def merge(self, registry: MadeRegistry | None = None) -> PlannedTopics:
         from sinks.changes.newest import Newest
         from sinks.delta.commit import commit
         from sinks.delta.current import merge, write_new
         from sinks.delta.table import DeltaTarget
 
         log = TopicLog(self.kafka)
-        tables = log.tables(self.prefix, lambda _name: True)
-        found = log.describe(list(tables.values()), {})
+        found = log.describe([*log.tables(self.prefix, lambda _name: True).values()], {})
         starts, ends = log.bounds(found, {})
-        start = self.start or starts
-        topic = TableTopic(NAME, tables[NAME], len(ends[self.topic]), {}, self.before)
-        raw = read_records(self.spark, self.kafka, start, ends)
+        start = starts[self.topic] if self.plan is None else self.plan.next
+        begun = table_plan(topic=self.topic, source=str(NAME)) if self.plan is None else self.plan
+        update = {"start": start, "end": ends[self.topic], "base": self.run}
+        table = begun.model_copy(update=update)
         schema_of = registry.text_of if registry is not None else None
-        inspection = inspect_topics(
-            raw, [topic], lambda _name: raw, ConnectorOptions(DEBEZIUM), schema_of
-        )[NAME]
-        self.start = ends
-        if inspection.described is None:
-            return inspection
-        schema = inspection.described.schema
+        source = RecordSource(self.kafka, ConnectorOptions(DEBEZIUM), schema_of)
+        planned = plan_tables(self.spark, source, {}, (), {str(NAME): table})
+        if str(NAME) not in planned.tables:
+            return planned
+        self.plan = planned.tables[str(NAME)]
+        changes = DebeziumChanges(self.spark, source, self.plan, planned.groups[str(NAME)])
         lakehouse = LakehouseSettings(path=self.folder)
         derived = derived_tables(lakehouse, [str(NAME)])[str(NAME)]
         target = DeltaTarget(self.spark, self.prefix, derived)
-        shape = plain_shape([schema], derived.reserved)
-        changes = latest(parse(raw, inspection.described), shape)
+        shape = plain_shape(changes.versions, derived.reserved)
+        rows = latest(changes.parsed(shape), shape)
         base, self.run = self.run, self.run + 1
         write = (
-            (lambda: merge(target, Newest(changes, None, None, None), shape, None))
+            (lambda: merge(target, Newest(rows, None, None, None), shape, None))
             if base
-            else (lambda: write_new(target, changes, shape))
+            else (lambda: write_new(target, rows, shape))
         )
         commit(target, self.run, base, shape, write)
-        self.before = schema
-        return inspection
+        return planned
 
     def rows(self) -> dict[int, dict[str, Any]]:
         path = table_path(self.folder, NAME)
@@ -100,39 +106,45 @@ def topics(spark: "SparkSession", kafka: Kafka, topic_prefix: str, tmp_path: Pat
 
 @pytest.mark.proof
 def test_a_snapshot_then_changes_become_a_table(topics: Topics) -> None:
+    def events() -> int:
+        return topics.merge().tables[str(NAME)].events
+
     first, *later = recorded("schemas_typical", "cust")
-    assert topics.merge().described is None, "an empty topic tells nothing"
+    assert topics.merge().tables == {}, "an empty topic tells nothing"
     topics.write([first])
-    assert topics.merge().events == 1
+    assert events() == 1
     assert topics.rows().keys() == {1}
     assert topics.rows()[1]["name"] == "n"
     topics.write(later)
-    assert topics.merge().events == 3
+    assert events() == 3
     assert topics.rows().keys() == {2}
     assert (topics.rows()[2]["age"], topics.rows()[2]["tags"]) == (30, ["a", "b"])
     topics.write([one for one in later if one.value is None])
-    assert topics.merge().events == 1
+    assert events() == 1
     assert topics.rows().keys() == {2}
-    assert topics.merge().events == 0
+    assert events() == 0
 
 
 @pytest.mark.proof
-def test_avro_goes_on_where_json_ended(topics: Topics, has_avro: None) -> None:
+@pytest.mark.usefixtures("has_avro")
+def test_avro_goes_on_where_json_ended(
+    spark: "SparkSession", kafka: Kafka, topic_prefix: str, tmp_path: Path
+) -> None:
+    topics = Topics(spark, kafka, topic_prefix, tmp_path / "lake", partitions=1)
     registry = MadeRegistry()
     first, second, *_ = recorded("schemas_typical", "cust")
     topics.write([first])
-    topics.merge()
+    before = topics.merge().tables[str(NAME)]
     topics.write([as_avro(second, registry)])
-    found = topics.merge(registry)
-    assert found.described is not None
-    assert found.described.schema == topics.before
+    found = topics.merge(registry).tables[str(NAME)]
+    assert topic_of(found).schemas == topic_of(before).schemas
     assert {key: row["name"] for key, row in topics.rows().items()} == {1: "n", 2: "m"}
 
 
 def test_a_table_that_cannot_be_read_says_why(topics: Topics) -> None:
     topics.write([Raw(b'{"id":1}', b'{"id":1,"name":"flattened"}')])
     found = topics.merge()
-    assert "nothing says what type" in str(found.error)
+    assert "nothing says what type" in str(found.refused[str(NAME)])
 
 
 def test_a_topic_that_is_gone_meanwhile_holds_up_no_other(topics: Topics) -> None:

@@ -9,9 +9,9 @@ from pyspark.errors import AnalysisException
 
 from cdc.errors import SparkMissingError
 from cdc.records.schema import TableSchema
-from sinks.changes.derived import ColumnOptions
-from sinks.changes.latest import latest
+from cdc.settings.lakehouse import DerivedTable
 from sinks.changes.names import ABSENT, OP, OWN, POSITION
+from sinks.changes.newest import latest
 from sinks.changes.shape import derive_shape, plain_shape
 from sinks.changes.types import spark_type
 from sinks.debezium.described import TopicLayout
@@ -349,8 +349,8 @@ def test_a_message_tells_nothing_of_what_is_masked(spark: "SparkSession", name: 
     said = f'{{"before":null,"after":{{"id":1,{members}}},"op":"c"}}'
     raw = frame(spark, [Raw(b'{"id":1}', said.encode())])
     topic = described(raw, types=types)
-    column_options = ColumnOptions(hashed=["n", "a"], salt="s")
-    masked = derive_shape([topic.schema], topic.schema.version, column_options, OWN)
+    options = DerivedTable(source="public.t", mask={"n": "hash", "a": "hash"})
+    masked = derive_shape([topic.schema], topic.schema.version, options, OWN, salt="s")
     with pytest.raises(Exception, match=f"column {name} .* which is masked") as error:
         parse(raw, topic, masked).collect()
     assert "214748" not in str(error.value).partition("JVM stacktrace")[0]

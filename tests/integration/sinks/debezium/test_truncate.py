@@ -1,17 +1,19 @@
-"""TRUNCATE in topics of one partition and of several -> which rows are left."""
+"""TRUNCATE in a topic -> which rows are left, or why nobody can tell."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
 from cdc.errors import SinkError
-from sinks.changes.latest import latest
 from sinks.changes.names import OP, OWN
+from sinks.changes.newest import latest
 from sinks.changes.shape import plain_shape
-from sinks.debezium.parse import parse
-from sinks.debezium.truncate import is_older, last_of, newer, position_of, truncations
-from sinks.run.plan import Truncation
+from sinks.debezium.changes import DebeziumChanges
+from sinks.debezium.described import ConnectorOptions, RecordSource, declared_column
+from sinks.debezium.inspection import plan_tables, truncates
+from sinks.run.plan import TablePlan
 from tests.fixtures.debezium_topics import (
+    DEBEZIUM,
     MadeRegistry,
     Raw,
     as_avro,
@@ -20,35 +22,48 @@ from tests.fixtures.debezium_topics import (
     made_record,
     recorded,
 )
+from tests.fixtures.made_plans import NAME, table_plan
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 pytestmark = pytest.mark.spark
 
-TOLD = {"id": "int", "a_id": "int", "v": "text"}
 
-
-def event(
-    op: str, key: int | None, lsn: int, partition: int, offset: int, *, table: str = "t"
-) -> Raw:
+def event(op: str, key: int | None, lsn: int, offset: int, *, table: str = "t") -> Raw:
     after = "null" if op == "t" else f'{{"id":{key},"v":"{op}{lsn}"}}'
     value = (
         f'{{"before":null,"after":{after},"op":"{op}",'
         f'"source":{{"schema":"public","table":"{table}","lsn":{lsn}}}}}'
     )
     said = None if op == "t" else f'{{"id":{key}}}'.encode()
-    return Raw(said, value.encode(), partition, offset)
+    return Raw(said, value.encode(), 0, offset)
 
 
-def left(raw: "DataFrame", partitions: int, before: Truncation | None = None) -> Any:
-    topic = described(raw, types={"id": "int", "v": "text"})
-    found = truncations(raw, topic, partitions)
-    last = found.last or before
-    changes = parse(raw, topic)
-    changes = changes if last is None else newer(last, changes)
-    rows = latest(changes, plain_shape([topic.schema], OWN)).where(f"{OP} = 'upsert'").collect()
-    return sorted(row["id"] for row in rows), found
+class Read:
+    """What a run reads: the records of a frame."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, raw: "DataFrame") -> None:
+        self.raw = raw
+        for module in ("changes", "inspection"):
+            monkeypatch.setattr(f"sinks.debezium.{module}.read_records", lambda *_: raw)
+
+    def left(
+        self, table: TablePlan, types: dict[str, str], registry: MadeRegistry | None = None
+    ) -> tuple[TablePlan, list[int]]:
+        """The table's plan, and the rows that its changes leave."""
+        source = RecordSource(
+            {}, ConnectorOptions(DEBEZIUM), registry.text_of if registry is not None else None
+        )
+        columns = {name: declared_column(name, text) for name, text in types.items()}
+        name, spark = str(NAME), self.raw.sparkSession
+        planned = plan_tables(spark, source, {table.topic: columns}, (), {name: table})
+        assert planned.refused == {}
+        plan = planned.tables[name]
+        changes = DebeziumChanges(spark, source, plan, planned.groups[name])
+        shape = plain_shape(changes.versions, OWN)
+        rows = latest(changes.parsed(shape), shape).where(f"{OP} = 'upsert'").collect()
+        return plan, sorted(row["id"] for row in rows)
 
 
 RECORDED: dict[str, tuple[dict[str, str], list[int]]] = {
@@ -57,83 +72,48 @@ RECORDED: dict[str, tuple[dict[str, str], list[int]]] = {
 }
 
 
-@pytest.mark.parametrize("partitions", [1, 2])
 @pytest.mark.parametrize("table", RECORDED)
-def test_recorded_truncates(spark: "SparkSession", table: str, partitions: int) -> None:
+def test_recorded_truncates(
+    spark: "SparkSession", monkeypatch: pytest.MonkeyPatch, table: str
+) -> None:
     types, rows = RECORDED[table]
-    raw = frame(spark, recorded("truncate_none_skipped", table))
-    topic = described(raw, types=types)
-    last = truncations(raw, topic, partitions).last
-    assert last is not None
-    kept = latest(newer(last, parse(raw, topic)), plain_shape([topic.schema], OWN)).where(
-        f"{OP} = 'upsert'"
-    )
-    assert [row["id"] for row in kept.collect()] == rows
+    records = recorded("truncate_none_skipped", table)
+    read = Read(monkeypatch, frame(spark, records))
+    topic = records[0].topic
+    plan = table_plan(topic=topic, source=f"public.{table}")
+    assert read.left(plan, types)[1] == rows
 
 
-def test_in_one_partition_the_offset_tells(spark: "SparkSession") -> None:
+def test_the_offset_tells_what_was_there_before(
+    spark: "SparkSession", monkeypatch: pytest.MonkeyPatch
+) -> None:
     raw = frame(
         spark,
         [
-            event("c", 1, 10, 0, 0),
-            event("r", 2, 99, 0, 1),  # a snapshot's LSN says nothing here
-            event("t", None, 50, 0, 2),
-            event("c", 3, 0, 0, 3),
+            event("c", 1, 10, 0),
+            event("t", None, 20, 1),
+            event("r", 2, 99, 2),  # a snapshot's LSN says nothing here
+            event("t", None, 50, 3),
+            event("c", 3, 0, 4),
         ],
     )
-    rows, found = left(raw, 1)
-    assert (rows, found.count) == ([3], 1)
-    assert str(position_of(found.last)) == "00000001.0000000000000002.ffffffffffffffff"
-
-
-def test_in_several_partitions_the_lsn_tells(spark: "SparkSession") -> None:
-    raw = frame(
-        spark,
-        [
-            event("c", 1, 10, 0, 700),
-            event("c", 2, 20, 1, 3),
-            event("t", None, 50, 2, 0),
-            event("c", 3, 60, 0, 701),
-            event("c", 4, 70, 1, 4),
-            event("t", None, 30, 1, 5),  # an older one, that came late
-        ],
-    )
-    rows, found = left(raw, 3)
-    assert (rows, found.count) == ([3, 4], 2)
-    assert found.last == Truncation(0, 50, 3)
-    assert position_of(found.last) is None
-
-
-def test_a_record_that_comes_later_than_the_truncate_it_precedes(spark: "SparkSession") -> None:
-    raw = frame(spark, [event("u", 1, 40, 0, 5), event("c", 2, 60, 0, 6)])
-    assert left(raw, 3, before=Truncation(0, 50, 3))[0] == [2]
-
-
-def test_rows_that_a_table_holds_are_told_apart(spark: "SparkSession") -> None:
-    stored = spark.createDataFrame(
-        [
-            ("00000001.0000000000000007.0000000000000031",),
-            ("00000001.0000000000000001.0000000000000033",),
-        ],
-        "position string",
-    )
-    last = Truncation(offset=0, lsn=0x32, partitions=2)
-    older = stored.where(is_older(last, stored["position"])).collect()
-    assert [row["position"][-2:] for row in older] == ["31"]
-    last = Truncation(offset=4, lsn=0, partitions=1)
-    older = stored.where(is_older(last, stored["position"])).collect()
-    assert [row["position"][-2:] for row in older] == ["33"]
+    read, types = Read(monkeypatch, raw), {"id": "int", "v": "text"}
+    plan, rows = read.left(table_plan(), types)
+    assert (rows, plan.events) == ([3], 5)
+    assert str(plan.truncated) == "00000001.0000000000000003.0000000000000032"
+    assert len(plan.ends) == 1, "the last one"
+    assert len(read.left(table_plan(kind="history"), types)[0].ends) == 2, "all"
 
 
 def test_a_table_that_shares_its_topic_must_not_be_emptied(spark: "SparkSession") -> None:
-    raw = frame(spark, [event("c", 1, 10, 0, 0), event("t", None, 20, 0, 1, table="another")])
+    raw = frame(spark, [event("c", 1, 10, 0), event("t", None, 20, 1, table="another")])
     topic = described(raw, types={"id": "int", "v": "text"})
     with pytest.raises(SinkError, match="share the topic"):
-        truncations(raw, topic, 1)
+        truncates(raw, topic)
 
 
 @pytest.mark.usefixtures("has_avro")
-def test_truncates_in_avro(spark: "SparkSession") -> None:
+def test_truncates_in_avro(spark: "SparkSession", monkeypatch: pytest.MonkeyPatch) -> None:
     fields = {"id": ({"type": "int32"}, 1), "v": ({"type": "string"}, "x")}
     registry = MadeRegistry()
     emptied = made_record(fields, op="t")._replace(key=None)
@@ -149,18 +129,5 @@ def test_truncates_in_avro(spark: "SparkSession") -> None:
             as_avro(made_record(fields | {"id": ({"type": "int32"}, 2)}), registry),
         ],
     )
-    topic = described(raw, schema_of=registry.text_of)
-    found = truncations(raw, topic, 1)
-    assert (found.count, found.last) == (1, Truncation(1, 9, 1))
-    changes = newer(found.last, parse(raw, topic)) if found.last else None
-    assert changes is not None
-    assert [row["id"] for row in changes.collect()] == [2]
-
-
-def test_the_last_truncate_stays_the_last_though_an_older_one_is_read_later() -> None:
-    before = Truncation(10, 2000, 2)
-    assert last_of(before, Truncation(900, 1000, 2)) == before
-    assert last_of(before, Truncation(11, 3000, 2)) == Truncation(11, 3000, 2)
-    alone = Truncation(900, 1000, 1)
-    assert last_of(Truncation(10, 2000, 1), alone) == alone, "by its offset"
-    assert last_of(None, before) == last_of(before, None) == before
+    plan, rows = Read(monkeypatch, raw).left(table_plan(), {}, registry)
+    assert (rows, len(plan.ends)) == ([2], 1)

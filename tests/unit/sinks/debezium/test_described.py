@@ -9,11 +9,12 @@ from cdc.errors import ConfigError, SinkError
 from cdc.records.schema import TableName, TableSchema
 from sinks.debezium.described import (
     ConnectorOptions,
+    RecordSource,
     TopicLayout,
     declared_column,
     describe,
 )
-from sinks.debezium.records import RecordGroup
+from sinks.debezium.records import RecordGroup, Written
 from tests.fixtures.debezium_topics import DEBEZIUM
 
 NAME = TableName("public", "t")
@@ -35,28 +36,20 @@ def key(*fields: tuple[str, str]) -> str:
     return json.dumps(struct(*fields, name="p.public.t.Key"))
 
 
-def group(last: int, value: str = "", said: str = "", mark: int = 0, **more: Any) -> RecordGroup:
+def group(last: int, row: str = "", said: str = "", mark: int = 0, **more: Any) -> RecordGroup:
     """Records by schemas; whoever leaves a text out has plain JSON."""
-    return RecordGroup(
-        **{
-            "topic": "p.public.t",
-            "events": 1,
-            "last": (last, last),
-            "key_encoding": "json" if said else "plain",
-            "key_mark": 7 if said else 0,
-            "key_text": said or '{"id":1}',
-            "value_encoding": "json" if value else "plain",
-            "value_mark": mark or last if value else 0,
-            "value_text": value,
-            **more,
-        }
-    )
+    written = {
+        "key": Written("json", 7, said) if said else Written("plain", 0, '{"id":1}'),
+        "value": Written("json", mark or last, row) if row else Written("plain", 0, ""),
+    }
+    return RecordGroup("p.public.t", 1, (last, last), **{**written, **more})
 
 
 def made(
     *groups: RecordGroup, before: TableSchema | None = None, declared: Any = None
 ) -> TopicLayout | None:
-    return describe(NAME, groups, ConnectorOptions(DEBEZIUM), declared=declared, before=before)
+    source = RecordSource({}, ConnectorOptions(DEBEZIUM), None)
+    return describe(NAME, groups, source, declared=declared, before=before)
 
 
 ID, V = ("id", "int32"), ("v", "string")
@@ -93,10 +86,11 @@ def test_what_a_column_was_says_nothing_where_schemas_have_names() -> None:
         ["int4", "int8"],
     ]
     assert found.values[0].members["at"].name is None
-    nameless = json.loads(altered.value_text)
+    assert altered.value is not None
+    nameless = json.loads(altered.value.text)
     for image in nameless["fields"][:2]:
         image["name"] = None
-    again = made(altered._replace(value_text=json.dumps(nameless)), before=first.schema)
+    again = made(group(2, json.dumps(nameless), key(ID)), before=first.schema)
     assert again is not None
     assert again.schema == first.schema, "as of a registry without Connect's names"
 
@@ -143,20 +137,20 @@ def test_a_key_that_rows_do_not_have_is_a_column() -> None:
 
 
 def test_no_key_is_no_key() -> None:
-    found = made(group(1, envelope(ID, V), key_encoding=None))
+    found = made(group(1, envelope(ID, V), key=None))
     assert found is not None
-    assert not found.keyed
+    assert found.schema.key == ()
 
 
 def test_tombstones_alone_tell_nothing() -> None:
-    assert made(group(1, said=key(ID), value_encoding=None)) is None
+    assert made(group(1, said=key(ID), value=None)) is None
 
 
 @pytest.mark.parametrize("other", [key(("ident", "int32")), key(ID, V)])
 def test_another_key_is_refused(other: str) -> None:
     first = group(1, envelope(ID, V), key(ID))
     with pytest.raises(SinkError, match="key was changed: id → "):
-        made(first, group(2, envelope(ID, V), other)._replace(key_mark=8))
+        made(first, group(2, envelope(ID, V), key=Written("json", 8, other)))
     known = made(first)
     assert known is not None
     with pytest.raises(SinkError, match="key was changed: id → "):
@@ -164,7 +158,7 @@ def test_another_key_is_refused(other: str) -> None:
 
 
 def test_a_table_that_gets_a_key_is_refused() -> None:
-    keyless = made(group(1, envelope(ID, V), key_encoding=None))
+    keyless = made(group(1, envelope(ID, V), key=None))
     assert keyless is not None
     with pytest.raises(SinkError, match="key was changed: none → id"):
         made(group(2, envelope(ID, V), key(ID)), before=keyless.schema)
@@ -179,7 +173,7 @@ def test_json_without_schemas_needs_to_be_told() -> None:
     with pytest.raises(ConfigError, match="nothing says what type its columns have"):
         made(group(1))
     with pytest.raises(ConfigError, match="have: other"):
-        made(group(1, key_text='{"other":1}'), declared=DECLARED)
+        made(group(1, key=Written("plain", 0, '{"other":1}')), declared=DECLARED)
     found = made(group(1), declared=DECLARED)
     assert found is not None
     assert [(one.name, one.type, one.key) for one in found.schema.columns] == [
@@ -194,7 +188,7 @@ def test_json_without_schemas_needs_to_be_told() -> None:
 @pytest.mark.parametrize("text", ["1", "no JSON", '"text"'])
 def test_a_plain_key_is_an_object(text: str) -> None:
     with pytest.raises(SinkError, match="isn't a JSON object") as error:
-        made(group(1, key_text=text), declared=DECLARED)
+        made(group(1, key=Written("plain", 0, text)), declared=DECLARED)
     assert text not in str(error.value)
 
 
@@ -205,4 +199,4 @@ def test_a_schema_that_nobody_writes_is_told() -> None:
 
 def test_avro_needs_a_registry() -> None:
     with pytest.raises(ConfigError, match="no schema registry"):
-        made(group(1, key_encoding="avro", value_encoding="avro"))
+        made(group(1, key=Written("avro", 1, ""), value=Written("avro", 1, "")))

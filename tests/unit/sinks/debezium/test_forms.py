@@ -7,7 +7,6 @@ import pytest
 
 from cdc.errors import ConfigError
 from cdc.records.connect import DECIMAL, Schema, Type
-from cdc.records.schema import Column
 from cdc.settings.modes import ValueModes
 from cdc.values import codec
 from sinks.changes.types import spark_type
@@ -66,7 +65,7 @@ def test_a_type_that_a_run_remembers_is_read_as_the_one_that_was_told() -> None:
         form = form_of(declared, modes)
         if form is None:
             continue
-        remembered = form_of(column_of("c", form, declared, None), modes)
+        remembered = form_of(column_of("c", form, declared), modes)
         assert remembered is not None
         is_number = form.name == "io.debezium.time.MicroDuration"
         assert remembered.type == form.type, (text, modes)
@@ -136,22 +135,22 @@ NAMED = {
 @pytest.mark.parametrize("name", NAMED)
 def test_a_schema_alone_says_what_column_it_is(name: str | None) -> None:
     type_, kind = NAMED[name]
-    assert spark_type(column_of("c", Schema(type_, name=name), None, None)) == kind
+    assert spark_type(column_of("c", Schema(type_, name=name), None)) == kind
 
 
 def test_a_schema_tells_how_many_bits_there_are() -> None:
     bits = Schema(Type.BYTES, name="io.debezium.data.Bits", parameters={"length": "16"})
-    altered = column_of("c", bits, declared_column("c", "bit(8)"), None)
+    altered = column_of("c", bits, declared_column("c", "bit(8)"))
     assert (altered.modifier, altered.declared) == (16, "bit(16)")
-    assert column_of("c", bits, declared_column("c", "bit(16)"), None).declared == "bit(16)"
+    assert column_of("c", bits, declared_column("c", "bit(16)")).declared == "bit(16)"
 
 
 def test_decimals_say_their_digits_but_for_money() -> None:
     digits = {"scale": "2", "connect.decimal.precision": "10"}
-    exact = column_of("c", Schema(Type.BYTES, name=DECIMAL, parameters=digits), None, None)
-    money = column_of("c", Schema(Type.BYTES, name=DECIMAL, parameters={"scale": "2"}), None, 1)
+    exact = column_of("c", Schema(Type.BYTES, name=DECIMAL, parameters=digits), None)
+    money = column_of("c", Schema(Type.BYTES, name=DECIMAL, parameters={"scale": "2"}), None)
     assert (spark_type(exact), exact.declared) == ("decimal(10,2)", "numeric(10,2)")
-    assert (money.type, spark_type(money), money.key) == ("money", "string", 1)
+    assert (money.type, spark_type(money)) == ("money", "string")
 
 
 TOLD: list[tuple[Schema, str, str]] = [
@@ -175,16 +174,16 @@ TOLD: list[tuple[Schema, str, str]] = [
 def test_what_was_told_decides_what_a_schema_leaves_open(
     schema: Schema, text: str, kind: str
 ) -> None:
-    assert spark_type(column_of("c", schema, declared_column("c", text), None)) == kind
+    assert spark_type(column_of("c", schema, declared_column("c", text))) == kind
 
 
 def test_a_decimal_that_got_other_digits_has_them() -> None:
     before = declared_column("c", "numeric(10,2)")
     digits = {"scale": "3", "connect.decimal.precision": "12"}
-    wider = column_of("c", Schema(Type.BYTES, name=DECIMAL, parameters=digits), before, None)
+    wider = column_of("c", Schema(Type.BYTES, name=DECIMAL, parameters=digits), before)
     free = Schema(Type.STRUCT, name="io.debezium.data.VariableScaleDecimal")
     assert spark_type(wider) == "decimal(12,3)"
-    assert spark_type(column_of("c", free, before, None)) == "string"
+    assert spark_type(column_of("c", free, before)) == "string"
 
 
 def test_a_schema_without_a_name_gets_that_of_the_type() -> None:
@@ -197,10 +196,4 @@ def test_a_schema_without_a_name_gets_that_of_the_type() -> None:
     assert with_names(array, None, DEBEZIUM) == array
     floats = Schema(Type.ARRAY, items=Schema(Type.DOUBLE))
     vector = with_names(floats, declared_column("c", "vector"), DEBEZIUM)
-    assert spark_type(column_of("c", vector, declared_column("c", "vector"), None)) == "string"
-
-
-def test_labels_of_an_enum_are_kept() -> None:
-    schema = Schema(Type.STRING, name="io.debezium.data.Enum", parameters={"allowed": "a,b"})
-    made: Column = column_of("c", schema, None, None)
-    assert (made.type, made.labels) == ("enum", ("a", "b"))
+    assert spark_type(column_of("c", vector, declared_column("c", "vector"))) == "string"

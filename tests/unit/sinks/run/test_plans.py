@@ -15,7 +15,6 @@ from sinks.run.plan import (
     DebeziumTopic,
     RunPlan,
     TablePlan,
-    Truncation,
     WantedTable,
     goes_on,
     proposed,
@@ -79,9 +78,7 @@ def test_a_plan_is_made_once(tmp_path: Path) -> None:
     plans = Plans(LocalFiles(tmp_path / "runs"), "here")
     assert plans.last() is None
     schema = made_table("id int4")
-    debezium = DebeziumTopic(
-        topic_id="id", schemas=(schema,), last_truncation=Truncation(1, 2, 3, 4)
-    )
+    debezium = DebeziumTopic(topic_id="id", schemas=(schema,), key_forms=("json 1",))
     made = plan(a=table_plan(debezium=debezium, ends=((position(9), 1),)))
     plans.start(made)
     with pytest.raises(BusyError):
