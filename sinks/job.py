@@ -109,7 +109,9 @@ class Jobs:
         if sink == "lakehouse" or (sink == "all" and self._settings.lakehouse is not None):
             runs["lakehouse"] = run_lakehouse
         if sink == "search" or (sink == "all" and self._settings.search is not None):
-            runs["search"] = _search
+            from sinks.search.run import run_search
+
+            runs["search"] = run_search
         if not runs:
             raise ConfigError(
                 "there is nothing to merge into",
@@ -154,14 +156,6 @@ def _topics_of(context: RunContext, lakehouse: LakehouseSettings) -> Topics:
 
         return DebeziumTopics(context, lakehouse)
     return MillraceTopics(context)
-
-
-def _search(
-    settings: Settings, session: SparkProvider, report: Report, options: RunOptions
-) -> RunSummary:
-    from sinks.search.run import run_search
-
-    return run_search(settings, session, report, options)
 
 
 def _of_spark(error: Exception) -> SinkUnreachableError | None:

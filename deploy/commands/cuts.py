@@ -85,7 +85,7 @@ def _answer(settings: Settings, cut: "Cut", sql: str) -> "DataFrame":
     lakehouse = _lakehouse(settings)
     spark = open_session(settings.spark)
     plan = lakehouse_plans(lakehouse.path, lambda: spark).last()
-    sources = [table.source for table in plan.tables.values()] if plan else []
+    sources = [table.source for table in plan.all_tables.values()] if plan else []
     return answer(spark, derived_tables(lakehouse, sources), cut, sql)
 
 

@@ -19,7 +19,7 @@ from cdc.records.position import Position
 from sinks.changes.latest import PATCHY, contenders, latest
 from sinks.changes.names import LOST, POSITION, quoted
 from sinks.changes.shape import TableShape
-from sinks.spark.session import release
+from sinks.spark.jvm import release
 
 _ORDERED: Final = ("bigint", "int", "smallint", "decimal", "string")
 """Types whose least and greatest values Delta's statistics tell, and Python holds all of."""

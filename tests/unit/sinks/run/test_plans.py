@@ -141,9 +141,8 @@ def test_what_a_table_lacks_is_over_once_it_is_applied_and_remembered() -> None:
 def test_an_archive_that_waited_still_knows_what_it_has_read() -> None:
     read = goes_on(plan(a=table_plan(kind="changes")), RunOutcome(run=4, ts_ms=0, failed={}))["a"]
     assert (read.start, read.read_end) == ({0: 8}, {0: 9})
-    waiting = proposed({"s.a": read}, whole_table(), {})["s.a"]
-    assert waiting.waits
-    after = goes_on(plan(run=5, a=waiting), RunOutcome(run=5, ts_ms=0, failed={}))["a"]
+    without = plan(run=5).model_copy(update={"waiting": {"a": read}})
+    after = goes_on(without, RunOutcome(run=5, ts_ms=0, failed={}))["a"]
     assert (after.start, after.read_end, after.after) == ({0: 8}, {0: 9}, position(20))
 
 
