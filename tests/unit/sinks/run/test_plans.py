@@ -5,7 +5,7 @@ from unittest.mock import patch
 
 import pytest
 
-from cdc.errors import BusyError, LogForgottenError, LogFormatError
+from cdc.errors import BusyError, LogForgottenError, LogFormatError, SinkUnreachableError
 from cdc.log.offsets import LogState
 from cdc.records.position import Lsn, Position
 from cdc.records.schema import TableName, TableSchema
@@ -200,3 +200,16 @@ def test_a_log_made_anew_is_never_applied_on() -> None:
 def test_a_table_whose_columns_the_log_doesnt_know_yet_holds_nobody_up() -> None:
     assert proposed({}, whole_table(), WANTED) == {}
     assert [*proposed({}, whole_table(made_table("id int4")), WANTED)] == ["s.a"]
+
+
+def test_a_folder_that_cannot_be_used_is_no_other_run(tmp_path: Path) -> None:
+    (tmp_path / "runs").write_text("")
+    files = LocalFiles(tmp_path / "runs")
+    for use in (
+        files.names,
+        lambda: files.read("a"),
+        lambda: files.create("a", ""),
+        lambda: files.replace("a", ""),
+    ):
+        with pytest.raises(SinkUnreachableError):
+            use()
