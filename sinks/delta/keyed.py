@@ -85,20 +85,20 @@ def rewrite(
     rows = _joined(
         newest.all(), transaction.rows(files), shape, [c.name for c in columns], "full_outer"
     )
-    has_change = F.col(POSITION).isNotNull()
+    is_stored, has_change = _is_kept(), F.col(POSITION).isNotNull()
     later = F.coalesce(F.col(POSITION) > kept(POSITION), F.lit(False))
-    newer = has_change & (~_is_kept() | later)
+    newer = has_change & (~is_stored | later)
     upsert = newer & (F.col(OP) == UPSERT)
-    gone = newer & (F.col(OP) == DELETE) & _is_kept()
+    gone = newer & (F.col(OP) == DELETE) & is_stored
     if older is not None:
         gone |= ~has_change & F.coalesce(older.goes(kept(POSITION)), F.lit(False))
     counts = Observation()
     rows = rows.observe(
         counts,
-        F.count_if(upsert & ~_is_kept()).alias("inserted"),
-        F.count_if(upsert & _is_kept()).alias("updated"),
+        F.count_if(upsert & ~is_stored).alias("inserted"),
+        F.count_if(upsert & is_stored).alias("updated"),
         F.count_if(gone).alias("deleted"),
-    ).where(upsert | (_is_kept() & ~gone))
+    ).where(upsert | (is_stored & ~gone))
     transaction.write(
         rows.select(
             *(
@@ -243,7 +243,7 @@ def _updated(
 ) -> dict[str, str | SparkColumn]:
     """The values of a stored row that MERGE updates."""
     patchy = set() if rebuilds else set(shape.patchy)
-    counts = ~F.coalesce(stored(DELETED), F.lit(False)) if marks else F.lit(True)
+    counts = ~F.coalesce(stored(DELETED), F.lit(False)) if marks else None
     unknown = F.lit(True) if rebuilds else stored(DELETED)
     return {
         **{
@@ -266,7 +266,7 @@ def _value(column: StructField, shape: TableShape, *, of_several: bool) -> Spark
         return F.lit(None).cast(column.dataType)
     if not of_several or name not in shape.patchy:
         return changed(name)
-    return _unless_unchanged(name, changed, kept, F.lit(True))
+    return _unless_unchanged(name, changed, kept)
 
 
 def _position(change: ColumnOf, unknown: SparkColumn) -> SparkColumn:
@@ -277,15 +277,17 @@ def _position(change: ColumnOf, unknown: SparkColumn) -> SparkColumn:
 
 
 def _unless_unchanged(
-    name: str, change: ColumnOf, row: ColumnOf, counts: SparkColumn
+    name: str, change: ColumnOf, row: ColumnOf, counts: SparkColumn | None = None
 ) -> SparkColumn:
-    """The row's own value, if it ``counts``, where the change left it as it was, filled or not.
+    """The row's own value where the change left it as it was, filled or not; if it ``counts``.
 
     But not its null, which it has of before the column was there: what is left out is no null.
     """
     value = change(name)
     unchanged = F.array_contains(change(ABSENT), name) | F.array_contains(change(FILLED), name)
-    return F.when(unchanged & counts, F.coalesce(row(name), value)).otherwise(value)
+    if counts is not None:
+        unchanged &= counts
+    return F.when(unchanged, F.coalesce(row(name), value)).otherwise(value)
 
 
 def _deleted(position: SparkColumn) -> dict[str, str | SparkColumn]:

@@ -175,8 +175,8 @@ class LakehouseTables(Target):
         if table.replay is None:
             tune(spark, table.events, target.size_bytes())
         else:
-            path = self._archive_of(table.replay)
-            archived = read_archive(spark, path, table.replay, table.topic)
+            archive = self._archive_of(table.replay)
+            archived = read_archive(spark, archive, table.replay, table.topic)
         with read(archived) as changes:
             if not changes.versions[-1].key:
                 _require_no_key(target.derived)

@@ -47,9 +47,15 @@ class MillraceTopics(Topics):
         self, state: LogState, tables: dict[str, TablePlan], records_max: int, last: RunPlan | None
     ) -> LogState:
         """The log as if it ended at an earlier commit."""
-        spark, kafka = self._session(records_max), self._settings.kafka
-        cut = last.cut if last is not None else None
-        return bounded(spark, kafka, state, tables, records_max, cut, self._report)
+        return bounded(
+            self._session(records_max),
+            self._settings.kafka,
+            state,
+            tables,
+            records_max,
+            last.cut if last is not None else None,
+            self._report,
+        )
 
     def require_whole(self, name: str, table: TablePlan, state: LogState, *, fresh: bool) -> None:
         """By what the log promises to keep, and by the first records of topics that lose some."""

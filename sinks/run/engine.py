@@ -217,9 +217,14 @@ class Run:
         return standing, refused
 
     def _retained(self, tables: dict[str, TablePlan], state: LogState) -> ExaminedTables:
-        keep = self._settings.log.keep
-        checked = self._plans.checked()
-        return retained_tables(self._topics, self._target, tables, state, keep, checked)
+        return retained_tables(
+            self._topics,
+            self._target,
+            tables,
+            state,
+            self._settings.log.keep,
+            self._plans.checked(),
+        )
 
     def _report_errors(self, errors: Mapping[str, MillraceError]) -> list[TableResult]:
         """Report why tables aren't applied; returns their results."""
