@@ -89,9 +89,10 @@ def compact_lakehouse(
         return
     if not dry_run:
         _forget(plans, last.run, settings.lakehouse.keep)
-    sources = [table.source for table in last.tables.values()]
+    tables = last.all_tables
+    sources = [table.source for table in tables.values()]
     for name, derived in derived_tables(settings.lakehouse, sources).items():
-        if name not in last.tables:
+        if name not in tables:
             continue
         spark = session().newSession()
         target = DeltaTarget(spark, last.prefix, derived)

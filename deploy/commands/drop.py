@@ -125,7 +125,7 @@ def _lakehouse(settings: Settings) -> list[Step]:
     if last is None:
         return []
     # Only what Millrace made: the location may hold other tables, too.
-    names = [TableName.parse(name) for name in last.tables]
+    names = [TableName.parse(name) for name in last.all_tables]
     tables = [Path(table_path(str(folder), name)) for name in names]
     return [
         (f"lakehouse folder {path}", partial(shutil.rmtree, path))

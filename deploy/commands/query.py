@@ -69,7 +69,7 @@ def query(
     spark = open_session(settings.spark, "millrace query")
     try:
         plan = plans.last()
-        sources = [table.source for table in plan.tables.values()] if plan else []
+        sources = [table.source for table in plan.all_tables.values()] if plan else []
         _print(answer(spark, derived_tables(lakehouse, sources), cut, sql), form)
     finally:
         spark.stop()

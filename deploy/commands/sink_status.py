@@ -107,7 +107,7 @@ def _status(
         run=plan.run,
         cut=str(plan.cut) if plan.written_by == "millrace" else plan.where,
         lag_s=lag_s,
-        tables=len(plan.tables),
+        tables=len(plan.all_tables),
         failed=outcome.failed if outcome else {},
         finished=outcome is not None,
         keep_left_s=settings.log.keep.total_seconds() - (time.time() - fresh_s),

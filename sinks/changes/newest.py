@@ -28,7 +28,7 @@ from cdc.records.position import Position
 from sinks.changes.names import ABSENT, DELETE, FILLED, LOST, OP, POSITION, quoted
 from sinks.changes.shape import TableShape
 from sinks.changes.types import refuse
-from sinks.spark.session import release
+from sinks.spark.jvm import release
 
 PATCHY = "_millrace_patchy"
 _RANK = "_millrace_rank"

@@ -26,7 +26,7 @@ from pyspark.sql import functions as F
 
 from cdc.records.schema import Column
 from sinks.spark.errors import REFUSED
-from sinks.spark.expressions import timestamp_of
+from sinks.spark.jvm import timestamp_of
 
 _INTEGERS: Final = {"smallint": 5, "int": 10, "bigint": 20}
 """Decimal digits that Delta asks for; of a bigint one more than it has."""

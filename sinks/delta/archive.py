@@ -3,9 +3,9 @@
 And an archive → the raw records that they were, as the log had them.
 """
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from cdc.records.position import Position
@@ -25,21 +25,19 @@ from sinks.changes.shape import TableShape
 from sinks.delta.commit import create
 from sinks.delta.evolution import columns_with_ids
 from sinks.delta.table import DeltaTarget
-from sinks.run.plan import Replay, TablePlan
+from sinks.run.plan import Replay, RunPlan
 from sinks.run.summary import Rows
 from sinks.run.topics import TableChanges, Truncates
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 GAP: Final = "gap"
 _TRUNCATE: Final = "t"
 
 
-def write_changes(
-    target: DeltaTarget, changes: TableChanges, shape: TableShape, table: TablePlan
+def write_events(
+    target: DeltaTarget, plan: RunPlan, changes: TableChanges, shape: TableShape
 ) -> Rows:
     """Add the events to the table, or make it of them; inside of ``commit``."""
+    table = plan.tables[target.name]
     keeps = target.derived.keeps_records
     if table.base:  # one that has begun without the records goes on so
         keeps = keeps and RAW_VALUE in target.columns().names
@@ -61,7 +59,7 @@ def _mark(rows: DataFrame, gap: Position) -> DataFrame:
     )
 
 
-def read_archive(spark: "SparkSession", path: str, replay: Replay, topic: str) -> DataFrame:
+def read_archive(spark: SparkSession, path: str, replay: Replay, topic: str) -> DataFrame:
     """The archived records, in the columns that sinks.log.records.read_raw has."""
     return _archive(spark, path, replay).select(
         F.lit(topic).alias("topic"),
@@ -78,13 +76,13 @@ def read_archive(spark: "SparkSession", path: str, replay: Replay, topic: str) -
     )
 
 
-def archived_truncates(spark: "SparkSession", path: str, replay: Replay) -> Truncates:
+def archived_truncates(spark: SparkSession, path: str, replay: Replay) -> Truncates:
     """The TRUNCATEs that the archive has."""
     truncates = _archive(spark, path, replay).where(F.col(OP) == _TRUNCATE)
     rows = truncates.select(POSITION, F.unix_micros(TIME).alias("ts_us")).collect()
     return tuple((row[POSITION], row["ts_us"]) for row in rows)
 
 
-def _archive(spark: "SparkSession", path: str, replay: Replay) -> DataFrame:
+def _archive(spark: SparkSession, path: str, replay: Replay) -> DataFrame:
     at_version = spark.read.format("delta").option("versionAsOf", replay.version)
     return at_version.load(path).where(F.col(RECORD_OFFSET).isNotNull())

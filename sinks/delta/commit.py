@@ -11,9 +11,8 @@ https://github.com/delta-io/delta/blob/master/PROTOCOL.md#deletion-vectors
 """
 
 import time
-from collections.abc import Callable, Mapping, Sequence
-from functools import cache
-from typing import Any, Final, NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Any, Final
 
 from delta import exceptions
 from delta.tables import DeltaMergeBuilder
@@ -27,8 +26,10 @@ from sinks.delta.evolution import cluster, creation_properties, evolve
 from sinks.delta.table import DeltaTarget
 from sinks.run.summary import Rows
 
-FILE: Final = "_millrace_file"
-INDEX: Final = "_millrace_index"
+_FILE: Final = "_millrace_file"
+_INDEX: Final = "_millrace_index"
+FILE_AND_INDEX: Final = {_FILE: "_metadata.file_path", _INDEX: "_metadata.row_index"}
+"""Columns that tell where a row is, and what Spark calls them."""
 _VERSIONS: Final = ("4.4.",)
 _UNSUPPORTED: Final = ("delta.enableChangeDataFeed", "delta.enableRowTracking", "delta.appendOnly")
 """Properties of a table by which a commit has more to it."""
@@ -51,51 +52,21 @@ _CONFLICTS: Final = (
 """What Delta raises where another commit was faster; in Python they have no base in common."""
 
 
-class _Java(NamedTuple):
-    """What this module uses of the JVM; to look up a name there takes a while, each time."""
-
-    version: str
-    option: Any
-    scala: Any
-    map: Any
-    metrics: Any
-    true: Any
-    bitmaps: Any
-    marks: Any
-    run: Any
-    merge: Any
-
-
-@cache
-def _java(jvm: Any) -> _Java:
-    spark = jvm.org.apache.spark
-    delta = spark.sql.delta
-    return _Java(
-        version=str(jvm.io.delta.package.VERSION()),
-        option=jvm.scala.Option,
-        scala=spark.api.python.PythonUtils,
-        map=jvm.java.util.HashMap,
-        metrics=spark.sql.execution.metric.SQLMetrics,
-        true=spark.sql.catalyst.expressions.Literal.TrueLiteral(),
-        bitmaps=delta.commands.DeletionVectorBitmapGenerator,
-        marks=delta.commands.DMLWithDeletionVectorsHelper,
-        run=delta.actions.SetTransaction,
-        merge=getattr(delta, "DeltaOperations$Merge"),
-    )
-
-
 class DeltaTransaction:
     """A transaction on a table as it is now, for one commit of a run's."""
 
     def __init__(self, target: DeltaTarget, run: int) -> None:
         self._target = target
         self._run = run
-        self._java = _java(target.spark._jvm)  # noqa: SLF001 (PySpark has no other way)
-        self._none = self._java.option.empty()
+        jvm: Any = target.spark._jvm  # noqa: SLF001 (PySpark has no other way)
+        self._jvm = jvm
+        self._delta = jvm.org.apache.spark.sql.delta
+        self._none = jvm.scala.Option.empty()
         self._log = target.log()
         self._session = target.spark._jsparkSession  # noqa: SLF001
         self._started = time.monotonic()
-        last = self._java.option.apply(target.last_snapshot())  # if it isn't the newest: a conflict
+        # If it isn't the newest, the commit meets a conflict.
+        last = jvm.scala.Option.apply(target.last_snapshot())
         self._transaction = self._log.startTransaction(self._none, last)
         self._actions: list[Any] = []
         last_run = target.run_of(self._transaction.snapshot())
@@ -106,7 +77,8 @@ class DeltaTransaction:
     @staticmethod
     def is_supported(target: DeltaTarget) -> bool:
         """Whether a commit to the table needs no more than this."""
-        version = _java(target.spark._jvm).version  # noqa: SLF001
+        jvm: Any = target.spark._jvm  # noqa: SLF001
+        version = str(jvm.io.delta.package.VERSION())
         properties = target.properties()
         strange = any(properties.get(name, "").lower() == "true" for name in _UNSUPPORTED)
         return not strange and version.startswith(_VERSIONS)
@@ -136,27 +108,23 @@ class DeltaTransaction:
         rows = self._log.createDataFrame(snapshot, files, False, self._none)
         return DataFrame(rows, self._target.spark)
 
-    def rows_with_index(self, files: Any, columns: Sequence[SparkColumn]) -> DataFrame:
-        """Columns of these rows, with the file and index of each row."""
-        return self.rows(files).select(
-            *columns,
-            F.col("_metadata.file_path").alias(FILE),
-            F.col("_metadata.row_index").alias(INDEX),
-        )
-
     def mark(self, indexes: DataFrame, files: Any) -> int:
-        """Take out the rows at these indexes, by deletion vectors; returns how many there were."""
-        bitmaps = self._java.bitmaps.buildRowIndexSetsForFilesMatchingCondition(
+        """Take out the rows at these indexes, by deletion vectors; returns how many there were.
+
+        ``indexes`` are ``FILE_AND_INDEX`` of each row.
+        """
+        commands, option = self._delta.commands, self._jvm.scala.Option
+        bitmaps = commands.DeletionVectorBitmapGenerator.buildRowIndexSetsForFilesMatchingCondition(
             self._session,
             self._transaction,
             True,
             indexes._jdf,  # noqa: SLF001
             files,
-            self._java.true,
-            self._java.option.apply(F.col(FILE)._jc),  # noqa: SLF001
-            self._java.option.apply(F.col(INDEX)._jc),  # noqa: SLF001
+            self._jvm.org.apache.spark.sql.catalyst.expressions.Literal.TrueLiteral(),
+            option.apply(F.col(_FILE)._jc),  # noqa: SLF001
+            option.apply(F.col(_INDEX)._jc),  # noqa: SLF001
         )
-        helper = self._java.marks
+        helper = commands.DMLWithDeletionVectorsHelper
         by_name = helper.generateCandidateFileMap(self._log.dataPath(), files)
         touched = helper.findFilesWithMatchingRows(self._transaction, by_name, bitmaps)
         snapshot = self._transaction.snapshot()
@@ -177,7 +145,7 @@ class DeltaTransaction:
         self._actions.append(added)
         return sum(int(file.numLogicalRecords().get()) for file in self._each(added))
 
-    def commit(self, inserted: int, updated: int, deleted: int) -> None:
+    def commit(self, inserted: int, updated: int, deleted: int) -> Rows:
         """Make all of that, and the run's number, one version; raises if others were faster."""
         self._set_metrics({
             "operationNumSourceRows": inserted + updated + deleted,
@@ -186,29 +154,34 @@ class DeltaTransaction:
             "numTargetRowsDeleted": deleted,
             "executionTimeMs": int((time.monotonic() - self._started) * 1000),
         })  # fmt: skip
-        since = self._java.option.apply(self._now_ms())
-        run = self._java.run(self._target.application, self._run, since)
+        since = self._jvm.scala.Option.apply(self._now_ms())
+        run = self._delta.actions.SetTransaction(self._target.application, self._run, since)
         actions = self._sequence([run])
         for added in self._actions:
             actions = actions.appendedAll(added)
         empty = self._sequence([])
-        operation = self._java.merge(
-            self._none, self._none, self._none, self._none, empty, empty, empty
-        )
+        merge = getattr(self._delta, "DeltaOperations$Merge")
+        operation = merge(self._none, self._none, self._none, self._none, empty, empty, empty)
         self._transaction.commit(actions, operation)
+        return Rows(inserted, updated, deleted)
 
     def _set_metrics(self, metrics: Mapping[str, int]) -> None:
         """Set the metrics that the table's history has of the commit."""
         context = self._target.spark.sparkContext._jsc.sc()  # noqa: SLF001
-        made = self._java.map()
+        made = self._jvm.java.util.HashMap()
+        metric_of = self._jvm.org.apache.spark.sql.execution.metric.SQLMetrics.createMetric
         for name, value in metrics.items():
-            metric = self._java.metrics.createMetric(context, name)
+            metric = metric_of(context, name)
             metric.set(value)
             made[name] = metric
-        self._transaction.registerSQLMetrics(self._session, self._java.scala.toScalaMap(made))
+        self._transaction.registerSQLMetrics(self._session, self._python().toScalaMap(made))
 
     def _sequence(self, of: list[Any]) -> Any:
-        return self._java.scala.toSeq(of)
+        return self._python().toSeq(of)
+
+    def _python(self) -> Any:
+        """What Spark has for Python to make Scala's collections."""
+        return self._jvm.org.apache.spark.api.python.PythonUtils
 
     @staticmethod
     def _each(sequence: Any) -> list[Any]:

@@ -99,7 +99,7 @@ def cuts(plans: Plans, newest: int | None = None) -> list[Cut]:
                 seconds=outcome.seconds,
                 versions=outcome.versions,
                 missing=sorted(
-                    plan.tables.keys() - outcome.versions.keys() | outcome.failed.keys()
+                    plan.all_tables.keys() - outcome.versions.keys() | outcome.failed.keys()
                 ),
                 tables=outcome.tables,
                 planned_ms=plan.ts_ms,

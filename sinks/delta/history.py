@@ -4,8 +4,6 @@ A version is identified by its key and the position at which it began, so what i
 changes nothing.
 """
 
-from typing import NamedTuple
-
 from delta.tables import DeltaTable
 from pyspark.sql import Column as SparkColumn
 from pyspark.sql import DataFrame
@@ -16,53 +14,37 @@ from sinks.changes.names import END, IS_CURRENT, OP, POSITION, UPSERT, VALID_FRO
 from sinks.changes.shape import TableShape
 from sinks.changes.versions import versions, whole
 from sinks.delta.commit import create, execute
-from sinks.delta.current import same_key, source, stored
 from sinks.delta.evolution import columns_with_ids
+from sinks.delta.keyed import same_key, source, stored
 from sinks.delta.table import DeltaTarget
-from sinks.run.plan import TablePlan
+from sinks.run.plan import RunPlan
 from sinks.run.summary import Rows
+from sinks.run.topics import TableChanges
 
 _OWN = (POSITION, VALID_FROM, VALID_TO, END, IS_CURRENT)
 
 
-class Gap(NamedTuple):
-    """A log that has forgotten changes: all that it still has, and when the run was planned."""
-
-    log: DataFrame
-    planned_ms: int
-
-    def alive(self, shape: TableShape, truncated: Position | None) -> DataFrame:
-        """The keys that the log has a row of."""
-        rows = self.log.groupBy(*map(quoted, shape.keys)).agg(
-            F.max_by(OP, POSITION).alias(OP), F.max(POSITION).alias(POSITION)
-        )
-        newer = F.lit(True) if truncated is None else F.col(POSITION) > str(truncated)
-        return rows.where((F.col(OP) == UPSERT) & newer).select(*map(quoted, shape.keys))
-
-
-def write_new_history(
-    target: DeltaTarget, changes: DataFrame, shape: TableShape, table: TablePlan
+def write_history(
+    target: DeltaTarget, plan: RunPlan, changes: TableChanges, shape: TableShape
 ) -> Rows:
-    """Create the Delta table with all versions; inside of ``commit``."""
-    rows = versions(whole(changes), None, shape, table.ends)
-    return create(target, rows.select(*columns_with_ids(shape), *_OWN), shape)
+    """End versions of rows, and add new ones; or make the table of all versions.
 
-
-def merge_history(
-    target: DeltaTarget, changes: DataFrame, shape: TableShape, table: TablePlan, gap: Gap | None
-) -> Rows:
-    """End versions, and add new ones; inside of ``commit``.
-
-    Behind a ``gap``, rows that the log doesn't have went away in between.
+    Behind a gap, rows that the log doesn't have went away in between. Inside of ``commit``.
     """
+    table = plan.tables[target.name]
+    if not table.base:
+        rows = versions(whole(changes.timed(shape, None)), None, shape, table.ends)
+        return create(target, rows.select(*columns_with_ids(shape), *_OWN), shape)
     into = DeltaTable.forPath(target.spark, target.path)
-    keys = changes.select(*map(quoted, shape.keys)).distinct()
+    timed = changes.timed(shape, target.spark.read.format("delta").load(target.path))
+    keys = timed.select(*map(quoted, shape.keys)).distinct()
     ends = list(table.ends)
-    if gap is not None and table.gap is not None:
-        keys = keys.union(gap.alive(shape, table.truncated)).distinct()
-        ends.append((table.gap, gap.planned_ms * 1000))
+    in_log = changes.behind_gap(shape)
+    if in_log is not None and table.gap is not None:
+        keys = keys.union(_alive(in_log, shape, table.truncated)).distinct()
+        ends.append((table.gap, plan.ts_ms * 1000))
     standing = into.toDF().where(F.col(END).isNull()).join(keys, shape.keys, "left_semi")
-    rows = versions(whole(changes), standing, shape, table.ends, behind_gap=gap is not None)
+    rows = versions(whole(timed), standing, shape, table.ends, behind_gap=in_log is not None)
     builder = (
         into.alias("t")
         .merge(
@@ -82,3 +64,12 @@ def merge_history(
         older = stored(END).isNull() & (stored(POSITION) <= str(position))
         builder = builder.whenNotMatchedBySourceUpdate(older, set=ended)
     return execute(builder)
+
+
+def _alive(in_log: DataFrame, shape: TableShape, truncated: Position | None) -> DataFrame:
+    """The keys that the log has a row of."""
+    rows = in_log.groupBy(*map(quoted, shape.keys)).agg(
+        F.max_by(OP, POSITION).alias(OP), F.max(POSITION).alias(POSITION)
+    )
+    newer = F.lit(True) if truncated is None else F.col(POSITION) > str(truncated)
+    return rows.where((F.col(OP) == UPSERT) & newer).select(*map(quoted, shape.keys))

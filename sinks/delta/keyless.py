@@ -11,39 +11,32 @@ from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
 from sinks.changes.names import COUNT, DELETE, OP, POSITION, ROW, UPSERT, quoted
-from sinks.changes.newest import Older
 from sinks.changes.shape import TableShape
 from sinks.changes.types import refuse
 from sinks.delta.commit import create, execute
 from sinks.delta.evolution import columns_with_ids
 from sinks.delta.table import DeltaTarget
+from sinks.run.plan import RunPlan
 from sinks.run.summary import Rows
+from sinks.run.topics import TableChanges
 
 _RANK = "_millrace_rank"
 _NET = "_millrace_net"
 
 
-def write_new_keyless(target: DeltaTarget, images: DataFrame, shape: TableShape) -> Rows:
-    """Create the Delta table with the rows that are left; inside of ``commit``."""
-    names = shape.names
-    complete = images.transform(lambda rows: _net(rows, names)).where(_no_more_than_added())
-    rows = complete.transform(lambda rows: _coming(rows, names))
-    return create(target, rows.select(*columns_with_ids(shape), POSITION, ROW), shape)
-
-
-def merge_keyless(
-    target: DeltaTarget,
-    images: DataFrame,
-    shape: TableShape,
-    older: Older | None,
+def write_copies(
+    target: DeltaTarget, plan: RunPlan, changes: TableChanges, shape: TableShape
 ) -> Rows:
-    """Add and remove copies of rows in an existing table; inside of ``commit``.
+    """Add and remove copies of rows, or make the table of those that are left.
 
-    A TRUNCATE removes all rows that are ``older``.
+    A TRUNCATE removes all rows that are older. Inside of ``commit``.
     """
-    names = shape.names
+    names, older = shape.names, changes.older()
+    netted = changes.images(shape).transform(lambda rows: _net(rows, names))
+    if not plan.tables[target.name].base:
+        rows = _coming(netted.where(_no_more_than_added()), names)
+        return create(target, rows.select(*columns_with_ids(shape), POSITION, ROW), shape)
     stored = DeltaTable.forPath(target.spark, target.path)
-    netted = images.transform(lambda rows: _net(rows, names))
     if older is None:
         going = netted.transform(lambda rows: _going(rows, stored.toDF(), names))
     else:

@@ -1,26 +1,44 @@
 """The lakehouse, as a target of runs: its derived tables, each of which is a Delta table."""
 
-from collections.abc import Collection, Mapping
-from typing import TYPE_CHECKING, ClassVar
+from collections.abc import Collection, Mapping, Sequence
+from functools import partial
+from typing import ClassVar, Final
+
+from pyspark.sql import SparkSession
 
 from cdc.errors import ConfigError, MillraceError
 from cdc.log.offsets import LogState
 from cdc.records.schema import TableSchema
 from cdc.settings import LakehouseSettings
 from sinks.changes.derived import Derived, derived_tables, local_path, without_unfit
+from sinks.changes.shape import TableShape, derive_shape
+from sinks.delta.archive import archived_truncates, read_archive, write_events
+from sinks.delta.commit import commit
+from sinks.delta.history import write_history
+from sinks.delta.keyed import write_rows
+from sinks.delta.keyless import write_copies
+from sinks.delta.table import DeltaTarget, register
 from sinks.run.options import RunContext
-from sinks.run.plan import Replay, RunPlan, TablePlan, WantedTable
+from sinks.run.plan import Lack, Replay, RunPlan, TablePlan, WantedTable
 from sinks.run.plans import as_compacted, lakehouse_plans
 from sinks.run.summary import Rows, RunOutcome, TableResult, TableVersion
 from sinks.run.target import Forgotten, Target, Wanted
-from sinks.run.topics import Examination, TableChanges, Truncates
+from sinks.run.topics import Examination, ReadChanges
 from sinks.spark.session import tune
 
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
-    from sinks.changes.shape import TableShape
-    from sinks.delta.table import DeltaTarget
+_WRITERS: Final = {"changes": write_events, "history": write_history}
+"""Kind → what makes the commit; tables of current rows go by their keys, if they have any."""
+_ACCEPTED: Final[Mapping[bool, tuple[Lack, str]]] = {
+    False: ("before", "begins with what the log has, which may lack rows"),
+    True: (
+        "now",
+        (
+            "goes on, and marks the gap; the log has the newest state of each row, but not all "
+            "that came before"
+        ),
+    ),
+}
+"""Whether a table is there → what it lacks once a gap is accepted, and what the user reads."""
 
 
 class LakehouseTables(Target):
@@ -77,24 +95,42 @@ class LakehouseTables(Target):
             there = target.read_applied(listed=True)
             if there is not None and there.run == plan.run:
                 versions[name] = there.at
-                self._register_again(target)
+                try:
+                    register(target)  # that may be what failed
+                except MillraceError as error:
+                    self._report(f"{name}: {error}")
         failed = {name: why for name, why in outcome.failed.items() if name not in versions}
         return outcome.model_copy(update={"failed": failed, "versions": versions})
-
-    def _register_again(self, target: "DeltaTarget") -> None:
-        """Register a table in the catalog, where that may be what failed."""
-        from sinks.delta.table import register
-
-        try:
-            register(target)
-        except MillraceError as error:
-            self._report(f"{target.name}: {error}")
 
     def on_archives(
         self, tables: dict[str, TablePlan], versions: Mapping[str, TableVersion], state: LogState
     ) -> dict[str, TablePlan]:
         """New tables begin with an archive where the log doesn't reach as far back."""
-        return replayed(tables, versions, self._derived, state)
+        archives = {
+            table.source: name
+            for name, table in self._derived.items()
+            if table.kind == "changes"
+            and table.keeps_records
+            and name in versions
+            and name in tables
+            and tables[name].base
+            and tables[name].lacks == "nothing"
+        }
+
+        def from_archive(name: str, table: TablePlan) -> TablePlan:
+            archive = archives.get(table.source)
+            if table.base or archive is None or name == archive or table.kind == "changes":
+                return table
+            is_deleted = state.tables[table.source].cleanup == "delete"
+            has_lost_records = any(state.starts[table.topic].values())
+            if table.kind == "current" and not (is_deleted and has_lost_records):
+                return table  # the log has all of it
+            whole = tables[archive]
+            replay = Replay(archive=archive, version=versions[archive].version)
+            update = {"start": whole.start, "replay": replay, "fresh_ms": whole.fresh_ms}
+            return table.model_copy(update=update)
+
+        return {name: from_archive(name, table) for name, table in tables.items()}
 
     def behind_gap(self, name: str, table: TablePlan, forgotten: Forgotten) -> TablePlan | None:
         """Current rows are rebuilt in place, where the log has the newest state of each.
@@ -102,70 +138,66 @@ class LakehouseTables(Target):
         A history or an archive, which would lack something for ever, waits until the user accepts
         the gap; so does a table that isn't there yet, whose first records are gone.
         """
-        again, update = forgotten.again, dict[str, object]()
-        accepts = f"`millrace merge lakehouse --accept-gap {name}`"
-        if not table.base and table.replay is None:
-            again, update = table, {"lacks": "before"}
-            remedy = f"{accepts} begins with what the log has, which may lack rows"
-        elif table.base and table.kind == "current":
-            if not forgotten.is_compacted:
-                return None
-            return again.model_copy(update={"after": None, "lacks": "now"})
-        elif table.base and forgotten.can_mark:
-            update = {"lacks": "now"}
-            remedy = (
-                f"{accepts} goes on, and marks the gap; the log has the newest state of each row, "
-                "but not all that came before"
-            )
-        if update and name in self._options.accepted_gaps:
-            return again.model_copy(update=update)
-        if update and forgotten.can_mark:
-            forgotten.error.remedy = remedy
+        again = forgotten.again
+        if table.base and table.kind == "current":
+            rebuilt = again.model_copy(update={"after": None, "lacks": "now"})
+            return rebuilt if forgotten.is_compacted else None
+        if table.replay is not None or (table.base and not forgotten.can_mark):
+            return None
+        lacks, remedy = _ACCEPTED[bool(table.base)]
+        if name in self._options.accepted_gaps:
+            return (again if table.base else table).model_copy(update={"lacks": lacks})
+        if forgotten.can_mark:
+            forgotten.error.remedy = f"`millrace merge lakehouse --accept-gap {name}` {remedy}"
         return None
 
     def examination(self, tables: Mapping[str, TablePlan], state: LogState) -> Examination:
         """Any table may be read early; archives tell the TRUNCATEs that they have."""
         del state
+        archived = {
+            name: archived_truncates(self._session(), self._archive_of(table.replay), table.replay)
+            for name, table in tables.items()
+            if table.replay is not None
+        }
+        return Examination(self._shape, {}, archived)
 
-        def shape(name: str, table: TablePlan, versions: list[TableSchema]) -> "TableShape":
-            from sinks.delta.apply import shape_of
+    def _archive_of(self, replay: Replay) -> str:
+        """The path of the archive that is replayed."""
+        return self._configured(replay.archive).path
 
-            return shape_of(self._derived[name], table, versions)
-
-        archived: dict[str, Truncates] = {}
-        for name, table in tables.items():
-            if table.replay is not None:
-                from sinks.delta.archive import archived_truncates
-
-                path = self._configured(table.replay.archive).path
-                archived[name] = archived_truncates(self._session(), path, table.replay)
-        return Examination(shape, {}, archived)
-
-    def archived(self, spark: "SparkSession", name: str, plan: RunPlan) -> "DataFrame | None":
-        """The records that the table's plan replays."""
-        from sinks.delta.archive import read_archive
-
-        table = plan.tables[name]
-        if table.replay is None:
-            return None
-        path = self._configured(table.replay.archive).path
-        return read_archive(spark, path, table.replay, table.topic)
-
-    def apply(self, spark: "SparkSession", name: str, plan: RunPlan, changes: TableChanges) -> Rows:
+    def apply(self, spark: SparkSession, name: str, plan: RunPlan, read: ReadChanges) -> Rows:
         """Commit what the plan says to the Delta table; then give it its name in the catalog."""
-        from sinks.delta.apply import apply_changes, shape_of
-        from sinks.delta.table import DeltaTarget, register
-
         table = plan.tables[name]
         if not table.commits:
             return Rows()
         target = DeltaTarget(spark, self._prefix, self._configured(name))
+        archived = None
         if table.replay is None:
             tune(spark, table.events, target.size_bytes())
-        shape = shape_of(target.derived, table, changes.versions)
-        rows = apply_changes(target, plan, changes, shape)
+        else:
+            archive = self._archive_of(table.replay)
+            archived = read_archive(spark, archive, table.replay, table.topic)
+        with read(archived) as changes:
+            if not changes.versions[-1].key:
+                _require_no_key(target.derived)
+            shape = self._shape(name, table, changes.versions)
+            writer = _WRITERS.get(table.kind, write_rows if shape.keys else write_copies)
+            write = partial(writer, target, plan, changes, shape)
+            rows = commit(target, plan.run, table.base, shape, write)
         register(target)
         return rows
+
+    def _shape(self, name: str, table: TablePlan, versions: Sequence[TableSchema]) -> TableShape:
+        """The columns that a derived table has, of these schema versions."""
+        derived = self._derived[name]
+        return derive_shape(
+            versions,
+            table.first_version,
+            derived.options,
+            derived.reserved,
+            salt=derived.salt,
+            by_key=derived.kind != "changes",
+        )
 
     def versions(self, plan: RunPlan, results: list[TableResult]) -> dict[str, TableVersion]:
         """The version of each table that has the plan's cut; of those without news an older one."""
@@ -176,14 +208,12 @@ class LakehouseTables(Target):
         versions = {
             name: as_compacted(inherited[name], table, compacted.get(name))
             for name, table in plan.tables.items()
-            if name in inherited and name not in failed and not table.waits
+            if name in inherited and name not in failed
         }
         new = {table.name: table.version for table in results if table.error is None}
         return versions | {name: version for name, version in new.items() if version is not None}
 
-    def _table(self, name: str) -> "DeltaTarget":
-        from sinks.delta.table import DeltaTarget
-
+    def _table(self, name: str) -> DeltaTarget:
         return DeltaTarget(self._session(), self._prefix, self._derived[name])
 
     def _configured(self, name: str) -> Derived:
@@ -196,36 +226,11 @@ class LakehouseTables(Target):
         return self._derived[name]
 
 
-def replayed(
-    tables: dict[str, TablePlan],
-    versions: Mapping[str, TableVersion],
-    derived: Mapping[str, Derived],
-    state: LogState,
-) -> dict[str, TablePlan]:
-    """The tables; new ones start from an archive where the log doesn't reach as far back."""
-    archives = {
-        table.source: name
-        for name, table in derived.items()
-        if table.kind == "changes"
-        and table.keeps_records
-        and name in versions
-        and name in tables
-        and tables[name].base
-        and not tables[name].waits
-        and tables[name].lacks == "nothing"
-    }
-
-    def from_archive(name: str, table: TablePlan) -> TablePlan:
-        archive = archives.get(table.source)
-        if table.base or archive is None or name == archive or table.kind == "changes":
-            return table
-        is_deleted = state.tables[table.source].cleanup == "delete"
-        has_lost_records = any(state.starts[table.topic].values())
-        if table.kind == "current" and not (is_deleted and has_lost_records):
-            return table  # the log has all of it
-        whole = tables[archive]
-        replay = Replay(archive=archive, version=versions[archive].version)
-        update = {"start": whole.start, "replay": replay, "fresh_ms": whole.fresh_ms}
-        return table.model_copy(update=update)
-
-    return {name: from_archive(name, table) for name, table in tables.items()}
+def _require_no_key(derived: Derived) -> None:
+    """Raise ConfigError where a table without a key is one whose rows are followed by it."""
+    if derived.kind == "history" or derived.marks_deletes:
+        raise ConfigError(
+            f"{derived.source} has no key, by which a row could be followed",
+            where="[[lakehouse.tables]]",
+            remedy='leave out kind = "history" and deletes = "mark" for it',
+        )

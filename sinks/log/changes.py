@@ -2,13 +2,20 @@
 
 The plan says which of the log's records count: those newer than what the table has, up to the cut.
 Their positions order them; the schema versions in the log say how to parse each.
+
+Of a large table, the newest changes may be read before there is a plan (``read_early``): one read
+of the log gives them and the census. It serves the usual case: no TRUNCATE and no value among the
+claims. In any other case, or where a record is refused, its result is dropped, and the table gets a
+census and a read of its own like any other.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from typing import TYPE_CHECKING, Final
+from typing import Final, NamedTuple
 
-from pyspark.sql import DataFrame, Window
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
 from cdc.records.position import Position
@@ -18,6 +25,7 @@ from sinks.changes.names import LOST
 from sinks.changes.newest import (
     Newest,
     Older,
+    contenders,
     latest,
     newest_of_changes,
     newest_of_contenders,
@@ -25,15 +33,17 @@ from sinks.changes.newest import (
     within,
 )
 from sinks.changes.shape import TableShape
+from sinks.log.counts import FACTS, census_of, observe_census
 from sinks.log.parse import parse, parse_events, parse_images
 from sinks.log.records import Records, with_values
 from sinks.run.plan import RunPlan, TablePlan
-from sinks.spark.session import in_session
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+from sinks.run.topics import PartitionCensus
+from sinks.spark.jvm import in_session, observed, release
+from sinks.spark.session import RECORDS_FEW, jvm_ended
 
 _FIRST_PARTITION: Final = 0
+_PARTITIONS_MAX: Final = 16
+"""Of a topic that is read early: each partition has columns of its own in the observation."""
 
 
 class MillraceChanges:
@@ -45,7 +55,7 @@ class MillraceChanges:
 
     def __init__(
         self,
-        spark: "SparkSession",
+        spark: SparkSession,
         records: Records,
         plan: RunPlan,
         table: TablePlan,
@@ -162,3 +172,39 @@ def _once_behind_gap(raw: DataFrame) -> DataFrame:
     events = raw.withColumn("has_value", F.count("value").over(event) > 0)
     lonely = events.where(F.col("value").isNull() & ~F.col("has_value")).drop("has_value")
     return raw.transform(_once).unionByName(lonely)
+
+
+class EarlyRead(NamedTuple):
+    """What is read before there is a plan: the kept ``contenders``, and the census by partition."""
+
+    rows: DataFrame
+    census: Mapping[int, PartitionCensus]
+
+
+def is_read_early(table: TablePlan) -> bool:
+    """Whether a plan's table is one that may be read before there is a plan."""
+    plain = table.kind == "current" and not (table.rebuilds or table.replay)
+    return plain and table.unread >= RECORDS_FEW and len(table.start) <= _PARTITIONS_MAX
+
+
+def read_early(
+    spark: SparkSession, records: Records, table: TablePlan, cut: Position, columns: TableShape
+) -> EarlyRead | None:
+    """Read a table's records, parsed by these ``columns``; None: it takes the ordinary way."""
+    raw = observe_census(records.of(spark, {table.topic: table}), table, cut)
+    changes = parse(within(raw, table.after, cut, None, keyed=True), columns)
+    newest = contenders(changes, columns)
+    rows = census = None
+    try:
+        # With adaptive execution this is no lazy call: all before the last shuffle runs in it.
+        rows = newest.localCheckpoint(eager=False)
+        rows.count()
+        census = census_of(observed(newest, FACTS), table)
+    except (PySparkException, Py4JError) as error:
+        if jvm_ended(error):
+            raise
+    if rows is not None and census is not None:
+        return EarlyRead(rows, census)
+    if rows is not None:
+        release(rows)
+    return None

@@ -2,8 +2,9 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import Any, Final
 
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from cdc.log.offsets import LogState, Offsets
@@ -14,18 +15,14 @@ from sinks.run.options import Report
 from sinks.run.plan import TablePlan
 from sinks.run.topics import PartitionCensus, Truncates
 
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
-
-Census = dict[str, dict[int, PartitionCensus]]
-"""Derived table and partition → the census of its new records."""
+FACTS: Final = "millrace"
 
 
 def census(
-    spark: "SparkSession", records: Records, tables: dict[str, TablePlan], cut: Position
-) -> Census:
-    """Count the tables' new records; one row per partition comes back to the driver."""
-    by_table: Census = {}
+    spark: SparkSession, records: Records, tables: dict[str, TablePlan], cut: Position
+) -> dict[str, dict[int, PartitionCensus]]:
+    """Count the tables' new records, by table and partition; a row of each comes to the driver."""
+    by_table: dict[str, dict[int, PartitionCensus]] = {}
     remaining = tables
     while remaining:
         topics = {table.topic: table for table in remaining.values()}
@@ -40,7 +37,7 @@ def census(
     return by_table
 
 
-def _counts(raw: "DataFrame", cut: Position) -> dict[str, dict[int, PartitionCensus]]:
+def _counts(raw: DataFrame, cut: Position) -> dict[str, dict[int, PartitionCensus]]:
     above = F.col("position") > str(cut)
     rows = (
         raw.groupBy("topic", "partition")
@@ -61,7 +58,37 @@ def _counts(raw: "DataFrame", cut: Position) -> dict[str, dict[int, PartitionCen
     return counts
 
 
-def _truncate(raw: "DataFrame", above: "Column") -> "Column":
+def observe_census(raw: DataFrame, table: TablePlan, cut: Position) -> DataFrame:
+    """The same records with an observation named ``FACTS``, which ``census_of`` reads."""
+    above = F.col("position") > str(cut)
+    upto = F.coalesce(~above, F.lit(True))
+    facts = [
+        F.count_if(is_truncate(raw) & upto).alias("truncated"),
+        F.count_if(F.col("claim").isNotNull()).alias("claims"),
+    ]
+    for number in table.start:
+        here = F.col("partition") == number
+        facts += [
+            F.min(F.when(here & above, F.col("offset"))).alias(f"above_{number}"),
+            F.count_if(here & upto).alias(f"events_{number}"),
+        ]
+    return raw.observe(FACTS, *facts)
+
+
+def census_of(facts: Any, table: TablePlan) -> dict[int, PartitionCensus] | None:
+    """The census of a table's records; None where they have a TRUNCATE or claims.
+
+    ``facts`` is a row of Java's, or None where Spark saw no rows and removed the observation.
+    """
+    if facts is None or facts.getAs("truncated") or facts.getAs("claims"):
+        return None
+    return {
+        number: PartitionCensus(facts.getAs(f"above_{number}"), facts.getAs(f"events_{number}"))
+        for number in table.start
+    }
+
+
+def _truncate(raw: DataFrame, above: Column) -> Column:
     """Position and commit time of a TRUNCATE that isn't above the cut; else null."""
     committed_us = F.get_json_object("value", "$.source.ts_us").try_cast("bigint")
     ts_us = F.coalesce(committed_us, F.col("ts_ms") * 1000)
@@ -69,7 +96,7 @@ def _truncate(raw: "DataFrame", above: "Column") -> "Column":
 
 
 def last_commit_us(
-    spark: "SparkSession", kafka: Mapping[str, str], tables: Iterable[TablePlan], cut: Position
+    spark: SparkSession, kafka: Mapping[str, str], tables: Iterable[TablePlan], cut: Position
 ) -> int:
     """When the last transaction up to the cut was committed (µs since 1970; 0: nothing tells)."""
     topics = {table.topic: table for table in tables}
@@ -160,15 +187,8 @@ def _replaces_all(table: TablePlan, *, keyed: bool) -> bool:
     return table.shown != table.snapshot
 
 
-class Bound(NamedTuple):
-    """The cut of a bounded run, and the ends up to which it reads each topic's partitions."""
-
-    cut: Position
-    ends: Offsets
-
-
 def bounded(
-    spark: "SparkSession",
+    spark: SparkSession,
     kafka: Mapping[str, str],
     state: LogState,
     tables: Mapping[str, TablePlan],
@@ -176,41 +196,27 @@ def bounded(
     last: Position | None,
     report: Report,
 ) -> LogState:
-    """The log as if it ended at an earlier commit; as it is, where that wouldn't be less.
+    """The log as if it ended at an earlier commit, so that about so many records are read.
 
-    ``last`` is the cut of the run before.
+    As it is, where that wouldn't be less. ``last`` is the cut of the run before.
     """
     before_all = min(table.snapshot for table in tables.values()).just_before()
-    limit = bound(spark, kafka, tables.values(), records_max, last or before_all)
-    if limit is None:
-        return state
-    ends = {**state.ends, **limit.ends}
-    ended = [table.model_copy(update={"end": ends[table.topic]}) for table in tables.values()]
-    committed_us = last_commit_us(spark, kafka, ended, limit.cut)
-    report(f"reading up to {limit.cut.commit_lsn} only; later runs go on from there")
-    cut = {"cut": limit.cut, "cut_ts_us": committed_us or state.progress.cut_ts_us}
-    return replace(state, ends=ends, progress=state.progress.model_copy(update=cut))
-
-
-def bound(
-    spark: "SparkSession",
-    kafka: Mapping[str, str],
-    tables: Iterable[TablePlan],
-    records_max: int,
-    applied: Position,
-) -> Bound | None:
-    """Where to stop, so that about so many records are read; None: at the log's own cut.
-
-    ``applied`` is the last run's cut, which a run goes on from, or what is before any snapshot.
-    """
-    starts, ends = ranges(tables)
-    records = records_max
-    while (upto := some_of(starts, ends, records)) != ends:
-        cut = _complete(spark, kafka, starts, upto, ends, applied)
+    starts, ends = ranges(tables.values())
+    cut, upto = None, some_of(starts, ends, records_max)
+    while upto != ends:
+        cut = _complete(spark, kafka, starts, upto, ends, last or before_all)
         if cut is not None:
-            return Bound(cut, upto)
-        records *= 2
-    return None
+            break
+        records_max *= 2
+        upto = some_of(starts, ends, records_max)
+    if cut is None:
+        return state
+    ended = [table.model_copy(update={"end": upto[table.topic]}) for table in tables.values()]
+    committed_us = last_commit_us(spark, kafka, ended, cut)
+    report(f"reading up to {cut.commit_lsn} only; later runs go on from there")
+    limits = {"cut": cut, "cut_ts_us": committed_us or state.progress.cut_ts_us}
+    ends = {**state.ends, **upto}
+    return replace(state, ends=ends, progress=state.progress.model_copy(update=limits))
 
 
 def ranges(tables: Iterable[TablePlan]) -> tuple[Offsets, Offsets]:
@@ -218,8 +224,6 @@ def ranges(tables: Iterable[TablePlan]) -> tuple[Offsets, Offsets]:
     starts: Offsets = {}
     ends: Offsets = {}
     for table in tables:
-        if table.waits:
-            continue
         start = starts.setdefault(table.topic, table.start)
         starts[table.topic] = {n: max(offset, table.start[n]) for n, offset in start.items()}
         ends[table.topic] = table.end
@@ -244,7 +248,7 @@ def some_of(starts: Offsets, ends: Offsets, records: int) -> Offsets:
 
 
 def _complete(
-    spark: "SparkSession",
+    spark: SparkSession,
     kafka: Mapping[str, str],
     starts: Offsets,
     upto: Offsets,

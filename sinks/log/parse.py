@@ -38,7 +38,7 @@ from sinks.changes.names import (
 )
 from sinks.changes.shape import DerivedField, TableShape
 from sinks.changes.types import can_be_absent, from_text, json_type, partition_value, refuse
-from sinks.spark.expressions import json_rows
+from sinks.spark.jvm import json_rows
 
 BROKEN: Final = "_millrace_broken"
 """The record's text where it isn't JSON of these types; else null."""

@@ -8,10 +8,10 @@ import json
 from collections.abc import Iterable, Mapping
 from functools import reduce
 from operator import and_, or_
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from pyspark.sql import Column as SparkColumn
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from cdc.log.offsets import LogReader, Offsets
@@ -20,11 +20,7 @@ from cdc.records.topics import claim_topic
 from sinks.changes.names import LOST
 from sinks.log.kafka_options import spark_options
 from sinks.run.plan import RunPlan, TablePlan
-from sinks.spark.expressions import header_fields
-from sinks.spark.session import in_session, release
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column, SparkSession
+from sinks.spark.jvm import header_fields, in_session, release
 
 _CLOCKS_MS: Final = 600_000
 """How much later than its own claim a record may say that it was sent."""
@@ -48,7 +44,7 @@ class Records:
         self._starts: Offsets = {}
         self._ends: Offsets = {}
 
-    def keep(self, spark: "SparkSession", tables: Iterable[TablePlan]) -> None:
+    def keep(self, spark: SparkSession, tables: Iterable[TablePlan]) -> None:
         """Read the records of all tables, from the first that any of them needs, and keep them."""
         for table in tables:
             starts = self._starts.setdefault(table.topic, table.start)
@@ -62,7 +58,7 @@ class Records:
         rows = read_raw(spark, self.kafka, self._starts, self._ends)
         self._kept = rows.coalesce(spark.sparkContext.defaultParallelism).localCheckpoint()
 
-    def of(self, spark: "SparkSession", tables: Mapping[str, TablePlan]) -> DataFrame:
+    def of(self, spark: SparkSession, tables: Mapping[str, TablePlan]) -> DataFrame:
         """The raw records of topics, each from where its table goes on to where it ends."""
         starts = {topic: table.start for topic, table in tables.items()}
         ends = {topic: table.end for topic, table in tables.items()}
@@ -79,7 +75,7 @@ class Records:
             release(self._kept)
             self._kept = None
 
-    def _since(self, topic: str, start: dict[int, int]) -> "Column":
+    def _since(self, topic: str, start: dict[int, int]) -> SparkColumn:
         here = F.col("topic") == topic
         later = [
             (F.col("partition") != number) | (F.col("offset") >= offset)
@@ -149,7 +145,7 @@ def has_records(start: Offsets, end: Offsets) -> bool:
 
 
 def committed(
-    spark: "SparkSession",
+    spark: SparkSession,
     kafka: Mapping[str, str],
     start: Offsets,
     end: Offsets,
@@ -182,7 +178,7 @@ def committed(
 
 
 def read_raw(
-    spark: "SparkSession", kafka: Mapping[str, str], start: Offsets, end: Offsets
+    spark: SparkSession, kafka: Mapping[str, str], start: Offsets, end: Offsets
 ) -> DataFrame:
     """Read exactly the committed records from ``start`` up to, not including, ``end``.
 

@@ -1,32 +1,29 @@
 """The log that Millrace's daemon writes → a run's state, plans, and the changes that it applies.
 
 Records that several tables of a run need are read once; those of its largest table may be read
-before there is a plan (sinks/log/early.py).
+before there is a plan.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+
+from pyspark.sql import DataFrame, SparkSession
 
 from cdc.errors import MillraceError, SinkError
 from cdc.log.offsets import LogReader, LogState
 from cdc.records.schema import TableSchema
 from cdc.settings.lakehouse import TopicWriter
+from sinks.log.changes import EarlyRead, MillraceChanges, is_read_early, read_early
 from sinks.log.counts import bounded, census, with_census
 from sinks.log.records import Records
 from sinks.run.options import RunContext
-from sinks.run.plan import RunPlan, TablePlan, WantedTable, proposed, to_read
-from sinks.run.topics import Examination, ExaminedTables, require_retained
+from sinks.run.plan import RunPlan, TablePlan, to_read
+from sinks.run.topics import Examination, ExaminedTables, Topics, require_retained
+from sinks.spark.jvm import release
 from sinks.spark.session import RECORDS_FEW, tune
 
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
 
-    from sinks.log.changes import MillraceChanges
-    from sinks.log.early import EarlyRead
-
-
-class MillraceTopics:
+class MillraceTopics(Topics):
     """The log of one daemon."""
 
     written_by: TopicWriter = "millrace"
@@ -46,26 +43,19 @@ class MillraceTopics:
         capture = self._settings.capture
         return self._log.state(capture.topic_prefix, capture.slot_name, self._report)
 
-    def refused(
-        self, before: Mapping[str, TablePlan], wanted: Mapping[str, WantedTable], state: LogState
-    ) -> dict[str, MillraceError]:
-        """None: the daemon has made the topics as they have to be."""
-        del before, wanted, state
-        return {}
-
-    def proposed(
-        self, before: dict[str, TablePlan], state: LogState, wanted: Mapping[str, WantedTable]
-    ) -> dict[str, TablePlan]:
-        """As sinks/run/plan.py has it."""
-        return proposed(before, state, wanted)
-
     def bounded(
         self, state: LogState, tables: dict[str, TablePlan], records_max: int, last: RunPlan | None
     ) -> LogState:
         """The log as if it ended at an earlier commit."""
-        spark, kafka = self._session(records_max), self._settings.kafka
-        cut = last.cut if last is not None else None
-        return bounded(spark, kafka, state, tables, records_max, cut, self._report)
+        return bounded(
+            self._session(records_max),
+            self._settings.kafka,
+            state,
+            tables,
+            records_max,
+            last.cut if last is not None else None,
+            self._report,
+        )
 
     def require_whole(self, name: str, table: TablePlan, state: LogState, *, fresh: bool) -> None:
         """By what the log promises to keep, and by the first records of topics that lose some."""
@@ -77,10 +67,6 @@ class MillraceTopics:
         require_retained(start, state.starts, name, keep)
         if not fresh:
             require_retained(start, self._log.forgotten(start, keep), name, keep)
-
-    def from_start(self, table: TablePlan, state: LogState) -> TablePlan:
-        """The table's plan, from the first record that the log has."""
-        return table.model_copy(update={"start": state.starts[table.topic]})
 
     def examined(
         self, tables: dict[str, TablePlan], state: LogState, examination: Examination
@@ -115,10 +101,8 @@ class MillraceTopics:
 
     def _read_early(
         self, tables: dict[str, TablePlan], state: LogState, examination: Examination
-    ) -> dict[str, "EarlyRead"]:
+    ) -> dict[str, EarlyRead]:
         """The table with most records, if it can be read before there is a plan."""
-        from sinks.log.early import is_read_early, read_early
-
         for name, table in sorted(tables.items(), key=lambda item: -item[1].unread):
             if not is_read_early(table):
                 continue
@@ -136,15 +120,13 @@ class MillraceTopics:
     @contextmanager
     def changes(
         self,
-        spark: "SparkSession",
+        spark: SparkSession,
         name: str,
         plan: RunPlan,
         state: LogState,
-        archived: "DataFrame | None" = None,
-    ) -> Iterator["MillraceChanges"]:
+        archived: DataFrame | None = None,
+    ) -> Iterator[MillraceChanges]:
         """By the schema versions in the log."""
-        from sinks.log.changes import MillraceChanges
-
         table = plan.tables[name]
         early = self._early.pop(name, None)
         rows = early.rows if early is not None and table.truncated is None else None
@@ -157,7 +139,7 @@ class MillraceTopics:
             )
         finally:
             if early is not None:
-                early.release()
+                release(early.rows)
 
     def forget(self) -> None:
         """Free the kept records; they are read again where a table needs them."""
@@ -165,7 +147,7 @@ class MillraceTopics:
         # Taken away first: other tables' threads read the mapping meanwhile.
         unused, self._early = self._early, {}
         for early in unused.values():
-            early.release()
+            release(early.rows)
 
 
 def versions_of(state: LogState, table: TablePlan) -> list[TableSchema]:

@@ -11,6 +11,7 @@ from collections.abc import Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from cdc.errors import ConfigError, LogForgottenError, MillraceError, TopicMismatchError
@@ -28,7 +29,7 @@ from sinks.run.plan import (
 )
 from sinks.run.summary import LastCheck, RunOutcome, RunSummary, TableResult
 from sinks.run.target import Forgotten, Target
-from sinks.run.topics import Topics
+from sinks.run.topics import ExaminedTables, Topics
 from sinks.spark.errors import KeptLostError, explained
 
 if TYPE_CHECKING:
@@ -56,14 +57,6 @@ class RunEnd:
         return RunSummary(sink, self.plan.run, self.plan.where, seconds, self.results)
 
 
-@dataclass(slots=True)
-class RetainedTables:
-    """The tables that a plan may have, and the errors of others."""
-
-    tables: dict[str, TablePlan]
-    refused: dict[str, MillraceError] = field(default_factory=dict)
-
-
 def retained_tables(
     topics: Topics,
     target: Target,
@@ -71,16 +64,17 @@ def retained_tables(
     state: LogState,
     keep: timedelta,
     checked: LastCheck,
-) -> RetainedTables:
+) -> ExaminedTables:
     """Check each table's retention; refused tables stay at their offsets."""
-    retained = RetainedTables(dict(tables))
+    retained = ExaminedTables(dict(tables), {})
     fresh_since_ms = (time.time() - keep.total_seconds()) * 1000
     for name, table in tables.items():
         if not (table.pending or not table.base):
             continue
         reader = name if table.replay is None else table.replay.archive
         begins = not table.base and table.replay is None
-        fresh = begins or max(table.fresh_ms, checked.fresh_ms(reader)) >= fresh_since_ms
+        checked_ms = checked.ts_ms if reader in checked.tables else 0
+        fresh = begins or max(table.fresh_ms, checked_ms) >= fresh_since_ms
         try:
             topics.require_whole(name, table, state, fresh=fresh)
         except TopicMismatchError as error:
@@ -102,7 +96,7 @@ def retained_tables(
     return retained
 
 
-def _refuse(retained: RetainedTables, name: str, table: TablePlan, error: MillraceError) -> None:
+def _refuse(retained: ExaminedTables, name: str, table: TablePlan, error: MillraceError) -> None:
     """Leave a table at its offsets; one that isn't there yet has no plan."""
     del retained.tables[name]
     retained.refused[name] = error
@@ -116,7 +110,6 @@ class Run:
     def __init__(self, context: RunContext, topics: Topics, target: Target) -> None:
         self._context = context
         self._settings = context.settings
-        self._prefix = context.settings.capture.topic_prefix
         self._report = context.report
         self._options = context.options
         self._topics = topics
@@ -134,13 +127,12 @@ class Run:
             return RunEnd(note=self._topics.empty)
         if last is not None:
             require_same_log(last, state)
-        begun = [name for name, table in last.tables.items() if table.base] if last else []
+        begun = [name for name, table in last.all_tables.items() if table.base] if last else []
         wanted, remarks = self._target.wanted(state, begun)
         outcome, results = self._ended(last, state) if last is not None else (None, [])
         before = goes_on(last, outcome) if last is not None and outcome is not None else {}
         before, refused = self._standing(before, state, wanted)
-        waiting = self._report_errors(refused)
-        results += waiting
+        results += (not_applied := self._report_errors(refused))
         usable = {name: table for name, table in wanted.items() if name not in refused}
 
         def proposed(state: LogState) -> dict[str, TablePlan]:
@@ -155,13 +147,14 @@ class Run:
             for remark in remarks:
                 self._report(remark)
         if not has_work(tables):
-            checked = [name for name, table in tables.items() if not table.waits]
-            self._plans.check(str(state.progress.cut), checked)
+            self._plans.check([*tables])
             return RunEnd(last, results, state)
-        return self._new_run(state, last, tables, results, waiting)
+        waiting = {name: t for name, t in before.items() if t.base and name not in tables}
+        plan, applied = self._new_run(state, last, tables, waiting, not_applied)
+        return RunEnd(plan, results + applied, state)
 
     def _require_same_writer(self, last: RunPlan) -> None:
-        if last.prefix != self._prefix:
+        if last.prefix != self._settings.capture.topic_prefix:
             raise ConfigError(
                 f"the {self._target.sink} belongs to topic.prefix {last.prefix}",
                 where=f"[{self._target.sink}]",
@@ -223,10 +216,15 @@ class Run:
         }
         return standing, refused
 
-    def _retained(self, tables: dict[str, TablePlan], state: LogState) -> RetainedTables:
-        keep = self._settings.log.keep
-        checked = self._plans.checked()
-        return retained_tables(self._topics, self._target, tables, state, keep, checked)
+    def _retained(self, tables: dict[str, TablePlan], state: LogState) -> ExaminedTables:
+        return retained_tables(
+            self._topics,
+            self._target,
+            tables,
+            state,
+            self._settings.log.keep,
+            self._plans.checked(),
+        )
 
     def _report_errors(self, errors: Mapping[str, MillraceError]) -> list[TableResult]:
         """Report why tables aren't applied; returns their results."""
@@ -241,30 +239,32 @@ class Run:
         state: LogState,
         last: RunPlan | None,
         tables: dict[str, TablePlan],
-        results: list[TableResult],
-        waiting: list[TableResult],
-    ) -> RunEnd:
+        waiting: dict[str, TablePlan],
+        not_applied: list[TableResult],
+    ) -> tuple[RunPlan | None, list[TableResult]]:
+        """Examine the new records, plan, and apply; the plan, if there is one, and its results."""
         retained = self._retained(tables, state)
         examination = self._target.examination(retained.tables, state)
         examined = self._topics.examined(retained.tables, state, examination)
         refused = self._report_errors({**retained.refused, **examined.refused})
         news = any(table.pending or table.commits for table in examined.tables.values())
         if not news and not refused:
-            return RunEnd(last, results, state)
+            return last, []
         plan = RunPlan(
             run=last.run + 1 if last is not None else 1,
-            prefix=self._prefix,
+            prefix=self._settings.capture.topic_prefix,
             log=state.progress.log,
             cut=state.progress.cut,
             cut_ts_us=state.progress.cut_ts_us,
             ts_ms=int(time.time() * 1000),
             tables=examined.tables,
+            waiting=waiting,
             written_by=self._topics.written_by,
         )
         self._plans.start(plan)
         applied = self._apply(plan, state, ())
-        self._finished(plan, [*applied, *refused, *waiting])
-        return RunEnd(plan, [*results, *applied, *refused], state)
+        self._finished(plan, [*applied, *refused, *not_applied])
+        return plan, [*applied, *refused]
 
     def _finished(self, plan: RunPlan, results: list[TableResult]) -> RunOutcome:
         """Record how the plan ended, and at which version each table has the plan's cut."""
@@ -311,12 +311,12 @@ class Run:
             return result
 
         with ThreadPoolExecutor(TABLES_AT_ONCE) as executor:
-            results = [result for result in executor.map(apply, waiting) if result is not None]
-        return [
-            result
-            for result in results
-            if result.error is not None or plan.tables[result.name].commits
-        ]
+            return [
+                result
+                for result in executor.map(apply, waiting)
+                if result is not None
+                and (result.error is not None or plan.tables[result.name].commits)
+            ]
 
     def _applied(
         self, spark: "SparkSession", name: str, plan: RunPlan, state: LogState
@@ -325,9 +325,8 @@ class Run:
         for attempt in range(1, _ATTEMPTS_MAX + 1):
             try:
                 with explained(name, self._settings.log.keep):
-                    archived = self._target.archived(spark, name, plan)
-                    with self._topics.changes(spark, name, plan, state, archived) as changes:
-                        rows = self._target.apply(spark, name, plan, changes)
+                    read = partial(self._topics.changes, spark, name, plan, state)
+                    rows = self._target.apply(spark, name, plan, read)
             except KeptLostError as error:
                 if attempt == _ATTEMPTS_MAX:
                     return TableResult(name, table.events, error=error)

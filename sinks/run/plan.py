@@ -23,13 +23,11 @@ RunState = TypeVar("RunState", bound=BaseModel)
 Lack = Literal["nothing", "now", "before"]
 
 
-class Replay(BaseModel):
+class Replay(NamedTuple):
     """An archive, at one of its versions: its events come before those of the log.
 
     They are those that the archive's own plan has applied before.
     """
-
-    model_config = ConfigDict(frozen=True)
 
     archive: str
     version: int
@@ -100,8 +98,6 @@ class TablePlan(BaseModel):
     """Whether records are missing: of this plan (``now``), or of one ``before`` it."""
     replay: Replay | None = None
     """The archive that has the records before ``start``."""
-    waits: bool = False
-    """It doesn't come to the cut: it isn't configured any more, or its rows are read again."""
     debezium: DebeziumTopic | None = None
     """The topic, where a real Debezium wrote it."""
 
@@ -156,7 +152,9 @@ class TablePlan(BaseModel):
 class RunPlan(BaseModel):
     """One run of a sink: its number, the log that it reads, its cut, and what it applies.
 
-    Where a real Debezium has written the topics, no cut is known: each has its own end.
+    Tables that are ``waiting`` don't come to the cut: they aren't configured any more, or their
+    rows are read again. Where a real Debezium has written the topics, no cut is known: each has its
+    own end.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -169,7 +167,13 @@ class RunPlan(BaseModel):
     cut_ts_us: int
     ts_ms: int
     tables: dict[str, TablePlan]
+    waiting: dict[str, TablePlan] = {}
     written_by: TopicWriter = "millrace"
+
+    @property
+    def all_tables(self) -> dict[str, TablePlan]:
+        """The tables that come to the cut, and those that wait."""
+        return self.tables | self.waiting
 
     @property
     def where(self) -> str:
@@ -212,7 +216,7 @@ def goes_on(plan: RunPlan, outcome: RunOutcome) -> dict[str, TablePlan]:
 
     One that failed stays where it was, and one that isn't there yet begins as if never planned.
     """
-    return {
+    return plan.waiting | {
         name: table.model_copy(
             update={
                 "end": table.start,
@@ -252,15 +256,8 @@ def snapshot_position(table: TableState) -> Position:
 def proposed(
     before: dict[str, TablePlan], state: LogState, wanted: Mapping[str, WantedTable]
 ) -> dict[str, TablePlan]:
-    """The wanted tables with all that is new for them, before a census of the records.
-
-    Others wait where they are.
-    """
-    tables = {
-        name: table.model_copy(update={"end": table.start, "next": table.start, "waits": True})
-        for name, table in before.items()
-        if table.base
-    }
+    """The wanted tables with all that is new for them, before a census of the records."""
+    tables: dict[str, TablePlan] = {}
     now_ms = int(time.time() * 1000)
     for name, (source, kind, is_whole) in wanted.items():
         table = state.tables[source]

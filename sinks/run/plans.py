@@ -7,9 +7,9 @@ import re
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from pydantic import BaseModel
 
@@ -55,21 +55,15 @@ class LocalFiles:
 
     def names(self) -> list[str]:
         """The names of the files that are there."""
-        try:
+        with _reachable(self._folder), suppress(FileNotFoundError):
             return sorted(os.listdir(self._folder))  # noqa: PTH208 (names are what is asked for)
-        except FileNotFoundError:
-            return []
-        except OSError as error:
-            raise _unreachable(self._folder, error) from None
+        return []
 
     def read(self, name: str) -> str | None:
         """The text of a file, or None where there is none."""
-        try:
+        with _reachable(self._folder), suppress(FileNotFoundError):
             return (self._folder / name).read_text(encoding="utf-8")
-        except FileNotFoundError:
-            return None
-        except OSError as error:
-            raise _unreachable(self._folder, error) from None
+        return None
 
     def create(self, name: str, text: str) -> None:
         """Write a new file whole; raises FileExistsError if there is one already."""
@@ -88,21 +82,16 @@ class LocalFiles:
     @contextmanager
     def _written(self, text: str) -> Iterator[str]:
         """A durable file with the text, under a name of its own."""
-        try:
+        with _reachable(self._folder):
             self._folder.mkdir(parents=True, exist_ok=True)
             handle, name = tempfile.mkstemp(dir=self._folder, prefix=".", suffix=".new")
-        except OSError as error:
-            raise _unreachable(self._folder, error) from None
         try:
-            with os.fdopen(handle, "w", encoding="utf-8") as file:
-                file.write(text)
-                file.flush()
-                os.fsync(file.fileno())
-            yield name
-        except FileExistsError:
-            raise
-        except OSError as error:
-            raise _unreachable(self._folder, error) from None
+            with _reachable(self._folder, but=FileExistsError):
+                with os.fdopen(handle, "w", encoding="utf-8") as file:
+                    file.write(text)
+                    file.flush()
+                    os.fsync(file.fileno())
+                yield name
         finally:
             Path(name).unlink(missing_ok=True)
 
@@ -177,7 +166,10 @@ def one_at_a_time(location: str) -> Iterator[None]:
         path = Path(tempfile.gettempdir()) / f"millrace-{os.getuid()}-{name}.lock"
     else:
         path = folder / "_millrace" / "lock"
-    with _opened(path) as file:
+    with _reachable(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = path.open("ab")
+    with file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
@@ -187,18 +179,17 @@ def one_at_a_time(location: str) -> Iterator[None]:
         yield
 
 
-def _opened(path: Path) -> IO[bytes]:
+@contextmanager
+def _reachable(path: Path, but: type[OSError] | None = None) -> Iterator[None]:
+    """Raise SinkUnreachableError for what the file system refuses, ``but`` for one kind."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        return path.open("ab")
+        yield
     except OSError as error:
-        raise _unreachable(path, error) from None
-
-
-def _unreachable(path: Path, error: OSError) -> SinkUnreachableError:
-    return SinkUnreachableError(
-        f"the lakehouse can't be read or written: {error.strerror}", where=str(path)
-    )
+        if but is not None and isinstance(error, but):
+            raise
+        raise SinkUnreachableError(
+            f"the lakehouse can't be read or written: {error.strerror}", where=str(path)
+        ) from None
 
 
 class LastPlan(BaseModel):
@@ -267,9 +258,9 @@ class Plans:
         """When a run last found nothing to do."""
         return self._parse(LastCheck, _CHECKED) or LastCheck()
 
-    def check(self, cut: str, tables: list[str]) -> None:
+    def check(self, tables: list[str]) -> None:
         """Record that there is nothing to do now for these tables."""
-        check = LastCheck(ts_ms=int(time.time() * 1000), cut=cut, tables=tables)
+        check = LastCheck(ts_ms=int(time.time() * 1000), tables=tables)
         self._files.replace(_CHECKED, check.model_dump_json())
 
     def compacted(self) -> CompactedTables:

@@ -52,15 +52,10 @@ class RunOutcome(BaseModel):
 
 
 class LastCheck(BaseModel):
-    """The last run that had nothing to do for these tables: its time and its cut."""
+    """When a run last had nothing to do for these tables (ms since 1970; 0: never)."""
 
     ts_ms: int = 0
-    cut: str = ""
     tables: list[str] = []
-
-    def fresh_ms(self, table: str) -> int:
-        """The time at which the table had nothing to apply (ms since 1970; 0: never)."""
-        return self.ts_ms if table in self.tables else 0
 
 
 class Rows(NamedTuple):

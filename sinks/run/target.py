@@ -12,10 +12,10 @@ from cdc.errors import LogForgottenError, MillraceError
 from cdc.log.offsets import LogState
 from sinks.run.plan import RunPlan, TablePlan, WantedTable
 from sinks.run.summary import LastCheck, Rows, RunOutcome, TableResult, TableVersion
-from sinks.run.topics import Examination, TableChanges
+from sinks.run.topics import Examination, ReadChanges
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
 
 class PlanStore(Protocol):
@@ -26,27 +26,23 @@ class PlanStore(Protocol):
 
     def last(self) -> RunPlan | None:
         """The newest plan, finished or not."""
-        ...
 
     def outcome(self, plan: RunPlan) -> RunOutcome | None:
         """How the newest plan ended, if it did."""
-        ...
 
     def start(self, plan: RunPlan) -> None:
         """Make the plan the next one; raises BusyError if another run was first."""
-        ...
 
     def finish(self, outcome: RunOutcome) -> None:
         """Record that nothing of the plan is under way any more."""
-        ...
 
     def checked(self) -> LastCheck:
-        """When a run last found nothing to do."""
-        ...
+        """When a run last found nothing to do; a store needn't know."""
+        return LastCheck()
 
-    def check(self, cut: str, tables: list[str]) -> None:
-        """Record that there is nothing to do now for these tables."""
-        ...
+    def check(self, tables: list[str]) -> None:
+        """Record that there is nothing to do now for these tables; a store needn't."""
+        del tables
 
 
 class Forgotten(NamedTuple):
@@ -123,18 +119,14 @@ class Target(ABC):
         del tables, state
         return Examination(lambda *_: None, {}, {})
 
-    def archived(self, spark: "SparkSession", name: str, plan: RunPlan) -> "DataFrame | None":
-        """The raw records of the archive that a table's plan replays."""
-        del spark, name, plan
-        return None
-
     @abstractmethod
     def apply(
-        self, spark: "SparkSession", name: str, plan: RunPlan, changes: TableChanges
+        self, spark: "SparkSession", name: str, plan: RunPlan, read: ReadChanges
     ) -> Rows | None:
         """Apply the plan to a table, in one atomic step, unless the table has it already.
 
-        None: a long load is begun, of which the target tells by itself.
+        ``read`` gives the changes; where nothing is to be written, it isn't called. None: a long
+        load is begun, of which the target tells by itself.
         """
 
     def versions(self, plan: RunPlan, results: list[TableResult]) -> dict[str, TableVersion]:

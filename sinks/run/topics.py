@@ -13,7 +13,7 @@ from cdc.errors import LogForgottenError, MillraceError
 from cdc.log.offsets import LogState, Offsets
 from cdc.records.schema import TableSchema
 from cdc.settings.lakehouse import TopicWriter
-from sinks.run.plan import RunPlan, TablePlan, WantedTable
+from sinks.run.plan import RunPlan, TablePlan, WantedTable, proposed
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -53,7 +53,7 @@ class Examination(NamedTuple):
 
 
 class ExaminedTables(NamedTuple):
-    """The tables' plans with the census of their new records, and the errors of other tables."""
+    """The tables that a plan may have, and the errors of others."""
 
     tables: dict[str, TablePlan]
     refused: dict[str, MillraceError]
@@ -67,47 +67,47 @@ class TableChanges(Protocol):
 
     versions: Sequence[TableSchema]
 
-    def parsed(self, shape: "TableShape", *, snapshot: bool = False) -> "DataFrame":
-        """The changes as they come; ``snapshot``: with a column that marks rows of snapshots."""
-        ...
-
     def newest(
         self, shape: "TableShape", *, ranges: bool = False
     ) -> "AbstractContextManager[Newest]":
         """The newest state of each key, kept while the context lasts."""
-        ...
 
     def latest(self, shape: "TableShape") -> "AbstractContextManager[DataFrame]":
         """The same as rows of one kind, for a target that reads them once."""
-        ...
 
     def older(self) -> "Older | None":
         """The stored rows that go if no change speaks of them."""
-        ...
 
     def are_newer(self, newest: "Newest") -> bool:
         """Whether no stored row can be as new."""
-        ...
 
     def timed(self, shape: "TableShape", stored: "DataFrame | None") -> "DataFrame":
         """The changes with the times of their commits, none of which is ``stored`` already."""
-        ...
 
     def behind_gap(self, shape: "TableShape") -> "DataFrame | None":
         """All that the log still has, where it has forgotten changes that the table lacks."""
-        ...
 
     def events(self, shape: "TableShape", *, records: bool) -> "DataFrame":
         """Every event, once; ``records``: with the raw key and value."""
-        ...
 
     def images(self, shape: "TableShape") -> "DataFrame":
         """The rows that changes add and take away, of a table without a key."""
-        ...
+
+
+class ReadChanges(Protocol):
+    """Reads what a plan applies to one table, when it is called; a target needn't.
+
+    ``archived`` are raw records that come before those of the topics.
+    """
+
+    def __call__(
+        self, archived: "DataFrame | None" = None, /
+    ) -> "AbstractContextManager[TableChanges]":
+        """Return the changes, which are there while the context lasts."""
 
 
 class Topics(Protocol):
-    """The topics of one writer.
+    """The topics of one writer; answers that are written here suit a log of Millrace's.
 
     ``empty`` says why there may be none. A gap can be marked (``can_mark_gaps``) where positions
     tell where it begins.
@@ -119,25 +119,24 @@ class Topics(Protocol):
 
     def state(self) -> LogState | None:
         """What there is to read; None if nothing was ever written."""
-        ...
 
     def refused(
         self, before: Mapping[str, TablePlan], wanted: Mapping[str, WantedTable], state: LogState
     ) -> dict[str, MillraceError]:
         """Derived tables that can't be made of what there is, and why."""
-        ...
+        del before, wanted, state
+        return {}
 
     def proposed(
         self, before: dict[str, TablePlan], state: LogState, wanted: Mapping[str, WantedTable]
     ) -> dict[str, TablePlan]:
         """The wanted tables with all that is new for them."""
-        ...
+        return proposed(before, state, wanted)
 
     def bounded(
         self, state: LogState, tables: dict[str, TablePlan], records_max: int, last: RunPlan | None
     ) -> LogState:
         """The state as if the topics ended where about so many records are read."""
-        ...
 
     def require_whole(self, name: str, table: TablePlan, state: LogState, *, fresh: bool) -> None:
         """Raise MillraceError where the topics may lack records that the table has to read.
@@ -145,17 +144,15 @@ class Topics(Protocol):
         ``fresh``: it has read all that there was so short a time ago that nothing has gone since.
         LogForgottenError if they are gone.
         """
-        ...
 
     def from_start(self, table: TablePlan, state: LogState) -> TablePlan:
         """The table's plan, from the first record that there is, to the last."""
-        ...
+        return table.model_copy(update={"start": state.starts[table.topic]})
 
     def examined(
         self, tables: dict[str, TablePlan], state: LogState, examination: Examination
     ) -> ExaminedTables:
-        """Add to the plans what the tables' new records have: a census of them."""
-        ...
+        """The plans with a census of the tables' new records."""
 
     def changes(
         self,
@@ -166,7 +163,6 @@ class Topics(Protocol):
         archived: "DataFrame | None" = None,
     ) -> "AbstractContextManager[TableChanges]":
         """What the plan applies to a table; ``archived`` are raw records that come before that."""
-        ...
 
     def forget(self) -> None:
         """Let records go that are kept for several tables; they are read again where needed."""

@@ -18,12 +18,12 @@ from sinks.changes.names import OWN
 from sinks.changes.newest import latest, within
 from sinks.changes.shape import TableShape, plain_shape
 from sinks.log.changes import MillraceChanges
-from sinks.log.early import FACTS, census_of, observe_census
+from sinks.log.counts import FACTS, census_of, observe_census
 from sinks.log.parse import parse
 from sinks.log.records import Records, read_raw
 from sinks.run.options import RunContext
 from sinks.run.plan import RunPlan, TablePlan
-from sinks.run.topics import PartitionCensus, TableChanges
+from sinks.run.topics import PartitionCensus, ReadChanges
 from sinks.search.bulk import Counts
 from sinks.search.dead_letters import DocumentDeadLetters
 from sinks.search.documents import mapping
@@ -85,7 +85,8 @@ class TableIndexer:
         self,
         target: TableIndex,
         plan: RunPlan,
-        changes: TableChanges,
+        versions: Sequence[TableSchema],
+        read: ReadChanges,
         loaded: EarlyLoad | None = None,
     ) -> Counts | None:
         """Write what the plan says to the table's index, unless this run has recorded it.
@@ -93,7 +94,6 @@ class TableIndexer:
         ``loaded`` is what there already is of its first load. None: that takes more than one step,
         and is begun (sinks/search/loads.py goes on with it).
         """
-        versions = changes.versions
         newest, table = versions[-1], plan.tables[str(versions[-1].name)]
         before = self._ledger.tables([newest.name]).get(newest.name)
         is_there = before is not None and target.is_there(before.newest)
@@ -107,16 +107,21 @@ class TableIndexer:
         serves = before.serves
         if serves is not None:
             target.require(serves)
-            counts = self._keep_up(target, serves.index, table, changes)
+            counts = self._keep_up(target, serves.index, table, read)
             target.require(serves)
         self._record(plan, table, newest, before)
         return counts
 
     def _keep_up(
-        self, target: TableIndex, index: str, table: TablePlan, changes: TableChanges
+        self, target: TableIndex, index: str, table: TablePlan, read: ReadChanges
     ) -> Counts:
         """Write the changes to the index that serves."""
-        counts = self._write(index, changes) if table.events else Counts()
+        counts = Counts()
+        if table.events:
+            with read() as changes:
+                shape = shape_of(changes.versions, self._search)
+                with changes.latest(shape) as rows:
+                    counts += write_documents(documents(rows, shape), self._search, index)
         # What a TRUNCATE leaves is written first, so that the index is never empty in between.
         if table.truncated is not None:
             counts += Counts(deleted=target.truncate(index, table.truncated))
@@ -194,11 +199,6 @@ class TableIndexer:
         records, floor = Records(self._settings.kafka), history_of(table)
         changes = MillraceChanges(self._spark, records, plan, table, versions, floor=floor)
         return changes.parsed(shape, snapshot=snapshot)
-
-    def _write(self, index: str, changes: TableChanges) -> Counts:
-        shape = shape_of(changes.versions, self._search)
-        with changes.latest(shape) as rows:
-            return write_documents(documents(rows, shape), self._search, index)
 
     def begin_load(
         self, target: TableIndex, before: TableRecord, newest: TableSchema

@@ -26,7 +26,7 @@ from sinks.search.client import connect, fetch
 from sinks.search.dead_letters import DocumentDeadLetters
 from sinks.search.documents import ABSENT_FIELD, document_id
 from sinks.search.indexes import alias_of, write_alias
-from sinks.spark.session import observed
+from sinks.spark.jvm import observed
 
 RefusedSources = Callable[[Sequence[str]], dict[str, tuple[int, dict[str, Any]]]]
 """Ids → version and fields of documents that were refused."""

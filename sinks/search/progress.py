@@ -278,9 +278,9 @@ class RunClaim:
         """When a run last found nothing to do."""
         return self.record.checked
 
-    def check(self, cut: str, tables: list[str]) -> None:
+    def check(self, tables: list[str]) -> None:
         """Record that there is nothing to do now for these tables."""
-        self._update(checked=LastCheck(ts_ms=now_ms(), cut=cut, tables=tables))
+        self._update(checked=LastCheck(ts_ms=now_ms(), tables=tables))
 
     def _owner(self) -> Owner:
         host, pid = socket.gethostname(), os.getpid()

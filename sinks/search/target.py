@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, ClassVar
 from cdc.errors import BusyError, ConfigError, MillraceError, SinkError, SinkUnreachableError
 from cdc.log.offsets import LogState
 from cdc.records.schema import TableName, TableSchema
-from sinks.log.early import is_read_early
+from sinks.log.changes import is_read_early
 from sinks.log.topics import versions_of
 from sinks.run.plan import RunPlan, TablePlan, WantedTable, ready
 from sinks.run.summary import Rows, TableResult, attempted
 from sinks.run.target import Forgotten, Target, Wanted
-from sinks.run.topics import Examination, TableChanges
+from sinks.run.topics import Examination, ReadChanges
 from sinks.search.apply import STEP_RECORDS, EarlyLoad, SearchContext, TableIndexer, shape_of
 from sinks.search.dead_letters import DocumentDeadLetters, replayed
 from sinks.search.documents import aliases
@@ -139,15 +139,16 @@ class TableIndexes(Target):
         return loads
 
     def apply(
-        self, spark: "SparkSession", name: str, plan: RunPlan, changes: TableChanges
+        self, spark: "SparkSession", name: str, plan: RunPlan, read: ReadChanges
     ) -> Rows | None:
         """Write the documents, then the table's progress record; nothing, if that is there."""
         self._records = None
         if name not in self._state.tables:
             raise SinkError("the log doesn't have the table any more", where=f"table {name}")
         indexer = TableIndexer(spark, self._context)
-        target = self._index(changes.versions[-1].name)
-        counts = indexer.apply(target, plan, changes, self._loaded.pop(name, None))
+        versions = versions_of(self._state, plan.tables[name])
+        target = self._index(versions[-1].name)
+        counts = indexer.apply(target, plan, versions, read, self._loaded.pop(name, None))
         if counts is not None and counts.incomplete:
             self._report(
                 f"{name}: {counts.incomplete:,} documents lack values that the log doesn't have"

@@ -20,7 +20,7 @@ from typing import IO, TYPE_CHECKING, Any, Final, Protocol
 from cdc.errors import SparkMissingError
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
 
 REQUIRED: Final = {
@@ -110,15 +110,6 @@ def ask_names_once() -> None:
 
     for kind in (JVMView, JavaPackage, JavaClass):
         kind.__getattr__ = remembering(kind.__getattr__)
-
-
-def observed(rows: "DataFrame", name: str) -> Any:
-    """An observation as a Java row; None: there was no row, and Spark has optimized the step away.
-
-    Works without an action of PySpark's, for which its own ``Observation`` would wait.
-    """
-    metrics: Any = rows._jdf.queryExecution().observedMetrics()  # noqa: SLF001 (not in PySpark)
-    return metrics.apply(name) if metrics.contains(name) else None
 
 
 def tune(session: "SparkSession", records: int, table_bytes: int = 0) -> None:
@@ -286,23 +277,3 @@ def _reason(output: IO[bytes]) -> str:
     telling = (number for number, line in enumerate(lines) if "rror" in line or "xception" in line)
     first = next(telling, len(lines) - 1)
     return " ".join(lines[first : first + 2])[:400]
-
-
-def in_session(spark: "SparkSession", kept: "DataFrame") -> "DataFrame":
-    """Kept rows in a session, whose configuration is the one that then counts."""
-    from pyspark.sql import DataFrame
-
-    schema = kept._jdf.schema()  # noqa: SLF001
-    session: Any = spark._jsparkSession  # noqa: SLF001
-    return DataFrame(session.internalCreateDataFrame(_rdd(kept), schema, False), spark)
-
-
-def release(kept: "DataFrame") -> None:
-    """Free the storage of rows that a ``localCheckpoint`` keeps."""
-    _rdd(kept).unpersist(False)
-
-
-def _rdd(kept: "DataFrame") -> Any:
-    """The kept rows themselves."""
-    plan: Any = kept._jdf.queryExecution().logical()  # noqa: SLF001 (PySpark has no other way)
-    return plan.rdd()

@@ -13,7 +13,8 @@ from sinks.delta.table import DeltaTarget
 from sinks.delta.version import SMALL_BYTES, Version, difference
 from sinks.run.summary import TableVersion
 from sinks.search.progress_records import Instant
-from sinks.spark.session import RECORDS_FEW, observed, tune
+from sinks.spark.jvm import observed
+from sinks.spark.session import RECORDS_FEW, tune
 
 _KEPT: Final = "millrace_kept"
 _RECORDS_OF_A_DOCUMENT: Final = 5

@@ -33,7 +33,7 @@ from sinks.search.progress_records import (
     JoinedIndex,
     now_ms,
 )
-from sinks.spark.session import in_session
+from sinks.spark.jvm import in_session
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -63,7 +63,7 @@ class Lakehouse:
                 continue
             there = outcome.versions.keys() - outcome.failed.keys()
             there -= {name for name in there if not self._has_columns(name, plan)}
-            if there >= set(tables) and not any(plan.tables[name].waits for name in tables):
+            if there >= set(tables):
                 versions = {name: outcome.versions[name] for name in sorted(set(tables))}
                 return Instant(run=number, cut=plan.cut, versions=versions)
         return None

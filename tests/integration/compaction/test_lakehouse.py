@@ -31,7 +31,7 @@ def test_compaction_makes_fewer_files_and_keeps_every_cut(
     lakehouse: Lakehouse, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("compaction.lakehouse.SMALL_FILES_MIN", 3)
-    monkeypatch.setattr("sinks.delta.apply.SMALL_BYTES", 0)  # which would be written anew
+    monkeypatch.setattr("sinks.delta.keyed.SMALL_BYTES", 0)  # which would be written anew
     log = lakehouse.log(column("id", "int4", 1), column("n", "int4"))
     log.row("r", at(10, 0), {"id": 0, "n": 0})
     log.table(10)

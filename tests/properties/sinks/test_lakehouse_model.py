@@ -24,7 +24,7 @@ from cdc.records.state import Phase
 from deploy.local.kafka import Kafka
 from sinks.changes.derived import table_path
 from sinks.changes.names import DELETED, END, OP, POSITION
-from sinks.delta.replace import SMALL_BYTES
+from sinks.delta.keyed import SMALL_BYTES
 from sinks.job import run_lakehouse
 from sinks.run.engine import Run
 from sinks.spark.session import RECORDS_FEW
@@ -256,8 +256,8 @@ def test_delta_is_the_model_at_every_cut(
         cut = max(upto - held_back, cut)  # a cut never goes back
         log.reached(at(cut * 10, 9) if cut > snapshot_at + 1 else at(point, 0))
         with (
-            patch("sinks.delta.apply.SMALL_BYTES", small),
-            patch("sinks.log.early.RECORDS_FEW", few),
+            patch("sinks.delta.keyed.SMALL_BYTES", small),
+            patch("sinks.log.changes.RECORDS_FEW", few),
         ):
             if dies != "no":
                 with dying(dies):

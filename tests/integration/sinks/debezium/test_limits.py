@@ -140,7 +140,7 @@ def test_a_plan_is_not_finished_with_another_topics_records(
     lake.topic()
     written(lake, [1])
     with monkeypatch.context() as patched:
-        patched.setattr("sinks.delta.apply.commit", killed)
+        patched.setattr("sinks.delta.target.commit", killed)
         with pytest.raises(KeyboardInterrupt):
             lake.merge()
     make_anew(lake)
@@ -167,7 +167,7 @@ def test_a_compacted_topic_that_comes_late_is_rebuilt(
     written(lake, [4])
     lake.configure(types=TYPES, log={"keep": "1s"})
     with monkeypatch.context() as patched:
-        patched.setattr("sinks.delta.apply.commit", killed)
+        patched.setattr("sinks.delta.target.commit", killed)
         with pytest.raises(KeyboardInterrupt):
             lake.merge()
     forget(lake, 2)

@@ -62,7 +62,7 @@ class Topics:
     def merge(self, registry: MadeRegistry | None = None) -> PlannedTopics:
         from sinks.changes.newest import Newest
         from sinks.delta.commit import commit
-        from sinks.delta.current import merge, write_new
+        from sinks.delta.keyed import merge, write_new
         from sinks.delta.table import DeltaTarget
 
         log = TopicLog(self.kafka)

@@ -198,7 +198,7 @@ def interrupted(lake: DebeziumLake, monkeypatch: pytest.MonkeyPatch, *, after_co
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr("sinks.delta.apply.commit", killed)
+        patched.setattr("sinks.delta.target.commit", killed)
         with pytest.raises(KeyboardInterrupt):
             lake.merge()
 

@@ -7,7 +7,8 @@ import pytest
 from pyspark.sql import functions as F
 
 from sinks.delta.commit import DeltaTransaction
-from sinks.delta.replace import mark
+from sinks.delta.keyed import mark
+from sinks.run.summary import Rows
 from tests.fixtures.lakehouse import Lakehouse
 from tests.fixtures.spark import HandLog, at, column
 
@@ -17,7 +18,7 @@ pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 @pytest.fixture
 def log(lakehouse: Lakehouse, monkeypatch: pytest.MonkeyPatch) -> HandLog:
     """A table of two files, each with keys of its own; none is small enough to write anew."""
-    monkeypatch.setattr("sinks.delta.apply.SMALL_BYTES", 0)
+    monkeypatch.setattr("sinks.delta.keyed.SMALL_BYTES", 0)
     log = lakehouse.log(column("id", "int4", 1), column("a", "text"), column("n", "int8"))
     for run in range(2):
         for number in range(run * 10, run * 10 + 4):
@@ -101,15 +102,15 @@ def test_rows_of_files_that_have_marks_are_marked_once_more(
 def test_a_commit_that_another_got_in_the_way_of_is_tried_again(
     lakehouse: Lakehouse, log: HandLog, monkeypatch: pytest.MonkeyPatch, small: int
 ) -> None:
-    monkeypatch.setattr("sinks.delta.apply.SMALL_BYTES", small)
+    monkeypatch.setattr("sinks.delta.keyed.SMALL_BYTES", small)
     path, original = f"{lakehouse.folder}/public/t", DeltaTransaction.commit
     tried: list[int] = []
 
-    def late(self: DeltaTransaction, *counts: int) -> None:
+    def late(self: DeltaTransaction, *counts: int) -> Rows:
         tried.append(len(tried))
         if len(tried) == 1:
             lakehouse.spark.sql(f"OPTIMIZE delta.`{path}`")
-        original(self, *counts)
+        return original(self, *counts)
 
     monkeypatch.setattr(DeltaTransaction, "commit", late)
     log.row("u", at(20), {"id": 1, "a": "new", "n": 1})
@@ -127,12 +128,12 @@ def test_changes_as_old_as_what_is_stored_are_compared_with_it(
         raise AssertionError("rows at the cut itself aren't newer than all that is stored")
 
     marked: Callable[..., Any] = mark
-    monkeypatch.setattr("sinks.delta.apply.mark", never)
+    monkeypatch.setattr("sinks.delta.keyed.mark", never)
     log.row("r", at(11, 99), {"id": 11, "a": "of a chunk", "n": 1})
     log.row("u", at(20), {"id": 10, "a": "new", "n": 1})
     log.reached(at(20))
     assert lakehouse.merge().tables[0].error is None
-    monkeypatch.setattr("sinks.delta.apply.mark", marked)
+    monkeypatch.setattr("sinks.delta.keyed.mark", marked)
     expected = ROWS | {
         10: {"id": 10, "a": "new", "n": 1},
         11: {"id": 11, "a": "of a chunk", "n": 1},

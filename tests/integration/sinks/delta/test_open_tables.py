@@ -164,7 +164,7 @@ def test_others_read_what_the_source_has(
     tmp_path: Path,
 ) -> None:
     # Tables of a few rows are written anew, or merged into without deletion vectors, otherwise.
-    monkeypatch.setattr("sinks.delta.apply.SMALL_BYTES", 0)
+    monkeypatch.setattr("sinks.delta.keyed.SMALL_BYTES", 0)
     monkeypatch.delitem(session._FEW, "spark.databricks.delta.merge.deletionVectors.persistent")
     made = pipeline()
     plain, marked = lakes = [Open(made, spark, vectors=vectors) for vectors in (False, True)]

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from sinks.changes.names import END, POSITION
-from sinks.delta.replace import SMALL_BYTES
+from sinks.delta.keyed import SMALL_BYTES
 from tests.fixtures.lakehouse import Lakehouse
 from tests.fixtures.spark import HandLog, at, column
 
@@ -27,7 +27,7 @@ def second(log: HandLog) -> None:
 def test_events_that_come_again_change_nothing(
     lakehouse: Lakehouse, monkeypatch: pytest.MonkeyPatch, small_bytes: int
 ) -> None:
-    monkeypatch.setattr("sinks.delta.apply.SMALL_BYTES", small_bytes)
+    monkeypatch.setattr("sinks.delta.keyed.SMALL_BYTES", small_bytes)
     lakehouse.configure(kinds=["current", "history"])
     log = lakehouse.log(column("id", "int4", 1), column("n", "int4"))
 

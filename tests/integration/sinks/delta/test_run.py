@@ -11,7 +11,7 @@ import pytest
 from cdc.errors import ExitCode, LogForgottenError
 from cdc.records.state import Phase
 from sinks.changes.derived import table_path
-from sinks.delta import apply, commit
+from sinks.delta import commit, target
 from sinks.run.plans import lakehouse_plans
 from sinks.run.summary import RunOutcome
 from tests.fixtures.lakehouse import Lakehouse
@@ -175,7 +175,7 @@ def test_interrupted_runs_are_finished_by_the_next_ones(
         log.row("u", at(lsn), {"id": 1, "n": lsn})
         log.reached(at(lsn))
         with monkeypatch.context() as patched:
-            patched.setattr(apply, "commit", dies)
+            patched.setattr(target, "commit", dies)
             with pytest.raises(KeyboardInterrupt):
                 lakehouse.merge()
         log.row("u", at(lsn + 10), {"id": 1, "n": lsn + 10})

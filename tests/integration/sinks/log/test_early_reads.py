@@ -18,7 +18,7 @@ _LATE = 3_000_000
 def test_what_the_largest_table_has_does_not_hold_up_others(
     lakehouse: Lakehouse, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sinks.log.early.RECORDS_FEW", 1)
+    monkeypatch.setattr("sinks.log.changes.RECORDS_FEW", 1)
     large = lakehouse.log(column("id", "int4", 1), column("d", "date"), table="large")
     small = large.beside(table_schema(lakehouse.prefix, "small", *large.schema.columns))
     for key in range(4):

@@ -37,7 +37,7 @@ def text(lsn: int, key: int) -> str:
 def test_a_merge_sends_no_rows_to_the_driver(
     lakehouse: Lakehouse, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sinks.delta.apply.SMALL_BYTES", 0)  # as in a large table
+    monkeypatch.setattr("sinks.delta.keyed.SMALL_BYTES", 0)  # as in a large table
     log = lakehouse.log(column("id", "int4", 1), column("large", "text"))
     for key in range(ROWS):
         log.row("r", at(10, 0), {"id": key, "large": text(10, key)})

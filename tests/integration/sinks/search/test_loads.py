@@ -278,7 +278,7 @@ def test_rows_of_a_snapshot_are_what_became_of_them(
     indexes: Indexes, monkeypatch: pytest.MonkeyPatch, steps: str
 ) -> None:
     if steps == "before there is a plan":
-        monkeypatch.setattr("sinks.log.early.RECORDS_FEW", 1)
+        monkeypatch.setattr("sinks.log.changes.RECORDS_FEW", 1)
     if steps == "one by one":
         monkeypatch.setattr("sinks.search.apply.STEP_RECORDS", 3)
     log = indexes.log(column("id", "int4", 1), column("a", "text"), column("n", "int8"))
@@ -322,7 +322,7 @@ def test_rows_of_a_snapshot_are_what_became_of_them(
 def test_what_a_load_cant_begin_with_takes_the_ordinary_way(
     indexes: Indexes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sinks.log.early.RECORDS_FEW", 1)
+    monkeypatch.setattr("sinks.log.changes.RECORDS_FEW", 1)
     emptied = indexes.log(column("id", "int4", 1), table="emptied")
     broken = emptied.beside(table_schema(indexes.prefix, "broken", *emptied.schema.columns))
     whole = emptied.beside(table_schema(indexes.prefix, "whole", *emptied.schema.columns))
@@ -352,7 +352,7 @@ def test_what_a_load_cant_begin_with_takes_the_ordinary_way(
 def test_rows_that_were_mended_or_are_gone_by_now_are_not_refused(
     indexes: Indexes, monkeypatch: pytest.MonkeyPatch, records_few: int
 ) -> None:
-    monkeypatch.setattr("sinks.log.early.RECORDS_FEW", records_few)
+    monkeypatch.setattr("sinks.log.changes.RECORDS_FEW", records_few)
     strict = {"table": "public.t", "mapping": {"a": {"type": "integer"}}}
     indexes.define(indexes=[strict], **{"refused.documents": "fail"})
     log = indexes.log(column("id", "int4", 1), column("a", "text"))
@@ -370,7 +370,7 @@ def test_rows_that_were_mended_or_are_gone_by_now_are_not_refused(
 def test_a_table_whose_key_has_changed_stops_no_other(
     indexes: Indexes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sinks.log.early.RECORDS_FEW", 1)
+    monkeypatch.setattr("sinks.log.changes.RECORDS_FEW", 1)
     log = indexes.log(column("id", "int4", 1), column("a", "int4"))
     other = log.beside(table_schema(indexes.prefix, "other", column("id", "int4", 1)))
     log.row("r", at(100, 0), {"id": 1, "a": 1})

@@ -151,7 +151,7 @@ def test_new_column_arrives_in_the_same_index(indexes: Indexes) -> None:
 def test_crash_anywhere_is_repeated_to_the_same_index(
     indexes: Indexes, monkeypatch: pytest.MonkeyPatch, owner: str, name: str, records_few: int
 ) -> None:
-    monkeypatch.setattr("sinks.log.early.RECORDS_FEW", records_few)
+    monkeypatch.setattr("sinks.log.changes.RECORDS_FEW", records_few)
     log = indexes.log(column("id", "int4", 1), column("a", "text"))
     for number in range(5):
         log.row("r", at(100, 0), {"id": number, "a": "old"})

@@ -13,10 +13,11 @@ from cdc.settings import Settings
 from sinks.debezium.log import BrokerTopic, TopicLog, bounded_ends
 from sinks.debezium.topics import NOWHERE, DebeziumTopics
 from sinks.delta.target import LakehouseTables
-from sinks.run.engine import RetainedTables, retained_tables
+from sinks.run.engine import retained_tables
 from sinks.run.options import RunContext, RunOptions
 from sinks.run.plan import TablePlan
 from sinks.run.summary import LastCheck
+from sinks.run.topics import ExaminedTables
 from tests.fixtures.made_plans import NAME, TOPIC, table_plan
 from tests.fixtures.made_states import table_state
 
@@ -36,7 +37,7 @@ class MadeLog:
 
 def retained(
     table: TablePlan, promised: timedelta | None, *, begins: int = 0, accepted: bool = False
-) -> RetainedTables:
+) -> ExaminedTables:
     """What becomes of a table, of a topic that has 20 records."""
     progress = Progress(
         log="",

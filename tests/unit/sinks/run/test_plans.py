@@ -5,7 +5,7 @@ from unittest.mock import patch
 
 import pytest
 
-from cdc.errors import BusyError, LogForgottenError, LogFormatError
+from cdc.errors import BusyError, LogForgottenError, LogFormatError, SinkUnreachableError
 from cdc.log.offsets import LogState
 from cdc.records.position import Lsn, Position
 from cdc.records.schema import TableName, TableSchema
@@ -138,9 +138,8 @@ def test_what_a_table_lacks_is_over_once_it_is_applied_and_remembered() -> None:
 def test_an_archive_that_waited_still_knows_what_it_has_read() -> None:
     read = goes_on(plan(a=table_plan(kind="changes")), RunOutcome(run=4, ts_ms=0, failed={}))["a"]
     assert (read.start, read.read_end) == ({0: 8}, {0: 9})
-    waiting = proposed({"s.a": read}, whole_table(), {})["s.a"]
-    assert waiting.waits
-    after = goes_on(plan(run=5, a=waiting), RunOutcome(run=5, ts_ms=0, failed={}))["a"]
+    without = plan(run=5).model_copy(update={"waiting": {"a": read}})
+    after = goes_on(without, RunOutcome(run=5, ts_ms=0, failed={}))["a"]
     assert (after.start, after.read_end, after.after) == ({0: 8}, {0: 9}, position(20))
 
 
@@ -198,3 +197,16 @@ def test_a_log_made_anew_is_never_applied_on() -> None:
 def test_a_table_whose_columns_the_log_doesnt_know_yet_holds_nobody_up() -> None:
     assert proposed({}, whole_table(), WANTED) == {}
     assert [*proposed({}, whole_table(made_table("id int4")), WANTED)] == ["s.a"]
+
+
+def test_a_folder_that_cannot_be_used_is_no_other_run(tmp_path: Path) -> None:
+    (tmp_path / "runs").write_text("")
+    files = LocalFiles(tmp_path / "runs")
+    for use in (
+        files.names,
+        lambda: files.read("a"),
+        lambda: files.create("a", ""),
+        lambda: files.replace("a", ""),
+    ):
+        with pytest.raises(SinkUnreachableError):
+            use()

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sinks.spark.expressions import header_fields, json_rows, timestamp_of
+from sinks.spark.jvm import header_fields, json_rows, timestamp_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -1,8 +1,11 @@
-"""Columns that Spark computes by classes of our own (sinks/jvm), where its functions are slow."""
+"""What Spark's JVM can do, and PySpark has no call for: our own functions, rows that are kept.
+
+Columns are computed by classes of our own (sinks/jvm) where Spark's functions are slow.
+"""
 
 from typing import Any
 
-from pyspark.sql import Column, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 
 
 def json_rows(text: Column, schema: str) -> Column:
@@ -36,3 +39,30 @@ def _call(name: str, column: Column, *more: str) -> Column:
     jvm: Any = session.sparkContext._jvm  # noqa: SLF001 (PySpark has no other way to its JVM)
     java: Any = column._jc  # noqa: SLF001
     return ClassicColumn(getattr(jvm.millrace.sinks.Expressions, name)(java, *more))
+
+
+def observed(rows: DataFrame, name: str) -> Any:
+    """An observation as a Java row; None: there was no row, and Spark has optimized the step away.
+
+    Works without an action of PySpark's, for which its own ``Observation`` would wait.
+    """
+    metrics: Any = rows._jdf.queryExecution().observedMetrics()  # noqa: SLF001 (not in PySpark)
+    return metrics.apply(name) if metrics.contains(name) else None
+
+
+def in_session(spark: SparkSession, kept: DataFrame) -> DataFrame:
+    """Kept rows in a session, whose configuration is the one that then counts."""
+    schema = kept._jdf.schema()  # noqa: SLF001
+    session: Any = spark._jsparkSession  # noqa: SLF001
+    return DataFrame(session.internalCreateDataFrame(_rdd(kept), schema, False), spark)
+
+
+def release(kept: DataFrame) -> None:
+    """Free the storage of rows that a ``localCheckpoint`` keeps."""
+    _rdd(kept).unpersist(False)
+
+
+def _rdd(kept: DataFrame) -> Any:
+    """The kept rows themselves."""
+    plan: Any = kept._jdf.queryExecution().logical()  # noqa: SLF001 (PySpark has no other way)
+    return plan.rdd()

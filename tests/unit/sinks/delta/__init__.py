@@ -1,0 +1,1 @@
+"""Tests of sinks/delta that need neither a server nor Spark."""
