@@ -17,8 +17,7 @@ if TYPE_CHECKING:
     from opensearchpy import OpenSearch
 
     from sinks.delta.cuts import Cut
-    from sinks.search.progress import Ledger
-    from sinks.search.progress_records import TableRecord
+    from sinks.search.progress import Ledger, TableRecord
 
 
 RUNS_SHOWN = 5
@@ -182,8 +181,8 @@ def _indexes(
     from sinks.search.documents import aliases
 
     refused = DocumentDeadLetters(client, search.index_prefix, None).counts()
-    of_tables = {str(name): record for name, record in ledger.tables(names).items()}
-    tables = {str(name): name for name in names}
+    tables = {str(name) for name in names}
+    of_tables = ledger.tables(tables)
     statuses = []
     for name, alias in aliases(search, names).items():
         if name not in tables:
@@ -208,9 +207,9 @@ def _of_table(name: str, record: "TableRecord | None") -> IndexStatus:
 
 
 def _of_documents(name: str, ledger: "Ledger") -> IndexStatus:
-    from sinks.search.progress_records import DocumentRecord
+    from sinks.search.progress import DocumentRecord
 
-    record = ledger.read(ledger.document_id(name), DocumentRecord)[0] or DocumentRecord()
+    record = ledger.read(ledger.record_id("document", name), DocumentRecord)[0] or DocumentRecord()
     loading = record.loading
     return IndexStatus(
         name=name,

@@ -6,7 +6,7 @@ no delete comes too early.
 """
 
 from dataclasses import replace
-from typing import Final, NamedTuple
+from typing import Final
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
@@ -16,29 +16,10 @@ from sinks.changes.latest import PATCHY, contenders, is_patchy, latest
 from sinks.changes.names import SNAPSHOT
 from sinks.changes.shape import TableShape
 from sinks.search.bulk import Counts
-from sinks.search.executors import Observed, write_documents, write_observed
+from sinks.search.executors import WrittenDocuments, write_documents
 from sinks.search.rows import documents
 
 _REMAINING: Final = "millrace_remaining"
-
-
-class RemainingChanges(NamedTuple):
-    """How many changes aren't rows of a snapshot, and how many of those lack values of their own.
-
-    ``refused`` counts the rows of the snapshot that the server refused.
-    """
-
-    changes: int
-    patchy: int
-    refused: int = 0
-
-
-class WrittenRows(NamedTuple):
-    """The counts of the rows written, the changes that remain, and Spark's observations."""
-
-    counts: Counts
-    remaining: RemainingChanges
-    observed: Observed
 
 
 def mark_snapshot_rows(changes: DataFrame) -> DataFrame:
@@ -57,35 +38,36 @@ def mark_snapshot_rows(changes: DataFrame) -> DataFrame:
 
 def write_rows(
     changes: DataFrame, shape: TableShape, settings: SearchSettings, index: str
-) -> WrittenRows:
+) -> WrittenDocuments:
     """Write the rows of snapshots among the changes, marked by ``mark_snapshot_rows``.
 
     A refused row may have changed since: it remains to be written.
     """
     rows = documents(changes.where(SNAPSHOT), shape)
-    counts, observed = write_observed(rows, settings, index, is_load=True, is_final=False)
-    summary = observed(_REMAINING)
-    changed, patchy = (summary.getAs(kind) if summary else 1 for kind in ("changes", "patchy"))
-    remaining = RemainingChanges(changed, patchy, counts.refused)
-    return WrittenRows(replace(counts, refused=0), remaining, observed)
+    return write_documents(rows, settings, index, is_load=True, is_final=False)
 
 
 def write_remaining(
     changes: DataFrame,
-    remaining: RemainingChanges,
+    rows: WrittenDocuments,
     shape: TableShape,
     settings: SearchSettings,
     index: str,
 ) -> Counts:
-    """Write the newest of each key of the ``remaining`` ones of the same changes."""
-    if remaining.refused:
+    """Write the newest of each key of the same changes that ``write_rows`` has left.
+
+    Returns the counts of both.
+    """
+    summary = rows.observed(_REMAINING)
+    written = replace(rows.counts, refused=0)
+    if rows.counts.refused:
         others = changes
-    elif remaining.patchy:
+    elif summary is None or summary.getAs("patchy"):
         # Of those, a row's values are exact, and count before what was read at another time.
         others = contenders(changes, shape).where(~F.col(SNAPSHOT) | F.col(PATCHY))
-    elif remaining.changes:
+    elif summary.getAs("changes"):
         others = changes.where(~F.col(SNAPSHOT))
     else:
-        return Counts()
+        return written
     newest = documents(latest(others, shape), shape)
-    return write_documents(newest, settings, index, is_load=True)
+    return written + write_documents(newest, settings, index, is_load=True).counts

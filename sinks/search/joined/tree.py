@@ -73,14 +73,6 @@ class Node:
             for path in embedded.paths():
                 yield (self, *path)
 
-    def columns(self, path: str = "") -> Iterator[tuple[str, str]]:
-        """Each field that is a column, by its path in the document, and the column's type."""
-        for name, field in self.fields.items():
-            array = "[]" if field.column.array else ""
-            yield f"{path}{name}", f"{field.column.type}{array} {field.type}"
-        for embedded in self.embeds:
-            yield from embedded.shown.columns(f"{path}{embedded.field}.")
-
     def linking(self) -> dict[str, set[str]]:
         """The columns of each table by which rows are told apart, or joined."""
         columns: dict[str, set[str]] = {}

@@ -12,7 +12,6 @@ from cdc.errors import (
     SinkError,
     SinkUnreachableError,
 )
-from cdc.records.schema import TableName
 from cdc.records.state import Phase
 from deploy.local.certificates import Certificates
 from deploy.local.opensearch import OpenSearch
@@ -291,7 +290,7 @@ def test_missing_section_is_said(indexes: Indexes) -> None:
 
 def test_applied_tables_are_recorded(indexes: Indexes) -> None:
     loaded(indexes, 1)
-    record = indexes.ledger.tables([TableName("public", "t")])[TableName("public", "t")]
+    record = indexes.ledger.tables(["public.t"])["public.t"]
     assert record.serves is not None
     assert (record.run, record.cut, record.serves.index) == (1, str(at(100, 0)), indexes.index())
 
