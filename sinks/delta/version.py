@@ -184,8 +184,8 @@ class LakehouseReader:
 
     def at(self, instant: Instant) -> dict[str, Version]:
         """The tables at one of the cuts."""
-        pairs = self._versions.keys() & instant.versions.items()
-        return {name: self._versions[name, version] for name, version in pairs}
+        there = self._versions.keys() & instant.versions.items()
+        return {name: self._versions[name, version] for name, version in there}
 
     def difference(
         self, name: str, older: Instant, newer: Instant, keys: Collection[str], columns: set[str]

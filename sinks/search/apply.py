@@ -2,6 +2,10 @@
 
 A crash between the two repeats the plan: the same documents at the same versions, into the same
 index. A first load is recorded before it begins, and goes on behind the last of its steps.
+
+A load writes the rows of snapshots first, as they come. They are most of it, and their order
+doesn't matter: each carries its version, and none is a delete. The changes that came later are
+written behind them, only the newest of each key, so that no delete comes too early.
 """
 
 from collections.abc import Mapping, Sequence
@@ -9,13 +13,15 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from opensearchpy import OpenSearch
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
 
 from cdc.errors import MillraceError, SinkError, SinkUnreachableError
 from cdc.records.position import Lsn, Position
 from cdc.records.schema import TableSchema
 from cdc.settings import SearchSettings
-from sinks.changes.latest import within
-from sinks.changes.names import OWN
+from sinks.changes.latest import PATCHY, contenders, is_patchy, latest, within
+from sinks.changes.names import OWN, SNAPSHOT
 from sinks.changes.shape import TableShape, plain_shape
 from sinks.log.changes import MillraceChanges
 from sinks.log.early import FACTS, census_of, observe_census
@@ -31,12 +37,12 @@ from sinks.search.executors import WrittenDocuments, write_documents
 from sinks.search.indexes import TableIndex
 from sinks.search.progress import Ledger, TableGeneration, TableLoad, TableRecord, now_ms
 from sinks.search.rows import documents
-from sinks.search.snapshot import mark_snapshot_rows, write_remaining, write_rows
 from sinks.spark.errors import explained
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+_REMAINING: Final = "millrace_remaining"
 STEP_RECORDS: Final = 500_000
 """So many of the log's records are loaded between two notes of how far it is."""
 
@@ -138,9 +144,9 @@ class TableIndexer:
         table: TablePlan,
         plan: RunPlan,
         versions: Sequence[TableSchema],
-        rows: WrittenDocuments | None = None,
+        early: EarlyLoad | None = None,
     ) -> Counts:
-        """Write the same to an index that is being loaded, which may have the ``rows`` already.
+        """Write the same to an index that is being loaded, which may have an ``early`` part of it.
 
         A TRUNCATE deletes what earlier steps of the load have brought.
         """
@@ -149,10 +155,13 @@ class TableIndexer:
             shape = shape_of(versions, self._search)
             with explained(str(versions[-1].name), self._settings.log.keep):
                 parsed = self.changes(table, plan, versions).parsed(shape, snapshot=True)
-                changes = mark_snapshot_rows(parsed)
-                if rows is None:
-                    rows = write_rows(changes, shape, self._search, index)
-                counts = write_remaining(changes, rows, shape, self._search, index)
+                changes = _marked(parsed)
+                rows = (
+                    _write_snapshot_rows(changes, shape, self._search, index)
+                    if early is None
+                    else early.rows
+                )
+                counts = _write_remaining(changes, rows, shape, self._search, index)
         if table.truncated is not None:
             counts += Counts(deleted=target.truncate(index, table.truncated))
         return counts
@@ -172,8 +181,8 @@ class TableIndexer:
             shape = shape_of(versions, self._search)
             into = self._made(target, versions[-1], before)
             with explained(name, self._settings.log.keep):
-                changes = mark_snapshot_rows(parse(records, shape, snapshot=True))
-                rows = write_rows(changes, shape, self._search, into.index)
+                changes = _marked(parse(records, shape, snapshot=True))
+                rows = _write_snapshot_rows(changes, shape, self._search, into.index)
         except SinkUnreachableError:
             raise
         except MillraceError:
@@ -199,14 +208,14 @@ class TableIndexer:
         self._ledger.write_table(str(newest.name), record)
         return record
 
-    def finish_load(self, target: TableIndex, table: str, record: TableRecord) -> None:
+    def finish_load(
+        self, target: TableIndex, table: str, record: TableRecord, loaded: TableGeneration
+    ) -> None:
         """Let the loaded index serve, and record it alone."""
-        loading = record.loading
-        assert loading is not None  # noqa: S101 (a load ends here)
-        target.require(loading.into)
+        target.require(loaded)
         settings = self._search.index_of(table).settings
-        self._context.publish(target, loading.into.index, settings)
-        served = record.model_copy(update={"serves": loading.into, "loading": None})
+        self._context.publish(target, loaded.index, settings)
+        served = record.model_copy(update={"serves": loaded, "loading": None})
         self._ledger.write_table(table, served)
 
     def _load_first(
@@ -225,9 +234,8 @@ class TableIndexer:
         record = self._record(plan, table, newest, serves=None, loading=loading)
         if loaded is None and table.unread > STEP_RECORDS:
             return None
-        rows = loaded.rows if loaded is not None else None
-        counts = self.load(target, into.index, table, plan, versions, rows)
-        self.finish_load(target, table.source, record)
+        counts = self.load(target, into.index, table, plan, versions, loaded)
+        self.finish_load(target, table.source, record, into)
         # What was written on the way, and is another one or gone by now, counts for nothing.
         return replace(counts, inserted=counts.inserted - counts.deleted, updated=0, deleted=0)
 
@@ -308,3 +316,54 @@ def loaded_text(start: Mapping[int, int], at: Mapping[int, int], end: Mapping[in
     total = sum(end[partition] - offset for partition, offset in start.items())
     done = sum(at.get(partition, offset) - offset for partition, offset in start.items())
     return f"{done:,} of {total:,} records are loaded ({100 * done // max(total, 1)} %)"
+
+
+def _marked(changes: DataFrame) -> DataFrame:
+    """Changes (parsed with ``snapshot``), marked as rows of the snapshot or not; counts the latter.
+
+    Spark pushes no filter below an observation: below it, the filter would parse each record again.
+    """
+    patchy = is_patchy(changes)
+    marked = changes.withColumns({PATCHY: patchy, SNAPSHOT: F.col(SNAPSHOT) & ~patchy})
+    return marked.observe(
+        _REMAINING,
+        F.count_if(~F.col(SNAPSHOT)).alias("changes"),
+        F.count_if(~F.col(SNAPSHOT) & F.col(PATCHY)).alias("patchy"),
+    )
+
+
+def _write_snapshot_rows(
+    changes: DataFrame, shape: TableShape, settings: SearchSettings, index: str
+) -> WrittenDocuments:
+    """Write the rows of snapshots among the changes, marked by ``_marked``.
+
+    A refused row may have changed since: it remains to be written.
+    """
+    rows = documents(changes.where(SNAPSHOT), shape)
+    return write_documents(rows, settings, index, is_load=True, is_final=False)
+
+
+def _write_remaining(
+    changes: DataFrame,
+    rows: WrittenDocuments,
+    shape: TableShape,
+    settings: SearchSettings,
+    index: str,
+) -> Counts:
+    """Write the newest of each key of the same changes that ``_write_snapshot_rows`` has left.
+
+    Returns the counts of both.
+    """
+    summary = rows.observed(_REMAINING)
+    written = replace(rows.counts, refused=0)
+    if rows.counts.refused:
+        others = changes
+    elif summary is None or summary.getAs("patchy"):
+        # Of those, a row's values are exact, and count before what was read at another time.
+        others = contenders(changes, shape).where(~F.col(SNAPSHOT) | F.col(PATCHY))
+    elif summary.getAs("changes"):
+        others = changes.where(~F.col(SNAPSHOT))
+    else:
+        return written
+    newest = documents(latest(others, shape), shape)
+    return written + write_documents(newest, settings, index, is_load=True).counts

@@ -254,20 +254,15 @@ def create_own(client: OpenSearch, index: str, mapping: Mapping[str, Any], where
         create_index(client, index, {"settings": settings, "mappings": mapping}, where)
 
 
-def fetch(
-    client: OpenSearch,
-    index: str,
-    body: Mapping[str, Any],
-    patience: Patience = PATIENT,
-) -> list[dict[str, Any]]:
+def fetch(client: OpenSearch, index: str, body: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The documents that an mget asks for; one whose shard isn't there yet is asked for again.
 
     The answer has such a document as an error of its own, which is easily mistaken for a document
     that doesn't exist. Where there is no such index, there are no documents.
     """
-    where, backoff = f"index {index}", Backoff(patience)
+    where, backoff = f"index {index}", Backoff(PATIENT)
     while True:
-        answer = insist(lambda: client.mget(index=index, body=body), where, patience)
+        answer = insist(lambda: client.mget(index=index, body=body), where)
         documents: list[dict[str, Any]] = answer["docs"]
         errors = [document["error"] for document in documents if "error" in document]
         failed = [error for error in errors if error.get("type") != "index_not_found_exception"]
@@ -294,8 +289,7 @@ def search(settings: SearchSettings, index: str, query: str, limit: int = LIMIT)
     A query that isn't valid syntax is searched for as plain words.
     """
     client = connect(settings)
-    prefix = settings.index_prefix
-    name = index_name("" if index.startswith(prefix) else prefix, index)
+    name = index_name("", f"{settings.index_prefix}{index.removeprefix(settings.index_prefix)}")
     words = {"query_string": {"query": query, "lenient": True, "default_operator": "and"}}
     plain = {"simple_query_string": {"query": query, "lenient": True}}
     try:

@@ -215,6 +215,5 @@ def replayed(
         if document in before and dead_letter.seq_no == before[document].seq_no
     ]
     dead_letters.remove(gone)
-    accepted = len(before.keys() - left.keys())
-    seconds = time.monotonic() - started
+    accepted, seconds = len(before.keys() - left.keys()), time.monotonic() - started
     return TableResult(name, len(before), 0, accepted, len(gone), seconds=seconds)

@@ -125,12 +125,10 @@ class DocumentWriter:
         client = connect(self.settings)
         size, alias = self.settings.bulk_bytes, write_alias(self.index)
         dead_letters = _dead_letters(client, self.settings, self.index)
-        has_refused = bool(self.refused_versions)
-        refused = dead_letters.sources if dead_letters is not None and has_refused else None
+        refused = dead_letters.sources if dead_letters and self.refused_versions else None
         completion = DocumentCompletion(client, alias, size, refused=refused, is_load=self.is_load)
-        actions: Iterable[Action] = map(_action, lines)
-        if (only := self.only) is not None:
-            actions = (action for action in actions if action.id in only)
+        only = self.only
+        actions = (action for action in map(_action, lines) if only is None or action.id in only)
         try:
             filled = completion.fill(actions)
             refusals = RefusalHandler(dead_letters, self.refused_versions, is_final=self.is_final)

@@ -279,9 +279,9 @@ class TableIndex:
         """Never take an alias or a name away from somebody else's index."""
         ours = self.generations()
         strangers = [name for name in self._aliased() if name not in ours]
-        if not strangers and not self._aliased():
-            exists = self._ask(lambda: self._client.indices.exists(index=self.alias))
-            strangers = [self.alias] if exists else []
+        exists = self._client.indices.exists
+        if not strangers and not self._aliased() and self._ask(lambda: exists(index=self.alias)):
+            strangers = [self.alias]
         if strangers:
             raise SinkError(
                 f"the name {self.alias} belongs to an index that isn't ours: {strangers[0]}",

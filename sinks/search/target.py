@@ -120,8 +120,17 @@ class TableIndexes(Target):
 
     def examination(self, tables: Mapping[str, TablePlan], state: LogState) -> Examination:
         """First loads of a single step begin here: by one read of the log instead of two."""
-        pending = {name: table for name, table in tables.items() if table.pending}
-        self._loaded = self._load_early(pending, state)
+        self._loaded = {}
+        for name, table in tables.items():
+            is_small = 0 < table.unread <= STEP_RECORDS
+            if table.base or not is_small or not is_read_early(table):
+                continue
+            versions, target = versions_of(state, table), self._index(name)
+            self.plans.renew()  # what another run is loading would be taken for left behind
+            self._report(f"{name}: about {table.unread:,} records to load")
+            early = self._indexer().load_early(target, table, state.progress.cut, versions)
+            if early is not None:
+                self._loaded[name] = early
 
         def shape(name: str, table: TablePlan, versions: list[TableSchema]) -> "TableShape | None":
             del name
@@ -129,20 +138,6 @@ class TableIndexes(Target):
 
         censuses = {name: load.census for name, load in self._loaded.items() if load.census}
         return Examination(shape, censuses, {})
-
-    def _load_early(self, tables: dict[str, TablePlan], state: LogState) -> dict[str, EarlyLoad]:
-        loads = {}
-        for name, table in tables.items():
-            if table.base or table.unread > STEP_RECORDS or not is_read_early(table):
-                continue
-            versions, target = versions_of(state, table), self._index(name)
-            self.plans.renew()  # what another run is loading would be taken for left behind
-            self._report(f"{name}: about {table.unread:,} records to load")
-            indexer = self._indexer()
-            load = indexer.load_early(target, table, state.progress.cut, versions)
-            if load is not None:
-                loads[name] = load
-        return loads
 
     def apply(
         self, spark: "SparkSession", name: str, plan: RunPlan, changes: TableChanges
@@ -251,8 +246,8 @@ class TableIndexes(Target):
     def _begun(self, name: str, record: TableRecord, topics: Topics) -> TableResult:
         plan = self._plan(name, record).tables[name]
         topics.require_whole(name, plan, self._state, fresh=True)
-        schema = versions_of(self._state, plan)[-1]
-        self._indexer().begin_load(self._index(name), record, schema)
+        newest = versions_of(self._state, plan)[-1]
+        self._indexer().begin_load(self._index(name), record, newest)
         return TableResult(name)
 
     def _stepped(self, name: str, record: TableRecord, loading: TableLoad) -> TableResult:
@@ -270,7 +265,7 @@ class TableIndexes(Target):
             loading = loading.model_copy(update={"loaded": step.end, "ts_ms": now_ms()})
         record = record.model_copy(update={"loading": loading})
         if step is None or step.end == planned.end:
-            self._indexer().finish_load(index, name, record)
+            self._indexer().finish_load(index, name, record, loading.into)
         else:
             self._context.ledger.write_table(name, record)
         return TableResult(name, events, counts.inserted, counts.updated, counts.deleted)

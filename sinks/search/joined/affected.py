@@ -6,7 +6,7 @@ is followed to its roots at its own cut; what joins it there, and has changed as
 for itself.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import reduce
 from itertools import pairwise
 from operator import and_
@@ -54,25 +54,15 @@ def affected(
     root: Node, reader: CutReader, shapes: Mapping[str, TableShape], older: Instant, newer: Instant
 ) -> tuple[DataFrame, int] | None:
     """The keys of the documents to be written again, and how many; None: nothing has changed."""
-    keys = list(_changed_roots(root, reader, shapes, older, newer))
-    if not keys:
-        return None
-    return kept(reduce(DataFrame.unionByName, keys).distinct())
-
-
-def _changed_roots(
-    root: Node, reader: CutReader, shapes: Mapping[str, TableShape], older: Instant, newer: Instant
-) -> Iterator[DataFrame]:
-    before, after = reader.at(older), reader.at(newer)
     changes = {
         table: reader.difference(table, older, newer, shapes[table].keys, columns)
         for table, columns in root.linking().items()
     }
+    before, after, keys = reader.at(older), reader.at(newer), list[DataFrame]()
     for path in root.paths():
-        change = changes[path[-1].table]
-        if change is not None:
-            yield _roots(path, change.gone, before)
-            yield _roots(path, change.come, after)
+        if (change := changes[path[-1].table]) is not None:
+            keys += [_roots(path, change.gone, before), _roots(path, change.come, after)]
+    return kept(reduce(DataFrame.unionByName, keys).distinct()) if keys else None
 
 
 def _roots(path: tuple[Node, ...], rows: DataFrame, tables: Mapping[str, TableAtCut]) -> DataFrame:

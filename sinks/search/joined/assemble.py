@@ -111,7 +111,7 @@ def _gathered(node: Node, rows: DataFrame) -> DataFrame:
     rows = rows.where(all_there(names(node)))  # what joins nothing would be one large group
     if node.is_between:
         rows = rows.where(F.col(_SHOWN).isNotNull())
-    if node.is_at_most_single:
+    if not node.many and {pair.own for pair in node.on} >= set(node.keys):  # none has several
         return rows.select(*map(quoted, names(node)), F.col(_SHOWN).alias(node.field))
     groups = rows.groupBy(*map(quoted, names(node)))
     if not node.many:

@@ -6,7 +6,6 @@ Documents carry their cut's commit LSN as version, so that to write them once mo
 from collections.abc import Collection, Mapping
 from typing import Any, Final
 
-from pyspark.sql import DataFrame
 from pyspark.sql.types import ArrayType, DataType, StructType
 
 from cdc.errors import ConfigError
@@ -66,8 +65,7 @@ class JoinedDocuments(CutTarget[JoinedIndex]):
 
     def tables(self, generation: JoinedIndex | None) -> set[str]:
         """The tables that an index is made of."""
-        definition = self._document if generation is None else generation.definition
-        return set(definition.tables())
+        return set((self._document if generation is None else generation.definition).tables())
 
     def is_there(self, generation: JoinedIndex) -> bool:
         """Whether the index exists, and nobody has made another one of its name."""
@@ -91,8 +89,7 @@ class JoinedDocuments(CutTarget[JoinedIndex]):
             before, now = (self._root(generation.definition, cut).linking() for cut in (at, newest))
         except ConfigError:
             return None  # which is told, or has the one that serves frozen
-        same = at.run == newest.run or before == now
-        return None if same else "columns that join have other names"
+        return None if before == now else "columns that join have other names"
 
     def adapted(self, generation: JoinedIndex, newest: Instant) -> JoinedIndex | str:
         """Extend the mapping where the tables have more columns, if that is enough."""
@@ -143,31 +140,25 @@ class JoinedDocuments(CutTarget[JoinedIndex]):
 
     def write_changed(self, generation: JoinedIndex, at: Instant, to: Instant) -> None:
         """Write the documents that are others now, and let searches see them."""
+        shapes = self._cuts.shapes(to)
+        root = tree(generation.definition, shapes)
+        own = {key: key for key in root.keys}
         with explained(self.where):
-            changed = self._changed(generation.definition, at, to)
-            if changed is None:
+            reader = self._cuts.reader(at, to)
+            if (keys_and_count := affected(root, reader, shapes, at, to)) is None:
                 return
+            # What changed may be little, and the documents that have it many.
+            keys, count = keys_and_count
+            if (records := count * _RECORDS_OF_A_DOCUMENT) >= RECORDS_FEW:
+                reader = self._cuts.reader(to, records=records)
+                keys = in_session(reader.spark, keys)
+            tables = reader.at(to)
+            near = tables[root.table].rows_with(keys, own).join(keys, list(own), "left_semi")
+            changed = documents(root, near, tables, to.cut, keys=keys)
             done = write_documents(changed, self._context.search, generation.index)
         if generation.index == (self.record.serves or generation).index:
             self._counts += done.counts
         self._index.refresh(generation.index)
-
-    def _changed(self, definition: Document, at: Instant, to: Instant) -> DataFrame | None:
-        shapes = self._cuts.shapes(to)
-        root = tree(definition, shapes)
-        reader = self._cuts.reader(at, to)
-        keys_and_count = affected(root, reader, shapes, at, to)
-        if keys_and_count is None:
-            return None
-        # What changed may be little, and the documents that have it many.
-        keys, count = keys_and_count
-        records = count * _RECORDS_OF_A_DOCUMENT
-        if records >= RECORDS_FEW:
-            reader = self._cuts.reader(to, records=records)
-            keys = in_session(reader.spark, keys)
-        tables, own = reader.at(to), {key: key for key in root.keys}
-        near = tables[root.table].rows_with(keys, own).join(keys, list(own), "left_semi")
-        return documents(root, near, tables, to.cut, keys=keys)
 
     def publish(self, generation: JoinedIndex) -> None:
         """Let the index have the alias."""
@@ -177,9 +168,8 @@ class JoinedDocuments(CutTarget[JoinedIndex]):
     def result(self, seconds: float) -> TableResult:
         """What was done to the index that serves."""
         counts = self._counts
-        written = counts.indexed + counts.deleted + counts.stale
         changed = counts.inserted, counts.updated, counts.deleted
-        return TableResult(self.name, written, *changed, seconds=seconds)
+        return TableResult(self.name, sum(changed) + counts.stale, *changed, seconds=seconds)
 
     def dead_letters(self) -> DocumentDeadLetters:
         """Those of the index that serves."""

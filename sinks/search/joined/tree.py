@@ -61,11 +61,6 @@ class Node:
         """The node whose rows show: of one between two others, that which it leads to."""
         return self.embeds[0] if self.is_between else self
 
-    @property
-    def is_at_most_single(self) -> bool:
-        """Whether no outer row has several of these."""
-        return not self.many and {pair.own for pair in self.on} >= set(self.keys)
-
     def paths(self) -> Iterator[tuple["Node", ...]]:
         """Each node below this one, and itself, with all that lead to it, outermost first."""
         yield (self,)

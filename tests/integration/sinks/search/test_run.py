@@ -140,8 +140,8 @@ def test_new_column_arrives_in_the_same_index(indexes: Indexes) -> None:
     ("owner", "name", "records_few"),
     [
         ("sinks.search.executors", "_lines", 100),
-        ("sinks.search.apply", "write_remaining", 100),
-        ("sinks.search.apply", "write_remaining", 1),
+        ("sinks.search.apply", "_write_remaining", 100),
+        ("sinks.search.apply", "_write_remaining", 1),
         ("sinks.search.indexes.TableIndex", "publish", 100),
         ("sinks.search.progress.Ledger", "write_table", 1),
         ("sinks.search.progress.RunClaim", "finish", 100),
@@ -162,7 +162,7 @@ def test_crash_anywhere_is_repeated_to_the_same_index(
 
     for lsn in (100, 200):
         if lsn == 200:
-            if name in {"publish", "write_remaining"}:  # nothing but a load does so
+            if name in {"publish", "_write_remaining"}:  # nothing but a load does so
                 return
             log.row("d", at(200, 1), None, {"id": 1})
             log.tombstone(at(200, 1), {"id": 1})
