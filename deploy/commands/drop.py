@@ -146,7 +146,7 @@ def _indexes(settings: Settings) -> list[Step]:
     client = connect_search(settings.search)
     check(client, settings.search)
     prefix, index_prefix = settings.capture.topic_prefix, settings.search.index_prefix
-    indexes = indexes_of(client, index_prefix, prefix)
+    indexes = indexes_of(client, f"{index_prefix}*", {"log": prefix})
     steps: list[Step] = [
         (f"index {name}", partial(client.indices.delete, index=name)) for name in indexes
     ]

@@ -18,8 +18,7 @@ if TYPE_CHECKING:
 
     from sinks.delta.cuts import Cut
     from sinks.run.plan import RunPlan
-    from sinks.search.progress import Ledger
-    from sinks.search.progress_records import TableRecord
+    from sinks.search.progress import Ledger, TableRecord
 
 
 RUNS_SHOWN = 5
@@ -173,8 +172,8 @@ def _indexes(
     from sinks.search.documents import aliases
 
     refused = DocumentDeadLetters(client, search.index_prefix, None).counts()
-    of_tables = {str(name): record for name, record in ledger.tables(names).items()}
-    tables = set(map(str, names))
+    tables = {str(name) for name in names}
+    of_tables = ledger.tables(tables)
     return [
         (
             _of_table(name, of_tables.get(name), refused.get(alias, 0))
@@ -200,9 +199,9 @@ def _of_table(name: str, record: "TableRecord | None", refused: int) -> IndexSta
 
 
 def _of_documents(name: str, ledger: "Ledger", refused: int) -> IndexStatus:
-    from sinks.search.progress_records import DocumentRecord
+    from sinks.search.progress import DocumentRecord
 
-    record = ledger.read(ledger.document_id(name), DocumentRecord)[0] or DocumentRecord()
+    record = ledger.read(ledger.record_id("document", name), DocumentRecord)[0] or DocumentRecord()
     loading = record.loading
     return IndexStatus(
         name=name,

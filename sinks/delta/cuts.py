@@ -5,26 +5,38 @@ that the source itself has shown. Each table has it at one of its own versions.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 from pydantic import BaseModel, ConfigDict
 
 from cdc.errors import ConfigError, SinkError
+from cdc.log.offsets import LogState
 from cdc.records.position import Lsn, Position
 from cdc.records.schema import TableName
 from cdc.records.state import PositionField
-from sinks.changes.derived import Derived
+from cdc.settings import LakehouseSettings
+from sinks.changes.derived import Derived, derived_tables
 from sinks.changes.names import quoted, sql_name
-from sinks.run.plans import Plans
-from sinks.run.summary import TableCounts, TableVersion
-from sinks.spark.session import first_line
+from sinks.run.cuts import Instant
+from sinks.run.plan import RunPlan, TablePlan
+from sinks.run.plans import Plans, lakehouse_plans
+from sinks.run.summary import RunOutcome, TableCounts, TableVersion
+from sinks.spark.session import SparkProvider, first_line
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+    from sinks.changes.shape import TableShape
+    from sinks.delta.version import LakehouseReader
+
 _RUN: Final = re.compile(r"\d{1,18}")
+_RUNS_MAX: Final = 1_000
+"""So many runs back a cut is looked for that all tables have."""
 
 
 _PLANS: Final = "org.apache.spark.sql.catalyst.plans.logical"
@@ -159,14 +171,11 @@ def _commit_of(position: Position) -> tuple[int, Lsn]:
 
 def _position(at: str, epoch: int) -> Position | None:
     """A position, or all of what was committed at an LSN of the newest epoch."""
-    try:
+    with suppress(ValueError):
         return Position(epoch, Lsn.parse(at), (1 << 64) - 1)
-    except ValueError:
-        pass
-    try:
+    with suppress(ValueError):
         return Position.parse(at)
-    except ValueError:
-        return None
+    return None
 
 
 def _moment_us(at: str) -> int:
@@ -182,6 +191,91 @@ def _moment_us(at: str) -> int:
     return int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1_000_000)
 
 
+class LakehouseCuts:
+    """The cuts at which tables of current rows stand, for what is made of these.
+
+    ``log`` tells what the log has by now: a merge may have seen more of it than ``state``.
+    """
+
+    def __init__(
+        self,
+        lakehouse: LakehouseSettings,
+        prefix: str,
+        state: LogState,
+        log: Callable[[], LogState | None],
+        session: SparkProvider,
+    ) -> None:
+        self._lakehouse = lakehouse
+        self._prefix = prefix
+        self._state = state
+        self._log = log
+        self._session = session
+        derived = derived_tables(lakehouse, state.tables)
+        self._derived = {name: of for name, of in derived.items() if of.kind == "current"}
+
+    @cached_property
+    def _plans(self) -> Plans:
+        return lakehouse_plans(self._lakehouse.path, self._session)
+
+    def newest(self, tables: Collection[str]) -> Instant | None:
+        """The newest cut at which all of these tables stand."""
+        last = self._plans.last()
+        run = last.run if last is not None else 0
+        for number in range(run, max(0, run - _RUNS_MAX), -1):
+            plan, outcome = self._plans.plan_of(number), self._plans.outcome_of(number)
+            if plan is None or outcome is None:
+                continue
+            if all(self._stands(name, plan, outcome) for name in tables):
+                versions = {name: outcome.versions[name] for name in sorted(set(tables))}
+                return Instant(run=number, cut=plan.cut, versions=versions)
+        return None
+
+    def _stands(self, name: str, plan: RunPlan, outcome: RunOutcome) -> bool:
+        """Whether a table has the plan's cut, in columns that the state of the log tells."""
+        derived, table = self._derived.get(name), plan.tables.get(name)
+        if derived is None or table is None:
+            return False
+        if name in outcome.failed or name not in outcome.versions:
+            return False
+        if self._newest_schema(derived) < table.schema_version:
+            self._state = self._log() or self._state
+        return self._newest_schema(derived) >= table.schema_version
+
+    def _newest_schema(self, derived: Derived) -> int:
+        versions = self._state.schemas.get(derived.source, ())
+        return versions[-1].version if versions else -1
+
+    def has(self, instant: Instant) -> bool:
+        """Whether a cut is still that, and its versions of the tables are kept."""
+        plan, outcome = self._plans.plan_of(instant.run), self._plans.outcome_of(instant.run)
+        if plan is None or outcome is None or plan.cut != instant.cut:
+            return False
+        is_kept = time.time() - outcome.ts_ms / 1_000 < self._lakehouse.keep.total_seconds()
+        return is_kept and instant.versions.items() <= outcome.versions.items()
+
+    def shapes(self, instant: Instant) -> "dict[str, TableShape]":
+        """The columns of the tables at a cut."""
+        plan = self._plans.plan_of(instant.run)
+        names = instant.versions.keys() & self._derived.keys()
+        return {name: self._shape(name, plan.tables[name]) for name in names} if plan else {}
+
+    def _shape(self, name: str, table: TablePlan) -> "TableShape":
+        from sinks.changes.shape import derive_shape
+
+        derived = self._derived[name]
+        schemas = self._state.schemas[derived.source]
+        versions = [schema for schema in schemas if schema.version <= table.schema_version]
+        return derive_shape(versions, table.first_version, derived.options, derived.reserved)
+
+    def reader(self, *instants: Instant, records: int = 0) -> "LakehouseReader":
+        """A reader of the tables at some cuts, for work that is that of about so many records."""
+        from sinks.delta.version import LakehouseReader
+
+        return LakehouseReader(
+            self._session().newSession(), self._prefix, self._derived, instants, records
+        )
+
+
 def query(spark: "SparkSession", derived: Mapping[str, Derived], cut: Cut, sql: str) -> "DataFrame":
     """The query's answer at the cut.
 
@@ -190,9 +284,10 @@ def query(spark: "SparkSession", derived: Mapping[str, Derived], cut: Cut, sql: 
     """
     from pyspark.errors import PySparkException
 
+    views, text = view_names(derived), sql.lower()
+    mentioned = {name: view for name, view in views.items() if view.name in text}
     try:
         _require_query(spark, sql)
-        mentioned = {name: view for name, view in view_names(derived).items() if _names(sql, view)}
         _make_views(spark, derived, cut, mentioned)
         return spark.sql(sql)
     except PySparkException as error:
@@ -218,10 +313,6 @@ def view_names(derived: Mapping[str, Derived]) -> dict[str, TableName]:
         taken.add(view)
         views[name] = view
     return views
-
-
-def _names(sql: str, view: TableName) -> bool:
-    return view.name in sql.lower()
 
 
 def _make_views(

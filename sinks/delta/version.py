@@ -1,21 +1,26 @@
-"""One version of a Delta table → its rows, and those by which it differs from another version.
+"""Versions of Delta tables → their rows, and those by which two versions of a table differ.
 
-It is opened once, and read as often as needed: Delta resolves every table that a query names, and
-joining reads each of its tables many times.
+Rows that are marked as deleted aren't there. A version is opened once, and read as often as needed:
+Delta resolves every table that a query names, and joining reads each of its tables many times.
 """
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import reduce
 from operator import and_
 from typing import Any, Final
 
 from pyspark.sql import Column as SparkColumn
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from sinks.changes.names import POSITION, quoted
+from sinks.changes.derived import Derived
+from sinks.changes.names import DELETED, POSITION, quoted
 from sinks.delta.table import DeltaTarget
+from sinks.run.cuts import Instant, TableDifference
+from sinks.run.summary import TableVersion
+from sinks.spark.jvm import observed
+from sinks.spark.session import RECORDS_FEW, tune
 
 SMALL_BYTES: Final = 32 << 20
 """Reading a smaller table as a whole is faster than comparing its files."""
@@ -32,6 +37,7 @@ _KINDS: Final = {
     "string": "string",
 }
 """Types whose values files' statistics tell exactly enough: in JSON, and in SQL."""
+_KEPT: Final = "millrace_kept"
 
 
 _INTEGERS: Final = frozenset({"tinyint", "smallint", "int", "bigint"})
@@ -150,26 +156,71 @@ class Version:
 
     def _of(self, files: Any) -> DataFrame:
         log = self._target.log()  # its thread's session is ours by that
-        rows = log.createDataFrame(self._snapshot, files, False, self._none)
-        return DataFrame(rows, self._target.spark)
+        created = log.createDataFrame(self._snapshot, files, False, self._none)
+        rows = DataFrame(created, self._target.spark)
+        return rows.where(~F.col(DELETED)) if DELETED in rows.columns else rows
 
 
-def difference(
-    older: Version,
-    newer: Version,
-    keys: Sequence[str],
-    columns: Sequence[str],
+class LakehouseReader:
+    """Reads tables at some cuts, in a session tuned for their size and so many ``records``."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        prefix: str,
+        derived: Mapping[str, Derived],
+        instants: Iterable[Instant],
+        records: int,
+    ) -> None:
+        self.spark = spark
+        versions = {pair for instant in instants for pair in instant.versions.items()}
+        self._versions: dict[tuple[str, TableVersion], Version] = {
+            (name, version): Version(DeltaTarget(spark, prefix, derived[name]), version.version)
+            for name, version in versions
+            if name in derived
+        }
+        read_bytes = sum(version.size_bytes for version in self._versions.values())
+        if records < RECORDS_FEW and read_bytes < SMALL_BYTES:
+            tune(spark, 0)
+
+    def at(self, instant: Instant) -> dict[str, Version]:
+        """The tables at one of the cuts."""
+        there = self._versions.keys() & instant.versions.items()
+        return {name: self._versions[name, version] for name, version in there}
+
+    def difference(
+        self, name: str, older: Instant, newer: Instant, keys: Collection[str], columns: set[str]
+    ) -> TableDifference | None:
+        """By which rows a table differs: their keys and some columns. None: by none."""
+        before, after = self.at(older)[name], self.at(newer)[name]
+        if before is after:
+            return None
+        rows, count = kept(_difference(before, after, keys, columns))
+        if not count:
+            return None
+        gone = rows.select("gone.*").where(F.col("gone").isNotNull())
+        come = rows.select("come.*").where(F.col("come").isNotNull())
+        return TableDifference(gone, come)
+
+
+def kept(rows: DataFrame) -> tuple[DataFrame, int]:
+    """Rows that the executors keep, and how many there are: by one job."""
+    observing = rows.observe(_KEPT, F.count("*").alias("rows"))
+    checkpoint = observing.localCheckpoint()
+    summary = observed(observing, _KEPT)
+    return checkpoint, int(checkpoint.count() if summary is None else summary.getAs("rows"))
+
+
+def _difference(
+    older: Version, newer: Version, keys: Collection[str], columns: set[str]
 ) -> DataFrame:
     """The rows that only one of two versions has: structs ``gone`` and ``come``, one may be null.
 
-    Of some ``columns``. Rows are the same where their keys and positions are. Files that both
-    versions have aren't read, so that it costs what has changed, and not the table.
+    Rows are the same where their keys and positions are. Files that both versions have aren't read,
+    so that it costs what has changed, and not the table.
     """
-    if older.is_small and newer.is_small:
-        old, new = older.rows(), newer.rows()
-    else:
-        old, new = _in_other_files(older, newer)
-    chosen = [*map(quoted, dict.fromkeys([*keys, *columns])), POSITION]
+    old, new = _differing_rows(older, newer)
+    chosen = [*map(quoted, dict.fromkeys([*keys, *sorted(columns)])), POSITION]
     gone = old.select(F.struct(*chosen).alias("gone"))
     come = new.select(F.struct(*chosen).alias("come"))
 
@@ -181,8 +232,10 @@ def difference(
     return gone.join(come, same, "full_outer").where(other)
 
 
-def _in_other_files(older: Version, newer: Version) -> tuple[DataFrame, DataFrame]:
-    """The rows of files that the other version hasn't, or has with other rows."""
+def _differing_rows(older: Version, newer: Version) -> tuple[DataFrame, DataFrame]:
+    """The rows of files that the other version hasn't, or has with other rows; of few, all."""
+    if older.is_small and newer.is_small:
+        return older.rows(), newer.rows()
     old, new = _files_only_in(older, newer), _files_only_in(newer, older)
     if max(len(old), len(new)) > _FILES_MAX:
         return older.rows(), newer.rows()

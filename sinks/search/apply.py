@@ -2,20 +2,26 @@
 
 A crash between the two repeats the plan: the same documents at the same versions, into the same
 index. A first load is recorded before it begins, and goes on behind the last of its steps.
+
+A load writes the rows of snapshots first, as they come. They are most of it, and their order
+doesn't matter: each carries its version, and none is a delete. The changes that came later are
+written behind them, only the newest of each key, so that no delete comes too early.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from opensearchpy import OpenSearch
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
 
 from cdc.errors import MillraceError, SinkError, SinkUnreachableError
 from cdc.records.position import Lsn, Position
-from cdc.records.schema import TableName, TableSchema
+from cdc.records.schema import TableSchema
 from cdc.settings import SearchSettings
-from sinks.changes.names import OWN
-from sinks.changes.newest import latest, within
+from sinks.changes.names import OWN, SNAPSHOT
+from sinks.changes.newest import PATCHY, contenders, is_patchy, latest, within
 from sinks.changes.shape import TableShape, plain_shape
 from sinks.log.changes import MillraceChanges
 from sinks.log.counts import FACTS, census_of, observe_census
@@ -23,21 +29,20 @@ from sinks.log.parse import parse
 from sinks.log.records import Records, read_raw
 from sinks.run.options import RunContext
 from sinks.run.plan import RunPlan, TablePlan
-from sinks.run.topics import PartitionCensus, ReadChanges
+from sinks.run.topics import PartitionCensus, ReadChanges, TableChanges
 from sinks.search.bulk import Counts
 from sinks.search.dead_letters import DocumentDeadLetters
 from sinks.search.documents import mapping
-from sinks.search.executors import write_documents
-from sinks.search.indexes import MisfitError, TableIndex
-from sinks.search.progress import Ledger
-from sinks.search.progress_records import TableGeneration, TableLoad, TableRecord, now_ms
+from sinks.search.executors import WrittenDocuments, write_documents
+from sinks.search.indexes import TableIndex
+from sinks.search.progress import Ledger, TableGeneration, TableLoad, TableRecord, now_ms
 from sinks.search.rows import documents
-from sinks.search.snapshot import WrittenRows, mark_snapshot_rows, write_remaining, write_rows
 from sinks.spark.errors import explained
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
+_REMAINING: Final = "millrace_remaining"
 STEP_RECORDS: Final = 500_000
 """So many of the log's records are loaded between two notes of how far it is."""
 
@@ -66,7 +71,7 @@ class EarlyLoad(NamedTuple):
     """
 
     into: TableGeneration
-    rows: WrittenRows
+    rows: WrittenDocuments
     census: Mapping[int, PartitionCensus] | None
 
 
@@ -79,7 +84,6 @@ class TableIndexer:
         self._search = context.search
         self._context = context
         self._ledger = context.ledger
-        self._report = context.run.report
 
     def apply(
         self,
@@ -92,12 +96,14 @@ class TableIndexer:
         """Write what the plan says to the table's index, unless this run has recorded it.
 
         ``loaded`` is what there already is of its first load. None: that takes more than one step,
-        and is begun (sinks/search/loads.py goes on with it).
+        and is begun (``TableIndexes.load_next`` goes on with it).
         """
         newest, table = versions[-1], plan.tables[str(versions[-1].name)]
-        before = self._ledger.tables([newest.name]).get(newest.name)
+        before = self._ledger.tables([str(newest.name)]).get(str(newest.name))
         is_there = before is not None and target.is_there(before.newest)
-        if before is not None and is_there and _is_recorded(before, table, plan):
+        # A run number alone doesn't tell: a new capture starts again.
+        done = (plan.run, str(plan.cut), table.next)
+        if before is not None and is_there and (before.run, before.cut, before.offsets) == done:
             return Counts()
         if not table.base:
             return self._load_first(target, before, table, plan, versions, loaded)
@@ -109,7 +115,7 @@ class TableIndexer:
             target.require(serves)
             counts = self._keep_up(target, serves.index, table, read)
             target.require(serves)
-        self._record(plan, table, newest, before)
+        self._record(plan, table, newest, serves=serves, loading=before.loading)
         return counts
 
     def _keep_up(
@@ -119,9 +125,7 @@ class TableIndexer:
         counts = Counts()
         if table.events:
             with read() as changes:
-                shape = shape_of(changes.versions, self._search)
-                with changes.latest(shape) as rows:
-                    counts += write_documents(documents(rows, shape), self._search, index)
+                counts += self.write(index, changes)
         # What a TRUNCATE leaves is written first, so that the index is never empty in between.
         if table.truncated is not None:
             counts += Counts(deleted=target.truncate(index, table.truncated))
@@ -129,36 +133,41 @@ class TableIndexer:
         return counts
 
     def write(
-        self,
-        index: str,
-        table: TablePlan,
-        plan: RunPlan,
-        versions: Sequence[TableSchema],
-        only: frozenset[str] | None = None,
+        self, index: str, changes: TableChanges, only: frozenset[str] | None = None
     ) -> Counts:
-        """Write to an index what the plan's records leave; ``only`` documents with such an id."""
-        shape = shape_of(versions, self._search)
-        with explained(str(versions[-1].name), self._settings.log.keep):
-            rows = latest(self._changes(table, plan, versions, shape), shape)
-            return write_documents(documents(rows, shape), self._search, index, only)
+        """Write to an index what changes leave; ``only`` documents with such an id."""
+        shape = shape_of(changes.versions, self._search)
+        with explained(str(shape.table), self._settings.log.keep), changes.latest(shape) as rows:
+            return write_documents(documents(rows, shape), self._search, index, only).counts
 
     def load(
         self,
+        target: TableIndex,
         index: str,
         table: TablePlan,
         plan: RunPlan,
         versions: Sequence[TableSchema],
-        rows: WrittenRows | None = None,
+        early: EarlyLoad | None = None,
     ) -> Counts:
-        """Write the same to an index that is being loaded, which may have the ``rows`` already."""
-        shape = shape_of(versions, self._search)
-        with explained(str(versions[-1].name), self._settings.log.keep):
-            changes = mark_snapshot_rows(self._changes(table, plan, versions, shape, snapshot=True))
-            if rows is None:
-                rows = write_rows(changes, shape, self._search, index)
-            return rows.counts + write_remaining(
-                changes, rows.remaining, shape, self._search, index
-            )
+        """Write the same to an index that is being loaded, which may have an ``early`` part of it.
+
+        A TRUNCATE deletes what earlier steps of the load have brought.
+        """
+        counts = Counts()
+        if table.events:
+            shape = shape_of(versions, self._search)
+            with explained(str(versions[-1].name), self._settings.log.keep):
+                parsed = self.changes(table, plan, versions).parsed(shape, snapshot=True)
+                changes = _marked(parsed)
+                rows = (
+                    _write_snapshot_rows(changes, shape, self._search, index)
+                    if early is None
+                    else early.rows
+                )
+                counts = _write_remaining(changes, rows, shape, self._search, index)
+        if table.truncated is not None:
+            counts += Counts(deleted=target.truncate(index, table.truncated))
+        return counts
 
     def load_early(
         self, target: TableIndex, table: TablePlan, cut: Position, versions: Sequence[TableSchema]
@@ -167,16 +176,16 @@ class TableIndexer:
 
         None: it takes the ordinary way, which also tells why.
         """
-        name, history, kafka = versions[-1].name, history_of(table), self._settings.kafka
+        name, history, kafka = table.source, history_of(table), self._settings.kafka
         before = self._ledger.tables([name]).get(name)
         raw = read_raw(self._spark, kafka, {table.topic: table.start}, {table.topic: table.end})
         records = within(observe_census(raw, table, cut), table.after, cut, history, keyed=True)
         try:
             shape = shape_of(versions, self._search)
             into = self._made(target, versions[-1], before)
-            with explained(str(name), self._settings.log.keep):
-                changes = mark_snapshot_rows(parse(records, shape, snapshot=True))
-                rows = write_rows(changes, shape, self._search, into.index)
+            with explained(name, self._settings.log.keep):
+                changes = _marked(parse(records, shape, snapshot=True))
+                rows = _write_snapshot_rows(changes, shape, self._search, into.index)
         except SinkUnreachableError:
             raise
         except MillraceError:
@@ -186,19 +195,12 @@ class TableIndexer:
             return None
         return EarlyLoad(into, rows, census_of(facts, table))
 
-    def _changes(
-        self,
-        table: TablePlan,
-        plan: RunPlan,
-        versions: Sequence[TableSchema],
-        shape: TableShape,
-        *,
-        snapshot: bool = False,
-    ) -> "DataFrame":
-        """What a plan's records say, with all of their values."""
+    def changes(
+        self, table: TablePlan, plan: RunPlan, versions: Sequence[TableSchema]
+    ) -> MillraceChanges:
+        """What a plan's records say, of the source's history of now."""
         records, floor = Records(self._settings.kafka), history_of(table)
-        changes = MillraceChanges(self._spark, records, plan, table, versions, floor=floor)
-        return changes.parsed(shape, snapshot=snapshot)
+        return MillraceChanges(self._spark, records, plan, table, versions, floor=floor)
 
     def begin_load(
         self, target: TableIndex, before: TableRecord, newest: TableSchema
@@ -206,19 +208,18 @@ class TableIndexer:
         """Make another index, to be loaded beside the one that serves; the record of both."""
         into = self._made(target, newest, before)
         record = before.model_copy(update={"loading": TableLoad(into=into, ts_ms=now_ms())})
-        self._ledger.write_table(newest.name, record)
+        self._ledger.write_table(str(newest.name), record)
         return record
 
-    def finish_load(self, target: TableIndex, table: TableName, record: TableRecord) -> TableRecord:
-        """Let the loaded index serve; the record of it alone."""
-        loading = record.loading
-        assert loading is not None  # noqa: S101 (a load ends here)
-        target.require(loading.into)
-        settings = self._search.index_of(str(table)).settings
-        self._context.publish(target, loading.into.index, settings)
-        record = record.model_copy(update={"serves": loading.into, "loading": None})
-        self._ledger.write_table(table, record)
-        return record
+    def finish_load(
+        self, target: TableIndex, table: str, record: TableRecord, loaded: TableGeneration
+    ) -> None:
+        """Let the loaded index serve, and record it alone."""
+        target.require(loaded)
+        settings = self._search.index_of(table).settings
+        self._context.publish(target, loaded.index, settings)
+        served = record.model_copy(update={"serves": loaded, "loading": None})
+        self._ledger.write_table(table, served)
 
     def _load_first(
         self,
@@ -233,55 +234,48 @@ class TableIndexer:
         newest = versions[-1]
         into = loaded.into if loaded is not None else self._made(target, newest, before)
         loading = TableLoad(into=into, ts_ms=now_ms())
-        record = self._record(plan, table, newest, _unserved(loading))
+        record = self._record(plan, table, newest, serves=None, loading=loading)
         if loaded is None and table.unread > STEP_RECORDS:
             return None
-        rows, counts = loaded.rows if loaded is not None else None, Counts()
-        if table.events:
-            counts = self.load(into.index, table, plan, versions, rows)
-        if table.truncated is not None:
-            counts += Counts(deleted=target.truncate(into.index, table.truncated))
-        self.finish_load(target, newest.name, record)
+        counts = self.load(target, into.index, table, plan, versions, loaded)
+        self.finish_load(target, table.source, record, into)
         # What was written on the way, and is another one or gone by now, counts for nothing.
         return replace(counts, inserted=counts.inserted - counts.deleted, updated=0, deleted=0)
 
     def _record(
-        self, plan: RunPlan, table: TablePlan, newest: TableSchema, before: TableRecord
+        self,
+        plan: RunPlan,
+        table: TablePlan,
+        newest: TableSchema,
+        *,
+        serves: TableGeneration | None,
+        loading: TableLoad | None,
     ) -> TableRecord:
-        changes: dict[str, object] = {
-            "run": plan.run,
-            "epoch": table.snapshot.epoch,
-            "cut": str(plan.cut),
-            "offsets": table.next,
-            "schema_version": newest.version,
-            "ts_ms": now_ms(),
-        }
-        record = before.model_copy(update=changes)
-        self._ledger.write_table(newest.name, record)
+        record = TableRecord(
+            run=plan.run,
+            serves=serves,
+            loading=loading,
+            epoch=table.snapshot.epoch,
+            cut=str(plan.cut),
+            offsets=table.next,
+            schema_version=newest.version,
+        )
+        self._ledger.write_table(table.source, record)
         return record
 
     def _fitting(self, target: TableIndex, before: TableRecord, newest: TableSchema) -> TableRecord:
         """The record of an index that the table's columns fit, or beside which one is loaded."""
-        if before.loading is not None and not target.is_there(before.loading.into):
-            before = before.model_copy(update={"loading": None})
-        if before.schema_version == newest.version:
-            return before
-        wanted = mapping(newest, self._search.index_of(str(newest.name)).mapping)
-        if before.loading is not None:
-            try:
-                target.extend(before.loading.into.index, wanted)
-            except MisfitError:
-                before = before.model_copy(update={"loading": None})
-        try:
-            if before.serves is not None:
-                target.extend(before.serves.index, wanted)
-        except MisfitError:
-            is_misfit = True
-        else:
-            is_misfit = before.serves is None
-        if is_misfit and before.loading is None:
-            return self.begin_load(target, before, newest)
-        return before
+        serves, loading = before.serves, before.loading
+        if loading is not None and not target.is_there(loading.into):
+            loading = None
+        if before.schema_version != newest.version:
+            wanted = mapping(newest, self._search.index_of(str(newest.name)).mapping)
+            if loading is not None and not target.extend(loading.into.index, wanted):
+                loading = None
+            fits = serves is not None and target.extend(serves.index, wanted)
+            if not fits and loading is None:
+                return self.begin_load(target, before, newest)
+        return before.model_copy(update={"loading": loading})
 
     def _made(
         self, target: TableIndex, newest: TableSchema, before: TableRecord | None
@@ -290,12 +284,6 @@ class TableIndexer:
         after = before.newest if before is not None else None
         made = target.make(mapping(newest, indexed.mapping), after, indexed.settings)
         return TableGeneration(**made.model_dump(), overrides=indexed.overrides)
-
-
-def _is_recorded(record: TableRecord, table: TablePlan, plan: RunPlan) -> bool:
-    """Whether the plan is applied; a run number alone doesn't tell, a new capture starts again."""
-    recorded = (record.run, record.cut, record.offsets)
-    return recorded == (plan.run, str(plan.cut), table.next)
 
 
 def shape_of(versions: Sequence[TableSchema], search: SearchSettings) -> TableShape:
@@ -309,25 +297,21 @@ def history_of(table: TablePlan) -> Position:
     return Position(table.snapshot.epoch, Lsn(0), 0)
 
 
-def _unserved(loading: TableLoad) -> TableRecord:
-    """The record of a table whose first index is begun, short of what it is to be loaded with."""
-    return TableRecord(run=0, epoch=0, cut="", offsets={}, schema_version=0, loading=loading)
-
-
-def steps(table: TablePlan, loaded: Mapping[int, int]) -> Iterator[TablePlan]:
-    """A plan's records behind those that are ``loaded``, step by step, in all partitions at once.
+def next_step(table: TablePlan, loaded: Mapping[int, int]) -> TablePlan | None:
+    """A plan's next records behind those that are ``loaded``, in all partitions at once.
 
     A key has its partition, so that what is older comes first.
     """
     start = {partition: loaded.get(partition, first) for partition, first in table.start.items()}
-    while (unread := sum(table.end[partition] - offset for partition, offset in start.items())) > 0:
-        records = min(unread, STEP_RECORDS)
-        end = {
-            partition: offset + -(-(table.end[partition] - offset) * records // unread)
-            for partition, offset in start.items()
-        }
-        yield table.model_copy(update={"start": start, "end": end})
-        start = end
+    left = table.model_copy(update={"start": start})
+    if left.unread <= 0:
+        return None
+    records = min(left.unread, STEP_RECORDS)
+    end = {
+        partition: offset + -(-(table.end[partition] - offset) * records // left.unread)
+        for partition, offset in start.items()
+    }
+    return left.model_copy(update={"end": end})
 
 
 def loaded_text(start: Mapping[int, int], at: Mapping[int, int], end: Mapping[int, int]) -> str:
@@ -335,3 +319,54 @@ def loaded_text(start: Mapping[int, int], at: Mapping[int, int], end: Mapping[in
     total = sum(end[partition] - offset for partition, offset in start.items())
     done = sum(at.get(partition, offset) - offset for partition, offset in start.items())
     return f"{done:,} of {total:,} records are loaded ({100 * done // max(total, 1)} %)"
+
+
+def _marked(changes: DataFrame) -> DataFrame:
+    """Changes (parsed with ``snapshot``), marked as rows of the snapshot or not; counts the latter.
+
+    Spark pushes no filter below an observation: below it, the filter would parse each record again.
+    """
+    patchy = is_patchy(changes)
+    marked = changes.withColumns({PATCHY: patchy, SNAPSHOT: F.col(SNAPSHOT) & ~patchy})
+    return marked.observe(
+        _REMAINING,
+        F.count_if(~F.col(SNAPSHOT)).alias("changes"),
+        F.count_if(~F.col(SNAPSHOT) & F.col(PATCHY)).alias("patchy"),
+    )
+
+
+def _write_snapshot_rows(
+    changes: DataFrame, shape: TableShape, settings: SearchSettings, index: str
+) -> WrittenDocuments:
+    """Write the rows of snapshots among the changes, marked by ``_marked``.
+
+    A refused row may have changed since: it remains to be written.
+    """
+    rows = documents(changes.where(SNAPSHOT), shape)
+    return write_documents(rows, settings, index, is_load=True, is_final=False)
+
+
+def _write_remaining(
+    changes: DataFrame,
+    rows: WrittenDocuments,
+    shape: TableShape,
+    settings: SearchSettings,
+    index: str,
+) -> Counts:
+    """Write the newest of each key of the same changes that ``_write_snapshot_rows`` has left.
+
+    Returns the counts of both.
+    """
+    summary = rows.observed(_REMAINING)
+    written = replace(rows.counts, refused=0)
+    if rows.counts.refused:
+        others = changes
+    elif summary is None or summary.getAs("patchy"):
+        # Of those, a row's values are exact, and count before what was read at another time.
+        others = contenders(changes, shape).where(~F.col(SNAPSHOT) | F.col(PATCHY))
+    elif summary.getAs("changes"):
+        others = changes.where(~F.col(SNAPSHOT))
+    else:
+        return written
+    newest = documents(latest(others, shape), shape)
+    return written + write_documents(newest, settings, index, is_load=True).counts

@@ -91,11 +91,8 @@ def write(
     An index is written by an alias, never by its own name. What is refused goes to ``refusals``;
     raises SinkError where there is none.
     """
-    counts = Counts()
     requests = _BulkRequests(client, alias, patience, refusals or RefusalHandler(None))
-    for lines in _batches(actions, bulk_bytes):
-        counts += requests.send(lines)
-    return counts
+    return sum(map(requests.send, _batches(actions, bulk_bytes)), Counts())
 
 
 class RefusalHandler:

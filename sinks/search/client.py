@@ -9,8 +9,7 @@ OpenSearch by. What differs some day belongs into this file.
 import logging
 import random
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any, Final, NamedTuple, TypeVar
@@ -38,6 +37,8 @@ REQUEST_TIMEOUT_S: Final = 60
 SearchResponse = TypeVar("SearchResponse")
 """What a request returns."""
 LIMIT: Final = 10
+IF_THERE: Final = {"ignore_unavailable": "true"}
+"""Parameters of a request that does nothing, and finds nothing, where there is no such index."""
 
 
 def connect(settings: SearchSettings) -> OpenSearch:
@@ -59,8 +60,7 @@ def connect(settings: SearchSettings) -> OpenSearch:
 
 def check(client: OpenSearch, settings: SearchSettings) -> str:
     """The server's kind and version; raises SinkError where none answers at the URL."""
-    with explained(server(settings)):
-        answer = client.info()
+    answer = insist(client.info, server(settings), NO_PATIENCE)
     version = answer.get("version") if isinstance(answer, dict) else None
     if not isinstance(version, dict) or "number" not in version:
         raise _not_a_server(server(settings))
@@ -71,15 +71,6 @@ def server(settings: SearchSettings) -> str:
     """The URL as messages may show it: without the credentials that it may hold."""
     url = urlsplit(settings.url)
     return urlunsplit(url._replace(netloc=url.netloc.rpartition("@")[2]))
-
-
-@contextmanager
-def explained(where: str) -> Iterator[None]:
-    """Turn the client library's exceptions into ours."""
-    try:
-        yield
-    except OpenSearchException as failure:
-        raise explain(failure, where) from None
 
 
 def explain(failure: OpenSearchException, where: str) -> SinkError:
@@ -182,6 +173,7 @@ class Patience:
 
 
 PATIENT: Final = Patience()
+NO_PATIENCE: Final = Patience(total_s=0)
 
 
 class Backoff:
@@ -242,10 +234,8 @@ def insist(
                 raise explain(failure, where) from None
 
 
-def create_own(client: OpenSearch, index: str, mapping: Mapping[str, Any], where: str) -> None:
-    """Make an index of Millrace's own where it doesn't exist yet."""
-    settings = {"number_of_shards": 1, "auto_expand_replicas": "0-1"}
-    body = {"settings": settings, "mappings": mapping}
+def create_index(client: OpenSearch, index: str, body: Mapping[str, Any], where: str) -> None:
+    """Make an index; one of its name is ours, by a request whose answer was lost."""
 
     def send() -> None:
         try:
@@ -254,24 +244,25 @@ def create_own(client: OpenSearch, index: str, mapping: Mapping[str, Any], where
             if failure.error != "resource_already_exists_exception":
                 raise
 
+    insist(send, where)
+
+
+def create_own(client: OpenSearch, index: str, mapping: Mapping[str, Any], where: str) -> None:
+    """Make an index of Millrace's own where it doesn't exist yet."""
+    settings = {"number_of_shards": 1, "auto_expand_replicas": "0-1"}
     if not insist(lambda: client.indices.exists(index=index), where):
-        insist(send, where)
+        create_index(client, index, {"settings": settings, "mappings": mapping}, where)
 
 
-def fetch(
-    client: OpenSearch,
-    index: str,
-    body: Mapping[str, Any],
-    patience: Patience = PATIENT,
-) -> list[dict[str, Any]]:
+def fetch(client: OpenSearch, index: str, body: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The documents that an mget asks for; one whose shard isn't there yet is asked for again.
 
     The answer has such a document as an error of its own, which is easily mistaken for a document
     that doesn't exist. Where there is no such index, there are no documents.
     """
-    where, backoff = f"index {index}", Backoff(patience)
+    where, backoff = f"index {index}", Backoff(PATIENT)
     while True:
-        answer = insist(lambda: client.mget(index=index, body=body), where, patience)
+        answer = insist(lambda: client.mget(index=index, body=body), where)
         documents: list[dict[str, Any]] = answer["docs"]
         errors = [document["error"] for document in documents if "error" in document]
         failed = [error for error in errors if error.get("type") != "index_not_found_exception"]
@@ -298,8 +289,7 @@ def search(settings: SearchSettings, index: str, query: str, limit: int = LIMIT)
     A query that isn't valid syntax is searched for as plain words.
     """
     client = connect(settings)
-    prefix = settings.index_prefix
-    name = index_name("" if index.startswith(prefix) else prefix, index)
+    name = index_name("", f"{settings.index_prefix}{index.removeprefix(settings.index_prefix)}")
     words = {"query_string": {"query": query, "lenient": True, "default_operator": "and"}}
     plain = {"simple_query_string": {"query": query, "lenient": True}}
     try:

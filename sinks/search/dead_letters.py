@@ -10,11 +10,11 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from opensearchpy import NotFoundError, OpenSearch
+from opensearchpy import OpenSearch
 
 from cdc.errors import SinkError, SinkUnreachableError
 from sinks.run.summary import TableResult
-from sinks.search.client import PATIENT, Backoff, create_own, fetch, insist, is_busy
+from sinks.search.client import IF_THERE, PATIENT, Backoff, create_own, fetch, insist, is_busy
 
 MADE_MAX: Final = 1_000
 """Of one executor: more than so many refusals are no matter of single documents."""
@@ -44,7 +44,6 @@ class RefusedDocument(NamedTuple):
 class DocumentDeadLetter(NamedTuple):
     """The dead letter about a document; each write of it gives it another ``seq_no``."""
 
-    document: str
     version: int
     seq_no: int
 
@@ -56,6 +55,7 @@ class DocumentDeadLetters:
         self, client: OpenSearch, prefix: str, alias: str | None, index: str | None = None
     ) -> None:
         self.index = f"{prefix}millrace-dead-letters"
+        self._where = f"index {self.index}"
         self._client = client
         self._alias = alias
         self._about = index
@@ -95,7 +95,7 @@ class DocumentDeadLetters:
         """The dead letters, by the ids of their documents."""
         return {
             hit["_source"]["document"]: DocumentDeadLetter(
-                hit["_source"]["document"], hit["_source"]["version"], hit["_seq_no"]
+                hit["_source"]["version"], hit["_seq_no"]
             )
             for hit in self._hits(["document", "version"])
         }
@@ -120,16 +120,13 @@ class DocumentDeadLetters:
         query: dict[str, Any] = {"bool": {"filter": self._filters()}}
         if but_of is not None:
             query["bool"]["must_not"] = [{"term": {"index": but_of}}]
-        params = {"conflicts": "proceed", "refresh": "true"}
-
-        def ask() -> None:
-            try:
-                self._client.indices.refresh(index=self.index)
-                self._client.delete_by_query(index=self.index, body={"query": query}, params=params)
-            except NotFoundError:
-                return
-
-        insist(ask, self._where)
+        params = {"conflicts": "proceed", "refresh": "true", **IF_THERE}
+        self._refresh()
+        body = {"query": query}
+        insist(
+            lambda: self._client.delete_by_query(index=self.index, body=body, params=params),
+            self._where,
+        )
 
     def counts(self) -> dict[str, int]:
         """How many there are, by alias."""
@@ -138,16 +135,17 @@ class DocumentDeadLetters:
             "aggs": {"by": {"terms": {"field": "alias", "size": _ALIASES_MAX}}},
         }
 
-        def ask() -> dict[str, int]:
-            try:
-                self._client.indices.refresh(index=self.index)
-                answer = self._client.search(index=self.index, body=body)
-            except NotFoundError:
-                return {}
-            buckets = answer.get("aggregations", {}).get("by", {}).get("buckets", [])
-            return {bucket["key"]: bucket["doc_count"] for bucket in buckets}
+        self._refresh()
+        buckets = self._search(body).get("aggregations", {}).get("by", {}).get("buckets", [])
+        return {bucket["key"]: bucket["doc_count"] for bucket in buckets}
 
-        return insist(ask, self._where)
+    def _refresh(self) -> None:
+        insist(lambda: self._client.indices.refresh(index=self.index, params=IF_THERE), self._where)
+
+    def _search(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        return insist(
+            lambda: self._client.search(index=self.index, body=body, params=IF_THERE), self._where
+        )
 
     def _filters(self) -> list[dict[str, Any]]:
         wanted = {"alias": self._alias, "index": self._about}
@@ -163,22 +161,8 @@ class DocumentDeadLetters:
             "_source": fields or True,
         }
 
-        def ask() -> list[dict[str, Any]]:
-            try:
-                answer = self._client.search(index=self.index, body=body)
-            except NotFoundError:
-                return []
-            hits: list[dict[str, Any]] = answer["hits"]["hits"]
-            return hits
-
-        def refresh() -> None:
-            try:
-                self._client.indices.refresh(index=self.index)
-            except NotFoundError:
-                return
-
-        insist(refresh, self._where)
-        while page := insist(ask, self._where):
+        self._refresh()
+        while page := self._search(body)["hits"]["hits"]:
             yield from page
             body["search_after"] = page[-1]["sort"]
 
@@ -213,10 +197,6 @@ class DocumentDeadLetters:
     def _id(self, document: str) -> str:
         return hashlib.sha256(f"{self._about}\n{document}".encode()).hexdigest()
 
-    @property
-    def _where(self) -> str:
-        return f"index {self.index}"
-
 
 def replayed(
     name: str, dead_letters: DocumentDeadLetters, again: Callable[[Collection[str]], None]
@@ -235,6 +215,5 @@ def replayed(
         if document in before and dead_letter.seq_no == before[document].seq_no
     ]
     dead_letters.remove(gone)
-    accepted = len(before.keys() - left.keys())
-    seconds = time.monotonic() - started
+    accepted, seconds = len(before.keys() - left.keys()), time.monotonic() - started
     return TableResult(name, len(before), 0, accepted, len(gone), seconds=seconds)

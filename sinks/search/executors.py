@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial, reduce
 from operator import add
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from opensearchpy import OpenSearch
 from pyspark import RDD
@@ -34,8 +34,11 @@ _FIRST_FETCH: Final = 16
 _FETCH_MAX: Final = 500
 
 
-Observed = Callable[[str], Any]
-"""An observation's name → what ``observed`` tells of it."""
+class WrittenDocuments(NamedTuple):
+    """What became of documents, and what was ``observed`` of their rows, by observations' names."""
+
+    counts: Counts
+    observed: Callable[[str], Any]
 
 
 class DocumentCompletion:
@@ -122,12 +125,10 @@ class DocumentWriter:
         client = connect(self.settings)
         size, alias = self.settings.bulk_bytes, write_alias(self.index)
         dead_letters = _dead_letters(client, self.settings, self.index)
-        has_refused = bool(self.refused_versions)
-        refused = dead_letters.sources if dead_letters is not None and has_refused else None
+        refused = dead_letters.sources if dead_letters and self.refused_versions else None
         completion = DocumentCompletion(client, alias, size, refused=refused, is_load=self.is_load)
-        actions: Iterable[Action] = map(_action, lines)
-        if (only := self.only) is not None:
-            actions = (action for action in actions if action.id in only)
+        only = self.only
+        actions = (action for action in map(_action, lines) if only is None or action.id in only)
         try:
             filled = completion.fill(actions)
             refusals = RefusalHandler(dead_letters, self.refused_versions, is_final=self.is_final)
@@ -147,38 +148,24 @@ def write_documents(
     only: frozenset[str] | None = None,
     *,
     is_load: bool = False,
-) -> Counts:
+    is_final: bool = True,
+) -> WrittenDocuments:
     """Write documents (``only`` those with such an id); raises the first SinkError of any executor.
 
-    What the server refuses becomes a dead letter, if the user wants that. ``is_load``: the log is
-    read from its start on, in several steps.
-    """
-    return write_observed(documents, settings, index, only, is_load=is_load)[0]
-
-
-def write_observed(
-    documents: DataFrame,
-    settings: SearchSettings,
-    index: str,
-    only: frozenset[str] | None = None,
-    *,
-    is_load: bool = False,
-    is_final: bool = True,
-) -> tuple[Counts, Observed]:
-    """The same, and what was observed of the documents' rows.
-
-    Where it isn't ``is_final``, what the server refuses is only counted.
+    What the server refuses becomes a dead letter, if the user wants that; where it isn't
+    ``is_final``, it is only counted. ``is_load``: the log is read from its start on, in several
+    steps.
     """
     dead_letters = _dead_letters(connect(settings), settings, index)
-    by_document = dead_letters.by_document() if dead_letters is not None else {}
-    versions = {document: dead_letter.version for document, dead_letter in by_document.items()}
+    refused = dead_letters.by_document().items() if dead_letters is not None else ()
+    versions = {document: dead_letter.version for document, dead_letter in refused}
     writer = DocumentWriter(settings, index, versions, only, is_load, is_final)
     texts = documents.select(_line().alias("line"))
     results = _lines(texts).mapPartitions(writer).collect()
     for result in results:
         if isinstance(result, SinkError):
             raise result
-    return reduce(add, results, Counts()), partial(observed, texts)
+    return WrittenDocuments(reduce(add, results, Counts()), partial(observed, texts))
 
 
 def _dead_letters(

@@ -16,12 +16,12 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, Final, Literal
 
-from opensearchpy import NotFoundError, OpenSearch, RequestError
+from opensearchpy import NotFoundError, OpenSearch
 from pydantic import BaseModel, ConfigDict
 
 from cdc.errors import SinkError, SinkUnreachableError
 from cdc.records.position import Position
-from sinks.search.client import SearchResponse, insist
+from sinks.search.client import IF_THERE, SearchResponse, create_index, insist
 from sinks.search.documents import POSITION_FIELD
 
 _GC_DELETES: Final = "1h"
@@ -35,14 +35,10 @@ _TASK_POLL_S: Final = 0.2
 _TASK_POLL_S_MAX: Final = 5.0
 
 
-def _fields_max(mapping: Mapping[str, Any]) -> int:
+def _fields(inside: Mapping[str, Any]) -> int:
     """How many fields, with those inside of others, the index has to take."""
-
-    def count(inside: Mapping[str, Any]) -> int:
-        named = [*inside.get("properties", {}).values(), *inside.get("fields", {}).values()]
-        return len(named) + sum(map(count, named))
-
-    return count(mapping) + _FIELDS_SPARE
+    named = [*inside.get("properties", {}).values(), *inside.get("fields", {}).values()]
+    return len(named) + sum(map(_fields, named))
 
 
 def flat(settings: Mapping[str, Any], path: str = "") -> dict[str, Any]:
@@ -79,31 +75,26 @@ class Generation(BaseModel):
     index: str
     uuid: str
 
-    @property
-    def number(self) -> int:
-        """Its number among all that there were behind the alias."""
-        return _number(self.index)
+    def __str__(self) -> str:
+        return self.index
 
 
 def _number(index: str) -> int:
+    """Its number among all that there were behind the alias."""
     return int(index.rpartition("-")[2])
 
 
-def indexes_of(client: OpenSearch, prefix: str, log: str) -> list[str]:
-    """All indexes of ours that were made of a log (its topic prefix), whatever is indexed now."""
+def indexes_of(client: OpenSearch, pattern: str, owner: Mapping[str, str]) -> list[str]:
+    """All indexes of ours by such a name that were made of a ``log`` (topic prefix), or a table."""
     mappings = insist(
-        lambda: client.indices.get_mapping(index=f"{prefix}*", params={"allow_no_indices": "true"}),
-        f"indexes {prefix}*",
+        lambda: client.indices.get_mapping(index=pattern, params={"allow_no_indices": "true"}),
+        f"indexes {pattern}",
     )
     return sorted(
         name
         for name, about in mappings.items()
-        if about["mappings"].get("_meta", {}).get("millrace", {}).get("log") == log
+        if owner.items() <= about["mappings"].get("_meta", {}).get("millrace", {}).items()
     )
-
-
-class MisfitError(SinkError):
-    """The columns no longer fit the index."""
 
 
 class TableIndex:
@@ -135,14 +126,14 @@ class TableIndex:
         self._refuse_strangers()
         before, serving = self.generations(), self._aliased()
         taken = [_number(name) for name in before]
-        number = 1 + max([after.number if after is not None else 0, *taken])
+        number = 1 + max([_number(after.index) if after is not None else 0, *taken])
         self._delete([name for name in before if name not in serving])  # loads that failed
         index = f"{self.alias}-{number}"
         body = {
             "settings": {
                 "index": {
                     "gc_deletes": _GC_DELETES,
-                    "mapping.total_fields.limit": _fields_max(mapping),
+                    "mapping.total_fields.limit": _fields(mapping) + _FIELDS_SPARE,
                     **{
                         name: value
                         for name, value in flat(settings).items()
@@ -155,19 +146,10 @@ class TableIndex:
             "aliases": {write_alias(index): {}},
         }
 
-        def create() -> None:
-            try:
-                self._client.indices.create(index=index, body=body)
-            except RequestError as failure:
-                # Ours, by a request whose answer was lost: a generation in use was skipped.
-                if failure.error != "resource_already_exists_exception":
-                    raise
-
-        self._ask(create)
-        uuid = self._uuid(index)
-        if uuid is None:
-            raise self._lost(index)
-        return Generation(index=index, uuid=uuid)
+        create_index(self._client, index, body, f"index {self.alias}")
+        made = Generation(index=index, uuid=self._uuid(index) or "")
+        self.require(made)
+        return made
 
     def is_there(self, generation: Generation | None) -> bool:
         """Whether the index exists, and nobody has made another one of its name."""
@@ -176,25 +158,22 @@ class TableIndex:
     def require(self, generation: Generation) -> None:
         """Raise SinkError where the index isn't there any more."""
         if not self.is_there(generation):
-            raise self._lost(generation.index)
+            raise SinkError(
+                "the index was deleted while a run wrote to it",
+                where=f"{self.what}, index {generation}",
+                remedy="nothing to do: the next run loads a new one",
+            )
 
     def has_taken_over(self, generation: Generation) -> bool:
         """Whether a loaded index serves already: who let it may have died before a note of it."""
         return self.is_there(generation) and self._aliased() == [generation.index]
 
     def _uuid(self, index: str) -> str | None:
+        answer = self._ask(lambda: self._client.indices.get_settings(index=index, params=IF_THERE))
+        return str(answer[index]["settings"]["index"]["uuid"]) if index in answer else None
 
-        def ask() -> str | None:
-            try:
-                answer = self._client.indices.get_settings(index=index)
-            except NotFoundError:
-                return None
-            return str(answer[index]["settings"]["index"]["uuid"]) if index in answer else None
-
-        return self._ask(ask)
-
-    def extend(self, index: str, mapping: Mapping[str, Any]) -> None:
-        """Add the fields of new columns; raises MisfitError where one has another type now."""
+    def extend(self, index: str, mapping: Mapping[str, Any]) -> bool:
+        """Add the fields of new columns; False where they don't fit: one has another type now."""
         limit = "index.mapping.total_fields.limit"
         before = self._ask(
             lambda: self._client.indices.get_settings(
@@ -202,14 +181,15 @@ class TableIndex:
             )
         )
         fields_max = int(before.get(index, {}).get("settings", {}).get(limit, 0))
-        if (needed := _fields_max(mapping)) > fields_max:
+        if (needed := _fields(mapping) + _FIELDS_SPARE) > fields_max:
             self._ask(lambda: self._client.indices.put_settings(index=index, body={limit: needed}))
         try:
             self._ask(lambda: self._client.indices.put_mapping(index=index, body=mapping))
         except SinkUnreachableError:
             raise
-        except SinkError as failure:
-            raise MisfitError(failure.what, where=self.what) from None
+        except SinkError:
+            return False
+        return True
 
     def publish(self, index: str, settings: Mapping[str, Any] = MappingProxyType({})) -> None:
         """Make a loaded index the one behind the alias, and delete the ones before it."""
@@ -278,28 +258,11 @@ class TableIndex:
                 index=index, params={"ignore_unavailable": "true"}
             ))  # fmt: skip
 
-    def _lost(self, index: str) -> SinkError:
-        """An index that isn't there any more, while it is needed."""
-        return SinkError(
-            "the index was deleted while a run wrote to it",
-            where=f"{self.what}, index {index}",
-            remedy="nothing to do: the next run loads a new one",
-        )
-
     def generations(self) -> list[str]:
         """Our indexes of this table, whatever alias they are behind."""
-        pattern = re.compile(re.escape(self.alias) + r"-\d+")
-        mappings = self._ask(
-            lambda: self._client.indices.get_mapping(
-                index=f"{self.alias}-*", params={"allow_no_indices": "true"}
-            )
-        )
-        return [
-            name
-            for name, about in mappings.items()
-            if pattern.fullmatch(name)
-            and about["mappings"].get("_meta", {}).get("millrace") == self._owner
-        ]
+        numbered = re.compile(re.escape(self.alias) + r"-\d+")
+        names = indexes_of(self._client, f"{self.alias}-*", self._owner)
+        return [name for name in names if numbered.fullmatch(name)]
 
     def _aliased(self) -> list[str]:
         """The indexes behind the alias."""
@@ -316,9 +279,9 @@ class TableIndex:
         """Never take an alias or a name away from somebody else's index."""
         ours = self.generations()
         strangers = [name for name in self._aliased() if name not in ours]
-        if not strangers and not self._aliased():
-            exists = self._ask(lambda: self._client.indices.exists(index=self.alias))
-            strangers = [self.alias] if exists else []
+        exists = self._client.indices.exists
+        if not strangers and not self._aliased() and self._ask(lambda: exists(index=self.alias)):
+            strangers = [self.alias]
         if strangers:
             raise SinkError(
                 f"the name {self.alias} belongs to an index that isn't ours: {strangers[0]}",

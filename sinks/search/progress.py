@@ -1,4 +1,4 @@
-"""The progress index → who runs, the plan that is under way, and how far each table is applied.
+"""The progress index → who runs, the plan that is under way, and how far each index is.
 
 Documents of ours in ``<index.prefix>millrace-progress``, each written with ``if_seq_no``, so that
 of two writers one wins and the other learns it: ``run/<topic.prefix>`` holds the plan of the last
@@ -14,40 +14,135 @@ can't record anything (docs/decisions/0004-sinks-and-cuts.md).
 import os
 import socket
 import threading
-from collections.abc import Iterable
-from typing import Any, Final, NamedTuple, Self, TypeVar
+import time
+from collections.abc import Iterable, Mapping
+from contextlib import nullcontext, suppress
+from typing import Any, Final, Literal, Self, TypeVar
 from uuid import uuid4
 
 from opensearchpy import ConflictError, NotFoundError, OpenSearch
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from cdc.errors import BusyError, LogFormatError, MillraceError
-from cdc.records.schema import TableName
+from cdc.settings.search import Document
+from sinks.run.cut_run import CutRecord
 from sinks.run.plan import RunPlan
 from sinks.run.summary import LastCheck, RunOutcome
-from sinks.search.client import PATIENT, Patience, create_own, fetch, insist
-from sinks.search.progress_records import (
-    SILENCE_S_MAX,
-    Owner,
-    RunRecord,
-    TableRecord,
-    now_ms,
-)
+from sinks.search.client import IF_THERE, PATIENT, Patience, create_own, fetch, insist
+from sinks.search.indexes import Generation
 
-_RECORDS_MAX: Final = 10_000
+SILENCE_S_MAX: Final = 30.0
+"""After this long without a heartbeat a run counts as dead; a clock may be off by half of it."""
 BEAT_S: Final = 5.0
 BRIEF: Final = Patience(total_s=1.0)
 """For what is tried again anyway, and for what mustn't delay the news of a failure."""
-
+_RECORDS_MAX: Final = 10_000
 
 ProgressRecord = TypeVar("ProgressRecord", bound=BaseModel)
+StoredVersion = Mapping[str, Any]
+"""What the server compares with before it writes, as a request's parameters."""
 
 
-class StoredVersion(NamedTuple):
-    """What if_seq_no and if_primary_term compare with; None: the document isn't there."""
+def now_ms() -> int:
+    """Milliseconds since 1970, as records have them."""
+    return time.time_ns() // 1_000_000
 
-    seq_no: int
-    primary_term: int
+
+class Owner(BaseModel):
+    """The process that runs; ``token`` tells two runs of one process apart."""
+
+    model_config = ConfigDict(frozen=True)
+
+    host: str
+    pid: int
+    token: str
+    beat_ms: int
+
+    def alive(self, now_ms: int) -> bool:
+        """Whether the process may still run: its heart beats, and if it is ours, it exists."""
+        if now_ms - self.beat_ms > SILENCE_S_MAX * 1000:
+            return False
+        if self.host != socket.gethostname() or self.pid == os.getpid():
+            return True
+        try:
+            os.kill(self.pid, 0)
+        except OSError as error:
+            return not isinstance(error, ProcessLookupError)
+        return True
+
+
+class RunRecord(BaseModel):
+    """The last run: its plan, and its outcome once nothing of it is under way any more.
+
+    ``checked`` is when a run last found nothing to do.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    format: Literal[1] = 1
+    plan: RunPlan | None = None
+    outcome: RunOutcome | None = None
+    checked: LastCheck = LastCheck()
+    owner: Owner | None = None
+
+
+class TableGeneration(Generation):
+    """An index of a table; ``overrides`` are the user's for it (``Indexed.overrides``)."""
+
+    overrides: str = ""
+
+
+class TableLoad(BaseModel):
+    """An index that is being loaded: it has what is before the offsets ``loaded``.
+
+    ``ts_ms`` is when it got that far.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    into: TableGeneration
+    loaded: dict[int, int] = {}
+    ts_ms: int = 0
+
+
+class TableRecord(BaseModel):
+    """What a table has been given: everything before ``offsets``, up to ``cut`` (text).
+
+    The index that ``serves`` has all of it, once there is one. The one that is ``loading`` to take
+    its place has what its load has come to, and ends there, too.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    format: Literal[1] = 1
+    run: int
+    serves: TableGeneration | None = None
+    loading: TableLoad | None = None
+    epoch: int
+    cut: str
+    offsets: dict[int, int]
+    schema_version: int
+
+    @property
+    def newest(self) -> TableGeneration | None:
+        """The index that was made last."""
+        return self.loading.into if self.loading is not None else self.serves
+
+
+class JoinedIndex(Generation):
+    """An index of joined documents, and what these are like.
+
+    ``columns`` has the identity of each column of the joined tables, which another one of its name
+    hasn't, and what its values are like. ``mapping`` is the server's.
+    """
+
+    definition: Document
+    columns: dict[str, tuple[str, str]]
+    mapping: dict[str, Any]
+
+
+DocumentRecord = CutRecord[JoinedIndex]
+"""How far a joined document's indexes are."""
 
 
 class Ledger:
@@ -57,6 +152,8 @@ class Ledger:
         self.index = f"{index_prefix}millrace-progress"
         self._client = client
         self._topic_prefix = topic_prefix
+        self._where = f"index {self.index}"
+        self.run_id = f"run/{topic_prefix}"
 
     def create(self) -> None:
         """Make the progress index where it doesn't exist yet."""
@@ -64,23 +161,18 @@ class Ledger:
 
     def run(self) -> RunRecord:
         """The last run's record; an empty one where there was none."""
-        return self.read_run()[0]
-
-    def read_run(self) -> tuple[RunRecord, StoredVersion | None]:
-        """The last run's record, and what to compare with when writing it."""
-        record, version = self.read(self._run_id, RunRecord)
-        return record or RunRecord(), version
+        return self.read(self.run_id, RunRecord)[0] or RunRecord()
 
     def read(
         self, document: str, kind: type[ProgressRecord]
-    ) -> tuple[ProgressRecord | None, StoredVersion | None]:
+    ) -> tuple[ProgressRecord | None, StoredVersion]:
         """A record of ours, if there is one, and what to compare with when writing it."""
         source, version = self._get(document)
         return (self._parse(kind, source) if source else None), version
 
-    def tables(self, names: Iterable[TableName]) -> dict[TableName, TableRecord]:
+    def tables(self, names: Iterable[str]) -> dict[str, TableRecord]:
         """The records of those tables that have one."""
-        wanted = {self._table_id(name): name for name in names}
+        wanted = {self.record_id("table", name): name for name in names}
         if not wanted:
             return {}
         return {
@@ -99,76 +191,54 @@ class Ledger:
         Raises BusyError while a run is under way.
         """
         with self.claim():
-            others = [document for document in self._ids() if document != self._run_id]
+            others = [document for document in self._ids() if document != self.run_id]
             body = {"query": {"ids": {"values": others}}}
             insist(lambda: self._client.delete_by_query(index=self.index, body=body), self._where)
-        insist(lambda: self._client.delete(index=self.index, id=self._run_id), self._where)
+        insist(lambda: self._client.delete(index=self.index, id=self.run_id), self._where)
 
     def _ids(self) -> list[str]:
         """Of all records of this log."""
         body = {"query": {"match_all": {}}, "size": _RECORDS_MAX, "_source": False}
-
-        def ask() -> list[str]:
-            try:
-                self._client.indices.refresh(index=self.index)
-                answer = self._client.search(index=self.index, body=body)
-            except NotFoundError:
-                return []
-            return [hit["_id"] for hit in answer["hits"]["hits"]]
-
+        indices, ask = self._client.indices, self._client.search
+        insist(lambda: indices.refresh(index=self.index, params=IF_THERE), self._where)
+        answer = insist(lambda: ask(index=self.index, body=body, params=IF_THERE), self._where)
+        documents = [hit["_id"] for hit in answer["hits"]["hits"]]
         # <kind>/<topic prefix>, and of some kinds a name behind that
-        documents = insist(ask, self._where)
         return [name for name in documents if name.split("/")[1] == self._topic_prefix]
 
     def claim(self) -> "RunClaim":
         """The right to run, until it is released; raises BusyError while another run has it."""
-        record, version = self.read_run()
-        if record.owner is not None and record.owner.alive(now_ms()):
+        record, version = self.read(self.run_id, RunRecord)
+        owner = record.owner if record is not None else None
+        if owner is not None and owner.alive(now_ms()):
             raise BusyError(
-                f"another run applies the log to the search indexes (process {record.owner.pid}"
-                f" on {record.owner.host})",
+                f"another run applies the log to the search indexes (process {owner.pid}"
+                f" on {owner.host})",
                 where=self._where,
                 remedy="wait for its end; a dead one is taken over after "
                 f"{SILENCE_S_MAX:.0f} seconds",
             )
-        return RunClaim(self, record, version)
+        return RunClaim(self, record or RunRecord(), version)
 
-    def write_run(
-        self, record: RunRecord, expected: StoredVersion | None, patience: Patience = PATIENT
-    ) -> StoredVersion:
-        """Replace the record that was read; raises BusyError if another run did so before."""
-        return self.write(self._run_id, record, expected, patience)
-
-    def write_table(self, name: TableName, record: TableRecord) -> None:
+    def write_table(self, name: str, record: TableRecord) -> None:
         """Replace a table's record; raises BusyError if a later run has written it."""
-        document = self._table_id(name)
+        document = self.record_id("table", name)
         stored, version = self.read(document, TableRecord)
         if stored is not None and stored.run > record.run:
             raise _overtaken(self._where)
         self.write(document, record, version)
 
-    @property
-    def _where(self) -> str:
-        return f"index {self.index}"
+    def record_id(self, kind: Literal["table", "document"], name: str) -> str:
+        """The record of the index of a table, or of joined documents."""
+        return f"{kind}/{self._topic_prefix}/{name}"
 
-    @property
-    def _run_id(self) -> str:
-        return f"run/{self._topic_prefix}"
-
-    def document_id(self, name: str) -> str:
-        """The record of a joined document's index."""
-        return f"document/{self._topic_prefix}/{name}"
-
-    def _table_id(self, name: TableName) -> str:
-        return f"table/{self._topic_prefix}/{name}"
-
-    def _get(self, document: str) -> tuple[dict[str, Any], StoredVersion | None]:
-        def send() -> tuple[dict[str, Any], StoredVersion | None]:
+    def _get(self, document: str) -> tuple[dict[str, Any], StoredVersion]:
+        def send() -> tuple[dict[str, Any], StoredVersion]:
             try:
                 answer = self._client.get(index=self.index, id=document)
             except NotFoundError:
-                return {}, None
-            return answer["_source"], StoredVersion(answer["_seq_no"], answer["_primary_term"])
+                return {}, {"op_type": "create"}
+            return answer["_source"], _version(answer)
 
         return insist(send, self._where)
 
@@ -176,36 +246,29 @@ class Ledger:
         self,
         document: str,
         record: BaseModel,
-        expected: StoredVersion | None,
+        expected: StoredVersion,
         patience: Patience = PATIENT,
     ) -> StoredVersion:
         """Write against the expected version; a conflict with our own lost answer is none.
 
         Raises BusyError if somebody else has written it since.
         """
-        condition: dict[str, Any] = (
-            {"op_type": "create"}
-            if expected is None
-            else {"if_seq_no": expected.seq_no, "if_primary_term": expected.primary_term}
-        )
         text = record.model_dump_json()
 
-        def send() -> dict[str, Any] | None:
+        def send() -> StoredVersion | None:
             try:
-                answer: dict[str, Any] = self._client.index(
-                    index=self.index, id=document, body=text, params=condition
+                return _version(
+                    self._client.index(index=self.index, id=document, body=text, params=expected)
                 )
             except ConflictError:
                 return None
-            return answer
 
         written = insist(send, self._where, patience)
-        if written is not None:
-            return StoredVersion(written["_seq_no"], written["_primary_term"])
-        source, version = self._get(document)
-        if version is None or type(record).model_validate(source).model_dump_json() != text:
-            raise _overtaken(self._where)
-        return version
+        if written is None:
+            source, written = self._get(document)
+            if not source or type(record).model_validate(source).model_dump_json() != text:
+                raise _overtaken(self._where)
+        return written
 
     def _parse(self, kind: type[ProgressRecord], source: dict[str, Any]) -> ProgressRecord:
         try:
@@ -225,7 +288,7 @@ class RunClaim:
     left without finish() leaves the plan started: the next run repeats it.
     """
 
-    def __init__(self, ledger: Ledger, record: RunRecord, version: StoredVersion | None) -> None:
+    def __init__(self, ledger: Ledger, record: RunRecord, version: StoredVersion) -> None:
         self.record = record
         self._ledger = ledger
         self._version = version
@@ -243,13 +306,8 @@ class RunClaim:
         self._stopped.set()
         self._heart.join()
         failed = failure[0] is not None
-        try:
-            self._write(
-                self.record.model_copy(update={"owner": None}), BRIEF if failed else PATIENT
-            )
-        except MillraceError:
-            if not failed:
-                raise
+        with suppress(MillraceError) if failed else nullcontext():
+            self._write(BRIEF if failed else PATIENT, owner=None)
 
     def last(self) -> RunPlan | None:
         """The newest plan, finished or not."""
@@ -264,15 +322,11 @@ class RunClaim:
         """Record the plan of a new run; raises BusyError if the claim was taken over."""
         if self.record.plan is not None and self.record.outcome is None:
             raise AssertionError("a started plan is finished or repeated, never replaced")
-        self._update(plan=plan, outcome=None, owner=self._owner())
+        self.renew(plan=plan, outcome=None)
 
     def finish(self, outcome: RunOutcome) -> None:
         """Record that nothing of the plan is under way any more, and how it ended."""
-        self._update(outcome=outcome, owner=self._owner())
-
-    def renew(self) -> None:
-        """Write the heartbeat; raises BusyError if another run has taken over."""
-        self._update(owner=self._owner())
+        self.renew(outcome=outcome)
 
     def checked(self) -> LastCheck:
         """When a run last found nothing to do."""
@@ -280,32 +334,34 @@ class RunClaim:
 
     def check(self, tables: list[str]) -> None:
         """Record that there is nothing to do now for these tables."""
-        self._update(checked=LastCheck(ts_ms=now_ms(), tables=tables))
+        self.renew(checked=LastCheck(ts_ms=now_ms(), tables=tables))
 
-    def _owner(self) -> Owner:
-        host, pid = socket.gethostname(), os.getpid()
-        return Owner(host=host, pid=pid, token=self._token, beat_ms=now_ms())
+    def renew(self, patience: Patience = PATIENT, **changes: object) -> None:
+        """Write the heartbeat, and what changes; raises BusyError if another run took over."""
+        owner = Owner(
+            host=socket.gethostname(), pid=os.getpid(), token=self._token, beat_ms=now_ms()
+        )
+        self._write(patience, owner=owner, **changes)
 
-    def _update(self, **changes: object) -> None:
-        self._write(self.record.model_copy(update=changes))
-
-    def _write(self, record: RunRecord, patience: Patience = PATIENT) -> None:
+    def _write(self, patience: Patience, **changes: object) -> None:
         with self._lock:
-            self._version = self._ledger.write_run(record, self._version, patience)
+            record = self.record.model_copy(update=changes)
+            self._version = self._ledger.write(self._ledger.run_id, record, self._version, patience)
             self.record = record
 
     def _beat(self) -> None:
         """Whatever goes wrong here meets the run itself at its next write."""
         while not self._stopped.wait(BEAT_S):
             try:
-                with self._lock:
-                    record = self.record.model_copy(update={"owner": self._owner()})
-                    self._version = self._ledger.write_run(record, self._version, BRIEF)
-                    self.record = record
+                self.renew(BRIEF)
             except BusyError:
                 return
             except MillraceError:
                 continue
+
+
+def _version(answer: Mapping[str, Any]) -> StoredVersion:
+    return {"if_seq_no": answer["_seq_no"], "if_primary_term": answer["_primary_term"]}
 
 
 def _overtaken(where: str) -> BusyError:

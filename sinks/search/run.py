@@ -6,24 +6,23 @@ step: between two steps those that serve keep up.
 """
 
 import time
-from typing import TYPE_CHECKING
 
-from cdc.errors import ConfigError
+from cdc.errors import BusyError, ConfigError, MillraceError, SinkUnreachableError
+from cdc.log.offsets import LogState
 from cdc.settings import Settings
+from sinks.delta.cuts import LakehouseCuts
 from sinks.log.topics import MillraceTopics
+from sinks.run.cut_run import CutRun
 from sinks.run.engine import Run, RunEnd
 from sinks.run.options import Report, RunContext, RunOptions
-from sinks.run.summary import RunSummary
+from sinks.run.summary import RunSummary, TableResult
 from sinks.search.apply import SearchContext
 from sinks.search.client import check, connect
-from sinks.search.dead_letters import DocumentDeadLetters
-from sinks.search.joined.run import run_documents
+from sinks.search.dead_letters import DocumentDeadLetters, replayed
+from sinks.search.joined.target import JoinedDocuments
 from sinks.search.progress import Ledger
 from sinks.search.target import TableIndexes
 from sinks.spark.session import SparkProvider
-
-if TYPE_CHECKING:
-    from cdc.log.offsets import LogState
 
 
 def run_search(
@@ -74,14 +73,13 @@ def _run(context: SearchContext, target: TableIndexes) -> RunEnd:
     if state is None:
         return ended
     plan, results = ended.plan, [*ended.results]
-    results += target.loads.begin(options.rebuilt)
+    results += target.begin_loads(options.rebuilt, topics)
     results += target.replayed()
     if context.search.documents:
-        first: LogState = state
-        results += run_documents(context, first, lambda: topics.state() or first)
+        results += _documents(context, state, topics)
     # The index that serves keeps up meanwhile, and the one that is loaded follows.
     failed = {table.name for table in results if table.error is not None}
-    while (step := target.loads.next(failed)) is not None:
+    while (step := target.load_next(failed)) is not None:
         results.append(step)
         failed |= {step.name} if step.error is not None else set()
         if options.records_max is not None:
@@ -89,3 +87,39 @@ def _run(context: SearchContext, target: TableIndexes) -> RunEnd:
         later = once()
         plan, results = later.plan or plan, results + later.results
     return RunEnd(plan, results, state)
+
+
+def _documents(
+    context: SearchContext, state: LogState, topics: MillraceTopics
+) -> list[TableResult]:
+    """Bring each document's index to the newest cut; those that nothing has changed for have none.
+
+    An error of one document holds up no other.
+    """
+    settings, options = context.run.settings, context.run.options
+    if settings.lakehouse is None:
+        raise ConfigError(
+            "joined documents are made of the lakehouse's tables, and there is no lakehouse",
+            where="[[search.documents]]",
+            remedy='add a section [lakehouse] with path = "…"',
+        )
+    prefix, session = settings.capture.topic_prefix, context.run.session
+    cuts = LakehouseCuts(settings.lakehouse, prefix, state, topics.state, session)
+    results: list[TableResult] = []
+    for document in context.search.documents:
+        name, started = document.name, time.monotonic()
+        try:
+            target = JoinedDocuments(context, cuts, document)
+            is_changed = CutRun(cuts, target).once(rebuilt=name in options.rebuilt)
+            if name in options.replayed:
+                results.append(replayed(name, target.dead_letters(), target.again))
+        except (BusyError, SinkUnreachableError):
+            raise
+        except MillraceError as error:
+            results.append(TableResult(name, error=error))
+        else:
+            if not is_changed:
+                continue
+            results.append(target.result(time.monotonic() - started))
+        context.run.report(str(results[-1]))
+    return results

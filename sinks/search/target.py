@@ -2,10 +2,13 @@
 
 What is planned is finished or repeated, and since every document carries its version, repeating it
 changes nothing. A table that has no index yet (or lost it, or begins a new epoch, or comes so late
-that the log may have forgotten changes) is loaded from the log's start into a new index, which
-takes over the alias when it is complete.
+that the log may have forgotten changes) is loaded from the log's start into a new index, beside the
+one that serves, if any does. Such a load follows the log like any other reader, step by step. Once
+it has come to where the table is, it takes the alias; whoever dies in between leaves the rest to
+the next run.
 """
 
+import time
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from functools import partial
@@ -13,20 +16,30 @@ from typing import TYPE_CHECKING, ClassVar
 
 from cdc.errors import BusyError, ConfigError, MillraceError, SinkError, SinkUnreachableError
 from cdc.log.offsets import LogState
-from cdc.records.schema import TableName, TableSchema
+from cdc.records.position import Lsn, Position
+from cdc.records.schema import TableSchema
 from sinks.log.changes import is_read_early
+from sinks.log.counts import census, with_census
+from sinks.log.records import Records
 from sinks.log.topics import versions_of
 from sinks.run.plan import RunPlan, TablePlan, WantedTable, ready
 from sinks.run.summary import Rows, TableResult, attempted
 from sinks.run.target import Forgotten, Target, Wanted
-from sinks.run.topics import Examination, ReadChanges
-from sinks.search.apply import STEP_RECORDS, EarlyLoad, SearchContext, TableIndexer, shape_of
+from sinks.run.topics import Examination, ReadChanges, Topics
+from sinks.search.apply import (
+    STEP_RECORDS,
+    EarlyLoad,
+    SearchContext,
+    TableIndexer,
+    loaded_text,
+    next_step,
+    shape_of,
+)
+from sinks.search.bulk import Counts
 from sinks.search.dead_letters import DocumentDeadLetters, replayed
 from sinks.search.documents import aliases
 from sinks.search.indexes import TableIndex
-from sinks.search.loads import Loads
-from sinks.search.progress import RunClaim
-from sinks.search.progress_records import TableRecord
+from sinks.search.progress import RunClaim, TableLoad, TableRecord, now_ms
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -40,16 +53,16 @@ class TableIndexes(Target):
     sink: ClassVar[str] = "search"
     ends_run: ClassVar[tuple[type[MillraceError], ...]] = (BusyError, SinkUnreachableError)
 
+    plans: RunClaim
+    _state: LogState
+    _aliases: Mapping[str, str]
+
     def __init__(self, context: SearchContext, claim: RunClaim) -> None:
-        self.plans = self._claim = claim
-        self.loads: Loads
+        self.plans = claim
         self._context = context
         self._search = context.search
         self._report = context.run.report
-        self._options = context.run.options
-        self._state: LogState
-        self._aliases: Mapping[str, str] = {}
-        self._records: dict[TableName, TableRecord] | None = None
+        self._records: dict[str, TableRecord] | None = None
         self._loaded: dict[str, EarlyLoad] = {}
 
     def wanted(self, state: LogState, begun: Collection[str]) -> Wanted:
@@ -68,35 +81,29 @@ class TableIndexes(Target):
         self._state = replace(state, tables=tables)
         self._aliases = aliases(search, (table.name for table in tables.values()))
         self._records = None
-        self.loads = Loads(self._context, self._state, self._index)
-        self._require_indexes(self._options.rebuilt | self._options.replayed)
+        options = self._context.run.options
+        names = tables.keys() | {document.name for document in search.documents}
+        if strange := sorted((options.rebuilt | options.replayed) - names):
+            raise ConfigError(
+                f"there is no index {', '.join(strange)}",
+                where="rebuild",
+                remedy=f"there are: {', '.join(sorted(names))}",
+            )
         keyless = sorted(wanted & captured - keyed)
         return Wanted(
             {name: WantedTable(name) for name in tables},
             [f"{name}: not indexed, since it has no key" for name in keyless],
         )
 
-    def _require_indexes(self, names: Collection[str]) -> None:
-        """Raise ConfigError for a name that no index has."""
-        indexes = self._state.tables.keys() | {document.name for document in self._search.documents}
-        if strange := sorted(set(names) - indexes):
-            raise ConfigError(
-                f"there is no index {', '.join(strange)}",
-                where="rebuild",
-                remedy=f"there are: {', '.join(sorted(indexes))}",
-            )
-
     def is_standing(self, name: str, table: TablePlan, state: LogState) -> bool:
         """Whether the table has the index that it had, of the source's history of now."""
         del table
         if self._records is None:
-            names = [table.name for table in self._state.tables.values()]
-            self._records = self._context.ledger.tables(names)
-        captured = self._state.tables[name]
-        record = self._records.get(captured.name)
-        record = self.loads.adopted(record, captured.name) if record is not None else None
+            self._records = self._context.ledger.tables(self._state.tables)
+        captured, record = self._state.tables[name], self._records.get(name)
+        record = self._adopted(record, name) if record is not None else None
         index = record.serves or record.newest if record is not None else None
-        if record is None or not self._index(captured.name).is_there(index):
+        if record is None or not self._index(name).is_there(index):
             self._report(f"{name}: its index is gone: loading it again from the log")
             return False
         if record.epoch != captured.epoch and ready(captured, state.progress.cut):
@@ -113,8 +120,17 @@ class TableIndexes(Target):
 
     def examination(self, tables: Mapping[str, TablePlan], state: LogState) -> Examination:
         """First loads of a single step begin here: by one read of the log instead of two."""
-        pending = {name: table for name, table in tables.items() if table.pending}
-        self._loaded = self._load_early(pending, state)
+        self._loaded = {}
+        for name, table in tables.items():
+            is_small = 0 < table.unread <= STEP_RECORDS
+            if table.base or not is_small or not is_read_early(table):
+                continue
+            versions, target = versions_of(state, table), self._index(name)
+            self.plans.renew()  # what another run is loading would be taken for left behind
+            self._report(f"{name}: about {table.unread:,} records to load")
+            early = self._indexer().load_early(target, table, state.progress.cut, versions)
+            if early is not None:
+                self._loaded[name] = early
 
         def shape(name: str, table: TablePlan, versions: list[TableSchema]) -> "TableShape | None":
             del name
@@ -123,21 +139,6 @@ class TableIndexes(Target):
         censuses = {name: load.census for name, load in self._loaded.items() if load.census}
         return Examination(shape, censuses, {})
 
-    def _load_early(self, tables: dict[str, TablePlan], state: LogState) -> dict[str, EarlyLoad]:
-        loads = {}
-        for name, table in tables.items():
-            if table.base or table.unread > STEP_RECORDS or not is_read_early(table):
-                continue
-            versions = versions_of(state, table)
-            target = self._index(versions[-1].name)
-            self._claim.renew()  # what another run is loading would be taken for left behind
-            self._report(f"{name}: about {table.unread:,} records to load")
-            indexer = TableIndexer(self._context.run.session(), self._context)
-            load = indexer.load_early(target, table, state.progress.cut, versions)
-            if load is not None:
-                loads[name] = load
-        return loads
-
     def apply(
         self, spark: "SparkSession", name: str, plan: RunPlan, read: ReadChanges
     ) -> Rows | None:
@@ -145,10 +146,9 @@ class TableIndexes(Target):
         self._records = None
         if name not in self._state.tables:
             raise SinkError("the log doesn't have the table any more", where=f"table {name}")
-        indexer = TableIndexer(spark, self._context)
         versions = versions_of(self._state, plan.tables[name])
-        target = self._index(versions[-1].name)
-        counts = indexer.apply(target, plan, versions, read, self._loaded.pop(name, None))
+        loaded = self._loaded.pop(name, None)
+        counts = self._indexer(spark).apply(self._index(name), plan, versions, read, loaded)
         if counts is not None and counts.incomplete:
             self._report(
                 f"{name}: {counts.incomplete:,} documents lack values that the log doesn't have"
@@ -160,19 +160,154 @@ class TableIndexes(Target):
 
     def replayed(self) -> list[TableResult]:
         """Make documents of tables again that were refused, where that is asked for."""
-        records = self._context.ledger.tables(table.name for table in self._state.tables.values())
+        names = sorted(self._context.run.options.replayed & self._state.tables.keys())
         results: list[TableResult] = []
-        for table, record in records.items():
-            if (name := str(table)) not in self._options.replayed or record.serves is None:
+        for name, record in self._context.ledger.tables(names).items():
+            if record.serves is None:
                 continue
-            alias = self._aliases[name]
             dead_letters = DocumentDeadLetters(
-                self._context.client, self._search.index_prefix, alias, record.serves.index
+                self._context.client,
+                self._search.index_prefix,
+                self._aliases[name],
+                record.serves.index,
             )
-            again = partial(self.loads.again, name, record)
+            again = partial(self._again, name, record)
             results.append(attempted(name, partial(replayed, name, dead_letters, again)))
         return results
 
-    def _index(self, table: TableName) -> TableIndex:
+    def begin_loads(self, names: Collection[str], topics: Topics) -> list[TableResult]:
+        """Make new indexes for tables, unless they are being loaded; and say where that can't be.
+
+        Also for those that the user now wants otherwise, and whose load can't go on.
+        """
+        results = []
+        for name, record in self._context.ledger.tables(self._state.tables).items():
+            reason = self._reason_to_rebuild(name, record)
+            if reason is not None:
+                self._report(f"{name}: {reason}: a new index")
+            if reason is not None or (name in names and record.loading is None):
+                results.append(attempted(name, partial(self._begun, name, record, topics)))
+        return [result for result in results if result.error is not None]
+
+    def load_next(self, failed: Collection[str]) -> TableResult | None:
+        """Load the next step of a table that is being loaded, but of those that have ``failed``.
+
+        Behind the last one, the new index takes the place of the one that serves. None: there is
+        nothing to load.
+        """
+        for name, record in self._context.ledger.tables(self._state.tables).items():
+            loading = record.loading
+            if loading is None or name in failed:
+                continue
+            started = time.monotonic()
+            result = attempted(name, partial(self._stepped, name, record, loading))
+            result = replace(result, seconds=time.monotonic() - started)
+            if result.error is not None:
+                self._report(str(result))
+            return result
+        return None
+
+    def _again(self, name: str, record: TableRecord, documents: Collection[str]) -> None:
+        """Write some documents of the index that serves once more."""
+        assert record.serves is not None  # noqa: S101 (the caller has looked)
+        index, whole = record.serves.index, self._plan(name, record)
+        table = self._examined(whole, whole.tables[name])
+        indexer = self._indexer()
+        changes = indexer.changes(table, whole, versions_of(self._state, table))
+        counts = indexer.write(index, changes, frozenset(documents))
+        if counts.incomplete:
+            self._report(f"{name}: {counts.incomplete:,} documents lack values")
+        self._index(name).refresh(index)
+
+    def _adopted(self, record: TableRecord, table: str) -> TableRecord:
+        """The record of a table whose new index serves already: who let it died before the note."""
+        loading = record.loading
+        if loading is None or not self._index(table).has_taken_over(loading.into):
+            return record
+        record = record.model_copy(update={"serves": loading.into, "loading": None})
+        self._context.ledger.write_table(table, record)
+        return record
+
+    def _reason_to_rebuild(self, name: str, record: TableRecord) -> str | None:
+        """Why the index of a table, or the one that is being loaded, isn't the one to have."""
+        loading, newest = record.loading, record.newest
+        overrides = newest.overrides if newest is not None else ""
+        if overrides != self._search.index_of(name).overrides:
+            return "[[search.indexes]] says something else"
+        if loading is None:
+            return None
+        index = loading.into.index
+        if not self._index(name).is_there(loading.into):
+            return f"{index}, which was being loaded, is gone"
+        if now_ms() - loading.ts_ms > self._context.run.settings.log.keep.total_seconds() * 1_000:
+            return f"{index} was loaded so long ago that the log may have forgotten changes"
+        return None
+
+    def _begun(self, name: str, record: TableRecord, topics: Topics) -> TableResult:
+        plan = self._plan(name, record).tables[name]
+        topics.require_whole(name, plan, self._state, fresh=True)
+        newest = versions_of(self._state, plan)[-1]
+        self._indexer().begin_load(self._index(name), record, newest)
+        return TableResult(name)
+
+    def _stepped(self, name: str, record: TableRecord, loading: TableLoad) -> TableResult:
+        index = self._index(name)
+        index.require(loading.into)
+        whole = self._plan(name, record)
+        planned = whole.tables[name]
+        step, events, counts = next_step(planned, loading.loaded), 0, Counts()
+        if step is not None:
+            step = self._examined(whole, step)
+            versions, into = versions_of(self._state, step), loading.into.index
+            events, counts = step.events, self._indexer().load(index, into, step, whole, versions)
+            progress = loaded_text(planned.start, step.end, planned.end)
+            self._report(f"{name}: {into}: {progress}")
+            loading = loading.model_copy(update={"loaded": step.end, "ts_ms": now_ms()})
+        record = record.model_copy(update={"loading": loading})
+        if step is None or step.end == planned.end:
+            self._indexer().finish_load(index, name, record, loading.into)
+        else:
+            self._context.ledger.write_table(name, record)
+        return TableResult(name, events, counts.inserted, counts.updated, counts.deleted)
+
+    def _examined(self, whole: RunPlan, step: TablePlan) -> TablePlan:
+        """A step with what the census of its records tells: TRUNCATEs, and claims."""
+        records, name = Records(self._context.run.settings.kafka), step.source
+        by_table = census(self._context.run.session(), records, {name: step}, whole.cut)
+        return with_census(step, by_table.get(name, {}), whole.cut, keyed=True)
+
+    def _plan(self, name: str, record: TableRecord) -> RunPlan:
+        """What a table's index has been given, as a plan."""
+        topic = self._state.tables[name].topic
+        starts = self._state.starts[topic]
+        offsets = {number: max(starts[number], end) for number, end in record.offsets.items()}
+        table = TablePlan(
+            topic=topic,
+            start={number: starts[number] for number in offsets},
+            end=offsets,
+            next=record.offsets,
+            after=None,
+            snapshot=Position(record.epoch, Lsn(0), 0),
+            shown=None,
+            schema_version=record.schema_version,
+            base=0,
+            events=0,
+            fresh_ms=0,
+            source=name,
+        )
+        return RunPlan(
+            run=record.run,
+            prefix=self._context.run.settings.capture.topic_prefix,
+            log=self._state.progress.log,
+            cut=Position.parse(record.cut),
+            cut_ts_us=0,
+            ts_ms=now_ms(),
+            tables={name: table},
+        )
+
+    def _index(self, table: str) -> TableIndex:
         log = self._context.run.settings.capture.topic_prefix
-        return TableIndex(self._context.client, self._aliases[str(table)], log, str(table))
+        return TableIndex(self._context.client, self._aliases[table], log, table)
+
+    def _indexer(self, spark: "SparkSession | None" = None) -> TableIndexer:
+        return TableIndexer(spark or self._context.run.session(), self._context)

@@ -6,7 +6,7 @@ is followed to its roots at its own cut; what joins it there, and has changed as
 for itself.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Mapping
 from functools import reduce
 from itertools import pairwise
 from operator import and_
@@ -16,8 +16,9 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from sinks.changes.names import quoted
-from sinks.delta.version import all_there
-from sinks.search.joined.reading import TableDifference, TablesAtCut, kept
+from sinks.changes.shape import TableShape
+from sinks.delta.version import all_there, kept
+from sinks.run.cuts import CutReader, Instant, TableAtCut
 from sinks.search.joined.tree import JoinSide, Node
 
 _LINK: Final = "_millrace_link_"
@@ -41,44 +42,30 @@ def same(node: Node, side: JoinSide) -> Column:
     )
 
 
-def joining(
-    node: Node, tables: TablesAtCut, table: str, side: JoinSide, others: DataFrame
-) -> DataFrame:
+def joining(node: Node, table: TableAtCut, side: JoinSide, others: DataFrame) -> DataFrame:
     """The rows of one side (a ``table``) that join any of the ``others``."""
     of_others: JoinSide = "outer" if side == "own" else "own"
     links = others.select(*renamed(node, of_others)).where(all_there(names(node))).distinct()
     columns = {pair.column(side): _LINK + pair.own for pair in node.on}
-    return tables.near(table, links, columns).join(links, same(node, side), "left_semi")
+    return table.rows_with(links, columns).join(links, same(node, side), "left_semi")
 
 
 def affected(
-    root: Node,
-    changed: Callable[[str], TableDifference | None],
-    older: TablesAtCut,
-    newer: TablesAtCut,
+    root: Node, reader: CutReader, shapes: Mapping[str, TableShape], older: Instant, newer: Instant
 ) -> tuple[DataFrame, int] | None:
     """The keys of the documents to be written again, and how many; None: nothing has changed."""
-    keys = list(_changed_roots(root, changed, older, newer))
-    if not keys:
-        return None
-    return kept(reduce(DataFrame.unionByName, keys).distinct())
-
-
-def _changed_roots(
-    root: Node,
-    changed: Callable[[str], TableDifference | None],
-    older: TablesAtCut,
-    newer: TablesAtCut,
-) -> Iterator[DataFrame]:
-    changes = {table: changed(table) for table in root.linking()}
+    changes = {
+        table: reader.difference(table, older, newer, shapes[table].keys, columns)
+        for table, columns in root.linking().items()
+    }
+    before, after, keys = reader.at(older), reader.at(newer), list[DataFrame]()
     for path in root.paths():
-        change = changes[path[-1].table]
-        if change is not None:
-            yield _roots(path, change.gone, older)
-            yield _roots(path, change.come, newer)
+        if (change := changes[path[-1].table]) is not None:
+            keys += [_roots(path, change.gone, before), _roots(path, change.come, after)]
+    return kept(reduce(DataFrame.unionByName, keys).distinct()) if keys else None
 
 
-def _roots(path: tuple[Node, ...], rows: DataFrame, tables: TablesAtCut) -> DataFrame:
+def _roots(path: tuple[Node, ...], rows: DataFrame, tables: Mapping[str, TableAtCut]) -> DataFrame:
     """The keys of the roots that rows of a path's last node are embedded in."""
     root = path[0]
     for outer, node in reversed(list(pairwise(path))):
@@ -89,5 +76,5 @@ def _roots(path: tuple[Node, ...], rows: DataFrame, tables: TablesAtCut) -> Data
                 for field in root.key_fields
             )
             return rows.select(*keys).where(all_there(root.keys))
-        rows = joining(node, tables, outer.table, "outer", rows)
+        rows = joining(node, tables[outer.table], "outer", rows)
     return rows.select(*map(quoted, root.keys))

@@ -6,7 +6,7 @@ values keep Spark's types until a document is written as JSON, so that an expres
 works on what the columns are.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Final
 
@@ -21,50 +21,62 @@ from cdc.errors import ConfigError, SinkError
 from cdc.records.position import Position
 from sinks.changes.names import quoted
 from sinks.delta.version import all_there
+from sinks.run.cuts import TableAtCut
 from sinks.search.documents import POSITION_FIELD, document_id
 from sinks.search.joined.affected import joining, names, renamed, same
-from sinks.search.joined.reading import TablesAtCut
 from sinks.search.joined.tree import Node
 from sinks.search.rows import JSON, key_text, value_in_json
 from sinks.spark.session import first_line, jvm_ended
 
-SOURCE: Final = "_millrace_source"
+_SOURCE: Final = "_millrace_source"
 _KEY: Final = "_millrace_key"
 _SHOWN: Final = "_millrace_shown"
-
-
 _ID: Final = "_millrace_id"
 
 
-def chosen(root: Node, rows: DataFrame, *, some: bool) -> DataFrame:
-    """Those of the root's rows that are documents; kept where they are ``some`` of many."""
-    rows = rows if root.where is None else rows.where(F.expr(root.where))
-    return rows.localCheckpoint() if some else rows
-
-
 def documents(
-    root: Node, rows: DataFrame, tables: TablesAtCut, position: str, *, some: bool
+    root: Node,
+    rows: DataFrame,
+    tables: Mapping[str, TableAtCut],
+    cut: Position,
+    *,
+    some: bool = True,
+    keys: DataFrame | None = None,
 ) -> DataFrame:
-    """The ``chosen`` rows as documents: the columns of the root's key, and ``SOURCE`` (JSON).
+    """The root's rows that are documents, as ``sinks/search/executors.py`` takes them.
 
-    ``some``: the rows are few of all, so that not all of large tables need to be joined.
+    Those of the ``keys`` that have no document any more are deleted. ``some``: the rows are few of
+    all, so that they are kept, and not all of large tables need to be joined.
     """
-    joined = _joined(root, rows, tables, some=some)
-    shown = joined.select(*map(quoted, root.keys), _typed(root).alias(_SHOWN))
+    own = [*map(quoted, root.keys)]
+    rows = rows if root.where is None else rows.where(F.expr(root.where))
+    rows = rows.localCheckpoint() if some else rows
+    joined = _joined(root, rows, tables, some=some).select(*own, _typed(root).alias(_SHOWN))
     members = [*_members(root, lambda name: F.col(_SHOWN).getField(name))]
-    source = F.struct(*members, F.lit(position).alias(POSITION_FIELD))
-    return shown.select(*map(quoted, root.keys), F.to_json(source, JSON).alias(SOURCE))
+    source = F.struct(*members, F.lit(str(cut)).alias(POSITION_FIELD))
+    made = joined.select(*own, F.to_json(source, JSON).alias(_SOURCE))
+    if keys is not None:
+        gone = keys.join(rows.select(*own), list(root.keys), "left_anti")
+        made = made.unionByName(gone.withColumn(_SOURCE, F.lit(None).cast("string")))
+    nothing = F.array().cast("array<string>")
+    return made.select(
+        _key_texts(root).alias("key"),
+        F.lit(int(cut.commit_lsn)).cast("bigint").alias("version"),
+        F.col(_SOURCE).alias("source"),
+        nothing.alias("absent"),
+        nothing.alias("filled"),
+    )
 
 
-def types(root: Node, tables: TablesAtCut) -> StructType:
+def types(root: Node, tables: Mapping[str, TableAtCut]) -> StructType:
     """The types of a document's fields, in Spark."""
-    joined = _joined(root, tables.rows(root.table), tables, some=False)
+    joined = _joined(root, tables[root.table].rows(), tables, some=False)
     kind = joined.select(_typed(root).alias(_SHOWN)).schema[_SHOWN].dataType
     assert isinstance(kind, StructType)  # noqa: S101 (_typed makes one)
     return kind
 
 
-def key_texts(root: Node) -> SparkColumn:
+def _key_texts(root: Node) -> SparkColumn:
     """The root's key as its document's id is made of it."""
     return F.array(
         *(
@@ -74,12 +86,14 @@ def key_texts(root: Node) -> SparkColumn:
     )
 
 
-def _joined(node: Node, rows: DataFrame, tables: TablesAtCut, *, some: bool) -> DataFrame:
+def _joined(
+    node: Node, rows: DataFrame, tables: Mapping[str, TableAtCut], *, some: bool
+) -> DataFrame:
     """The rows, with a column for each that is embedded in them."""
     for embedded in node.embeds:
-        few = some and not tables.is_small(embedded.table)
-        near = joining(embedded, tables, embedded.table, "own", rows) if few else None
-        inner = tables.rows(embedded.table) if near is None else near
+        table = tables[embedded.table]
+        few = some and not table.is_small
+        inner = joining(embedded, table, "own", rows) if few else table.rows()
         if embedded.where is not None:
             inner = inner.where(F.expr(embedded.where))
         if few and embedded.embeds:
@@ -97,7 +111,7 @@ def _gathered(node: Node, rows: DataFrame) -> DataFrame:
     rows = rows.where(all_there(names(node)))  # what joins nothing would be one large group
     if node.is_between:
         rows = rows.where(F.col(_SHOWN).isNotNull())
-    if node.is_at_most_single:
+    if not node.many and {pair.own for pair in node.on} >= set(node.keys):  # none has several
         return rows.select(*map(quoted, names(node)), F.col(_SHOWN).alias(node.field))
     groups = rows.groupBy(*map(quoted, names(node)))
     if not node.many:
@@ -137,23 +151,6 @@ def _embedded(node: Node, value: SparkColumn) -> SparkColumn:
     return F.when(value.isNotNull(), written(value))
 
 
-def actions(root: Node, documents: DataFrame, cut: Position) -> DataFrame:
-    """As ``sinks/search/executors.py`` takes them."""
-    nothing = F.array().cast("array<string>")
-    return documents.select(
-        key_texts(root).alias("key"),
-        F.lit(int(cut.commit_lsn)).cast("bigint").alias("version"),
-        F.col(SOURCE).alias("source"),
-        nothing.alias("absent"),
-        nothing.alias("filled"),
-    )
-
-
-def deletions(keys: DataFrame) -> DataFrame:
-    """Keys of rows that have no document any more, as ``actions`` takes them."""
-    return keys.withColumn(SOURCE, F.lit(None).cast("string"))
-
-
 def slice_of(root: Node, rows: DataFrame, number: int, slices: int) -> DataFrame:
     """The root's rows of one of so many slices of about the same size.
 
@@ -169,16 +166,15 @@ def slice_of(root: Node, rows: DataFrame, number: int, slices: int) -> DataFrame
 def with_ids(root: Node, rows: DataFrame, documents: frozenset[str]) -> DataFrame:
     """The root's rows whose documents have one of these ids."""
     keys = rows.select(*map(quoted, root.keys))
-    identified = rows.select(*map(quoted, root.keys), key_texts(root).alias(_ID)).rdd
+    identified = rows.select(*map(quoted, root.keys), _key_texts(root).alias(_ID)).rdd
     wanted = identified.filter(lambda row: document_id(row[_ID]) in documents)
     few = rows.sparkSession.createDataFrame(wanted.map(lambda row: row[:-1]), keys.schema)
     return rows.join(few, list(root.keys), "left_semi")
 
 
 @contextmanager
-def explained(name: str) -> Iterator[None]:
+def explained(where: str) -> Iterator[None]:
     """Turn what Spark raises into an error with a remedy."""
-    where = f"[[search.documents]] {name}"
     try:
         yield
     except (AnalysisException, ParseException) as error:

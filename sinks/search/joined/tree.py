@@ -61,25 +61,12 @@ class Node:
         """The node whose rows show: of one between two others, that which it leads to."""
         return self.embeds[0] if self.is_between else self
 
-    @property
-    def is_at_most_single(self) -> bool:
-        """Whether no outer row has several of these."""
-        return not self.many and {pair.own for pair in self.on} >= set(self.keys)
-
     def paths(self) -> Iterator[tuple["Node", ...]]:
         """Each node below this one, and itself, with all that lead to it, outermost first."""
         yield (self,)
         for embedded in self.embeds:
             for path in embedded.paths():
                 yield (self, *path)
-
-    def columns(self, path: str = "") -> Iterator[tuple[str, str]]:
-        """Each field that is a column, by its path in the document, and the column's type."""
-        for name, field in self.fields.items():
-            array = "[]" if field.column.array else ""
-            yield f"{path}{name}", f"{field.column.type}{array} {field.type}"
-        for embedded in self.embeds:
-            yield from embedded.shown.columns(f"{path}{embedded.field}.")
 
     def linking(self) -> dict[str, set[str]]:
         """The columns of each table by which rows are told apart, or joined."""

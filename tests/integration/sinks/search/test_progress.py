@@ -10,17 +10,17 @@ import pytest
 
 from cdc.errors import BusyError, LogFormatError
 from cdc.records.position import FIRST_EPOCH, Lsn, Position
-from cdc.records.schema import TableName
 from deploy.local.opensearch import OpenSearch
 from sinks.run.plan import RunPlan
 from sinks.run.summary import RunOutcome
 from sinks.search import progress
 from sinks.search.client import connect
-from sinks.search.progress import Ledger
-from sinks.search.progress_records import Owner, RunRecord, TableGeneration, TableRecord
-from tests.fixtures.search_tables import TABLE, settings
+from sinks.search.progress import Ledger, Owner, RunRecord, TableGeneration, TableRecord
+from tests.fixtures.search_tables import settings
 
 pytestmark = pytest.mark.opensearch
+TABLE = "public.things"
+NEW = {"op_type": "create"}
 
 
 @pytest.fixture
@@ -112,13 +112,13 @@ def test_overlapping_runs_exclude_each_other(ledger: Ledger) -> None:
 )
 def test_dead_owner_is_taken_over_at_once(ledger: Ledger, gone: dict[str, int]) -> None:
     dead = owner(**(gone | ({"pid": dead_pid()} if "pid" in gone else {})))
-    ledger.write_run(RunRecord(plan=run_plan(4), owner=dead), None)
+    ledger.write(ledger.run_id, RunRecord(plan=run_plan(4), owner=dead), NEW)
     with ledger.claim() as claim:
         assert claim.last() == run_plan(4)
 
 
 def test_living_owner_elsewhere_keeps_the_claim(ledger: Ledger) -> None:
-    ledger.write_run(RunRecord(owner=owner(host="elsewhere", pid=1)), None)
+    ledger.write(ledger.run_id, RunRecord(owner=owner(host="elsewhere", pid=1)), NEW)
     with pytest.raises(BusyError, match="elsewhere"):
         ledger.claim()
 
@@ -142,8 +142,9 @@ def test_run_that_was_taken_over_records_nothing(ledger: Ledger) -> None:
     def lose() -> None:
         with ledger.claim() as claim:
             claim.start(run_plan(1))
-            current, version = ledger.read_run()
-            ledger.write_run(current.model_copy(update={"owner": other}), version)
+            current, version = ledger.read(ledger.run_id, RunRecord)
+            assert current is not None
+            ledger.write(ledger.run_id, current.model_copy(update={"owner": other}), version)
             claim.finish(run_outcome(1))
 
     with pytest.raises(BusyError, match="taken over"):
@@ -152,7 +153,7 @@ def test_run_that_was_taken_over_records_nothing(ledger: Ledger) -> None:
 
 
 def test_tables_are_recorded_and_never_moved_back(ledger: Ledger) -> None:
-    other = TableName("public", "other")
+    other = "public.other"
     assert ledger.tables([TABLE, other]) == {}
     ledger.write_table(TABLE, record(3))
     ledger.write_table(TABLE, record(3))

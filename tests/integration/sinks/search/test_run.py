@@ -12,7 +12,6 @@ from cdc.errors import (
     SinkError,
     SinkUnreachableError,
 )
-from cdc.records.schema import TableName
 from cdc.records.state import Phase
 from deploy.local.certificates import Certificates
 from deploy.local.opensearch import OpenSearch
@@ -141,8 +140,8 @@ def test_new_column_arrives_in_the_same_index(indexes: Indexes) -> None:
     ("owner", "name", "records_few"),
     [
         pytest.param("sinks.search.executors", "_lines", 100, marks=pytest.mark.proof),
-        pytest.param("sinks.search.apply", "write_remaining", 100, marks=pytest.mark.proof),
-        ("sinks.search.apply", "write_remaining", 1),
+        pytest.param("sinks.search.apply", "_write_remaining", 100, marks=pytest.mark.proof),
+        ("sinks.search.apply", "_write_remaining", 1),
         ("sinks.search.indexes.TableIndex", "publish", 100),
         pytest.param("sinks.search.progress.Ledger", "write_table", 1, marks=pytest.mark.proof),
         ("sinks.search.progress.RunClaim", "finish", 100),
@@ -163,7 +162,7 @@ def test_crash_anywhere_is_repeated_to_the_same_index(
 
     for lsn in (100, 200):
         if lsn == 200:
-            if name in {"publish", "write_remaining"}:  # nothing but a load does so
+            if name in {"publish", "_write_remaining"}:  # nothing but a load does so
                 return
             log.row("d", at(200, 1), None, {"id": 1})
             log.tombstone(at(200, 1), {"id": 1})
@@ -291,7 +290,7 @@ def test_missing_section_is_said(indexes: Indexes) -> None:
 
 def test_applied_tables_are_recorded(indexes: Indexes) -> None:
     loaded(indexes, 1)
-    record = indexes.ledger.tables([TableName("public", "t")])[TableName("public", "t")]
+    record = indexes.ledger.tables(["public.t"])["public.t"]
     assert record.serves is not None
     assert (record.run, record.cut, record.serves.index) == (1, str(at(100, 0)), indexes.index())
 

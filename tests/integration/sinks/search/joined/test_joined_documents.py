@@ -13,9 +13,8 @@ from psycopg.conninfo import make_conninfo
 
 from cdc.errors import ExitCode
 from sinks.search.dead_letters import DocumentDeadLetters
-from sinks.search.joined.run import _Documents
+from sinks.search.joined.target import JoinedDocuments
 from sinks.search.progress import Ledger
-from sinks.search.progress_records import DocumentLoad
 from tests.fixtures.library import BOOKS, CHANGES, SQL, Library, Transaction
 from tests.fixtures.pipeline import RunningPipeline
 
@@ -160,10 +159,10 @@ def test_a_new_definition_is_a_new_index_beside_the_one_that_serves(
     library.index()
     (before,) = library.indexes()
     assert library.documents() == library.expected()
-    monkeypatch.setattr("sinks.search.joined.run.SLICE_ROWS", 30)
-    load, slices = _Documents._load, 0
+    monkeypatch.setattr("sinks.search.joined.target.SLICE_ROWS", 30)
+    load, slices = JoinedDocuments.load, 0
 
-    def loaded(self: _Documents, loading: DocumentLoad) -> Any:
+    def loaded(self: JoinedDocuments, *rest: Any) -> None:
         """A slice, before which the source has changed, and the lakehouse, too."""
         nonlocal slices
         slices += 1
@@ -175,11 +174,11 @@ def test_a_new_definition_is_a_new_index_beside_the_one_that_serves(
         library.source.execute("UPDATE book SET id = id + 10000 WHERE id %% 7 = %s", [slices])
         library.source.execute("DELETE FROM book WHERE id %% 10 = %s", [slices])
         library.merge()
-        return load(self, loading)
+        load(self, *rest)
 
     library.define(BOOKS | {"mapping": {"called": {"type": "keyword"}}})
     with monkeypatch.context() as patch:
-        patch.setattr(_Documents, "_load", loaded)
+        patch.setattr(JoinedDocuments, "load", loaded)
         with pytest.raises(ZeroDivisionError):
             library.index()
         _dies(patch, "sinks.search.dead_letters.DocumentDeadLetters.forget")

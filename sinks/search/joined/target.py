@@ -1,0 +1,248 @@
+"""Joined documents, as a target of cuts: one document's indexes, made of the lakehouse's tables.
+
+Documents carry their cut's commit LSN as version, so that to write them once more changes nothing.
+"""
+
+from collections.abc import Collection, Mapping
+from typing import Any, Final
+
+from pyspark.sql.types import ArrayType, DataType, StructType
+
+from cdc.errors import ConfigError
+from cdc.settings.search import Document
+from sinks.run.cut_run import CutLoad, CutTarget
+from sinks.run.cuts import Cuts, Instant
+from sinks.run.summary import TableResult
+from sinks.search.apply import SearchContext
+from sinks.search.bulk import Counts
+from sinks.search.dead_letters import DocumentDeadLetters
+from sinks.search.documents import (
+    document_index,
+    field_mapping,
+    mapping_of,
+    override,
+    type_mapping,
+    type_of,
+)
+from sinks.search.executors import write_documents
+from sinks.search.indexes import TableIndex
+from sinks.search.joined.affected import affected
+from sinks.search.joined.assemble import documents, explained, slice_of, types, with_ids
+from sinks.search.joined.tree import Node, tree
+from sinks.search.progress import DocumentRecord, JoinedIndex
+from sinks.spark.jvm import in_session
+from sinks.spark.session import RECORDS_FEW
+
+SLICE_ROWS: Final = 500_000
+_SLICES_MAX: Final = 64
+_RECORDS_OF_A_DOCUMENT: Final = 5
+"""To join one takes about as much as so many records."""
+
+
+class JoinedDocuments(CutTarget[JoinedIndex]):
+    """One document's indexes."""
+
+    what = "index"
+
+    def __init__(self, context: SearchContext, cuts: Cuts, document: Document) -> None:
+        self.name = document.name
+        self.where = f"[[search.documents]] {document.name}"
+        self.report = context.run.report
+        self._counts = Counts()
+        self._context = context
+        self._cuts = cuts
+        self._document = document
+        alias = document_index(context.search.index_prefix, document.name)
+        log = context.run.settings.capture.topic_prefix
+        self._index = TableIndex(context.client, alias, log, document.name, "document")
+        self._id = context.ledger.record_id("document", document.name)
+        record, self._version = context.ledger.read(self._id, DocumentRecord)
+        self.record = record or DocumentRecord()
+
+    def write(self, record: DocumentRecord) -> None:
+        """To the progress index."""
+        self._version = self._context.ledger.write(self._id, record, self._version)
+        self.record = record
+
+    def tables(self, generation: JoinedIndex | None) -> set[str]:
+        """The tables that an index is made of."""
+        return set((self._document if generation is None else generation.definition).tables())
+
+    def is_there(self, generation: JoinedIndex) -> bool:
+        """Whether the index exists, and nobody has made another one of its name."""
+        return self._index.is_there(generation)
+
+    def is_shown(self, generation: JoinedIndex) -> bool:
+        """Whether it has the alias already."""
+        return self._index.has_taken_over(generation)
+
+    def suits(self, generation: JoinedIndex, at: Instant) -> bool:
+        """Whether a definition still fits the tables; today's own is told what is wrong with it."""
+        try:
+            self._root(generation.definition, at)
+        except ConfigError:
+            return generation.definition == self._document
+        return True
+
+    def unfit(self, generation: JoinedIndex, at: Instant, newest: Instant) -> str | None:
+        """Rows are told apart, and joined, by columns: these need the same names at both cuts."""
+        try:
+            before, now = (self._root(generation.definition, cut).linking() for cut in (at, newest))
+        except ConfigError:
+            return None  # which is told, or has the one that serves frozen
+        return None if before == now else "columns that join have other names"
+
+    def adapted(self, generation: JoinedIndex, newest: Instant) -> JoinedIndex | str:
+        """Extend the mapping where the tables have more columns, if that is enough."""
+        if generation.definition != self._document:
+            return "its definition is another one"
+        columns, before = self._columns(newest), generation.columns
+        if columns == before:
+            return generation
+        mapping = self._mapping(self._root(self._document, newest), newest)
+        names = sorted(columns.keys() & before.keys())
+        if others := [name for name in names if columns[name][0] != before[name][0]]:
+            return f"{', '.join(others)}: another column has that name"
+        fits = extends(mapping, generation.mapping)
+        if not (fits and self._index.extend(generation.index, mapping)):
+            return "its fields are others"
+        return generation.model_copy(update={"columns": columns, "mapping": mapping})
+
+    def begin(self, at: Instant, after: JoinedIndex | None) -> CutLoad[JoinedIndex]:
+        """Make an index, and choose slices of about one size."""
+        root = self._root(self._document, at)
+        mapping = self._mapping(root, at)
+        made = self._index.make(mapping, after, self._document.settings)
+        into = JoinedIndex(
+            **made.model_dump(),
+            definition=self._document,
+            columns=self._columns(at),
+            mapping=mapping,
+        )
+        rows = self._cuts.reader(at).at(at)[root.table].rows().count()
+        slices = max(1, min(_SLICES_MAX, -(-rows // SLICE_ROWS)))
+        return CutLoad[JoinedIndex](into=into, slices=slices, rows=rows // slices)
+
+    def load(self, loading: CutLoad[JoinedIndex], at: Instant) -> None:
+        """Write the documents of a slice."""
+        some = loading.slices > 1
+        if some:
+            percent = 100 * loading.done // loading.slices
+            progress = f"part {loading.done + 1} of {loading.slices} ({percent} %)"
+            self.say(f"loading {loading.into.index}, {progress}")
+        root = self._root(loading.into.definition, at)
+        with explained(self.where):
+            records = loading.rows * _RECORDS_OF_A_DOCUMENT
+            tables = self._cuts.reader(at, records=records).at(at)
+            rows = slice_of(root, tables[root.table].rows(), loading.done, loading.slices)
+            made = documents(root, rows, tables, at.cut, some=some)
+            done = write_documents(made, self._context.search, loading.into.index)
+        self._counts += done.counts
+
+    def write_changed(self, generation: JoinedIndex, at: Instant, to: Instant) -> None:
+        """Write the documents that are others now, and let searches see them."""
+        shapes = self._cuts.shapes(to)
+        root = tree(generation.definition, shapes)
+        own = {key: key for key in root.keys}
+        with explained(self.where):
+            reader = self._cuts.reader(at, to)
+            if (keys_and_count := affected(root, reader, shapes, at, to)) is None:
+                return
+            # What changed may be little, and the documents that have it many.
+            keys, count = keys_and_count
+            if (records := count * _RECORDS_OF_A_DOCUMENT) >= RECORDS_FEW:
+                reader = self._cuts.reader(to, records=records)
+                keys = in_session(reader.spark, keys)
+            tables = reader.at(to)
+            near = tables[root.table].rows_with(keys, own).join(keys, list(own), "left_semi")
+            changed = documents(root, near, tables, to.cut, keys=keys)
+            done = write_documents(changed, self._context.search, generation.index)
+        if generation.index == (self.record.serves or generation).index:
+            self._counts += done.counts
+        self._index.refresh(generation.index)
+
+    def publish(self, generation: JoinedIndex) -> None:
+        """Let the index have the alias."""
+        self._index.require(generation)
+        self._context.publish(self._index, generation.index, generation.definition.settings)
+
+    def result(self, seconds: float) -> TableResult:
+        """What was done to the index that serves."""
+        counts = self._counts
+        changed = counts.inserted, counts.updated, counts.deleted
+        return TableResult(self.name, sum(changed) + counts.stale, *changed, seconds=seconds)
+
+    def dead_letters(self) -> DocumentDeadLetters:
+        """Those of the index that serves."""
+        index = self.record.serves.index if self.record.serves is not None else "none"
+        prefix = self._context.search.index_prefix
+        return DocumentDeadLetters(self._context.client, prefix, self._index.alias, index)
+
+    def again(self, ids: Collection[str]) -> None:
+        """Make some documents of the index that serves once more."""
+        at, serves = self.record.at, self.record.serves
+        if at is None or serves is None:
+            return
+        root = self._root(serves.definition, at)
+        with explained(self.where):
+            tables = self._cuts.reader(at).at(at)
+            refused = with_ids(root, tables[root.table].rows(), frozenset(ids))
+            made = documents(root, refused, tables, at.cut)
+            write_documents(made, self._context.search, serves.index)
+        self._index.refresh(serves.index)
+
+    def _root(self, definition: Document, at: Instant) -> Node:
+        return tree(definition, self._cuts.shapes(at))
+
+    def _columns(self, at: Instant) -> dict[str, tuple[str, str]]:
+        """What each column of the tables is, whatever it is called, and its values' type."""
+        shapes = self._cuts.shapes(at)
+        return {
+            f"{name}.{field.name}": (field.id, f"{field.hashed} {field.type} {field.column.type}")
+            for name in sorted(self.tables(None))
+            for field in shapes[name].fields
+        }
+
+    def _mapping(self, root: Node, at: Instant) -> dict[str, Any]:
+        """The mapping of the document's index, by the types that its fields have in Spark.
+
+        Raises ConfigError where the user speaks of a field that isn't there.
+        """
+        with explained(self.where):
+            properties = _properties(root, types(root, self._cuts.reader(at).at(at)))
+        override(properties, self._document.mapping, self.where)
+        return mapping_of(properties)
+
+
+def _properties(node: Node, types: StructType) -> dict[str, Any]:
+    properties = {name: field_mapping(field.column) for name, field in node.fields.items()}
+    for name, _ in node.computed:
+        properties[name] = _computed(types[name].dataType)
+    for embedded in node.embeds:
+        kind = types[embedded.field].dataType
+        inner = kind.elementType if isinstance(kind, ArrayType) else kind
+        assert isinstance(inner, StructType)  # noqa: S101 (assemble makes it so)
+        mapping = {"properties": _properties(embedded.shown, inner)}
+        properties[embedded.field] = {"type": "nested", **mapping} if embedded.many else mapping
+    return properties
+
+
+def _computed(kind: DataType) -> dict[str, Any]:
+    if isinstance(kind, ArrayType):
+        return _computed(kind.elementType)
+    if isinstance(kind, StructType):
+        return {"properties": {field.name: _computed(field.dataType) for field in kind.fields}}
+    return type_mapping(type_of(kind.simpleString()))
+
+
+def extends(mapping: Mapping[str, Any], before: Mapping[str, Any]) -> bool:
+    """Whether a mapping has all that another one has, and as it is there."""
+    return all(
+        name in mapping
+        and (
+            extends(mapping[name], value)
+            if isinstance(value, dict) and isinstance(mapping[name], dict)
+            else mapping[name] == value
+        )
+        for name, value in before.items()
+    )
