@@ -8,7 +8,7 @@ from cdc.records.schema import TableSchema
 from cdc.stream.translation import Limits
 from tests.fuzz.mutation import Mutator
 from tests.fuzz.streams import OfTables
-from tests.properties.cdc.compiled.test_copy import WAYS, copy_data, line, native, outcome
+from tests.properties.cdc.compiled.test_copy import WAYS, Copied, copy_data, line, native, outcome
 from tests.properties.cdc.compiled.test_stream import timeless
 
 
@@ -51,12 +51,9 @@ class CopiedLines(OfTables):
         """Encode them both ways."""
         outcomes = []
         for way in WAYS:
-            copied = way(
-                native(made.schema, compacted=bool(made.schema.key)),
-                Position(1, Lsn(1), 0), Lsn(1), 1,
-                key=made.key, extra=made.extra,
-            )  # fmt: skip
-            copied.stale = made.stale
+            encoder = native(made.schema, compacted=bool(made.schema.key))
+            options = {"key": made.key, "stale": made.stale, "extra": made.extra}
+            copied = Copied(way, encoder, Position(1, Lsn(1), 0), 1, **options)
             outcomes.append(outcome(copied, made.data, made.limits))
         (fast, *fast_rest), (pure, *pure_rest) = outcomes
         assert fast_rest == pure_rest
