@@ -21,7 +21,7 @@ from cdc.postgres.captured import captured_tables, described_tables, keyed_colum
 from cdc.postgres.columns import filled_columns
 from cdc.postgres.connection import current_insert_lsn
 from cdc.postgres.described import CapturedTable, TableDescription
-from cdc.postgres.failures import server_address
+from cdc.postgres.failures import explained, server_address
 from cdc.postgres.reselect import INVISIBLE, Rereading, await_visible
 from cdc.records.dead_letters import ClaimHead
 from cdc.records.position import Lsn
@@ -100,7 +100,9 @@ def lookups(
             preflight.check_joining(connection, settings, table)
 
     def visible(xid: int) -> None:
-        if not await_visible(connection, frozenset({xid}), keep_alive):
+        with explained(connection.pgconn):
+            is_seen = await_visible(connection, frozenset({xid}), keep_alive)
+        if not is_seen:
             remedy = "it goes on once that has ended"
             raise UnreadTableError(
                 INVISIBLE, where=server_address(connection.pgconn), remedy=remedy

@@ -28,6 +28,7 @@ from cdc.kafka.topics import LogTopics
 from cdc.log.state import read_dead_letters, read_pieces
 from cdc.postgres.captured import described_tables
 from cdc.postgres.described import CapturedTable, TableDescription
+from cdc.postgres.failures import explained
 from cdc.postgres.reselect import INVISIBLE, await_visible, current_row
 from cdc.records.dead_letters import DeadLetter, Order, outcome_records
 from cdc.records.position import Lsn, Position, Transaction, header
@@ -138,7 +139,10 @@ class Orders:
         before, after = (
             row_of(contents[image]) if image in contents else None for image in ("before", "after")
         )
-        if not await_visible(self._connection, frozenset({transaction.xid}), self._keep_alive):
+        with explained(self._connection.pgconn):
+            xids = frozenset({transaction.xid})
+            is_visible = await_visible(self._connection, xids, self._keep_alive)
+        if not is_visible:
             raise SourceUnreachableError(INVISIBLE)
         captured = [CapturedTable(state.oid, state.name)]
         described = described_tables(self._connection, self._settings.capture, captured)

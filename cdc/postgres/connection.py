@@ -230,12 +230,6 @@ def current_insert_lsn(connection: psycopg.Connection) -> Lsn:
     return Lsn.parse(lsn)
 
 
-def current_snapshot(connection: psycopg.Connection) -> str:
-    """Which transactions the session sees now: ``xmin:xmax:xip,…`` (64 bits)."""
-    ((text,),) = query(connection, "SELECT pg_current_snapshot()::text")
-    return str(text)
-
-
 def _forks(pgconn: PGconn, timeline: int) -> dict[int, Lsn]:
     """The timeline's history file: per line an earlier timeline, where it was left, and why."""
     with explained(pgconn):

@@ -15,7 +15,7 @@ import structlog
 from psycopg import pq, sql
 
 from cdc.events.changes import ABSENT, IdentityKey, RereadRequest, Row, Value
-from cdc.postgres.connection import connect, current_snapshot, query
+from cdc.postgres.connection import connect, query
 from cdc.postgres.described import TableDescription
 from cdc.postgres.failures import explained
 from cdc.settings import LibraryOptions
@@ -190,10 +190,12 @@ def await_visible(
 ) -> bool:
     """Wait until the session sees committed transactions (32 bits); returns whether it does.
 
-    A commit is in the WAL before others see it: an older state of a row is no answer.
+    A commit is in the WAL before others see it: an older state of a row is no answer. Raises
+    psycopg.Error: to some a cancelled query means less than to others.
     """
     deadline = time.monotonic() + PATIENCE_S
-    while not is_visible(current_snapshot(connection), xids):
+    seen = "SELECT pg_current_snapshot()::text"
+    while not is_visible(str(connection.execute(seen).fetchall()[0][0]), xids):
         if time.monotonic() > deadline:
             return False
         keep_alive()

@@ -81,11 +81,32 @@ def _environment() -> dict[str, Any]:
         section, *dotted = variable[len(ENV_PREFIX) :].lower().split("__")
         if section not in Settings.model_fields:
             continue  # MILLRACE_JARS and the like are others' variables
-        if dotted:
-            sections.setdefault(section, {})[".".join(dotted)] = text
+        if not dotted:
+            sections[section] = _whole(variable, text)
+        elif isinstance(members := sections.setdefault(section, {}), dict):
+            members[".".join(dotted)] = text
         else:
-            sections[section] = json.loads(text) if text.startswith("{") else text
+            whole = ENV_PREFIX + section.upper()
+            raise ConfigError(
+                f"{whole} isn't a section, of which {variable} could be a member",
+                where=variable,
+                remedy=f"unset {whole}, or give the section as JSON: {{…}}",
+            )
     return sections
+
+
+def _whole(variable: str, text: str) -> Any:
+    """A section as a whole, or the value of a key without a section."""
+    if not text.startswith("{"):
+        return text
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:  # which has the text, and so maybe a secret
+        raise ConfigError(
+            f"not valid JSON: {error.msg}",
+            where=f"{variable}, character {error.pos + 1}",
+            remedy='a section is written so: {"host": "db", "dbname": "shop"}',
+        ) from None
 
 
 def _flattened(sections: Mapping[str, Any]) -> dict[str, Any]:

@@ -151,6 +151,8 @@ def _topics(settings: Settings, _dry_run: bool) -> Iterator[str]:
 
 
 def _tables(settings: Settings, dry_run: bool) -> Iterator[str]:
+    if settings.lakehouse is None:
+        return
     from compaction.lakehouse import compact_lakehouse
     from sinks.spark.session import open_session
 
@@ -164,11 +166,12 @@ def _tables(settings: Settings, dry_run: bool) -> Iterator[str]:
 
 
 def _indexes(settings: Settings, dry_run: bool) -> Iterator[str]:
+    if settings.search is None:
+        return
     from compaction.indexes import compact as compact_indexes
 
-    if settings.search is not None:
-        for index in compact_indexes(settings.search, keyed_tables(settings), dry_run=dry_run):
-            yield f"index {index}"
+    for index in compact_indexes(settings.search, keyed_tables(settings), dry_run=dry_run):
+        yield f"index {index}"
 
 
 _COMPACTED: Final[Mapping[str, Callable[[Settings, bool], Iterator[str]]]] = {

@@ -109,8 +109,8 @@ class Demo:
         daemon = pipeline.start(keep=self._keep)
         if self._keep:
             stack.keep_also("millrace run", daemon.pid)
+        enough = threading.Event()
         try:
-            enough = threading.Event()
             transactions = ThreadPoolExecutor(1).submit(_go_on, source, enough)
             with self._step(f"Snapshot, while {RATE:.0f} transactions a second go on"):
                 rows = self._snapshot(pipeline, daemon)
@@ -126,6 +126,7 @@ class Demo:
                 proofs = self._prove(pipeline, source)
             self._report(proofs, rows, progress.events, kinds)
         finally:
+            enough.set()
             if not self._keep:
                 daemon.stop()
         holds = not any(proof.rows.differences or proof.documents.differences for proof in proofs)

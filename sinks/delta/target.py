@@ -211,7 +211,14 @@ class LakehouseTables(Target):
             if name in inherited and name not in failed
         }
         new = {table.name: table.version for table in results if table.error is None}
-        return versions | {name: version for name, version in new.items() if version is not None}
+        versions |= {name: version for name, version in new.items() if version is not None}
+        # One that had waited, and for which nothing came, is as its own last run has left it.
+        unknown = (plan.tables.keys() & self._derived.keys()) - versions.keys() - failed
+        for name in (name for name in unknown if plan.tables[name].base):
+            applied = self._table(name).read_applied()
+            if applied is not None and applied.run == plan.tables[name].base:
+                versions[name] = applied.at
+        return versions
 
     def _table(self, name: str) -> DeltaTarget:
         return DeltaTarget(self._session(), self._prefix, self._derived[name])

@@ -141,7 +141,7 @@ class MillraceChanges:
             archived = archived.where(F.col("position") > str(table.truncated))
         if LOST in raw.columns:
             archived = archived.withColumn(LOST, F.lit(None).cast("string"))
-        return archived.unionByName(not_archived(raw, self._plan.tables[table.replay.archive]))
+        return archived.unionByName(not_archived(raw, self._plan.all_tables[table.replay.archive]))
 
 
 def not_archived(raw: DataFrame, table: TablePlan) -> DataFrame:

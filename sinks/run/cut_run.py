@@ -56,6 +56,8 @@ class CutRecord(BaseModel, Generic[CutGeneration]):
     loading: CutLoad[CutGeneration] | None = None
     at: Instant | None = None
     to: Instant | None = None
+    ts_ms: int = 0
+    """When it was written: two runs never write the same, so that each knows its own."""
 
     @property
     def newest(self) -> CutGeneration | None:

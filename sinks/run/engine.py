@@ -247,7 +247,11 @@ class Run:
         examination = self._target.examination(retained.tables, state)
         examined = self._topics.examined(retained.tables, state, examination)
         refused = self._report_errors({**retained.refused, **examined.refused})
-        news = any(table.pending or table.commits for table in examined.tables.values())
+        errors = {table.name for table in refused}
+        tables = {name: table for name, table in examined.tables.items() if name not in errors}
+        # If this run dies, the next one doesn't know of errors, but of tables that wait.
+        waiting |= {name: t for name, t in examined.tables.items() if name in errors}
+        news = any(table.pending or table.commits for table in tables.values())
         if not news and not refused:
             return last, []
         plan = RunPlan(
@@ -257,7 +261,7 @@ class Run:
             cut=state.progress.cut,
             cut_ts_us=state.progress.cut_ts_us,
             ts_ms=int(time.time() * 1000),
-            tables=examined.tables,
+            tables=tables,
             waiting=waiting,
             written_by=self._topics.written_by,
         )

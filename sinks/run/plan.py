@@ -152,9 +152,9 @@ class TablePlan(BaseModel):
 class RunPlan(BaseModel):
     """One run of a sink: its number, the log that it reads, its cut, and what it applies.
 
-    Tables that are ``waiting`` don't come to the cut: they aren't configured any more, or their
-    rows are read again. Where a real Debezium has written the topics, no cut is known: each has its
-    own end.
+    Tables that are ``waiting`` don't come to the cut: they aren't configured any more, their rows
+    are read again, or they were refused. Where a real Debezium has written the topics, no cut is
+    known: each has its own end.
     """
 
     model_config = ConfigDict(frozen=True)

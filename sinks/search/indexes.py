@@ -16,10 +16,10 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, Final, Literal
 
-from opensearchpy import NotFoundError, OpenSearch
+from opensearchpy import NotFoundError, OpenSearch, RequestError
 from pydantic import BaseModel, ConfigDict
 
-from cdc.errors import SinkError, SinkUnreachableError
+from cdc.errors import SinkError
 from cdc.records.position import Position
 from sinks.search.client import IF_THERE, SearchResponse, create_index, insist
 from sinks.search.documents import POSITION_FIELD
@@ -183,13 +183,15 @@ class TableIndex:
         fields_max = int(before.get(index, {}).get("settings", {}).get(limit, 0))
         if (needed := _fields(mapping) + _FIELDS_SPARE) > fields_max:
             self._ask(lambda: self._client.indices.put_settings(index=index, body={limit: needed}))
-        try:
-            self._ask(lambda: self._client.indices.put_mapping(index=index, body=mapping))
-        except SinkUnreachableError:
-            raise
-        except SinkError:
-            return False
-        return True
+
+        def fits() -> bool:
+            try:
+                self._client.indices.put_mapping(index=index, body=mapping)
+            except RequestError:  # 400; a right or room that lacks is no reason for a new index
+                return False
+            return True
+
+        return self._ask(fits)
 
     def publish(self, index: str, settings: Mapping[str, Any] = MappingProxyType({})) -> None:
         """Make a loaded index the one behind the alias, and delete the ones before it."""

@@ -29,7 +29,7 @@ from sinks.search.indexes import TableIndex
 from sinks.search.joined.affected import affected
 from sinks.search.joined.assemble import documents, explained, slice_of, types, with_ids
 from sinks.search.joined.tree import Node, tree
-from sinks.search.progress import DocumentRecord, JoinedIndex
+from sinks.search.progress import DocumentRecord, JoinedIndex, now_ms
 from sinks.spark.jvm import in_session
 from sinks.spark.session import RECORDS_FEW
 
@@ -61,6 +61,7 @@ class JoinedDocuments(CutTarget[JoinedIndex]):
 
     def write(self, record: DocumentRecord) -> None:
         """To the progress index."""
+        record = record.model_copy(update={"ts_ms": now_ms()})
         self._version = self._context.ledger.write(self._id, record, self._version)
         self.record = record
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import psycopg
 import pytest
@@ -248,6 +249,24 @@ def test_visibility_holds_over_a_wraparound_of_transaction_ids() -> None:
     assert is_visible(snapshot, frozenset({0xFFFF_FFF8, 3}))
     for unseen in (0xFFFF_FFF7, 2, 4, 5, 1_000):
         assert not is_visible(snapshot, frozenset({3, unseen}))
+
+
+def test_a_look_that_somebody_cancels_costs_that_table_only(
+    database: Conninfo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run(database, "CREATE TABLE t (id int PRIMARY KEY, v text)", "INSERT INTO t VALUES (1, 'v')")
+    of = request(relation(database, "t", "id"), (b"1",), columns=(1,), xid=3)
+    execute = psycopg.Connection.execute
+
+    def cancelled(self: psycopg.Connection, statement: Any, *more: Any) -> psycopg.Cursor:
+        if "pg_current_snapshot" in str(statement):
+            raise psycopg.errors.QueryCanceled("canceling statement due to user request")
+        return execute(self, statement, *more)
+
+    monkeypatch.setattr(psycopg.Connection, "execute", cancelled)
+    with rereading(database) as source, capture_logs() as said:
+        assert source(of) is None
+    assert "canceling" in said[-1]["reason"]
 
 
 def test_a_lost_connection_is_an_error(database: Conninfo) -> None:

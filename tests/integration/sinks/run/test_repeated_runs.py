@@ -6,6 +6,7 @@ from unittest.mock import patch
 import pytest
 
 from cdc.errors import ExitCode, SinkError
+from sinks.delta.cuts import cuts
 from sinks.delta.table import DeltaTarget
 from sinks.run.options import RunOptions
 from sinks.run.plans import lakehouse_plans
@@ -51,6 +52,13 @@ def test_a_table_that_is_paused_stays_as_it_is_until_it_is_not(lakehouse: Lakeho
     assert plans.runs() == [1, 2], "no plan is made for a paused table"
     assert lakehouse.merge().exit_code == ExitCode.OK
     assert lakehouse.rows(bad.schema) == [{"id": 1, "n": 2}]
+    for lsn, options in ((30, paused), (40, RunOptions())):
+        good.row("u", at(lsn), {"id": 1, "n": lsn})
+        good.reached(at(lsn))
+        lakehouse.merge(options)
+    *_, waited, back = cuts(plans)
+    assert "public.bad" not in waited.versions
+    assert back.versions.keys() == {"public.good", "public.bad"}, "nothing has come for it"
 
 
 def test_runs_go_on_without_a_look_through_all_versions(lakehouse: Lakehouse) -> None:

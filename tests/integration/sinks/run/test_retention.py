@@ -4,6 +4,7 @@ import itertools
 import time
 from datetime import timedelta
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from confluent_kafka import OFFSET_END, TopicPartition
@@ -13,7 +14,10 @@ from confluent_kafka.admin._config import ConfigEntry, ConfigResource
 
 from cdc.errors import ExitCode
 from sinks.changes.names import END, OP, POSITION
+from sinks.delta.cuts import cuts
+from sinks.run.engine import Run
 from sinks.run.options import RunOptions
+from sinks.run.plans import lakehouse_plans
 from tests.fixtures.lakehouse import Lakehouse
 from tests.fixtures.spark import HandLog, at, column
 from tests.integration.sinks.log.test_claims import consumed
@@ -111,6 +115,26 @@ def test_a_run_that_is_late_takes_what_the_log_has_and_a_history_waits(
     assert own(lakehouse, "public.t", "id", "a", "n") == [(1, "changed", 2), (3, "a3", 0)]
     assert "--accept-gap public.t_history" in str(errors["public.t_history"])
     assert len(own(lakehouse, "public.t_history", "id")) == 3, "nothing was changed"
+
+
+def test_a_table_that_was_refused_is_at_no_cut_though_its_run_died(lakehouse: Lakehouse) -> None:
+    log = begun(lakehouse, kinds=["current", "history"])
+    forget(lakehouse, log)
+    log.row("u", at(20), {"id": 1, "a": "changed", "n": 2}, filled=["a"])
+    log.reached(at(20))
+    time.sleep(1.1)
+    lakehouse.promise(timedelta(seconds=1))
+    with (
+        patch.object(Run, "_apply", side_effect=KeyboardInterrupt),
+        pytest.raises(KeyboardInterrupt),
+    ):
+        lakehouse.merge()
+    lakehouse.promise(timedelta(days=1))
+    assert lakehouse.merge().exit_code == ExitCode.OK, "what has died is finished"
+    plans = lakehouse_plans(str(lakehouse.folder), lambda: lakehouse.spark)
+    first, died, *_ = cuts(plans)
+    assert first.versions.keys() == {"public.t", "public.t_history"}
+    assert died.versions.keys() == {"public.t"}
 
 
 @pytest.mark.proof

@@ -62,6 +62,23 @@ def test_the_environment_overrides_the_file(read: Read, monkeypatch: pytest.Monk
     assert settings.search is not None
 
 
+@pytest.mark.parametrize(
+    ("variables", "message"),
+    [
+        ({"SOURCE": '{"password": "s3cret"'}, "not valid JSON.*MILLRACE_SOURCE, character 22"),
+        ({"SOURCE": "s3cret", "SOURCE__HOST": "db"}, "MILLRACE_SOURCE isn't a section"),
+    ],
+)
+def test_a_variable_that_is_no_section_is_named_without_its_text(
+    read: Read, monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], message: str
+) -> None:
+    for name, text in variables.items():
+        monkeypatch.setenv(f"MILLRACE_{name}", text)
+    with pytest.raises(ConfigError, match=message) as refused:
+        read(MINIMAL)
+    assert "s3cret" not in str(refused.value)
+
+
 def test_secrets_come_from_environment_variables_and_files(
     read: Read, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -78,6 +78,14 @@ def test_cuts_are_listed_where_there_is_no_spark(tmp_path: Path) -> None:
     assert (ended.returncode, ended.stdout) == (ExitCode.OK, "[]\n"), ended.stderr
 
 
+@pytest.mark.parametrize("what", ["lakehouse", "search"])
+def test_what_there_is_not_is_kept_small_without_its_packages(tmp_path: Path, what: str) -> None:
+    path = tmp_path / "millrace.toml"
+    path.write_text(NOWHERE)
+    ended = python(f"{LACKING}; millrace.main()", "compact", what, "--config", str(path))
+    assert (ended.returncode, ended.stdout) == (ExitCode.OK, ""), ended.stderr
+
+
 @pytest.mark.parametrize(
     ("words", "extra"), [(("merge",), "spark"), (("search", "i", "q"), "search")]
 )
