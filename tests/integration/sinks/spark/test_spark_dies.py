@@ -20,7 +20,7 @@ def run(settings, session, report, options):
     os.kill(spark.sparkContext._gateway.proc.pid, signal.SIGKILL)
     spark.range(3).count()
 
-job.run_lakehouse = run
+job.SINKS = {"lakehouse": run}
 settings = Settings(
     source={}, capture={"topic.prefix": "p"}, kafka={"bootstrap.servers": "nowhere"},
     lakehouse={"path": "/nowhere"},

@@ -2,6 +2,7 @@
 
 import re
 import struct
+import time
 from dataclasses import replace
 from typing import Any
 
@@ -101,7 +102,7 @@ class Copied:
 
     def feed(self, data: bytearray, start: int, limits: Limits) -> int:
         """Take in what is there."""
-        return self.copier.feed(data, start, len(data), 1, *limits)
+        return self.copier.feed(data, start, len(data), time.time_ns(), *limits)
 
     def take(self) -> list[Record]:
         """What was made since the last time."""
