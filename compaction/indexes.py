@@ -40,23 +40,18 @@ class IndexSize:
 
 @dataclass(frozen=True, slots=True)
 class Merge:
-    """One index before and after; the same figures where a merge wouldn't have paid."""
+    """One index before a merge and after it (None: it wasn't merged), and whether that pays."""
 
     index: str
     before: IndexSize
-    after: IndexSize
+    after: IndexSize | None
     pays: bool
-
-    @property
-    def merged(self) -> bool:
-        """Whether the index was merged at all."""
-        return self.before != self.after
 
     def __str__(self) -> str:
         held = f"{self.before.documents:,} documents, {self.before.deleted:,} deleted ones"
         if not self.pays:
             return f"{self.index}: {held}: left alone"
-        if not self.merged:
+        if self.after is None:
             return f"{self.index}: {held}: merging pays"
         freed = (self.before.size_bytes - self.after.size_bytes) / (1 << 20)
         return f"{self.index}: {held} before, {self.after.deleted:,} after, {freed:,.1f} MiB freed"
@@ -81,13 +76,13 @@ def compact(
         before = _size(client, alias)
         if before is None:
             continue
-        after: IndexSize | None = before
+        after: IndexSize | None = None
         pays = before.deleted >= deleted_min and before.deleted_share >= deleted_share_min
         if pays and not dry_run:
             insist(lambda alias=alias: _merge(client, alias), where)  # type: ignore[misc]
             after = _size(client, alias)
-        if after is None:
-            raise SinkError("the index was deleted while it was merged", where=where)
+            if after is None:
+                raise SinkError("the index was deleted while it was merged", where=where)
         yield Merge(alias, before, after, pays)
 
 
