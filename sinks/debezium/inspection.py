@@ -76,8 +76,7 @@ def plan_tables(
             except MillraceError as error:
                 planned.refused[name] = error
                 if table.base:
-                    stays = {"end": table.start, "next": table.start}
-                    planned.tables[name] = table.model_copy(update=stays)
+                    planned.tables[name] = table.left_alone()
     return planned
 
 

@@ -101,7 +101,7 @@ def _refuse(retained: ExaminedTables, name: str, table: TablePlan, error: Millra
     del retained.tables[name]
     retained.refused[name] = error
     if table.base:
-        retained.tables[name] = table.model_copy(update={"end": table.start, "next": table.start})
+        retained.tables[name] = table.left_alone()
 
 
 class Run:

@@ -132,6 +132,11 @@ class TablePlan(BaseModel):
         news = self.events > 0 or self.truncated is not None
         return self.base == 0 or news or self.rebuilds or self.gap is not None
 
+    def left_alone(self) -> "TablePlan":
+        """The plan of a table that stays where it was."""
+        nothing = {"end": self.start, "next": self.start, "events": 0, "ends": ()}
+        return self.model_copy(update=nothing)
+
     def begun_again(self, start: dict[int, int]) -> "TablePlan":
         """The plan of a table that isn't there any more, from where the log starts."""
         return self.model_copy(
@@ -217,15 +222,10 @@ def goes_on(plan: RunPlan, outcome: RunOutcome) -> dict[str, TablePlan]:
     One that failed stays where it was, and one that isn't there yet begins as if never planned.
     """
     return plan.waiting | {
-        name: table.model_copy(
+        name: table.left_alone()
+        if name in outcome.failed
+        else table.model_copy(
             update={
-                "end": table.start,
-                "next": table.start,
-                "events": 0,
-                "ends": (),
-            }
-            if name in outcome.failed
-            else {
                 "start": table.next,
                 "end": table.next,
                 "after": plan.cut if table.pending or not table.base else table.after,
