@@ -33,7 +33,7 @@ from sinks.changes.newest import (
     within,
 )
 from sinks.changes.shape import TableShape
-from sinks.log.counts import FACTS, census_of, observe_census
+from sinks.log.counts import FACTS, PARTITIONS_MAX, census_of, observe_census
 from sinks.log.parse import parse, parse_events, parse_images
 from sinks.log.records import Records, with_values
 from sinks.run.plan import RunPlan, TablePlan
@@ -42,8 +42,6 @@ from sinks.spark.jvm import in_session, observed, release
 from sinks.spark.session import RECORDS_FEW, jvm_ended
 
 _FIRST_PARTITION: Final = 0
-_PARTITIONS_MAX: Final = 16
-"""Of a topic that is read early: each partition has columns of its own in the observation."""
 
 
 class MillraceChanges:
@@ -184,14 +182,14 @@ class EarlyRead(NamedTuple):
 def is_read_early(table: TablePlan) -> bool:
     """Whether a plan's table is one that may be read before there is a plan."""
     plain = table.kind == "current" and not (table.rebuilds or table.replay)
-    return plain and table.unread >= RECORDS_FEW and len(table.start) <= _PARTITIONS_MAX
+    return plain and table.unread >= RECORDS_FEW and len(table.start) <= PARTITIONS_MAX
 
 
 def read_early(
     spark: SparkSession, records: Records, table: TablePlan, cut: Position, columns: TableShape
 ) -> EarlyRead | None:
     """Read a table's records, parsed by these ``columns``; None: it takes the ordinary way."""
-    raw = observe_census(records.of(spark, {table.topic: table}), table, cut)
+    raw = observe_census(records.of(spark, {table.topic: table}), [table], cut)
     changes = parse(within(raw, table.after, cut, None, keyed=True), columns)
     newest = contenders(changes, columns)
     rows = census = None
@@ -199,12 +197,12 @@ def read_early(
         # With adaptive execution this is no lazy call: all before the last shuffle runs in it.
         rows = newest.localCheckpoint(eager=False)
         rows.count()
-        census = census_of(observed(newest, FACTS), table)
+        census = census_of(observed(newest, FACTS), [table])
     except (PySparkException, Py4JError) as error:
         if jvm_ended(error):
             raise
     if rows is not None and census is not None:
-        return EarlyRead(rows, census)
+        return EarlyRead(rows, census[table.topic])
     if rows is not None:
         release(rows)
     return None

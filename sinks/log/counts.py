@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final
 
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -14,15 +15,36 @@ from sinks.log.records import Records, read_raw
 from sinks.run.options import Report
 from sinks.run.plan import TablePlan
 from sinks.run.topics import PartitionCensus, Truncates
+from sinks.spark.jvm import observed
 
 FACTS: Final = "millrace"
+PARTITIONS_MAX: Final = 16
+"""Whose records are counted as they are read: each has columns of its own in the observation."""
+ByTable = dict[str, dict[int, PartitionCensus]]
+"""The census of tables' new records, by partition."""
+
+
+def keep_counted(
+    spark: SparkSession, records: Records, tables: dict[str, TablePlan], cut: Position
+) -> ByTable:
+    """Read the tables' records once and keep them; their census, as far as that tells it."""
+    starts = {(table.topic, *sorted(table.start.items())) for table in tables.values()}
+    topics = {table.topic: table for table in tables.values()}
+    partitions = sum(len(table.start) for table in topics.values())
+    if len(starts) > len(topics) or partitions > PARTITIONS_MAX:
+        records.keep(spark, tables.values())
+        return {}
+    counted = partial(observe_census, tables=topics.values(), cut=cut)
+    kept = records.keep(spark, tables.values(), counted)
+    found = None if kept is None else census_of(observed(kept, FACTS), topics.values())
+    return {} if found is None else {name: found[table.topic] for name, table in tables.items()}
 
 
 def census(
     spark: SparkSession, records: Records, tables: dict[str, TablePlan], cut: Position
-) -> dict[str, dict[int, PartitionCensus]]:
+) -> ByTable:
     """Count the tables' new records, by table and partition; a row of each comes to the driver."""
-    by_table: dict[str, dict[int, PartitionCensus]] = {}
+    by_table: ByTable = {}
     remaining = tables
     while remaining:
         topics = {table.topic: table for table in remaining.values()}
@@ -58,34 +80,44 @@ def _counts(raw: DataFrame, cut: Position) -> dict[str, dict[int, PartitionCensu
     return counts
 
 
-def observe_census(raw: DataFrame, table: TablePlan, cut: Position) -> DataFrame:
-    """The same records with an observation named ``FACTS``, which ``census_of`` reads."""
+def observe_census(raw: DataFrame, tables: Iterable[TablePlan], cut: Position) -> DataFrame:
+    """The same records with an observation named ``FACTS``, which ``census_of`` reads.
+
+    The tables are those of different topics.
+    """
     above = F.col("position") > str(cut)
     upto = F.coalesce(~above, F.lit(True))
     facts = [
         F.count_if(is_truncate(raw) & upto).alias("truncated"),
         F.count_if(F.col("claim").isNotNull()).alias("claims"),
     ]
-    for number in table.start:
-        here = F.col("partition") == number
+    for place, (topic, number) in enumerate(_partitions(tables)):
+        here = (F.col("topic") == topic) & (F.col("partition") == number)
         facts += [
-            F.min(F.when(here & above, F.col("offset"))).alias(f"above_{number}"),
-            F.count_if(here & upto).alias(f"events_{number}"),
+            F.min(F.when(here & above, F.col("offset"))).alias(f"above_{place}"),
+            F.count_if(here & upto).alias(f"events_{place}"),
         ]
     return raw.observe(FACTS, *facts)
 
 
-def census_of(facts: Any, table: TablePlan) -> dict[int, PartitionCensus] | None:
-    """The census of a table's records; None where they have a TRUNCATE or claims.
+def census_of(
+    facts: Any, tables: Iterable[TablePlan]
+) -> dict[str, dict[int, PartitionCensus]] | None:
+    """The census of records, by topic and partition; None where they have a TRUNCATE or claims.
 
     ``facts`` is a row of Java's, or None where Spark saw no rows and removed the observation.
     """
     if facts is None or facts.getAs("truncated") or facts.getAs("claims"):
         return None
-    return {
-        number: PartitionCensus(facts.getAs(f"above_{number}"), facts.getAs(f"events_{number}"))
-        for number in table.start
-    }
+    by_topic: dict[str, dict[int, PartitionCensus]] = {}
+    for place, (topic, number) in enumerate(_partitions(tables)):
+        found = PartitionCensus(facts.getAs(f"above_{place}"), facts.getAs(f"events_{place}"))
+        by_topic.setdefault(topic, {})[number] = found
+    return by_topic
+
+
+def _partitions(tables: Iterable[TablePlan]) -> list[tuple[str, int]]:
+    return [(table.topic, number) for table in tables for number in table.start]
 
 
 def _truncate(raw: DataFrame, above: Column) -> Column:

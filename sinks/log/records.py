@@ -5,7 +5,7 @@ most of it, and each run reads twice: for the census, and to apply.
 """
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import reduce
 from operator import and_, or_
 from typing import Final
@@ -44,8 +44,16 @@ class Records:
         self._starts: Offsets = {}
         self._ends: Offsets = {}
 
-    def keep(self, spark: SparkSession, tables: Iterable[TablePlan]) -> None:
-        """Read the records of all tables, from the first that any of them needs, and keep them."""
+    def keep(
+        self,
+        spark: SparkSession,
+        tables: Iterable[TablePlan],
+        observing: Callable[[DataFrame], DataFrame] = lambda rows: rows,
+    ) -> DataFrame | None:
+        """Read the records of all tables, from the first that any of them needs, and keep them.
+
+        Returns the read that was done, for what was observed of it; None: there is no record.
+        """
         for table in tables:
             starts = self._starts.setdefault(table.topic, table.start)
             self._starts[table.topic] = {
@@ -53,10 +61,12 @@ class Records:
             }
             self._ends[table.topic] = table.end
         if not has_records(self._starts, self._ends):
-            return
+            return None
         # Few tasks for each table that reads them.
-        rows = read_raw(spark, self.kafka, self._starts, self._ends)
-        self._kept = rows.coalesce(spark.sparkContext.defaultParallelism).localCheckpoint()
+        rows = observing(read_raw(spark, self.kafka, self._starts, self._ends))
+        read = rows.coalesce(spark.sparkContext.defaultParallelism)
+        self._kept = read.localCheckpoint()
+        return read
 
     def of(self, spark: SparkSession, tables: Mapping[str, TablePlan]) -> DataFrame:
         """The raw records of topics, each from where its table goes on to where it ends."""

@@ -14,7 +14,7 @@ from cdc.log.offsets import LogReader, LogState
 from cdc.records.schema import TableSchema
 from cdc.settings.lakehouse import TopicWriter
 from sinks.log.changes import EarlyRead, MillraceChanges, is_read_early, read_early
-from sinks.log.counts import bounded, census, with_census
+from sinks.log.counts import bounded, census, keep_counted, with_census
 from sinks.log.records import Records
 from sinks.run.options import RunContext
 from sinks.run.plan import RunPlan, TablePlan, to_read
@@ -76,12 +76,12 @@ class MillraceTopics(Topics):
         records = to_read(pending)
         spark = self._session(records).newSession()
         tune(spark, records)
-        if records < RECORDS_FEW:
-            self._records.keep(spark, pending.values())
-        cut, by_table = state.progress.cut, dict(examination.censuses)
+        cut = state.progress.cut
+        kept = keep_counted(spark, self._records, pending, cut) if records < RECORDS_FEW else {}
+        by_table = dict(examination.censuses)
         unread = {name: table for name, table in pending.items() if name not in by_table}
         self._early = self._read_early(unread, state, examination)
-        by_table |= {name: early.census for name, early in self._early.items()}
+        by_table = {**kept, **by_table, **{n: early.census for n, early in self._early.items()}}
         uncounted = {name: table for name, table in pending.items() if name not in by_table}
         by_table |= census(spark, self._records, uncounted, cut)
         examined = {

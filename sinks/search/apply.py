@@ -179,7 +179,7 @@ class TableIndexer:
         name, history, kafka = table.source, history_of(table), self._settings.kafka
         before = self._ledger.tables([name]).get(name)
         raw = read_raw(self._spark, kafka, {table.topic: table.start}, {table.topic: table.end})
-        records = within(observe_census(raw, table, cut), table.after, cut, history, keyed=True)
+        records = within(observe_census(raw, [table], cut), table.after, cut, history, keyed=True)
         try:
             shape = shape_of(versions, self._search)
             into = self._made(target, versions[-1], before)
@@ -193,7 +193,8 @@ class TableIndexer:
         facts = rows.observed(FACTS)
         if facts is None or facts.getAs("claims"):  # whose rows have other values
             return None
-        return EarlyLoad(into, rows, census_of(facts, table))
+        counted = census_of(facts, [table])
+        return EarlyLoad(into, rows, None if counted is None else counted[table.topic])
 
     def changes(
         self, table: TablePlan, plan: RunPlan, versions: Sequence[TableSchema]
