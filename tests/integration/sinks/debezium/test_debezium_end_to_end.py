@@ -99,7 +99,7 @@ def merged_while_it_changes(
             live(connection, seed=number + 1, transactions=30)
             made.wait_until_logged(made.wal_end(), daemon)
             assert merge(made, spark, options(number)) == ExitCode.OK
-            assert_derived_is_source(made, spark, connection)
+        assert_derived_is_source(made, spark, connection)
         assert merge(made, spark, options(merges)) == ExitCode.NOTHING_TO_DO
         assert made.stop(daemon) == 0
 

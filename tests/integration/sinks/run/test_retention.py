@@ -86,8 +86,8 @@ def change(log: HandLog) -> None:
 
 
 def own(lakehouse: Lakehouse, name: str, *names: str) -> list[tuple[Any, ...]]:
-    table = lakehouse.table(name).where(f"id IS NULL OR id < {FILLER}")
-    return sorted((tuple(row) for row in table.select(*names).collect()), key=str)
+    found = lakehouse.read(name, "id", *names)
+    return sorted((tuple(row) for id_, *row in found if id_ is None or id_ < FILLER), key=str)
 
 
 def forget(lakehouse: Lakehouse, log: HandLog) -> None:
