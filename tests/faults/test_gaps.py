@@ -74,6 +74,7 @@ def test_a_table_that_left_the_publication_is_a_gap_until_it_is_read_again(
     assert daemon.wait(30) == ExitCode.GAP
 
 
+@pytest.mark.proof
 def test_so_is_a_table_that_had_a_name_for_a_while_that_is_not_captured(
     configured: Configured, database: dict[str, str]
 ) -> None:
@@ -94,7 +95,11 @@ def test_so_is_a_table_that_had_a_name_for_a_while_that_is_not_captured(
 @pytest.mark.parametrize(
     ("publishes", "leaves"),
     [
-        ("FOR TABLES IN SCHEMA public", "ALTER PUBLICATION {} DROP TABLES IN SCHEMA public"),
+        pytest.param(
+            "FOR TABLES IN SCHEMA public",
+            "ALTER PUBLICATION {} DROP TABLES IN SCHEMA public",
+            marks=pytest.mark.proof,
+        ),
         ("FOR ALL TABLES", "DROP PUBLICATION {}"),
     ],
 )

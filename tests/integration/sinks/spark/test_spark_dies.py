@@ -8,7 +8,7 @@ import pytest
 
 from cdc.errors import ExitCode
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("jvms")]
 
 RUN = """
 import os, signal, sys
