@@ -43,7 +43,7 @@ def test_a_daemon_that_acknowledges_before_kafka_has_committed_is_found_out(
 ) -> None:
     kinds = {"daemon killed amid commits": 1}
     # What it has lost may be what its log would have to reach: no use in waiting for that.
-    plan = Plan(4, 3, kinds, "tests.chaos.mutant", recovery_s=30, drain_s=30)
+    plan = Plan(4, 3, kinds, "tests.chaos.mutant", recovery_s=10, drain_s=5)
     outcome = run(plan, server_folder)
     assert outcome.faults.total() > 0
     assert outcome.verdict.lost > 0
