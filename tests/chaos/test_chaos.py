@@ -1,4 +1,4 @@
-"""A short run of `make chaos`, and its teeth: a daemon that acknowledges early is found out."""
+"""Short runs of `make chaos`; and its teeth: a daemon that acknowledges early is found out."""
 
 import sys
 from pathlib import Path
@@ -37,6 +37,7 @@ def test_whatever_dies_the_log_is_what_was_committed(server_folder: Path) -> Non
     assert outcome.verdict.transactions > DURATION_S
 
 
+@pytest.mark.proof
 @pytest.mark.timeout(900)
 def test_a_daemon_that_acknowledges_before_kafka_has_committed_is_found_out(
     server_folder: Path,
