@@ -160,12 +160,13 @@ def _ends(
     """Where all older rows of the table end, with times: TRUNCATEs, and whole new snapshots."""
     if table.kind == "changes":
         return []
+    # Where the source was idle, one of a table that was made anew stands at that very cut.
     ends = {
         (position, ts_us)
         for partition in partitions
         for text, ts_us in partition.truncated
         if (position := Position.parse(text)) <= cut
-        and (table.after is None or position > table.after)
+        and (table.after is None or position >= table.after)
     }
     snapshot = snapshot_position(captured)
     if _replaces_all(table, snapshot, keyed=keyed):
@@ -180,12 +181,15 @@ def _replaces_all(table: TablePlan, snapshot: Position, *, keyed: bool) -> bool:
     """Whether the last snapshot is a whole new one, which takes the place of everything older.
 
     It does in a new epoch, and always where rows have no key to be matched by. The table has the
-    rows of any snapshot that isn't newer than the cut that it has reached: none is planned before
-    it is whole, and the log begins one in every epoch before it has a cut of that epoch.
+    rows of any snapshot from before the cut that it has reached: none is planned before it is
+    whole, and an epoch has no cut before all tables are to be read again. One from that very commit
+    may be new; if it isn't, nothing older is left.
     """
     if table.after is None:
         return not keyed
-    return table.after.epoch < snapshot.epoch if keyed else table.after < snapshot
+    if keyed:
+        return table.after.epoch < snapshot.epoch
+    return table.after._replace(index=0) <= snapshot
 
 
 def bounded(

@@ -14,7 +14,7 @@ from confluent_kafka.admin._config import ConfigEntry, ConfigResource
 
 from cdc.errors import ExitCode
 from sinks.changes.names import END, OP, POSITION
-from sinks.delta import target
+from sinks.delta import commit, target
 from sinks.delta.cuts import cuts
 from sinks.delta.table import DeltaTarget
 from sinks.run.engine import Run
@@ -219,7 +219,7 @@ def test_a_history_goes_behind_the_archive_once_though_the_first_run_of_both_die
     log.row("d", at(31), None, {"id": 2})
     log.tombstone(at(31), {"id": 2})
     log.reached(at(31))
-    real = target.commit
+    real = commit.commit
 
     def dies_but_for_the_archive(of: DeltaTarget, *rest: Any) -> Any:
         if of.name.endswith("_history"):

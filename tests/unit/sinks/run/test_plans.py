@@ -154,6 +154,12 @@ def test_a_truncate_counts_within_the_cut_only() -> None:
     assert (planned.truncated, planned.next) == (position(15), {0: 9})
 
 
+def test_a_truncate_of_a_table_made_anew_may_stand_at_the_cut_that_was_reached() -> None:
+    at_cut = {0: PartitionCensus(None, 1, ((str(position(10)), 1),))}
+    planned = with_census(table_plan(), at_cut, position(20), TABLE, keyed=True)
+    assert planned.truncated == table_plan().after == position(10)
+
+
 @pytest.mark.parametrize(
     ("keyed", "after", "snapshot", "replaces"),
     [
@@ -164,7 +170,7 @@ def test_a_truncate_counts_within_the_cut_only() -> None:
         (True, position(10), position(5, epoch=2), True),
         (False, position(10), position(5, epoch=2), True),
         (False, position(10), position(7), False),
-        (False, position(10), position(10), False),
+        (False, position(10)._replace(index=3), position(10), True),
         (True, position(10, epoch=2), position(5, epoch=2), False),
     ],
 )
