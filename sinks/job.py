@@ -120,18 +120,13 @@ def run_lakehouse(
     ``session`` is called once there is something for Spark to do. Raises MillraceError where no
     table could be applied at all (the log or the lakehouse can't be reached, another run).
     """
-    if settings.lakehouse is None:
-        raise ConfigError(
-            "there is no lakehouse to merge into",
-            where="[lakehouse]",
-            remedy='add a section [lakehouse] with path = "…"',
-        )
+    lakehouse = settings.require_lakehouse()
     started = time.monotonic()
     context = RunContext(settings, session, report, options)
-    with one_at_a_time(settings.lakehouse.path):
-        topics = _topics_of(context, settings.lakehouse)
+    with one_at_a_time(lakehouse.path):
+        topics = _topics_of(context, lakehouse)
         try:
-            ended = Run(context, topics, LakehouseTables(context, settings.lakehouse)).once()
+            ended = Run(context, topics, LakehouseTables(context, lakehouse)).once()
         finally:
             topics.forget()
     return ended.summary(LakehouseTables.sink, time.monotonic() - started)

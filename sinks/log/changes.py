@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, SparkSession, Window
+from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
 from cdc.records.position import Position
@@ -126,35 +126,37 @@ class MillraceChanges:
         """The records that the run has to apply; an archive goes by offsets, not by its cut."""
         table, cut = self._table, self._plan.cut
         if table.kind == "changes":
-            return not_archived(within(self._log, None, cut, None, keyed=self._keyed), table)
+            upto = within(self._log, None, cut, None, keyed=self._keyed)
+            return upto.where(~is_archived(table))
         truncated = table.truncated if table.kind == "current" else None
         lower = max(filter(None, (truncated, floor)), default=None)
         return within(self._log, table.after, cut, lower, keyed=self._keyed)
 
     def _behind(self, archived: DataFrame, raw: DataFrame) -> DataFrame:
-        """The archived records, and those of the log that came after; none that a TRUNCATE took."""
+        """The archived records, and those of the log that came after; none that a TRUNCATE took.
+
+        What this very run, which may be a repeated one, has archived is read from the log.
+        """
         table = self._table
         assert table.replay is not None  # noqa: S101 (what else would have been archived)
         if table.kind == "current" and table.truncated is not None:
             archived = archived.where(F.col("position") > str(table.truncated))
         if LOST in raw.columns:
             archived = archived.withColumn(LOST, F.lit(None).cast("string"))
-        return archived.unionByName(not_archived(raw, self._plan.all_tables[table.replay.archive]))
+        before = is_archived(self._plan.all_tables[table.replay])
+        return archived.where(before).unionByName(raw.where(~before))
 
 
-def not_archived(raw: DataFrame, table: TablePlan) -> DataFrame:
-    """The raw records that no run before this plan of the archive has archived.
+def is_archived(table: TablePlan) -> Column:
+    """Whether a run before this plan of the archive has archived a raw record.
 
     Records that an earlier run has read and left are above its cut.
     """
-    if table.after is None:
-        return raw
     was_read = F.lit(False)
     for partition, offset in table.read_end.items():
         was_read |= (F.col("partition") == partition) & (F.col("offset") < offset)
-    return raw.where(
-        ~was_read | F.col("position").isNull() | (F.col("position") > str(table.after))
-    )
+    upto = F.lit(False) if table.after is None else F.col("position") <= str(table.after)
+    return was_read & F.coalesce(upto, F.lit(False))
 
 
 def _once(raw: DataFrame) -> DataFrame:

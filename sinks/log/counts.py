@@ -10,10 +10,11 @@ from pyspark.sql import functions as F
 
 from cdc.log.offsets import LogState, Offsets
 from cdc.records.position import Lsn, Position
+from cdc.records.state import TableState
 from sinks.log.parse import is_truncate
 from sinks.log.records import Records, read_raw
 from sinks.run.options import Report
-from sinks.run.plan import TablePlan
+from sinks.run.plan import TablePlan, snapshot_position
 from sinks.run.topics import PartitionCensus, Truncates
 from sinks.spark.jvm import observed
 
@@ -148,19 +149,18 @@ def with_census(
     table: TablePlan,
     partitions: Mapping[int, PartitionCensus],
     cut: Position,
+    captured: TableState,
     *,
     keyed: bool,
-    snapshot_ms: int = 0,
     archived: Truncates = (),
 ) -> TablePlan:
     """The table's plan with the census of its new records, by partition.
 
-    ``snapshot_ms`` is when its last snapshot began (ms since 1970), ``archived`` are the TRUNCATEs
-    that it has in an archive.
+    ``archived`` are the TRUNCATEs that it has in an archive.
     """
     by_number = {number: partitions.get(number, PartitionCensus(None, 0)) for number in table.start}
     censuses = [*by_number.values(), PartitionCensus(None, 0, archived)]
-    ends = _ends(table, censuses, cut, keyed=keyed, snapshot_ms=snapshot_ms)
+    ends = _ends(table, censuses, cut, captured, keyed=keyed)
     return table.model_copy(
         update={
             "next": {
@@ -185,38 +185,43 @@ def _ends(
     table: TablePlan,
     partitions: Iterable[PartitionCensus],
     cut: Position,
+    captured: TableState,
     *,
     keyed: bool,
-    snapshot_ms: int,
 ) -> list[tuple[Position, int]]:
     """Where all older rows of the table end, with times: TRUNCATEs, and whole new snapshots."""
     if table.kind == "changes":
         return []
+    # Where the source was idle, one of a table that was made anew stands at that very cut.
     ends = {
         (position, ts_us)
         for partition in partitions
         for text, ts_us in partition.truncated
         if (position := Position.parse(text)) <= cut
-        and (table.after is None or position > table.after)
+        and (table.after is None or position >= table.after)
     }
-    if _replaces_all(table, keyed=keyed):
+    snapshot = snapshot_position(captured)
+    if _replaces_all(table, snapshot, keyed=keyed):
         # Rows with a key may have been read at several positions: before the first one the log has
         # a TRUNCATE, and an epoch's own positions come behind those of older ones.
-        begins = Position(table.snapshot.epoch, Lsn(0), 0)
-        ends.add((begins if keyed else table.snapshot.just_before(), snapshot_ms * 1000))
+        begins = Position(snapshot.epoch, Lsn(0), 0)
+        ends.add((begins if keyed else snapshot.just_before(), captured.begun_ms * 1000))
     return sorted(ends)
 
 
-def _replaces_all(table: TablePlan, *, keyed: bool) -> bool:
-    """Whether a whole new snapshot takes the place of everything older.
+def _replaces_all(table: TablePlan, snapshot: Position, *, keyed: bool) -> bool:
+    """Whether the last snapshot is a whole new one, which takes the place of everything older.
 
-    It does in a new epoch, and always where rows have no key to be matched by.
+    It does in a new epoch, and always where rows have no key to be matched by. The table has the
+    rows of any snapshot from before the cut that it has reached: none is planned before it is
+    whole, and an epoch has no cut before all tables are to be read again. One from that very commit
+    may be new; if it isn't, nothing older is left.
     """
-    if table.shown is None:
+    if table.after is None:
         return not keyed
     if keyed:
-        return table.shown.epoch != table.snapshot.epoch
-    return table.shown != table.snapshot
+        return table.after.epoch < snapshot.epoch
+    return table.after._replace(index=0) <= snapshot
 
 
 def bounded(
@@ -232,7 +237,8 @@ def bounded(
 
     As it is, where that wouldn't be less. ``last`` is the cut of the run before.
     """
-    before_all = min(table.snapshot for table in tables.values()).just_before()
+    captured = [state.tables[table.source] for table in tables.values()]
+    before_all = min(map(snapshot_position, captured)).just_before()
     starts, ends = ranges(tables.values())
     cut, upto = None, some_of(starts, ends, records_max)
     while upto != ends:

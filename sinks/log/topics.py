@@ -89,8 +89,8 @@ class MillraceTopics(Topics):
                 table,
                 by_table.get(name, {}),
                 cut,
+                state.tables[table.source],
                 keyed=bool(state.schemas[table.source][-1].key),
-                snapshot_ms=state.tables[table.source].begun_ms,
                 archived=examination.archived.get(name, ()),
             )
             if table.pending or not table.base or table.rebuilds

@@ -37,21 +37,16 @@ def run_search(
     and of joined documents. Raises MillraceError where no table could be applied at all (the log or
     the server can't be reached, another run).
     """
-    if settings.search is None:
-        raise ConfigError(
-            "there is no search server to merge into",
-            where="[search]",
-            remedy='add a section [search] with url = "…"',
-        )
+    search = settings.require_search()
     started = time.monotonic()
-    client = connect(settings.search)
-    check(client, settings.search)
-    ledger = Ledger(client, settings.search.index_prefix, settings.capture.topic_prefix)
+    client = connect(search)
+    check(client, search)
+    ledger = Ledger(client, search.index_prefix, settings.capture.topic_prefix)
     ledger.create()
-    dead_letters = DocumentDeadLetters(client, settings.search.index_prefix, None)
+    dead_letters = DocumentDeadLetters(client, search.index_prefix, None)
     dead_letters.create()
     run = RunContext(settings, session, report, options)
-    context = SearchContext(run, settings.search, client, ledger)
+    context = SearchContext(run, search, client, ledger)
     with ledger.claim() as claim:
         ended = _run(context, TableIndexes(context, claim))
     for alias, count in dead_letters.counts().items() if ended.results else ():
