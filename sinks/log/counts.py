@@ -5,6 +5,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -16,6 +18,7 @@ from sinks.log.records import Records, read_raw
 from sinks.run.options import Report
 from sinks.run.plan import TablePlan, snapshot_position
 from sinks.run.topics import PartitionCensus, Truncates
+from sinks.spark.errors import GONE
 from sinks.spark.jvm import observed
 
 FACTS: Final = "millrace"
@@ -49,7 +52,13 @@ def census(
     remaining = tables
     while remaining:
         topics = {table.topic: table for table in remaining.values()}
-        by_topic = _counts(records.of(spark, topics), cut)
+        try:
+            by_topic = _counts(records.of(spark, topics), cut)
+        except (PySparkException, Py4JError) as error:
+            if GONE not in str(error):
+                raise
+            records.forget()  # an earlier run has kept them, on an executor that has ended since
+            continue
         same_start = {
             name: table
             for name, table in remaining.items()

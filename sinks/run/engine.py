@@ -122,7 +122,7 @@ class Run:
         last = self._plans.last()
         if last is not None:
             self._require_same_writer(last)
-        state = self._topics.state()
+        state = self._topics.state(last)
         if state is None:
             return RunEnd(note=self._topics.empty)
         if last is not None:

@@ -29,7 +29,7 @@ from sinks.job import run_lakehouse
 from sinks.run.engine import Run
 from sinks.spark.session import RECORDS_FEW
 from tests.fixtures.readers import delta_scan
-from tests.fixtures.spark import HandLog, at, column, merge_settings, table_schema
+from tests.fixtures.spark import HandLog, at, column, merge_settings, run_once, table_schema
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -262,8 +262,8 @@ def test_delta_is_the_model_at_every_cut(
         ):
             if dies != "no":
                 with dying(dies):
-                    run_lakehouse(merge, lambda _records=0: spark, lambda _: None)
-            summary = run_lakehouse(merge, lambda _records=0: spark, lambda _: None)
+                    run_once(run_lakehouse, merge, spark)
+            summary = run_once(run_lakehouse, merge, spark)
         assert [str(table.error) for table in summary.tables if table.error] == []
         # Columns are the log's, which may be ahead of the cut, and has DDL with the next change;
         # values are those at the cut.

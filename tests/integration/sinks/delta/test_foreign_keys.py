@@ -15,6 +15,7 @@ from sinks.run.plans import lakehouse_plans
 from tests.faults.test_lakehouse_under_fire import SCHEMA, TABLES, WRITERS, replayed, writing
 from tests.fixtures.pipeline import RunningPipeline
 from tests.fixtures.readers import query_builder
+from tests.fixtures.spark import run_once
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -37,7 +38,7 @@ def test_foreign_keys_hold_at_each_cut(
     with writing(database):
         for _ in range(RUNS):
             time.sleep(0.5)
-            summary = run_lakehouse(made.settings, lambda _records=0: spark, lambda _: None)
+            summary = run_once(run_lakehouse, made.settings, spark)
             assert [table.error for table in summary.tables] == [None] * len(TABLES)
 
     derived = derived_tables(lakehouse, TABLES)

@@ -20,6 +20,7 @@ from sinks.job import run_lakehouse
 from sinks.spark import session
 from tests.fixtures.pipeline import RunningPipeline
 from tests.fixtures.readers import READERS, Rows
+from tests.fixtures.spark import run_once
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -107,7 +108,7 @@ class Open:
 
     def merge(self) -> None:
         """Run once."""
-        summary = run_lakehouse(self._settings, lambda _records=0: self._spark, print)
+        summary = run_once(run_lakehouse, self._settings, self._spark, print)
         assert summary.exit_code == ExitCode.OK
 
     def path(self, table: str) -> Path:

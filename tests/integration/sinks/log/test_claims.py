@@ -27,6 +27,7 @@ from tests.fixtures.pipeline import RunningPipeline
 from tests.fixtures.position_headers import parse_header
 from tests.fixtures.readers import query_builder
 from tests.fixtures.refusals import Configured
+from tests.fixtures.spark import run_once
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -109,7 +110,7 @@ def assert_claims_are_whole(kafka: Kafka, prefix: str) -> None:
 
 
 def merge(made: RunningPipeline, spark: "SparkSession") -> RunSummary:
-    return run_lakehouse(made.settings, lambda _records=0: spark, lambda _: None)
+    return run_once(run_lakehouse, made.settings, spark)
 
 
 def assert_same(made: RunningPipeline, connection: Any, table: str) -> None:

@@ -20,7 +20,7 @@ from sinks.search.client import search
 from sinks.search.run import run_search
 from tests.fixtures.front import Front
 from tests.fixtures.indexes import ALIAS, Indexes, loaded
-from tests.fixtures.spark import at, column, table_schema
+from tests.fixtures.spark import at, column, run_once, table_schema
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.opensearch]
 
@@ -289,7 +289,7 @@ def test_server_that_is_not_there_is_said_at_once(indexes: Indexes) -> None:
 def test_missing_section_is_said(indexes: Indexes) -> None:
     settings = indexes.settings.model_copy(update={"search": None})
     with pytest.raises(ConfigError, match="no search server"):
-        run_search(settings, lambda _records=0: indexes.spark, print)
+        run_once(run_search, settings, indexes.spark)
 
 
 def test_applied_tables_are_recorded(indexes: Indexes) -> None:
