@@ -57,17 +57,17 @@ ORDER BY m.root, m.oid
 """
 _DIGESTS: Final = """
 SELECT attrelid, md5(string_agg(
-    concat_ws(' ', attnum, atttypid, atttypmod, attgenerated::text, quote_literal(attname)), E'\\n'
-    ORDER BY attnum))
+    concat_ws(' ', attnum, atttypid, atttypmod, attgenerated::text, quote_literal(attname::text)),
+    ',' ORDER BY attnum))
 FROM pg_attribute
 WHERE attrelid = ANY (%s) AND attnum > 0 AND NOT attisdropped
 GROUP BY attrelid
 """
 _KEY_COLUMNS: Final = """
-SELECT indrelid, indisprimary AND indimmediate, indisreplident,
+SELECT indrelid, indisprimary, indisreplident,
        (indkey::int2[])[0:indnkeyatts - 1]
 FROM pg_index
-WHERE indrelid = ANY (%s) AND (indisprimary OR indisreplident) AND indisvalid
+WHERE indrelid = ANY (%s) AND (indisprimary OR indisreplident) AND indimmediate AND indisvalid
 ORDER BY indrelid, indisprimary DESC, indexrelid
 """
 _EXPRESSIONS: Final = """
@@ -82,13 +82,13 @@ WHERE p.pubname = %s AND d.adrelid = ANY (%s)
 """
 _TYPED_COLUMNS: Final = """
 SELECT attrelid, attnum, atttypid FROM pg_attribute
-WHERE attrelid = ANY (%s) AND attnum > 0 AND NOT attisdropped AND atttypid >= %s
+WHERE attrelid = ANY (%s) AND attnum > 0 AND NOT attisdropped AND atttypid >= %s::oid
 """
 _TYPES: Final = """
 WITH RECURSIVE used (asked, oid) AS (
     SELECT oid, oid FROM unnest(%s::oid[]) AS asked (oid)
   UNION
-    SELECT u.asked, next.oid
+    SELECT u.asked, element.oid
     FROM used u
     JOIN pg_type t ON t.oid = u.oid
     CROSS JOIN LATERAL (
@@ -98,8 +98,8 @@ WITH RECURSIVE used (asked, oid) AS (
         UNION ALL SELECT rngtypid FROM pg_range WHERE rngmultitypid = t.oid
         UNION ALL SELECT atttypid FROM pg_attribute
             WHERE attrelid = t.typrelid AND t.typtype = 'c' AND attnum > 0 AND NOT attisdropped
-    ) AS next (oid)
-    WHERE next.oid >= %s
+    ) AS element (oid)
+    WHERE element.oid >= %s::oid
 )
 SELECT u.asked, t.oid, format_type(t.oid, NULL)
 FROM used u JOIN pg_type t ON t.oid = u.oid WHERE t.typtype IN ('c', 'e')
