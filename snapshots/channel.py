@@ -27,6 +27,7 @@ from cdc.stream.signals import (
 )
 from cdc.tables.tables import Tables
 from cdc.wal.messages import Relation
+from snapshots.catalog_check import CatalogCheck
 from snapshots.incremental import IncrementalSnapshots
 from snapshots.joining import NewTables
 from snapshots.pace import Pace
@@ -58,7 +59,8 @@ def open_channel(
     incremental = IncrementalSnapshots(reader, tables, capture.snapshot_chunk_bytes)
     follower = Follower(settings.kafka, topic, *offset) if topic else None
     new_tables = NewTables(reader, tables, capture)
-    return Channels(capture, own, tables, incremental, new_tables, follower, offset)
+    check = CatalogCheck(reader, tables, capture)
+    return Channels(capture, own, tables, incremental, new_tables, check, follower, offset)
 
 
 class Channels:
@@ -71,6 +73,7 @@ class Channels:
         tables: Tables,
         incremental: IncrementalSnapshots,
         new_tables: NewTables,
+        check: CatalogCheck,
         follower: Follower | None,
         offset: SignalOffset,
     ) -> None:
@@ -79,6 +82,7 @@ class Channels:
         self._name = settings.topic_prefix.encode()
         self._incremental = incremental
         self._new_tables = new_tables
+        self._check = check
         self._requests = Requests(settings, tables)
         self._deletes = settings.incremental_snapshot_watermarking_strategy == "insert_delete"
         self._follower = follower
@@ -120,6 +124,10 @@ class Channels:
         """Take notice of a watermark."""
         return self._incremental.note_watermark(watermark, position)
 
+    def note_ddl(self) -> None:
+        """Have the catalog checked at once."""
+        self._check.is_due = True
+
     def turn(self, cursor: fast.Cursor) -> SignalOutput:
         """Follow what has come by the topic; begin chunks where threads are free."""
         records: list[Record] = []
@@ -128,15 +136,18 @@ class Channels:
                 records += self._sent(sent, cursor.reached)
                 self.offset = SignalOffset(sent.topic_id, sent.offset + 1)
         joined = self._new_tables.turn(cursor.reached)
+        checked = self._check.turn(cursor)
         output = self._incremental.turn(cursor)
         return SignalOutput(
-            output.events, [*records, *joined.records, *output.states], joined.effects
+            output.events,
+            [*records, *joined.records, *checked.records, *output.states],
+            joined.effects.and_then(checked.effects),
         )
 
     @property
     def awaits_stream(self) -> bool:
-        """Whether a chunk waits for the stream to say how far it is."""
-        return self._incremental.awaits_stream
+        """Whether a chunk, or a check, waits for the stream to say how far it is."""
+        return self._incremental.awaits_stream or self._check.awaits_stream
 
     @property
     def blocking(self) -> Mapping[TableName, str | None]:
