@@ -226,8 +226,8 @@ def has_old_row(connection: psycopg.Connection, leaf_oid: int, seen: str) -> boo
     """Whether the leaf's first pages have a row that every snapshot saw when ``seen`` was taken.
 
     If so, its file is new by VACUUM FULL, CLUSTER or SET TABLESPACE, which write rows as they are;
-    ALTER TABLE gives each row its own transaction. None: it can't be read right now. Not for use
-    within a transaction: it may fail.
+    ALTER TABLE gives each row its own transaction. None: somebody has locked it. Not for use within
+    a transaction: it may fail.
 
     A snapshot doesn't list subtransactions, so only what is older than all that ran counts as seen.
     """
@@ -259,7 +259,7 @@ def has_old_row(connection: psycopg.Connection, leaf_oid: int, seen: str) -> boo
             raise
         return None  # somebody has locked it, or it takes too long
     except SourceError:
-        return None  # without the right to, or it is gone
+        return False  # without the right to, or it is gone
 
 
 def _catalog_table(
