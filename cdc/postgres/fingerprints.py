@@ -34,12 +34,14 @@ _USER_OID_MIN: Final = 16_384
 """What initdb made has lower OIDs: nobody alters that."""
 
 # A partition whose DETACH CONCURRENTLY isn't finished is published as a table of its own by now.
+# A bound's tree has, before version 17, where in the statement its parts were written.
 _MEMBERS: Final = """
 WITH RECURSIVE member (root, oid, attached, bound) AS (
     SELECT oid, oid, '', '' COLLATE "C" FROM unnest(%s::oid[]) AS root (oid)
   UNION ALL
     SELECT m.root, i.inhrelid, concat_ws(' ', nullif(m.attached, ''), i.xmin),
-           left(md5(m.bound || c.relpartbound::text), 16)
+           left(md5(m.bound || regexp_replace(c.relpartbound::text, ':location -?[0-9]+', '', 'g')),
+                16)
     FROM member m
     JOIN pg_inherits i ON i.inhparent = m.oid AND NOT i.inhdetachpending
     JOIN pg_class c ON c.oid = i.inhrelid AND c.relispartition
