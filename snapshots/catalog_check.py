@@ -276,6 +276,7 @@ class CatalogCheck:
         obstacles = {
             "it isn't captured any more": not is_watched,
             "it isn't published": table is not None and not table.entry,
+            "it is unlogged": state.fingerprint is not None and state.fingerprint.unlogged,
             "doubt.policy is set_aside": settings.doubt_policy == "set_aside",
             has: on_disk > limit,
             "its rows are left out of snapshots": not settings.snapshots(str(name)),

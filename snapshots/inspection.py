@@ -9,13 +9,13 @@ from cdc.errors import TableLockedError
 from cdc.postgres.captured import captured_tables, described_tables
 from cdc.postgres.connection import at_one_instant, current_insert_lsn, query
 from cdc.postgres.described import CapturedTable, TableDescription
-from cdc.postgres.fingerprints import CatalogTable, fingerprints, has_old_row
+from cdc.postgres.fingerprints import CatalogTable, fingerprints, has_old_row, is_empty
 from cdc.records.fingerprint import TableFingerprint
 from cdc.records.position import Lsn
 from cdc.records.schema import TableName
 from cdc.records.state import TableState
 from cdc.settings import CaptureSettings
-from cdc.tables.doubts import Cause, Differences, compare
+from cdc.tables.doubts import Cause, Differences, compare, first
 
 _NO_DIFFERENCES: Final = Differences()
 _PATIENCE: Final = "SET LOCAL lock_timeout = '100ms'"
@@ -70,6 +70,8 @@ def inspect(
         if now is None or now.name != name:
             missing.append(table)
             continue
+        if table.fingerprint is not None:
+            now = now._replace(fingerprint=now.fingerprint.carrying(table.fingerprint))
         try:
             finding = _compared(connection, settings, table, now)
         except TableLockedError:
@@ -102,9 +104,12 @@ def _compared(
     """How a table differs; None where it doesn't; raises TableLockedError where nobody can tell."""
     state, before = table.state, table.fingerprint
     if before is None:
-        return Finding(table, now)
-    differences, described = compare(before, now.fingerprint), None
+        return Finding(table, now, first(now.fingerprint))
+    is_rekeyed = settings.column_modes.key_columns(str(now.name)) is not None
+    differences, described = compare(before, now.fingerprint, is_rekeyed=is_rekeyed), None
     causes = list(differences.causes)
+    if state.doubt is None:  # so it is from the first check on, and whenever it was just read
+        causes += [cause for cause in first(now.fingerprint).causes if cause not in causes]
     for leaf, cause in differences.unproven.items() if not causes else ():
         is_old = has_old_row(connection, leaf, before.seen)
         if is_old is None:
@@ -115,11 +120,20 @@ def _compared(
     if differences.altered:
         captured = [CapturedTable(state.oid, state.name)]
         described = next(iter(_described(connection, settings, captured)), None)
-    proven = replace(differences, causes=tuple(causes), unproven={})
+    attached = tuple(leaf for leaf in differences.attached if _has_rows(connection, state, leaf))
+    proven = replace(differences, causes=tuple(causes), unproven={}, attached=attached)
     is_back = bool(state.gone_ms) or state.renamed_lsn is not None
     if is_same(before, now.fingerprint) and not (causes or is_back):
         return None
     return Finding(table, now, proven, described)
+
+
+def _has_rows(connection: psycopg.Connection, state: TableState, leaf: int) -> bool:
+    """Whether a partition that was attached has rows to read: most are new, and empty."""
+    empty = is_empty(connection, leaf)
+    if empty is None:
+        raise _locked(state.name)
+    return not empty
 
 
 def is_same(before: TableFingerprint, now: TableFingerprint) -> bool:
