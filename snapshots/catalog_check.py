@@ -244,9 +244,11 @@ class CatalogCheck:
         if (table, doubt.since_ms) in self._tried:
             return doubt.refused
         has = f"it has {size(doubt.bytes)}, more than doubt.reread.bytes.max ({size(limit)})"
+        fingerprint = self._tables.states[table].fingerprint
         by_select = "a SELECT of the configuration gives its rows, which blocks the stream"
         obstacles = {
             "it isn't published": table in self._unpublished,
+            "it is unlogged": fingerprint is not None and fingerprint.unlogged,
             "doubt.policy is set_aside": settings.doubt_policy == "set_aside",
             has: doubt.bytes > limit,
             "its rows are left out of snapshots": not settings.snapshots(str(table)),

@@ -8,13 +8,13 @@ import psycopg
 from cdc.postgres.captured import captured_tables, described_tables
 from cdc.postgres.connection import current_insert_lsn
 from cdc.postgres.described import CapturedTable, TableDescription
-from cdc.postgres.fingerprints import CatalogTable, fingerprints, has_old_row
+from cdc.postgres.fingerprints import CatalogTable, fingerprints, has_old_row, is_empty
 from cdc.records.fingerprint import TableFingerprint
 from cdc.records.position import Lsn
 from cdc.records.schema import TableName
 from cdc.records.state import TableState
 from cdc.settings import CaptureSettings
-from cdc.tables.doubts import Cause, Differences, compare
+from cdc.tables.doubts import Cause, Differences, compare, first
 
 _NO_DIFFERENCES: Final = Differences()
 
@@ -73,7 +73,10 @@ def inspect(
         now = catalog.get(table.state.oid)
         if now is None or now.name != table.state.name:
             missing.append(table)
-        elif (finding := _compared(connection, settings, table, now)) is not None:
+            continue
+        if table.fingerprint is not None:
+            now = now._replace(fingerprint=now.fingerprint.carrying(table.fingerprint))
+        if (finding := _compared(connection, settings, table, now)) is not None:
             inspection.findings.append(finding)
         elif table.fingerprint and is_same(table.fingerprint, now.fingerprint):
             inspection.seen[now.name] = now.fingerprint
@@ -96,24 +99,41 @@ def _compared(
     state = table.state
     before = table.fingerprint
     if before is None:
-        return Finding(table, now)
-    differences, described = compare(before, now.fingerprint), None
+        return Finding(table, now, first(now.fingerprint))
+    is_rekeyed = settings.column_modes.key_columns(str(now.name)) is not None
+    differences, described = compare(before, now.fingerprint, is_rekeyed=is_rekeyed), None
     causes = list(differences.causes)
+    if state.doubt is None:  # so it is from the first check on, and whenever somebody had it read
+        causes += [cause for cause in first(now.fingerprint).causes if cause not in causes]
     for leaf, cause in differences.unproven.items():
         is_old = has_old_row(connection, leaf, before.seen)
         if is_old is None:
             return None
         causes += [] if is_old else [cause]
+    attached = _with_rows(connection, differences.attached)
+    if attached is None:
+        return None
     if not causes and now.entry and state.entry not in {0, now.entry}:
         causes.append(Cause("it left the publication or the lists, and came back", replaces=True))
     if differences.altered:
         captured = [CapturedTable(state.oid, state.name)]
         described = next(iter(described_tables(connection, settings, captured)), None)
-    proven = replace(differences, causes=tuple(causes), unproven={})
+    proven = replace(differences, causes=tuple(causes), unproven={}, attached=attached)
     is_back = bool(state.gone_ms) or state.renamed_lsn is not None
     if is_same(before, now.fingerprint) and not (causes or is_back):
         return None
     return Finding(table, now, proven, described)
+
+
+def _with_rows(connection: psycopg.Connection, leaves: tuple[int, ...]) -> tuple[int, ...] | None:
+    """Those that have rows: all of the others are in the stream; None: it can't be told now."""
+    filled = list[int]()
+    for leaf in leaves:
+        has_none = is_empty(connection, leaf)
+        if has_none is None:
+            return None
+        filled += [] if has_none else [leaf]
+    return tuple(filled)
 
 
 def is_same(before: TableFingerprint, now: TableFingerprint) -> bool:
