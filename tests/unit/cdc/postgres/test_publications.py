@@ -17,7 +17,7 @@ def publication(
     tables: dict[int, Listed] | None = None,
     schemas: dict[int, Listed] | None = None,
 ) -> Publication:
-    return Publication(9, "700", options, tables or {}, schemas or {})
+    return Publication(9, "700", options, tables or {}, schemas or {}, {})
 
 
 def changed(before: PublicationFingerprint, now: PublicationFingerprint) -> list[str]:
