@@ -63,7 +63,7 @@ def test_a_partition_attached_again_matters_if_it_is_published_by_what_is_above(
     [
         (publication(), 0),
         (publication("iudta"), 9),
-        (publication(schemas={SCHEMA: ENTRY}), SCHEMA),
+        (publication(schemas={SCHEMA: ENTRY}), ENTRY.oid),
         (publication(tables={ROOT: ENTRY}), ENTRY.oid),
         (publication("iudta", {TABLE: ENTRY, ROOT: ENTRY._replace(oid=999)}), 999),
     ],
