@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _EXAMPLES: Final = 3
+_EXAMPLE_CHARACTERS: Final = 150
 Rows = Counter[str]
 """A table's rows as texts, and how often each is there; a column that is missing is one, too."""
 
@@ -33,10 +34,11 @@ def differences(source: Source, spark: "SparkSession", lakehouse: str) -> dict[s
 
 def _told(expected: Rows, derived: Rows) -> str:
     lacks, more = expected - derived, derived - expected
-    return (
-        f"lacks {lacks.total()} rows, as {list(lacks)[:_EXAMPLES]},"
-        f" has {more.total()} others, as {list(more)[:_EXAMPLES]}"
-    )
+    return f"lacks {lacks.total()} rows ({_some(lacks)}), has {more.total()} others ({_some(more)})"
+
+
+def _some(rows: Rows) -> str:
+    return ", ".join(row[:_EXAMPLE_CHARACTERS] for row in sorted(rows)[:_EXAMPLES])
 
 
 def _columns(source: Source, table: str) -> dict[str, str]:

@@ -80,8 +80,15 @@ def set_unlogged_and_logged(source: Source) -> None:
 
 
 def rewritten_with_other_values(source: Source) -> None:
-    table = source.chance.choice(_ALL)
+    table = source.chance.choice([*_ALTERED, "events"])
     source.ddl(f"ALTER TABLE {table} ALTER n TYPE int USING (n + 1) % 1000000", table)
+
+
+def expression_changed(source: Source) -> None:
+    factor = source.chance.randint(2, 1000)
+    source.ddl(
+        f"ALTER TABLE computed ALTER product SET EXPRESSION AS (n * {factor}::bigint)", "computed"
+    )
 
 
 def _add_column(source: Source, default: str) -> None:
@@ -269,6 +276,7 @@ KINDS: Final[Mapping[str, Kind]] = {
     "attribute added or dropped": attribute_added_or_dropped,
     "unlogged for a while": set_unlogged_and_logged,
     "type with USING": rewritten_with_other_values,
+    "generated column's expression": expression_changed,
     "column with a volatile default": column_with_volatile_default,
     "column with a constant default": column_with_constant_default,
     "column dropped": column_dropped,

@@ -38,7 +38,8 @@ class Rereads:
 
     def begin(self) -> None:
         """What was read before counts as the tables' first reads."""
-        self._lines()
+        self.follow()
+        self.count.clear()
         self.settled()
 
     def settled(self) -> None:

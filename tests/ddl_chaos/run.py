@@ -39,7 +39,8 @@ class Plan:
     duration_s: float
     seed: int
     without: frozenset[str] = frozenset()
-    module: str = "millrace"
+    blind: str = ""
+    """To what the daemon is blind (tests/ddl_chaos/blind.py); empty: to nothing."""
 
     @property
     def kinds(self) -> list[str]:
@@ -97,7 +98,7 @@ class Outcome:
 def run(plan: Plan, folder: Path, spark: "SparkSession") -> Outcome:
     """Let it all happen below the folder, which servers of ours have to reach."""
     outcome = Outcome(plan)
-    with Stand(folder, spark, plan.module) as stand:
+    with Stand(folder, spark, plan.blind) as stand:
         _Run(plan, outcome, stand, spark).live()
         outcome.merges = stand.merges
         outcome.stopped = len(stand.exits)

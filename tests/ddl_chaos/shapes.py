@@ -33,6 +33,8 @@ SCHEMA: Final = f"""
     CREATE TABLE users (id int PRIMARY KEY, n int, note text);
     CREATE TABLE archive (id int PRIMARY KEY, n int, note text);
     CREATE TABLE bulk.loaded (id int PRIMARY KEY, n int, note text);
+    CREATE TABLE computed (id int PRIMARY KEY, n int, note text,
+        product bigint GENERATED ALWAYS AS (n * 2::bigint) STORED);
     CREATE TABLE events (id int PRIMARY KEY, n int, note text) PARTITION BY RANGE (id);
     CREATE TABLE events_0 PARTITION OF events FOR VALUES FROM (0) TO ({PARTITION_IDS});
     CREATE TABLE events_1 PARTITION OF events
@@ -48,7 +50,7 @@ class Shape:
     key: str = "id"
     ids: int = IDS
     fixed: bool = False
-    """Whether its columns stay as they are: they belong to its partitions, too."""
+    """Whether its columns stay as they are: partitions, or a generated column, have them, too."""
 
 
 _NOTE: Final = {"note": "'note ' || {v}"}
@@ -67,6 +69,7 @@ SHAPES: Final[Mapping[str, Shape]] = {
     "users": Shape(_NOTE),
     "archive": Shape(_NOTE),
     "bulk.loaded": Shape(_NOTE),
+    "computed": Shape(_NOTE, fixed=True),
     "events": Shape(_NOTE, ids=PARTITIONS * PARTITION_IDS, fixed=True),
 }
 LISTED: Final = tuple(name for name in SHAPES if not name.startswith("bulk."))

@@ -44,11 +44,12 @@ class Source:
     def make(self) -> None:
         """Make the tables with their rows, and the publication."""
         tables = f"TABLE {', '.join(LISTED)}, TABLES IN SCHEMA bulk"
+        options = "publish_via_partition_root, publish_generated_columns = stored"
         for statement in (
             SCHEMA,
             "CREATE TABLESPACE elsewhere LOCATION ''",
             *map(filled, SHAPES),
-            f"CREATE PUBLICATION {PUBLICATION} FOR {tables} WITH (publish_via_partition_root)",
+            f"CREATE PUBLICATION {PUBLICATION} FOR {tables} WITH ({options})",
             "SET lock_timeout = '3s'",
         ):
             self._connection.execute(statement.encode())

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, Self
 
 from psycopg.conninfo import make_conninfo
 
-from cdc.errors import ExitCode
+from cdc.errors import ExitCode, MillraceError
 from cdc.records.position import Lsn, Position
 from cdc.records.state import Phase, TableState
 from deploy.local.kafka import Kafka
@@ -42,14 +42,14 @@ _CAPTURE: Final[dict[str, str | int]] = {
 class Stand:
     """Everything that a run needs."""
 
-    def __init__(self, folder: Path, spark: "SparkSession", module: str) -> None:
+    def __init__(self, folder: Path, spark: "SparkSession", blind: str = "") -> None:
         self.folder = folder
         self.exits: list[int] = []
         """Codes that the daemon has ended with by itself."""
         self.merges = 0
         self.complaints: list[str] = []
         self._spark = spark
-        self._module = module
+        self._blind = blind
         self._postgres = Postgres(folder, _SETTINGS)
         self._kafka = Kafka(folder)
         self._daemon: Process | None = None
@@ -84,8 +84,9 @@ class Stand:
 
     def start(self) -> None:
         """Start the daemon."""
-        words = (sys.executable, "-m", self._module, "run", "--json")
-        environment = {"PYTHONPATH": str(_ROOT)}
+        module = "tests.ddl_chaos.blind" if self._blind else "millrace"
+        words = (sys.executable, "-m", module, "run", "--json")
+        environment = {"PYTHONPATH": str(_ROOT), "BLIND": self._blind}
         every = (*words, "--config", str(self.pipeline.config))
         self._daemon = Command("millrace run", every, self.log, environment=environment).start()
         self._started = time.monotonic()
@@ -121,7 +122,8 @@ class Stand:
     def _ended(self, daemon: Process) -> None:
         code = daemon.exit_code or 0
         self.exits.append(code)
-        self.complaints.append(f"the daemon ended by itself with {code}")
+        last = daemon.command.log_end().rpartition("\n")[2]
+        self.complaints.append(f"the daemon ended by itself with {code}: {last}")
         daemon.kill()  # its lifeline goes
 
     def settle(self) -> bool:
@@ -153,7 +155,11 @@ class Stand:
 
     def merge(self) -> None:
         """Merge what the log has."""
-        summary = run_lakehouse(self.pipeline.settings, lambda _=0: self._spark, lambda _: None)
+        try:
+            summary = run_lakehouse(self.pipeline.settings, lambda _=0: self._spark, lambda _: None)
+        except MillraceError as error:
+            self.complaints.append(f"a merge: {error}")
+            return
         self.merges += 1
         for table in summary.tables:
             if table.error is not None:
