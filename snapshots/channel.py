@@ -27,6 +27,7 @@ from cdc.stream.signals import (
 )
 from cdc.tables.tables import Tables
 from cdc.wal.messages import Relation
+from snapshots.catalog_check import CatalogCheck
 from snapshots.incremental import IncrementalSnapshots
 from snapshots.joining import NewTables
 from snapshots.pace import Pace
@@ -58,7 +59,8 @@ def open_channel(
     incremental = IncrementalSnapshots(reader, tables, capture.snapshot_chunk_bytes)
     follower = Follower(settings.kafka, topic, *offset) if topic else None
     new_tables = NewTables(reader, tables, capture)
-    return Channels(capture, own, tables, incremental, new_tables, follower, offset)
+    check = CatalogCheck(reader, tables, capture)
+    return Channels(capture, own, tables, incremental, new_tables, check, follower, offset)
 
 
 class Channels:
@@ -71,6 +73,7 @@ class Channels:
         tables: Tables,
         incremental: IncrementalSnapshots,
         new_tables: NewTables,
+        check: CatalogCheck,
         follower: Follower | None,
         offset: SignalOffset,
     ) -> None:
@@ -79,6 +82,7 @@ class Channels:
         self._name = settings.topic_prefix.encode()
         self._incremental = incremental
         self._new_tables = new_tables
+        self._check = check
         self._requests = Requests(settings, tables)
         self._deletes = settings.incremental_snapshot_watermarking_strategy == "insert_delete"
         self._follower = follower
@@ -128,9 +132,12 @@ class Channels:
                 records += self._sent(sent, cursor.reached)
                 self.offset = SignalOffset(sent.topic_id, sent.offset + 1)
         joined = self._new_tables.turn(cursor.reached)
+        checked = self._check.turn(cursor.reached)
         output = self._incremental.turn(cursor)
         return SignalOutput(
-            output.events, [*records, *joined.records, *output.states], joined.effects
+            output.events,
+            [*records, *joined.records, *checked.records, *output.states],
+            joined.effects.and_then(checked.effects),
         )
 
     @property

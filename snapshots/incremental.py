@@ -307,7 +307,8 @@ class IncrementalSnapshots:
         )
         outcome = SnapshotOutcome(signal=request.signal, status=status, rows=rows, reason=reason)
         requested, queue = outcome if request.signal else None, queued(self._tables)
-        records = [self._tables.reads.finish(name, request, at, pages, requested)]
+        refused = reason if request.is_own else ""
+        records = [self._tables.reads.finish(name, request, at, pages, requested, refused)]
         if request.kind == "initial":
             if read.described is not None:
                 records += self._tables.schemas.described(read.described.table, at)[1]

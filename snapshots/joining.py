@@ -4,11 +4,14 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
+import psycopg
 import structlog
 
 from cdc.errors import MillraceError
+from cdc.postgres.captured import captured_tables, described_tables
 from cdc.postgres.described import TableDescription
 from cdc.postgres.failures import quote
 from cdc.records.position import Position
@@ -114,7 +117,8 @@ class NewTables:
         elif self._job is None and time.monotonic() >= self._next and self._settings.lossless:
             followed = filter(self._tables.states.is_followed, self._tables.states)
             others_than = frozenset([*followed, *self._tables.states.waiting])
-            self._job = self._reader.describe_others(others_than)
+            others = partial(_others, settings=self._settings, than=others_than)
+            self._job = self._reader.ask(others)
         return Joined([])
 
     def _begin(self, table: TableDescription, reached: Position) -> Joined:
@@ -132,3 +136,12 @@ class NewTables:
                 )
             return Joined([])
         return self._tables.join(table, reached)
+
+
+def _others(
+    connection: psycopg.Connection, settings: CaptureSettings, than: frozenset[TableName]
+) -> list[TableDescription]:
+    """Describe tables that are captured, and aren't among these."""
+    captured = captured_tables(connection, settings)
+    others = [table for table in captured if table.name not in than]
+    return described_tables(connection, settings, others) if others else []

@@ -17,12 +17,10 @@ import psycopg
 
 from cdc.errors import MillraceError, SourceSettingError, SourceUnreachableError
 from cdc.faults import FaultPoint, reach
-from cdc.postgres.captured import captured_tables, described_tables
 from cdc.postgres.connection import connect, current_wal_end, query
-from cdc.postgres.described import CapturedTable, TableDescription
+from cdc.postgres.described import CapturedTable
 from cdc.postgres.failures import server_address
 from cdc.records.position import Lsn
-from cdc.records.schema import TableName
 from cdc.settings import LibraryOptions, Settings
 from snapshots import chunk
 from snapshots.chunk import AlteredError, Chunk, ChunkRange, DescribedTable
@@ -155,15 +153,9 @@ class WindowReader:
 
         return self._start(act, marked=True)
 
-    def describe_others(self, names: frozenset[TableName]) -> Job[list[TableDescription]]:
-        """Describe tables that are captured, and aren't among these."""
-
-        def describe(connection: psycopg.Connection) -> list[TableDescription]:
-            captured = captured_tables(connection, self._settings)
-            others = [table for table in captured if table.name not in names]
-            return described_tables(connection, self._settings, others) if others else []
-
-        return self._start(describe, of_primary=True)
+    def ask(self, question: Callable[[psycopg.Connection], T]) -> Job[T]:
+        """Ask the primary something."""
+        return self._start(question, of_primary=True)
 
     def oldest_open(self) -> Job[int]:
         """Ask below which transaction (64 bits) all have ended, for who reads from here on."""

@@ -6,6 +6,7 @@ after a death at any point.
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
+from dataclasses import replace
 
 import structlog
 
@@ -57,7 +58,7 @@ class Session:
         servers.health.opened(servers.progress, states)
         if servers.progress is None or servers.progress.is_first_start:
             start.check_untouched(states, [table.name for table in self._described])
-        if not again:  # one gap after the other can be mended so
+        if not (again or self._capture.lossless):  # one gap after the other can be mended so
             whole = [state for state in states.values() if states.is_whole(state.name)]
             check_published(whole, _published(self._described))
         servers.topics.ensure_data_topics(states.values(), self._described)
@@ -115,7 +116,14 @@ class Session:
 
     def _to_read(self, again: Sequence[str], *, at_once: bool) -> list[TableDescription]:
         """The tables that have to be read before streaming begins."""
-        unread = self.tables.reads.unread(self._described, again)
+        tables = self.tables
+        unread = [
+            table
+            for table in self._described
+            if str(table.name) in again
+            or tables.has_joined(table)
+            or not tables.states.is_whole(table.name)
+        ]
         if self._capture.snapshot_mode == "recovery":
             return [table for table in unread if str(table.name) in again]
         if at_once:
@@ -185,7 +193,12 @@ class Session:
         """Look tables up once more: what changed before the snapshot is in it, and only there."""
         captured = [CapturedTable(table.oid, table.name) for table in self._described]
         before = _published(self._described)
-        self._described = self.servers.describe(captured)
+        fingerprints = {table.name: table.fingerprint for table in self._described}
+        # What the snapshot shows may be older than what the catalog says now.
+        self._described = [
+            replace(table, fingerprint=fingerprints[table.name])
+            for table in self.servers.describe(captured)
+        ]
         if any(before[name] != now for name, now in _published(self._described).items()):
             raise UnreadTableError(
                 "the publication was changed while a snapshot was about to begin",

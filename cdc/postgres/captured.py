@@ -14,9 +14,10 @@ from psycopg import sql
 
 from cdc.errors import PublicationError, SourcePrivilegeError
 from cdc.postgres import catalog
-from cdc.postgres.connection import query
+from cdc.postgres.connection import at_one_instant, query
 from cdc.postgres.described import CapturedTable, TableDescription
 from cdc.postgres.failures import quote, server_address
+from cdc.postgres.fingerprints import fingerprints
 from cdc.records.schema import Column, TableName
 from cdc.settings import CaptureSettings
 
@@ -135,10 +136,14 @@ def described_tables(
     connection: psycopg.Connection, settings: CaptureSettings, captured: Sequence[CapturedTable]
 ) -> list[TableDescription]:
     """Describe tables as the settings have their columns and keys; those that are gone are not."""
-    described = catalog.describe(
-        connection, captured, settings.publication_name, generated=not settings.lossless
-    )
-    return described if settings.lossless else keyed_tables(connection, described)
+    publication = settings.publication_name
+    if not settings.lossless:
+        described = catalog.describe(connection, captured, publication, generated=True)
+        return keyed_tables(connection, described)
+    with at_one_instant(connection):
+        described = catalog.describe(connection, captured, publication)
+        now = fingerprints(connection, [table.oid for table in described], publication)
+    return [replace(table, fingerprint=now[table.oid].fingerprint) for table in described]
 
 
 def ensure_publication(

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from cdc.records.fingerprint import TableFingerprint
 from cdc.records.schema import Column, TableName
 from cdc.wal.messages import ReplicaIdentity
 
@@ -38,7 +39,8 @@ class TableDescription:
     published or not: without one, those of the replica identity's index. ``rows_estimated`` is the
     planner's guess. ``row_filter`` is SQL. ``entry`` is the OID of what makes the publication
     publish the table: 0 where it doesn't. ``all_changes``: it publishes INSERT, UPDATE and DELETE.
-    ``unpublished`` names columns that the stream doesn't have.
+    ``unpublished`` names columns that the stream doesn't have. ``fingerprint`` is of the same
+    instant, or of an earlier one; None: nobody compares it.
     """
 
     oid: int
@@ -56,6 +58,7 @@ class TableDescription:
     entry: int
     all_changes: bool = True
     unpublished: frozenset[str] = frozenset()
+    fingerprint: TableFingerprint | None = None
 
     @property
     def pages(self) -> int:

@@ -10,6 +10,7 @@ from typing import Annotated, Final, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, PlainSerializer, PlainValidator, ValidationError
 
 from cdc.errors import LogFormatError
+from cdc.records.fingerprint import TableFingerprint
 from cdc.records.position import FIRST_EPOCH, Lsn, Position
 from cdc.records.record import Record, to_json
 from cdc.records.schema import TableName, TableSchema
@@ -154,6 +155,37 @@ class SnapshotOutcome(BaseModel):
         return "" if self.status in {"SUCCEEDED", "EMPTY"} else self.reason or self.status
 
 
+class Doubt(BaseModel):
+    """Why the log may have rows of a table wrong, since ``since_ms`` (ms since 1970).
+
+    Rows may be there that the source doesn't have where a read has to ``replace`` them; otherwise
+    it only adds. ``leaves`` are the OIDs of the partitions to read; empty: all. ``bytes`` is the
+    table's size on disk. ``refused`` says why the daemon doesn't read it by itself.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    reason: str
+    since_ms: int
+    replaces: bool = False
+    leaves: tuple[int, ...] = ()
+    bytes: int = 0
+    refused: str = ""
+
+    def and_also(self, later: "Doubt") -> "Doubt":
+        """Both, to be settled by one read."""
+        reasons = self.reason if later.reason in self.reason else f"{self.reason}; {later.reason}"
+        leaves = {*self.leaves, *later.leaves} if self.leaves and later.leaves else set[int]()
+        return later.model_copy(
+            update={
+                "reason": reasons,
+                "since_ms": self.since_ms,
+                "replaces": self.replaces or later.replaces,
+                "leaves": tuple(sorted(leaves)),
+            }
+        )
+
+
 class TableState(BaseModel):
     """A table's topic and its snapshot: written with the rows that it speaks of.
 
@@ -165,8 +197,11 @@ class TableState(BaseModel):
     (of ``block_bytes``; 0: not known) of the read under way, or of the last one; ``begun_ms`` is
     when the table's snapshot began (ms since 1970). ``joined_lsn`` is where the WAL ended when a
     table was seen that is followed without its rows, ``joined_xid`` (64 bits) a transaction that is
-    younger than whatever was open then. A sink shows the table once ``phase`` is
-    streaming and its cut reaches ``(epoch, snapshot_lsn, 0)``.
+    younger than whatever was open then. ``fingerprint`` is what the catalog said of it before any
+    row was read that counts, ``doubt`` what was found out since; ``gone_ms`` is when the table was
+    missing at the source (ms since 1970; 0: it is there), ``gone_partitions`` counts partitions
+    whose rows the log keeps. A sink shows the table once ``phase`` is streaming and its cut reaches
+    ``(epoch, snapshot_lsn, 0)``.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -192,6 +227,10 @@ class TableState(BaseModel):
     block_bytes: int = 0
     requests: tuple[SnapshotRequest, ...] = ()
     outcome: SnapshotOutcome | None = None
+    fingerprint: TableFingerprint | None = None
+    doubt: Doubt | None = None
+    gone_ms: int = 0
+    gone_partitions: int = 0
     begun_ms: int = 0
     ts_ms: int = 0
 
@@ -209,6 +248,11 @@ class TableState(BaseModel):
     def is_being_completed(self) -> bool:
         """Whether a read is under way by which the log gets rows that it lacks, or has wrong."""
         return any(request.kind == "initial" or request.is_own for request in self.requests)
+
+    @property
+    def is_to_settle(self) -> bool:
+        """Whether it is doubtful, and the daemon reads it again for that."""
+        return self.doubt is not None and not self.doubt.refused and not self.gone_ms
 
     @property
     def is_left_unread(self) -> bool:

@@ -5,17 +5,23 @@ rows (the snapshots package) and what writes them (cdc.capture) exchange batches
 """
 
 import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final, Literal, NamedTuple
 
 import structlog
 
-from cdc.postgres.described import TableDescription
 from cdc.records.position import Position
 from cdc.records.record import Record, RecordOrBatch
 from cdc.records.schema import TableName
-from cdc.records.state import LeafRead, Phase, SnapshotOutcome, SnapshotRequest, TableState
+from cdc.records.state import (
+    Doubt,
+    LeafRead,
+    Phase,
+    SnapshotOutcome,
+    SnapshotRequest,
+    TableState,
+)
 from cdc.tables.states import TableStates
 
 log = structlog.get_logger()
@@ -72,8 +78,10 @@ class TableReads:
     def is_to_read(self) -> bool:
         """Whether anything is read without more being asked: what is paused holds up its table."""
         states = self._states
-        return bool(states.waiting) or any(
-            not _is_paused(states[name]) for name in states.requested
+        return (
+            bool(states.waiting)
+            or any(not _is_paused(states[name]) for name in states.requested)
+            or any(state.is_to_settle for state in states.values())
         )
 
     @property
@@ -85,20 +93,12 @@ class TableReads:
     def is_all_shown(self, cut: Position) -> bool:
         """Whether no table's first read is under way, and derived tables show all at that cut."""
         whole = [state for state in self._states.values() if state.phase is Phase.STREAMING]
-        is_right = self.is_all_read and not any(state.is_being_completed for state in whole)
+        is_right = self.is_all_read and not any(
+            state.is_being_completed or state.is_to_settle for state in whole
+        )
         return is_right and all(
             Position(state.epoch, state.snapshot_lsn, 0) <= cut for state in whole
         )
-
-    def unread(
-        self, described: Iterable[TableDescription], again: Collection[str] = ()
-    ) -> list[TableDescription]:
-        """The tables whose rows aren't all in the log yet, and those asked for again."""
-        return [
-            table
-            for table in described
-            if str(table.name) in again or not self._states.is_whole(table.name)
-        ]
 
     def ask(
         self,
@@ -108,10 +108,12 @@ class TableReads:
         *,
         paused: bool = False,
         reset: bool = False,
+        read: tuple[LeafRead, ...] = (),
     ) -> list[Record]:
         """Note that rows, or those that meet a condition, are to be read; returns the records.
 
-        ``signal`` is the one that asks; empty: the daemon itself, which doesn't give up.
+        ``signal`` is the one that asks; empty: the daemon itself, which doesn't give up. ``read``
+        are leaves, and ranges of them, that count as read.
         """
         made = []
         requests = [request for state in self._states.values() for request in state.requests]
@@ -125,6 +127,7 @@ class TableReads:
                 condition=condition,
                 paused=paused,
                 reset=reset,
+                read=read,
                 begun_ms=time.time_ns() // 1_000_000,
                 behind_xid=state.joined_xid if kind == "incremental" else 0,
             )
@@ -134,10 +137,10 @@ class TableReads:
         return made
 
     def read_altered(self, table: TableName, columns: Sequence[str]) -> list[Record]:
-        """Note that a table's rows are to be read again, since DDL has changed their values.
+        """Note that a table is doubtful, since DDL has changed its rows' values.
 
-        Not where all of them are about to be read anyway, by what nobody can take back; a read of
-        the same kind that is under way begins anew. Returns the states' records.
+        Not where all of them are about to be read anyway, by what nobody can take back. Returns the
+        state's record.
         """
         requests = self._states[table].requests
         if any(
@@ -150,10 +153,31 @@ class TableReads:
             table=str(table),
             columns=columns,
         )
-        others = [request for request in requests if not request.is_own]
-        is_under_way = len(others) < len(requests)
-        left = [self._states.set_requests(table, others)] if is_under_way else []
-        return [*left, *self.ask({table: None}, "")]
+        reason = f"columns were altered: {', '.join(columns)}"
+        return [self.doubt(table, Doubt(reason=reason, since_ms=time.time_ns() // 1_000_000))]
+
+    def doubt(self, table: TableName, doubt: Doubt, **update: object) -> Record:
+        """Note that rows of a table may be wrong: what the daemon has read of it doesn't count.
+
+        A first read that is under way begins anew; else the table is doubtful until it was read.
+        """
+        state = self._states[table]
+        others = [each for each in state.requests if not each.is_own and each.kind != "initial"]
+        if state.doubt is not None:
+            doubt = state.doubt.and_also(doubt)
+        if (first := state.initial) is None:
+            return self._states.set_requests(table, others, None, doubt=doubt, **update)
+        anew = first.model_copy(
+            update={
+                "read": (),
+                "rows": 0,
+                "begun_ms": max(time.time_ns() // 1_000_000, first.begun_ms + 1),
+                "reset": first.reset or doubt.replaces,
+            }
+        )
+        if state.doubt is not None:  # the read that settles it is under way
+            update["doubt"] = doubt
+        return self._states.set_requests(table, [anew, *others], None, rows_sent=0, **update)
 
     def resume(self, names: Collection[str]) -> list[Record]:
         """Let what is paused of the named tables, or of all, go on; returns the states' records."""
@@ -216,10 +240,19 @@ class TableReads:
         at: Position,
         pages: int,
         outcome: SnapshotOutcome | None = None,
+        refused: str = "",
     ) -> Record:
-        """Note that a read of the table is done, at a position; returns its state record."""
-        requests = [each for each in self._states[table].requests if not each.is_same(request)]
+        """Note that a read of the table is done, at a position; returns its state record.
+
+        ``refused`` says why nothing comes of a read that was to settle a doubt.
+        """
+        state = self._states[table]
+        requests = [each for each in state.requests if not each.is_same(request)]
         update: dict[str, object] = {"pages_total": pages, "pages_done": pages}
+        if refused and state.doubt is not None:
+            update["doubt"] = state.doubt.model_copy(update={"refused": refused})
+        elif state.doubt is not None and _settles(request, state.doubt):
+            update["doubt"] = None
         if request.kind == "initial":
             update |= {
                 "phase": Phase.STREAMING,
@@ -227,6 +260,11 @@ class TableReads:
                 "rows_sent": request.rows,
             }
         return self._states.set_requests(table, requests, outcome, **update)
+
+
+def _settles(request: SnapshotRequest, doubt: Doubt) -> bool:
+    """Whether all that is doubtful was read: a first read replaces what was there before."""
+    return request.kind == "initial" or (request.is_own and not doubt.replaces)
 
 
 def _is_paused(state: TableState) -> bool:

@@ -113,7 +113,22 @@ class SchemaVersions:
             table.replica_identity,
             since,
             lambda: table.columns,
+            is_new=bool(self.made_again(table)),
         )
+
+    def made_again(self, table: TableDescription) -> list[str]:
+        """The columns that have another number by now, though the table looks the same."""
+        before = self.newest(table.name)
+        signature = key_signature(table.signature, table.name, self._rules)
+        if before is None or (before.oid, before.signature) != (table.oid, signature):
+            return []
+        numbers = {column.name: column.number for column in before.columns}
+        return [
+            column.name
+            for column in table.columns
+            if None not in {column.number, numbers.get(column.name)}
+            if column.number != numbers[column.name]
+        ]
 
     def streamed(
         self, relation: Relation, since: Position, columns: Callable[[], tuple[Column, ...]]
@@ -136,13 +151,16 @@ class SchemaVersions:
         replica_identity: ReplicaIdentity,
         since: Position,
         columns: Callable[[], tuple[Column, ...]],
+        *,
+        is_new: bool = False,
     ) -> tuple[TableSchema, list[Record]]:
+        """``is_new``: it is another version, though the newest one has its signature."""
         signature = key_signature(signature, table, self._rules)
         before = self.newest(table)
         schema = self._by_signature.get((table, signature))
         # Of what is streamed once more, from before the newest version, an older one may be right.
         is_older = before is not None and since < Position.parse(before.since)
-        if schema is not None and (schema is before or is_older):
+        if schema is not None and (schema is before or is_older) and not is_new:
             return schema, []
         schema = TableSchema(
             namespace=table.namespace,

@@ -54,6 +54,7 @@ class TableStates(dict[TableName, TableState]):
         self.waiting: dict[TableName, WaitingTable] = {}
         """Tables that have joined, and whose reads can't begin yet."""
         self.prefix = settings.capture.topic_prefix
+        self._lossless = settings.capture.lossless
         self._partitions = settings.log.topic_partitions
         self._cleanup = settings.log.topic_cleanup_policy
         self._rules = rules
@@ -83,13 +84,15 @@ class TableStates(dict[TableName, TableState]):
         return state is not None and (state.phase is Phase.STREAMING or bool(state.initial))
 
     def is_made_anew(self, table: TableName, oid: int, entry: int) -> bool:
-        """Whether what is being read is another table by now, or was unpublished in between.
+        """Whether it is another table by now, or was unpublished while it was being read.
 
         ``oid`` and ``entry`` are its own, and that of its entry in the publication.
         """
         state = self.get(table)
-        if state is None or state.phase is Phase.STREAMING:
+        if state is None:
             return False
+        if state.phase is Phase.STREAMING:  # of its entry the catalog check knows
+            return self._lossless and state.oid not in {0, oid}
         return state.oid != oid or state.entry not in {0, entry}
 
     def is_keyed(
@@ -124,6 +127,8 @@ class TableStates(dict[TableName, TableState]):
                 pages_total=table.pages,
                 block_bytes=table.block_bytes,
                 requests=requests,
+                fingerprint=table.fingerprint,
+                doubt=before.doubt if before else None,
                 begun_ms=time.time_ns() // 1_000_000,
             )
         )

@@ -130,8 +130,9 @@ class Tables:
 
         Raises UnreadTableError when the next start has to read its rows first. A table that is gone
         since, or has another name, can't be read under this one, ever: it is passed over, or every
-        start would end here. (What has another name is read under that.) Raises GapError if it left
-        the publication and came back: PostgreSQL then sends a new Relation.
+        start would end here. (What has another name is read under that.) One that left the
+        publication and came back goes on, until the catalog check has it read again; where that
+        doesn't run (not ``lossless``), GapError: PostgreSQL then sends a new Relation.
         """
         states, table = self.states, TableName(relation.namespace, relation.name)
         records = states.renamed(relation.oid, table, since.commit_lsn)
@@ -266,9 +267,10 @@ class Tables:
         return self._lookups.columns(relation)
 
     def _check_entry(self, table: TableName, oid: int, entry: int, since: Position) -> list[Record]:
-        """Raise GapError for another table, or entry, than the log has; note one that it lacks."""
+        """Note an entry that the log lacks; see ``arrive`` for another one than it has."""
         state = self.states[table]
-        check_published([state], {table: (oid, entry)}, since.commit_lsn)
+        if not self._settings.lossless:
+            check_published([state], {table: (oid, entry)}, since.commit_lsn)
         return [] if state.entry else [self.states.put(state.model_copy(update={"entry": entry}))]
 
     def _lacks_its_key(self, relation: Relation, since: Position) -> bool:

@@ -145,6 +145,14 @@ def _tables(tables: list[TableStatus]) -> Iterator[Metric]:
     yield _gauges(
         "table_left_unread", "1: it is gone, or left out, with rows unread.", "table", left
     )
+    doubtful = {table.table: bool(table.doubt) for table in tables}
+    yield _gauges(
+        "table_doubtful", "1: rows of it may be wrong until it was read again.", "table", doubtful
+    )
+    gone = {table.table: table.gone_since_ms is not None for table in tables}
+    yield _gauges(
+        "table_gone", "1: the source doesn't have it any more, or renamed it.", "table", gone
+    )
 
 
 def _reads(tables: list[TableStatus]) -> Iterator[Metric]:

@@ -91,6 +91,15 @@ class TableStatus(BaseModel):
     rows_per_s: float | None = None
     left_s: float | None = None
     requests: list[RequestStatus] = []
+    doubt: str = ""
+    """Why rows of it may be wrong; empty: nothing says so."""
+    doubtful_since_ms: int | None = None
+    not_reread: str = ""
+    """Why a doubtful table isn't read again by itself."""
+    gone_since_ms: int | None = None
+    """Since when it isn't at the source any more, or has another name."""
+    gone_partitions: int = 0
+    """How many partitions are gone whose rows the log keeps."""
 
 
 class Status(BaseModel):
@@ -188,6 +197,11 @@ def table_status(state: TableState, now_ms: int) -> TableStatus:
             _request(state, request, now_ms)
             for request in sorted(state.requests, key=lambda each: each.order)
         ],
+        doubt=state.doubt.reason if state.doubt else "",
+        doubtful_since_ms=state.doubt.since_ms if state.doubt else None,
+        not_reread=state.doubt.refused if state.doubt else "",
+        gone_since_ms=state.gone_ms or None,
+        gone_partitions=state.gone_partitions,
     )
 
 
@@ -301,7 +315,7 @@ def _runs(status: Status) -> list[Table]:
         for run in sink.runs:
             runs.add_row(
                 f"{sink.sink} {run.run}",
-                datetime.fromtimestamp(run.ended_ms / 1e3, UTC).isoformat(" ", "seconds")[:19],
+                _time(run.ended_ms),
                 f"{run.seconds:.1f}",
                 run.cut,
                 f"{run.tables}" + (f", {run.failed} FAILED" if run.failed else ""),
@@ -323,7 +337,25 @@ def _snapshot_text(table: TableStatus) -> str:
         percent = f"{request.percent:.0f} %{_bytes_text(table)}"
         pace = " paused" if request.paused else _pace_text(request).removeprefix(",")
         text += f"\n{request.type}: {percent}, {request.rows:,} rows,{pace}".rstrip(",")
+    return text + _doubt_text(table)
+
+
+def _doubt_text(table: TableStatus) -> str:
+    """What may be wrong with the table's rows in the log, and what keeps it from being mended."""
+    text = ""
+    if table.gone_since_ms is not None:
+        text += f"\ndropped or renamed at the source, seen {_time(table.gone_since_ms)}"
+    if table.gone_partitions:
+        text += f"\nhas rows of {table.gone_partitions} dropped partitions"
+    if table.doubtful_since_ms is not None:
+        text += f"\nDOUBTFUL since {_time(table.doubtful_since_ms)}: {table.doubt}"
+    if table.not_reread:
+        text += f"\nnot read again, {table.not_reread}: millrace snapshot --reset {table.table}"
     return text
+
+
+def _time(ms: int) -> str:
+    return datetime.fromtimestamp(ms / 1e3, UTC).isoformat(" ", "seconds")[:19]
 
 
 def _bytes_text(table: TableStatus) -> str:

@@ -1,0 +1,330 @@
+"""pg_catalog → the fingerprints of captured tables, and whether a leaf still has old rows.
+
+For the catalog check, every few seconds: a few statements for all tables together, digests made by
+the server, and no function that opens a table, which would wait for whoever has locked it
+(pg_get_expr, pg_partition_tree, pg_publication_tables, pg_table_size).
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from typing import Final, NamedTuple
+
+import psycopg
+from psycopg import sql
+
+from cdc.errors import SourceError, SourceUnreachableError
+from cdc.postgres.connection import at_one_instant, query
+from cdc.postgres.publications import (
+    Publication,
+    Published,
+    ancestors,
+    read_publication,
+)
+from cdc.records.fingerprint import (
+    AttributeFingerprint,
+    LabelFingerprint,
+    LeafFingerprint,
+    PublicationFingerprint,
+    TableFingerprint,
+    TypeFingerprint,
+)
+from cdc.records.schema import TableName
+
+_USER_OID_MIN: Final = 16_384
+"""What initdb made has lower OIDs: nobody alters that."""
+
+# A partition whose DETACH CONCURRENTLY isn't finished is published as a table of its own by now.
+_MEMBERS: Final = """
+WITH RECURSIVE member (root, oid, attached, bound) AS (
+    SELECT oid, oid, '', '' COLLATE "C" FROM unnest(%s::oid[]) AS root (oid)
+  UNION ALL
+    SELECT m.root, i.inhrelid, concat_ws(' ', nullif(m.attached, ''), i.xmin),
+           left(md5(m.bound || c.relpartbound::text), 16)
+    FROM member m
+    JOIN pg_inherits i ON i.inhparent = m.oid AND NOT i.inhdetachpending
+    JOIN pg_class c ON c.oid = i.inhrelid AND c.relispartition
+)
+SELECT m.root, m.oid, c.relnamespace, n.nspname::text, c.relname::text, c.relkind::text,
+       c.relfilenode, c.reltoastrelid, c.relpersistence::text, m.attached, m.bound,
+       c.relreplident::text,
+       (greatest(c.relpages, 0) + greatest(coalesce(t.relpages, 0), 0))::int8
+           * current_setting('block_size')::int8
+FROM member m
+JOIN pg_class c ON c.oid = m.oid
+JOIN pg_namespace n ON n.oid = c.relnamespace
+LEFT JOIN pg_class t ON t.oid = c.reltoastrelid AND c.reltoastrelid <> 0
+ORDER BY m.root, m.oid
+"""
+_DIGESTS: Final = """
+SELECT attrelid, md5(string_agg(
+    concat_ws(' ', attnum, atttypid, atttypmod, attgenerated::text, quote_literal(attname::text)),
+    ',' ORDER BY attnum))
+FROM pg_attribute
+WHERE attrelid = ANY (%s) AND attnum > 0 AND NOT attisdropped
+GROUP BY attrelid
+"""
+_KEY_COLUMNS: Final = """
+SELECT indrelid, indisprimary, indisreplident,
+       (indkey::int2[])[0:indnkeyatts - 1]
+FROM pg_index
+WHERE indrelid = ANY (%s) AND (indisprimary OR indisreplident) AND indimmediate AND indisvalid
+ORDER BY indrelid, indisprimary DESC, indexrelid
+"""
+_EXPRESSIONS: Final = """
+SELECT a.attrelid, a.attnum, left(md5(d.adbin::text), 16)
+FROM pg_publication p
+CROSS JOIN pg_attrdef d
+JOIN pg_attribute a ON a.attrelid = d.adrelid AND a.attnum = d.adnum AND a.attgenerated = 's'
+LEFT JOIN pg_publication_rel r ON r.prpubid = p.oid AND r.prrelid = d.adrelid
+WHERE p.pubname = %s AND d.adrelid = ANY (%s)
+  AND CASE WHEN r.prattrs IS NULL THEN p.pubgencols = 's'
+      ELSE a.attnum = ANY (r.prattrs::int2[]) END
+"""
+_TYPED_COLUMNS: Final = """
+SELECT attrelid, attnum, atttypid FROM pg_attribute
+WHERE attrelid = ANY (%s) AND attnum > 0 AND NOT attisdropped AND atttypid >= %s::oid
+"""
+_TYPES: Final = """
+WITH RECURSIVE used (asked, oid) AS (
+    SELECT oid, oid FROM unnest(%s::oid[]) AS asked (oid)
+  UNION
+    SELECT u.asked, element.oid
+    FROM used u
+    JOIN pg_type t ON t.oid = u.oid
+    CROSS JOIN LATERAL (
+        SELECT t.typbasetype WHERE t.typtype = 'd'
+        UNION ALL SELECT t.typelem
+        UNION ALL SELECT rngsubtype FROM pg_range WHERE rngtypid = t.oid
+        UNION ALL SELECT rngtypid FROM pg_range WHERE rngmultitypid = t.oid
+        UNION ALL SELECT atttypid FROM pg_attribute
+            WHERE attrelid = t.typrelid AND t.typtype = 'c' AND attnum > 0 AND NOT attisdropped
+    ) AS element (oid)
+    WHERE element.oid >= %s::oid
+)
+SELECT u.asked, t.oid, format_type(t.oid, NULL)
+FROM used u JOIN pg_type t ON t.oid = u.oid WHERE t.typtype IN ('c', 'e')
+"""
+_LABELS: Final = """
+SELECT enumtypid, oid, enumlabel::text, enumsortorder, xmin::text FROM pg_enum
+WHERE enumtypid = ANY (%s) ORDER BY enumtypid, oid
+"""
+_ATTRIBUTES: Final = """
+SELECT t.oid, a.attnum, a.attname::text, a.atttypid, a.atttypmod, a.attisdropped,
+       CASE c.relkind WHEN 'c' THEN a.xmin::text ELSE '' END
+FROM pg_type t
+JOIN pg_class c ON c.oid = t.typrelid
+JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0
+WHERE t.oid = ANY (%s) AND t.typtype = 'c' ORDER BY t.oid, a.attnum
+"""
+_NAME: Final = """
+SELECT nspname::text, relname::text, pg_snapshot_xmax(pg_current_snapshot())::text
+FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = %s
+"""
+# The check of all tables waits for this one.
+_LIMITS: Final = ("SET LOCAL lock_timeout = '100ms'", "SET LOCAL statement_timeout = '1s'")
+_SAMPLE_PAGES: Final = 8
+_SAMPLE_ROWS: Final = 500
+
+
+class CatalogTable(NamedTuple):
+    """A captured table as the catalog has it.
+
+    ``name`` is its name now; ``entry`` the OID of what makes the publication publish it (0: nothing
+    does). ``bytes`` is what its rows take on disk, TOAST included, when VACUUM or ANALYZE last ran.
+    """
+
+    fingerprint: TableFingerprint
+    name: TableName
+    entry: int
+    bytes: int
+
+
+class _CatalogMember(NamedTuple):
+    """A row of _MEMBERS: the captured table itself, or what is below it."""
+
+    root: int
+    oid: int
+    namespace_oid: int
+    namespace: str
+    table: str
+    kind: str
+    file: int
+    toast: int
+    persistence: str
+    attached: str
+    bound: str
+    replica_identity: str
+    bytes: int
+
+    @property
+    def leaf(self) -> LeafFingerprint:
+        return LeafFingerprint(
+            self.oid, self.kind, self.file, self.toast, self.persistence, self.attached, self.bound
+        )
+
+
+class _Catalog(NamedTuple):
+    """The rows of the catalog about all tables, by a query each."""
+
+    seen: str
+    columns: dict[int, str]
+    keys: dict[int, list[tuple[bool, bool, list[int]]]]
+    generated: dict[int, dict[int, str]]
+    typed: dict[int, list[tuple[int, int]]]
+    behind: dict[int, list[int]]
+    types: dict[int, TypeFingerprint]
+
+    def key_types(self, root: _CatalogMember) -> tuple[int, ...]:
+        keyed = {number for _, _, numbers in self.keys.get(root.oid, []) for number in numbers}
+        return self._types(
+            type_oid
+            for number, type_oid in self.typed.get(root.oid, [])
+            if not keyed or number in keyed
+        )
+
+    def types_of(self, root: _CatalogMember) -> dict[int, TypeFingerprint]:
+        oids = self._types(type_oid for _, type_oid in self.typed.get(root.oid, []))
+        return {oid: self.types[oid] for oid in oids}
+
+    def _types(self, type_oids: Iterable[int]) -> tuple[int, ...]:
+        return tuple(sorted({oid for asked in type_oids for oid in self.behind.get(asked, [])}))
+
+    def identity(self, root: _CatalogMember) -> str:
+        primary, by_index = "", ""
+        for is_primary, is_identity, numbers in self.keys.get(root.oid, []):
+            text = ",".join(map(str, numbers))
+            primary = text if is_primary else primary
+            by_index = text if is_identity else by_index
+        return f"{root.replica_identity} {primary} {by_index}"
+
+
+def fingerprints(
+    connection: psycopg.Connection, oids: Iterable[int], publication: str
+) -> dict[int, CatalogTable]:
+    """Read the fingerprints of captured tables, by OID; those that are gone are missing."""
+    asked = sorted(set(oids))
+    with at_one_instant(connection):
+        members = defaultdict[int, list[_CatalogMember]](list)
+        for row in query(connection, _MEMBERS, [asked]):
+            members[row[0]].append(_CatalogMember(*row))
+        above = ancestors(connection, asked)
+        tables = {
+            member.oid: Published(member.oid, member.namespace_oid, above.get(member.oid, ()))
+            for of_table in members.values()
+            for member in of_table
+            if member.oid == member.root
+        }
+        published = read_publication(connection, publication, tables.values())
+        catalog = _catalog(connection, asked, publication)
+    return {
+        oid: _catalog_table(members[oid], table, published, catalog)
+        for oid, table in tables.items()
+    }
+
+
+def has_old_row(connection: psycopg.Connection, leaf_oid: int, seen: str) -> bool | None:
+    """Whether the leaf's first pages have a row that every snapshot saw when ``seen`` was taken.
+
+    If so, its file is new by VACUUM FULL, CLUSTER or SET TABLESPACE, which write rows as they are;
+    ALTER TABLE gives each row its own transaction. None: it can't be read right now. Not for use
+    within a transaction: it may fail.
+
+    A snapshot doesn't list subtransactions, so only what is older than all that ran counts as seen.
+    """
+    try:
+        with at_one_instant(connection):
+            rows = query(connection, _NAME, [leaf_oid])
+            if not rows:
+                return None
+            ((namespace, table, xmax),) = rows
+            for limit in _LIMITS:
+                query(connection, limit)
+            # 32 bits → 64: of all that could be meant, the newest one that has begun by now. Frozen
+            # rows keep theirs; one from an earlier wraparound counts as newer than it is.
+            statement = sql.SQL(
+                "SELECT coalesce(bool_or({xmax} - (({xmax} - xid) & 4294967295) < {seen}), false)"
+                " FROM (SELECT xmin::text::int8 AS xid FROM ONLY {table} WHERE ctid < {end}::tid"
+                " LIMIT {rows}) AS first_rows"
+            ).format(
+                xmax=sql.Literal(int(xmax)),
+                seen=sql.Literal(int(seen.split(":", 1)[0])),
+                table=sql.Identifier(namespace, table),
+                end=sql.Literal(f"({_SAMPLE_PAGES},0)"),
+                rows=sql.Literal(_SAMPLE_ROWS),
+            )
+            ((is_old,),) = query(connection, statement)
+            return bool(is_old)
+    except SourceUnreachableError:
+        if connection.broken:
+            raise
+        return None  # somebody has locked it, or it takes too long
+    except SourceError:
+        return None  # without the right to, or it is gone
+
+
+def _catalog_table(
+    members: Sequence[_CatalogMember],
+    table: Published,
+    published: Publication | None,
+    catalog: _Catalog,
+) -> CatalogTable:
+    (root,) = (member for member in members if member.oid == table.oid)
+    leaves = [member for member in members if member.kind != "p"]
+    return CatalogTable(
+        TableFingerprint(
+            columns=catalog.columns.get(root.oid, ""),
+            generated=catalog.generated.get(root.oid, {}),
+            identity=catalog.identity(root),
+            types=catalog.types_of(root),
+            key_types=catalog.key_types(root),
+            publication=published.fingerprint(table) if published else PublicationFingerprint(),
+            leaves=tuple(member.leaf for member in leaves),
+            seen=catalog.seen,
+        ),
+        TableName(root.namespace, root.table),
+        published.entry(table) if published else 0,
+        sum(member.bytes for member in leaves),
+    )
+
+
+def _catalog(connection: psycopg.Connection, oids: list[int], publication: str) -> _Catalog:
+    ((seen,),) = query(connection, "SELECT pg_current_snapshot()::text")
+    keys = defaultdict[int, list[tuple[bool, bool, list[int]]]](list)
+    for oid, is_primary, is_identity, numbers in query(connection, _KEY_COLUMNS, [oids]):
+        keys[oid].append((is_primary, is_identity, numbers))
+    generated = defaultdict[int, dict[int, str]](dict)
+    if connection.info.server_version >= 180_000:
+        for oid, number, digest in query(connection, _EXPRESSIONS, [publication, oids]):
+            generated[oid][number] = digest
+    typed = defaultdict[int, list[tuple[int, int]]](list)
+    for oid, number, type_oid in query(connection, _TYPED_COLUMNS, [oids, _USER_OID_MIN]):
+        typed[oid].append((number, type_oid))
+    type_oids = {type_oid for columns in typed.values() for _, type_oid in columns}
+    behind, types = _types(connection, type_oids)
+    columns = dict(query(connection, _DIGESTS, [oids]))
+    return _Catalog(seen, columns, keys, generated, typed, behind, types)
+
+
+def _types(
+    connection: psycopg.Connection, type_oids: set[int]
+) -> tuple[dict[int, list[int]], dict[int, TypeFingerprint]]:
+    """Type → the enums and composite types behind it; and what these are."""
+    behind = defaultdict[int, list[int]](list)
+    if not type_oids:
+        return behind, {}
+    names = {}
+    for asked, oid, name in query(connection, _TYPES, [list(type_oids), _USER_OID_MIN]):
+        behind[asked].append(oid)
+        names[oid] = name
+    labels = defaultdict[int, list[LabelFingerprint]](list)
+    for oid, *label in query(connection, _LABELS, [list(names)]):
+        labels[oid].append(LabelFingerprint(*label))
+    attributes = defaultdict[int, list[AttributeFingerprint]](list)
+    for oid, *attribute in query(connection, _ATTRIBUTES, [list(names)]):
+        attributes[oid].append(AttributeFingerprint(*attribute))
+    return behind, {
+        oid: TypeFingerprint(
+            name=name, labels=tuple(labels[oid]), attributes=tuple(attributes[oid])
+        )
+        for oid, name in names.items()
+    }

@@ -1,0 +1,108 @@
+"""What a table's rows and their text depend on, and the stream doesn't tell: kept in its state.
+
+Two fingerprints of a table, compared, say which of that has changed (cdc/tables/doubts.py). Where
+the same content with another ``xmin`` means that something was changed and changed back, the
+``xmin`` of the catalog's row is kept, too. All are of 32 bits, as text.
+"""
+
+from typing import NamedTuple
+
+from pydantic import BaseModel, ConfigDict
+
+
+class LeafFingerprint(NamedTuple):
+    """What holds rows: a plain table itself, or a partition; a foreign table, too (``kind`` f).
+
+    ``file`` is its relfilenode, ``toast`` the OID of its TOAST table (0: none), ``persistence``
+    pg_class.relpersistence: p(ermanent) or u(nlogged). ``attached`` has the xmins of the
+    pg_inherits rows from the captured table down to it, ``bound`` is a digest of the bounds on that
+    way; both are empty for the captured table itself.
+    """
+
+    oid: int
+    kind: str
+    file: int
+    toast: int
+    persistence: str
+    attached: str = ""
+    bound: str = ""
+
+
+class LabelFingerprint(NamedTuple):
+    """A label of an enum; ``order`` is its pg_enum.enumsortorder."""
+
+    oid: int
+    text: str
+    order: float
+    xmin: str
+
+
+class AttributeFingerprint(NamedTuple):
+    """An attribute of a composite type; of a table's row type the ``xmin`` is empty.
+
+    GRANT and SET STATISTICS change the ``xmin`` of a table's attributes.
+    """
+
+    number: int
+    name: str
+    type_oid: int
+    modifier: int
+    dropped: bool
+    xmin: str
+
+
+class TypeFingerprint(BaseModel):
+    """An enum's labels, or a composite type's attributes. ``name`` is for people."""
+
+    model_config = ConfigDict(frozen=True)
+
+    name: str
+    labels: tuple[LabelFingerprint, ...] = ()
+    attributes: tuple[AttributeFingerprint, ...] = ()
+
+
+class PublicationFingerprint(BaseModel):
+    """How the publication publishes a table; ``oid`` is 0 where there is no publication.
+
+    ``options`` has a letter for each that is on: i(nsert), u(pdate), d(elete), t(runcate), via
+    r(oot), g(enerated columns), a(ll tables). ``entries`` is a digest of what lists the table, its
+    partition ancestors, its members, or their schemas, and of how the table is attached to those
+    ancestors; ``entry_xmins`` of the xmins of those rows.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    oid: int = 0
+    xmin: str = ""
+    options: str = ""
+    entries: str = ""
+    entry_xmins: str = ""
+
+
+class TableFingerprint(BaseModel):
+    """The fingerprint of a captured table.
+
+    ``columns`` is a digest of number, name, type and modifier of its columns, and of whether they
+    are generated. ``generated`` has for each generated column that is published, by its number, a
+    digest of its expression. ``identity`` is pg_class.relreplident with the numbers of the columns
+    of the primary key and of the replica identity's index. ``types`` are the enums and composite
+    types, by OID, that its columns use, directly or behind others; ``key_types`` those of columns
+    that identify a row: all, where there is no key. ``seen`` is the text of the
+    pg_current_snapshot() under which the catalog was read.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    columns: str
+    generated: dict[int, str] = {}
+    identity: str
+    types: dict[int, TypeFingerprint] = {}
+    key_types: tuple[int, ...] = ()
+    publication: PublicationFingerprint = PublicationFingerprint()
+    leaves: tuple[LeafFingerprint, ...] = ()
+    seen: str
+
+    @property
+    def truncates(self) -> bool:
+        """Whether the publication publishes TRUNCATE."""
+        return "t" in self.publication.options

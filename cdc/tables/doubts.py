@@ -1,0 +1,206 @@
+"""Two fingerprints of a table → what has changed that the stream doesn't tell.
+
+A re-read *replaces* (rows that the source doesn't have disappear) wherever a row or a key can have
+gone; it only *adds* where values have changed, and rows and keys are the same.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from cdc.records.fingerprint import (
+    LeafFingerprint,
+    PublicationFingerprint,
+    TableFingerprint,
+    TypeFingerprint,
+)
+
+
+class Cause(NamedTuple):
+    """Why a table's derived rows may be wrong; ``reason`` is for people.
+
+    ``replaces``: rows or keys can have gone. ``leaves`` are the OIDs of the partitions that it
+    concerns; empty, where it is the whole table.
+    """
+
+    reason: str
+    replaces: bool
+    leaves: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Differences:
+    """What has changed from one fingerprint to another.
+
+    ``unproven`` are leaves, by OID, that have another file: each with its cause, unless one of its
+    rows is older than ``seen`` of the earlier fingerprint (``has_old_row``). ``altered``: the table
+    has other columns or another identity, so its schema has a new version. ``attached`` are the
+    OIDs of new members that hold rows; ``gone`` counts the members that were detached or dropped.
+    """
+
+    causes: tuple[Cause, ...] = ()
+    unproven: Mapping[int, Cause] = field(default_factory=dict)
+    altered: bool = False
+    attached: tuple[int, ...] = ()
+    gone: int = 0
+
+
+_REWRITTEN: Final = "the table was rewritten by an ALTER TABLE (SET LOGGED, ALTER COLUMN … USING …)"
+_PARTITION_REWRITTEN: Final = (
+    "a partition was rewritten by an ALTER TABLE (SET LOGGED, ALTER COLUMN … USING …)"
+)
+_UNLOGGED: Final = "is unlogged: its changes aren't in the WAL"
+_WAS_UNLOGGED: Final = "was unlogged: changes from that time aren't in the WAL"
+_TRUNCATED: Final = "the table has a new file without old rows: a TRUNCATE that isn't published"
+_PARTITION_TRUNCATED: Final = (
+    "a partition has a new file without old rows: a TRUNCATE that isn't published"
+)
+_UNKNOWN_FILE: Final = "the table has a new file without old rows: rewritten or truncated"
+_PARTITION_UNKNOWN_FILE: Final = (
+    "a partition has a new file without old rows: rewritten or truncated"
+)
+_REATTACHED: Final = "a partition was detached and attached again"
+
+
+def compare(before: TableFingerprint, now: TableFingerprint) -> Differences:
+    """Say what is different; owner, grants, statistics, indexes and the like never are."""
+    earlier = {leaf.oid: leaf for leaf in before.leaves}
+    later = {leaf.oid: leaf for leaf in now.leaves}
+    kept = [(earlier[oid], leaf) for oid, leaf in later.items() if oid in earlier]
+    truncates = before.truncates and now.truncates
+    causes, unproven = list[Cause](), dict[int, Cause]()
+    for was, leaf in kept:
+        causes += _leaf_causes(was, leaf)
+        if not _is_replaced(was, leaf):
+            unproven.update(_unproven(was, leaf, truncates=truncates))
+    return Differences(
+        causes=(
+            *_publication_causes(before.publication, now.publication),
+            *_joined(causes),
+            *_type_causes(before, now),
+            *_generated_causes(before, now),
+        ),
+        unproven=unproven,
+        altered=(before.columns, before.identity) != (now.columns, now.identity),
+        attached=tuple(oid for oid, leaf in later.items() if oid not in earlier and _is_read(leaf)),
+        gone=sum(_is_read(leaf) for oid, leaf in earlier.items() if oid not in later),
+    )
+
+
+def _is_read(leaf: LeafFingerprint) -> bool:
+    return leaf.kind != "f"
+
+
+def _publication_causes(
+    before: PublicationFingerprint, now: PublicationFingerprint
+) -> Iterator[Cause]:
+    if not now.oid or before.oid != now.oid:
+        was = "dropped and created again" if now.oid and before.oid else "created"
+        if before != now:
+            yield Cause(f"the publication was {was if now.oid else 'dropped'}", replaces=True)
+    elif before.options != now.options:
+        yield Cause("the publication's options were changed", replaces=True)
+    elif before.entries != now.entries:
+        yield Cause(
+            "how the publication lists the table was changed (row filter, column list, taken out"
+            " and in)",
+            replaces=True,
+        )
+    elif before.xmin != now.xmin:
+        yield Cause(
+            "the publication's options were changed and changed back, or its owner was",
+            replaces=True,
+        )
+    elif before.entry_xmins != now.entry_xmins:
+        yield Cause(
+            "how the publication lists the table was changed and changed back", replaces=True
+        )
+
+
+def _leaf_causes(was: LeafFingerprint, leaf: LeafFingerprint) -> Iterator[Cause]:
+    """What is certain of a member that was there before."""
+    leaves = (leaf.oid,) if leaf.attached else ()
+    subject = "a partition" if leaf.attached else "the table"
+    if (was.attached, was.bound) != (leaf.attached, leaf.bound):
+        yield Cause(_REATTACHED, replaces=True, leaves=leaves)
+    if was.persistence != leaf.persistence:
+        state = _UNLOGGED if leaf.persistence == "u" else _WAS_UNLOGGED
+        yield Cause(f"{subject} {state}", replaces=True, leaves=leaves)
+    elif was.file != leaf.file and was.toast and leaf.toast and was.toast != leaf.toast:
+        reason = _PARTITION_REWRITTEN if leaf.attached else _REWRITTEN
+        yield Cause(reason, replaces=True, leaves=leaves)
+
+
+def _is_replaced(was: LeafFingerprint, leaf: LeafFingerprint) -> bool:
+    return any(cause.replaces for cause in _leaf_causes(was, leaf))
+
+
+def _unproven(
+    was: LeafFingerprint, leaf: LeafFingerprint, *, truncates: bool
+) -> Iterator[tuple[int, Cause]]:
+    """What an old row alone could prove harmless: VACUUM FULL, CLUSTER, SET TABLESPACE.
+
+    Under the same TOAST table the only other possibility is TRUNCATE: of a table it is in the
+    stream, if the publication has it; of a partition that is published via its root it never is.
+    """
+    if was.file == leaf.file:
+        return
+    if was.toast and leaf.toast:
+        if leaf.attached:
+            yield leaf.oid, Cause(_PARTITION_TRUNCATED, replaces=True, leaves=(leaf.oid,))
+        elif not truncates:
+            yield leaf.oid, Cause(_TRUNCATED, replaces=True)
+    elif leaf.attached:
+        yield leaf.oid, Cause(_PARTITION_UNKNOWN_FILE, replaces=True, leaves=(leaf.oid,))
+    else:
+        yield leaf.oid, Cause(_UNKNOWN_FILE, replaces=True)
+
+
+def _joined(causes: list[Cause]) -> Iterator[Cause]:
+    """One cause for all partitions that have the same one."""
+    leaves: dict[Cause, tuple[int, ...]] = {}
+    for cause in causes:
+        alike = cause._replace(leaves=())
+        leaves[alike] = (*leaves.get(alike, ()), *cause.leaves)
+    for alike, oids in leaves.items():
+        yield alike._replace(leaves=oids)
+
+
+def _type_causes(before: TableFingerprint, now: TableFingerprint) -> Iterator[Cause]:
+    """A type that only one of them uses belongs to a column, or attribute, that differs."""
+    for oid in sorted(before.types.keys() & now.types.keys()):
+        replaces = oid in before.key_types or oid in now.key_types
+        was, is_now = before.types[oid], now.types[oid]
+        reason = _label_reason(was, is_now) or _attribute_reason(was, is_now)
+        if reason:
+            yield Cause(reason, replaces)
+
+
+def _label_reason(was: TypeFingerprint, now: TypeFingerprint) -> str:
+    """ADD VALUE … BEFORE may give all labels new sort orders."""
+    labels = {label.oid: label for label in now.labels}
+    pairs = [(label, labels.get(label.oid)) for label in was.labels]
+    if any(later is None or earlier.text != later.text for earlier, later in pairs):
+        return f"labels of enum {now.name} were renamed"
+    if any(
+        later and earlier.order == later.order and earlier.xmin != later.xmin
+        for earlier, later in pairs
+    ):
+        return f"labels of enum {now.name} were renamed and renamed back"
+    return ""
+
+
+def _attribute_reason(was: TypeFingerprint, now: TypeFingerprint) -> str:
+    if was.attributes == now.attributes:
+        return ""
+    contents = [[attribute[:-1] for attribute in each.attributes] for each in (was, now)]
+    if contents[0] == contents[1]:
+        return f"attributes of composite type {now.name} were changed and changed back"
+    return f"attributes of composite type {now.name} were changed"
+
+
+def _generated_causes(before: TableFingerprint, now: TableFingerprint) -> Iterator[Cause]:
+    """Of columns that both have: one that is new, or newly published, is another difference."""
+    kept = before.generated.keys() & now.generated.keys()
+    if any(before.generated[number] != now.generated[number] for number in kept):
+        yield Cause("the expression of a generated column was changed", replaces=False)

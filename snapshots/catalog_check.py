@@ -1,0 +1,256 @@
+"""What the catalog says of the captured tables, every few seconds → which may have wrong rows.
+
+PostgreSQL changes rows, or what they print as, without a row event: a type's labels are renamed, a
+table is unlogged for a while, a publication leaves changes out. So the catalog is compared with the
+fingerprint that each table's state record has. A difference makes the table doubtful, and it is
+read again, one table at a time, while the stream goes on. State, doubt and fingerprint are one
+record: a start goes on with what isn't settled, and finds what happened meanwhile.
+
+A result counts once the stream has come to the WAL's end behind it: what it shows has then passed.
+A doubt that the stream has raised waits for the next check, which comes at once: one read then
+settles all that is known.
+"""
+
+import time
+from functools import partial
+from typing import Final
+
+import structlog
+
+from cdc.errors import MillraceError
+from cdc.postgres.described import TableDescription
+from cdc.postgres.fingerprints import CatalogTable
+from cdc.postgres.slot import size
+from cdc.records.fingerprint import TableFingerprint
+from cdc.records.position import Position
+from cdc.records.record import Record
+from cdc.records.schema import TableName
+from cdc.records.state import Doubt, LeafRead, TableState
+from cdc.settings import CaptureSettings
+from cdc.tables.doubts import Cause
+from cdc.tables.tables import Joined, Tables
+from snapshots.inspection import Finding, Inspection, WatchedTable, inspect, is_same
+from snapshots.reader import ALL
+from snapshots.windows import Job, WindowReader
+
+log = structlog.get_logger()
+CHECK_S: Final = 5.0
+"""How often the catalog is looked at."""
+_READ_S: Final = 0.1
+"""How often doubtful tables are looked at."""
+
+
+class CatalogCheck:
+    """Compares the catalog with the tables' fingerprints, and has doubtful tables read again."""
+
+    def __init__(self, reader: WindowReader, tables: Tables, settings: CaptureSettings) -> None:
+        self._reader = reader
+        self._tables = tables
+        self._settings = settings
+        self._next = self._next_read = 0.0
+        self._job: Job[Inspection] | None = None
+        self._inspection: Inspection | None = None
+        self._watched: list[WatchedTable] = []
+        """What is being compared, or was last."""
+        self._checked: dict[TableName, Doubt | None] = {}
+        """The doubts that the last check knew of, or has raised."""
+        self._latest: dict[TableName, TableFingerprint] = {}
+        self._unpublished: frozenset[TableName] = frozenset()
+        self._tried: set[tuple[TableName, int]] = set()
+
+    def turn(self, reached: Position) -> Joined:
+        """Do what is due, without waiting; returns what the log gets.
+
+        Raises UnreadTableError for another table of a name that can't be read while streaming.
+        """
+        now = time.monotonic()
+        if self._inspection is not None:
+            if reached.commit_lsn < self._inspection.wal_end:
+                return Joined([])
+            inspection, self._inspection = self._inspection, None
+            return self._take(inspection, reached)
+        if self._job is not None and self._job.future.done():
+            job, self._job = self._job, None
+            if isinstance(error := job.failure(), MillraceError):
+                log.warning("the catalog can't be checked", reason=error.what, remedy=error.remedy)
+            self._inspection = job.result
+        elif self._job is None and now >= self._next and self._settings.lossless:
+            self._next = now + CHECK_S
+            self._watched = self._followed()
+            self._job = self._reader.ask(
+                partial(inspect, settings=self._settings, watched=self._watched)
+            )
+        if now >= self._next_read:
+            self._next_read = now + _READ_S
+            return Joined(self._read_again())
+        return Joined([])
+
+    def _followed(self) -> list[WatchedTable]:
+        states = self._tables.states
+        return [
+            WatchedTable(state, self._seen_since(state))
+            for name, state in states.items()
+            if state.oid and name not in states.waiting
+            if states.is_followed(name) and self._settings.captures(str(name))
+        ]
+
+    def _seen_since(self, state: TableState) -> TableFingerprint | None:
+        """A table's fingerprint as the last check has it, if that is the one in its state."""
+        latest = self._latest.get(state.name)
+        is_latest = latest and state.fingerprint and is_same(latest, state.fingerprint)
+        return latest if is_latest else state.fingerprint
+
+    def _take(self, inspection: Inspection, reached: Position) -> Joined:
+        """Take note of what a check has found."""
+        self._latest, self._unpublished = inspection.seen, inspection.unpublished
+        self._checked = {
+            table.state.name: table.state.doubt
+            for table in self._watched
+            if table.state.name not in inspection.undecided
+        }
+        taken = Joined([])
+        for finding in inspection.findings:
+            name, state = finding.watched.state.name, finding.watched.state
+            before = self._tables.states.get(name)
+            is_as_it_was = before and (before.oid, before.fingerprint) == (
+                state.oid,
+                state.fingerprint,
+            )
+            if before is None or not is_as_it_was or name in self._tables.states.waiting:
+                self._checked.pop(name, None)  # it began to be read meanwhile
+                continue
+            if finding.now is None:
+                joined = self._gone(before, finding.described, reached)
+            else:
+                joined = Joined(self._differs(before, finding, finding.now, inspection, reached))
+                if before.doubt == state.doubt:
+                    self._checked[name] = self._tables.states[name].doubt
+            taken = Joined(
+                [*taken.records, *joined.records], taken.effects.and_then(joined.effects)
+            )
+        return taken
+
+    def _gone(
+        self, state: TableState, successor: TableDescription | None, reached: Position
+    ) -> Joined:
+        """Read another table of that name in its place, or note that there is none."""
+        name, states = state.name, self._tables.states
+        if successor is not None and successor.oid != state.oid and successor.entry:
+            log.warning("another table has the name: it is read in its place", table=str(name))
+            return self._tables.join(successor, reached, read=True)
+        if state.gone_ms:
+            return Joined([])
+        log.warning(
+            "a table is gone, or has another name: what was derived from it stays as it was",
+            table=str(name),
+        )
+        now_ms = time.time_ns() // 1_000_000
+        return Joined([states.put(state.model_copy(update={"gone_ms": now_ms}))])
+
+    def _differs(
+        self,
+        state: TableState,
+        finding: Finding,
+        now: CatalogTable,
+        inspection: Inspection,
+        reached: Position,
+    ) -> list[Record]:
+        """Note how a table is by now, and that it is doubtful, if it is."""
+        name, differences = state.name, finding.differences
+        causes, attached, gone = differences.causes, differences.attached, differences.gone
+        records = list[Record]()
+        update: dict[str, object] = {"fingerprint": now.fingerprint, "gone_ms": 0}
+        if (described := finding.described) is not None:
+            if made_again := self._tables.schemas.made_again(described):
+                reason = f"columns were dropped and made again: {', '.join(made_again)}"
+                causes += (Cause(reason, replaces=False),)
+            records += self._tables.schemas.described(described, reached)[1]
+        if now.entry:
+            update["entry"] = now.entry
+        if state.gone_ms or (state.renamed_lsn or inspection.wal_end) < inspection.wal_end:
+            causes += (Cause("it was gone, or had another name, for a while", replaces=True),)
+            update["renamed_lsn"] = None
+        if gone:
+            update["gone_partitions"] = state.gone_partitions + gone
+            log.warning("partitions are gone, and the log keeps their rows", table=str(name))
+        if not (causes or attached):
+            states = self._tables.states
+            return [*records, states.put(states[name].model_copy(update=update))]
+        reasons = [cause.reason for cause in causes]
+        reasons += [f"{len(attached)} partitions were attached"] if attached else []
+        doubt = Doubt(
+            reason="; ".join(reasons),
+            since_ms=time.time_ns() // 1_000_000,
+            replaces=any(cause.replaces for cause in causes),
+            leaves=() if causes else attached,
+            bytes=now.bytes,
+        )
+        log.warning(
+            "a table is doubtful: rows of it may be wrong until it was read again",
+            table=str(name),
+            reason=doubt.reason,
+            size=size(doubt.bytes),
+        )
+        return [*records, self._tables.reads.doubt(name, doubt, **update)]
+
+    def _read_again(self) -> list[Record]:
+        """Have the table read that is doubtful for longest, one at a time.
+
+        Not before a check that began later than the doubt.
+        """
+        doubts = [
+            (state.doubt, state)
+            for state in self._tables.states.values()
+            if state.doubt is not None and not state.gone_ms
+        ]
+        if any(state.is_being_completed for _, state in doubts):
+            return []
+        records = list[Record]()
+        for doubt, state in sorted(doubts, key=lambda pair: pair[0].since_ms):
+            if self._checked.get(state.name) != doubt:
+                self._next = 0.0
+                continue
+            obstacle = self._obstacle(state.name, doubt)
+            if not obstacle:
+                self._tried.add((state.name, doubt.since_ms))
+                log.info("a doubtful table is read again", table=str(state.name))
+                ask, read = self._tables.reads.ask, _left_out(state, doubt)
+                return [*records, *ask({state.name: None}, "", reset=doubt.replaces, read=read)]
+            if obstacle != doubt.refused:
+                log.warning(
+                    "a doubtful table isn't read again",
+                    table=str(state.name),
+                    reason=obstacle,
+                    remedy=f"millrace snapshot --reset {state.name}",
+                )
+                refused = doubt.model_copy(update={"refused": obstacle})
+                update = {"doubt": refused}
+                records.append(self._tables.states.put(state.model_copy(update=update)))
+        return records
+
+    def _obstacle(self, table: TableName, doubt: Doubt) -> str:
+        """Why a table isn't read again by itself; empty where it is."""
+        settings, limit = self._settings, self._settings.doubt_reread_bytes_max
+        if (table, doubt.since_ms) in self._tried:
+            return doubt.refused
+        has = f"it has {size(doubt.bytes)}, more than doubt.reread.bytes.max ({size(limit)})"
+        by_select = "a SELECT of the configuration gives its rows, which blocks the stream"
+        obstacles = {
+            "it isn't published": table in self._unpublished,
+            "doubt.policy is set_aside": settings.doubt_policy == "set_aside",
+            has: doubt.bytes > limit,
+            "its rows are left out of snapshots": not settings.snapshots(str(table)),
+            by_select: str(table) in settings.snapshot_select_statements,
+        }
+        return next((reason for reason, is_so in obstacles.items() if is_so), "")
+
+
+def _left_out(state: TableState, doubt: Doubt) -> tuple[LeafRead, ...]:
+    """The partitions that needn't be read."""
+    if not doubt.leaves or state.fingerprint is None:
+        return ()
+    return tuple(
+        LeafRead(leaf=leaf.oid, file=leaf.file, ranges=(ALL,))
+        for leaf in state.fingerprint.leaves
+        if leaf.oid not in doubt.leaves
+    )
