@@ -21,6 +21,7 @@ from deploy.local.postgres import Postgres
 from deploy.local.processes import Command, Process
 from sinks.job import run_lakehouse
 from sinks.run.plan import ready
+from tests.ddl_chaos import blind
 from tests.ddl_chaos.shapes import PUBLICATION, SHAPES
 
 if TYPE_CHECKING:
@@ -42,14 +43,14 @@ _CAPTURE: Final[dict[str, str | int]] = {
 class Stand:
     """Everything that a run needs."""
 
-    def __init__(self, folder: Path, spark: "SparkSession", blind: str = "") -> None:
+    def __init__(self, folder: Path, spark: "SparkSession", blindness: str = "") -> None:
         self.folder = folder
         self.exits: list[int] = []
         """Codes that the daemon has ended with by itself."""
         self.merges = 0
         self.complaints: list[str] = []
         self._spark = spark
-        self._blind = blind
+        self._blind = blindness
         self._postgres = Postgres(folder, _SETTINGS)
         self._kafka = Kafka(folder)
         self._daemon: Process | None = None
@@ -86,7 +87,7 @@ class Stand:
         """Start the daemon."""
         module = "tests.ddl_chaos.blind" if self._blind else "millrace"
         words = (sys.executable, "-m", module, "run", "--json")
-        environment = {"PYTHONPATH": str(_ROOT), "BLIND": self._blind}
+        environment = {"PYTHONPATH": str(_ROOT), blind.VARIABLE: self._blind}
         every = (*words, "--config", str(self.pipeline.config))
         self._daemon = Command("millrace run", every, self.log, environment=environment).start()
         self._started = time.monotonic()
@@ -126,15 +127,18 @@ class Stand:
         self.complaints.append(f"the daemon ended by itself with {code}: {last}")
         daemon.kill()  # its lifeline goes
 
-    def settle(self) -> bool:
-        """Wait until the log has all of a source that nobody changes; returns whether it has."""
+    def settle(self, check_s: float = CHECK_S) -> bool:
+        """Wait until the log has all of a source that nobody changes; returns whether it has.
+
+        A change of the catalog is known after so many seconds.
+        """
         end = self.pipeline.wal_end()
         begun = time.monotonic()
         why = "the catalog wasn't checked"
         while why and time.monotonic() < begun + _SETTLED_S:
             time.sleep(_POLL_S)
             self.watch()
-            if time.monotonic() >= max(begun, self._started) + CHECK_S:
+            if time.monotonic() >= max(begun, self._started) + check_s:
                 why = self._why_not(end)
         if why:
             self.complaints.append(f"not settled after {_SETTLED_S:.0f} s: {why}")
