@@ -11,11 +11,12 @@ _PLAIN: Final = tuple(name for name in SHAPES if name != "events")
 
 
 def _on_any(statement: str, *, partitioned: bool = True) -> Kind:
-    """A statement about a table {t}, with a number {i} that no name has had."""
+    """A statement about a table {t} of a schema {s}, with a number {i} that no name has had."""
 
     def harmless(source: Source) -> None:
         table = source.chance.choice([*SHAPES] if partitioned else _PLAIN)
-        source.ddl(statement.format(t=table, i=source.number()))
+        schema = table.partition(".")[0] if "." in table else "public"
+        source.ddl(statement.format(t=table, s=schema, i=source.number()))
 
     return harmless
 
@@ -52,7 +53,7 @@ HARMLESS: Final[Mapping[str, Kind]] = {
     "ANALYZE": _on_any("ANALYZE {t}"),
     "OWNER TO": _on_any("ALTER TABLE {t} OWNER TO CURRENT_USER"),
     "COMMENT": _on_any("COMMENT ON TABLE {t} IS '{i}'"),
-    "CREATE INDEX": _on_any("CREATE INDEX i{i} ON {t} (n); DROP INDEX i{i}", partitioned=False),
+    "CREATE INDEX": _on_any("CREATE INDEX i{i} ON {t} (n); DROP INDEX {s}.i{i}"),
     "fillfactor": _on_any("ALTER TABLE {t} SET (fillfactor = 90)", partitioned=False),
     "GRANT": _on_any("GRANT SELECT ON {t} TO PUBLIC"),
     "SET STATISTICS": _on_any("ALTER TABLE {t} ALTER n SET STATISTICS 50"),

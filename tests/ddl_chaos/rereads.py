@@ -78,18 +78,28 @@ class Rereads:
             self.needless.append(f"{table} is doubtful for nothing: {reason}")
 
     def _can_tell(self, table: str) -> bool:
-        """Whether a TOAST table, or an old row in the first pages, tells that nothing changed."""
-        ((has_toast,),) = self._source.ask(
-            "SELECT bool_and(reltoastrelid <> 0) FROM pg_class"
-            f" WHERE oid IN (SELECT relid FROM pg_partition_tree('{table}') WHERE isleaf)"
+        """Whether a TOAST table, or an old row in the first pages, tells that nothing changed.
+
+        A partition's TOAST table doesn't: TRUNCATE, which the stream doesn't tell, keeps it.
+        """
+        leaves = self._source.ask(
+            "SELECT oid::regclass::text, reltoastrelid <> 0, relispartition FROM pg_class"
+            f" WHERE oid = '{table}'::regclass AND relkind = 'r'"
+            f" OR oid IN (SELECT relid FROM pg_partition_tree('{table}') WHERE isleaf)"
         )
-        if has_toast or table not in self._older:
-            return bool(has_toast)
-        ((has_old,),) = self._source.ask(
-            f"SELECT EXISTS (SELECT FROM {table} WHERE xmin::text::bigint < {self._older[table]}"
+        return all(
+            (has_toast and not is_partition) or self._has_old_row(table, leaf)
+            for leaf, has_toast, is_partition in leaves
+        )
+
+    def _has_old_row(self, table: str, leaf: str) -> bool:
+        if table not in self._older:
+            return False
+        ((has_one,),) = self._source.ask(
+            f"SELECT EXISTS (SELECT FROM {leaf} WHERE xmin::text::bigint < {self._older[table]}"
             " AND ctid < '(4,0)')"
         )
-        return bool(has_old)
+        return bool(has_one)
 
     def _lines(self) -> list[dict[str, Any]]:
         with self._log.open("rb") as log:

@@ -192,8 +192,7 @@ class _Run:
     def _during(self) -> None:
         """Between two steps of a DDL."""
         if self._chance.random() < _DYING:
-            self._stand.restart(kill=self._chance.random() < 0.7)
-            self._outcome.restarts += 1
+            self._outcome.restarts += self._stand.restart(kill=self._chance.random() < 0.7)
         self._stand.watch()
 
     def _compare(self) -> None:

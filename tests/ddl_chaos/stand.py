@@ -107,11 +107,13 @@ class Stand:
             if daemon.exit_code not in {ExitCode.OK, -15}:
                 self.complaints.append(f"the daemon, told to end, did so with {daemon.exit_code}")
 
-    def restart(self, *, kill: bool) -> None:
-        """End the daemon where it runs, and start it again."""
-        if self._daemon is not None:
+    def restart(self, *, kill: bool) -> bool:
+        """End the daemon, and start it again; returns whether it ran at all."""
+        is_there = self._daemon is not None
+        if is_there:
             self.stop(kill=kill)
             self.start()
+        return is_there
 
     def watch(self) -> None:
         """Start a daemon that has ended by itself again, as a supervisor would."""
