@@ -17,6 +17,7 @@ from typing import Final
 
 import structlog
 
+from cdc.compiled import fast
 from cdc.errors import MillraceError
 from cdc.postgres.described import TableDescription
 from cdc.postgres.fingerprints import CatalogTable
@@ -31,6 +32,7 @@ from cdc.tables.doubts import Cause
 from cdc.tables.tables import Joined, Tables
 from snapshots.inspection import Finding, Inspection, WatchedTable, inspect, is_same
 from snapshots.reader import ALL
+from snapshots.watermarks import is_past
 from snapshots.windows import Job, WindowReader
 
 log = structlog.get_logger()
@@ -58,17 +60,23 @@ class CatalogCheck:
         self._unpublished: frozenset[TableName] = frozenset()
         self._tried: set[tuple[TableName, int]] = set()
 
-    def turn(self, reached: Position) -> Joined:
+    @property
+    def awaits_stream(self) -> bool:
+        """Whether something was found that counts once the stream has come there."""
+        return self._inspection is not None
+
+    def turn(self, cursor: fast.Cursor) -> Joined:
         """Do what is due, without waiting; returns what the log gets.
 
         Raises UnreadTableError for another table of a name that can't be read while streaming.
         """
         now = time.monotonic()
         if self._inspection is not None:
-            if reached.commit_lsn < self._inspection.wal_end:
+            has_passed = is_past(cursor.flush_lsn, self._inspection.wal_end)
+            if self._inspection.findings and (cursor.transaction or not has_passed):
                 return Joined([])
             inspection, self._inspection = self._inspection, None
-            return self._take(inspection, reached)
+            return self._take(inspection, cursor.reached)
         if self._job is not None and self._job.future.done():
             job, self._job = self._job, None
             if isinstance(error := job.failure(), MillraceError):

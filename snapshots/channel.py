@@ -132,7 +132,7 @@ class Channels:
                 records += self._sent(sent, cursor.reached)
                 self.offset = SignalOffset(sent.topic_id, sent.offset + 1)
         joined = self._new_tables.turn(cursor.reached)
-        checked = self._check.turn(cursor.reached)
+        checked = self._check.turn(cursor)
         output = self._incremental.turn(cursor)
         return SignalOutput(
             output.events,
@@ -142,8 +142,8 @@ class Channels:
 
     @property
     def awaits_stream(self) -> bool:
-        """Whether a chunk waits for the stream to say how far it is."""
-        return self._incremental.awaits_stream
+        """Whether a chunk, or a check, waits for the stream to say how far it is."""
+        return self._incremental.awaits_stream or self._check.awaits_stream
 
     @property
     def blocking(self) -> Mapping[TableName, str | None]:

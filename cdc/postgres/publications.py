@@ -100,7 +100,7 @@ class Publication(NamedTuple):
         if listed := self._listed({table.oid, *table.ancestors}, self.tables):
             return min(each.oid for each in listed)
         if table.namespace_oid in self.schemas:
-            return table.namespace_oid
+            return self.schemas[table.namespace_oid].oid
         return self.oid if "a" in self.options else 0
 
     def _publishes_itself(self, table: Published) -> bool:

@@ -273,7 +273,8 @@ def test_what_changes_no_row_costs_no_read(pipeline: MakePipeline, database: Con
             f"CREATE TABLE {table} (id int PRIMARY KEY, v {column})",
             f"INSERT INTO {table} SELECT i, i FROM generate_series(1, 9) i",
         )
-    made = pipeline()
+    run(database, f"CREATE PUBLICATION {PUBLICATION} FOR TABLES IN SCHEMA public")
+    made = pipeline(**{"publication.autocreate.mode": "disabled", "publication.name": PUBLICATION})
     daemon = made.catch_up()
     before = [record for record in made.log() if record.op == "r"]
     for table in ("wide", "narrow"):

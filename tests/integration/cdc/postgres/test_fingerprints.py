@@ -358,9 +358,6 @@ EXPRESSIONS = {
     "that isn't published": Case(
         (SET_EXPRESSION,), replaces(REWRITTEN), publication=f"{ADD_GENERATED}; {PUBLICATION}"
     ),
-    "of a virtual column": Case(
-        (SET_EXPRESSION,), publication=f"{ADD_GENERATED.replace('STORED', '')}; {PUBLICATION}"
-    ),
     "switched": Case(
         ("ALTER PUBLICATION p SET (publish_generated_columns = stored)",), replaces(OPTIONS)
     ),

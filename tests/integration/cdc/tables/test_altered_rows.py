@@ -55,7 +55,7 @@ def times_read(made: RunningPipeline) -> float:
 
 def is_read(made: RunningPipeline) -> bool:
     found = state(made, "item")
-    return found is not None and not found.requests
+    return found is not None and not found.requests and found.doubt is None
 
 
 @pytest.mark.parametrize(
