@@ -165,7 +165,7 @@ class _Run:
         then = self._next()
         if then == "down":
             self._stand.stop(kill=self._chance.random() < 0.5)
-        print(f"{kind}; {then}", flush=True)
+        print(f"{time.strftime('%H:%M:%S')} {kind}; {then}", flush=True)
         {**KINDS, **HARMLESS}[kind](self._source)
         self._outcome.ddl[kind] += 1
         time.sleep(self._chance.choice(_CALM_S))
@@ -208,6 +208,7 @@ class _Run:
         for table, what in different.items():
             steps = "; ".join(self._source.steps[table][-_STEPS_SHOWN:])
             self._outcome.complaints.append(f"{table} {what}, after: {steps}")
+            print(f"{table} differs", flush=True)
         for table in SHAPES.keys() - different.keys():
             self._source.steps[table].clear()
         self._outcome.comparisons += 1
