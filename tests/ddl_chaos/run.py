@@ -4,6 +4,7 @@ import random
 import time
 from collections import Counter
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -28,6 +29,8 @@ _STOPS_MAX: Final = 5
 _STEPS_SHOWN: Final = 8
 _BEHIND: Final = {"nothing": 10, "merge": 3, "compare": 2, "restart": 2, "down": 2}
 """What comes behind a DDL, and how often; ``down``: the daemon is, while it is done."""
+_BEHIND_FIRST: Final = {"nothing": 24, "merge": 1, "compare": 1, "restart": 4, "down": 6}
+"""The same in the first round, which a short run has alone: most of its time goes to merges."""
 _DYING: Final = 0.05
 """How often the daemon dies between two steps of a DDL."""
 
@@ -185,7 +188,8 @@ class _Run:
 
     def _next(self) -> str:
         if not self._left:
-            words = [word for word, count in _BEHIND.items() for _ in range(count)]
+            deck = _BEHIND if self._outcome.ddl else _BEHIND_FIRST
+            words = [word for word, count in deck.items() for _ in range(count)]
             self._left = self._chance.sample(words, len(words))
         return self._left.pop()
 
@@ -197,13 +201,19 @@ class _Run:
 
     def _compare(self) -> None:
         """Both sides, once the log has all and is merged; nobody changes the source meanwhile."""
+        times = [time.monotonic()]
         if not self._stand.settle():
             return
         self._rereads.follow()
+        times.append(time.monotonic())
         self._stand.merge()
+        times.append(time.monotonic())
         lakehouse = self._stand.pipeline.settings.lakehouse
         assert lakehouse is not None
         different = differences(self._source, self._spark, lakehouse.path)
+        times.append(time.monotonic())
+        settled, merged, compared = (f"{e - b:.0f} s" for b, e in pairwise(times))
+        print(f"settled in {settled}, merged in {merged}, compared in {compared}", flush=True)
         self._outcome.different += len(different)
         for table, what in different.items():
             steps = "; ".join(self._source.steps[table][-_STEPS_SHOWN:])
