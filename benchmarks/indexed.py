@@ -18,6 +18,8 @@ from benchmarks.scene import cpu_of_all_s
 from cdc.settings import Settings
 from cdc.settings.search import SearchSettings
 from deploy.local.opensearch import OpenSearch
+from sinks.log.topics import MillraceTopics
+from sinks.run.options import RunContext, RunOptions
 from sinks.run.summary import RunSummary
 from sinks.search.client import connect
 from sinks.search.run import run_search
@@ -56,8 +58,10 @@ class Indexed:
 
     def merge(self) -> RunSummary:
         """Let Millrace bring the indexes up to date, as one run does; raises where one fails."""
-        spark = self.lake.spark
-        done = run_search(self.settings, lambda _records=0: spark, lambda _: None)
+        context = RunContext(self.settings, self.lake.session, lambda _: None, RunOptions())
+        log = MillraceTopics(context)
+        done = run_search(context, log)
+        log.forget()
         if done.exit_code != 0:
             raise RuntimeError("; ".join(map(str, done.tables)) or done.line())
         return done

@@ -21,6 +21,8 @@ from deploy.local.pipeline import Pipeline
 from deploy.local.processes import Process
 from sinks.changes.derived import table_path
 from sinks.job import run_lakehouse
+from sinks.log.topics import MillraceTopics
+from sinks.run.options import RunContext, RunOptions
 from sinks.run.plans import lakehouse_plans
 from sinks.spark.session import open_session
 
@@ -63,6 +65,10 @@ class Lake:
         place = LakehouseSettings(path=str(self.folder), kinds=(self.kind,))
         return self.pipeline.settings.model_copy(update={"lakehouse": place})
 
+    def session(self, _records: int = 0) -> "SparkSession":
+        """Spark's session, for runs."""
+        return self.spark
+
     def path(self, table: str) -> str:
         """Where the derived one of a table of the schema ``public`` is."""
         derived = DerivedTable(source=f"public.{table}", kind=self.kind).derived_name
@@ -70,8 +76,10 @@ class Lake:
 
     def merge(self) -> None:
         """Let Millrace apply what the log has, as one run does; raises where a table fails."""
-        spark = self.spark
-        done = run_lakehouse(self.settings, lambda _records=0: spark, lambda _: None)
+        context = RunContext(self.settings, self.session, lambda _: None, RunOptions())
+        log = MillraceTopics(context)
+        done = run_lakehouse(context, log)
+        log.forget()
         if done.exit_code != 0:
             raise RuntimeError("; ".join(map(str, done.tables)) or done.line())
 

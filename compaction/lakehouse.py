@@ -81,17 +81,16 @@ def compact_lakehouse(
     settings: Settings, session: Callable[[], "SparkSession"], *, dry_run: bool = False
 ) -> Iterator[CompactedTable]:
     """Compact every table that a run has written; one at a time, as it is asked for."""
-    if settings.lakehouse is None:
-        return
-    plans = lakehouse_plans(settings.lakehouse.path, session)
+    lakehouse = settings.require_lakehouse()
+    plans = lakehouse_plans(lakehouse.path, session)
     last = plans.last()
     if last is None:
         return
     if not dry_run:
-        _forget(plans, last.run, settings.lakehouse.keep)
+        _forget(plans, last.run, lakehouse.keep)
     tables = last.all_tables
     sources = [table.source for table in tables.values()]
-    for name, derived in derived_tables(settings.lakehouse, sources).items():
+    for name, derived in derived_tables(lakehouse, sources).items():
         if name not in tables:
             continue
         spark = session().newSession()

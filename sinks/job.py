@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
-from types import MappingProxyType, TracebackType
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, Self
 
 from cdc.errors import (
@@ -14,7 +14,7 @@ from cdc.errors import (
     SinkUnreachableError,
     SparkEndedError,
 )
-from cdc.settings import LakehouseSettings, Settings
+from cdc.settings import Settings
 from cdc.settings.modes import ValueModes
 from sinks.delta.target import LakehouseTables
 from sinks.log.topics import MillraceTopics
@@ -23,12 +23,12 @@ from sinks.run.options import PausedTables, Report, RunContext, RunOptions
 from sinks.run.plans import one_at_a_time
 from sinks.run.summary import RunSummary, SinkName
 from sinks.run.topics import Topics
-from sinks.spark.session import RECORDS_FEW, SparkProvider, first_line, jvm_ended, open_session
+from sinks.spark.session import RECORDS_FEW, first_line, jvm_ended, open_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-RunSink = Callable[[Settings, SparkProvider, Report, RunOptions], RunSummary]
+RunSink = Callable[[RunContext, MillraceTopics], RunSummary]
 Turn = tuple[str, RunSummary | MillraceError]
 """A sink's name, and what its run did, or why it could do nothing at all."""
 
@@ -62,12 +62,7 @@ class Jobs:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *failure: object) -> None:
         if self._session is not None:
             with suppress(Exception):  # a JVM that is gone has said so already
                 self._session.stop()
@@ -87,19 +82,20 @@ class Jobs:
     def turns(self, report: Report, paused: PausedTables = MappingProxyType({})) -> Iterator[Turn]:
         """Run each chosen sink once: its name, and what it did, or why it could do nothing.
 
-        The lakehouse's tables that are ``paused`` are left as they are.
+        The lakehouse's tables that are ``paused`` are left as they are. What one run has read of
+        the log serves the next one, if it has succeeded.
         """
         options = replace(self._options, paused=paused)
-        for name, run in self._runs.items():
-            try:
-                yield name, run(self._settings, self.session, report, options)
-            except MillraceError as error:
-                yield name, error
-            except Exception as error:
-                spark_error = _of_spark(error)
-                if spark_error is None:
-                    raise
-                yield name, spark_error
+        context = RunContext(self._settings, self.session, report, options)
+        log = MillraceTopics(context)
+        try:
+            for name, run in self._runs.items():
+                done = _result(run, context, log)
+                if isinstance(done, MillraceError):
+                    log.forget()
+                yield name, done
+        finally:
+            log.forget()
 
     def session(self, records: int = RECORDS_FEW) -> "SparkSession":
         """The Spark session, started when it is needed first, and then for so many records."""
@@ -109,52 +105,44 @@ class Jobs:
         return self._session
 
 
-def run_lakehouse(
-    settings: Settings,
-    session: SparkProvider,
-    report: Report = print,
-    options: RunOptions = RunOptions(),  # noqa: B008 (frozen)
-) -> RunSummary:
+def run_lakehouse(context: RunContext, log: MillraceTopics) -> RunSummary:
     """Apply what the log has to the lakehouse; tables that fail are in the summary.
 
-    ``session`` is called once there is something for Spark to do. Raises MillraceError where no
-    table could be applied at all (the log or the lakehouse can't be reached, another run).
+    Topics that a real Debezium wrote are read in place of the ``log``, where the configuration says
+    so. Raises MillraceError where no table could be applied at all (the log or the lakehouse can't
+    be reached, another run).
     """
-    if settings.lakehouse is None:
-        raise ConfigError(
-            "there is no lakehouse to merge into",
-            where="[lakehouse]",
-            remedy='add a section [lakehouse] with path = "…"',
-        )
+    lakehouse = context.settings.require_lakehouse()
     started = time.monotonic()
-    context = RunContext(settings, session, report, options)
-    with one_at_a_time(settings.lakehouse.path):
-        topics = _topics_of(context, settings.lakehouse)
-        try:
-            ended = Run(context, topics, LakehouseTables(context, settings.lakehouse)).once()
-        finally:
-            topics.forget()
+    topics: Topics = log
+    with one_at_a_time(lakehouse.path):
+        if lakehouse.topics_written_by == "debezium":
+            from sinks.debezium.topics import DebeziumTopics
+
+            topics = DebeziumTopics(context, lakehouse)
+        ended = Run(context, topics, LakehouseTables(context, lakehouse)).once()
     return ended.summary(LakehouseTables.sink, time.monotonic() - started)
 
 
-def _topics_of(context: RunContext, lakehouse: LakehouseSettings) -> Topics:
-    """The topics of the writer that the configuration names."""
-    if lakehouse.topics_written_by == "debezium":
-        from sinks.debezium.topics import DebeziumTopics
-
-        return DebeziumTopics(context, lakehouse)
-    return MillraceTopics(context)
-
-
-def _search(
-    settings: Settings, session: SparkProvider, report: Report, options: RunOptions
-) -> RunSummary:
+def _search(context: RunContext, log: MillraceTopics) -> RunSummary:
     from sinks.search.run import run_search
 
-    return run_search(settings, session, report, options)
+    return run_search(context, log)
 
 
 SINKS: Final[Mapping[SinkName, RunSink]] = {"lakehouse": run_lakehouse, "search": _search}
+
+
+def _result(run: RunSink, context: RunContext, log: MillraceTopics) -> RunSummary | MillraceError:
+    """What a run did, or why it could do nothing."""
+    try:
+        return run(context, log)
+    except MillraceError as error:
+        return error
+    except Exception as error:
+        if (of_spark := _of_spark(error)) is None:
+            raise
+        return of_spark
 
 
 def _of_spark(error: Exception) -> SinkUnreachableError | None:

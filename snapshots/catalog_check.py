@@ -49,6 +49,8 @@ class CatalogCheck:
         self._reader = reader
         self._tables = tables
         self._settings = settings
+        self.is_due = True
+        """Whether to check at once, or else when it is time."""
         self._next = self._next_read = 0.0
         self._job: Job[Inspection] | None = None
         self._inspection: Inspection | None = None
@@ -82,8 +84,8 @@ class CatalogCheck:
             if isinstance(error := job.failure(), MillraceError):
                 log.warning("the catalog can't be checked", reason=error.what, remedy=error.remedy)
             self._inspection = job.result
-        elif self._job is None and now >= self._next and self._settings.lossless:
-            self._next = now + CHECK_S
+        elif self._job is None and (self.is_due or now >= self._next) and self._settings.lossless:
+            self.is_due, self._next = False, now + CHECK_S
             self._watched = self._followed()
             self._job = self._reader.ask(
                 partial(inspect, settings=self._settings, watched=self._watched)
@@ -216,7 +218,7 @@ class CatalogCheck:
         records = list[Record]()
         for doubt, state in sorted(doubts, key=lambda pair: pair[0].since_ms):
             if self._checked.get(state.name) != doubt:
-                self._next = 0.0
+                self.is_due = True
                 continue
             obstacle = self._obstacle(state.name, doubt)
             if not obstacle:

@@ -124,6 +124,10 @@ class Channels:
         """Take notice of a watermark."""
         return self._incremental.note_watermark(watermark, position)
 
+    def note_ddl(self) -> None:
+        """Have the catalog checked at once."""
+        self._check.is_due = True
+
     def turn(self, cursor: fast.Cursor) -> SignalOutput:
         """Follow what has come by the topic; begin chunks where threads are free."""
         records: list[Record] = []

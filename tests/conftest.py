@@ -50,7 +50,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark tests that need a server, and let one worker have those that share a dear one.
 
     All tests of a search server are one worker's, and those of Spark alone are; but for those that
-    name a group of their own. These two groups take longest, so they begin first.
+    name a group of their own (``jvms``: each starts its own Spark). These two groups take longest,
+    so they begin first.
     """
     for item in items:
         fixtures = set(getattr(item, "fixturenames", ()))

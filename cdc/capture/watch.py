@@ -8,7 +8,6 @@ moves on however idle the captured tables are, and whoever sees it come round kn
 
 import threading
 import time
-from types import TracebackType
 from typing import Final, Self
 
 import psycopg
@@ -78,12 +77,7 @@ class SlotWatch:
         self._thread.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *failure: object) -> None:
         """End the watch; raises what made it end the daemon."""
         self._ended.set()
         self._thread.join(PATIENCE_S)

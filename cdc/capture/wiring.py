@@ -15,7 +15,7 @@ from cdc.dead_letters.replay import Orders
 from cdc.errors import UnreadTableError
 from cdc.events.rules import EventRules
 from cdc.kafka.topics import LogTopics
-from cdc.log.state import read_all
+from cdc.log.state import StateReader, read_all
 from cdc.postgres import catalog, preflight
 from cdc.postgres.captured import captured_tables, described_tables, keyed_columns
 from cdc.postgres.columns import filled_columns
@@ -117,11 +117,12 @@ def open_tables(servers: Servers) -> Tables:
     settings, topics = servers.settings, servers.topics
     capture, kafka = settings.capture, settings.kafka
     prefix, keep_alive = capture.topic_prefix, topics.while_waiting
+    log = StateReader(kafka, keep_alive)
     return Tables(
         settings,
         servers.system.database,
-        read_all(kafka, table_topic(prefix), TableState, keep_alive),
-        read_all(kafka, schema_topic(prefix), TableSchema, keep_alive),
+        log.read_all(table_topic(prefix), TableState),
+        log.read_all(schema_topic(prefix), TableSchema),
         event_rules(settings),
         pipeline(settings, topics.open_topic),
         lookups(servers.sql, capture, keep_alive),

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Final, Literal
+from typing import Final
 
 from cdc.compiled import fast
 from cdc.convert.compiled_table import compiled_read, compiled_table, read_source
@@ -20,17 +20,18 @@ from cdc.records.connect import SourceRecord
 from cdc.records.position import HEADER, Lsn, Position, Transaction, header
 from cdc.records.record import Record
 from cdc.records.schema import TableSchema
+from cdc.records.topics import Cleanup
 
 Transforms = Callable[[SourceRecord], list[SourceRecord]]
 """All transforms, one after the other: cdc/transforms/chain.py."""
-OpenTopic = Callable[[str, Literal["compact", "delete"]], None]
+OpenTopic = Callable[[str, Cleanup], None]
 """Makes a topic that there is none of yet; asked again, it does nothing."""
 
 NO_SCHEMA: Final = 0
 """The schema version in the header of a record that is about no table."""
 
 
-def no_topic(_name: str, _cleanup: Literal["compact", "delete"]) -> None:
+def no_topic(_name: str, _cleanup: Cleanup) -> None:
     """Where all topics are there."""
 
 

@@ -21,8 +21,7 @@ _NO_PATTERNS: Final = Patterns(())
 class EventRules:
     """How values are written, which events there are, which columns they have, and names.
 
-    ``values.lossless`` and ``events.lossless`` False reproduce Debezium where it loses or makes up
-    information.
+    ``values.lossless`` False reproduces Debezium where it loses or makes up information.
     """
 
     values: ValueModes = ValueModes()  # noqa: RUF009 (immutable)
@@ -36,7 +35,7 @@ class EventRules:
     @property
     def lossless(self) -> bool:
         """Whether nothing is lost or made up."""
-        return self.events.lossless
+        return self.values.lossless
 
     @property
     def with_all_updates(self) -> "EventRules":

@@ -20,7 +20,6 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from queue import SimpleQueue
-from types import TracebackType
 from typing import Final, Self
 
 from confluent_kafka import KafkaError, Message
@@ -62,12 +61,7 @@ class AlternatingWriters:
         self._thread.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *failure: object) -> None:
         """Let the thread end, which closes the pipe; a commit has a while to end before that."""
         self._commit_requests.put(None)
         self._thread.join(CLOSE_S)

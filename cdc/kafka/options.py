@@ -56,8 +56,12 @@ _PRODUCER: Final[Mapping[str, str]] = {
 }
 _READER: Final[Mapping[str, str]] = {
     "group.id": "millrace",  # librdkafka wants one; nothing is ever committed under it
-    # A partition that ends with a transaction's marker takes one more fetch, which waits so long.
-    "fetch.wait.max.ms": "20",
+    # A partition that ends with a transaction's marker takes one more fetch, which waits so long;
+    # and what is asked next waits for that fetch.
+    "fetch.wait.max.ms": "5",
+}
+_FOLLOWER: Final[Mapping[str, str]] = {
+    "fetch.wait.max.ms": "500",  # librdkafka's own; what comes ends the wait
 }
 
 _RECEIVED_MAX: Final = (1 << 31) - 1
@@ -118,6 +122,11 @@ def reader_options(options: Mapping[str, str]) -> dict[str, str]:
         "auto.offset.reset": "error",
         "allow.auto.create.topics": "false",
     }
+
+
+def follower_options(options: Mapping[str, str]) -> dict[str, str]:
+    """The same for reading on behind the end, where nothing may come for days."""
+    return reader_options({**_FOLLOWER, **options})
 
 
 def producer_options(options: Mapping[str, str], transactional_id: str | None) -> dict[str, str]:

@@ -64,7 +64,7 @@ class Follower:
         self._last_error = ""
         # A client finds its way back to the brokers by itself.
         ignored: dict[str, Any] = {"error_cb": lambda _error: None}
-        reading: dict[str, Any] = {**options.reader_options(kafka_options), **ignored}
+        reading: dict[str, Any] = {**options.follower_options(kafka_options), **ignored}
         asking: dict[str, Any] = {**options.admin_options(kafka_options), **ignored}
         # Dropped rather than closed: closing would talk to a group coordinator.
         self._consumer = options.client(Consumer, reading, kafka_options)

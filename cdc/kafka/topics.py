@@ -6,7 +6,7 @@ because what they were made with is what readers rely on. docs/decisions/0003-st
 
 from collections.abc import Callable, Iterable, Mapping
 from itertools import islice
-from typing import Final, Literal, NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 import structlog
 from confluent_kafka.cimpl import NewTopic
@@ -18,6 +18,7 @@ from cdc.kafka.options import BATCH_BYTES, MESSAGE_BYTES_MAX
 from cdc.records.schema import Column, TableName
 from cdc.records.state import Phase, TableState
 from cdc.records.topics import (
+    Cleanup,
     claim_topic,
     data_topic,
     dead_letter_topic,
@@ -28,7 +29,6 @@ from cdc.records.topics import (
 from cdc.settings import Settings
 
 log = structlog.get_logger()
-Cleanup = Literal["compact", "delete"]
 
 STATE_CONFIG: Final[Mapping[str, str]] = {
     "cleanup.policy": "compact",

@@ -15,7 +15,7 @@ from confluent_kafka.admin._listoffsets import OffsetSpec
 
 from cdc.errors import LogError, MillraceError
 from cdc.kafka.admin import EARLIEST, LATEST, LogAdmin
-from cdc.log.state import last_progress, read_all
+from cdc.log.state import StateReader
 from cdc.records.schema import TableSchema
 from cdc.records.state import Progress, TableState
 from cdc.records.topics import progress_topic, schema_topic, table_topic
@@ -57,14 +57,15 @@ class LogReader:
         self, prefix: str, slot: str, report: Callable[[str], None] = print
     ) -> LogState | None:
         """Return the log's state once it can be read up to its ends; None before a first start."""
-        progress = last_progress(self._options, progress_topic(prefix), slot)
+        reader = StateReader(self._options)
+        progress = reader.last_progress(progress_topic(prefix), slot)
         if progress is None:
             return None
         state_topics = [(table_topic(prefix), 0), (schema_topic(prefix), 0)]
         self._wait_for_markers(self._offsets(state_topics, LATEST), report)
-        states = read_all(self._options, table_topic(prefix), TableState)
+        states = reader.read_all(table_topic(prefix), TableState)
         tables = {str(table.name): table for table in states}
-        versions = read_all(self._options, schema_topic(prefix), TableSchema)
+        versions = reader.read_all(schema_topic(prefix), TableSchema)
         schemas: dict[str, tuple[TableSchema, ...]] = {}
         for schema in sorted(versions, key=lambda schema: schema.version):
             schemas[str(schema.name)] = (*schemas.get(str(schema.name), ()), schema)

@@ -34,23 +34,50 @@ _BACK: Final = 16
 """Records that a wait for news begins with: at worst, one run has nothing to do."""
 
 
+class StateReader:
+    """Reads state topics, one after the other, by one consumer: each one more would connect first.
+
+    Raises ConfigError for an option that the client doesn't take.
+    """
+
+    def __init__(
+        self, kafka_options: Mapping[str, str], while_waiting: Callable[[], None] = do_nothing
+    ) -> None:
+        self._client = _StateConsumer(kafka_options, while_waiting)
+
+    def last_progress(self, topic: str, slot: str) -> Progress | None:
+        """The slot's last committed progress, read back from the end in growing steps."""
+        reader = _Reader(self._client, topic)
+        low, stop = reader.bounds()
+        key, step = progress_key(slot), FIRST_STEP
+        while stop > low:
+            start = max(low, stop - step)
+            values = [found.value() for found in reader.read(start, stop) if found.key() == key]
+            if values:
+                return None if values[-1] is None else parse_state(Progress, values[-1], topic)
+            stop, step = start, step * STEP_GROWTH
+        return None
+
+    def read_all(self, topic: str, kind: type[StateRecord]) -> list[StateRecord]:
+        """The newest record of every key, in the log's order; a tombstone removes its key."""
+        reader = _Reader(self._client, topic)
+        newest: dict[bytes | None, bytes] = {}
+        for message in reader.read(*reader.bounds()):
+            newest.pop(message.key(), None)
+            value = message.value()
+            if value is not None:
+                newest[message.key()] = value
+        return [parse_state(kind, value, topic) for value in newest.values()]
+
+
 def last_progress(
     kafka_options: Mapping[str, str],
     topic: str,
     slot: str,
     while_waiting: Callable[[], None] = do_nothing,
 ) -> Progress | None:
-    """The slot's last committed progress, read back from the end in growing steps."""
-    reader = _Reader(kafka_options, topic, while_waiting)
-    low, stop = reader.bounds()
-    key, step = progress_key(slot), FIRST_STEP
-    while stop > low:
-        start = max(low, stop - step)
-        values = [message.value() for message in reader.read(start, stop) if message.key() == key]
-        if values:
-            return None if values[-1] is None else parse_state(Progress, values[-1], topic)
-        stop, step = start, step * STEP_GROWTH
-    return None
+    """The slot's last committed progress, by a consumer of its own."""
+    return StateReader(kafka_options, while_waiting).last_progress(topic, slot)
 
 
 def read_all(
@@ -59,22 +86,15 @@ def read_all(
     kind: type[StateRecord],
     while_waiting: Callable[[], None] = do_nothing,
 ) -> list[StateRecord]:
-    """The newest record of every key, in the log's order; a tombstone removes its key."""
-    reader = _Reader(kafka_options, topic, while_waiting)
-    newest: dict[bytes | None, bytes] = {}
-    for message in reader.read(*reader.bounds()):
-        newest.pop(message.key(), None)
-        value = message.value()
-        if value is not None:
-            newest[message.key()] = value
-    return [parse_state(kind, value, topic) for value in newest.values()]
+    """The newest record of every key, by a consumer of its own."""
+    return StateReader(kafka_options, while_waiting).read_all(topic, kind)
 
 
 def read_oldest(
     kafka_options: Mapping[str, str], topic: str, records: int
 ) -> list[tuple[bytes | None, int]]:
     """Key and time (ms since 1970) of the first records that compaction has left."""
-    reader = _Reader(kafka_options, topic, do_nothing)
+    reader = _Reader(_StateConsumer(kafka_options, do_nothing), topic)
     first = islice(reader.read(*reader.bounds()), records)
     return [(message.key(), message.timestamp()[1]) for message in first]
 
@@ -85,7 +105,7 @@ def read_dead_letters(
     while_waiting: Callable[[], None] = do_nothing,
 ) -> dict[int, DeadLetter]:
     """The newest state of every dead letter, by the offset at which it was first written."""
-    reader = _Reader(kafka_options, topic, while_waiting)
+    reader = _Reader(_StateConsumer(kafka_options, while_waiting), topic)
     numbers: dict[str, int] = {}
     dead_letters: dict[int, DeadLetter] = {}
     for message in reader.read(*reader.bounds()):
@@ -103,7 +123,7 @@ def read_pieces(
     while_waiting: Callable[[], None] = do_nothing,
 ) -> bytes:
     """The contents of a dead letter; raises LogFormatError where they are gone."""
-    reader = _Reader(kafka_options, topic, while_waiting, partition=PIECES_PARTITION)
+    reader = _Reader(_StateConsumer(kafka_options, while_waiting), topic, PIECES_PARTITION)
     wanted = {
         piece_key("letter", dead_letter.id, number): number for number in range(dead_letter.pieces)
     }
@@ -122,30 +142,30 @@ def read_pieces(
     return b"".join(pieces[number] for number in sorted(pieces))
 
 
-def _consumer(kafka_options: Mapping[str, str], **more: Any) -> Consumer:
-    """A consumer to drop, not to close: closing would talk to a group coordinator, without bounds.
+class _StateConsumer:
+    """A consumer, what it complains of, and what to do while it waits.
 
-    Raises ConfigError for an option that the client doesn't take.
+    It is dropped, not closed: closing would talk to a group coordinator, without bounds. Raises
+    ConfigError for an option that the client doesn't take.
     """
-    config: dict[str, Any] = {**options.reader_options(kafka_options), **more}
-    return options.client(Consumer, config, kafka_options)
+
+    def __init__(self, kafka_options: Mapping[str, str], while_waiting: Callable[[], None]) -> None:
+        self.while_waiting = while_waiting
+        self.complaints: deque[KafkaError] = deque(maxlen=COMPLAINTS_MAX)
+        reading = {"error_cb": self.complaints.append}
+        config: dict[str, Any] = {**options.reader_options(kafka_options), **reading}
+        self.consumer = options.client(Consumer, config, kafka_options)
 
 
 class _Reader:
     """Reads a partition of a topic; a topic that doesn't exist reads as an empty one."""
 
-    def __init__(
-        self,
-        kafka_options: Mapping[str, str],
-        topic: str,
-        while_waiting: Callable[[], None],
-        partition: int = 0,
-    ) -> None:
+    def __init__(self, client: _StateConsumer, topic: str, partition: int = 0) -> None:
         self._topic = topic
         self._partition = partition
-        self._while_waiting = while_waiting
-        self._complaints: deque[KafkaError] = deque(maxlen=COMPLAINTS_MAX)
-        self._consumer = _consumer(kafka_options, error_cb=self._complaints.append)
+        self._client = client
+        self._consumer = client.consumer
+        client.complaints.clear()  # they were of another read
 
     def bounds(self) -> tuple[int, int]:
         """The first offset, and the last stable one."""
@@ -165,7 +185,7 @@ class _Reader:
                     return 0, 0
             except KafkaException as exception:
                 error = reason(exception)
-            self._consumer.poll(0)  # serves the complaints; no partition is assigned yet
+            self._consumer.poll(0)  # serves the complaints; no partition is assigned
             self._pause(error, deadline)
 
     def offset_at(self, ts_ms: int) -> int:
@@ -182,6 +202,12 @@ class _Reader:
         if start >= stop:
             return
         self._consumer.assign([TopicPartition(self._topic, self._partition, start)])
+        try:
+            yield from self._until(stop)
+        finally:
+            self._consumer.unassign()  # or it would go on fetching
+
+    def _until(self, stop: int) -> Iterator[Message]:
         deadline = time.monotonic() + SILENCE_S
         while True:
             message = self._consumer.poll(ATTEMPT_S)
@@ -197,8 +223,8 @@ class _Reader:
     def _pause(self, error: KafkaError | None, deadline: float) -> None:
         if error is not None:
             time.sleep(_RETRY_S)
-        self._while_waiting()
-        error = telling(error, self._complaints)
+        self._client.while_waiting()
+        error = telling(error, self._client.complaints)
         has_timed_out = time.monotonic() > deadline
         if error is not None and (has_timed_out or is_access(error)):
             raise log_error(error, "reading the log", f"topic {self._topic}")
@@ -215,9 +241,9 @@ class News:
         self._topic = progress_topic(prefix)
         self._assigned = False
         # A topic that was made again is read from its beginning. The runs report a silent broker.
-        self._consumer = _consumer(
-            kafka_options, **{"auto.offset.reset": "earliest", "error_cb": lambda _error: None}
-        )
+        reading = {"auto.offset.reset": "earliest", "error_cb": lambda _error: None}
+        config: dict[str, Any] = {**options.follower_options(kafka_options), **reading}
+        self._consumer = options.client(Consumer, config, kafka_options)
         self._assign()
 
     def wait(self, stop: Event, seconds: float, interval_s: float) -> None:

@@ -14,7 +14,7 @@ from cdc.records.fingerprint import TableFingerprint
 from cdc.records.position import FIRST_EPOCH, Lsn, Position
 from cdc.records.record import Record, to_json
 from cdc.records.schema import TableName, TableSchema
-from cdc.records.topics import progress_topic, schema_topic, table_topic
+from cdc.records.topics import Cleanup, progress_topic, schema_topic, table_topic
 
 FORMAT: Final = 1
 
@@ -211,7 +211,7 @@ class TableState(BaseModel):
     table: str
     topic: str
     partitions: int
-    cleanup: Literal["compact", "delete"]
+    cleanup: Cleanup
     epoch: int
     phase: Phase
     snapshot_lsn: LsnField

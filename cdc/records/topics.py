@@ -14,6 +14,8 @@ from cdc.records.schema import TableName
 
 Adjustment = Literal["none", "avro", "avro_unicode"]
 Adjust = Callable[[str], str]
+Cleanup = Literal["compact", "delete"]
+"""Kafka's cleanup.policy, for the topics of tables."""
 
 ADJUSTMENTS: Final[tuple[Adjustment, ...]] = ("none", "avro", "avro_unicode")
 

@@ -179,7 +179,6 @@ class CaptureSettings(
             position_header=self.position_header,
             context_headers=self.extended_headers_enabled,
             key_change_headers=self.key_change_headers,
-            lossless=self.lossless,
         )
 
     @property

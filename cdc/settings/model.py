@@ -7,6 +7,8 @@ from typing import Annotated, Any, Final, Literal, NamedTuple, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
+from cdc.errors import ConfigError
+from cdc.records.topics import Cleanup
 from cdc.settings.capture import CaptureSettings
 from cdc.settings.kinds import Address, Duration, LibraryOptions, Section
 from cdc.settings.lakehouse import LakehouseSettings
@@ -96,9 +98,7 @@ class LogSettings(Section):
 
     topic_partitions: int = Field(3, alias="topic.partitions", ge=1, le=1_000)
     topic_replication_factor: int = Field(-1, alias="topic.replication.factor", ge=-1)
-    topic_cleanup_policy: Literal["compact", "delete"] = Field(
-        "compact", alias="topic.cleanup.policy"
-    )
+    topic_cleanup_policy: Cleanup = Field("compact", alias="topic.cleanup.policy")
     delivery: Literal["exactly_once", "at_least_once"] = "exactly_once"
     keep: Duration = Field(timedelta(days=7), gt=timedelta(0))
 
@@ -154,6 +154,26 @@ class Settings(Section):
         _check_keywords("source", self.source)
         _check_keywords("snapshot_source", self.snapshot_source)
         return self
+
+    def require_lakehouse(self) -> LakehouseSettings:
+        """The section [lakehouse]; raises ConfigError where there is none."""
+        if self.lakehouse is None:
+            raise ConfigError(
+                "there is no lakehouse",
+                where="[lakehouse]",
+                remedy='add a section [lakehouse] with path = "…"',
+            )
+        return self.lakehouse
+
+    def require_search(self) -> SearchSettings:
+        """The section [search]; raises ConfigError where there is none."""
+        if self.search is None:
+            raise ConfigError(
+                "there is no search server",
+                where="[search]",
+                remedy='add a section [search] with url = "…"',
+            )
+        return self.search
 
     @property
     def standby(self) -> LibraryOptions | None:

@@ -50,7 +50,6 @@ class EventModes:
     position_header: bool = True
     context_headers: bool = False
     key_change_headers: bool = False
-    lossless: bool = True
 
 
 class Patterns:

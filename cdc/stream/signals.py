@@ -20,6 +20,10 @@ WATERMARK: Final = "millrace.watermark"
 """Prefix of the logical messages that tell where a chunk's rows belong in the stream."""
 
 
+DDL: Final = "millrace.ddl"
+"""Prefix of the logical messages by which an event trigger of the user's tells of DDL."""
+
+
 class StreamedRow(NamedTuple):
     """A row message that the log doesn't have yet; without old and new row: a TRUNCATE."""
 
@@ -91,6 +95,9 @@ class Signals(Protocol):
 
     def note_watermark(self, watermark: str, position: Position) -> SignalOutput:
         """Take notice of a watermark; returns what belongs there."""
+
+    def note_ddl(self) -> None:
+        """Take notice that the stream has come to DDL."""
 
     def turn(self, cursor: fast.Cursor) -> SignalOutput:
         """Do what is due, without waiting; returns what the log gets. Called many times a second.

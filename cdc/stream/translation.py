@@ -25,7 +25,7 @@ from cdc.stream.encoding import Actions, Encoders
 from cdc.stream.in_progress import Committed, InProgress
 from cdc.stream.reselection import Reselection
 from cdc.stream.resumed import Resumed
-from cdc.stream.signals import WATERMARK, SignalOutput, Signals, StreamedRow
+from cdc.stream.signals import DDL, WATERMARK, SignalOutput, Signals, StreamedRow
 from cdc.tables.tables import Tables
 from cdc.wal import messages
 from cdc.wal.decoder import decode
@@ -322,6 +322,10 @@ class Translation:
             return  # not counted, so that nothing is told of its transaction either
         if message.prefix == WATERMARK:
             self._watermark(message.content.decode())
+            return
+        if message.prefix == DDL:
+            if self._signals is not None:
+                self._signals.note_ddl()
             return
         if message.transactional:
             at = self._next()

@@ -9,7 +9,7 @@ written. PostgreSQL is asked through functions that whoever does that hands in.
 import time
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import structlog
 
@@ -23,7 +23,7 @@ from cdc.records.position import Lsn, Position
 from cdc.records.record import Record
 from cdc.records.schema import Column, TableName, TableSchema
 from cdc.records.state import SnapshotRequest, TableState
-from cdc.records.topics import data_topic
+from cdc.records.topics import Cleanup, data_topic
 from cdc.settings import Settings
 from cdc.tables.notifications import Notifications
 from cdc.tables.reads import TableReads
@@ -59,7 +59,7 @@ class NewTopic(NamedTuple):
     """A topic that may not be there yet."""
 
     name: str
-    cleanup: Literal["compact", "delete"]
+    cleanup: Cleanup
 
 
 class Effects(NamedTuple):

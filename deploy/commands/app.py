@@ -29,6 +29,7 @@ COMMANDS: Final = {
     "query": ("query", "Query the lakehouse as it was at one instant."),
     "search": ("query", "Search an index, and show the best documents."),
     "rebuild": ("merge", "Load new indexes in the place of those that serve."),
+    "ddl-trigger": ("ddl_trigger", "Print SQL that lets the source tell of DDL at once."),
     "dead-letters": ("dead_letters", "Look at what couldn't be written; replay, discard."),
 }
 """Command → its module in this package, and its line in the help, which has this order.

@@ -5,7 +5,6 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from types import TracebackType
 from typing import Final, Self
 
 import rich.progress
@@ -176,12 +175,7 @@ class ConsoleObserver:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *failure: object) -> None:
         self._bars.stop()
 
     def snapshot_started(self, tables: Sequence[TableDescription]) -> None:

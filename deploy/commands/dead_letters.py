@@ -23,7 +23,6 @@ from cdc.records.dead_letters import ORDERS, DeadLetter, DeadLetterOutcome, Orde
 from cdc.records.topics import dead_letter_topic
 from cdc.settings import DEFAULT_PATH, Settings, load
 from deploy.commands.app import ConfigOption, JsonOption, print_line
-from deploy.commands.query import search_settings
 from deploy.commands.sink_status import all_aliases
 
 _POLL_S: Final = 0.2
@@ -69,7 +68,7 @@ def search(
 
         with Jobs(settings, "search", RunOptions(replayed=frozenset(chosen))) as jobs:
             raise typer.Exit(jobs.run(print_line))
-    server = search_settings(settings)
+    server = settings.require_search()
     client = connect_search(server)
     refusals = {
         name: DocumentDeadLetters(client, server.index_prefix, alias)
@@ -255,7 +254,6 @@ def _time(ts_ms: int) -> str:
 
 def _aliases(settings: Settings, names: Collection[str]) -> dict[str, str]:
     """The aliases of these indexes, by their names; none named: of all."""
-    search_settings(settings)
     aliases = all_aliases(settings)
     if strange := sorted(set(names) - aliases.keys()):
         raise ConfigError(

@@ -107,21 +107,20 @@ def _topics(settings: Settings) -> list[Step]:
 
 
 def _lakehouse(settings: Settings) -> list[Step]:
-    if settings.lakehouse is None:
-        raise ConfigError("there is no [lakehouse] to drop")
+    lakehouse = settings.require_lakehouse()
     from sinks.changes.derived import local_path, table_path
     from sinks.run.plans import lakehouse_plans
     from sinks.spark.session import open_session
 
-    folder = local_path(settings.lakehouse.path)
+    folder = local_path(lakehouse.path)
     if folder is None:
         raise ConfigError(
             "only a lakehouse on this machine's file system can be dropped from here",
-            where=settings.lakehouse.path,
+            where=lakehouse.path,
             remedy="remove that location with its own tools",
         )
     own = folder / "_millrace"
-    last = lakehouse_plans(settings.lakehouse.path, partial(open_session, settings.spark)).last()
+    last = lakehouse_plans(lakehouse.path, partial(open_session, settings.spark)).last()
     if last is None:
         return []
     # Only what Millrace made: the location may hold other tables, too.
@@ -135,17 +134,16 @@ def _lakehouse(settings: Settings) -> list[Step]:
 
 
 def _indexes(settings: Settings) -> list[Step]:
-    if settings.search is None:
-        raise ConfigError("there is no [search] to drop")
+    search = settings.require_search()
     from sinks.search.client import check
     from sinks.search.client import connect as connect_search
     from sinks.search.dead_letters import DocumentDeadLetters
     from sinks.search.indexes import alias_of, indexes_of
     from sinks.search.progress import Ledger
 
-    client = connect_search(settings.search)
-    check(client, settings.search)
-    prefix, index_prefix = settings.capture.topic_prefix, settings.search.index_prefix
+    client = connect_search(search)
+    check(client, search)
+    prefix, index_prefix = settings.capture.topic_prefix, search.index_prefix
     indexes = indexes_of(client, f"{index_prefix}*", {"log": prefix})
     steps: list[Step] = [
         (f"index {name}", partial(client.indices.delete, index=name)) for name in indexes

@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterator, Mapping
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
 from socketserver import ThreadingTCPServer
-from types import TracebackType
 from typing import Any, Final, Self
 
 from prometheus_client import CollectorRegistry, ProcessCollector
@@ -226,12 +225,7 @@ class HealthServer(ThreadingTCPServer):
         threading.Thread(target=self.serve_forever, name="health", daemon=True).start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *failure: object) -> None:
         self.shutdown()
         self.server_close()
 

@@ -11,8 +11,7 @@ from rich.console import Console
 from rich.table import Column, Table
 from rich.text import Text
 
-from cdc.errors import ConfigError
-from cdc.settings import DEFAULT_PATH, LakehouseSettings, SearchSettings, Settings, load
+from cdc.settings import DEFAULT_PATH, Settings, load
 from deploy.commands.app import ConfigOption, JsonOption
 
 if TYPE_CHECKING:
@@ -34,7 +33,7 @@ def cuts(
     from sinks.delta.cuts import cuts as of_plans
 
     settings = load(config)
-    listed = of_plans(_plans(settings, _lakehouse(settings)), newest)
+    listed = of_plans(_plans(settings), newest)
     if json:
         print(json_text.dumps([cut.model_dump(mode="json") for cut in listed], indent=2))
         return
@@ -62,15 +61,14 @@ def query(
     from sinks.spark.session import open_session
 
     settings = load(config)
-    lakehouse = _lakehouse(settings)
-    plans = _plans(settings, lakehouse)
+    plans = _plans(settings)
     cut = cut_at(of_plans(plans), at)
     print(f"as of {cut}", file=sys.stderr)
     spark = open_session(settings.spark, "millrace query")
     try:
         plan = plans.last()
         sources = [table.source for table in plan.all_tables.values()] if plan else []
-        _print(answer(spark, derived_tables(lakehouse, sources), cut, sql), form)
+        _print(answer(spark, derived_tables(settings.require_lakehouse(), sources), cut, sql), form)
     finally:
         spark.stop()
 
@@ -86,7 +84,7 @@ def search(
     """Search an index, and show the best documents."""
     from sinks.search.client import search as find
 
-    answer = find(search_settings(load(config)), index, query, limit)
+    answer = find(load(config).require_search(), index, query, limit)
     if json:
         for hit in answer.hits:
             print(json_text.dumps(hit, ensure_ascii=False))
@@ -101,32 +99,11 @@ def search(
     Console().print(shown)
 
 
-def search_settings(settings: Settings) -> SearchSettings:
-    """The section [search]; raises ConfigError where there is none."""
-    if settings.search is None:
-        raise ConfigError(
-            "there is no search server",
-            where="[search]",
-            remedy='add a section [search] with url = "…"',
-        )
-    return settings.search
-
-
-def _lakehouse(settings: Settings) -> LakehouseSettings:
-    if settings.lakehouse is None:
-        raise ConfigError(
-            "there is no lakehouse",
-            where="[lakehouse]",
-            remedy='add a section [lakehouse] with path = "…"',
-        )
-    return settings.lakehouse
-
-
-def _plans(settings: Settings, lakehouse: LakehouseSettings) -> "Plans":
+def _plans(settings: Settings) -> "Plans":
     from sinks.run.plans import lakehouse_plans
     from sinks.spark.session import open_session
 
-    return lakehouse_plans(lakehouse.path, lambda: open_session(settings.spark))
+    return lakehouse_plans(settings.require_lakehouse().path, lambda: open_session(settings.spark))
 
 
 def _print(rows: "DataFrame", form: RowFormat) -> None:

@@ -39,12 +39,10 @@ def keyed_tables(settings: Settings) -> list[TableName]:
 
 
 def all_aliases(settings: Settings) -> dict[str, str]:
-    """The aliases of all indexes, by the names of tables and documents."""
+    """The aliases of all indexes, by the names of tables and documents; ConfigError without any."""
     from sinks.search.documents import aliases
 
-    if settings.search is None:
-        return {}
-    return aliases(settings.search, keyed_tables(settings))
+    return aliases(settings.require_search(), keyed_tables(settings))
 
 
 class RunStatus(TableCounts):

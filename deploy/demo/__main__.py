@@ -183,8 +183,7 @@ class Demo:
         from sinks.changes.derived import table_path
         from sinks.spark.session import open_session
 
-        assert pipeline.settings.lakehouse is not None  # noqa: S101 (we wrote the settings)
-        location = pipeline.settings.lakehouse.path
+        location = pipeline.settings.require_lakehouse().path
         spark = open_session(pipeline.settings.spark, "proof")
         comparisons = []
         with connect(source) as connection:

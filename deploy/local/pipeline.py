@@ -8,13 +8,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
 import psycopg
 from psycopg.conninfo import make_conninfo
 
-from cdc.log.state import last_progress, read_all
+from cdc.log.state import StateReader
 from cdc.records.position import Lsn
 from cdc.records.state import Phase, Progress, TableState
 from cdc.records.topics import progress_topic, table_topic
@@ -103,16 +104,20 @@ class Pipeline:
             check=False,
         )
 
+    @cached_property
+    def _states(self) -> StateReader:
+        return StateReader(self.settings.kafka)
+
     def progress(self) -> Progress | None:
         """The last progress record."""
         capture = self.settings.capture
         topic = progress_topic(capture.topic_prefix)
-        return last_progress(self.settings.kafka, topic, capture.slot_name)
+        return self._states.last_progress(topic, capture.slot_name)
 
     def tables(self) -> list[TableState]:
         """The state of every table, as far as the log has one."""
         topic = table_topic(self.settings.capture.topic_prefix)
-        return list(read_all(self.settings.kafka, topic, TableState))
+        return self._states.read_all(topic, TableState)
 
     def wal_end(self) -> Lsn:
         """Where the source's WAL ends now."""

@@ -20,7 +20,6 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from types import TracebackType
 from typing import Final, Self
 
 from deploy.local.jars import REPOSITORY
@@ -198,13 +197,8 @@ class Stack:
     def __enter__(self) -> Self:
         return self.start()
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        if kind is not None or not self._keep:
+    def __exit__(self, *failure: object) -> None:
+        if failure[0] is not None or not self._keep:
             self.stop()
 
     def _abandon(self, starts: Sequence[Future[Server]]) -> None:

@@ -66,8 +66,9 @@ class DebeziumTopics:
         self._groups: dict[str, list[RecordGroup]] = {}
         self._log = TopicLog(settings.kafka)
 
-    def state(self) -> LogState | None:
+    def state(self, last: RunPlan | None) -> LogState | None:
         """The topics, and how far they can be read now."""
+        del last
         capture = self._settings.capture
         tables = self._log.tables(capture.topic_prefix, capture.captures)
         if not tables:

@@ -25,7 +25,7 @@ from sinks.changes.shape import TableShape
 from sinks.delta.commit import create
 from sinks.delta.evolution import columns_with_ids
 from sinks.delta.table import DeltaTarget
-from sinks.run.plan import Replay, RunPlan
+from sinks.run.plan import RunPlan
 from sinks.run.summary import Rows
 from sinks.run.topics import TableChanges, Truncates
 
@@ -59,9 +59,9 @@ def _mark(rows: DataFrame, gap: Position) -> DataFrame:
     )
 
 
-def read_archive(spark: SparkSession, path: str, replay: Replay, topic: str) -> DataFrame:
+def read_archive(spark: SparkSession, path: str, topic: str) -> DataFrame:
     """The archived records, in the columns that sinks.log.records.read_raw has."""
-    return _archive(spark, path, replay).select(
+    return _archive(spark, path).select(
         F.lit(topic).alias("topic"),
         F.col(RECORD_PARTITION).alias("partition"),
         F.col(RECORD_OFFSET).alias("offset"),
@@ -76,13 +76,12 @@ def read_archive(spark: SparkSession, path: str, replay: Replay, topic: str) -> 
     )
 
 
-def archived_truncates(spark: SparkSession, path: str, replay: Replay) -> Truncates:
+def archived_truncates(spark: SparkSession, path: str) -> Truncates:
     """The TRUNCATEs that the archive has."""
-    truncates = _archive(spark, path, replay).where(F.col(OP) == _TRUNCATE)
+    truncates = _archive(spark, path).where(F.col(OP) == _TRUNCATE)
     rows = truncates.select(POSITION, F.unix_micros(TIME).alias("ts_us")).collect()
     return tuple((row[POSITION], row["ts_us"]) for row in rows)
 
 
-def _archive(spark: SparkSession, path: str, replay: Replay) -> DataFrame:
-    at_version = spark.read.format("delta").option("versionAsOf", replay.version)
-    return at_version.load(path).where(F.col(RECORD_OFFSET).isNotNull())
+def _archive(spark: SparkSession, path: str) -> DataFrame:
+    return spark.read.format("delta").load(path).where(F.col(RECORD_OFFSET).isNotNull())

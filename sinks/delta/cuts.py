@@ -194,7 +194,7 @@ def _moment_us(at: str) -> int:
 class LakehouseCuts:
     """The cuts at which tables of current rows stand, for what is made of these.
 
-    ``log`` tells what the log has by now: a merge may have seen more of it than ``state``.
+    ``log`` tells what the log has by now: a merge's plan may have more of it than ``state``.
     """
 
     def __init__(
@@ -202,7 +202,7 @@ class LakehouseCuts:
         lakehouse: LakehouseSettings,
         prefix: str,
         state: LogState,
-        log: Callable[[], LogState | None],
+        log: Callable[[RunPlan], LogState | None],
         session: SparkProvider,
     ) -> None:
         self._lakehouse = lakehouse
@@ -238,7 +238,7 @@ class LakehouseCuts:
         if name in outcome.failed or name not in outcome.versions:
             return False
         if self._newest_schema(derived) < table.schema_version:
-            self._state = self._log() or self._state
+            self._state = self._log(plan) or self._state
         return self._newest_schema(derived) >= table.schema_version
 
     def _newest_schema(self, derived: Derived) -> int:

@@ -19,7 +19,7 @@ from sinks.delta.keyed import write_rows
 from sinks.delta.keyless import write_copies
 from sinks.delta.table import DeltaTarget, register
 from sinks.run.options import RunContext
-from sinks.run.plan import Lack, Replay, RunPlan, TablePlan, WantedTable
+from sinks.run.plan import Lack, RunPlan, TablePlan, WantedTable
 from sinks.run.plans import as_compacted, lakehouse_plans
 from sinks.run.summary import Rows, RunOutcome, TableResult, TableVersion
 from sinks.run.target import Forgotten, Target, Wanted
@@ -102,16 +102,13 @@ class LakehouseTables(Target):
         failed = {name: why for name, why in outcome.failed.items() if name not in versions}
         return outcome.model_copy(update={"failed": failed, "versions": versions})
 
-    def on_archives(
-        self, tables: dict[str, TablePlan], versions: Mapping[str, TableVersion], state: LogState
-    ) -> dict[str, TablePlan]:
+    def on_archives(self, tables: dict[str, TablePlan], state: LogState) -> dict[str, TablePlan]:
         """New tables begin with an archive where the log doesn't reach as far back."""
         archives = {
             table.source: name
             for name, table in self._derived.items()
             if table.kind == "changes"
             and table.keeps_records
-            and name in versions
             and name in tables
             and tables[name].base
             and tables[name].lacks == "nothing"
@@ -126,8 +123,7 @@ class LakehouseTables(Target):
             if table.kind == "current" and not (is_deleted and has_lost_records):
                 return table  # the log has all of it
             whole = tables[archive]
-            replay = Replay(archive=archive, version=versions[archive].version)
-            update = {"start": whole.start, "replay": replay, "fresh_ms": whole.fresh_ms}
+            update = {"start": whole.start, "replay": archive, "fresh_ms": whole.fresh_ms}
             return table.model_copy(update=update)
 
         return {name: from_archive(name, table) for name, table in tables.items()}
@@ -155,15 +151,11 @@ class LakehouseTables(Target):
         """Any table may be read early; archives tell the TRUNCATEs that they have."""
         del state
         archived = {
-            name: archived_truncates(self._session(), self._archive_of(table.replay), table.replay)
+            name: archived_truncates(self._session(), self._configured(table.replay).path)
             for name, table in tables.items()
             if table.replay is not None
         }
         return Examination(self._shape, {}, archived)
-
-    def _archive_of(self, replay: Replay) -> str:
-        """The path of the archive that is replayed."""
-        return self._configured(replay.archive).path
 
     def apply(self, spark: SparkSession, name: str, plan: RunPlan, read: ReadChanges) -> Rows:
         """Commit what the plan says to the Delta table; then give it its name in the catalog."""
@@ -175,8 +167,7 @@ class LakehouseTables(Target):
         if table.replay is None:
             tune(spark, table.events, target.size_bytes())
         else:
-            archive = self._archive_of(table.replay)
-            archived = read_archive(spark, archive, table.replay, table.topic)
+            archived = read_archive(spark, self._configured(table.replay).path, table.topic)
         with read(archived) as changes:
             if not changes.versions[-1].key:
                 _require_no_key(target.derived)

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, SparkSession, Window
+from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
 from cdc.records.position import Position
@@ -33,7 +33,7 @@ from sinks.changes.newest import (
     within,
 )
 from sinks.changes.shape import TableShape
-from sinks.log.counts import FACTS, census_of, observe_census
+from sinks.log.counts import FACTS, PARTITIONS_MAX, census_of, observe_census
 from sinks.log.parse import parse, parse_events, parse_images
 from sinks.log.records import Records, with_values
 from sinks.run.plan import RunPlan, TablePlan
@@ -42,8 +42,6 @@ from sinks.spark.jvm import in_session, observed, release
 from sinks.spark.session import RECORDS_FEW, jvm_ended
 
 _FIRST_PARTITION: Final = 0
-_PARTITIONS_MAX: Final = 16
-"""Of a topic that is read early: each partition has columns of its own in the observation."""
 
 
 class MillraceChanges:
@@ -128,35 +126,37 @@ class MillraceChanges:
         """The records that the run has to apply; an archive goes by offsets, not by its cut."""
         table, cut = self._table, self._plan.cut
         if table.kind == "changes":
-            return not_archived(within(self._log, None, cut, None, keyed=self._keyed), table)
+            upto = within(self._log, None, cut, None, keyed=self._keyed)
+            return upto.where(~is_archived(table))
         truncated = table.truncated if table.kind == "current" else None
         lower = max(filter(None, (truncated, floor)), default=None)
         return within(self._log, table.after, cut, lower, keyed=self._keyed)
 
     def _behind(self, archived: DataFrame, raw: DataFrame) -> DataFrame:
-        """The archived records, and those of the log that came after; none that a TRUNCATE took."""
+        """The archived records, and those of the log that came after; none that a TRUNCATE took.
+
+        What this very run, which may be a repeated one, has archived is read from the log.
+        """
         table = self._table
         assert table.replay is not None  # noqa: S101 (what else would have been archived)
         if table.kind == "current" and table.truncated is not None:
             archived = archived.where(F.col("position") > str(table.truncated))
         if LOST in raw.columns:
             archived = archived.withColumn(LOST, F.lit(None).cast("string"))
-        return archived.unionByName(not_archived(raw, self._plan.all_tables[table.replay.archive]))
+        before = is_archived(self._plan.all_tables[table.replay])
+        return archived.where(before).unionByName(raw.where(~before))
 
 
-def not_archived(raw: DataFrame, table: TablePlan) -> DataFrame:
-    """The raw records that no run before this plan of the archive has archived.
+def is_archived(table: TablePlan) -> Column:
+    """Whether a run before this plan of the archive has archived a raw record.
 
     Records that an earlier run has read and left are above its cut.
     """
-    if table.after is None:
-        return raw
     was_read = F.lit(False)
     for partition, offset in table.read_end.items():
         was_read |= (F.col("partition") == partition) & (F.col("offset") < offset)
-    return raw.where(
-        ~was_read | F.col("position").isNull() | (F.col("position") > str(table.after))
-    )
+    upto = F.lit(False) if table.after is None else F.col("position") <= str(table.after)
+    return was_read & F.coalesce(upto, F.lit(False))
 
 
 def _once(raw: DataFrame) -> DataFrame:
@@ -184,14 +184,14 @@ class EarlyRead(NamedTuple):
 def is_read_early(table: TablePlan) -> bool:
     """Whether a plan's table is one that may be read before there is a plan."""
     plain = table.kind == "current" and not (table.rebuilds or table.replay)
-    return plain and table.unread >= RECORDS_FEW and len(table.start) <= _PARTITIONS_MAX
+    return plain and table.unread >= RECORDS_FEW and len(table.start) <= PARTITIONS_MAX
 
 
 def read_early(
     spark: SparkSession, records: Records, table: TablePlan, cut: Position, columns: TableShape
 ) -> EarlyRead | None:
     """Read a table's records, parsed by these ``columns``; None: it takes the ordinary way."""
-    raw = observe_census(records.of(spark, {table.topic: table}), table, cut)
+    raw = observe_census(records.of(spark, {table.topic: table}), [table], cut)
     changes = parse(within(raw, table.after, cut, None, keyed=True), columns)
     newest = contenders(changes, columns)
     rows = census = None
@@ -199,12 +199,12 @@ def read_early(
         # With adaptive execution this is no lazy call: all before the last shuffle runs in it.
         rows = newest.localCheckpoint(eager=False)
         rows.count()
-        census = census_of(observed(newest, FACTS), table)
+        census = census_of(observed(newest, FACTS), [table])
     except (PySparkException, Py4JError) as error:
         if jvm_ended(error):
             raise
     if rows is not None and census is not None:
-        return EarlyRead(rows, census)
+        return EarlyRead(rows, census[table.topic])
     if rows is not None:
         release(rows)
     return None

@@ -2,31 +2,63 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final
 
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from cdc.log.offsets import LogState, Offsets
 from cdc.records.position import Lsn, Position
+from cdc.records.state import TableState
 from sinks.log.parse import is_truncate
 from sinks.log.records import Records, read_raw
 from sinks.run.options import Report
-from sinks.run.plan import TablePlan
+from sinks.run.plan import TablePlan, snapshot_position
 from sinks.run.topics import PartitionCensus, Truncates
+from sinks.spark.errors import GONE
+from sinks.spark.jvm import observed
 
 FACTS: Final = "millrace"
+PARTITIONS_MAX: Final = 16
+"""Whose records are counted as they are read: each has columns of its own in the observation."""
+ByTable = dict[str, dict[int, PartitionCensus]]
+"""The census of tables' new records, by partition."""
+
+
+def keep_counted(
+    spark: SparkSession, records: Records, tables: dict[str, TablePlan], cut: Position
+) -> ByTable:
+    """Read the tables' records once and keep them; their census, as far as that tells it."""
+    starts = {(table.topic, *sorted(table.start.items())) for table in tables.values()}
+    topics = {table.topic: table for table in tables.values()}
+    partitions = sum(len(table.start) for table in topics.values())
+    if len(starts) > len(topics) or partitions > PARTITIONS_MAX:
+        records.keep(spark, tables.values())
+        return {}
+    counted = partial(observe_census, tables=topics.values(), cut=cut)
+    kept = records.keep(spark, tables.values(), counted)
+    found = None if kept is None else census_of(observed(kept, FACTS), topics.values())
+    return {} if found is None else {name: found[table.topic] for name, table in tables.items()}
 
 
 def census(
     spark: SparkSession, records: Records, tables: dict[str, TablePlan], cut: Position
-) -> dict[str, dict[int, PartitionCensus]]:
+) -> ByTable:
     """Count the tables' new records, by table and partition; a row of each comes to the driver."""
-    by_table: dict[str, dict[int, PartitionCensus]] = {}
+    by_table: ByTable = {}
     remaining = tables
     while remaining:
         topics = {table.topic: table for table in remaining.values()}
-        by_topic = _counts(records.of(spark, topics), cut)
+        try:
+            by_topic = _counts(records.of(spark, topics), cut)
+        except (PySparkException, Py4JError) as error:
+            if GONE not in str(error):
+                raise
+            records.forget()  # an earlier run has kept them, on an executor that has ended since
+            continue
         same_start = {
             name: table
             for name, table in remaining.items()
@@ -58,34 +90,44 @@ def _counts(raw: DataFrame, cut: Position) -> dict[str, dict[int, PartitionCensu
     return counts
 
 
-def observe_census(raw: DataFrame, table: TablePlan, cut: Position) -> DataFrame:
-    """The same records with an observation named ``FACTS``, which ``census_of`` reads."""
+def observe_census(raw: DataFrame, tables: Iterable[TablePlan], cut: Position) -> DataFrame:
+    """The same records with an observation named ``FACTS``, which ``census_of`` reads.
+
+    The tables are those of different topics.
+    """
     above = F.col("position") > str(cut)
     upto = F.coalesce(~above, F.lit(True))
     facts = [
         F.count_if(is_truncate(raw) & upto).alias("truncated"),
         F.count_if(F.col("claim").isNotNull()).alias("claims"),
     ]
-    for number in table.start:
-        here = F.col("partition") == number
+    for place, (topic, number) in enumerate(_partitions(tables)):
+        here = (F.col("topic") == topic) & (F.col("partition") == number)
         facts += [
-            F.min(F.when(here & above, F.col("offset"))).alias(f"above_{number}"),
-            F.count_if(here & upto).alias(f"events_{number}"),
+            F.min(F.when(here & above, F.col("offset"))).alias(f"above_{place}"),
+            F.count_if(here & upto).alias(f"events_{place}"),
         ]
     return raw.observe(FACTS, *facts)
 
 
-def census_of(facts: Any, table: TablePlan) -> dict[int, PartitionCensus] | None:
-    """The census of a table's records; None where they have a TRUNCATE or claims.
+def census_of(
+    facts: Any, tables: Iterable[TablePlan]
+) -> dict[str, dict[int, PartitionCensus]] | None:
+    """The census of records, by topic and partition; None where they have a TRUNCATE or claims.
 
     ``facts`` is a row of Java's, or None where Spark saw no rows and removed the observation.
     """
     if facts is None or facts.getAs("truncated") or facts.getAs("claims"):
         return None
-    return {
-        number: PartitionCensus(facts.getAs(f"above_{number}"), facts.getAs(f"events_{number}"))
-        for number in table.start
-    }
+    by_topic: dict[str, dict[int, PartitionCensus]] = {}
+    for place, (topic, number) in enumerate(_partitions(tables)):
+        found = PartitionCensus(facts.getAs(f"above_{place}"), facts.getAs(f"events_{place}"))
+        by_topic.setdefault(topic, {})[number] = found
+    return by_topic
+
+
+def _partitions(tables: Iterable[TablePlan]) -> list[tuple[str, int]]:
+    return [(table.topic, number) for table in tables for number in table.start]
 
 
 def _truncate(raw: DataFrame, above: Column) -> Column:
@@ -116,19 +158,18 @@ def with_census(
     table: TablePlan,
     partitions: Mapping[int, PartitionCensus],
     cut: Position,
+    captured: TableState,
     *,
     keyed: bool,
-    snapshot_ms: int = 0,
     archived: Truncates = (),
 ) -> TablePlan:
     """The table's plan with the census of its new records, by partition.
 
-    ``snapshot_ms`` is when its last snapshot began (ms since 1970), ``archived`` are the TRUNCATEs
-    that it has in an archive.
+    ``archived`` are the TRUNCATEs that it has in an archive.
     """
     by_number = {number: partitions.get(number, PartitionCensus(None, 0)) for number in table.start}
     censuses = [*by_number.values(), PartitionCensus(None, 0, archived)]
-    ends = _ends(table, censuses, cut, keyed=keyed, snapshot_ms=snapshot_ms)
+    ends = _ends(table, censuses, cut, captured, keyed=keyed)
     return table.model_copy(
         update={
             "next": {
@@ -153,38 +194,43 @@ def _ends(
     table: TablePlan,
     partitions: Iterable[PartitionCensus],
     cut: Position,
+    captured: TableState,
     *,
     keyed: bool,
-    snapshot_ms: int,
 ) -> list[tuple[Position, int]]:
     """Where all older rows of the table end, with times: TRUNCATEs, and whole new snapshots."""
     if table.kind == "changes":
         return []
+    # Where the source was idle, one of a table that was made anew stands at that very cut.
     ends = {
         (position, ts_us)
         for partition in partitions
         for text, ts_us in partition.truncated
         if (position := Position.parse(text)) <= cut
-        and (table.after is None or position > table.after)
+        and (table.after is None or position >= table.after)
     }
-    if _replaces_all(table, keyed=keyed):
+    snapshot = snapshot_position(captured)
+    if _replaces_all(table, snapshot, keyed=keyed):
         # Rows with a key may have been read at several positions: before the first one the log has
         # a TRUNCATE, and an epoch's own positions come behind those of older ones.
-        begins = Position(table.snapshot.epoch, Lsn(0), 0)
-        ends.add((begins if keyed else table.snapshot.just_before(), snapshot_ms * 1000))
+        begins = Position(snapshot.epoch, Lsn(0), 0)
+        ends.add((begins if keyed else snapshot.just_before(), captured.begun_ms * 1000))
     return sorted(ends)
 
 
-def _replaces_all(table: TablePlan, *, keyed: bool) -> bool:
-    """Whether a whole new snapshot takes the place of everything older.
+def _replaces_all(table: TablePlan, snapshot: Position, *, keyed: bool) -> bool:
+    """Whether the last snapshot is a whole new one, which takes the place of everything older.
 
-    It does in a new epoch, and always where rows have no key to be matched by.
+    It does in a new epoch, and always where rows have no key to be matched by. The table has the
+    rows of any snapshot from before the cut that it has reached: none is planned before it is
+    whole, and an epoch has no cut before all tables are to be read again. One from that very commit
+    may be new; if it isn't, nothing older is left.
     """
-    if table.shown is None:
+    if table.after is None:
         return not keyed
     if keyed:
-        return table.shown.epoch != table.snapshot.epoch
-    return table.shown != table.snapshot
+        return table.after.epoch < snapshot.epoch
+    return table.after._replace(index=0) <= snapshot
 
 
 def bounded(
@@ -200,7 +246,8 @@ def bounded(
 
     As it is, where that wouldn't be less. ``last`` is the cut of the run before.
     """
-    before_all = min(table.snapshot for table in tables.values()).just_before()
+    captured = [state.tables[table.source] for table in tables.values()]
+    before_all = min(map(snapshot_position, captured)).just_before()
     starts, ends = ranges(tables.values())
     cut, upto = None, some_of(starts, ends, records_max)
     while upto != ends:

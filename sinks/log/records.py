@@ -1,11 +1,11 @@
-"""Offsets of the log → its records, read once for all of a run's tables where they are few.
+"""Offsets of the log → its records, read once for all tables of a turn where they are few.
 
 A read of Kafka costs a plan, consumers and a task for each partition, which for a few records is
 most of it, and each run reads twice: for the census, and to apply.
 """
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import reduce
 from operator import and_, or_
 from typing import Final
@@ -36,44 +36,70 @@ TASK_RECORDS_MAX: Final = 50_000
 
 
 class Records:
-    """Where a run's tables get their records from; ``keep`` reads those of all of them."""
+    """Where tables get their records from; ``keep`` reads those of all of a run's.
+
+    They serve each run whose tables end where they do. ``are_missed``: a table has read others.
+    """
 
     def __init__(self, kafka: Mapping[str, str]) -> None:
         self.kafka = kafka
+        self.are_missed = False
         self._kept: DataFrame | None = None
         self._starts: Offsets = {}
         self._ends: Offsets = {}
 
-    def keep(self, spark: SparkSession, tables: Iterable[TablePlan]) -> None:
-        """Read the records of all tables, from the first that any of them needs, and keep them."""
+    def keep(
+        self,
+        spark: SparkSession,
+        tables: Iterable[TablePlan],
+        observing: Callable[[DataFrame], DataFrame] = lambda rows: rows,
+    ) -> DataFrame | None:
+        """Read the records of all tables, from the first that any of them needs, and keep them.
+
+        Returns the read that was done, for what was observed of it; None: there was none to do.
+        """
+        starts: Offsets = {}
+        ends: Offsets = {}
         for table in tables:
-            starts = self._starts.setdefault(table.topic, table.start)
-            self._starts[table.topic] = {
-                number: min(offset, starts[number]) for number, offset in table.start.items()
-            }
-            self._ends[table.topic] = table.end
-        if not has_records(self._starts, self._ends):
-            return
+            first = starts.setdefault(table.topic, table.start)
+            starts[table.topic] = {n: min(offset, first[n]) for n, offset in table.start.items()}
+            ends[table.topic] = table.end
+        if not has_records(starts, ends) or self._has(starts, ends):
+            return None
+        self.forget()
         # Few tasks for each table that reads them.
-        rows = read_raw(spark, self.kafka, self._starts, self._ends)
-        self._kept = rows.coalesce(spark.sparkContext.defaultParallelism).localCheckpoint()
+        rows = observing(read_raw(spark, self.kafka, starts, ends))
+        read = rows.coalesce(spark.sparkContext.defaultParallelism)
+        self._kept = read.localCheckpoint()
+        self._starts, self._ends = starts, ends
+        return read
 
     def of(self, spark: SparkSession, tables: Mapping[str, TablePlan]) -> DataFrame:
         """The raw records of topics, each from where its table goes on to where it ends."""
         starts = {topic: table.start for topic, table in tables.items()}
         ends = {topic: table.end for topic, table in tables.items()}
-        if self._kept is None or any(self._ends.get(topic) != ends[topic] for topic in ends):
+        kept = self._kept
+        if kept is None or not self._has(starts, ends):
+            self.are_missed |= has_records(starts, ends)
             return read_raw(spark, self.kafka, starts, ends)
-        kept = in_session(spark, self._kept)
+        kept = in_session(spark, kept)
         if starts == self._starts:
             return kept
         return kept.where(reduce(or_, (self._since(topic, starts[topic]) for topic in starts)))
 
     def forget(self) -> None:
         """Free the kept records' storage."""
-        if self._kept is not None:
-            release(self._kept)
-            self._kept = None
+        kept, self._kept, self.are_missed = self._kept, None, False
+        if kept is not None:
+            release(kept)
+
+    def _has(self, starts: Offsets, ends: Offsets) -> bool:
+        """Whether what is kept ends there, and doesn't begin later."""
+        return self._kept is not None and all(
+            self._ends.get(topic) == ends[topic]
+            and all(offset >= self._starts[topic][n] for n, offset in partitions.items())
+            for topic, partitions in starts.items()
+        )
 
     def _since(self, topic: str, start: dict[int, int]) -> SparkColumn:
         here = F.col("topic") == topic

@@ -1,11 +1,12 @@
 """The log that Millrace's daemon writes → a run's state, plans, and the changes that it applies.
 
-Records that several tables of a run need are read once; those of its largest table may be read
-before there is a plan.
+Records that several tables need are read once, for one run or several. Those of a run's largest
+table may be read before there is a plan.
 """
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cached_property
 
 from pyspark.sql import DataFrame, SparkSession
 
@@ -14,7 +15,7 @@ from cdc.log.offsets import LogReader, LogState
 from cdc.records.schema import TableSchema
 from cdc.settings.lakehouse import TopicWriter
 from sinks.log.changes import EarlyRead, MillraceChanges, is_read_early, read_early
-from sinks.log.counts import bounded, census, with_census
+from sinks.log.counts import bounded, census, keep_counted, with_census
 from sinks.log.records import Records
 from sinks.run.options import RunContext
 from sinks.run.plan import RunPlan, TablePlan, to_read
@@ -24,7 +25,11 @@ from sinks.spark.session import RECORDS_FEW, tune
 
 
 class MillraceTopics(Topics):
-    """The log of one daemon."""
+    """The log of one daemon, for runs that come one after the other.
+
+    Until ``forget``, they share the state that the first has read, and the records that it keeps.
+    After a run that has read others, which may take long, the next one reads the state again.
+    """
 
     written_by: TopicWriter = "millrace"
     empty = "the log is empty: has `millrace run` been started?"
@@ -34,14 +39,21 @@ class MillraceTopics(Topics):
         self._settings = context.settings
         self._session = context.session
         self._report = context.report
-        self._log = LogReader(context.settings.kafka)
+        self._state: LogState | None = None
         self._records = Records(context.settings.kafka)
         self._early: dict[str, EarlyRead] = {}
 
-    def state(self) -> LogState | None:
+    @cached_property
+    def _log(self) -> LogReader:
+        return LogReader(self._settings.kafka)
+
+    def state(self, last: RunPlan | None) -> LogState | None:
         """The log's state once it can be read up to its ends."""
-        capture = self._settings.capture
-        return self._log.state(capture.topic_prefix, capture.slot_name, self._report)
+        if self._state is None or self._records.are_missed or not _reaches(self._state, last):
+            self.forget()
+            capture = self._settings.capture
+            self._state = self._log.state(capture.topic_prefix, capture.slot_name, self._report)
+        return self._state
 
     def bounded(
         self, state: LogState, tables: dict[str, TablePlan], records_max: int, last: RunPlan | None
@@ -76,12 +88,12 @@ class MillraceTopics(Topics):
         records = to_read(pending)
         spark = self._session(records).newSession()
         tune(spark, records)
-        if records < RECORDS_FEW:
-            self._records.keep(spark, pending.values())
-        cut, by_table = state.progress.cut, dict(examination.censuses)
+        cut = state.progress.cut
+        kept = keep_counted(spark, self._records, pending, cut) if records < RECORDS_FEW else {}
+        by_table = dict(examination.censuses)
         unread = {name: table for name, table in pending.items() if name not in by_table}
         self._early = self._read_early(unread, state, examination)
-        by_table |= {name: early.census for name, early in self._early.items()}
+        by_table = {**kept, **by_table, **{n: early.census for n, early in self._early.items()}}
         uncounted = {name: table for name, table in pending.items() if name not in by_table}
         by_table |= census(spark, self._records, uncounted, cut)
         examined = {
@@ -89,8 +101,8 @@ class MillraceTopics(Topics):
                 table,
                 by_table.get(name, {}),
                 cut,
+                state.tables[table.source],
                 keyed=bool(state.schemas[table.source][-1].key),
-                snapshot_ms=state.tables[table.source].begun_ms,
                 archived=examination.archived.get(name, ()),
             )
             if table.pending or not table.base or table.rebuilds
@@ -142,12 +154,24 @@ class MillraceTopics(Topics):
                 release(early.rows)
 
     def forget(self) -> None:
-        """Free the kept records; they are read again where a table needs them."""
+        """Free the kept records; they are read again where a table needs them, as is the state."""
+        self._state = None
         self._records.forget()
         # Taken away first: other tables' threads read the mapping meanwhile.
         unused, self._early = self._early, {}
         for early in unused.values():
             release(early.rows)
+
+
+def _reaches(state: LogState, plan: RunPlan | None) -> bool:
+    """Whether a state has all that a plan was made of: another process may have merged since."""
+    if plan is None:
+        return True
+    return plan.cut <= state.progress.cut and all(
+        end <= state.ends.get(table.topic, table.end).get(number, end)
+        for table in plan.all_tables.values()
+        for number, end in table.end.items()
+    )
 
 
 def versions_of(state: LogState, table: TablePlan) -> list[TableSchema]:

@@ -71,7 +71,7 @@ def retained_tables(
     for name, table in tables.items():
         if not (table.pending or not table.base):
             continue
-        reader = name if table.replay is None else table.replay.archive
+        reader = table.replay or name
         begins = not table.base and table.replay is None
         checked_ms = checked.ts_ms if reader in checked.tables else 0
         fresh = begins or max(table.fresh_ms, checked_ms) >= fresh_since_ms
@@ -122,7 +122,7 @@ class Run:
         last = self._plans.last()
         if last is not None:
             self._require_same_writer(last)
-        state = self._topics.state()
+        state = self._topics.state(last)
         if state is None:
             return RunEnd(note=self._topics.empty)
         if last is not None:
@@ -137,7 +137,7 @@ class Run:
 
         def proposed(state: LogState) -> dict[str, TablePlan]:
             tables = self._topics.proposed(before, state, usable)
-            return self._target.on_archives(tables, outcome.versions if outcome else {}, state)
+            return self._target.on_archives(tables, state)
 
         tables = proposed(state)
         if (records_max := self._options.records_max) and to_read(tables) > records_max:

@@ -23,16 +23,6 @@ RunState = TypeVar("RunState", bound=BaseModel)
 Lack = Literal["nothing", "now", "before"]
 
 
-class Replay(NamedTuple):
-    """An archive, at one of its versions: its events come before those of the log.
-
-    They are those that the archive's own plan has applied before.
-    """
-
-    archive: str
-    version: int
-
-
 class DebeziumTopic(BaseModel):
     """What a plan has of a topic that a real Debezium wrote, which has no state records."""
 
@@ -69,16 +59,12 @@ class TablePlan(BaseModel):
     next: dict[int, int]
     """By partition, the first offset above the cut, where the next plan goes on."""
     read_end: dict[int, int] = {}
-    """The ``end`` of the plan that read last: of the records before it, all up to ``after`` are
-    applied."""
+    """By partition, how far any plan before has read: of the records before it, all up to ``after``
+    are applied."""
     base: int
     """The run whose commit must be the table's last; 0: there is no table yet."""
     after: PositionField | None
     """The cut up to which the table has all records; None: it has none."""
-    snapshot: PositionField
-    """The position of the table's last snapshot in the log."""
-    shown: PositionField | None
-    """The position of the snapshot that the table has rows of."""
     first_version: int = 0
     """The schema version that the derived table began with."""
     schema_version: int
@@ -96,8 +82,8 @@ class TablePlan(BaseModel):
     """When the log was last known to be complete from ``start`` on; 0: compacted too early."""
     lacks: Lack = "nothing"
     """Whether records are missing: of this plan (``now``), or of one ``before`` it."""
-    replay: Replay | None = None
-    """The archive that has the records before ``start``."""
+    replay: str | None = None
+    """The archive that has the records before ``start``: what its own plans before have applied."""
     debezium: DebeziumTopic | None = None
     """The topic, where a real Debezium wrote it."""
 
@@ -143,11 +129,9 @@ class TablePlan(BaseModel):
             update={
                 "start": start,
                 "after": None,
-                "shown": None,
                 "base": 0,
                 "read_end": {},
                 "lacks": "before",
-                "first_version": self.schema_version,
                 "fresh_ms": int(time.time() * 1000),
                 "debezium": None,
             }
@@ -229,11 +213,13 @@ def goes_on(plan: RunPlan, outcome: RunOutcome) -> dict[str, TablePlan]:
                 "start": table.next,
                 "end": table.next,
                 "after": plan.cut if table.pending or not table.base else table.after,
-                "shown": table.snapshot,
                 "base": plan.run if table.commits else table.base,
                 "events": 0,
                 "ends": (),
-                "read_end": table.end if table.pending else table.read_end,
+                "read_end": {
+                    number: max(end, table.read_end.get(number, end))
+                    for number, end in table.end.items()
+                },
                 "lacks": table.lacks if table.lacks == "nothing" else "before",
                 "replay": None,
             }
@@ -277,8 +263,6 @@ def proposed(
             end=ends,
             next=ends,
             after=last.after if last else None,
-            snapshot=snapshot_position(table),
-            shown=last.shown if last else None,
             schema_version=newest,
             base=last.base if last else 0,
             events=0,

@@ -96,14 +96,9 @@ class Target(ABC):
         del plan
         return outcome
 
-    def on_archives(
-        self, tables: dict[str, TablePlan], versions: Mapping[str, TableVersion], state: LogState
-    ) -> dict[str, TablePlan]:
-        """The tables; new ones on an archive that has more than the log still has.
-
-        ``versions`` are those that the tables have at the last plan's cut.
-        """
-        del versions, state
+    def on_archives(self, tables: dict[str, TablePlan], state: LogState) -> dict[str, TablePlan]:
+        """The tables; new ones on an archive that has more than the log still has."""
+        del state
         return tables
 
     def behind_gap(self, name: str, table: TablePlan, forgotten: Forgotten) -> TablePlan | None:

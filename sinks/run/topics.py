@@ -117,8 +117,11 @@ class Topics(Protocol):
     empty: str
     can_mark_gaps: bool
 
-    def state(self) -> LogState | None:
-        """What there is to read; None if nothing was ever written."""
+    def state(self, last: RunPlan | None) -> LogState | None:
+        """What there is to read, and at least what the ``last`` plan was made of.
+
+        None if nothing was ever written.
+        """
 
     def refused(
         self, before: Mapping[str, TablePlan], wanted: Mapping[str, WantedTable], state: LogState

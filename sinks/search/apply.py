@@ -176,10 +176,10 @@ class TableIndexer:
 
         None: it takes the ordinary way, which also tells why.
         """
-        name, history, kafka = table.source, history_of(table), self._settings.kafka
+        name, history, kafka = table.source, history_of(cut), self._settings.kafka
         before = self._ledger.tables([name]).get(name)
         raw = read_raw(self._spark, kafka, {table.topic: table.start}, {table.topic: table.end})
-        records = within(observe_census(raw, table, cut), table.after, cut, history, keyed=True)
+        records = within(observe_census(raw, [table], cut), table.after, cut, history, keyed=True)
         try:
             shape = shape_of(versions, self._search)
             into = self._made(target, versions[-1], before)
@@ -193,13 +193,14 @@ class TableIndexer:
         facts = rows.observed(FACTS)
         if facts is None or facts.getAs("claims"):  # whose rows have other values
             return None
-        return EarlyLoad(into, rows, census_of(facts, table))
+        counted = census_of(facts, [table])
+        return EarlyLoad(into, rows, None if counted is None else counted[table.topic])
 
     def changes(
         self, table: TablePlan, plan: RunPlan, versions: Sequence[TableSchema]
     ) -> MillraceChanges:
         """What a plan's records say, of the source's history of now."""
-        records, floor = Records(self._settings.kafka), history_of(table)
+        records, floor = Records(self._settings.kafka), history_of(plan.cut)
         return MillraceChanges(self._spark, records, plan, table, versions, floor=floor)
 
     def begin_load(
@@ -255,7 +256,6 @@ class TableIndexer:
             run=plan.run,
             serves=serves,
             loading=loading,
-            epoch=table.snapshot.epoch,
             cut=str(plan.cut),
             offsets=table.next,
             schema_version=newest.version,
@@ -292,9 +292,9 @@ def shape_of(versions: Sequence[TableSchema], search: SearchSettings) -> TableSh
     return plain_shape(versions, OWN, [name for name, what in unfit.items() if what == "null"])
 
 
-def history_of(table: TablePlan) -> Position:
+def history_of(cut: Position) -> Position:
     """Where it begins: a load must not see what the log still has of an older one of the source."""
-    return Position(table.snapshot.epoch, Lsn(0), 0)
+    return Position(cut.epoch, Lsn(0), 0)
 
 
 def next_step(table: TablePlan, loaded: Mapping[int, int]) -> TablePlan | None:

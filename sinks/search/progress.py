@@ -118,7 +118,6 @@ class TableRecord(BaseModel):
     run: int
     serves: TableGeneration | None = None
     loading: TableLoad | None = None
-    epoch: int
     cut: str
     offsets: dict[int, int]
     schema_version: int

@@ -9,12 +9,11 @@ import time
 
 from cdc.errors import BusyError, ConfigError, MillraceError, SinkUnreachableError
 from cdc.log.offsets import LogState
-from cdc.settings import Settings
 from sinks.delta.cuts import LakehouseCuts
 from sinks.log.topics import MillraceTopics
 from sinks.run.cut_run import CutRun
 from sinks.run.engine import Run, RunEnd
-from sinks.run.options import Report, RunContext, RunOptions
+from sinks.run.options import RunContext
 from sinks.run.summary import RunSummary, TableResult
 from sinks.search.apply import SearchContext
 from sinks.search.client import check, connect
@@ -22,53 +21,34 @@ from sinks.search.dead_letters import DocumentDeadLetters, replayed
 from sinks.search.joined.target import JoinedDocuments
 from sinks.search.progress import Ledger
 from sinks.search.target import TableIndexes
-from sinks.spark.session import SparkProvider
 
 
-def run_search(
-    settings: Settings,
-    session: SparkProvider,
-    report: Report = print,
-    options: RunOptions = RunOptions(),  # noqa: B008 (frozen)
-) -> RunSummary:
+def run_search(run: RunContext, log: MillraceTopics) -> RunSummary:
     """Apply what the log has to the search indexes; tables that fail are in the summary.
 
-    ``session`` is called once there is something for Spark to do. Indexes go by the names of tables
-    and of joined documents. Raises MillraceError where no table could be applied at all (the log or
-    the server can't be reached, another run).
+    Indexes go by the names of tables and of joined documents. Raises MillraceError where no table
+    could be applied at all (the log or the server can't be reached, another run).
     """
-    if settings.search is None:
-        raise ConfigError(
-            "there is no search server to merge into",
-            where="[search]",
-            remedy='add a section [search] with url = "…"',
-        )
+    settings = run.settings
+    search = settings.require_search()
     started = time.monotonic()
-    client = connect(settings.search)
-    check(client, settings.search)
-    ledger = Ledger(client, settings.search.index_prefix, settings.capture.topic_prefix)
+    client = connect(search)
+    check(client, search)
+    ledger = Ledger(client, search.index_prefix, settings.capture.topic_prefix)
     ledger.create()
-    dead_letters = DocumentDeadLetters(client, settings.search.index_prefix, None)
+    dead_letters = DocumentDeadLetters(client, search.index_prefix, None)
     dead_letters.create()
-    run = RunContext(settings, session, report, options)
-    context = SearchContext(run, settings.search, client, ledger)
+    context = SearchContext(run, search, client, ledger)
     with ledger.claim() as claim:
-        ended = _run(context, TableIndexes(context, claim))
+        ended = _run(context, TableIndexes(context, claim), log)
     for alias, count in dead_letters.counts().items() if ended.results else ():
-        report(f"{alias}: {count:,} documents are refused: `millrace dead-letters search`")
+        run.report(f"{alias}: {count:,} documents are refused: `millrace dead-letters search`")
     return ended.summary(TableIndexes.sink, time.monotonic() - started)
 
 
-def _run(context: SearchContext, target: TableIndexes) -> RunEnd:
-    topics, options = MillraceTopics(context.run), context.run.options
-
-    def once() -> RunEnd:
-        try:
-            return Run(context.run, topics, target).once()
-        finally:
-            topics.forget()
-
-    ended = once()
+def _run(context: SearchContext, target: TableIndexes, topics: MillraceTopics) -> RunEnd:
+    options = context.run.options
+    ended = Run(context.run, topics, target).once()
     state = ended.state
     if state is None:
         return ended
@@ -84,7 +64,8 @@ def _run(context: SearchContext, target: TableIndexes) -> RunEnd:
         failed |= {step.name} if step.error is not None else set()
         if options.records_max is not None:
             break  # the rest is later runs'
-        later = once()
+        topics.forget()  # there is more in the log by now
+        later = Run(context.run, topics, target).once()
         plan, results = later.plan or plan, results + later.results
     return RunEnd(plan, results, state)
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from cdc.errors import BusyError, ConfigError, MillraceError, SinkError, SinkUnreachableError
 from cdc.log.offsets import LogState
-from cdc.records.position import Lsn, Position
+from cdc.records.position import Position
 from cdc.records.schema import TableSchema
 from sinks.log.changes import is_read_early
 from sinks.log.counts import census, with_census
@@ -106,7 +106,8 @@ class TableIndexes(Target):
         if record is None or not self._index(name).is_there(index):
             self._report(f"{name}: its index is gone: loading it again from the log")
             return False
-        if record.epoch != captured.epoch and ready(captured, state.progress.cut):
+        epoch = Position.parse(record.cut).epoch
+        if epoch != captured.epoch and ready(captured, state.progress.cut):
             self._report(f"{name}: a new history begins: loading a new index from the log")
             return False
         return True
@@ -274,7 +275,8 @@ class TableIndexes(Target):
         """A step with what the census of its records tells: TRUNCATEs, and claims."""
         records, name = Records(self._context.run.settings.kafka), step.source
         by_table = census(self._context.run.session(), records, {name: step}, whole.cut)
-        return with_census(step, by_table.get(name, {}), whole.cut, keyed=True)
+        captured = self._state.tables[name]
+        return with_census(step, by_table.get(name, {}), whole.cut, captured, keyed=True)
 
     def _plan(self, name: str, record: TableRecord) -> RunPlan:
         """What a table's index has been given, as a plan."""
@@ -287,8 +289,6 @@ class TableIndexes(Target):
             end=offsets,
             next=record.offsets,
             after=None,
-            snapshot=Position(record.epoch, Lsn(0), 0),
-            shown=None,
             schema_version=record.schema_version,
             base=0,
             events=0,

@@ -7,6 +7,8 @@ from typing import Any
 
 from pyspark.sql import Column, DataFrame, SparkSession
 
+from sinks.spark.session import jvm_ended
+
 
 def json_rows(text: Column, schema: str) -> Column:
     """A JSON object in a text → a struct of the columns in ``schema``, in Spark's words.
@@ -58,8 +60,12 @@ def in_session(spark: SparkSession, kept: DataFrame) -> DataFrame:
 
 
 def release(kept: DataFrame) -> None:
-    """Free the storage of rows that a ``localCheckpoint`` keeps."""
-    _rdd(kept).unpersist(False)
+    """Free the storage of rows that a ``localCheckpoint`` keeps, unless the JVM has ended."""
+    try:
+        _rdd(kept).unpersist(False)
+    except Exception as error:
+        if not jvm_ended(error):
+            raise
 
 
 def _rdd(kept: DataFrame) -> Any:

@@ -210,6 +210,7 @@ def one_server(server_folder: Path) -> Iterator[Postgres]:
     server.stop()
 
 
+@pytest.mark.proof
 def test_a_server_that_was_set_back_is_refused_however_much_it_has_written_since(
     one_server: Postgres, server_folder: Path, configured: Configured, topic_prefix: str
 ) -> None:

@@ -83,6 +83,7 @@ def test_a_table_that_left_the_publication_and_came_back_is_read_again(
     assert captured.stop(daemon) == 0
 
 
+@pytest.mark.proof
 def test_so_is_a_table_that_had_a_name_for_a_while_that_is_not_captured(
     configured: Configured, database: dict[str, str]
 ) -> None:
@@ -96,6 +97,7 @@ def test_so_is_a_table_that_had_a_name_for_a_while_that_is_not_captured(
     assert made.stop(daemon) == 0
 
 
+@pytest.mark.proof
 def test_so_is_one_that_is_published_with_its_schema(
     configured: Configured, database: dict[str, str]
 ) -> None:

@@ -25,6 +25,7 @@ from sinks.delta.cuts import Cut, cuts, query
 from sinks.job import run_lakehouse
 from sinks.run.plans import lakehouse_plans
 from tests.fixtures.pipeline import RunningPipeline
+from tests.fixtures.spark import run_once
 from tests.integration.sinks.test_follow import under_way
 
 if TYPE_CHECKING:
@@ -202,7 +203,7 @@ def test_every_cut_is_the_source_though_merges_are_killed(
             merge.kill()
     made.wait_until_logged(made.wal_end(), daemon)
     # Another process finishes what was killed, and goes on from there.
-    summary = run_lakehouse(made.settings, lambda _records=0: spark, lambda _: None)
+    summary = run_once(run_lakehouse, made.settings, spark)
     assert summary.exit_code == ExitCode.OK, summary.line()
 
     derived = derived_tables(lakehouse, TABLES)

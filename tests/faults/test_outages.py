@@ -129,7 +129,7 @@ def test_a_hanging_kafka_costs_neither_the_connection_nor_a_change_nor_sigterm(
         time.sleep(1)
         kafka.pause()
         try:
-            hangs_until = time.monotonic() + 2 * WAL_SENDER_TIMEOUT_S + 2
+            hangs_until = time.monotonic() + WAL_SENDER_TIMEOUT_S + 4
             before = load.transactions
             time.sleep(1)
             assert stopped_within(ended, ends, STOP_S_MAX)

@@ -24,6 +24,7 @@ from sinks.search.documents import index_name
 from sinks.search.run import run_search
 from tests.faults.test_killed_daemon import SMALL, assert_log_is_whole, snapshot_lsn
 from tests.fixtures.pipeline import RunningPipeline
+from tests.fixtures.spark import run_once
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -157,7 +158,7 @@ def test_killed_daemons_and_cron_runs_end_in_tables_and_indexes_that_are_the_sou
         # Behind their snapshot, which may be the third start's to reach, tables aren't shown.
         daemon.wait_until(lambda: are_shown(made))
         for run in (run_lakehouse, run_search):
-            assert run(made.settings, lambda _records=0: spark, print).exit_code == ExitCode.OK
+            assert run_once(run, made.settings, spark, print).exit_code == ExitCode.OK
         live(connection, seed=3, transactions=50)
         connection.execute('TRUNCATE "Odd Näme"')
         connection.execute("""INSERT INTO "Odd Näme" VALUES (1, 'again', 1)""")

@@ -18,6 +18,7 @@ pytestmark = [
     pytest.mark.postgres,
     pytest.mark.kafka,
     pytest.mark.spark,
+    pytest.mark.xdist_group("jvms"),
     pytest.mark.timeout(600),  # it starts two JVMs, one after the other
 ]
 ROWS = 100

@@ -286,3 +286,17 @@ def test_what_changes_no_row_costs_no_read(pipeline: MakePipeline, database: Con
     assert made.stop(daemon) == 0
     assert is_settled(made.tables())
     assert [record for record in made.log() if record.op == "r"] == before
+
+
+def test_with_an_event_trigger_the_stream_tells_of_ddl(
+    pipeline: MakePipeline, database: Conninfo
+) -> None:
+    case = CASES["label"]
+    make(database, {"label": case})
+    made = pipeline()
+    run(database, made.millrace("ddl-trigger", "--print").stdout)
+    daemon = made.start_broken("tests.fixtures.rare_checks")
+    made.wait_until_logged(made.wal_end(), daemon)
+    run(database, *(step.replace("{t}", "label") for step in case.steps))
+    wait_for(lambda: differing(made, database, ["label"]) == [])
+    assert made.stop(daemon) == 0

@@ -130,7 +130,7 @@ def change(source: Conninfo, seconds: float) -> None:
     [
         "message",
         "read_only",
-        "insert_insert",
+        pytest.param("insert_insert", marks=pytest.mark.proof),
         pytest.param("insert_delete", marks=pytest.mark.proof),
     ],
 )
@@ -140,7 +140,7 @@ def test_what_changes_meanwhile_isnt_overwritten(
     made = pipeline(**SIGNALS, **{"incremental.snapshot.watermarking.strategy": strategy})
     daemon = begin(made)
     execute(source, '"public.(item|pair)"')
-    change(source, 3)
+    change(source, 1.5)
     wait_until_read(made, daemon)
     assert made.stop(daemon) == 0
     for table in ("item", "pair"):
@@ -296,7 +296,7 @@ def test_a_blocking_snapshot_reads_while_the_stream_waits(
         '"public.item", "public.pair"',
         f', "type": "blocking", "additional-conditions": [{condition}]',
     )
-    change(source, 2)
+    change(source, 1)
     wait_until_read(made, daemon)
     assert made.stop(daemon) == 0
     records = of(made, "item")

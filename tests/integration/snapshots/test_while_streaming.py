@@ -148,8 +148,9 @@ IDLE = {
 @pytest.mark.parametrize(
     "more",
     [
-        pytest.param({}, id="messages", marks=pytest.mark.proof),
-        pytest.param(IDLE, id="read only, and nobody writes"),
+        pytest.param({}, id="messages"),
+        # Nothing moves but what PostgreSQL itself writes every 15 s.
+        pytest.param(IDLE, id="read only, and nobody writes", marks=pytest.mark.proof),
     ],
 )
 def test_a_table_is_reset_by_a_command_beside_the_daemon(

@@ -231,6 +231,31 @@ def test_an_entry_that_ones_own_publication_hasnt_is_told(database: Conninfo) ->
     assert "public.other is not in the publication; only what publication own has" in text
 
 
+def test_a_table_with_values_that_nothing_tells_of_is_told(database: Conninfo) -> None:
+    run(
+        database,
+        "CREATE TABLE t (id int PRIMARY KEY, owner regrole, kind regclass)",
+        "CREATE FOREIGN DATA WRAPPER nothing",
+        "CREATE SERVER elsewhere FOREIGN DATA WRAPPER nothing",
+        "CREATE TABLE split (id int PRIMARY KEY) PARTITION BY RANGE (id)",
+        "CREATE TABLE part PARTITION OF split FOR VALUES FROM (0) TO (9)",
+        "CREATE PUBLICATION own FOR TABLE t, split",
+    )
+    run(
+        database,
+        "ALTER TABLE split DROP CONSTRAINT split_pkey",
+        "CREATE FOREIGN TABLE far PARTITION OF split DEFAULT SERVER elsewhere",
+    )
+    captured: dict[str, object] = {
+        "publication_name": "own",
+        "publication_autocreate_mode": "disabled",
+        "table_include_list": (r"public\.t", r"public\.split"),
+    }
+    told = "\n".join(warned(database, captured))
+    assert "public.t: owner, kind has names of other objects" in told
+    assert "public.split: changes of far aren't captured" in told
+
+
 def test_a_table_whose_updates_begin_to_fail_is_told_while_we_run(
     database: Conninfo, monkeypatch: pytest.MonkeyPatch
 ) -> None:

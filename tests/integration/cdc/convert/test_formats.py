@@ -14,8 +14,8 @@ from confluent_kafka.serialization import MessageField, SerializationContext
 
 from cdc.records.position import HEADER
 from deploy.local.kafka import Kafka
-from deploy.local.pipeline import Pipeline
 from deploy.local.processes import Process
+from tests.fixtures.forked import ForkedPipeline
 from tests.fixtures.position_headers import parse_header
 from tests.fixtures.registry import SchemaRegistry
 from tests.fixtures.source import run
@@ -71,7 +71,7 @@ def streamed(
     def make(sections: Sections, before: list[str], *after: str, restart: bool = False) -> Log:
         run(database, *before)
         options = kafka.client_options()
-        made = Pipeline(tmp_path, database, options, prefix=topic_prefix, sections=sections)
+        made = ForkedPipeline(tmp_path, database, options, prefix=topic_prefix, sections=sections)
         daemon: Process = made.start()
         try:
             made.wait_until_logged(made.wal_end(), daemon)

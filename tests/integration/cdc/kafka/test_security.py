@@ -1,4 +1,7 @@
-"""TLS and passwords, right and wrong → a log that works, or one clear error without a secret."""
+"""TLS and passwords, right and wrong → a log that works, or one clear error without a secret.
+
+The daemon itself goes over TLS, and is refused, in tests/integration/cdc/postgres/test_tls.py.
+"""
 
 import shutil
 import time
@@ -20,7 +23,7 @@ from tests.integration.cdc.kafka.test_producer import nothing
 from tests.integration.cdc.kafka.test_topics import captured, settings
 from tests.integration.cdc.log.test_state import progress
 
-pytestmark = [pytest.mark.kafka, pytest.mark.xdist_group("kafka-security")]
+pytestmark = [pytest.mark.kafka, pytest.mark.xdist_group("kafka-security"), pytest.mark.proof]
 
 
 @pytest.fixture(scope="module")

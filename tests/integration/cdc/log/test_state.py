@@ -8,7 +8,7 @@ from confluent_kafka import Producer
 
 from cdc.errors import ConfigError, LogAccessError, LogFormatError, LogUnreachableError
 from cdc.kafka.producer import LogWriter
-from cdc.log.state import News, last_progress, read_all, read_oldest
+from cdc.log.state import News, StateReader, last_progress, read_all, read_oldest
 from cdc.records.position import Lsn, Position
 from cdc.records.record import Record
 from cdc.records.schema import Column, TableName, TableSchema
@@ -157,6 +157,26 @@ def test_newest_record_of_every_key_is_read_and_tombstones_are_honoured(
     writer.close()
     opened(kafka, topic_prefix).close()  # as each start: markers may be on their way until then
     assert read_all(kafka.client_options(), topic, TableState) == [state("c"), newer]
+
+
+def test_a_reader_sees_each_topic_as_it_is_when_it_comes_to_it(
+    kafka: Kafka, topic_prefix: str
+) -> None:
+    progresses, tables = progress_topic(topic_prefix), table_topic(topic_prefix)
+    for topic in (progresses, tables):
+        make_topic(kafka, topic, cleanup_policy="compact")
+    reader, states = StateReader(kafka.client_options()), list[TableState]()
+    for number, name in enumerate("abc"):
+        states.append(state(name))
+        writer = opened(kafka, topic_prefix)
+        writer.write([progress_record(topic_prefix, progress(number))])
+        writer.write([table_record(topic_prefix, states[-1])])
+        writer.commit()
+        writer.close()
+        opened(kafka, topic_prefix).close()
+        for _ in range(3):
+            assert reader.last_progress(progresses, "s") == progress(number)
+            assert reader.read_all(tables, TableState) == states
 
 
 @pytest.mark.parametrize("value", [b'{"format":2}', b"garbage"])

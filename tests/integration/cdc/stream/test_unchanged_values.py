@@ -131,7 +131,10 @@ def assert_numbered(records: list[LogRecord]) -> None:
     assert all(order == list(range(1, len(order) + 1)) for order in orders.values())
 
 
-@pytest.mark.parametrize("more", [{}, {"provide.transaction.metadata": "true"}])
+@pytest.mark.parametrize(
+    "more",
+    [pytest.param({}, marks=pytest.mark.proof), {"provide.transaction.metadata": "true"}],
+)
 def test_a_compacted_log_has_every_value_of_every_row(
     pipeline: MakePipeline, database: dict[str, str], more: dict[str, str]
 ) -> None:

@@ -65,12 +65,24 @@ def is_read(made: RunningPipeline) -> bool:
         (ITEM, [CONSTANT, DROPPED]),
         (PARTITIONED, [CONSTANT, DROPPED]),
         (ITEM, [VOLATILE]),
-        (ITEM, ["ALTER TABLE item ADD COLUMN added int GENERATED ALWAYS AS IDENTITY"]),
-        (ITEM, [VOLATILE, DROPPED]),
+        pytest.param(
+            ITEM,
+            ["ALTER TABLE item ADD COLUMN added int GENERATED ALWAYS AS IDENTITY"],
+            marks=pytest.mark.proof,
+        ),
+        pytest.param(ITEM, [VOLATILE, DROPPED], marks=pytest.mark.proof),
         (ITEM, [CONSTANT, DROPPED, "VACUUM FULL item"]),
         (ITEM, ["ALTER TABLE item ALTER COLUMN v TYPE int USING length(v)"]),
-        (ITEM, ["ALTER TABLE item ALTER COLUMN v TYPE varchar(2) USING left(v, 2)"]),
-        (ITEM, ["ALTER TABLE item ALTER COLUMN n TYPE int[] USING ARRAY[n]"]),
+        pytest.param(
+            ITEM,
+            ["ALTER TABLE item ALTER COLUMN v TYPE varchar(2) USING left(v, 2)"],
+            marks=pytest.mark.proof,
+        ),
+        pytest.param(
+            ITEM,
+            ["ALTER TABLE item ALTER COLUMN n TYPE int[] USING ARRAY[n]"],
+            marks=pytest.mark.proof,
+        ),
     ],
     ids=[
         "default",
@@ -104,7 +116,11 @@ def test_rows_that_were_altered_are_read_again(
     [
         ({}, ["ALTER TABLE item ADD COLUMN added text"]),
         ({}, ["ALTER TABLE item ADD COLUMN added text", LATER]),
-        ({}, ["ALTER TABLE item ADD COLUMN added text", "UPDATE item SET added = 'new'"]),
+        pytest.param(
+            {},
+            ["ALTER TABLE item ADD COLUMN added text", "UPDATE item SET added = 'new'"],
+            marks=pytest.mark.proof,
+        ),
         ({}, ["ALTER TABLE item RENAME COLUMN n TO m"]),
         pytest.param({}, ["ALTER TABLE item ALTER COLUMN v TYPE text"], marks=pytest.mark.proof),
         pytest.param(

@@ -35,7 +35,11 @@ MakePipeline = Callable[..., RunningPipeline]
 REPLACED = "INSERT INTO item SELECT i, '{}' FROM generate_series(2000, 4000) i"
 
 
-@pytest.mark.parametrize("more", [{}, IDLE], ids=["messages", "read only, and nobody writes"])
+@pytest.mark.parametrize(
+    "more",
+    [pytest.param({}, marks=pytest.mark.proof), IDLE],
+    ids=["messages", "read only, and nobody writes"],
+)
 def test_a_quiet_table_that_joins_the_publication_is_read_and_nobody_waits(
     pipeline: MakePipeline, database: Conninfo, more: dict[str, object]
 ) -> None:
@@ -139,7 +143,10 @@ def test_a_table_that_is_replaced_while_it_is_read_is_read_anew(
     "chunks",
     [
         {"snapshot.rows.per.second.max": 500},
-        {"snapshot.rows.per.second.max": 2_000, "snapshot.chunk.bytes": 24 * 8192},
+        pytest.param(
+            {"snapshot.rows.per.second.max": 2_000, "snapshot.chunk.bytes": 24 * 8192},
+            marks=pytest.mark.proof,
+        ),
     ],
     ids=["small chunks", "large chunks"],
 )
@@ -173,7 +180,10 @@ def test_a_table_that_is_replaced_while_nobody_looks_keeps_no_row_of_the_old_one
 
 @pytest.mark.parametrize(
     "unread",
-    [{"snapshot.mode": "no_data"}, {"snapshot.include.collection.list": "public.other"}],
+    [
+        {"snapshot.mode": "no_data"},
+        pytest.param({"snapshot.include.collection.list": "public.other"}, marks=pytest.mark.proof),
+    ],
     ids=["no data", "left out by the list"],
 )
 def test_a_table_that_joins_loses_no_change_where_its_rows_arent_wanted(
@@ -215,7 +225,10 @@ def test_a_table_of_which_nothing_was_read_tells_its_columns_all_the_same(
 
 @pytest.mark.parametrize(
     ("identity", "left_out"),
-    [("FULL", {"skip.messages.without.change": "true"}), ("DEFAULT", {"skipped.operations": "u"})],
+    [
+        ("FULL", {"skip.messages.without.change": "true"}),
+        pytest.param("DEFAULT", {"skipped.operations": "u"}, marks=pytest.mark.proof),
+    ],
     ids=["without a change", "skipped, with large values"],
 )
 def test_an_update_that_says_nothing_costs_no_row_that_was_read(

@@ -85,8 +85,9 @@ def test_restart_pause_and_crash_keep_port_and_data(server_folder: Path) -> None
     broker.stop()
 
 
+@pytest.mark.proof
 def test_sasl_ssl_takes_the_right_password_only(server_folder: Path) -> None:
-    """With PLAIN; tests/integration/cdc/postgres/test_tls.py has SCRAM, end to end."""
+    """Our own clients do so in tests/integration/cdc/kafka/test_security.py."""
     certificates = Certificates.create(server_folder / "certificates")
     broker = Kafka(server_folder, security=Security(certificates, "PLAIN")).start()
     options = broker.client_options()

@@ -19,6 +19,7 @@ def processes(stack: Stack) -> list[KeptProcess]:
     ]
 
 
+@pytest.mark.proof
 def test_servers_start_together_and_none_is_left() -> None:
     with Stack() as stack:
         running = processes(stack)

@@ -22,7 +22,7 @@ from sinks.job import run_lakehouse
 from sinks.run.options import RunOptions
 from tests.fixtures.pipeline import RunningPipeline
 from tests.fixtures.registry import SchemaRegistry
-from tests.fixtures.spark import SPARK
+from tests.fixtures.spark import SPARK, run_once
 from tests.integration.test_end_to_end import live
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ def assert_derived_is_source(
 
 
 def merge(made: RunningPipeline, spark: "SparkSession", options: RunOptions) -> ExitCode:
-    summary = run_lakehouse(made.settings, lambda _records=0: spark, lambda _: None, options)
+    summary = run_once(run_lakehouse, made.settings, spark, options=options)
     assert [str(table) for table in summary.tables if table.error] == []
     return summary.exit_code
 
@@ -99,7 +99,7 @@ def merged_while_it_changes(
             live(connection, seed=number + 1, transactions=30)
             made.wait_until_logged(made.wal_end(), daemon)
             assert merge(made, spark, options(number)) == ExitCode.OK
-            assert_derived_is_source(made, spark, connection)
+        assert_derived_is_source(made, spark, connection)
         assert merge(made, spark, options(merges)) == ExitCode.NOTHING_TO_DO
         assert made.stop(daemon) == 0
 

@@ -85,6 +85,11 @@ def killed(*_arguments: object) -> None:
     raise KeyboardInterrupt
 
 
+def widened(lake: DebeziumLake) -> list[tuple[object, ...]]:
+    """What a table has whose columns were widened."""
+    return sorted(tuple(row) for row in lake.table().select("id", "v", "n").collect())
+
+
 @pytest.mark.proof
 def test_what_topics_must_not_become_is_told_and_others_go_on(lake: DebeziumLake) -> None:
     names = [f"public.{name}" for name in ("anew", "moved", "ended", "compacted", "t")]
@@ -242,13 +247,13 @@ def test_a_type_that_does_not_fit_fails_the_table_or_its_values(lake: DebeziumLa
     lake.configure(types=wider)
     lake.write([event("u", {"id": 2, "v": "b", "n": 2**40})])
     assert lake.merge().exit_code == ExitCode.OK
-    assert lake.rows() == [(1, "a", 1), (2, "b", 2**40)]
+    assert widened(lake) == [(1, "a", 1), (2, "b", 2**40)]
     other = {"public.t": {**TYPES["public.t"], "n": "text"}}
     lake.configure(types=other)
     lake.write([event("u", {"id": 1, "v": "b", "n": "12"})])
     assert "doesn't hold its old values" in refused(lake.merge())
     lake.configure(types=other, incompatible="cast")
     assert lake.merge().exit_code == ExitCode.OK
-    assert lake.rows() == [(1, "b", 12), (2, "b", 2**40)]
+    assert widened(lake) == [(1, "b", 12), (2, "b", 2**40)]
     lake.write([event("u", {"id": 1, "v": "b", "n": "no number"})])
     assert "can't hold no number" in refused(lake.merge())

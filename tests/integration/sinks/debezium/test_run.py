@@ -87,7 +87,7 @@ def test_a_table_without_a_key_is_refused_and_others_go_on(lake: DebeziumLake) -
     lake.topic(loose)
     lake.write([event("r", {"id": 1, "v": "a", "n": 1})])
     records = recorded("replica_identity", "ri_nopk_full")
-    lake.write(records, loose)
+    lake.write([*records, *records], loose)  # by a connector that had crashed
     summary = lake.merge()
     errors = {table.name: str(table.error) for table in summary.tables if table.error}
     assert errors.keys() == {loose, f"{loose}_history"}
@@ -97,15 +97,9 @@ def test_a_table_without_a_key_is_refused_and_others_go_on(lake: DebeziumLake) -
         assert "message.key.columns" in error
     assert summary.exit_code == ExitCode.SINK
     assert lake.rows() == [(1, "a", 1)]
-    archived = lake.table(f"{loose}_changes").orderBy("_millrace_offset").collect()
-    events = [record for record in records if record.value is not None]
-    assert [bytes(row["_millrace_value"]) for row in archived] == [one.value for one in events]
-
-    lake.write(records, loose)  # by a connector that had crashed
-    lake.write([event("u", {"id": 1, "v": "b", "n": 2})])
-    assert {table.name for table in lake.merge().tables if table.error} == errors.keys()
-    assert lake.rows() == [(1, "b", 2)]
-    assert lake.table(f"{loose}_changes").count() == 2 * len(events)
+    archived = sorted(lake.rows(f"{loose}_changes", "_millrace_offset", "_millrace_value"))
+    values = [record.value for record in records if record.value is not None]
+    assert [value for _, value in archived] == values * 2
 
 
 @pytest.mark.proof

@@ -11,7 +11,7 @@ from sinks.delta.cuts import Cut, cut_at, cuts, query
 from sinks.job import run_lakehouse
 from sinks.run.plans import lakehouse_plans
 from tests.fixtures.lakehouse import Lakehouse
-from tests.fixtures.spark import at, column, table_schema
+from tests.fixtures.spark import at, column, run_once, table_schema
 from tests.integration.snapshots.test_while_streaming import wait_for
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
@@ -85,7 +85,7 @@ def test_a_partition_whose_marker_comes_late_is_waited_for(lakehouse: Lakehouse)
     log.reached(at(20, 2))
 
     told: list[str] = []
-    run = partial(run_lakehouse, lakehouse.settings, lambda _records=0: lakehouse.spark)
+    run = partial(run_once, run_lakehouse, lakehouse.settings, lakehouse.spark)
     with ThreadPoolExecutor(1) as threads:
         merging = threads.submit(run, told.append)
         wait_for(lambda: merging.done() or any("open Kafka transaction" in one for one in told))

@@ -11,6 +11,7 @@ import pytest
 from cdc.errors import ExitCode, LogForgottenError
 from cdc.records.state import Phase
 from sinks.changes.derived import table_path
+from sinks.changes.names import POSITION
 from sinks.delta import commit, target
 from sinks.run.plans import lakehouse_plans
 from sinks.run.summary import RunOutcome
@@ -18,6 +19,12 @@ from tests.fixtures.lakehouse import Lakehouse
 from tests.fixtures.spark import at, column, table_schema
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
+
+
+def by_spark(lakehouse: Lakehouse) -> list[dict[str, Any]]:
+    """What the table has, in Spark's types."""
+    rows = lakehouse.table("public.t").drop(POSITION).collect()
+    return sorted((row.asDict() for row in rows), key=str)
 
 
 def test_changes_reach_the_table_once_and_in_order(lakehouse: Lakehouse) -> None:
@@ -105,11 +112,11 @@ def test_values_get_true_types(lakehouse: Lakehouse) -> None:
     log.table(10)
     log.reached(at(10, 0))
     assert [str(table) for table in lakehouse.merge().tables if table.error] == []
-    assert lakehouse.rows(log.schema) == [read]
+    assert by_spark(lakehouse) == [read]
     log.row("u", at(20), value | {"case": None, "i8": 1})
     log.reached(at(20))
     assert [str(table) for table in lakehouse.merge().tables if table.error] == []
-    assert lakehouse.rows(log.schema) == [read | {"case__2": None, "i8": 1}]
+    assert by_spark(lakehouse) == [read | {"case__2": None, "i8": 1}]
 
 
 BAD: dict[str, tuple[dict[str, Any], str]] = {
@@ -143,13 +150,12 @@ def test_a_bad_value_stops_its_table_only_and_changes_nothing(lakehouse: Lakehou
     bad["garbage"].raw(b'{"id":1}', b"not json", b"garbage")
     good.reached(at(20))
     says = {name: said for name, (_, said) in BAD.items()} | {"garbage": "is not one of Millrace's"}
-    for _ in range(2):
-        summary = lakehouse.merge()
-        assert summary.exit_code == ExitCode.SINK
-        errors = {table.name: str(table.error) for table in summary.tables if table.error}
-        assert errors.keys() == {f"public.{name}" for name in says}
-        for name, said in says.items():
-            assert said in errors[f"public.{name}"]
+    summary = lakehouse.merge()
+    assert summary.exit_code == ExitCode.SINK
+    errors = {table.name: str(table.error) for table in summary.tables if table.error}
+    assert errors.keys() == {f"public.{name}" for name in says}
+    for name, said in says.items():
+        assert said in errors[f"public.{name}"]
     assert lakehouse.rows(good.schema)[0]["arr"] == [2]
     assert [lakehouse.rows(log.schema)[0]["arr"] for log in bad.values()] == [[1]] * len(bad)
 
@@ -209,7 +215,7 @@ def test_columns_are_added_dropped_and_widened(lakehouse: Lakehouse) -> None:
     log.reached(at(30))
     assert [str(table.error) for table in lakehouse.merge().tables if table.error] == []
     epoch = dt.datetime(1970, 1, 1)  # noqa: DTZ001
-    assert lakehouse.rows(log.schema) == [
+    assert by_spark(lakehouse) == [
         {"id": 1, "a": 5, "b": None, "c": None},
         {"id": 2, "a": 2**40, "b": None, "c": epoch},
     ]

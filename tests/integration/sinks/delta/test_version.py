@@ -1,6 +1,5 @@
 """Versions of Delta tables: what may have some values is found by the files' statistics."""
 
-from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
@@ -17,10 +16,10 @@ pytestmark = pytest.mark.spark
 ROWS = 400
 
 
-@pytest.fixture
-def version(spark: "SparkSession", tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Version:
+@pytest.fixture(scope="module")
+def path(spark: "SparkSession", tmp_path_factory: pytest.TempPathFactory) -> str:
     """A table of eight files by key, one of whose columns has another name than in its files."""
-    path = str(tmp_path / "t")
+    path = str(tmp_path_factory.mktemp("version") / "t")
     rows = spark.range(ROWS).selectExpr(
         "id", "cast(id AS string) AS text", "id % 7 AS other", "nullif(id, 3) AS fine"
     )
@@ -28,6 +27,12 @@ def version(spark: "SparkSession", tmp_path: Path, monkeypatch: pytest.MonkeyPat
         "delta.columnMapping.mode", "name"
     ).save(path)
     spark.sql(f"ALTER TABLE delta.`{path}` RENAME COLUMN fine TO hole")
+    return path
+
+
+@pytest.fixture
+def version(spark: "SparkSession", path: str, monkeypatch: pytest.MonkeyPatch) -> Version:
+    """The table's newest version, as if it were large."""
     monkeypatch.setattr("sinks.delta.version.SMALL_BYTES", 0)
     derived = cast("Derived", SimpleNamespace(name="t", path=path))
     return Version(DeltaTarget(spark, "p", derived), 1)

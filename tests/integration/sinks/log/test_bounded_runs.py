@@ -11,7 +11,7 @@ from tests.fixtures.spark import at, column, table_schema
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
 
-ROWS = 8
+ROWS = 4
 
 
 def test_a_bounded_run_leaves_later_commits_to_later_runs(lakehouse: Lakehouse) -> None:
@@ -23,13 +23,13 @@ def test_a_bounded_run_leaves_later_commits_to_later_runs(lakehouse: Lakehouse) 
     log.table(10)
     other.table(10)
     log.reached(at(10, 0))
-    bounded = RunOptions(records_max=10)
+    bounded = RunOptions(records_max=6)
     lakehouse.merge(bounded)
     assert len(lakehouse.rows(other.schema)) == ROWS, "a snapshot isn't parted"
     for number in range(ROWS):
         log.row("u", at(20 + number, 1), {"id": number, "n": 1})
         log.row("u", at(20 + number, 2), {"id": (number + 1) % ROWS, "n": 2})
-        if number % 4 == 0:
+        if number % 2 == 0:
             other.row("d", at(20 + number, 3), None, {"id": number})
             other.tombstone(at(20 + number, 3), {"id": number})
     log.reached(at(20 + ROWS))
@@ -39,7 +39,7 @@ def test_a_bounded_run_leaves_later_commits_to_later_runs(lakehouse: Lakehouse) 
         values = {row["id"]: row["n"] for row in rows}
         assert [*values.values()].count(2) == 1, "all of a transaction, or nothing"
         done = [*values.values()].count(1) + (values[0] == 2)
-        gone = {number for number in range(done) if number % 4 == 0}
+        gone = {number for number in range(done) if number % 2 == 0}
         assert {row["id"] for row in others} == set(range(ROWS)) - gone
         states.append(done)
     assert states[-1:] == [ROWS], str(summary.line()) + str(summary.tables)

@@ -233,6 +233,7 @@ class TestIndexes(Contract):
         return IndexTarget(indexes)
 
 
+@pytest.mark.proof
 class TestDictionary(Contract):
     """The smallest target."""
 

@@ -50,6 +50,6 @@ def test_a_merge_sends_no_rows_to_the_driver(
         log.reached(at(20, ROWS))
         assert [table.error for table in lakehouse.merge().tables] == [None]
         with pytest.raises(Exception, match="is bigger than"):
-            lakehouse.rows(log.schema)
+            lakehouse.table("public.t").collect()
     rows = {row["id"]: row["large"] for row in lakehouse.rows(log.schema)}
     assert rows == {key: text(10 if key % 2 else 20, key) for key in range(ROWS)}

@@ -14,7 +14,9 @@ from confluent_kafka.admin._config import ConfigEntry, ConfigResource
 
 from cdc.errors import ExitCode
 from sinks.changes.names import END, OP, POSITION
+from sinks.delta import commit, target
 from sinks.delta.cuts import cuts
+from sinks.delta.table import DeltaTarget
 from sinks.run.engine import Run
 from sinks.run.options import RunOptions
 from sinks.run.plans import lakehouse_plans
@@ -86,8 +88,8 @@ def change(log: HandLog) -> None:
 
 
 def own(lakehouse: Lakehouse, name: str, *names: str) -> list[tuple[Any, ...]]:
-    table = lakehouse.table(name).where(f"id IS NULL OR id < {FILLER}")
-    return sorted((tuple(row) for row in table.select(*names).collect()), key=str)
+    found = lakehouse.read(name, "id", *names)
+    return sorted((tuple(row) for id_, *row in found if id_ is None or id_ < FILLER), key=str)
 
 
 def forget(lakehouse: Lakehouse, log: HandLog) -> None:
@@ -204,3 +206,40 @@ def test_a_history_that_is_wanted_later_comes_from_the_archive(lakehouse: Lakeho
         (5, "a5", 0, str(at(26)), str(at(reached + 1))),
         (5, "a5", 1, str(at(reached + 1)), None),
     ]
+
+
+def test_a_history_goes_behind_the_archive_once_though_the_first_run_of_both_died(
+    lakehouse: Lakehouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = begun(lakehouse, kinds=["changes"])
+    log.row("u", at(20), {"id": 1, "a": "changed", "n": 1})
+    log.row("u", at(30), {"id": 1, "a": "changed", "n": 2})  # read, and above the cut
+    log.reached(at(20))
+    lakehouse.merge()
+    log.row("d", at(31), None, {"id": 2})
+    log.tombstone(at(31), {"id": 2})
+    log.reached(at(31))
+    real = commit.commit
+
+    def dies_but_for_the_archive(of: DeltaTarget, *rest: Any) -> Any:
+        if of.name.endswith("_history"):
+            raise KeyboardInterrupt
+        return real(of, *rest)
+
+    lakehouse.configure(kinds=["changes", "history"])
+    with monkeypatch.context() as patched:
+        patched.setattr(target, "commit", dies_but_for_the_archive)
+        with pytest.raises(KeyboardInterrupt):
+            lakehouse.merge()
+    archived = own(lakehouse, "public.t_changes", OP, POSITION, "id")
+    assert ("u", str(at(30)), 1) in archived, "before the history has read the archive"
+    assert lakehouse.merge().exit_code == ExitCode.OK
+    begin = str(at(10, 0))
+    assert own(lakehouse, "public.t_history", "id", "a", "n", POSITION, END) == [
+        (1, "a1", 0, begin, str(at(20))),
+        (1, "changed", 1, str(at(20)), str(at(30))),
+        (1, "changed", 2, str(at(30)), None),
+        (2, "a2", 0, begin, str(at(31))),
+        (3, "a3", 0, begin, None),
+    ]
+    assert own(lakehouse, "public.t_changes", OP, POSITION, "id") == archived

@@ -283,6 +283,7 @@ def test_cut_connections_lose_nothing(
     assert counts.indexed == len(target.documents()) == 300
 
 
+@pytest.mark.proof
 def test_server_killed_in_mid_bulk_has_everything_after_the_repeat(server_folder: Any) -> None:
     node = OpenSearch(server_folder).start()
     try:

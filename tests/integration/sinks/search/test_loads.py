@@ -82,6 +82,7 @@ def test_a_rebuild_goes_on_where_it_was_while_changes_reach_both_indexes(
     assert len(indexes.client.indices.get(index=f"{indexes.prefix}-{ALIAS}-*")) == 1
 
 
+@pytest.mark.proof
 def test_a_new_history_takes_the_place_of_what_is_being_loaded(
     indexes: Indexes, monkeypatch: pytest.MonkeyPatch
 ) -> None:

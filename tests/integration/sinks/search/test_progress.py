@@ -35,7 +35,6 @@ def record(run: int, lsn: int = 5) -> TableRecord:
     return TableRecord(
         run=run,
         serves=TableGeneration(index="public.things-1", uuid="u"),
-        epoch=1,
         cut=str(Position(1, Lsn(lsn), 7)),
         offsets={0: 3, 1: 0},
         schema_version=2,

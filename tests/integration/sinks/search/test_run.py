@@ -20,11 +20,12 @@ from sinks.search.client import search
 from sinks.search.run import run_search
 from tests.fixtures.front import Front
 from tests.fixtures.indexes import ALIAS, Indexes, loaded
-from tests.fixtures.spark import at, column, table_schema
+from tests.fixtures.spark import at, column, run_once, table_schema
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.opensearch]
 
 
+@pytest.mark.proof
 def test_changes_reach_the_index_once_and_in_order(indexes: Indexes) -> None:
     log = indexes.log(column("id", "int4", 1), column("a", "text"), column("n", "int8"))
     assert indexes.merge().exit_code == ExitCode.NOTHING_TO_DO
@@ -121,6 +122,7 @@ def test_values_and_composite_keys_are_documents(indexes: Indexes) -> None:
     }
 
 
+@pytest.mark.proof
 def test_new_column_arrives_in_the_same_index(indexes: Indexes) -> None:
     log = loaded(indexes, 1)
     index = indexes.index()
@@ -142,7 +144,7 @@ def test_new_column_arrives_in_the_same_index(indexes: Indexes) -> None:
         pytest.param("sinks.search.executors", "_lines", 100, marks=pytest.mark.proof),
         pytest.param("sinks.search.apply", "_write_remaining", 100, marks=pytest.mark.proof),
         ("sinks.search.apply", "_write_remaining", 1),
-        ("sinks.search.indexes.TableIndex", "publish", 100),
+        pytest.param("sinks.search.indexes.TableIndex", "publish", 100, marks=pytest.mark.proof),
         pytest.param("sinks.search.progress.Ledger", "write_table", 1, marks=pytest.mark.proof),
         ("sinks.search.progress.RunClaim", "finish", 100),
     ],
@@ -191,6 +193,7 @@ def test_crash_anywhere_is_repeated_to_the_same_index(
     assert len(indexes.client.indices.get(index=f"{indexes.prefix}-{ALIAS}-*")) == 1
 
 
+@pytest.mark.proof
 def test_deleted_index_is_loaded_again_from_the_log(indexes: Indexes) -> None:
     log = loaded(indexes)
     before = indexes.documents()
@@ -203,6 +206,7 @@ def test_deleted_index_is_loaded_again_from_the_log(indexes: Indexes) -> None:
     assert set(indexes.documents()) == {"1", "2", "3", "4"}
 
 
+@pytest.mark.proof
 def test_log_that_was_made_anew_is_not_mistaken_for_the_old_one(indexes: Indexes) -> None:
     log = loaded(indexes)
     before = indexes.documents()
@@ -285,7 +289,7 @@ def test_server_that_is_not_there_is_said_at_once(indexes: Indexes) -> None:
 def test_missing_section_is_said(indexes: Indexes) -> None:
     settings = indexes.settings.model_copy(update={"search": None})
     with pytest.raises(ConfigError, match="no search server"):
-        run_search(settings, lambda _records=0: indexes.spark, print)
+        run_once(run_search, settings, indexes.spark)
 
 
 def test_applied_tables_are_recorded(indexes: Indexes) -> None:
@@ -329,6 +333,7 @@ def test_a_server_that_asks_for_tls_and_a_user_is_written_to_from_executors(
     assert authorization.split()[1] not in repr(indexes.settings)
 
 
+@pytest.mark.proof
 def test_a_key_of_zero_is_one_key_whatever_its_sign(indexes: Indexes) -> None:
     log = indexes.log(column("f", "float8", 1), column("v", "text"))
     log.row("r", at(100, 0), {"f": -0.0, "v": "minus"})

@@ -23,7 +23,7 @@ pytestmark = [
     pytest.mark.postgres,
     pytest.mark.kafka,
     pytest.mark.spark,
-    pytest.mark.xdist_group("cluster"),
+    pytest.mark.xdist_group("jvms"),
 ]
 SCHEMA = """
     CREATE TABLE item (id int PRIMARY KEY, n int, name text);

@@ -8,15 +8,15 @@ import pytest
 
 from cdc.errors import ExitCode
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("jvms")]
 
 RUN = """
 import os, signal, sys
 from cdc.settings import Settings
 from sinks import job
 
-def run(settings, session, report, options):
-    spark = session()
+def run(context, log):
+    spark = context.session()
     os.kill(spark.sparkContext._gateway.proc.pid, signal.SIGKILL)
     spark.range(3).count()
 

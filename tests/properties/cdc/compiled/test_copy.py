@@ -129,7 +129,7 @@ def outcome(
     return made, stops, copied.copier.row_count, None
 
 
-@settings(max_examples=300)
+@settings(max_examples=150)
 @given(st.data())
 def test_it_writes_what_the_reference_writes(data: st.DataObject) -> None:
     schema = data.draw(tables())

@@ -76,7 +76,7 @@ FORMS = [
 ]
 
 
-@settings(max_examples=300)
+@settings(max_examples=150)
 @given(st.data())
 def test_each_form_is_what_the_reference_writes(data: st.DataObject) -> None:
     schema = data.draw(tables())

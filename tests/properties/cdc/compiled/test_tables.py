@@ -272,7 +272,7 @@ ALL_FORMS = [
 ]
 
 
-@settings(max_examples=100, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
 @given(st.data())
 def test_every_table_is_what_the_reference_writes(data: st.DataObject) -> None:
     native = data.draw(st.booleans())

@@ -132,7 +132,7 @@ def test_a_key_is_never_masked() -> None:
     (made,) = events(keyed, insert("k", "v"), rules=rule)
     assert (made.key, made.value["after"]["id"]) == ({"id": "k"}, "***")
     with pytest.raises(TableRefusedError, match="keys keep rows apart"):
-        events(keyed, rules=replace(rule, events=NATIVE.events))
+        events(keyed, rules=replace(rule, values=NATIVE.values))
 
 
 @BOTH

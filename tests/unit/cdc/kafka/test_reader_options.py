@@ -4,7 +4,7 @@ import pytest
 from confluent_kafka import Consumer
 
 from cdc.errors import ConfigError
-from cdc.kafka.options import LOGGER, reader_options
+from cdc.kafka.options import LOGGER, follower_options, reader_options
 
 
 @pytest.mark.parametrize("largest", [1_000_000, 150_000_000, 1_000_000_000])
@@ -23,3 +23,10 @@ def test_what_a_reader_rests_on_is_nobodys_to_choose() -> None:
     options = {"bootstrap.servers": "127.0.0.1:1", "isolation.level": "read_uncommitted"}
     with pytest.raises(ConfigError, match=r"isolation\.level"):
         reader_options(options)
+
+
+def test_who_follows_a_topic_asks_seldom_while_nothing_comes() -> None:
+    options = {"bootstrap.servers": "127.0.0.1:1"}
+    wait = "fetch.wait.max.ms"
+    assert int(reader_options(options)[wait]) < 20 < int(follower_options(options)[wait])
+    assert follower_options({**options, wait: "100"})[wait] == "100"

@@ -45,7 +45,6 @@ def test_the_preset_switches_defaults_and_leaves_what_is_said(read: Read) -> Non
         position_header=False,
         context_headers=True,
         key_change_headers=True,
-        lossless=False,
     )
     assert (settings.log.topic_partitions, settings.log.topic_cleanup_policy) == (6, "delete")
     assert settings.format == {"key.schemas.enable": "false"}

@@ -73,7 +73,7 @@ def topics(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> DebeziumTopics:
 def test_a_topic_that_lost_records_or_is_hidden_stops_its_own_table(
     topics: DebeziumTopics,
 ) -> None:
-    state = topics.state()
+    state = topics.state(None)
     assert state is not None
     before = {
         str(name): table_plan(topic=topic, source=str(name), base=1, start={0: 7}, end={0: 7})
@@ -92,7 +92,7 @@ def test_a_topic_that_lost_records_or_is_hidden_stops_its_own_table(
 def test_a_hidden_topic_whose_delta_table_was_removed_stops_its_own_table_only(
     topics: DebeziumTopics,
 ) -> None:
-    state = topics.state()
+    state = topics.state(None)
     assert state is not None
     lakehouse = topics._settings.lakehouse
     assert lakehouse is not None

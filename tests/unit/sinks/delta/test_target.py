@@ -11,7 +11,7 @@ from cdc.records.position import Lsn, Position
 from cdc.settings import Settings
 from sinks.delta.target import LakehouseTables
 from sinks.run.options import RunContext, RunOptions
-from sinks.run.plan import Replay, RunPlan, TablePlan
+from sinks.run.plan import RunPlan, TablePlan
 from sinks.run.summary import Rows
 from sinks.run.target import Forgotten
 from tests.fixtures.made_plans import NAME, table_plan
@@ -55,7 +55,7 @@ def test_a_table_that_has_nothing_to_commit_reads_nothing(tmp_path: Path) -> Non
         ({"base": 1, "kind": "history"}, True, False, None, ""),
         ({}, False, True, None, "begins with what the log has"),
         ({}, False, False, None, ""),
-        ({"replay": Replay(archive="a", version=1)}, False, True, None, ""),
+        ({"replay": "a"}, False, True, None, ""),
     ],
 )
 def test_a_gap_rebuilds_current_rows_or_waits_for_the_user(
@@ -80,7 +80,7 @@ def test_a_gap_rebuilds_current_rows_or_waits_for_the_user(
         ({"base": 1, "kind": "history"}, True, "now"),
         ({"base": 1, "kind": "changes"}, False, None),
         ({}, False, "before"),
-        ({"replay": Replay(archive="a", version=1)}, True, None),
+        ({"replay": "a"}, True, None),
     ],
 )
 def test_a_gap_that_the_user_accepts_is_marked_or_begun_with(

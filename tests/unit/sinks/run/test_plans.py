@@ -25,6 +25,7 @@ from sinks.run.topics import PartitionCensus
 from tests.fixtures.made_changes import table as made_table
 from tests.fixtures.made_states import table_state
 
+TABLE = table_state(TableName("s", "a"), topic="t", snapshot_lsn=Lsn(7))
 WANTED = {"s.a": WantedTable("s.a")}
 
 
@@ -39,8 +40,6 @@ def table_plan(**changes: object) -> TablePlan:
         end={0: 9},
         next={0: 8},
         after=position(10),
-        snapshot=position(7),
-        shown=position(7),
         schema_version=1,
         base=3,
         events=2,
@@ -99,7 +98,7 @@ def test_a_newer_format_is_refused(tmp_path: Path) -> None:
 
 
 def test_an_applied_table_goes_on_above_the_cut_and_a_failed_one_stays() -> None:
-    done = plan(good=table_plan(), bad=table_plan(snapshot=position(15)))
+    done = plan(good=table_plan(), bad=table_plan())
     after = goes_on(done, RunOutcome(run=4, ts_ms=0, failed={"bad": "why"}))
     assert (after["good"].start, after["good"].after, after["good"].base) == (
         {0: 8},
@@ -107,7 +106,6 @@ def test_an_applied_table_goes_on_above_the_cut_and_a_failed_one_stays() -> None
         4,
     )
     assert (after["bad"].start, after["bad"].after, after["bad"].base) == ({0: 5}, position(10), 3)
-    assert after["bad"].shown == position(7)
 
 
 def test_what_a_table_lacks_is_over_once_it_is_applied_and_remembered() -> None:
@@ -143,37 +141,53 @@ def test_an_archive_that_waited_still_knows_what_it_has_read() -> None:
     assert (after.start, after.read_end, after.after) == ({0: 8}, {0: 9}, position(20))
 
 
+def test_an_archive_that_reads_less_than_before_still_knows_what_it_has_read() -> None:
+    bounded = plan(a=table_plan(kind="changes", end={0: 7}, next={0: 7}, read_end={0: 9}))
+    assert goes_on(bounded, RunOutcome(run=4, ts_ms=0, failed={}))["a"].read_end == {0: 9}
+
+
 def test_a_truncate_counts_within_the_cut_only() -> None:
     above = {0: PartitionCensus(8, 2, ((str(position(30)), 1),))}
-    assert with_census(table_plan(), above, position(20), keyed=True).truncated is None
+    assert with_census(table_plan(), above, position(20), TABLE, keyed=True).truncated is None
     within = {0: PartitionCensus(None, 2, ((str(position(15)), 1),))}
-    planned = with_census(table_plan(), within, position(20), keyed=True)
+    planned = with_census(table_plan(), within, position(20), TABLE, keyed=True)
     assert (planned.truncated, planned.next) == (position(15), {0: 9})
 
 
+def test_a_truncate_of_a_table_made_anew_may_stand_at_the_cut_that_was_reached() -> None:
+    at_cut = {0: PartitionCensus(None, 1, ((str(position(10)), 1),))}
+    planned = with_census(table_plan(), at_cut, position(20), TABLE, keyed=True)
+    assert planned.truncated == table_plan().after == position(10)
+
+
 @pytest.mark.parametrize(
-    ("keyed", "shown", "snapshot", "replaces"),
+    ("keyed", "after", "snapshot", "replaces"),
     [
         (True, None, position(15), False),
         (False, None, position(15), True),
-        (True, position(7), position(15), False),
-        (False, position(7), position(15), True),
-        (True, position(7), position(15, epoch=2), True),
-        (False, position(7), position(7), False),
+        (True, position(10), position(15), False),
+        (False, position(10), position(15), True),
+        (True, position(10), position(5, epoch=2), True),
+        (False, position(10), position(5, epoch=2), True),
+        (False, position(10), position(7), False),
+        (False, position(10)._replace(index=3), position(10), True),
+        (True, position(10, epoch=2), position(5, epoch=2), False),
     ],
 )
 def test_a_new_snapshot_replaces_what_has_no_key_or_another_history(
-    *, keyed: bool, shown: Position | None, snapshot: Position, replaces: bool
+    *, keyed: bool, after: Position | None, snapshot: Position, replaces: bool
 ) -> None:
-    table = table_plan(shown=shown, snapshot=snapshot)
-    truncated = with_census(table, {}, position(20, epoch=2), keyed=keyed).truncated
+    captured = TABLE.model_copy(
+        update={"epoch": snapshot.epoch, "snapshot_lsn": snapshot.commit_lsn}
+    )
+    cut = position(20, epoch=2)
+    truncated = with_census(table_plan(after=after), {}, cut, captured, keyed=keyed).truncated
     assert (truncated is not None) == replaces
     assert truncated is None or truncated < snapshot
 
 
 def whole_table(*versions: TableSchema) -> LogState:
     """The state of a log with one table, all of which is there."""
-    table = table_state(TableName("s", "a"), topic="t", snapshot_lsn=Lsn(7))
     progress = Progress(
         log="one",
         slot="s",
@@ -186,7 +200,7 @@ def whole_table(*versions: TableSchema) -> LogState:
         flush_lsn=Lsn(20),
     )
     schemas = {"s.a": versions} if versions else {}
-    return LogState(progress, {"s.a": table}, schemas, {"t": {0: 0}}, {"t": {0: 4}})
+    return LogState(progress, {"s.a": TABLE}, schemas, {"t": {0: 0}}, {"t": {0: 4}})
 
 
 def test_a_log_made_anew_is_never_applied_on() -> None:

@@ -1,0 +1,39 @@
+"""``millrace ddl-trigger --print`` → SQL for those who may install event triggers.
+
+Without it the catalog check finds DDL within seconds; with it, as soon as the stream comes there.
+https://www.postgresql.org/docs/current/event-triggers.html
+"""
+
+from typing import Annotated, Final
+
+import typer
+
+from cdc.errors import ConfigError
+from cdc.stream.signals import DDL
+
+_SQL: Final = f"""\
+-- For a superuser, in the captured database. Each DDL statement writes one logical message into the
+-- WAL, in its own transaction. To remove it again: DROP FUNCTION millrace_ddl() CASCADE;
+CREATE FUNCTION millrace_ddl() RETURNS event_trigger LANGUAGE plpgsql AS $$
+BEGIN
+  PERFORM pg_catalog.pg_logical_emit_message(true, '{DDL}', tg_event || ' ' || tg_tag);
+END $$;
+CREATE EVENT TRIGGER millrace_ddl ON ddl_command_end EXECUTE FUNCTION millrace_ddl();
+CREATE EVENT TRIGGER millrace_rewrite ON table_rewrite EXECUTE FUNCTION millrace_ddl();
+CREATE EVENT TRIGGER millrace_drop ON sql_drop EXECUTE FUNCTION millrace_ddl();"""
+
+
+def ddl_trigger(
+    *,
+    to_stdout: Annotated[
+        bool, typer.Option("--print", help="Print the SQL; nothing is installed.")
+    ] = False,
+) -> None:
+    """Print SQL that lets the source tell of DDL at once; Millrace never installs it itself."""
+    if not to_stdout:
+        raise ConfigError(
+            "ddl-trigger only prints SQL",
+            where="--print",
+            remedy="have a superuser run it: millrace ddl-trigger --print | psql -d the_database",
+        )
+    print(_SQL)
