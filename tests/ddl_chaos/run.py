@@ -144,9 +144,8 @@ class _Run:
                 for kind in self._round():
                     if time.monotonic() < deadline:
                         self._step(kind)
-            self._writer.pause()
-            self._compare()
-            self._writer.resume()
+            with self._writer.paused():
+                self._compare()
         finally:
             self._writer.stop()
             self._source.close()
@@ -180,9 +179,8 @@ class _Run:
         if then == "merge":
             self._stand.merge()
         elif then == "compare":
-            self._writer.pause()
-            self._compare()
-            self._writer.resume()
+            with self._writer.paused():
+                self._compare()
         self._stand.watch()
         self._rereads.follow()
 

@@ -8,7 +8,8 @@ import random
 import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, Final
 
 import psycopg
@@ -96,7 +97,7 @@ class Source:
 
 
 class Writer(threading.Thread):
-    """A session that changes rows of all tables until told to stop, and pauses when told to."""
+    """A session that changes rows of all tables until told to stop."""
 
     def __init__(self, conninfo: str, seed: int) -> None:
         super().__init__(name="writer", daemon=True)
@@ -107,13 +108,11 @@ class Writer(threading.Thread):
         self._out = threading.Event()
         self._idle = threading.Lock()
 
-    def pause(self) -> None:
-        """Return once nothing is open, and let nothing begin."""
-        self._idle.acquire()
-
-    def resume(self) -> None:
-        """Go on."""
-        self._idle.release()
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Nothing is open, and nothing begins, until the block ends."""
+        with self._idle:
+            yield
 
     def stop(self) -> None:
         """End for good."""

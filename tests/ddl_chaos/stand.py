@@ -23,6 +23,7 @@ from sinks.job import run_lakehouse
 from sinks.run.plan import ready
 from tests.ddl_chaos import blind
 from tests.ddl_chaos.shapes import PUBLICATION, SHAPES
+from tests.fixtures.spark import run_once
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -162,7 +163,7 @@ class Stand:
     def merge(self) -> None:
         """Merge what the log has."""
         try:
-            summary = run_lakehouse(self.pipeline.settings, lambda _=0: self._spark, lambda _: None)
+            summary = run_once(run_lakehouse, self.pipeline.settings, self._spark)
         except MillraceError as error:
             self.complaints.append(f"a merge: {error}")
             return
