@@ -29,7 +29,7 @@ _STOPS_MAX: Final = 5
 _STEPS_SHOWN: Final = 8
 _BEHIND: Final = {"nothing": 10, "merge": 3, "compare": 2, "restart": 2, "down": 2}
 """What comes behind a DDL, and how often; ``down``: the daemon is, while it is done."""
-_BEHIND_FIRST: Final = {"nothing": 24, "merge": 1, "compare": 1, "restart": 4, "down": 6}
+_BEHIND_FIRST: Final = {"nothing": 25, "merge": 1, "restart": 4, "down": 6}
 """The same in the first round, which a short run has alone: most of its time goes to merges."""
 _DYING: Final = 0.05
 """How often the daemon dies between two steps of a DDL."""
