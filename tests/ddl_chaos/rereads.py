@@ -37,9 +37,10 @@ class Rereads:
         self._older: dict[str, int] = {}
 
     def begin(self) -> None:
-        """What was read before counts as the tables' first reads."""
+        """What was read before counts as the tables' first reads; nobody has changed rows yet."""
         self.follow()
         self.count.clear()
+        self.settled()
         self.settled()
 
     def settled(self) -> None:
