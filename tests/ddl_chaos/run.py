@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 
 _CALM_S: Final = (0.0, 0.3, 1.0, 2.0)
 _LONG_S: Final = 1800
-"""A run of this length has to have so many DDL, of each kind, and merges."""
+"""A run of this length, or a longer one, has to have so many DDL, of each kind, and merges."""
 _DDL_MIN: Final = 300
 _KIND_MIN: Final = 5
 _MERGES_MIN: Final = 50
 _STOPS_MAX: Final = 5
 _STEPS_SHOWN: Final = 8
-_BEHIND: Final = {"nothing": 10, "merge": 3, "compare": 2, "restart": 2, "down": 2}
+_BEHIND: Final = {"nothing": 14, "merge": 4, "compare": 1, "restart": 2, "down": 3}
 """What comes behind a DDL, and how often; ``down``: the daemon is, while it is done."""
 _BEHIND_FIRST: Final = {"nothing": 25, "merge": 1, "restart": 4, "down": 6}
 """The same in the first round, which a short run has alone: most of its time goes to merges."""
@@ -106,13 +106,17 @@ def run(plan: Plan, folder: Path, spark: "SparkSession") -> Outcome:
         outcome.merges = stand.merges
         outcome.stopped = len(stand.exits)
         outcome.complaints += stand.complaints
-    share = plan.duration_s / _LONG_S
-    kinds = {kind: outcome.ddl[kind] for kind in (*plan.kinds, *plan.harmless)}
-    if rare := [kind for kind, count in kinds.items() if count < int(_KIND_MIN * share)]:
-        outcome.complaints.append(f"too few of: {', '.join(rare)}")
-    if outcome.ddl.total() < int(_DDL_MIN * share) or outcome.merges < int(_MERGES_MIN * share):
-        outcome.complaints.append("too few DDL or merges for so long a time")
+    if plan.duration_s >= _LONG_S:
+        _require_enough(outcome)
     return outcome
+
+
+def _require_enough(outcome: Outcome) -> None:
+    kinds = (*outcome.plan.kinds, *outcome.plan.harmless)
+    if rare := [kind for kind in kinds if outcome.ddl[kind] < _KIND_MIN]:
+        outcome.complaints.append(f"too few of: {', '.join(rare)}")
+    if outcome.ddl.total() < _DDL_MIN or outcome.merges < _MERGES_MIN:
+        outcome.complaints.append("too few DDL or merges for so long a time")
 
 
 class _Run:
