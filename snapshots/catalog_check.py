@@ -38,6 +38,10 @@ from snapshots.windows import Job, WindowReader
 log = structlog.get_logger()
 CHECK_S: Final = 5.0
 """How often the catalog is looked at."""
+_VISIBLE_S: Final = 0.5
+"""How long a transaction may be in the stream before others see what it did."""
+_STUCK_S: Final = 10.0
+"""A read that doesn't go on for so long lets another one begin."""
 _READ_S: Final = 0.1
 """How often doubtful tables are looked at."""
 
@@ -49,23 +53,27 @@ class CatalogCheck:
         self._reader = reader
         self._tables = tables
         self._settings = settings
-        self.is_due = True
-        """Whether to check at once, or else when it is time."""
+        self._is_due = self._is_told = False
         self._next = self._next_read = 0.0
         self._job: Job[Inspection] | None = None
         self._inspection: Inspection | None = None
         self._watched: list[WatchedTable] = []
         """What is being compared, or was last."""
         self._checked: dict[TableName, Doubt | None] = {}
-        """The doubts that the last check knew of, or has raised."""
-        self._latest: dict[TableName, TableFingerprint] = {}
-        self._unpublished: frozenset[TableName] = frozenset()
+        """The doubts that the last check knew of, or has raised, of what it could tell of."""
+        self._last: Inspection | None = None
+        self._progress: dict[TableName, tuple[list[int], float]] = {}
+        """How many rows doubtful tables that are being read have, and since when (monotonic)."""
         self._tried: set[tuple[TableName, int]] = set()
 
     @property
     def awaits_stream(self) -> bool:
         """Whether something was found that counts once the stream has come there."""
         return self._inspection is not None
+
+    def note_ddl(self) -> None:
+        """Check at once, as the stream has come to DDL; and soon again, when others see it."""
+        self._is_due = self._is_told = True
 
     def turn(self, cursor: fast.Cursor) -> Joined:
         """Do what is due, without waiting; returns what the log gets.
@@ -84,8 +92,9 @@ class CatalogCheck:
             if isinstance(error := job.failure(), MillraceError):
                 log.warning("the catalog can't be checked", reason=error.what, remedy=error.remedy)
             self._inspection = job.result
-        elif self._job is None and (self.is_due or now >= self._next) and self._settings.lossless:
-            self.is_due, self._next = False, now + CHECK_S
+        elif self._job is None and (self._is_due or now >= self._next) and self._settings.lossless:
+            self._next = now + (_VISIBLE_S if self._is_told else CHECK_S)
+            self._is_due = self._is_told = False
             self._watched = self._followed()
             self._job = self._reader.ask(
                 partial(inspect, settings=self._settings, watched=self._watched)
@@ -106,13 +115,13 @@ class CatalogCheck:
 
     def _seen_since(self, state: TableState) -> TableFingerprint | None:
         """A table's fingerprint as the last check has it, if that is the one in its state."""
-        latest = self._latest.get(state.name)
+        latest = self._last.seen.get(state.name) if self._last else None
         is_latest = latest and state.fingerprint and is_same(latest, state.fingerprint)
         return latest if is_latest else state.fingerprint
 
     def _take(self, inspection: Inspection, reached: Position) -> Joined:
         """Take note of what a check has found."""
-        self._latest, self._unpublished = inspection.seen, inspection.unpublished
+        self._last = inspection
         self._checked = {
             table.state.name: table.state.doubt
             for table in self._watched
@@ -194,6 +203,7 @@ class CatalogCheck:
             replaces=any(cause.replaces for cause in causes),
             leaves=() if causes else attached,
             bytes=now.bytes,
+            behind_xid=int(now.fingerprint.seen.split(":")[1]),
         )
         log.warning(
             "a table is doubtful: rows of it may be wrong until it was read again",
@@ -206,51 +216,71 @@ class CatalogCheck:
     def _read_again(self) -> list[Record]:
         """Have the table read that is doubtful for longest, one at a time.
 
-        Not before a check that began later than the doubt.
+        Not before a check that began later than the doubt; a new doubt gets one at once.
         """
         doubts = [
             (state.doubt, state)
             for state in self._tables.states.values()
             if state.doubt is not None and not state.gone_ms
         ]
-        if any(state.is_being_completed for _, state in doubts):
+        if self._last is None or any(self._is_under_way(state) for _, state in doubts):
             return []
+        watched = {table.state.name: table.state.doubt for table in self._watched}
         records = list[Record]()
         for doubt, state in sorted(doubts, key=lambda pair: pair[0].since_ms):
-            if self._checked.get(state.name) != doubt:
-                self.is_due = True
+            name = state.name
+            if state.is_being_completed:
                 continue
-            obstacle = self._obstacle(state.name, doubt)
+            if name in watched and self._checked.get(name) != doubt:
+                self._is_due |= watched[name] != doubt
+                continue
+            obstacle = self._obstacle(state, doubt, is_watched=name in watched)
             if not obstacle:
-                self._tried.add((state.name, doubt.since_ms))
-                log.info("a doubtful table is read again", table=str(state.name))
+                self._tried.add((name, doubt.since_ms))
+                log.info("a doubtful table is read again", table=str(name))
                 ask, read = self._tables.reads.ask, _left_out(state, doubt)
-                return [*records, *ask({state.name: None}, "", reset=doubt.replaces, read=read)]
-            if obstacle != doubt.refused:
+                reset, behind_xid = doubt.replaces, doubt.behind_xid
+                asked = ask({name: None}, "", reset=reset, read=read, behind_xid=behind_xid)
+                return [*records, *asked]
+            refused = self._tables.reads.refuse(name, obstacle)
+            if refused:
                 log.warning(
                     "a doubtful table isn't read again",
-                    table=str(state.name),
+                    table=str(name),
                     reason=obstacle,
-                    remedy=f"millrace snapshot --reset {state.name}",
+                    remedy=f"millrace snapshot --reset {name}",
                 )
-                refused = doubt.model_copy(update={"refused": obstacle})
-                update = {"doubt": refused}
-                records.append(self._tables.states.put(state.model_copy(update=update)))
+            records += refused
         return records
 
-    def _obstacle(self, table: TableName, doubt: Doubt) -> str:
+    def _is_under_way(self, state: TableState) -> bool:
+        """Whether a doubtful table is being read, and that goes on: no lock is waited for."""
+        if not state.is_being_completed:
+            self._progress.pop(state.name, None)
+            return False
+        now = time.monotonic()
+        rows = [request.rows for request in state.requests]
+        if self._progress.get(state.name, ([], 0.0))[0] != rows:
+            self._progress[state.name] = rows, now
+        return now - self._progress[state.name][1] < _STUCK_S
+
+    def _obstacle(self, state: TableState, doubt: Doubt, *, is_watched: bool) -> str:
         """Why a table isn't read again by itself; empty where it is."""
         settings, limit = self._settings, self._settings.doubt_reread_bytes_max
-        if (table, doubt.since_ms) in self._tried:
+        name, table = state.name, self._last and self._last.catalog.get(state.name)
+        if (name, doubt.since_ms) in self._tried:
             return doubt.refused
-        has = f"it has {size(doubt.bytes)}, more than doubt.reread.bytes.max ({size(limit)})"
+        on_disk = table.bytes if table else doubt.bytes
+        has = f"it has {size(on_disk)}, more than doubt.reread.bytes.max ({size(limit)})"
         by_select = "a SELECT of the configuration gives its rows, which blocks the stream"
         obstacles = {
-            "it isn't published": table in self._unpublished,
+            "it isn't captured any more": not is_watched,
+            "it isn't published": table is not None and not table.entry,
+            "it is unlogged": state.fingerprint is not None and state.fingerprint.unlogged,
             "doubt.policy is set_aside": settings.doubt_policy == "set_aside",
-            has: doubt.bytes > limit,
-            "its rows are left out of snapshots": not settings.snapshots(str(table)),
-            by_select: str(table) in settings.snapshot_select_statements,
+            has: on_disk > limit,
+            "its rows are left out of snapshots": not settings.snapshots(str(name)),
+            by_select: str(name) in settings.snapshot_select_statements,
         }
         return next((reason for reason, is_so in obstacles.items() if is_so), "")
 

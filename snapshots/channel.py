@@ -126,7 +126,7 @@ class Channels:
 
     def note_ddl(self) -> None:
         """Have the catalog checked at once."""
-        self._check.is_due = True
+        self._check.note_ddl()
 
     def turn(self, cursor: fast.Cursor) -> SignalOutput:
         """Follow what has come by the topic; begin chunks where threads are free."""

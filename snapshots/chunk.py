@@ -193,7 +193,8 @@ def read(
             raise AlteredError
         if state.visibility.xmin < chunk_range.behind_xid:
             raise TableLockedError(
-                "transactions are open that may have changed it before it was published",
+                "transactions are open that may have changed it before it was published, or"
+                " before DDL",
                 where=f"table {described.table.name}",
                 remedy=OPEN_REMEDY,
             )

@@ -12,6 +12,7 @@ https://arxiv.org/abs/2010.12597
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Final, Literal
 
 import structlog
@@ -233,13 +234,21 @@ class IncrementalSnapshots:
     def _reset(self, read: TableRead, position: Position) -> SignalOutput:
         """Empty the table in the log, and begin its read again."""
         assert read.described is not None  # noqa: S101 (it was, before the watermark was written)
-        requests = self._tables.states[read.captured.name].requests
+        state = self._tables.states[read.captured.name]
+        requests = state.requests
         (now,) = (request for request in requests if request.is_same(read.request))
         first = SnapshotRequest(
-            kind="initial", signal=now.signal, order=now.order, paused=now.paused
+            kind="initial",
+            signal=now.signal,
+            order=now.order,
+            paused=now.paused,
+            behind_xid=max(now.behind_xid, state.doubt.behind_xid if state.doubt else 0),
         )
+        # What the catalog check doesn't know yet is still to be found, and waited for.
+        known = state.fingerprint or read.described.table.fingerprint
+        table = replace(read.described.table, fingerprint=known)
         others = (each for each in requests if each is not now and each.kind != "initial")
-        events, states = self._tables.begin_anew(read.described.table, position, (first, *others))
+        events, states = self._tables.begin_anew(table, position, (first, *others))
         return SignalOutput([*events], states)
 
     def _chunk(self, read: TableRead, pending: PendingChunk, at: Position) -> SignalOutput:

@@ -5,18 +5,20 @@ from typing import Final, NamedTuple
 
 import psycopg
 
+from cdc.errors import TableLockedError
 from cdc.postgres.captured import captured_tables, described_tables
-from cdc.postgres.connection import current_insert_lsn
+from cdc.postgres.connection import at_one_instant, current_insert_lsn, query
 from cdc.postgres.described import CapturedTable, TableDescription
-from cdc.postgres.fingerprints import CatalogTable, fingerprints, has_old_row
+from cdc.postgres.fingerprints import CatalogTable, fingerprints, has_old_row, is_empty
 from cdc.records.fingerprint import TableFingerprint
 from cdc.records.position import Lsn
 from cdc.records.schema import TableName
 from cdc.records.state import TableState
 from cdc.settings import CaptureSettings
-from cdc.tables.doubts import Cause, Differences, compare
+from cdc.tables.doubts import Cause, Differences, compare, first
 
 _NO_DIFFERENCES: Final = Differences()
+_PATIENCE: Final = "SET LOCAL lock_timeout = '100ms'"
 
 
 class WatchedTable(NamedTuple):
@@ -44,15 +46,15 @@ class Finding(NamedTuple):
 class Inspection(NamedTuple):
     """What a check has found, and how far the WAL was behind that.
 
-    ``seen`` has the fingerprints, by now, of the tables that are as they were.
+    ``catalog`` has all that are there, by name, ``seen`` the fingerprints of those that are as they
+    were; of ``undecided`` ones nothing can be said, since somebody has locked them.
     """
 
     wal_end: Lsn
+    catalog: dict[TableName, CatalogTable]
     findings: list[Finding]
-    unpublished: frozenset[TableName]
     seen: dict[TableName, TableFingerprint]
     undecided: set[TableName]
-    """Somebody has locked them."""
 
 
 def inspect(
@@ -61,29 +63,36 @@ def inspect(
     """Compare the catalog with what is watched; a table that somebody has locked waits."""
     oids = [table.state.oid for table in watched]
     catalog = fingerprints(connection, oids, settings.publication_name)
-    inspection = Inspection(
-        current_insert_lsn(connection),
-        [],
-        frozenset(now.name for now in catalog.values() if not now.entry),
-        {},
-        set(),
-    )
-    missing = list[WatchedTable]()
+    findings, seen = list[Finding](), dict[TableName, TableFingerprint]()
+    undecided, missing = set[TableName](), list[WatchedTable]()
     for table in watched:
-        now = catalog.get(table.state.oid)
-        if now is None or now.name != table.state.name:
+        name, now = table.state.name, catalog.get(table.state.oid)
+        if now is None or now.name != name:
             missing.append(table)
-        elif (finding := _compared(connection, settings, table, now)) is not None:
-            inspection.findings.append(finding)
-        elif table.fingerprint and is_same(table.fingerprint, now.fingerprint):
-            inspection.seen[now.name] = now.fingerprint
+            continue
+        if table.fingerprint is not None:
+            now = now._replace(fingerprint=now.fingerprint.carrying(table.fingerprint))
+        try:
+            finding = _compared(connection, settings, table, now)
+        except TableLockedError:
+            undecided.add(name)
+            continue
+        if finding is not None:
+            findings.append(finding)
         else:
-            inspection.undecided.add(now.name)
-    successors = _captured(connection, settings, {table.state.name for table in missing})
-    inspection.findings.extend(
-        Finding(table, None, described=successors.get(table.state.name)) for table in missing
-    )
-    return inspection
+            seen[name] = now.fingerprint
+    try:
+        successors = _captured(connection, settings, {table.state.name for table in missing})
+    except TableLockedError:
+        undecided |= {table.state.name for table in missing}
+    else:
+        findings += [
+            Finding(table, None, described=successors.get(table.state.name)) for table in missing
+        ]
+    # Behind all that was looked at.
+    wal_end = current_insert_lsn(connection)
+    by_name = {table.name: table for table in catalog.values()}
+    return Inspection(wal_end, by_name, findings, seen, undecided)
 
 
 def _compared(
@@ -92,28 +101,39 @@ def _compared(
     table: WatchedTable,
     now: CatalogTable,
 ) -> Finding | None:
-    """How a table differs; None where it doesn't, or can't be told now."""
-    state = table.state
-    before = table.fingerprint
+    """How a table differs; None where it doesn't; raises TableLockedError where nobody can tell."""
+    state, before = table.state, table.fingerprint
     if before is None:
-        return Finding(table, now)
-    differences, described = compare(before, now.fingerprint), None
+        return Finding(table, now, first(now.fingerprint))
+    is_rekeyed = settings.column_modes.key_columns(str(now.name)) is not None
+    differences, described = compare(before, now.fingerprint, is_rekeyed=is_rekeyed), None
     causes = list(differences.causes)
-    for leaf, cause in differences.unproven.items():
+    if state.doubt is None:  # so it is from the first check on, and whenever it was just read
+        causes += [cause for cause in first(now.fingerprint).causes if cause not in causes]
+    for leaf, cause in differences.unproven.items() if not causes else ():
         is_old = has_old_row(connection, leaf, before.seen)
         if is_old is None:
-            return None
+            raise _locked(state.name)
         causes += [] if is_old else [cause]
     if not causes and now.entry and state.entry not in {0, now.entry}:
         causes.append(Cause("it left the publication or the lists, and came back", replaces=True))
     if differences.altered:
         captured = [CapturedTable(state.oid, state.name)]
-        described = next(iter(described_tables(connection, settings, captured)), None)
-    proven = replace(differences, causes=tuple(causes), unproven={})
+        described = next(iter(_described(connection, settings, captured)), None)
+    attached = tuple(leaf for leaf in differences.attached if _has_rows(connection, state, leaf))
+    proven = replace(differences, causes=tuple(causes), unproven={}, attached=attached)
     is_back = bool(state.gone_ms) or state.renamed_lsn is not None
     if is_same(before, now.fingerprint) and not (causes or is_back):
         return None
     return Finding(table, now, proven, described)
+
+
+def _has_rows(connection: psycopg.Connection, state: TableState, leaf: int) -> bool:
+    """Whether a partition that was attached has rows to read: most are new, and empty."""
+    empty = is_empty(connection, leaf)
+    if empty is None:
+        raise _locked(state.name)
+    return not empty
 
 
 def is_same(before: TableFingerprint, now: TableFingerprint) -> bool:
@@ -127,5 +147,21 @@ def _captured(
     """The captured tables that have these names by now."""
     if not names:
         return {}
-    captured = [each for each in captured_tables(connection, settings) if each.name in names]
-    return {table.name: table for table in described_tables(connection, settings, captured)}
+    with at_one_instant(connection):
+        query(connection, _PATIENCE)
+        captured = [each for each in captured_tables(connection, settings) if each.name in names]
+        described = described_tables(connection, settings, captured)
+    return {table.name: table for table in described}
+
+
+def _described(
+    connection: psycopg.Connection, settings: CaptureSettings, captured: list[CapturedTable]
+) -> list[TableDescription]:
+    """Describe tables, without waiting for whoever has locked one of them."""
+    with at_one_instant(connection):
+        query(connection, _PATIENCE)
+        return described_tables(connection, settings, captured)
+
+
+def _locked(table: TableName) -> TableLockedError:
+    return TableLockedError("somebody has locked it", where=f"table {table}")

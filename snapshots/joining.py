@@ -74,7 +74,7 @@ class OpenTransactions:
             self._warn_at = math.inf
             log.warning(
                 "tables can't be read yet: transactions are open that may have changed them before"
-                " they were published",
+                " they were published, or before DDL",
                 tables=sorted(map(str, self._waiting)),
                 remedy=OPEN_REMEDY,
             )

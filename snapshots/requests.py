@@ -230,6 +230,7 @@ class Requests:
                     signal=signal,
                     remedy="have the table read again: execute-snapshot",
                 )
+                records += self._tables.reads.refuse(table, f"signal {signal} has stopped it")
             while left:  # a record for each: whoever waits for one of them looks for its outcome
                 ended = left.pop(0)
                 outcome = SnapshotOutcome(

@@ -244,11 +244,13 @@ class Session:
         """Begin to follow tables that the log doesn't know, or knows as others of that name."""
         tables, records = self.tables, list[Record]()
         for order, table in enumerate(filter(tables.has_joined, self._described)):
-            if self._capture.snapshot_mode == "recovery":
+            is_new = table.name not in tables.states
+            if self._capture.snapshot_mode == "recovery" and is_new:
                 records += tables.states.begin_snapshot(table, position)
                 records += tables.take_as_read(table, position)
             else:
-                joined = tables.join(table, position, order)
+                is_recovered = self._capture.snapshot_mode == "recovery"
+                joined = tables.join(table, position, order, read=is_recovered)
                 self.actions.perform(joined.effects)
                 records += joined.records
                 self.servers.lease.keep_alive()

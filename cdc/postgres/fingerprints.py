@@ -1,4 +1,4 @@
-"""pg_catalog → the fingerprints of captured tables, and whether a leaf still has old rows.
+"""pg_catalog → the fingerprints of captured tables, and whether a leaf has rows, or old ones.
 
 For the catalog check, every few seconds: a few statements for all tables together, digests made by
 the server, and no function that opens a table, which would wait for whoever has locked it
@@ -6,7 +6,8 @@ the server, and no function that opens a table, which would wait for whoever has
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Final, NamedTuple
 
 import psycopg
@@ -34,12 +35,14 @@ _USER_OID_MIN: Final = 16_384
 """What initdb made has lower OIDs: nobody alters that."""
 
 # A partition whose DETACH CONCURRENTLY isn't finished is published as a table of its own by now.
+# A bound's tree has, before version 17, where in the statement its parts were written.
 _MEMBERS: Final = """
 WITH RECURSIVE member (root, oid, attached, bound) AS (
     SELECT oid, oid, '', '' COLLATE "C" FROM unnest(%s::oid[]) AS root (oid)
   UNION ALL
     SELECT m.root, i.inhrelid, concat_ws(' ', nullif(m.attached, ''), i.xmin),
-           left(md5(m.bound || c.relpartbound::text), 16)
+           left(md5(m.bound || regexp_replace(c.relpartbound::text, ':location -?[0-9]+', '', 'g')),
+                16)
     FROM member m
     JOIN pg_inherits i ON i.inhparent = m.oid AND NOT i.inhdetachpending
     JOIN pg_class c ON c.oid = i.inhrelid AND c.relispartition
@@ -226,11 +229,28 @@ def has_old_row(connection: psycopg.Connection, leaf_oid: int, seen: str) -> boo
     """Whether the leaf's first pages have a row that every snapshot saw when ``seen`` was taken.
 
     If so, its file is new by VACUUM FULL, CLUSTER or SET TABLESPACE, which write rows as they are;
-    ALTER TABLE gives each row its own transaction. None: it can't be read right now. Not for use
-    within a transaction: it may fail.
+    ALTER TABLE gives each row its own transaction. None: somebody has locked it. Not for use within
+    a transaction: it may fail.
 
     A snapshot doesn't list subtransactions, so only what is older than all that ran counts as seen.
     """
+    return _asked(connection, leaf_oid, partial(_old_row, seen=int(seen.split(":", 1)[0])))
+
+
+def is_empty(connection: psycopg.Connection, leaf_oid: int) -> bool | None:
+    """Whether the leaf has no row by now; False, too, without the right to read it.
+
+    None: it can't be read right now. Not for use within a transaction: it may fail.
+    """
+    return _asked(connection, leaf_oid, _no_row)
+
+
+def _asked(
+    connection: psycopg.Connection,
+    leaf_oid: int,
+    statement: Callable[[sql.Identifier, int], sql.Composed],
+) -> bool | None:
+    """The answer of a statement, made for the leaf's name and the newest transaction's number."""
     try:
         with at_one_instant(connection):
             rows = query(connection, _NAME, [leaf_oid])
@@ -239,27 +259,35 @@ def has_old_row(connection: psycopg.Connection, leaf_oid: int, seen: str) -> boo
             ((namespace, table, xmax),) = rows
             for limit in _LIMITS:
                 query(connection, limit)
-            # 32 bits → 64: of all that could be meant, the newest one that has begun by now. Frozen
-            # rows keep theirs; one from an earlier wraparound counts as newer than it is.
-            statement = sql.SQL(
-                "SELECT coalesce(bool_or({xmax} - (({xmax} - xid) & 4294967295) < {seen}), false)"
-                " FROM (SELECT xmin::text::int8 AS xid FROM ONLY {table} WHERE ctid < {end}::tid"
-                " LIMIT {rows}) AS first_rows"
-            ).format(
-                xmax=sql.Literal(int(xmax)),
-                seen=sql.Literal(int(seen.split(":", 1)[0])),
-                table=sql.Identifier(namespace, table),
-                end=sql.Literal(f"({_SAMPLE_PAGES},0)"),
-                rows=sql.Literal(_SAMPLE_ROWS),
-            )
-            ((is_old,),) = query(connection, statement)
-            return bool(is_old)
+            asked = statement(sql.Identifier(namespace, table), int(xmax))
+            ((answer,),) = query(connection, asked)
+            return bool(answer)
     except SourceUnreachableError:
         if connection.broken:
             raise
         return None  # somebody has locked it, or it takes too long
     except SourceError:
-        return None  # without the right to, or it is gone
+        return False  # without the right to, or it is gone
+
+
+def _old_row(table: sql.Identifier, xmax: int, *, seen: int) -> sql.Composed:
+    # 32 bits → 64: of all that could be meant, the newest one that has begun by now. Frozen rows
+    # keep theirs; one from an earlier wraparound counts as newer than it is.
+    return sql.SQL(
+        "SELECT coalesce(bool_or({xmax} - (({xmax} - xid) & 4294967295) < {seen}), false)"
+        " FROM (SELECT xmin::text::int8 AS xid FROM ONLY {table} WHERE ctid < {end}::tid"
+        " LIMIT {rows}) AS first_rows"
+    ).format(
+        xmax=sql.Literal(xmax),
+        seen=sql.Literal(seen),
+        table=table,
+        end=sql.Literal(f"({_SAMPLE_PAGES},0)"),
+        rows=sql.Literal(_SAMPLE_ROWS),
+    )
+
+
+def _no_row(table: sql.Identifier, _: int) -> sql.Composed:
+    return sql.SQL("SELECT NOT EXISTS (SELECT FROM ONLY {})").format(table)
 
 
 def _catalog_table(

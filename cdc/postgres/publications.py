@@ -37,6 +37,13 @@ _LISTED_SCHEMAS: Final = """
 SELECT pnnspid, oid, '', xmin::text FROM pg_publication_namespace
 WHERE pnpubid = %s AND pnnspid = ANY (%s) ORDER BY oid
 """
+# SET SCHEMA alone writes it: to another schema and back is a time without publication.
+_PLACES: Final = """
+SELECT objid, xmin::text FROM pg_depend
+WHERE classid = 'pg_class'::regclass AND objid = ANY (%s) AND objsubid = 0
+  AND refclassid = 'pg_namespace'::regclass AND refobjid = ANY (%s)
+ORDER BY objid
+"""
 
 
 class Listed(NamedTuple):
@@ -65,13 +72,17 @@ class Published(NamedTuple):
 
 
 class Publication(NamedTuple):
-    """The publication, and what it lists, by the OIDs of tables and of schemas."""
+    """The publication, and what it lists, by the OIDs of tables and of schemas.
+
+    ``places`` has, of tables that are in such a schema, the xmin of the row that says so.
+    """
 
     oid: int
     xmin: str
     options: str
     tables: dict[int, Listed]
     schemas: dict[int, Listed]
+    places: dict[int, str]
 
     def fingerprint(self, table: Published) -> PublicationFingerprint:
         """The part of a table's fingerprint.
@@ -79,8 +90,9 @@ class Publication(NamedTuple):
         Entries of its partitions don't matter: rows are published by that of the table.
         """
         above = () if self._publishes_itself(table) else table.above
+        oids = {table.oid, *(oid for oid, _, _ in above)}
         listed = [
-            self._listed({table.oid, *(oid for oid, _, _ in above)}, self.tables),
+            self._listed(oids, self.tables),
             self._listed({table.namespace_oid, *(schema for _, schema, _ in above)}, self.schemas),
         ]
         return PublicationFingerprint(
@@ -91,7 +103,9 @@ class Publication(NamedTuple):
                 [(each.oid, each.content) for each in chain(*listed)], [oid for oid, _, _ in above]
             ),
             entry_xmins=_digest(
-                [each.xmin for each in chain(*listed)], [xmin for *_, xmin in above]
+                [each.xmin for each in chain(*listed)],
+                [xmin for *_, xmin in above],
+                [self.places[oid] for oid in sorted(oids & self.places.keys())],
             ),
         )
 
@@ -139,13 +153,21 @@ def read_publication(
         schemas |= {table.namespace_oid, *(schema for _, schema, _ in table.above)}
     content = "concat_ws(' ', md5(prqual::text), prattrs)" if version >= 150_000 else "''"
     listed_tables = _LISTED_TABLES.format(content=content)
-    by_schema = version >= 150_000
+    listed_schemas = (
+        _by_oid(query(connection, _LISTED_SCHEMAS, [oid, list(schemas)]))
+        if version >= 150_000
+        else {}
+    )
+    places = (
+        query(connection, _PLACES, [list(related), list(listed_schemas)]) if listed_schemas else []
+    )
     return Publication(
         oid,
         xmin,
         options,
         _by_oid(query(connection, listed_tables, [oid, list(related)])),
-        _by_oid(query(connection, _LISTED_SCHEMAS, [oid, list(schemas)]) if by_schema else []),
+        listed_schemas,
+        dict(places),
     )
 
 

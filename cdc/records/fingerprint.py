@@ -5,9 +5,12 @@ the same content with another ``xmin`` means that something was changed and chan
 ``xmin`` of the catalog's row is kept, too. All are of 32 bits, as text.
 """
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from pydantic import BaseModel, ConfigDict
+
+GONE_BOUNDS_MAX: Final = 4096
+"""How many bounds of gone partitions a state record keeps, 20 bytes each."""
 
 
 class LeafFingerprint(NamedTuple):
@@ -26,6 +29,11 @@ class LeafFingerprint(NamedTuple):
     persistence: str
     attached: str = ""
     bound: str = ""
+
+    @property
+    def has_rows(self) -> bool:
+        """Whether rows of it are read and streamed."""
+        return self.kind != "f"
 
 
 class LabelFingerprint(NamedTuple):
@@ -87,8 +95,10 @@ class TableFingerprint(BaseModel):
     digest of its expression. ``identity`` is pg_class.relreplident with the numbers of the columns
     of the primary key and of the replica identity's index. ``types`` are the enums and composite
     types, by OID, that its columns use, directly or behind others; ``key_types`` those of columns
-    that identify a row: all, where there is no key. ``seen`` is the text of the
-    pg_current_snapshot() under which the catalog was read.
+    that identify a row: all, where there is no key. ``gone_bounds`` are the bounds of partitions
+    that are gone, whose rows the log keeps (``carrying``): the newest, one more than
+    ``GONE_BOUNDS_MAX`` where there were others. ``seen`` is the text of the pg_current_snapshot()
+    under which the catalog was read.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -100,9 +110,22 @@ class TableFingerprint(BaseModel):
     key_types: tuple[int, ...] = ()
     publication: PublicationFingerprint = PublicationFingerprint()
     leaves: tuple[LeafFingerprint, ...] = ()
+    gone_bounds: tuple[str, ...] = ()
     seen: str
 
     @property
     def truncates(self) -> bool:
         """Whether the publication publishes TRUNCATE."""
         return "t" in self.publication.options
+
+    @property
+    def unlogged(self) -> bool:
+        """Whether rows of it change without the WAL having it."""
+        return any(leaf.persistence == "u" and leaf.has_rows for leaf in self.leaves)
+
+    def carrying(self, before: "TableFingerprint") -> "TableFingerprint":
+        """This one with the bounds that are gone since: of a check, or a read that only adds."""
+        bounds = {leaf.bound for leaf in self.leaves}
+        were = (leaf.bound for leaf in before.leaves if leaf.attached and leaf.has_rows)
+        gone = [each for each in dict.fromkeys((*before.gone_bounds, *were)) if each not in bounds]
+        return self.model_copy(update={"gone_bounds": tuple(gone[-GONE_BOUNDS_MAX - 1 :])})

@@ -160,7 +160,9 @@ class Doubt(BaseModel):
 
     Rows may be there that the source doesn't have where a read has to ``replace`` them; otherwise
     it only adds. ``leaves`` are the OIDs of the partitions to read; empty: all. ``bytes`` is the
-    table's size on disk. ``refused`` says why the daemon doesn't read it by itself.
+    table's size on disk. What transactions older than ``behind_xid`` (64 bits) write may look as it
+    did before: the read waits for their end. ``refused`` says why the daemon doesn't read it by
+    itself.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -170,6 +172,7 @@ class Doubt(BaseModel):
     replaces: bool = False
     leaves: tuple[int, ...] = ()
     bytes: int = 0
+    behind_xid: int = 0
     refused: str = ""
 
     def and_also(self, later: "Doubt") -> "Doubt":
@@ -182,6 +185,8 @@ class Doubt(BaseModel):
                 "since_ms": self.since_ms,
                 "replaces": self.replaces or later.replaces,
                 "leaves": tuple(sorted(leaves)),
+                "bytes": max(self.bytes, later.bytes),
+                "behind_xid": max(self.behind_xid, later.behind_xid),
             }
         )
 
@@ -252,7 +257,9 @@ class TableState(BaseModel):
     @property
     def is_to_settle(self) -> bool:
         """Whether it is doubtful, and the daemon reads it again for that."""
-        return self.doubt is not None and not self.doubt.refused and not self.gone_ms
+        is_paused = any(request.paused for request in self.requests)
+        is_open = self.doubt is not None and not self.doubt.refused
+        return is_open and not is_paused and not self.gone_ms
 
     @property
     def is_left_unread(self) -> bool:

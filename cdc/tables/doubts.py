@@ -4,11 +4,12 @@ A re-read *replaces* (rows that the source doesn't have disappear) wherever a ro
 gone; it only *adds* where values have changed, and rows and keys are the same.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from cdc.records.fingerprint import (
+    GONE_BOUNDS_MAX,
     LeafFingerprint,
     PublicationFingerprint,
     TableFingerprint,
@@ -60,10 +61,25 @@ _PARTITION_UNKNOWN_FILE: Final = (
     "a partition has a new file without old rows: rewritten or truncated"
 )
 _REATTACHED: Final = "a partition was detached and attached again"
+_EXCHANGED: Final = "a partition was exchanged"
+_NEW_FILE: Final = "a new partition was truncated or rewritten, before it was attached or since"
 
 
-def compare(before: TableFingerprint, now: TableFingerprint) -> Differences:
-    """Say what is different; owner, grants, statistics, indexes and the like never are."""
+def first(now: TableFingerprint) -> Differences:
+    """Say what makes a table doubtful that has no earlier fingerprint, or was just read."""
+    leaves = (leaf for leaf in now.leaves if leaf.has_rows)
+    return Differences(
+        causes=tuple(_joined([cause for leaf in leaves for cause in _unlogged(leaf)]))
+    )
+
+
+def compare(
+    before: TableFingerprint, now: TableFingerprint, *, is_rekeyed: bool = False
+) -> Differences:
+    """Say what is different; owner, grants, statistics, indexes and the like never are.
+
+    ``is_rekeyed``: message.key.columns names the key, so any type may be part of it.
+    """
     earlier = {leaf.oid: leaf for leaf in before.leaves}
     later = {leaf.oid: leaf for leaf in now.leaves}
     kept = [(earlier[oid], leaf) for oid, leaf in later.items() if oid in earlier]
@@ -73,22 +89,23 @@ def compare(before: TableFingerprint, now: TableFingerprint) -> Differences:
         causes += _leaf_causes(was, leaf)
         if not _is_replaced(was, leaf):
             unproven.update(_unproven(was, leaf, truncates=truncates))
+    added = [leaf for oid, leaf in later.items() if oid not in earlier and leaf.has_rows]
+    gone = [leaf for oid, leaf in earlier.items() if oid not in later and leaf.has_rows]
+    bounds = {*before.gone_bounds, *(leaf.bound for leaf in gone)}
+    for leaf in added:
+        causes += _attached_causes(leaf, bounds)
     return Differences(
         causes=(
             *_publication_causes(before.publication, now.publication),
             *_joined(causes),
-            *_type_causes(before, now),
+            *_type_causes(before, now, is_rekeyed=is_rekeyed),
             *_generated_causes(before, now),
         ),
         unproven=unproven,
         altered=(before.columns, before.identity) != (now.columns, now.identity),
-        attached=tuple(oid for oid, leaf in later.items() if oid not in earlier and _is_read(leaf)),
-        gone=sum(_is_read(leaf) for oid, leaf in earlier.items() if oid not in later),
+        attached=tuple(leaf.oid for leaf in added),
+        gone=len(gone),
     )
-
-
-def _is_read(leaf: LeafFingerprint) -> bool:
-    return leaf.kind != "f"
 
 
 def _publication_causes(
@@ -131,6 +148,26 @@ def _leaf_causes(was: LeafFingerprint, leaf: LeafFingerprint) -> Iterator[Cause]
         yield Cause(reason, replaces=True, leaves=leaves)
 
 
+def _unlogged(leaf: LeafFingerprint) -> Iterator[Cause]:
+    if leaf.persistence == "u":
+        leaves = (leaf.oid,) if leaf.attached else ()
+        subject = "a partition" if leaf.attached else "the table"
+        yield Cause(f"{subject} {_UNLOGGED}", replaces=True, leaves=leaves)
+
+
+def _attached_causes(leaf: LeafFingerprint, gone_bounds: Collection[str]) -> Iterator[Cause]:
+    """What makes it wrong to just add the rows of a new member.
+
+    A new table's file has the table's OID for its number. With another file, rows that were
+    inserted through the stream, since the check before, can have gone by a TRUNCATE.
+    """
+    if leaf.bound in gone_bounds or len(gone_bounds) > GONE_BOUNDS_MAX:
+        yield Cause(_EXCHANGED, replaces=True, leaves=(leaf.oid,))
+    if leaf.file != leaf.oid:
+        yield Cause(_NEW_FILE, replaces=True, leaves=(leaf.oid,))
+    yield from _unlogged(leaf)
+
+
 def _is_replaced(was: LeafFingerprint, leaf: LeafFingerprint) -> bool:
     return any(cause.replaces for cause in _leaf_causes(was, leaf))
 
@@ -166,10 +203,12 @@ def _joined(causes: list[Cause]) -> Iterator[Cause]:
         yield alike._replace(leaves=oids)
 
 
-def _type_causes(before: TableFingerprint, now: TableFingerprint) -> Iterator[Cause]:
+def _type_causes(
+    before: TableFingerprint, now: TableFingerprint, *, is_rekeyed: bool
+) -> Iterator[Cause]:
     """A type that only one of them uses belongs to a column, or attribute, that differs."""
     for oid in sorted(before.types.keys() & now.types.keys()):
-        replaces = oid in before.key_types or oid in now.key_types
+        replaces = is_rekeyed or oid in before.key_types or oid in now.key_types
         was, is_now = before.types[oid], now.types[oid]
         reason = _label_reason(was, is_now) or _attribute_reason(was, is_now)
         if reason:

@@ -109,11 +109,13 @@ class TableReads:
         paused: bool = False,
         reset: bool = False,
         read: tuple[LeafRead, ...] = (),
+        behind_xid: int = 0,
     ) -> list[Record]:
         """Note that rows, or those that meet a condition, are to be read; returns the records.
 
         ``signal`` is the one that asks; empty: the daemon itself, which doesn't give up. ``read``
-        are leaves, and ranges of them, that count as read.
+        are leaves, and ranges of them, that count as read. It waits until all transactions have
+        ended that are older than ``behind_xid``.
         """
         made = []
         requests = [request for state in self._states.values() for request in state.requests]
@@ -129,7 +131,7 @@ class TableReads:
                 reset=reset,
                 read=read,
                 begun_ms=time.time_ns() // 1_000_000,
-                behind_xid=state.joined_xid if kind == "incremental" else 0,
+                behind_xid=max(state.joined_xid, behind_xid) if kind == "incremental" else 0,
             )
             is_again = kind == "blocking"  # it takes the place of one that was asked for before
             before = [each for each in state.requests if not (is_again and each.kind == kind)]
@@ -137,17 +139,7 @@ class TableReads:
         return made
 
     def read_altered(self, table: TableName, columns: Sequence[str]) -> list[Record]:
-        """Note that a table is doubtful, since DDL has changed its rows' values.
-
-        Not where all of them are about to be read anyway, by what nobody can take back. Returns the
-        state's record.
-        """
-        requests = self._states[table].requests
-        if any(
-            (request.kind == "initial" or request.is_own) and not request.read
-            for request in requests
-        ):
-            return []
+        """Note that a table is doubtful, since DDL has changed its rows' values."""
         log.info(
             "columns were altered: the rows are read again while streaming",
             table=str(table),
@@ -173,11 +165,20 @@ class TableReads:
                 "rows": 0,
                 "begun_ms": max(time.time_ns() // 1_000_000, first.begun_ms + 1),
                 "reset": first.reset or doubt.replaces,
+                "behind_xid": max(first.behind_xid, doubt.behind_xid),
             }
         )
         if state.doubt is not None:  # the read that settles it is under way
             update["doubt"] = doubt
         return self._states.set_requests(table, [anew, *others], None, rows_sent=0, **update)
+
+    def refuse(self, table: TableName, reason: str) -> list[Record]:
+        """Note why a doubtful table isn't read again; nothing where it isn't doubtful."""
+        state = self._states[table]
+        if state.doubt is None or state.doubt.refused == reason:
+            return []
+        refused = state.doubt.model_copy(update={"refused": reason})
+        return [self._states.put(state.model_copy(update={"doubt": refused}))]
 
     def resume(self, names: Collection[str]) -> list[Record]:
         """Let what is paused of the named tables, or of all, go on; returns the states' records."""

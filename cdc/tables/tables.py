@@ -169,10 +169,10 @@ class Tables:
         schema, new = self.schemas.streamed(relation, since, partial(self._columns, relation, xid))
         return Arrival(schema, [*records, *new], effects)
 
-    def is_joinable(self, table: TableDescription) -> bool:
-        """Whether a table can be followed without its rows, or these be read while it is."""
+    def is_joinable(self, table: TableDescription, *, read: bool = False) -> bool:
+        """Whether a table can be followed without its rows, or these be ``read`` while it is."""
         name = str(table.name)
-        if not self._settings.snapshots(name) and self.has_joined(table):
+        if not (read or self._settings.snapshots(name)) and self.has_joined(table):
             return True
         return table.is_chunked and name not in self._settings.snapshot_select_statements
 
@@ -193,7 +193,7 @@ class Tables:
         where the log would mix rows up.
         """
         name = str(table.name)
-        if not self.is_joinable(table):
+        if not self.is_joinable(table, read=read):
             raise UnreadTableError(
                 f"table {name} has joined what is captured, and its rows were never read",
                 where=f"position {reached}",

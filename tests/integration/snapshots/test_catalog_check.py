@@ -4,6 +4,9 @@ The expected rows are the source's own SELECT. Each case has a table of its own,
 does for all: once with the DDL while it streams, once while it is down.
 """
 
+import json
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
@@ -294,9 +297,63 @@ def test_with_an_event_trigger_the_stream_tells_of_ddl(
     case = CASES["label"]
     make(database, {"label": case})
     made = pipeline()
-    run(database, made.millrace("ddl-trigger", "--print").stdout)
+    words = (sys.executable, "-m", "millrace", "ddl-trigger", "--print")
+    printed = subprocess.run(words, check=True, capture_output=True, text=True).stdout
+    run(database, printed)
     daemon = made.start_broken("tests.fixtures.rare_checks")
     made.wait_until_logged(made.wal_end(), daemon)
     run(database, *(step.replace("{t}", "label") for step in case.steps))
     wait_for(lambda: differing(made, database, ["label"]) == [])
     assert made.stop(daemon) == 0
+
+
+def test_a_read_waits_for_who_writes_as_it_was_before(
+    pipeline: MakePipeline, database: Conninfo
+) -> None:
+    """What was written before the rename is decoded with the old label, whenever it commits."""
+    case = CASES["label"]
+    make(database, {"label": case})
+    made = pipeline()
+    daemon = made.catch_up()
+    with psycopg.connect(make_conninfo(**database)) as writer:
+        writer.execute("INSERT INTO label VALUES (20, 'a')")
+        run(database, "ALTER TYPE label_type RENAME VALUE 'a' TO 'z'")
+        wait_for(lambda: any(state.requests for state in made.tables()))
+    wait_for(lambda: is_settled(made.tables()))
+    assert differing(made, database, ["label"]) == []
+    assert made.stop(daemon) == 0
+
+
+def test_a_locked_table_keeps_no_other_one_from_being_checked(
+    pipeline: MakePipeline, database: Conninfo
+) -> None:
+    cases = {name: CASES[name] for name in ("label", "same_type", "idle")}
+    make(database, cases)
+    made = pipeline()
+    daemon = made.catch_up()
+    with psycopg.connect(make_conninfo(**database)) as locker:
+        run(database, *(step.replace("{t}", "same_type") for step in CASES["same_type"].steps))
+        locker.execute("LOCK TABLE same_type")
+        run(database, *(step.replace("{t}", "label") for step in CASES["label"].steps))
+        wait_for(lambda: any(state.table == "label" and state.doubt for state in made.tables()))
+    wait_for(lambda: differing(made, database, cases) == [])
+    assert made.stop(daemon) == 0
+
+
+def test_what_is_too_large_stays_doubtful_and_status_says_what_to_do(
+    pipeline: MakePipeline, database: Conninfo
+) -> None:
+    make(database, {"label": CASES["label"]})
+    run(database, "ANALYZE label")
+    made = pipeline(**{"doubt.reread.bytes.max": 0})
+    daemon = made.catch_up()
+    run(database, *(step.replace("{t}", "label") for step in CASES["label"].steps))
+    wait_for(lambda: any(state.doubt and state.doubt.refused for state in made.tables()))
+    (shown,) = json.loads(made.millrace("status", "--json").stdout)["tables"]
+    assert shown["doubt"] == "labels of enum public.label_type were renamed"
+    assert "doubt.reread.bytes.max" in shown["not_reread"]
+    assert made.stop(daemon) == 0
+    left_out = pipeline(**{"table.exclude.list": "public.label"})
+    run(database, "CREATE TABLE other (id int PRIMARY KEY)", "INSERT INTO other VALUES (1)")
+    run(database, f"ALTER PUBLICATION {made.settings.capture.publication_name} SET TABLE other")
+    assert left_out.millrace("snapshot", "public.other").returncode == 0

@@ -17,7 +17,7 @@ def publication(
     tables: dict[int, Listed] | None = None,
     schemas: dict[int, Listed] | None = None,
 ) -> Publication:
-    return Publication(9, "700", options, tables or {}, schemas or {})
+    return Publication(9, "700", options, tables or {}, schemas or {}, {})
 
 
 def changed(before: PublicationFingerprint, now: PublicationFingerprint) -> list[str]:
@@ -63,7 +63,7 @@ def test_a_partition_attached_again_matters_if_it_is_published_by_what_is_above(
     [
         (publication(), 0),
         (publication("iudta"), 9),
-        (publication(schemas={SCHEMA: ENTRY}), SCHEMA),
+        (publication(schemas={SCHEMA: ENTRY}), ENTRY.oid),
         (publication(tables={ROOT: ENTRY}), ENTRY.oid),
         (publication("iudta", {TABLE: ENTRY, ROOT: ENTRY._replace(oid=999)}), 999),
     ],

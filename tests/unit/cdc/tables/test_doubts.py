@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from cdc.records.fingerprint import (
+    GONE_BOUNDS_MAX,
     AttributeFingerprint,
     LabelFingerprint,
     LeafFingerprint,
@@ -12,7 +13,7 @@ from cdc.records.fingerprint import (
     TableFingerprint,
     TypeFingerprint,
 )
-from cdc.tables.doubts import Cause, Differences, compare
+from cdc.tables.doubts import Cause, Differences, compare, first
 
 FINE = LabelFingerprint(101, "fine", 1, "700")
 BAD = LabelFingerprint(102, "bad", 2, "700")
@@ -47,6 +48,12 @@ RENAMED = Cause("labels of enum public.mood were renamed", replaces=False)
 BACK = Cause("labels of enum public.mood were renamed and renamed back", replaces=False)
 ATTRIBUTES = Cause("attributes of composite type public.place were changed", replaces=False)
 REATTACHED = Cause("a partition was detached and attached again", replaces=True)
+EXCHANGED = Cause("a partition was exchanged", replaces=True)
+NEW_FILE = Cause(
+    "a new partition was truncated or rewritten, before it was attached or since", replaces=True
+)
+UNLOGGED = Cause("the table is unlogged: its changes aren't in the WAL", replaces=True)
+PARTITION_UNLOGGED = Cause("a partition is unlogged: its changes aren't in the WAL", replaces=True)
 
 
 def labels(*each: LabelFingerprint) -> dict[str, Any]:
@@ -203,7 +210,7 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any], Differences]] = {
     "unlogged": (
         {},
         leaves(LEAF._replace(persistence="u", file=9, toast=8)),
-        with_text("the table is unlogged: its changes aren't in the WAL"),
+        because(UNLOGGED),
     ),
     "logged": (
         leaves(NARROW._replace(persistence="u")),
@@ -216,6 +223,44 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any], Differences]] = {
         Differences(attached=(PART_2.oid,)),
     ),
     "partition gone": (leaves(PART, PART_2), leaves(PART_2), Differences(gone=1)),
+    "partition exchanged": (
+        leaves(PART),
+        leaves(PART_2._replace(bound=PART.bound)),
+        Differences((EXCHANGED._replace(leaves=(21,)),), attached=(21,), gone=1),
+    ),
+    "partition exchanged for one that went earlier": (
+        {**leaves(PART), "gone_bounds": (PART_2.bound,)},
+        leaves(PART, PART_2),
+        Differences((EXCHANGED._replace(leaves=(21,)),), attached=(21,)),
+    ),
+    "partition attached after too many went": (
+        {
+            **leaves(PART),
+            "gone_bounds": tuple(f"o{number}" for number in range(GONE_BOUNDS_MAX + 1)),
+        },
+        leaves(PART, PART_2),
+        Differences((EXCHANGED._replace(leaves=(21,)),), attached=(21,)),
+    ),
+    "one partition gone, another attached": (
+        leaves(PART),
+        leaves(PART_2),
+        Differences(attached=(21,), gone=1),
+    ),
+    "partition attached with a file that isn't its first": (
+        leaves(PART),
+        leaves(PART, PART_2._replace(file=29)),
+        Differences((NEW_FILE._replace(leaves=(21,)),), attached=(21,)),
+    ),
+    "unlogged partition attached": (
+        leaves(PART),
+        leaves(PART, PART_2._replace(persistence="u")),
+        Differences((PARTITION_UNLOGGED._replace(leaves=(21,)),), attached=(21,)),
+    ),
+    "still unlogged": (
+        leaves(LEAF._replace(persistence="u")),
+        leaves(LEAF._replace(persistence="u")),
+        NONE,
+    ),
     "foreign table attached": (leaves(PART), leaves(PART, FOREIGN), NONE),
     "partitions attached again": (
         leaves(PART, PART_2),
@@ -260,6 +305,53 @@ def test_what_is_different(
 ) -> None:
     differences = compare(TABLE.model_copy(update=before), TABLE.model_copy(update=now))
     assert differences == expected
+
+
+@pytest.mark.parametrize(
+    ("fingerprint", "expected"),
+    [
+        (leaves(LEAF, FOREIGN), NONE),
+        (leaves(LEAF._replace(persistence="u")), because(UNLOGGED)),
+        (
+            leaves(PART, *(leaf._replace(persistence="u") for leaf in (PART_2, FOREIGN))),
+            because(PARTITION_UNLOGGED._replace(leaves=(21,))),
+        ),
+    ],
+)
+def test_what_is_doubtful_from_the_first_on(
+    fingerprint: dict[str, Any], expected: Differences
+) -> None:
+    now = TABLE.model_copy(update=fingerprint)
+    assert first(now) == expected
+    assert now.unlogged == bool(expected.causes)
+
+
+@pytest.mark.parametrize("types", [labels(FINE._replace(text="good"), BAD), attributes()])
+def test_any_type_can_be_part_of_a_key_that_the_settings_name(types: dict[str, Any]) -> None:
+    now = TABLE.model_copy(update=types)
+    for is_rekeyed in (False, True):
+        (cause,) = compare(TABLE, now, is_rekeyed=is_rekeyed).causes
+        assert cause.replaces == is_rekeyed
+
+
+def test_bounds_of_partitions_that_are_gone_are_carried_until_they_are_taken() -> None:
+    both, one, other, none = (
+        TABLE.model_copy(update=leaves(*each))
+        for each in ((PART, PART_2, FOREIGN), (PART,), (PART_2,), ())
+    )
+    assert both.carrying(both) == both
+    assert one.carrying(both).gone_bounds == ("b2",)
+    assert one.carrying(one.carrying(both)).gone_bounds == ("b2",)
+    assert none.carrying(one.carrying(both)).gone_bounds == ("b2", "b1")
+    assert other.carrying(one.carrying(both)).gone_bounds == ("b1",)
+    assert TABLE.carrying(TABLE) == TABLE
+
+
+def test_of_many_bounds_that_are_gone_the_newest_are_kept_and_that_there_were_more() -> None:
+    many = tuple(f"o{number}" for number in range(GONE_BOUNDS_MAX + 5))
+    now = TABLE.carrying(TABLE.model_copy(update={"gone_bounds": many}))
+    assert now.gone_bounds == many[4:]
+    assert TABLE.carrying(now) == now
 
 
 def test_a_fingerprint_is_stored_as_it_is_and_small() -> None:
