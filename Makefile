@@ -14,7 +14,7 @@ RUN := .venv/bin/python
 PIP := $(RUN) -m pip --quiet --disable-pip-version-check --no-input
 SETS := kafka spark opensearch
 
-.PHONY: help setup prerequisites environment jars registry opensearch3 postgres demo psql stop quick test proof golden fuzz chaos heap lint bench bench-peers bench-pgsync lock clean
+.PHONY: help setup prerequisites environment jars registry opensearch3 postgres demo psql stop quick test proof golden fuzz chaos ddl-chaos heap lint bench bench-peers bench-pgsync lock clean
 
 ## help                 list these commands
 help:
@@ -134,6 +134,11 @@ fuzz: setup $(if $(SANITIZE),sanitized)
 chaos: setup
 	@$(RUN) -m tests.chaos --duration $(or $(DURATION),180) --seed $(or $(SEED),1) \
 		$(if $(KEEP),--keep "$(KEEP)")
+
+## ddl-chaos [SEED=n]   DDL of every kind, DML, restarts, merges at random; DURATION=s, WITHOUT="a,b"
+ddl-chaos: setup
+	@$(RUN) -m tests.ddl_chaos --duration $(or $(DURATION),180) --seed $(or $(SEED),1) \
+		$(if $(WITHOUT),--without "$(WITHOUT)") $(if $(ONLY),--only "$(ONLY)")
 
 # A copy whose compiled part checks every access to memory and every sum. The checks have to be
 # loaded before Python, whose own allocator would hide what is read behind an end.

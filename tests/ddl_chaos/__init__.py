@@ -1,0 +1,1 @@
+"""DDL of every kind at random, and derived tables that have to be the source all the same."""
