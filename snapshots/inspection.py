@@ -110,12 +110,15 @@ def _compared(
     causes = list(differences.causes)
     if state.doubt is None:  # so it is from the first check on, and whenever it was just read
         causes += [cause for cause in first(now.fingerprint).causes if cause not in causes]
-    for leaf, cause in differences.unproven.items() if not causes else ():
+    for leaf, cause in differences.unproven.items():
+        if any(each.replaces for each in causes):
+            break
         is_old = has_old_row(connection, leaf, before.seen)
         if is_old is None:
             raise _locked(state.name)
         causes += [] if is_old else [cause]
-    if not causes and now.entry and state.entry not in {0, now.entry}:
+    replaces = any(cause.replaces for cause in causes)
+    if not replaces and now.entry and state.entry not in {0, now.entry}:
         causes.append(Cause("it left the publication or the lists, and came back", replaces=True))
     if differences.altered:
         captured = [CapturedTable(state.oid, state.name)]

@@ -140,6 +140,18 @@ OF_ALL_TABLES = {
         ),
         gone=True,
     ),
+    "renamed_and_unlogged": Case(
+        "id int PRIMARY KEY, v {t}_type",
+        LABELED,
+        (
+            "ALTER TYPE {t}_type RENAME VALUE 'a' TO 'z'",
+            "ALTER TABLE {t} SET UNLOGGED",
+            "DELETE FROM {t} WHERE id = 3",
+            "ALTER TABLE {t} SET LOGGED",
+        ),
+        ENUM,
+        gone=True,
+    ),
     "published_in_part": Case(
         PLAIN,
         ROWS,
