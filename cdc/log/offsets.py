@@ -6,7 +6,7 @@ then end offsets that hide nothing, then a wait until a reader of committed reco
 
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Final
 
@@ -36,7 +36,7 @@ class LogState:
     """What the log says of itself at one moment: a run's cut is ``progress.cut``.
 
     ``tables`` and ``schemas`` (versions ascending) go by ``schema.table``; ``starts`` and
-    ``ends`` are the offsets of every data partition.
+    ``ends`` are the offsets of every data partition, no older than ``read_ms`` (since 1970).
     """
 
     progress: Progress
@@ -44,6 +44,7 @@ class LogState:
     schemas: dict[str, tuple[TableSchema, ...]]
     starts: Offsets
     ends: Offsets
+    read_ms: int = field(default_factory=lambda: time.time_ns() // 1_000_000)
 
 
 class LogReader:
@@ -72,10 +73,11 @@ class LogReader:
         partitions = [
             (table.topic, number) for table in states for number in range(table.partitions)
         ]
+        read_ms = time.time_ns() // 1_000_000
         starts = self._offsets(partitions, EARLIEST)
         ends = self._offsets(partitions, LATEST)
         self._wait_for_markers(ends, report)
-        return LogState(progress, tables, schemas, starts, ends)
+        return LogState(progress, tables, schemas, starts, ends, read_ms)
 
     def forgotten(self, offsets: Offsets, keep: timedelta) -> Offsets:
         """Those of the offsets that have records older than ``keep`` at or after them."""

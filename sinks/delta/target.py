@@ -102,14 +102,20 @@ class LakehouseTables(Target):
         failed = {name: why for name, why in outcome.failed.items() if name not in versions}
         return outcome.model_copy(update={"failed": failed, "versions": versions})
 
-    def on_archives(self, tables: dict[str, TablePlan], state: LogState) -> dict[str, TablePlan]:
-        """New tables begin with an archive where the log doesn't reach as far back."""
+    def on_archives(
+        self, tables: dict[str, TablePlan], failed: Collection[str], state: LogState
+    ) -> dict[str, TablePlan]:
+        """New tables begin with an archive where the log doesn't reach as far back.
+
+        Not with one that has ``failed``, which may be broken.
+        """
         archives = {
             table.source: name
             for name, table in self._derived.items()
             if table.kind == "changes"
             and table.keeps_records
             and name in tables
+            and name not in failed
             and tables[name].base
             and tables[name].lacks == "nothing"
         }

@@ -222,15 +222,15 @@ def _replaces_all(table: TablePlan, snapshot: Position, *, keyed: bool) -> bool:
     """Whether the last snapshot is a whole new one, which takes the place of everything older.
 
     It does in a new epoch, and always where rows have no key to be matched by. The table has the
-    rows of any snapshot from before the cut that it has reached: none is planned before it is
-    whole, and an epoch has no cut before all tables are to be read again. One from that very commit
-    may be new; if it isn't, nothing older is left.
+    rows of any snapshot up to the cut that it has reached: none is planned before it is whole, and
+    an epoch has no cut before all tables are to be read again. A table that was made anew at that
+    very cut has a TRUNCATE there.
     """
     if table.after is None:
         return not keyed
     if keyed:
         return table.after.epoch < snapshot.epoch
-    return table.after._replace(index=0) <= snapshot
+    return table.after < snapshot
 
 
 def bounded(

@@ -66,7 +66,7 @@ class Records:
             ends[table.topic] = table.end
         if not has_records(starts, ends) or self._has(starts, ends):
             return None
-        self.forget()
+        self._release()
         # Few tasks for each table that reads them.
         rows = observing(read_raw(spark, self.kafka, starts, ends))
         read = rows.coalesce(spark.sparkContext.defaultParallelism)
@@ -88,8 +88,13 @@ class Records:
         return kept.where(reduce(or_, (self._since(topic, starts[topic]) for topic in starts)))
 
     def forget(self) -> None:
+        """Begin as if nothing had been read."""
+        self.are_missed = False
+        self._release()
+
+    def _release(self) -> None:
         """Free the kept records' storage."""
-        kept, self._kept, self.are_missed = self._kept, None, False
+        kept, self._kept = self._kept, None
         if kept is not None:
             release(kept)
 

@@ -137,7 +137,7 @@ class Run:
 
         def proposed(state: LogState) -> dict[str, TablePlan]:
             tables = self._topics.proposed(before, state, usable)
-            return self._target.on_archives(tables, state)
+            return self._target.on_archives(tables, outcome.failed if outcome else {}, state)
 
         tables = proposed(state)
         if (records_max := self._options.records_max) and to_read(tables) > records_max:
@@ -147,7 +147,7 @@ class Run:
             for remark in remarks:
                 self._report(remark)
         if not has_work(tables):
-            self._plans.check([*tables])
+            self._plans.check([*tables], state.read_ms)
             return RunEnd(last, results, state)
         waiting = {name: t for name, t in before.items() if t.base and name not in tables}
         plan, applied = self._new_run(state, last, tables, waiting, not_applied)

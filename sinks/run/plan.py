@@ -244,7 +244,6 @@ def proposed(
 ) -> dict[str, TablePlan]:
     """The wanted tables with all that is new for them, before a census of the records."""
     tables: dict[str, TablePlan] = {}
-    now_ms = int(time.time() * 1000)
     for name, (source, kind, is_whole) in wanted.items():
         table = state.tables[source]
         if not ready(table, state.progress.cut) or source not in state.schemas:
@@ -266,7 +265,7 @@ def proposed(
             schema_version=newest,
             base=last.base if last else 0,
             events=0,
-            fresh_ms=now_ms if current or last is None else last.fresh_ms,
+            fresh_ms=state.read_ms if current or last is None else last.fresh_ms,
             source=source,
             kind=kind,
             first_version=last.first_version if last and last.base else newest,

@@ -5,7 +5,6 @@ import hashlib
 import os
 import re
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -258,9 +257,9 @@ class Plans:
         """When a run last found nothing to do."""
         return self._parse(LastCheck, _CHECKED) or LastCheck()
 
-    def check(self, tables: list[str]) -> None:
-        """Record that there is nothing to do now for these tables."""
-        check = LastCheck(ts_ms=int(time.time() * 1000), tables=tables)
+    def check(self, tables: list[str], ts_ms: int) -> None:
+        """Record that there was nothing to do for these tables, at a time (ms since 1970)."""
+        check = LastCheck(ts_ms=ts_ms, tables=tables)
         self._files.replace(_CHECKED, check.model_dump_json())
 
     def compacted(self) -> CompactedTables:

@@ -40,9 +40,9 @@ class PlanStore(Protocol):
         """When a run last found nothing to do; a store needn't know."""
         return LastCheck()
 
-    def check(self, tables: list[str]) -> None:
-        """Record that there is nothing to do now for these tables; a store needn't."""
-        del tables
+    def check(self, tables: list[str], ts_ms: int) -> None:
+        """Record that there was nothing to do for these tables at a time; a store needn't."""
+        del tables, ts_ms
 
 
 class Forgotten(NamedTuple):
@@ -96,9 +96,11 @@ class Target(ABC):
         del plan
         return outcome
 
-    def on_archives(self, tables: dict[str, TablePlan], state: LogState) -> dict[str, TablePlan]:
+    def on_archives(
+        self, tables: dict[str, TablePlan], failed: Collection[str], state: LogState
+    ) -> dict[str, TablePlan]:
         """The tables; new ones on an archive that has more than the log still has."""
-        del state
+        del failed, state
         return tables
 
     def behind_gap(self, name: str, table: TablePlan, forgotten: Forgotten) -> TablePlan | None:

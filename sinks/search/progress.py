@@ -331,9 +331,9 @@ class RunClaim:
         """When a run last found nothing to do."""
         return self.record.checked
 
-    def check(self, tables: list[str]) -> None:
-        """Record that there is nothing to do now for these tables."""
-        self.renew(checked=LastCheck(ts_ms=now_ms(), tables=tables))
+    def check(self, tables: list[str], ts_ms: int) -> None:
+        """Record that there was nothing to do for these tables, at a time (ms since 1970)."""
+        self.renew(checked=LastCheck(ts_ms=ts_ms, tables=tables))
 
     def renew(self, patience: Patience = PATIENT, **changes: object) -> None:
         """Write the heartbeat, and what changes; raises BusyError if another run took over."""

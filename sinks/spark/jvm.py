@@ -3,8 +3,10 @@
 Columns are computed by classes of our own (sinks/jvm) where Spark's functions are slow.
 """
 
+from contextlib import suppress
 from typing import Any
 
+from py4j.protocol import Py4JError
 from pyspark.sql import Column, DataFrame, SparkSession
 
 from sinks.spark.session import jvm_ended
@@ -60,9 +62,10 @@ def in_session(spark: SparkSession, kept: DataFrame) -> DataFrame:
 
 
 def release(kept: DataFrame) -> None:
-    """Free the storage of rows that a ``localCheckpoint`` keeps, unless the JVM has ended."""
+    """Free the storage of rows that a ``localCheckpoint`` keeps, unless Spark has ended."""
     try:
-        _rdd(kept).unpersist(False)
+        with suppress(Py4JError):  # its context was stopped: no run fails by that
+            _rdd(kept).unpersist(False)
     except Exception as error:
         if not jvm_ended(error):
             raise

@@ -170,7 +170,8 @@ def test_a_truncate_of_a_table_made_anew_may_stand_at_the_cut_that_was_reached()
         (True, position(10), position(5, epoch=2), True),
         (False, position(10), position(5, epoch=2), True),
         (False, position(10), position(7), False),
-        (False, position(10)._replace(index=3), position(10), True),
+        (False, position(10)._replace(index=3), position(10), False),
+        (False, position(10), position(10), False),
         (True, position(10, epoch=2), position(5, epoch=2), False),
     ],
 )
