@@ -70,8 +70,9 @@ WITH RECURSIVE above (partition, oid) AS (
   UNION ALL
     SELECT a.partition, i.inhparent FROM above a JOIN pg_inherits i ON i.inhrelid = a.oid
 )
-SELECT oid, string_agg(partition::regclass::text, ', ')
-FROM above WHERE oid <> partition GROUP BY oid
+SELECT a.oid, string_agg(concat(n.nspname, '.', c.relname), ', ')
+FROM above a JOIN pg_class c ON c.oid = a.partition JOIN pg_namespace n ON n.oid = c.relnamespace
+WHERE a.oid <> a.partition GROUP BY a.oid
 """
 _NAMED_MAX: Final = 3
 

@@ -1,5 +1,6 @@
 """A daemon and `merge --follow` as processes of their own, killed and stopped: tables keep up."""
 
+import json
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -37,11 +38,17 @@ def shows(folder: Path, total: int, column: str = "v") -> bool:
     return (answer["rows"][0].as_py(), answer["total"][0].as_py()) == (ROWS, total)
 
 
-def under_way(runs: Path) -> bool:
-    """Whether a run has made its plan, and hasn't finished it."""
+def under_way(runs: Path, events_min: int = 0) -> bool:
+    """Whether a run has made its plan, with so many events, and hasn't finished it.
+
+    One without any has seen only records that came behind its cut.
+    """
     plans = {path.name for path in runs.iterdir() if path.name[0].isdigit()}
     return any(
-        name.replace(".json", ".done.json") not in plans for name in plans if len(name) == 25
+        sum(table["events"] for table in json.loads((runs / name).read_text())["tables"].values())
+        >= events_min
+        for name in plans
+        if len(name) == 25 and name.replace(".json", ".done.json") not in plans
     )
 
 
@@ -73,7 +80,7 @@ def test_tables_keep_up_whatever_becomes_of_the_merge(
         merge.wait_until(partial(shows, table, 1 + ROWS))
         merge.wait_until(lambda: not under_way(runs))
         connection.execute("UPDATE item SET v = v + 1")
-        merge.wait_until(partial(under_way, runs))
+        merge.wait_until(partial(under_way, runs, ROWS))
     assert made.stop(merge) == ExitCode.OK
     assert not under_way(runs)
     assert shows(table, 1 + 2 * ROWS)
