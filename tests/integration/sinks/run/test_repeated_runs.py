@@ -182,6 +182,7 @@ def test_one_that_is_elsewhere_has_what_it_lacks(turns: Turns) -> None:
 
 
 @pytest.mark.opensearch
+@pytest.mark.proof
 def test_an_interrupted_run_has_its_own_records_and_not_those_of_the_turn(turns: Turns) -> None:
     turns.take()
     turns.update(20, 1)
@@ -197,6 +198,7 @@ def test_an_interrupted_run_has_its_own_records_and_not_those_of_the_turn(turns:
 
 
 @pytest.mark.opensearch
+@pytest.mark.proof
 def test_what_another_process_has_done_in_the_middle_of_a_turn_is_seen(
     turns: Turns, indexes: Indexes
 ) -> None:
@@ -226,6 +228,7 @@ def test_a_run_that_fails_spoils_nothing_for_the_next_one(turns: Turns) -> None:
 
 
 @pytest.mark.opensearch
+@pytest.mark.proof
 def test_records_that_go_in_the_middle_of_a_turn_are_read_again(turns: Turns) -> None:
     turns.take()
     turns.update(20, 1)
