@@ -120,7 +120,7 @@ def test_a_slot_that_holds_back_too_much_ends_the_daemon_and_is_dropped_where_th
     made = configured(**limit, **{"heartbeat.source.interval.ms": 300})
     daemon = made.start()
     streaming(made, daemon)
-    daemon.wait_until(lambda: reader(made, database))  # its start is recorded first
+    daemon.wait_until(lambda: reader(made, database) is not None)  # its start is recorded first
     deadline = time.monotonic() + 60
     while daemon.running:  # it may be through with a part of it before it looks at the slot
         run(database, "SELECT pg_logical_emit_message(false, 'noise', repeat('x', 3000000))")
