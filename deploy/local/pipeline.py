@@ -91,7 +91,7 @@ class Pipeline:
         return daemon
 
     def millrace(
-        self, *words: str, environment: Mapping[str, str] | None = None, timeout_s: float = 300
+        self, *words: str, environment: Mapping[str, str] | None = None, timeout_s: float = 900
     ) -> subprocess.CompletedProcess[str]:
         """Run a command to its end, as cron would."""
         return subprocess.run(

@@ -12,7 +12,7 @@ from itertools import pairwise
 from cdc.records.topics import TRUNCATE_KEY
 from tests.chaos.frames import check_frame
 from tests.chaos.state import check_state
-from tests.chaos.verdict import KEYS, Verdict, named, table_of
+from tests.chaos.verdict import KEYS, Verdict, begins_read, named, table_of
 from tests.chaos.witness import Row, Transaction
 from tests.fixtures.pipeline import LogRecord
 
@@ -77,7 +77,7 @@ def _by_xid(ordered: Iterable[LogRecord], verdict: Verdict) -> dict[int, list[Lo
     """Streamed records by transaction, in the order of commits that their positions tell."""
     by_commit: dict[int, list[LogRecord]] = defaultdict(list)
     for record in ordered:
-        if record.position.index > 0:
+        if record.position.index > 0 and not begins_read(record):
             by_commit[record.position.commit_lsn].append(record)
     by_xid: dict[int, list[LogRecord]] = {}
     for lsn in sorted(by_commit):

@@ -130,6 +130,8 @@ def _live(stand: Stand, plan: Plan, outcome: Outcome) -> None:
         end = Lsn.parse(stand.ask("SELECT pg_current_wal_insert_lsn()::text"))
         if not stand.reaches(end, plan.drain_s):
             outcome.complaints.append(f"the log doesn't reach {end}: {stand.progress()}")
+        if not stand.until(stand.is_settled, plan.drain_s):
+            outcome.complaints.append("tables stay doubtful, or aren't read to their ends")
     finally:
         quiet.set()
         stop.set()

@@ -184,6 +184,11 @@ class Stand:
         """Wait until the log has everything before the LSN; returns whether it has."""
         return self.until(lambda: (p := self.progress()) and p.flush_lsn >= lsn, timeout_s)
 
+    def is_settled(self) -> bool:
+        """Whether all was read (again) that is to be, but for what the daemon leaves to people."""
+        states = read_all(self.reader, table_topic(PREFIX), TableState)
+        return not any(state.is_to_settle or state.is_being_completed for state in states)
+
     def _start(self) -> None:
         self.kafka.start()
         self.postgres.start()

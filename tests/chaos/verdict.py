@@ -44,6 +44,11 @@ class Verdict:
             self.shown.append(text)
 
 
+def begins_read(record: LogRecord) -> bool:
+    """Whether it is no change of the stream, but lets go of rows that are read anew behind it."""
+    return record.op == "t" and record.value is not None and record.value["source"]["txId"] is None
+
+
 def table_of(record: LogRecord) -> str:
     """The table whose topic the record is in."""
     return record.topic.rpartition(".")[2]

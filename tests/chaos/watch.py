@@ -16,7 +16,7 @@ from confluent_kafka import Consumer, TopicPartition
 from cdc.errors import MillraceError
 from cdc.records.position import Lsn
 from cdc.records.schema import TableName
-from cdc.records.topics import data_topic
+from cdc.records.topics import TRUNCATE_KEY, data_topic
 from tests.chaos.stand import PREFIX, Stand
 
 _PROBE_S: Final = 0.1
@@ -79,7 +79,7 @@ class Probe:
         while not self._stop.is_set():
             message = consumer.poll(0.2)
             key = message.key() if message is not None and message.error() is None else None
-            if key is not None:
+            if key not in {None, TRUNCATE_KEY}:
                 self._arrived.setdefault(json.loads(key)["id"], time.monotonic())
         consumer.close()
 
