@@ -30,7 +30,7 @@ from cdc.records.state import Doubt, LeafRead, TableState
 from cdc.settings import CaptureSettings
 from cdc.tables.doubts import Cause
 from cdc.tables.tables import Joined, Tables
-from snapshots.inspection import Finding, Inspection, WatchedTable, inspect, is_same
+from snapshots.inspection import Finding, Inspection, WatchedTable, inspect
 from snapshots.reader import ALL
 from snapshots.watermarks import is_past
 from snapshots.windows import Job, WindowReader
@@ -62,6 +62,8 @@ class CatalogCheck:
         self._checked: dict[TableName, Doubt | None] = {}
         """The doubts that the last check knew of, or has raised, of what it could tell of."""
         self._last: Inspection | None = None
+        self._compared: dict[TableName, TableFingerprint | None] = {}
+        """The states' fingerprints that it is about."""
         self._progress: dict[TableName, tuple[list[int], float]] = {}
         """How many rows doubtful tables that are being read have, and since when (monotonic)."""
         self._tried: set[tuple[TableName, int]] = set()
@@ -106,22 +108,24 @@ class CatalogCheck:
 
     def _followed(self) -> list[WatchedTable]:
         states = self._tables.states
+        seen = self._last.seen if self._last else {}
+
+        def latest(state: TableState) -> TableFingerprint | None:
+            """Its fingerprint as the last check has it, if that was compared with this state's."""
+            is_compared = self._compared.get(state.name) is state.fingerprint
+            return seen.get(state.name, state.fingerprint) if is_compared else state.fingerprint
+
         return [
-            WatchedTable(state, self._seen_since(state))
+            WatchedTable(state, latest(state))
             for name, state in states.items()
             if state.oid and name not in states.waiting
             if states.is_followed(name) and self._settings.captures(str(name))
         ]
 
-    def _seen_since(self, state: TableState) -> TableFingerprint | None:
-        """A table's fingerprint as the last check has it, if that is the one in its state."""
-        latest = self._last.seen.get(state.name) if self._last else None
-        is_latest = latest and state.fingerprint and is_same(latest, state.fingerprint)
-        return latest if is_latest else state.fingerprint
-
     def _take(self, inspection: Inspection, reached: Position) -> Joined:
         """Take note of what a check has found."""
         self._last = inspection
+        self._compared = {table.state.name: table.state.fingerprint for table in self._watched}
         self._checked = {
             table.state.name: table.state.doubt
             for table in self._watched
@@ -223,7 +227,9 @@ class CatalogCheck:
             for state in self._tables.states.values()
             if state.doubt is not None and not state.gone_ms
         ]
-        if self._last is None or any(self._is_under_way(state) for _, state in doubts):
+        if not doubts or self._last is None:
+            return []
+        if any(self._is_under_way(state) for _, state in doubts):
             return []
         watched = {table.state.name: table.state.doubt for table in self._watched}
         records = list[Record]()

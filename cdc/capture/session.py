@@ -243,14 +243,13 @@ class Session:
     def _begin_joined(self, position: Position) -> list[Record]:
         """Begin to follow tables that the log doesn't know, or knows as others of that name."""
         tables, records = self.tables, list[Record]()
+        is_recovery = self._capture.snapshot_mode == "recovery"
         for order, table in enumerate(filter(tables.has_joined, self._described)):
-            is_new = table.name not in tables.states
-            if self._capture.snapshot_mode == "recovery" and is_new:
+            if is_recovery and table.name not in tables.states:
                 records += tables.states.begin_snapshot(table, position)
                 records += tables.take_as_read(table, position)
             else:
-                is_recovered = self._capture.snapshot_mode == "recovery"
-                joined = tables.join(table, position, order, read=is_recovered)
+                joined = tables.join(table, position, order, read=is_recovery)
                 self.actions.perform(joined.effects)
                 records += joined.records
                 self.servers.lease.keep_alive()

@@ -295,5 +295,3 @@ KINDS: Final[Mapping[str, Kind]] = {
     "table renamed for a while": renamed_away_and_back,
 }
 """What leaves rows other than the log has them, and no row event."""
-UNSUPPORTED: Final[Mapping[str, str]] = {}
-"""Kinds that `make test` leaves out, and why."""

@@ -7,7 +7,6 @@ one Spark session.
 import sys
 import time
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
 from psycopg.conninfo import make_conninfo
@@ -71,12 +70,7 @@ class Stand:
             raise
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *failure: object) -> None:
         self._end()
 
     @property

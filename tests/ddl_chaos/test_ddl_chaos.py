@@ -7,7 +7,7 @@ import pytest
 
 from tests.ddl_chaos.blind import BLINDNESSES
 from tests.ddl_chaos.harmless import HARMLESS
-from tests.ddl_chaos.kinds import KINDS, UNSUPPORTED
+from tests.ddl_chaos.kinds import KINDS
 from tests.ddl_chaos.run import Plan, run
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ BLIND_S = 30
 def test_whatever_ddl_there_is_every_derived_table_is_the_sources(
     server_folder: Path, spark: "SparkSession"
 ) -> None:
-    outcome = run(Plan(1, SEED, frozenset(UNSUPPORTED)), server_folder, spark)
+    outcome = run(Plan(1, SEED, frozenset()), server_folder, spark)
     assert outcome.complaints == [], f"make ddl-chaos DURATION=1 SEED={SEED}"
     assert outcome.is_good
     assert outcome.ddl.keys() == {*outcome.plan.kinds, *outcome.plan.harmless}
