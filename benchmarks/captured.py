@@ -14,6 +14,7 @@ from cdc.convert.pipeline import no_topic
 from cdc.postgres import catalog, slot
 from cdc.postgres.captured import captured_tables, ensure_publication
 from cdc.postgres.connection import connect, connect_replication
+from cdc.postgres.publications import publication_entries
 from cdc.postgres.stream import ReplicationStream
 from cdc.records.position import Lsn, Position
 from cdc.records.state import Phase, Progress, TableState
@@ -72,7 +73,7 @@ class Captured:
         name = self._settings.capture.publication_name
         lookups = Lookups(
             columns=lambda relation: catalog.describe_relation(self.sql, relation, name),
-            entry=lambda oid: catalog.publication_entries(self.sql, name, [oid]).get(oid, 0),
+            entry=lambda oid: publication_entries(self.sql, name, [oid]).get(oid, 0),
             description=lambda _oid, _name: None,
             instant=lambda: (Lsn(0), 0),
             check=lambda _table: None,

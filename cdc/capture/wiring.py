@@ -22,6 +22,7 @@ from cdc.postgres.columns import filled_columns
 from cdc.postgres.connection import current_insert_lsn
 from cdc.postgres.described import CapturedTable, TableDescription
 from cdc.postgres.failures import explained, server_address
+from cdc.postgres.publications import publication_entries
 from cdc.postgres.reselect import INVISIBLE, Rereading, await_visible
 from cdc.records.dead_letters import ClaimHead
 from cdc.records.position import Lsn
@@ -82,7 +83,7 @@ def lookups(
         return described if lossless else keyed_columns(connection, relation.oid, described)
 
     def entry(oid: int) -> int:
-        entries = catalog.publication_entries(connection, settings.publication_name, [oid])
+        entries = publication_entries(connection, settings.publication_name, [oid])
         return entries.get(oid, 0)
 
     def description(oid: int, name: TableName) -> TableDescription | None:

@@ -13,6 +13,7 @@ import psycopg
 from cdc.postgres.columns import column, resolve
 from cdc.postgres.connection import at_one_instant, query
 from cdc.postgres.described import CapturedTable, Leaf, TableDescription
+from cdc.postgres.publications import publication_entries
 from cdc.records.schema import Column, TableName
 from cdc.wal.messages import Relation, RelationColumn, ReplicaIdentity
 
@@ -70,19 +71,6 @@ LEFT JOIN pg_publication_rel r ON r.prpubid = p.oid AND r.prrelid = c.oid AND NO
                     WHERE n.pnpubid = p.oid AND n.pnnspid = c.relnamespace)
 WHERE p.pubname = %s
 """
-# What lets the publication publish a table: its name or a partition root's, its schema's, or all.
-_ENTRIES: Final = """
-SELECT c.oid, coalesce(min(r.oid), {by_schema}, CASE WHEN p.puballtables THEN p.oid END)
-FROM pg_publication p
-JOIN pg_class c ON c.oid = ANY (%s)
-LEFT JOIN pg_publication_rel r ON r.prpubid = p.oid
-    AND (r.prrelid = c.oid OR r.prrelid IN (SELECT relid FROM pg_partition_ancestors(c.oid)))
-WHERE p.pubname = %s
-GROUP BY c.oid, c.relnamespace, p.oid, p.puballtables
-"""
-_BY_SCHEMA: Final = """(
-    SELECT n.oid FROM pg_publication_namespace n
-    WHERE n.pnpubid = p.oid AND n.pnnspid = c.relnamespace)"""
 _ALL_CHANGES: Final = (
     "SELECT pubinsert AND pubupdate AND pubdelete FROM pg_publication WHERE pubname = %s"
 )
@@ -105,19 +93,6 @@ def describe(
     with at_one_instant(connection):
         facts = _Facts.read(connection, oids, publication, generated=generated)
     return [_description(table, facts) for table in tables if table.oid in facts.roots]
-
-
-def publication_entries(
-    connection: psycopg.Connection, publication: str, oids: Sequence[int]
-) -> dict[int, int]:
-    """Table → its entry in the publication, by OIDs; one that left and came back has a new one.
-
-    So has one that is published with other columns or another filter than before.
-    https://www.postgresql.org/docs/current/catalog-pg-publication-rel.html
-    """
-    by_schema = _BY_SCHEMA if connection.info.server_version >= 150_000 else "NULL::oid"
-    rows = query(connection, _ENTRIES.format(by_schema=by_schema), [list(oids), publication])
-    return {oid: entry for oid, entry in rows if entry is not None}
 
 
 def new_xid(connection: psycopg.Connection) -> int:

@@ -1,4 +1,4 @@
-"""pg_catalog → how the publication publishes tables: the part of their fingerprints that it is."""
+"""pg_catalog → how the publication publishes tables, which is part of their fingerprints."""
 
 from collections import defaultdict
 from collections.abc import Iterable
@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 
 import psycopg
 
-from cdc.postgres.connection import query
+from cdc.postgres.connection import at_one_instant, query
 from cdc.records.fingerprint import PublicationFingerprint
 
 _ANCESTORS: Final = """
@@ -22,6 +22,7 @@ SELECT a.asked, a.oid, c.relnamespace, a.xmin
 FROM ancestor a JOIN pg_class c ON c.oid = a.oid WHERE a.oid <> a.asked
 ORDER BY a.asked, a.oid
 """
+_NAMESPACES: Final = "SELECT oid, relnamespace FROM pg_class WHERE oid = ANY (%s)"
 _OPTIONS: Final = """
 SELECT oid, xmin::text, concat(
     CASE WHEN pubinsert THEN 'i' END, CASE WHEN pubupdate THEN 'u' END,
@@ -110,7 +111,11 @@ class Publication(NamedTuple):
         )
 
     def entry(self, table: Published) -> int:
-        """What catalog.publication_entries says, which looks at each pair of table and entry."""
+        """The OID of what lets it publish a table (0: nothing does).
+
+        That is the entry of the table, or of a partitioned table above it; or its schema's; or the
+        publication of all tables.
+        """
         if listed := self._listed({table.oid, *table.ancestors}, self.tables):
             return min(each.oid for each in listed)
         if table.namespace_oid in self.schemas:
@@ -169,6 +174,26 @@ def read_publication(
         listed_schemas,
         dict(places),
     )
+
+
+def publication_entries(
+    connection: psycopg.Connection, publication: str, oids: Iterable[int]
+) -> dict[int, int]:
+    """Table → its entry in the publication, by OIDs; one that left and came back has a new one.
+
+    So has one that is published with other columns or another filter than before.
+    https://www.postgresql.org/docs/current/catalog-pg-publication-rel.html
+    """
+    asked = list(oids)
+    with at_one_instant(connection):
+        above = ancestors(connection, asked)
+        tables = [
+            Published(oid, namespace_oid, above.get(oid, ()))
+            for oid, namespace_oid in query(connection, _NAMESPACES, [asked])
+        ]
+        published = read_publication(connection, publication, tables)
+    entries = {table.oid: published.entry(table) for table in tables} if published else {}
+    return {oid: entry for oid, entry in entries.items() if entry}
 
 
 def _by_oid(rows: list[tuple[Any, ...]]) -> dict[int, Listed]:

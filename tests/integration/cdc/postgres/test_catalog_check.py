@@ -6,9 +6,9 @@ from collections.abc import Callable
 import psycopg
 import pytest
 
-from cdc.postgres.catalog import publication_entries
 from cdc.postgres.connection import query
 from cdc.postgres.fingerprints import fingerprints, has_old_row
+from cdc.postgres.publications import publication_entries
 from cdc.records.schema import TableName
 from tests.fixtures.source import Conninfo, run, session
 
@@ -57,22 +57,38 @@ def test_a_table_that_is_gone_is_missing_and_one_that_is_renamed_is_not(database
     }
 
 
+OF_ROOT = "SELECT oid FROM pg_publication_rel WHERE prrelid = 'public.parted'::regclass"
+
+
 @pytest.mark.parametrize(
-    "published",
+    ("published", "t", "parted", "parted_1"),
     [
-        "TABLE t, parted",
-        "TABLE parted_1",
-        "ALL TABLES",
-        pytest.param("TABLES IN SCHEMA public", marks=pytest.mark.since(15, "schemas")),
+        (
+            "TABLE t, parted",
+            "SELECT oid FROM pg_publication_rel WHERE prrelid = 'public.t'::regclass",
+            OF_ROOT,
+            OF_ROOT,
+        ),
+        ("TABLE parted_1", "SELECT 0", "SELECT 0", "SELECT oid FROM pg_publication_rel"),
+        ("ALL TABLES", *["SELECT oid FROM pg_publication"] * 3),
+        pytest.param(
+            "TABLES IN SCHEMA public",
+            *["SELECT oid FROM pg_publication_namespace"] * 3,
+            marks=pytest.mark.since(15, "schemas"),
+        ),
     ],
 )
-def test_the_entry_is_that_of_the_description(database: Conninfo, published: str) -> None:
+def test_the_entry_is_what_lets_a_table_be_published(
+    database: Conninfo, published: str, t: str, parted: str, parted_1: str
+) -> None:
     run(database, *TABLE, *PARTED, f"CREATE PUBLICATION p FOR {published}")
     with session(database) as opened:
         tables = oids(opened, "t", "parted", "parted_1")
-        entries = {oid: table.entry for oid, table in fingerprints(opened, tables, "p").items()}
-        expected = publication_entries(opened, "p", tables)
-    assert entries == {oid: expected.get(oid, 0) for oid in tables}
+        expected = [query(opened, statement)[0][0] for statement in (t, parted, parted_1)]
+        entries = publication_entries(opened, "p", tables)
+        seen_by_check = fingerprints(opened, tables, "p")
+    assert [entries.get(oid, 0) for oid in tables] == expected
+    assert [seen_by_check[oid].entry for oid in tables] == expected
 
 
 def test_the_size_is_that_of_what_holds_rows(database: Conninfo) -> None:
