@@ -17,6 +17,8 @@ from cdc.records.schema import TableName, TableSchema
 from cdc.records.topics import Cleanup, progress_topic, schema_topic, table_topic
 
 FORMAT: Final = 1
+GAPS_MAX: Final = 20
+"""So many of a table's gaps are listed, the newest ones."""
 
 
 def _lsn(value: object) -> Lsn:
@@ -60,6 +62,7 @@ class Progress(BaseModel):
     ever written, tombstones too. ``last_commit_lsn``: the last whole transaction that the slot sent
     (or what was before the slot; 0: not known). ``signal_offset`` is that of the signal topic's
     first signal that wasn't followed yet, ``signal_topic_id`` tells whether it is that topic.
+    ``checked``: up to there the log is right, by the catalog check, but for what states say.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -79,6 +82,7 @@ class Progress(BaseModel):
     events: int = 0
     signal_topic_id: str = ""
     signal_offset: int = 0
+    checked: PositionField | None = None
     ts_ms: int = 0
 
     @property
@@ -155,6 +159,20 @@ class SnapshotOutcome(BaseModel):
         return "" if self.status in {"SUCCEEDED", "EMPTY"} else self.reason or self.status
 
 
+class Gap(BaseModel):
+    """Where changes of a table may lack for ever: behind ``start``, up to ``end``.
+
+    There a read has brought the rows as they were then, at ``ts_ms`` (ms since 1970).
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    start: PositionField
+    end: PositionField
+    reason: str
+    ts_ms: int
+
+
 class Doubt(BaseModel):
     """Why the log may have rows of a table wrong, since ``since_ms`` (ms since 1970).
 
@@ -162,7 +180,8 @@ class Doubt(BaseModel):
     it only adds. ``leaves`` are the OIDs of the partitions to read; empty: all. ``bytes`` is the
     table's size on disk. What transactions older than ``behind_xid`` (64 bits) write may look as it
     did before: the read waits for their end. ``refused`` says why the daemon doesn't read it by
-    itself.
+    itself. Behind ``right_until`` changes may be missing, which no read brings back (None: none
+    are).
     """
 
     model_config = ConfigDict(frozen=True)
@@ -174,11 +193,13 @@ class Doubt(BaseModel):
     bytes: int = 0
     behind_xid: int = 0
     refused: str = ""
+    right_until: PositionField | None = None
 
     def and_also(self, later: "Doubt") -> "Doubt":
         """Both, to be settled by one read."""
         reasons = self.reason if later.reason in self.reason else f"{self.reason}; {later.reason}"
         leaves = {*self.leaves, *later.leaves} if self.leaves and later.leaves else set[int]()
+        right_until = [each for each in (self.right_until, later.right_until) if each is not None]
         return later.model_copy(
             update={
                 "reason": reasons,
@@ -187,6 +208,7 @@ class Doubt(BaseModel):
                 "leaves": tuple(sorted(leaves)),
                 "bytes": max(self.bytes, later.bytes),
                 "behind_xid": max(self.behind_xid, later.behind_xid),
+                "right_until": min(right_until, default=None),
             }
         )
 
@@ -205,8 +227,10 @@ class TableState(BaseModel):
     younger than whatever was open then. ``fingerprint`` is what the catalog said of it before any
     row was read that counts, ``doubt`` what was found out since; ``gone_ms`` is when the table was
     missing at the source (ms since 1970; 0: it is there), ``gone_partitions`` counts partitions
-    whose rows the log keeps. A sink shows the table once ``phase`` is streaming and its cut reaches
-    ``(epoch, snapshot_lsn, 0)``.
+    whose rows the log keeps. ``gaps`` are the newest of ``gaps_total``. ``right_until`` is set
+    where the catalog check doesn't look any more, as the table is gone or the lists leave it out:
+    the log was right up to there. A sink shows the table once ``phase`` is streaming and its cut
+    reaches ``(epoch, snapshot_lsn, 0)``.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -236,6 +260,9 @@ class TableState(BaseModel):
     doubt: Doubt | None = None
     gone_ms: int = 0
     gone_partitions: int = 0
+    gaps: tuple[Gap, ...] = ()
+    gaps_total: int = 0
+    right_until: PositionField | None = None
     begun_ms: int = 0
     ts_ms: int = 0
 

@@ -8,7 +8,7 @@ from pydantic import BaseModel
 
 from cdc.log.state import read_all
 from cdc.records.schema import TableName, TableSchema
-from cdc.records.state import Progress, TableState
+from cdc.records.state import Gap, Progress, TableState
 from cdc.records.topics import schema_topic, table_topic
 from cdc.settings import SearchSettings, Settings
 from sinks.run.summary import LastCheck, RunOutcome, TableCounts
@@ -82,7 +82,18 @@ class SinkStatus(BaseModel):
     finished: bool = True
     keep_left_s: float | None = None
     runs: list[RunStatus] = []
+    gaps: dict[str, list[Gap]] = {}
+    """What histories and archives lack, the newest ones of each."""
     indexes: list[IndexStatus] = []
+
+    def gap_texts(self) -> list[str]:
+        """A line for each table that lacks something, about its newest gap."""
+        return [
+            f"{self.sink}, {table}: changes may be missing between {gaps[-1].start.commit_lsn} and"
+            f" {gaps[-1].end.commit_lsn}: {gaps[-1].reason}"
+            + (f" ({len(gaps) - 1} older gaps)" if gaps[1:] else "")
+            for table, gaps in self.gaps.items()
+        ]
 
 
 def _status(
@@ -124,7 +135,24 @@ def lakehouse_status(settings: Settings, progress: Progress | None) -> SinkStatu
     last = plans.last()
     outcome = plans.outcome(last) if last else None
     runs = [_run(cut) for cut in cuts(plans, RUNS_SHOWN)]
-    return _status(settings, progress, last, outcome, plans.checked(), sink="lakehouse", runs=runs)
+    return _status(
+        settings,
+        progress,
+        last,
+        outcome,
+        plans.checked(),
+        sink="lakehouse",
+        runs=runs,
+        gaps=_gaps(last, outcome) if last else {},
+    )
+
+
+def _gaps(plan: "RunPlan", outcome: RunOutcome | None) -> dict[str, list[Gap]]:
+    """The gaps that derived tables are marked with."""
+    from sinks.run.plan import goes_on
+
+    tables = goes_on(plan, outcome) if outcome else plan.all_tables
+    return {name: list(table.gaps) for name, table in sorted(tables.items()) if table.gaps}
 
 
 def _run(cut: "Cut") -> RunStatus:

@@ -100,6 +100,8 @@ class TableStatus(BaseModel):
     """Since when it isn't at the source any more, or has another name."""
     gone_partitions: int = 0
     """How many partitions are gone whose rows the log keeps."""
+    gaps: int = 0
+    """How often histories and archives of it got a gap, by a read of what the stream hadn't."""
 
 
 class Status(BaseModel):
@@ -202,6 +204,7 @@ def table_status(state: TableState, now_ms: int) -> TableStatus:
         not_reread=state.doubt.refused if state.doubt else "",
         gone_since_ms=state.gone_ms or None,
         gone_partitions=state.gone_partitions,
+        gaps=state.gaps_total,
     )
 
 
@@ -274,6 +277,7 @@ def render(status: Status) -> Group:
     ]
     problems = [Text(f"problem: {problem}", style="red") for problem in status.problems]
     of_sinks: list[Table | Text] = [sinks, *_runs(status), *_indexes(status), *failures]
+    of_sinks += [Text(text) for sink in status.sinks for text in sink.gap_texts()]
     return Group(_slot_text(status.slot), log, tables, *dead_letters, *of_sinks, *problems)
 
 

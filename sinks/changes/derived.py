@@ -31,7 +31,7 @@ _RESERVED: Final = frozenset({".", "..", "_millrace"})
 _OWN: Final[dict[TableKind, tuple[str, ...]]] = {
     "current": (*OWN, DELETED),
     "history": (*OWN, VALID_FROM, VALID_TO, IS_CURRENT, END),
-    "changes": (*OWN, VERSION, RECORD_PARTITION, RECORD_OFFSET, RAW_KEY, RAW_VALUE),
+    "changes": (*OWN, VERSION, RECORD_PARTITION, RECORD_OFFSET, RAW_KEY, RAW_VALUE, END),
 }
 
 

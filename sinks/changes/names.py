@@ -26,7 +26,10 @@ VALID_FROM: Final = "valid_from"
 VALID_TO: Final = "valid_to"
 IS_CURRENT: Final = "is_current"
 END: Final = "_millrace_end"
-"""The position at which another version, or nothing, came after this one; null: it is current."""
+"""The position at which another version, or nothing, came after this one; null: it is current.
+
+In an archive: of a gap, up to where events may be missing.
+"""
 VERSION: Final = "_millrace_schema_version"
 RECORD_PARTITION: Final = "_millrace_partition"
 RECORD_OFFSET: Final = "_millrace_offset"

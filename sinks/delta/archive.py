@@ -3,13 +3,15 @@
 And an archive → the raw records that they were, as the log had them.
 """
 
+from collections.abc import Iterable
 from typing import Final
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from cdc.records.position import Position
+from cdc.records.state import Gap
 from sinks.changes.names import (
+    END,
     FILLED,
     OP,
     POSITION,
@@ -43,20 +45,21 @@ def write_events(
         keeps = keeps and RAW_VALUE in target.columns().names
     events = changes.events(shape, records=keeps)
     own = [name for name in events.columns if name not in shape.names]
-    rows = events.select(*columns_with_ids(shape), *map(quoted, own))
-    if table.gap is not None:
-        rows = rows.unionByName(_mark(rows, table.gap), allowMissingColumns=True)
+    no_end = F.lit(None).cast("string").alias(END)
+    rows = events.select(*columns_with_ids(shape), *map(quoted, own), no_end)
+    if marks := plan.marks(target.name):
+        rows = rows.unionByName(_marked(target.spark, marks), allowMissingColumns=True)
     if not table.base:
         return create(target, rows, shape)
     rows.write.format("delta").mode("append").save(target.path)
     return Rows(inserted=target.added())
 
 
-def _mark(rows: DataFrame, gap: Position) -> DataFrame:
-    """A row that says that events are missing behind a position."""
-    return rows.sparkSession.range(1).select(
-        F.lit(str(gap)).alias(POSITION), F.lit(GAP).alias(OP), F.current_timestamp().alias(TIME)
-    )
+def _marked(spark: SparkSession, gaps: Iterable[Gap]) -> DataFrame:
+    """A row for each gap: events may be missing behind its position, up to its end."""
+    rows = [(str(gap.start), GAP, str(gap.end), gap.ts_ms) for gap in gaps]
+    marks = spark.createDataFrame(rows, f"{POSITION} string, {OP} string, {END} string, ms bigint")
+    return marks.select(POSITION, OP, END, F.timestamp_millis("ms").alias(TIME))
 
 
 def read_archive(spark: SparkSession, path: str, topic: str) -> DataFrame:

@@ -206,5 +206,6 @@ def _widen(target: DeltaTarget, field: DerivedField) -> None:
 def set_properties(target: DeltaTarget, properties: dict[str, str]) -> None:
     """Have the table's properties be these."""
     if properties:
-        listed = ", ".join(f"'{name}' = '{value}'" for name, value in properties.items())
+        pairs = ((_literal(name), _literal(value)) for name, value in properties.items())
+        listed = ", ".join(f"{name} = {value}" for name, value in pairs)
         target.spark.sql(f"ALTER TABLE {target.sql_name} SET TBLPROPERTIES ({listed})")

@@ -14,6 +14,7 @@ from sinks.changes.derived import Derived, derived_tables, local_path, without_u
 from sinks.changes.shape import TableShape, derive_shape
 from sinks.delta.archive import archived_truncates, read_archive, write_events
 from sinks.delta.commit import commit
+from sinks.delta.gaps import mark_gaps
 from sinks.delta.history import write_history
 from sinks.delta.keyed import write_rows
 from sinks.delta.keyless import write_copies
@@ -96,7 +97,8 @@ class LakehouseTables(Target):
             if there is not None and there.run == plan.run:
                 versions[name] = there.at
                 try:
-                    register(target)  # that may be what failed
+                    mark_gaps(target, plan.gaps(name))  # that may be what failed
+                    register(target)
                 except MillraceError as error:
                     self._report(f"{name}: {error}")
         failed = {name: why for name, why in outcome.failed.items() if name not in versions}
@@ -130,7 +132,8 @@ class LakehouseTables(Target):
                 return table  # the log has all of it
             whole = tables[archive]
             update = {"start": whole.start, "replay": archive, "fresh_ms": whole.fresh_ms}
-            return table.model_copy(update=update)
+            marks = (*whole.gaps, *whole.marks) if table.kind == "history" else ()
+            return table.model_copy(update={**update, "marks": marks})
 
         return {name: from_archive(name, table) for name, table in tables.items()}
 
@@ -181,6 +184,7 @@ class LakehouseTables(Target):
             writer = _WRITERS.get(table.kind, write_rows if shape.keys else write_copies)
             write = partial(writer, target, plan, changes, shape)
             rows = commit(target, plan.run, table.base, shape, write)
+        mark_gaps(target, plan.gaps(name))
         register(target)
         return rows
 

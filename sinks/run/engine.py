@@ -295,7 +295,7 @@ class Run:
         waiting = [
             name
             for name, table in plan.tables.items()
-            if (table.pending or not table.base) and name not in left_out
+            if (table.pending or table.commits) and name not in left_out
         ]
         if not waiting:
             return []

@@ -14,7 +14,7 @@ from cdc.errors import ConfigError, LogForgottenError, LogFormatError
 from cdc.log.offsets import LogState
 from cdc.records.position import Position
 from cdc.records.schema import TableSchema
-from cdc.records.state import PositionField, TableState
+from cdc.records.state import GAPS_MAX, Gap, PositionField, TableState
 from cdc.settings.lakehouse import TableKind, TopicWriter
 from sinks.run.summary import RunOutcome
 
@@ -82,6 +82,10 @@ class TablePlan(BaseModel):
     """When the log was last known to be complete from ``start`` on; 0: compacted too early."""
     lacks: Lack = "nothing"
     """Whether records are missing: of this plan (``now``), or of one ``before`` it."""
+    gaps: tuple[Gap, ...] = ()
+    """What a history or an archive is marked to lack: the newest ones."""
+    marks: tuple[Gap, ...] = ()
+    """Those that come to it by this plan, up to its cut."""
     replay: str | None = None
     """The archive that has the records before ``start``: what its own plans before have applied."""
     debezium: DebeziumTopic | None = None
@@ -116,11 +120,12 @@ class TablePlan(BaseModel):
     def commits(self) -> bool:
         """Whether the run must commit to the table: it has events, or isn't there yet."""
         news = self.events > 0 or self.truncated is not None
-        return self.base == 0 or news or self.rebuilds or self.gap is not None
+        is_marked = self.gap is not None or bool(self.marks)
+        return self.base == 0 or news or self.rebuilds or is_marked
 
     def left_alone(self) -> "TablePlan":
         """The plan of a table that stays where it was."""
-        nothing = {"end": self.start, "next": self.start, "events": 0, "ends": ()}
+        nothing = {"end": self.start, "next": self.start, "events": 0, "ends": (), "marks": ()}
         return self.model_copy(update=nothing)
 
     def begun_again(self, start: dict[int, int]) -> "TablePlan":
@@ -132,6 +137,7 @@ class TablePlan(BaseModel):
                 "base": 0,
                 "read_end": {},
                 "lacks": "before",
+                "gaps": (),
                 "fresh_ms": int(time.time() * 1000),
                 "debezium": None,
             }
@@ -163,6 +169,21 @@ class RunPlan(BaseModel):
     def all_tables(self) -> dict[str, TablePlan]:
         """The tables that come to the cut, and those that wait."""
         return self.tables | self.waiting
+
+    def marks(self, name: str) -> tuple[Gap, ...]:
+        """The gaps that come to a table by this plan: one that the user has accepted is the last.
+
+        Up to the cut the log has the newest state of each row.
+        """
+        table = self.all_tables[name]
+        if table.gap is None:
+            return table.marks
+        reason = "the log had forgotten changes"
+        return (*table.marks, Gap(start=table.gap, end=self.cut, reason=reason, ts_ms=self.ts_ms))
+
+    def gaps(self, name: str) -> tuple[Gap, ...]:
+        """The newest gaps that a table has once this plan is applied."""
+        return (*self.all_tables[name].gaps, *self.marks(name))[-GAPS_MAX:]
 
     @property
     def where(self) -> str:
@@ -216,6 +237,8 @@ def goes_on(plan: RunPlan, outcome: RunOutcome) -> dict[str, TablePlan]:
                 "base": plan.run if table.commits else table.base,
                 "events": 0,
                 "ends": (),
+                "gaps": plan.gaps(name),
+                "marks": (),
                 "read_end": {
                     number: max(end, table.read_end.get(number, end))
                     for number, end in table.end.items()
@@ -271,8 +294,18 @@ def proposed(
             first_version=last.first_version if last and last.base else newest,
             read_end=last.read_end if last else {},
             lacks=_lack(last, is_whole=is_whole),
+            gaps=last.gaps if last else (),
+            marks=_marks(table, last, state.progress.cut) if kind != "current" else (),
         )
     return tables
+
+
+def _marks(table: TableState, last: TablePlan | None, cut: Position) -> tuple[Gap, ...]:
+    """The gaps up to a cut that a table, as it was left, isn't marked with."""
+    marked = last.gaps[-1].end if last and last.gaps else None
+    return tuple(
+        gap for gap in table.gaps if gap.end <= cut and (marked is None or marked < gap.end)
+    )
 
 
 def _lack(last: TablePlan | None, *, is_whole: bool) -> Lack:
@@ -311,7 +344,7 @@ def _made_anew(what: str, where: str) -> LogForgottenError:
 
 def has_work(tables: dict[str, TablePlan]) -> bool:
     """Whether any table has something to read, or isn't there yet."""
-    return any(table.pending or not table.base for table in tables.values())
+    return any(table.pending or table.commits for table in tables.values())
 
 
 def to_read(tables: dict[str, TablePlan]) -> int:

@@ -172,9 +172,9 @@ def test_current_rows_are_rebuilt_and_a_history_waits_until_the_gap_is_accepted(
         (2, "a2", 0, begin, str(at(15))),  # it went away behind that
         (3, "a3", 0, begin, None),
     ]
-    archived = own(lakehouse, "public.t_changes", OP, POSITION, "id")
-    assert ("gap", str(at(15)), None) in archived
-    assert ("u", change_at, 1) in archived
+    archived = own(lakehouse, "public.t_changes", OP, POSITION, END, "id")
+    assert ("gap", str(at(15)), str(at(reached)), None) in archived
+    assert ("u", change_at, None, 1) in archived
     log.row("c", at(reached + 1), {"id": 4, "a": "a4", "n": 0})
     log.reached(at(reached + 1))
     assert lakehouse.merge().exit_code == ExitCode.OK, "they go on"

@@ -1,5 +1,6 @@
 """Plans → files → plans: one run gets a number, and each table goes on where it was applied."""
 
+from dataclasses import replace
 from pathlib import Path
 from unittest.mock import patch
 
@@ -9,7 +10,8 @@ from cdc.errors import BusyError, LogForgottenError, LogFormatError, SinkUnreach
 from cdc.log.offsets import LogState
 from cdc.records.position import Lsn, Position
 from cdc.records.schema import TableName, TableSchema
-from cdc.records.state import Phase, Progress
+from cdc.records.state import Gap, Phase, Progress
+from cdc.settings.lakehouse import TableKind
 from sinks.log.counts import with_census
 from sinks.run.plan import (
     DebeziumTopic,
@@ -131,6 +133,45 @@ def test_what_a_table_lacks_is_over_once_it_is_applied_and_remembered() -> None:
     }
     assert after["failed"].gap == position(10), "the next plan marks it"
     assert not after["current"].rebuilds
+
+
+def test_a_gap_is_marked_by_the_plan_whose_cut_reaches_its_end_and_by_no_later_one() -> None:
+    gaps = tuple(
+        Gap(start=position(end - 5), end=position(end), reason="rewritten", ts_ms=end)
+        for end in (15, 20, 25)
+    )
+    state = whole_table(made_table("id int4"))
+    state.tables["s.a"] = TABLE.model_copy(update={"gaps": gaps})
+    kinds: tuple[TableKind, ...] = ("current", "history", "changes")
+    wanted = {str(kind): WantedTable("s.a", kind) for kind in kinds}
+    first = proposed({}, state, wanted)
+    assert {name: table.marks for name, table in first.items()} == {
+        "current": (),
+        "history": gaps[:2],
+        "changes": gaps[:2],
+    }
+    done = plan(4, **first)
+    after = goes_on(done, RunOutcome(run=4, ts_ms=0, failed={"changes": "why"}))
+    assert (after["history"].gaps, after["history"].marks) == (gaps[:2], ())
+    assert "changes" not in after, "it isn't there: the next plan has all for it"
+
+    later = replace(state, progress=state.progress.model_copy(update={"cut": position(30)}))
+    second = proposed(after, later, wanted)
+    assert second["history"].marks == gaps[2:]
+    assert second["history"].commits, "though there may be nothing to read"
+    assert second["changes"].marks == gaps
+    waits = second["history"].left_alone()
+    assert proposed({"history": waits}, later, wanted)["history"].marks == gaps[2:]
+    again = second["history"].begun_again({0: 0})
+    assert proposed({"history": again}, later, wanted)["history"].marks == gaps
+
+
+def test_a_gap_that_was_accepted_is_marked_up_to_the_cut() -> None:
+    accepted = table_plan(kind="history", lacks="now")
+    done = plan(4, a=accepted)
+    (gap,) = done.marks("a")
+    assert (gap.start, gap.end) == (position(10), position(20))
+    assert goes_on(done, RunOutcome(run=4, ts_ms=0, failed={}))["a"].gaps == (gap,)
 
 
 def test_an_archive_that_waited_still_knows_what_it_has_read() -> None:
