@@ -6,7 +6,7 @@ the SELECT goes by the extended protocol: a condition comes from whoever may sen
 https://www.postgresql.org/docs/current/functions-info.html (pg_current_snapshot)
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from itertools import chain
 from typing import Final, NamedTuple, Self
 
@@ -127,10 +127,14 @@ class Chunk(NamedTuple):
     read_us: int
 
 
-OPEN_REMEDY: Final = (
-    "it is read when they have ended: SELECT pid, xact_start, query FROM pg_stat_activity WHERE"
-    " backend_xid IS NOT NULL ORDER BY xact_start; and pg_prepared_xacts"
-)
+def open_remedy(xids: Collection[int] = ()) -> str:
+    """How to see which transactions a table waits for: all that are open, or some (32 bits)."""
+    numbers = ", ".join(f"'{xid}'" for xid in sorted(xids))
+    some = f"IN ({numbers})" if numbers else "IS NOT NULL"
+    return (
+        "it is read when they have ended: see pg_stat_activity (pid, xact_start, query) WHERE"
+        f" backend_xid {some}, and pg_prepared_xacts"
+    )
 
 
 class _LeafState(NamedTuple):
@@ -196,7 +200,7 @@ def read(
                 "transactions are open that may have changed it before it was published, or"
                 " before DDL",
                 where=f"table {described.table.name}",
-                remedy=OPEN_REMEDY,
+                remedy=open_remedy(),
             )
         columns = [*(column.name for column in described.table.columns), "ctid"]
         conditions = described.table.row_filter, chunk_range.condition

@@ -22,6 +22,7 @@ from cdc.errors import MillraceError, TableGoneError
 from cdc.events.changes import Read
 from cdc.events.reference import INCREMENTAL
 from cdc.faults import FaultPoint, reach
+from cdc.postgres.described import CapturedTable
 from cdc.records.position import Lsn, Position
 from cdc.records.record import Record, RecordOrBatch
 from cdc.records.schema import TableName
@@ -167,10 +168,10 @@ class IncrementalSnapshots:
         room -= sum(not read.request.paused for read in busy)
         missing = wanted.keys() - self._reads.keys()
         for name in sorted(missing, key=lambda table: wanted[table].order):
-            is_free = room > 0 and not wanted[name].paused
-            if is_free and self._open_transactions.have_ended(name, wanted[name]):
+            is_free, state = room > 0 and not wanted[name].paused, self._tables.states[name]
+            table = CapturedTable(state.oid, name)
+            if is_free and self._open_transactions.have_ended(table, wanted[name]):
                 room -= 1
-                state = self._tables.states[name]
                 self._reads[name] = TableRead(state, wanted[name], reached, self._chunk_bytes)
         if before != set(self._reads):
             self._reset_tracking()

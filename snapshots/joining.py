@@ -12,14 +12,15 @@ import structlog
 
 from cdc.errors import MillraceError
 from cdc.postgres.captured import captured_tables, described_tables
-from cdc.postgres.described import TableDescription
+from cdc.postgres.described import CapturedTable, TableDescription
 from cdc.postgres.failures import quote
+from cdc.postgres.running import Running
 from cdc.records.position import Position
 from cdc.records.schema import TableName
 from cdc.records.state import SnapshotRequest
 from cdc.settings import CaptureSettings
 from cdc.tables.tables import Joined, Tables
-from snapshots.chunk import OPEN_REMEDY
+from snapshots.chunk import open_remedy
 from snapshots.windows import Job, WindowReader
 
 log = structlog.get_logger()
@@ -31,32 +32,61 @@ NEW_TABLES_S: Final = 5.0
 """How often new tables are looked for."""
 
 
+class _Wait:
+    """A table that waits for who is older than ``behind_xid`` (64 bits), and has written to it.
+
+    ``writers`` (32 bits) are those of them that haven't ended, once that was asked.
+    """
+
+    def __init__(self, oid: int, behind_xid: int) -> None:
+        self.oid = oid
+        self.behind_xid = behind_xid
+        self.writers: frozenset[int] | None = None
+
+    def is_over(self, running: Running) -> bool:
+        """Whether they have ended, by a new look; who comes later than the first one is younger."""
+        if running.writers is not None:
+            now = running.writers.get(self.oid, frozenset())
+            self.writers = now if self.writers is None else self.writers & now
+        return self.behind_xid <= running.oldest or self.writers == frozenset()
+
+
 class OpenTransactions:
-    """Asks, while anybody waits, up to which transaction all have ended."""
+    """Asks, while any table waits, whether those have ended that may have written to it before.
+
+    Who was open then, and hasn't written to the table, is waited for only where its later changes
+    may look as they did before (cdc/postgres/running.py).
+    """
 
     def __init__(self, reader: WindowReader, clock: Callable[[], float] = time.monotonic) -> None:
         self._reader = reader
         self._clock = clock
-        self._ended_below = 0
-        self._waiting: set[TableName] = set()
+        self._ended: dict[TableName, int] = {}
+        """Nothing is to be waited for of what is older than that (64 bits)."""
+        self._waits: dict[TableName, _Wait] = {}
         self._warn_at = math.inf
-        self._job: Job[int] | None = None
+        self._job: Job[Running] | None = None
+        self._asked: tuple[_Wait, ...] = ()
         self._next = 0.0
 
-    def have_ended(self, name: TableName, request: SnapshotRequest) -> bool:
+    def have_ended(self, table: CapturedTable, request: SnapshotRequest) -> bool:
         """Whether a table may be read; one that may not waits from here on."""
-        if request.behind_xid <= self._ended_below:
+        name, behind_xid = table.name, request.behind_xid
+        if behind_xid <= self._ended.get(name, 0):
             return True
-        if not self._waiting:
+        if not self._waits:
             self._warn_at = self._clock() + _PATIENCE_S
-        self._waiting.add(name)
+        wait = self._waits.get(name)
+        if wait is None or (wait.oid, wait.behind_xid) != (table.oid, behind_xid):
+            self._waits[name] = _Wait(table.oid, behind_xid)
         return False
 
     def turn(self) -> bool:
         """Look whether others have ended; returns whether tables have to be asked for again."""
         now = self._clock()
-        if self._job is None and self._waiting and now >= self._next:
-            self._job = self._reader.oldest_open()
+        if self._job is None and self._waits and now >= self._next:
+            self._asked = tuple(self._waits.values())
+            self._job = self._reader.running([wait.oid for wait in self._asked])
         if self._job is None or not self._job.future.done():
             return False
         job, self._job = self._job, None
@@ -65,20 +95,25 @@ class OpenTransactions:
             self._next = now + _AGAIN_S
             log.warning("can't look for open transactions", reason=error.what)
             return False
-        oldest_open = job.result or 0
-        if oldest_open > self._ended_below:
-            self._ended_below = oldest_open
-            self._waiting.clear()  # who still waits says so
-            return True
-        if now > self._warn_at:
+        assert job.result is not None  # noqa: S101 (it hasn't failed)
+        over = {
+            name: wait.behind_xid
+            for name, wait in self._waits.items()
+            if wait in self._asked and wait.is_over(job.result)
+        }
+        self._ended |= over
+        for name in over:
+            del self._waits[name]
+        if self._waits and now > self._warn_at:
             self._warn_at = math.inf
+            writers = [wait.writers for wait in self._waits.values() if wait.writers is not None]
             log.warning(
                 "tables can't be read yet: transactions are open that may have changed them before"
                 " they were published, or before DDL",
-                tables=sorted(map(str, self._waiting)),
-                remedy=OPEN_REMEDY,
+                tables=sorted(map(str, self._waits)),
+                remedy=open_remedy(frozenset[int]().union(*writers)),
             )
-        return False
+        return bool(over)
 
 
 class NewTables:

@@ -8,9 +8,10 @@ be read from a standby; watermarks are the primary's.
 import threading
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from typing import Final, Generic, TypeVar
 
 import psycopg
@@ -20,6 +21,7 @@ from cdc.faults import FaultPoint, reach
 from cdc.postgres.connection import connect, current_wal_end, query
 from cdc.postgres.described import CapturedTable
 from cdc.postgres.failures import server_address
+from cdc.postgres.running import Running, running
 from cdc.records.position import Lsn
 from cdc.settings import LibraryOptions, Settings
 from snapshots import chunk
@@ -31,7 +33,6 @@ WAIT_S: Final = 10.0
 """How long a chunk waits for the standby's replay."""
 _POLL_S: Final = 0.02
 _IDENTITY: Final = "SELECT system_identifier, pg_is_in_recovery() FROM pg_control_system()"
-_OLDEST: Final = "SELECT pg_snapshot_xmin(pg_current_snapshot())::text"
 _REPLAYED: Final = "SELECT pg_is_in_recovery(), pg_last_wal_replay_lsn()::text"
 
 
@@ -144,6 +145,8 @@ class WindowReader:
 
     def read(self, described: DescribedTable, chunk_range: ChunkRange, streamed: Lsn) -> Job[Chunk]:
         """Read a chunk that shows what was streamed, and write its watermark."""
+        if self._standby is None:  # whom a read waits for has ended before it begins
+            chunk_range = chunk_range._replace(behind_xid=0)
         self.pace.plan(chunk_range.rows_max)
         self._probe.chunks += 1
 
@@ -157,9 +160,9 @@ class WindowReader:
         """Ask the primary something."""
         return self._start(question, of_primary=True)
 
-    def oldest_open(self) -> Job[int]:
-        """Ask below which transaction (64 bits) all have ended, for who reads from here on."""
-        return self._start(lambda connection: int(query(connection, _OLDEST)[0][0]))
+    def running(self, tables: Collection[int]) -> Job[Running]:
+        """Ask which transactions are open, for who reads from here on, and have written to some."""
+        return self._start(partial(running, tables=tables))
 
     def mark(self) -> Job[bool]:
         """Write a watermark, which comes behind all that was streamed."""

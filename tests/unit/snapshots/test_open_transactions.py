@@ -1,11 +1,14 @@
 """Tables that joined wait for transactions that were open, all of them by one question."""
 
+from collections.abc import Collection
 from concurrent.futures import Future
 from typing import cast
 
 from structlog.testing import capture_logs
 
 from cdc.errors import SourceUnreachableError
+from cdc.postgres.described import CapturedTable
+from cdc.postgres.running import Running
 from cdc.records.schema import TableName
 from cdc.records.state import SnapshotRequest
 from snapshots.joining import OpenTransactions
@@ -20,14 +23,16 @@ class Source:
 
     def __init__(self) -> None:
         self.now, self.oldest, self.question_count, self.is_there = 0.0, 5, 0, True
+        self.writers: dict[int, frozenset[int]] | None = None
         self.open_transactions = OpenTransactions(cast("WindowReader", self), lambda: self.now)
 
-    def oldest_open(self) -> Job[int]:
+    def running(self, tables: Collection[int]) -> Job[Running]:
         self.question_count += 1
-        job = Job[int]()
+        job = Job[Running]()
         job.future = Future()
         if self.is_there:
-            job.result = self.oldest
+            writers = self.writers and {oid: self.writers.get(oid, frozenset()) for oid in tables}
+            job.result = Running(self.oldest, writers)
             job.future.set_result(None)
         else:
             job.future.set_exception(SourceUnreachableError("gone", where="here"))
@@ -46,7 +51,8 @@ class Source:
     waits = False
 
     def free(self) -> list[bool]:
-        return [self.open_transactions.have_ended(name, REQUEST) for name in NAMES]
+        have_ended = self.open_transactions.have_ended
+        return [have_ended(CapturedTable(oid, name), REQUEST) for oid, name in enumerate(NAMES)]
 
 
 def test_tables_wait_together() -> None:
@@ -77,3 +83,23 @@ def test_a_question_that_fails_is_asked_again() -> None:
     source.is_there, source.oldest = True, 11
     assert source.turns(20)
     assert all(source.free())
+
+
+def test_only_who_had_written_to_a_table_is_waited_for() -> None:
+    source = Source()
+    source.writers = {0: frozenset({7, 8}), 1: frozenset({9})}
+    assert not any(source.free())
+    with capture_logs() as logs:
+        assert source.turns(1)
+        assert source.free() == [False, False, *[True] * 48]
+        source.turns(5)
+    (warning,) = [entry for entry in logs if "can't be read yet" in entry["event"]]
+    assert warning["tables"] == ["public.t0", "public.t1"]
+    assert "IN ('7', '8', '9')" in warning["remedy"]
+    source.writers = {0: frozenset({8, 11}), 1: frozenset({11})}
+    assert source.turns(1)
+    assert source.free()[:2] == [False, True]
+    source.writers = {0: frozenset({11, 12})}  # they came when the new catalog was there
+    assert source.turns(1)
+    assert all(source.free())
+    assert source.oldest < REQUEST.behind_xid

@@ -1,0 +1,60 @@
+"""Which transactions are open, and which of them may have written to some tables.
+
+Whoever writes to a table, or to a partition of it, holds a lock on that until its transaction has
+ended for all to see; so does a prepared transaction. Subtransactions lock for the one that they
+are part of; what one that is rolled back has written, and its lock, are gone.
+"""
+
+from collections import defaultdict
+from collections.abc import Collection, Mapping
+from typing import Final, NamedTuple
+
+import psycopg
+
+from cdc.postgres.connection import query
+
+_OLDEST: Final = "SELECT pg_snapshot_xmin(pg_current_snapshot())::text, pg_is_in_recovery()"
+# One look at all locks. PREPARE TRANSACTION changes the virtual transaction, but not the number.
+_WRITERS: Final = """
+WITH RECURSIVE member (root, oid) AS (
+    SELECT oid, oid FROM unnest(%s::oid[]) AS root (oid)
+  UNION
+    SELECT m.root, i.inhrelid FROM member m JOIN pg_inherits i ON i.inhparent = m.oid
+), held AS MATERIALIZED (SELECT * FROM pg_locks WHERE granted)
+SELECT DISTINCT m.root, own.transactionid::text::int8
+FROM member m
+JOIN held written ON written.locktype = 'relation' AND written.relation = m.oid
+    AND written.database = (SELECT oid FROM pg_database WHERE datname = current_database())
+    AND written.mode IN ('RowExclusiveLock', 'AccessExclusiveLock')
+JOIN held own ON own.virtualtransaction = written.virtualtransaction
+    AND own.locktype = 'transactionid' AND own.mode = 'ExclusiveLock'
+"""
+_TELLS_RUNNING: Final = {14: 140_018, 15: 150_013, 16: 160_009, 17: 170_005}
+"""By major version, the first release that decodes whatever a transaction does behind DDL by the
+new catalog, though the transaction was open, and the DDL has locked no table (ALTER TYPE, ALTER
+PUBLICATION). https://www.postgresql.org/docs/release/17.5/
+"""
+
+
+class Running(NamedTuple):
+    """The transactions that are open: all below ``oldest`` (64 bits) have ended.
+
+    ``writers`` has, by the OIDs of tables, the transactions (32 bits) that may have written to
+    each; subtransactions, too. It is None where those alone don't tell, or can't be told: at a
+    standby, and where a transaction that was open at DDL may write later as it was before.
+    """
+
+    oldest: int
+    writers: Mapping[int, frozenset[int]] | None
+
+
+def running(connection: psycopg.Connection, tables: Collection[int]) -> Running:
+    """Look which transactions are open, and have written to tables."""
+    ((oldest, is_standby),) = query(connection, _OLDEST)
+    version = connection.info.server_version
+    if is_standby or version < _TELLS_RUNNING.get(version // 10_000, 0):
+        return Running(int(oldest), None)
+    writers = defaultdict[int, set[int]](set)
+    for table, xid in query(connection, _WRITERS, [list(tables)]):
+        writers[table].add(xid)
+    return Running(int(oldest), {oid: frozenset(writers[oid]) for oid in tables})
