@@ -11,6 +11,7 @@ A doubt that the stream has raised waits for the next check, which comes at once
 settles all that is known.
 """
 
+import math
 import time
 from functools import partial
 from typing import Final
@@ -26,9 +27,9 @@ from cdc.records.fingerprint import TableFingerprint
 from cdc.records.position import Position
 from cdc.records.record import Record
 from cdc.records.schema import TableName
-from cdc.records.state import Doubt, LeafRead, TableState
+from cdc.records.state import Doubt, LeafRead, Phase, TableState
 from cdc.settings import CaptureSettings
-from cdc.tables.doubts import Cause
+from cdc.tables.doubts import RENAMED, made_again
 from cdc.tables.tables import Joined, Tables
 from snapshots.inspection import Finding, Inspection, WatchedTable, inspect
 from snapshots.reader import ALL
@@ -37,13 +38,24 @@ from snapshots.windows import Job, WindowReader
 
 log = structlog.get_logger()
 CHECK_S: Final = 5.0
-"""How often the catalog is looked at."""
+"""How often the catalog is looked at, where that costs little."""
+CHECK_S_MAX: Final = 10.0
+"""The same of up to ``TABLES_MAX`` tables, whatever it costs."""
+TABLES_MAX: Final = 1_000
+_SHARE_MAX: Final = 0.02
+"""Of more tables, checks take at most this part of the time."""
 _VISIBLE_S: Final = 0.5
 """How long a transaction may be in the stream before others see what it did."""
 _STUCK_S: Final = 10.0
 """A read that doesn't go on for so long lets another one begin."""
 _READ_S: Final = 0.1
 """How often doubtful tables are looked at."""
+
+
+def interval_s(took_s: float, tables: int) -> float:
+    """How long after a check's beginning the next one is due; what one took follows its tables."""
+    limit = CHECK_S_MAX if tables <= TABLES_MAX else math.inf
+    return max(CHECK_S, min(took_s / _SHARE_MAX, limit))
 
 
 class CatalogCheck:
@@ -54,7 +66,11 @@ class CatalogCheck:
         self._tables = tables
         self._settings = settings
         self._is_due = self._is_told = False
+        self._asked_at: Position | None = None
+        """What the stream had reached when the last check began; and one that could tell of all."""
+        self._sure_at: Position | None = None
         self._next = self._next_read = 0.0
+        self._interval_s = CHECK_S
         self._job: Job[Inspection] | None = None
         self._inspection: Inspection | None = None
         self._watched: list[WatchedTable] = []
@@ -94,10 +110,12 @@ class CatalogCheck:
             if isinstance(error := job.failure(), MillraceError):
                 log.warning("the catalog can't be checked", reason=error.what, remedy=error.remedy)
             self._inspection = job.result
+            if job.result is not None:
+                self._interval_s = interval_s(job.result.took_s, len(self._watched))
         elif self._job is None and (self._is_due or now >= self._next) and self._settings.lossless:
-            self._next = now + (_VISIBLE_S if self._is_told else CHECK_S)
+            self._next = now + (_VISIBLE_S if self._is_told else self._interval_s)
             self._is_due = self._is_told = False
-            self._watched = self._followed()
+            self._watched, self._asked_at = self._followed(), cursor.reached
             self._job = self._reader.ask(
                 partial(inspect, settings=self._settings, watched=self._watched)
             )
@@ -131,7 +149,7 @@ class CatalogCheck:
             for table in self._watched
             if table.state.name not in inspection.undecided
         }
-        taken = Joined([])
+        taken, is_sure = Joined(self._left_out(inspection)), not inspection.undecided
         for finding in inspection.findings:
             name, state = finding.watched.state.name, finding.watched.state
             before = self._tables.states.get(name)
@@ -141,6 +159,7 @@ class CatalogCheck:
             )
             if before is None or not is_as_it_was or name in self._tables.states.waiting:
                 self._checked.pop(name, None)  # it began to be read meanwhile
+                is_sure = False
                 continue
             if finding.now is None:
                 joined = self._gone(before, finding.described, reached)
@@ -151,7 +170,25 @@ class CatalogCheck:
             taken = Joined(
                 [*taken.records, *joined.records], taken.effects.and_then(joined.effects)
             )
+        if is_sure:
+            # A commit may be in the stream before others see it: the check before is sure.
+            self._tables.states.checked = self._sure_at or self._tables.states.checked
+            self._sure_at = self._asked_at
         return taken
+
+    def _left_out(self, inspection: Inspection) -> list[Record]:
+        """Keep in the states of tables that the lists leave out up to where they were looked at."""
+        records, states = list[Record](), self._tables.states
+        for name, state in list(states.items()):
+            is_left_out = not self._settings.captures(str(name))
+            if state.right_until is None and state.phase is Phase.STREAMING and is_left_out:
+                right_until: Position | None = states.right_until(name)
+            elif state.right_until is not None and name in inspection.seen:
+                right_until = None
+            else:
+                continue
+            records.append(states.put(state.model_copy(update={"right_until": right_until})))
+        return records
 
     def _gone(
         self, state: TableState, successor: TableDescription | None, reached: Position
@@ -167,8 +204,8 @@ class CatalogCheck:
             "a table is gone, or has another name: what was derived from it stays as it was",
             table=str(name),
         )
-        now_ms = time.time_ns() // 1_000_000
-        return Joined([states.put(state.model_copy(update={"gone_ms": now_ms}))])
+        gone = {"gone_ms": time.time_ns() // 1_000_000, "right_until": states.right_until(name)}
+        return Joined([states.put(state.model_copy(update=gone))])
 
     def _differs(
         self,
@@ -180,18 +217,22 @@ class CatalogCheck:
     ) -> list[Record]:
         """Note how a table is by now, and that it is doubtful, if it is."""
         name, differences = state.name, finding.differences
+        right_until = self._tables.states.right_until(name)
         causes, attached, gone = differences.causes, differences.attached, differences.gone
         records = list[Record]()
-        update: dict[str, object] = {"fingerprint": now.fingerprint, "gone_ms": 0}
+        update: dict[str, object] = {
+            "fingerprint": now.fingerprint,
+            "gone_ms": 0,
+            "right_until": None,
+        }
         if (described := finding.described) is not None:
-            if made_again := self._tables.schemas.made_again(described):
-                reason = f"columns were dropped and made again: {', '.join(made_again)}"
-                causes += (Cause(reason, replaces=False),)
+            if columns := self._tables.schemas.made_again(described):
+                causes += (made_again(columns),)
             records += self._tables.schemas.described(described, reached)[1]
         if now.entry:
             update["entry"] = now.entry
         if state.gone_ms or (state.renamed_lsn or inspection.wal_end) < inspection.wal_end:
-            causes += (Cause("it was gone, or had another name, for a while", replaces=True),)
+            causes += (RENAMED,)
             update["renamed_lsn"] = None
         if gone:
             update["gone_partitions"] = state.gone_partitions + gone
@@ -207,7 +248,8 @@ class CatalogCheck:
             replaces=any(cause.replaces for cause in causes),
             leaves=() if causes else attached,
             bytes=now.bytes,
-            behind_xid=int(now.fingerprint.seen.split(":")[1]),
+            behind_xid=0 if all(cause.locks for cause in causes) else now.fingerprint.xmax,
+            right_until=right_until if any(cause.misses for cause in causes) else None,
         )
         log.warning(
             "a table is doubtful: rows of it may be wrong until it was read again",

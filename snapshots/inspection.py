@@ -1,5 +1,6 @@
 """Tables as their states have them, and the catalog → which of them aren't as they were."""
 
+import time
 from dataclasses import replace
 from typing import Final, NamedTuple
 
@@ -15,7 +16,7 @@ from cdc.records.position import Lsn
 from cdc.records.schema import TableName
 from cdc.records.state import TableState
 from cdc.settings import CaptureSettings
-from cdc.tables.doubts import Cause, Differences, compare, first
+from cdc.tables.doubts import LEFT, Differences, compare, first
 
 _NO_DIFFERENCES: Final = Differences()
 _PATIENCE: Final = "SET LOCAL lock_timeout = '100ms'"
@@ -55,12 +56,14 @@ class Inspection(NamedTuple):
     findings: list[Finding]
     seen: dict[TableName, TableFingerprint]
     undecided: set[TableName]
+    took_s: float = 0.0
 
 
 def inspect(
     connection: psycopg.Connection, settings: CaptureSettings, watched: list[WatchedTable]
 ) -> Inspection:
     """Compare the catalog with what is watched; a table that somebody has locked waits."""
+    begun = time.monotonic()
     oids = [table.state.oid for table in watched]
     catalog = fingerprints(connection, oids, settings.publication_name)
     findings, seen = list[Finding](), dict[TableName, TableFingerprint]()
@@ -92,7 +95,8 @@ def inspect(
     # Behind all that was looked at.
     wal_end = current_insert_lsn(connection)
     by_name = {table.name: table for table in catalog.values()}
-    return Inspection(wal_end, by_name, findings, seen, undecided)
+    took_s = time.monotonic() - begun
+    return Inspection(wal_end, by_name, findings, seen, undecided, took_s)
 
 
 def _compared(
@@ -119,7 +123,7 @@ def _compared(
         causes += [] if is_old else [cause]
     replaces = any(cause.replaces for cause in causes)
     if not replaces and now.entry and state.entry not in {0, now.entry}:
-        causes.append(Cause("it left the publication or the lists, and came back", replaces=True))
+        causes.append(LEFT)
     if differences.altered:
         captured = [CapturedTable(state.oid, state.name)]
         described = next(iter(_described(connection, settings, captured)), None)

@@ -66,6 +66,7 @@ class Streaming:
         self._perform = actions.perform
         self._progress = progress
         self._on_commit = on_commit
+        self._states = tables.states
         self._pipeline = tables.encoders.pipeline
         self._heartbeat_s = settings.heartbeat_interval_ms / 1_000
         self._next_heartbeat = time.monotonic() + self._heartbeat_s
@@ -208,6 +209,7 @@ class Streaming:
                 "events": self._events,
                 "signal_topic_id": self._signals.offset.topic_id,
                 "signal_offset": self._signals.offset.offset,
+                "checked": self._states.checked,
                 "ts_ms": time.time_ns() // 1_000_000,
             }
         )

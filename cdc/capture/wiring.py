@@ -119,7 +119,7 @@ def open_tables(servers: Servers) -> Tables:
     capture, kafka = settings.capture, settings.kafka
     prefix, keep_alive = capture.topic_prefix, topics.while_waiting
     log = StateReader(kafka, keep_alive)
-    return Tables(
+    tables = Tables(
         settings,
         servers.system.database,
         log.read_all(table_topic(prefix), TableState),
@@ -136,6 +136,8 @@ def open_tables(servers: Servers) -> Tables:
             _oversized(settings, topics),
         ),
     )
+    tables.states.checked = servers.progress.checked if servers.progress else None
+    return tables
 
 
 def open_actions(servers: Servers, tables: Tables) -> Actions:

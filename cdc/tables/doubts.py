@@ -21,12 +21,17 @@ class Cause(NamedTuple):
     """Why a table's derived rows may be wrong; ``reason`` is for people.
 
     ``replaces``: rows or keys can have gone. ``leaves`` are the OIDs of the partitions that it
-    concerns; empty, where it is the whole table.
+    concerns; empty, where it is the whole table. ``misses``: the log may lack changes, and a read
+    shows only what has become of them. ``locks``: the DDL took an ACCESS EXCLUSIVE lock on what it
+    concerns. So whoever had written to that has ended before, and whoever writes behind it is
+    decoded by the new catalog. Otherwise what is open may still write, or be decoded, as before.
     """
 
     reason: str
     replaces: bool
     leaves: tuple[int, ...] = ()
+    misses: bool = True
+    locks: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +68,14 @@ _PARTITION_UNKNOWN_FILE: Final = (
 _REATTACHED: Final = "a partition was detached and attached again"
 _EXCHANGED: Final = "a partition was exchanged"
 _NEW_FILE: Final = "a new partition was truncated or rewritten, before it was attached or since"
+RENAMED: Final = Cause("it was gone, or had another name, for a while", replaces=True, locks=True)
+LEFT: Final = Cause("it left the publication or the lists, and came back", replaces=True)
+
+
+def made_again(columns: Collection[str]) -> Cause:
+    """Columns that were dropped and made again: what was written to them is in the stream."""
+    reason = f"columns were dropped and made again: {', '.join(columns)}"
+    return Cause(reason, replaces=False, misses=False, locks=True)
 
 
 def first(now: TableFingerprint) -> Differences:
@@ -134,25 +147,29 @@ def _publication_causes(
         )
 
 
+def _of_leaf(reason: str, leaves: tuple[int, ...] = ()) -> Cause:
+    return Cause(reason, replaces=True, leaves=leaves, locks=True)
+
+
 def _leaf_causes(was: LeafFingerprint, leaf: LeafFingerprint) -> Iterator[Cause]:
     """What is certain of a member that was there before."""
     leaves = (leaf.oid,) if leaf.attached else ()
     subject = "a partition" if leaf.attached else "the table"
     if (was.attached, was.bound) != (leaf.attached, leaf.bound):
-        yield Cause(_REATTACHED, replaces=True, leaves=leaves)
+        yield _of_leaf(_REATTACHED, leaves=leaves)
     if was.persistence != leaf.persistence:
         state = _UNLOGGED if leaf.persistence == "u" else _WAS_UNLOGGED
-        yield Cause(f"{subject} {state}", replaces=True, leaves=leaves)
+        yield _of_leaf(f"{subject} {state}", leaves=leaves)
     elif was.file != leaf.file and was.toast and leaf.toast and was.toast != leaf.toast:
         reason = _PARTITION_REWRITTEN if leaf.attached else _REWRITTEN
-        yield Cause(reason, replaces=True, leaves=leaves)
+        yield _of_leaf(reason, leaves=leaves)
 
 
 def _unlogged(leaf: LeafFingerprint) -> Iterator[Cause]:
     if leaf.persistence == "u":
         leaves = (leaf.oid,) if leaf.attached else ()
         subject = "a partition" if leaf.attached else "the table"
-        yield Cause(f"{subject} {_UNLOGGED}", replaces=True, leaves=leaves)
+        yield _of_leaf(f"{subject} {_UNLOGGED}", leaves=leaves)
 
 
 def _attached_causes(leaf: LeafFingerprint, gone_bounds: Collection[str]) -> Iterator[Cause]:
@@ -162,9 +179,9 @@ def _attached_causes(leaf: LeafFingerprint, gone_bounds: Collection[str]) -> Ite
     inserted through the stream, since the check before, can have gone by a TRUNCATE.
     """
     if leaf.bound in gone_bounds or len(gone_bounds) > GONE_BOUNDS_MAX:
-        yield Cause(_EXCHANGED, replaces=True, leaves=(leaf.oid,))
+        yield _of_leaf(_EXCHANGED, leaves=(leaf.oid,))
     if leaf.file != leaf.oid:
-        yield Cause(_NEW_FILE, replaces=True, leaves=(leaf.oid,))
+        yield _of_leaf(_NEW_FILE, leaves=(leaf.oid,))
     yield from _unlogged(leaf)
 
 
@@ -184,13 +201,13 @@ def _unproven(
         return
     if was.toast and leaf.toast:
         if leaf.attached:
-            yield leaf.oid, Cause(_PARTITION_TRUNCATED, replaces=True, leaves=(leaf.oid,))
+            yield leaf.oid, _of_leaf(_PARTITION_TRUNCATED, leaves=(leaf.oid,))
         elif not truncates:
-            yield leaf.oid, Cause(_TRUNCATED, replaces=True)
+            yield leaf.oid, _of_leaf(_TRUNCATED)
     elif leaf.attached:
-        yield leaf.oid, Cause(_PARTITION_UNKNOWN_FILE, replaces=True, leaves=(leaf.oid,))
+        yield leaf.oid, _of_leaf(_PARTITION_UNKNOWN_FILE, leaves=(leaf.oid,))
     else:
-        yield leaf.oid, Cause(_UNKNOWN_FILE, replaces=True)
+        yield leaf.oid, _of_leaf(_UNKNOWN_FILE)
 
 
 def _joined(causes: list[Cause]) -> Iterator[Cause]:
@@ -242,4 +259,5 @@ def _generated_causes(before: TableFingerprint, now: TableFingerprint) -> Iterat
     """Of columns that both have: one that is new, or newly published, is another difference."""
     kept = before.generated.keys() & now.generated.keys()
     if any(before.generated[number] != now.generated[number] for number in kept):
-        yield Cause("the expression of a generated column was changed", replaces=False)
+        reason = "the expression of a generated column was changed"
+        yield Cause(reason, replaces=False, locks=True)

@@ -15,7 +15,9 @@ from cdc.records.position import Position
 from cdc.records.record import Record, RecordOrBatch
 from cdc.records.schema import TableName
 from cdc.records.state import (
+    GAPS_MAX,
     Doubt,
+    Gap,
     LeafRead,
     Phase,
     SnapshotOutcome,
@@ -151,7 +153,7 @@ class TableReads:
     def doubt(self, table: TableName, doubt: Doubt, **update: object) -> Record:
         """Note that rows of a table may be wrong: what the daemon has read of it doesn't count.
 
-        A first read that is under way begins anew; else the table is doubtful until it was read.
+        A first read that is under way begins anew, and is what settles the doubt.
         """
         state = self._states[table]
         others = [each for each in state.requests if not each.is_own and each.kind != "initial"]
@@ -168,7 +170,7 @@ class TableReads:
                 "behind_xid": max(first.behind_xid, doubt.behind_xid),
             }
         )
-        if state.doubt is not None:  # the read that settles it is under way
+        if doubt.right_until is not None or state.doubt is not None:  # its read is under way
             update["doubt"] = doubt
         return self._states.set_requests(table, [anew, *others], None, rows_sent=0, **update)
 
@@ -253,7 +255,7 @@ class TableReads:
         if refused and state.doubt is not None:
             update["doubt"] = state.doubt.model_copy(update={"refused": refused})
         elif state.doubt is not None and _settles(request, state.doubt):
-            update["doubt"] = None
+            update |= {"doubt": None, **_gap(state, state.doubt, at)}
         if request.kind == "initial":
             update |= {
                 "phase": Phase.STREAMING,
@@ -266,6 +268,15 @@ class TableReads:
 def _settles(request: SnapshotRequest, doubt: Doubt) -> bool:
     """Whether all that is doubtful was read: a first read replaces what was there before."""
     return request.kind == "initial" or (request.is_own and not doubt.replaces)
+
+
+def _gap(state: TableState, doubt: Doubt, at: Position) -> dict[str, object]:
+    """What a state gets where a read at a position has settled a doubt, and changes lack."""
+    if doubt.right_until is None:
+        return {}
+    now_ms = time.time_ns() // 1_000_000
+    gap = Gap(start=doubt.right_until, end=at, reason=doubt.reason, ts_ms=now_ms)
+    return {"gaps": (*state.gaps, gap)[-GAPS_MAX:], "gaps_total": state.gaps_total + 1}
 
 
 def _is_paused(state: TableState) -> bool:

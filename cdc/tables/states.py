@@ -16,7 +16,14 @@ from cdc.postgres.described import TableDescription
 from cdc.records.position import Lsn, Position
 from cdc.records.record import Record
 from cdc.records.schema import Column, TableName
-from cdc.records.state import Phase, SnapshotOutcome, SnapshotRequest, TableState, table_record
+from cdc.records.state import (
+    Doubt,
+    Phase,
+    SnapshotOutcome,
+    SnapshotRequest,
+    TableState,
+    table_record,
+)
 from cdc.records.topics import data_topic
 from cdc.settings import Settings
 from cdc.wal.messages import Relation, ReplicaIdentity
@@ -53,6 +60,8 @@ class TableStates(dict[TableName, TableState]):
         """Grows with every change of the requests: then all key tracking is set up again."""
         self.waiting: dict[TableName, WaitingTable] = {}
         """Tables that have joined, and whose reads can't begin yet."""
+        self.checked: Position | None = None
+        """Up to there the log is right, by the catalog check, but for what the states say."""
         self.prefix = settings.capture.topic_prefix
         self._lossless = settings.capture.lossless
         self._partitions = settings.log.topic_partitions
@@ -68,6 +77,15 @@ class TableStates(dict[TableName, TableState]):
         if _requests(state) != (_requests(before) if before else []):
             self.requested_changes += 1
         return table_record(self.prefix, state)
+
+    def right_until(self, table: TableName) -> Position:
+        """The position up to which the log surely has a table right, if it isn't doubtful yet."""
+        state = self[table]
+        if state.right_until is not None:
+            return state.right_until
+        if self.checked is not None and self.checked.epoch == state.epoch:
+            return self.checked
+        return Position(state.epoch, Lsn(0), 0)  # no check has come so far since the epoch began
 
     def is_whole(self, table: TableName) -> bool:
         """Whether all of the table's rows are in the log."""
@@ -128,11 +146,28 @@ class TableStates(dict[TableName, TableState]):
                 block_bytes=table.block_bytes,
                 requests=requests,
                 fingerprint=table.fingerprint,
-                doubt=before.doubt if before else None,
+                doubt=self._doubt(table),
+                gaps=before.gaps if before else (),
+                gaps_total=before.gaps_total if before else 0,
                 begun_ms=time.time_ns() // 1_000_000,
             )
         )
         return [*renamed, begun]
+
+    def _doubt(self, table: TableDescription) -> Doubt | None:
+        """What the table's new read has to settle; of another table of its name, changes lack."""
+        before = self.get(table.name)
+        if before is None or before.phase is not Phase.STREAMING or not self._lossless:
+            return before.doubt if before else None
+        if before.oid in {0, table.oid}:
+            return before.doubt
+        doubt = Doubt(
+            reason="another table has its name",
+            since_ms=time.time_ns() // 1_000_000,
+            replaces=True,
+            right_until=self.right_until(table.name),
+        )
+        return doubt if before.doubt is None else before.doubt.and_also(doubt)
 
     def appeared(
         self, relation: Relation, columns: tuple[Column, ...], since: Position, entry: int

@@ -205,11 +205,16 @@ class Tables:
             return self._follow(waiting, reached)
         self.states.waiting[table.name] = waiting
         state = self.states.get(table.name)
-        # A read that was under way is of no use any more, and mustn't make it whole meanwhile.
-        is_under_way = state is not None and state.initial
-        left = [self.states.set_requests(table.name, ())] if is_under_way else []
+        left = [] if state is None else [self._leave(state)]
         begun = self.begin_waiting(reached)
         return begun._replace(records=[*left, *begun.records])
+
+    def _leave(self, state: TableState) -> Record:
+        """Note up to where a table was right in whose place another one is read."""
+        # A read that was under way is of no use any more, and mustn't make it whole meanwhile.
+        requests = () if state.initial else state.requests
+        right_until = self.states.right_until(state.name) if self._settings.lossless else None
+        return self.states.set_requests(state.name, requests, right_until=right_until)
 
     def begin_waiting(self, reached: Position) -> Joined:
         """Begin to read one that has joined, if the stream has come so far.

@@ -78,7 +78,7 @@ def test_a_partition_that_takes_the_place_of_another_replaces(
     run(database, *PARTED)
     differences, now = checked(database, *steps)
     new = leaf(database, "new1")
-    assert differences.causes == (Cause(EXCHANGED, replaces=True, leaves=new),)
+    assert differences.causes == (Cause(EXCHANGED, replaces=True, leaves=new, locks=True),)
     assert differences.attached == new
     assert not now.gone_bounds
 
@@ -90,7 +90,7 @@ def test_a_tree_that_takes_the_place_of_another_replaces(database: Conninfo) -> 
         database, ("ALTER TABLE parted DETACH PARTITION p2", "DROP TABLE p2"), (attach,)
     )
     new = leaf(database, "new2_1")
-    assert differences.causes == (Cause(EXCHANGED, replaces=True, leaves=new),)
+    assert differences.causes == (Cause(EXCHANGED, replaces=True, leaves=new, locks=True),)
 
 
 def test_bounds_of_their_own_replace_nothing(database: Conninfo) -> None:
@@ -110,7 +110,7 @@ def test_an_unlogged_partition_is_doubtful_from_the_first_on(database: Conninfo)
     with session(database) as opened:
         assert (first(taken(opened)), taken(opened).unlogged) == (Differences(), False)
     differences, now = checked(database, (unlogged,))
-    cause = Cause(UNLOGGED, replaces=True, leaves=leaf(database, "p3"))
+    cause = Cause(UNLOGGED, replaces=True, leaves=leaf(database, "p3"), locks=True)
     assert differences.causes == first(now).causes == (cause,)
     assert now.unlogged
 
@@ -132,7 +132,7 @@ def test_a_new_partition_that_was_truncated_replaces(
 ) -> None:
     run(database, *PARTED)
     differences, _ = checked(database, (GROW, *ddl))
-    cause = Cause(NEW_FILE, replaces=True, leaves=leaf(database, "p3"))
+    cause = Cause(NEW_FILE, replaces=True, leaves=leaf(database, "p3"), locks=True)
     assert differences.causes == (cause,)
 
 

@@ -39,21 +39,27 @@ TABLE = TableFingerprint(
     seen="800:800:",
 )
 REWRITTEN = Cause(
-    "the table was rewritten by an ALTER TABLE (SET LOGGED, ALTER COLUMN … USING …)", replaces=True
+    "the table was rewritten by an ALTER TABLE (SET LOGGED, ALTER COLUMN … USING …)",
+    replaces=True,
+    locks=True,
 )
 OTHER_FILE = Cause(
-    "the table has a new file without old rows: rewritten or truncated", replaces=True
+    "the table has a new file without old rows: rewritten or truncated", replaces=True, locks=True
 )
 RENAMED = Cause("labels of enum public.mood were renamed", replaces=False)
 BACK = Cause("labels of enum public.mood were renamed and renamed back", replaces=False)
 ATTRIBUTES = Cause("attributes of composite type public.place were changed", replaces=False)
-REATTACHED = Cause("a partition was detached and attached again", replaces=True)
-EXCHANGED = Cause("a partition was exchanged", replaces=True)
+REATTACHED = Cause("a partition was detached and attached again", replaces=True, locks=True)
+EXCHANGED = Cause("a partition was exchanged", replaces=True, locks=True)
 NEW_FILE = Cause(
-    "a new partition was truncated or rewritten, before it was attached or since", replaces=True
+    "a new partition was truncated or rewritten, before it was attached or since",
+    replaces=True,
+    locks=True,
 )
-UNLOGGED = Cause("the table is unlogged: its changes aren't in the WAL", replaces=True)
-PARTITION_UNLOGGED = Cause("a partition is unlogged: its changes aren't in the WAL", replaces=True)
+UNLOGGED = Cause("the table is unlogged: its changes aren't in the WAL", replaces=True, locks=True)
+PARTITION_UNLOGGED = Cause(
+    "a partition is unlogged: its changes aren't in the WAL", replaces=True, locks=True
+)
 
 
 def labels(*each: LabelFingerprint) -> dict[str, Any]:
@@ -130,7 +136,9 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any], Differences]] = {
     "expression": (
         {},
         {"generated": {3: "h"}},
-        because(Cause("the expression of a generated column was changed", replaces=False)),
+        because(
+            Cause("the expression of a generated column was changed", replaces=False, locks=True)
+        ),
     ),
     "another generated column": ({}, {"generated": {4: "h"}}, NONE),
     "columns": ({}, {"columns": "d"}, Differences(altered=True)),
@@ -187,6 +195,7 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any], Differences]] = {
             Cause(
                 "the table has a new file without old rows: a TRUNCATE that isn't published",
                 replaces=True,
+                locks=True,
             ),
         ),
     ),
@@ -215,7 +224,11 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any], Differences]] = {
     "logged": (
         leaves(NARROW._replace(persistence="u")),
         leaves(NARROW._replace(file=9)),
-        with_text("the table was unlogged: changes from that time aren't in the WAL"),
+        because(
+            UNLOGGED._replace(
+                reason="the table was unlogged: changes from that time aren't in the WAL"
+            )
+        ),
     ),
     "partition attached": (
         leaves(PART),
@@ -276,7 +289,9 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any], Differences]] = {
         leaves(PART, PART_2),
         leaves(PART._replace(file=9, toast=8), PART_2),
         because(
-            Cause(REWRITTEN.reason.replace("the table", "a partition"), True, leaves=(PART.oid,))
+            REWRITTEN._replace(
+                reason=REWRITTEN.reason.replace("the table", "a partition"), leaves=(PART.oid,)
+            )
         ),
     ),
     "partition has a new file, same TOAST table": (
@@ -287,6 +302,7 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any], Differences]] = {
             Cause(
                 "a partition has a new file without old rows: a TRUNCATE that isn't published",
                 replaces=True,
+                locks=True,
                 leaves=(PART.oid,),
             ),
         ),
