@@ -1,0 +1,79 @@
+"""A doubt that is settled → a gap, where changes may be missing."""
+
+from dataclasses import replace
+
+from cdc.records.position import Lsn, Position
+from cdc.records.state import GAPS_MAX, Doubt, Gap, TableState
+from cdc.tables.tables import Tables
+from tests.fixtures.made_tables import COLUMNS, END, STATE, tables
+from tests.unit.cdc.tables.test_tables import described
+
+NAME = STATE.name
+
+
+def at(lsn: int) -> Position:
+    return Position(1, Lsn(lsn), 0)
+
+
+def settled(made: Tables, *doubts: Doubt, end: int) -> TableState:
+    """The table's state once a read has settled these doubts."""
+    for doubt in doubts:
+        made.reads.doubt(NAME, doubt)
+    made.reads.ask({NAME: None}, "")
+    (request,) = made.states[NAME].requests
+    made.reads.finish(NAME, request, at(end), 1)
+    return made.states[NAME]
+
+
+def lacking(reason: str, right_until: int | None) -> Doubt:
+    position = None if right_until is None else at(right_until)
+    return Doubt(reason=reason, since_ms=1, right_until=position)
+
+
+def spans(state: TableState) -> list[tuple[Position, Position]]:
+    return [(gap.start, gap.end) for gap in state.gaps]
+
+
+def test_a_read_leaves_a_gap_where_changes_may_be_missing() -> None:
+    made = tables()
+    assert settled(made, lacking("columns were altered", None), end=300).gaps == ()
+    both = lacking("columns were altered", None), lacking("labels were renamed", 310)
+    state = settled(made, *both, lacking("rewritten", 320), end=400)
+    assert spans(state) == [(at(310), at(400))]
+    assert [gap.reason for gap in state.gaps] == [
+        "columns were altered; labels were renamed; rewritten"
+    ]
+    for number in range(GAPS_MAX):
+        state = settled(made, lacking("rewritten", 500 + number), end=501 + number)
+    assert (len(state.gaps), state.gaps_total) == (GAPS_MAX, GAPS_MAX + 1)
+    assert spans(state)[0] == (at(500), at(501))
+
+
+def test_another_table_in_a_tables_place_leaves_a_gap_from_before_it_was_waited_for() -> None:
+    made = tables()
+    made.states.checked = at(1_000)
+    other = replace(described(*COLUMNS), name=NAME)
+    made.join(other, at(1_010), read=True)
+    made.states.checked = at(1_500)  # checks don't look at a table that waits
+    assert made.begin_waiting(Position(1, END, 0)).records
+    (request,) = made.states[NAME].requests
+    made.reads.finish(NAME, request, at(2_100), 1)
+    state = made.states[NAME]
+    assert (state.oid, state.doubt, spans(state)) == (other.oid, None, [(at(1_000), at(2_100))])
+
+
+def test_before_any_check_nothing_is_sure_but_what_was_before_the_epoch() -> None:
+    made = tables()
+    assert made.states.right_until(NAME) == Position(1, Lsn(0), 0)
+    made.states.checked = Position(2, Lsn(5), 0)
+    assert made.states.right_until(NAME) == Position(1, Lsn(0), 0)
+    made.states.checked = at(50)
+    assert made.states.right_until(NAME) == at(50)
+    made.states.put(STATE.model_copy(update={"right_until": at(40)}))
+    assert made.states.right_until(NAME) == at(40)
+
+
+def test_a_gap_is_the_same_after_it_was_in_the_log() -> None:
+    gap = Gap(start=at(1), end=at(2), reason="rewritten", ts_ms=3)
+    state = STATE.model_copy(update={"gaps": (gap,), "right_until": at(4)})
+    assert TableState.model_validate_json(state.model_dump_json()) == state
