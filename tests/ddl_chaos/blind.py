@@ -6,16 +6,18 @@ The variable BLIND says which. A run that doesn't find such a daemon out is no t
 import os
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
 from cdc.records.record import Record
 from cdc.records.schema import TableName
-from cdc.records.state import Doubt
+from cdc.records.state import Doubt, TableState
 from cdc.tables.reads import TableReads
 from cdc.tables.tables import Joined
 from millrace import main
 from snapshots import inspection
 from snapshots.catalog_check import CatalogCheck
+from snapshots.inspection import Finding
 
 VARIABLE: Final = "BLIND"
 _AT_ONCE_S: Final = (0.0, 0.1)
@@ -51,10 +53,10 @@ BLINDNESSES: Final[Mapping[str, Blindness]] = {
         ("inserts only for a while",), r"options were changed and changed back"
     ),
     "lists": Blindness(
-        ("unpublished for a while", "column list for a while"), r"how the publication lists"
+        ("unpublished for a while", "row filter for a while"), r"how the publication lists"
     ),
     "lists and back": Blindness(
-        ("row filter for a while",), r"lists the table was changed and changed back"
+        ("table in another schema for a while",), r"lists the table was changed and changed back"
     ),
     "unlogged": Blindness(
         ("partition unlogged for a while", "unlogged for a while"),
@@ -107,7 +109,7 @@ def _go_blind(blindness: Blindness) -> None:
 
 def _doubt_nothing(reasons: re.Pattern[str]) -> None:
     """Let no table be doubtful for these reasons; what the check has seen is noted all the same."""
-    noted = TableReads.doubt
+    noted, differs = TableReads.doubt, CatalogCheck._differs
 
     def doubt(self: TableReads, table: TableName, doubt: Doubt, **update: object) -> Record:
         if all(reasons.search(reason) for reason in doubt.reason.split("; ")):
@@ -115,7 +117,17 @@ def _doubt_nothing(reasons: re.Pattern[str]) -> None:
             return states.put(states[table].model_copy(update=update))
         return noted(self, table, doubt, **update)
 
+    def of_the_others(
+        self: CatalogCheck, state: TableState, finding: Finding, *about: Any
+    ) -> list[Record]:
+        """What is read follows from the causes: those that aren't seen have no part in it."""
+        differences = finding.differences
+        seen = tuple(cause for cause in differences.causes if not reasons.search(cause.reason))
+        differences = replace(differences, causes=seen)
+        return differs(self, state, finding._replace(differences=differences), *about)
+
     TableReads.doubt = doubt  # type: ignore[method-assign]
+    CatalogCheck._differs = of_the_others  # type: ignore[assignment]
 
 
 if __name__ == "__main__":

@@ -222,6 +222,15 @@ def renamed_away_and_back(source: Source) -> None:
     source.ddl("ALTER TABLE away RENAME TO plain", "plain")
 
 
+def moved_out_and_in(source: Source) -> None:
+    """Out of the schema that the publication has all tables of."""
+    source.ddl("ALTER TABLE bulk.loaded SET SCHEMA apart", "bulk.loaded")
+    source.pause()
+    source.changes("bulk.loaded", "apart.loaded")
+    source.pause()
+    source.ddl("ALTER TABLE apart.loaded SET SCHEMA bulk", "bulk.loaded")
+
+
 Kind = Callable[[Source], None]
 KINDS: Final[Mapping[str, Kind]] = {
     "enum label": enum_label_renamed,
@@ -252,11 +261,13 @@ KINDS: Final[Mapping[str, Kind]] = {
     "table replaced": replaced,
     "table dropped and created": dropped_and_created,
     "table renamed for a while": renamed_away_and_back,
+    "table in another schema for a while": moved_out_and_in,
 }
 """What leaves rows other than the log has them, and no row event."""
 SINCE: Final[Mapping[str, int]] = {
     "row filter for a while": 15,
     "column list for a while": 15,
+    "table in another schema for a while": 15,
     "unlogged for a while": 15,  # what a publication names, other than by schema, can't be so
     "generated column's expression": 18,  # before, their values aren't published
 }

@@ -64,7 +64,7 @@ def as_archived(record: LogRecord) -> Row:
         POSITION: str(record.position),
         OP: op,
         ABSENT: None,  # what it hasn't
-        FILLED: record.filled,
+        FILLED: ",".join(map(str, record.filled)),
         VERSION: record.schema_version,
         RECORD_OFFSET: record.offset,
     }
@@ -75,7 +75,7 @@ def _after(
 ) -> _Kept:
     """The row behind an event that has values for the ``names`` of its schema version."""
     row, still_filled = dict[str, Any](), set[str]()
-    filled = {names[number] for number in event[FILLED] or ()}
+    filled = {names[int(number)] for number in (event[FILLED] or "").split(",") if number}
     absent = event[ABSENT]
     if absent is None:
         absent = [name for name in names if name not in event]

@@ -22,6 +22,7 @@ SCHEMA: Final = f"""
     CREATE DOMAIN felt AS mood;
     CREATE TYPE place AS (street text, number int);
     CREATE SCHEMA bulk;
+    CREATE SCHEMA apart;
     CREATE TABLE plain (id int PRIMARY KEY, n int, note text);
     CREATE TABLE wide (id int PRIMARY KEY, n int, body text);
     ALTER TABLE wide ALTER body SET STORAGE EXTERNAL;
