@@ -135,10 +135,11 @@ chaos: setup
 	@$(RUN) -m tests.chaos --duration $(or $(DURATION),180) --seed $(or $(SEED),1) \
 		$(if $(KEEP),--keep "$(KEEP)")
 
-## ddl-chaos [SEED=n]   DDL of every kind, DML, restarts, merges at random; DURATION=s, WITHOUT="a,b"
-ddl-chaos: setup
+## ddl-chaos [SEED=n]   DDL of every kind, DML, restarts, merges at random; DURATION=s, BLIND=all
+ddl-chaos: setup $(if $(POSTGRES),postgres)
 	@$(RUN) -m tests.ddl_chaos --duration $(or $(DURATION),180) --seed $(or $(SEED),1) \
-		$(if $(WITHOUT),--without "$(WITHOUT)") $(if $(ONLY),--only "$(ONLY)")
+		$(if $(WITHOUT),--without "$(WITHOUT)") $(if $(ONLY),--only "$(ONLY)") \
+		$(if $(BLIND),--blind "$(BLIND)")
 
 # A copy whose compiled part checks every access to memory and every sum. The checks have to be
 # loaded before Python, whose own allocator would hide what is read behind an end.

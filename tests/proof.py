@@ -33,6 +33,8 @@ CORE: Final = (
 """What is run on each PostgreSQL: sessions, types, snapshots, the whole way, and deaths."""
 SEARCH: Final = ("tests/integration/sinks/search", "tests/integration/compaction/test_indexes.py")
 CHAOS_S: Final = 600
+DDL_CHAOS: Final = (sys.executable, "-m", "tests.ddl_chaos")
+DDL_CHAOS_S: Final = 300
 FUZZ_INPUTS: Final = 1_000_000
 
 
@@ -77,6 +79,8 @@ STAGES: Final = (
         for version in ("14", "15", "16", "17")
     ),
     Stage("chaos", (sys.executable, "-m", "tests.chaos", "--duration", str(CHAOS_S))),
+    Stage("ddl-chaos", (*DDL_CHAOS, "--duration", str(DDL_CHAOS_S))),
+    Stage("ddl-chaos-blind", (*DDL_CHAOS, "--blind", "all")),
     Stage("fuzz", (sys.executable, "-m", "tests.fuzz", "--inputs", str(FUZZ_INPUTS))),
 )
 

@@ -105,19 +105,20 @@ class Pipeline:
         )
 
     @cached_property
-    def _states(self) -> StateReader:
+    def states(self) -> StateReader:
+        """What reads the state topics."""
         return StateReader(self.settings.kafka)
 
     def progress(self) -> Progress | None:
         """The last progress record."""
         capture = self.settings.capture
         topic = progress_topic(capture.topic_prefix)
-        return self._states.last_progress(topic, capture.slot_name)
+        return self.states.last_progress(topic, capture.slot_name)
 
     def tables(self) -> list[TableState]:
         """The state of every table, as far as the log has one."""
         topic = table_topic(self.settings.capture.topic_prefix)
-        return self._states.read_all(topic, TableState)
+        return self.states.read_all(topic, TableState)
 
     def wal_end(self) -> Lsn:
         """Where the source's WAL ends now."""

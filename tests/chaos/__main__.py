@@ -1,13 +1,12 @@
 """``python -m tests.chaos``: a run → what is wrong, one line of figures, and an exit code."""
 
 import argparse
-import json
 import logging
-import shutil
 import sys
 from pathlib import Path
 
 from deploy.local.processes import run_folder
+from tests.chaos.harness import tell
 from tests.chaos.nemesis import KINDS, WEIGHTS
 from tests.chaos.run import Plan, run
 
@@ -26,14 +25,9 @@ def main() -> int:
     plan = Plan(options.duration, options.seed, kinds, options.module, options.keep)
     folder = run_folder("millrace-chaos-")
     outcome = run(plan, folder)
-    for complaint in (*outcome.complaints, *outcome.verdict.shown):
-        print(complaint)
-    print(json.dumps({"benchmark": "chaos", "figures": outcome.figures}, ensure_ascii=False))
-    if outcome.is_good:
-        shutil.rmtree(folder, ignore_errors=True)
-        return 0
-    print(f"seed {plan.seed}: the log is not what was committed; logs of the servers: {folder}")
-    return 1
+    failure = "" if outcome.is_good else f"seed {plan.seed}: the log is not what was committed"
+    complaints = (*outcome.complaints, *outcome.verdict.shown)
+    return tell("chaos", complaints, outcome.figures, folder, failure)
 
 
 if __name__ == "__main__":

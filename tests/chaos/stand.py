@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, Final
 
 import psycopg
 from psycopg import sql
@@ -25,6 +25,7 @@ from deploy.local.kafka import Kafka
 from deploy.local.pipeline import Pipeline
 from deploy.local.postgres import Postgres
 from deploy.local.processes import Command, ServerError
+from tests.chaos.harness import Servers
 from tests.chaos.shim import Shim, build
 from tests.chaos.supervisor import Supervised
 from tests.fixtures.proxy import Proxy
@@ -69,7 +70,7 @@ SCHEMA: Final = """
 TABLES: Final = ("item", "account", "loose", "pair", "bulk", "probe")
 
 
-class Stand:
+class Stand(Servers):
     """Everything that a run needs, from the first server to the last daemon."""
 
     def __init__(self, folder: Path, *, module: str = "millrace", daemons: int = 1) -> None:
@@ -90,17 +91,6 @@ class Stand:
         self._module = module
         self._count = daemons
         self._database: dict[str, str] = {}
-
-    def __enter__(self) -> Self:
-        try:
-            self._start()
-        except BaseException:
-            self._end()
-            raise
-        return self
-
-    def __exit__(self, *failure: object) -> None:
-        self._end()
 
     @property
     def conninfo(self) -> str:

@@ -4,55 +4,130 @@ The variable BLIND says which. A run that doesn't find such a daemon out is no t
 """
 
 import os
+import re
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
-from cdc.tables import doubts
-from cdc.tables.schemas import SchemaVersions
+from cdc.records.record import Record
+from cdc.records.schema import TableName
+from cdc.records.state import Doubt, TableState
+from cdc.tables.reads import TableReads
 from cdc.tables.tables import Joined
 from millrace import main
 from snapshots import inspection
 from snapshots.catalog_check import CatalogCheck
+from snapshots.inspection import Finding
 
 VARIABLE: Final = "BLIND"
+_AT_ONCE_S: Final = (0.0, 0.1)
 
 
 class Blindness(NamedTuple):
-    """What sees nothing: a function, by the name it is called by, and its answer to everything.
+    """What isn't seen: ``kinds`` of DDL tell on it, with such pauses between their steps.
 
-    DDL of these ``kinds`` tells on it.
+    ``reasons`` is a pattern: no table is doubtful for those that match. Or a ``function``, by its
+    owner and the name it is called by, has one answer to everything.
     """
 
-    owner: Any
-    function: str
-    answer: Any
     kinds: tuple[str, ...]
+    reasons: str = ""
+    function: tuple[Any, str, Any] | None = None
+    pauses_s: tuple[float, ...] = _AT_ONCE_S
 
 
 BLINDNESSES: Final[Mapping[str, Blindness]] = {
-    "labels": Blindness(
-        doubts, "_label_reason", "", ("enum label", "enum label and back", "enum label in a key")
+    "labels": Blindness(("enum label", "enum label in a key"), r"labels of enum"),
+    "labels and back": Blindness(("enum label and back",), r"renamed and renamed back"),
+    "attributes": Blindness(
+        ("attribute added or dropped",), r"attributes of composite type \S+ were changed$"
     ),
-    "attributes": Blindness(doubts, "_attribute_reason", "", ("attribute added or dropped",)),
-    "publications": Blindness(
-        doubts, "_publication_causes", (), ("inserts only for a while", "row filter for a while")
+    "expressions": Blindness(
+        ("generated column's expression",),
+        # All rows are written then: three detectors see it.
+        r"expression of a generated column|rewritten by an ALTER TABLE|without old rows",
     ),
-    "rewrites": Blindness(doubts, "_leaf_causes", (), ("unlogged for a while",)),
-    "files": Blindness(doubts, "_unproven", (), ("partition truncated",)),
-    "columns": Blindness(SchemaVersions, "made_again", (), ("column made again",)),
-    "successors": Blindness(CatalogCheck, "_gone", Joined([]), ("tables swapped",)),
+    "publication": Blindness(("publication made again",), r"the publication was"),
+    "options": Blindness(("inserts only for a while",), r"the publication's options"),
+    "options and back": Blindness(
+        ("inserts only for a while",), r"options were changed and changed back"
+    ),
+    "lists": Blindness(
+        ("unpublished for a while", "row filter for a while"), r"how the publication lists"
+    ),
+    "lists and back": Blindness(
+        ("table in another schema for a while",), r"lists the table was changed and changed back"
+    ),
+    "unlogged": Blindness(
+        ("partition unlogged for a while", "unlogged for a while"),
+        r"(is|was) unlogged",
+        pauses_s=(7.0,),  # it is seen while it is so, and then again
+    ),
+    "rewrites": Blindness(("type with USING",), r"rewritten by an ALTER TABLE|rewritten or trunc"),
+    "files": Blindness(("partition truncated",), r"new file without old rows"),
+    "truncates": Blindness(("TRUNCATE unpublished",), r"the table has a new file without old rows"),
+    "attached again": Blindness(
+        ("partition detached and attached",), r"was detached and attached again"
+    ),
+    "exchanged": Blindness(("partition exchanged",), r"a partition was exchanged"),
+    "attached": Blindness(("partition attached",), r"partitions were attached"),
+    "new files": Blindness(("new partition truncated",), r"new partition was truncated"),
+    "columns": Blindness(("column made again",), r"dropped and made again"),
+    "altered": Blindness(("column with a constant default",), r"columns were altered"),
+    "names": Blindness(("table renamed for a while",), r"had another name, for a while"),
+    "successors": Blindness(("tables swapped",), function=(CatalogCheck, "_gone", Joined([]))),
     "old rows": Blindness(
-        inspection, "has_old_row", False, ("VACUUM FULL", "CLUSTER", "SET TABLESPACE")
+        ("VACUUM FULL", "CLUSTER", "SET TABLESPACE") * 4,
+        function=(inspection, "has_old_row", False),
+    ),
+    "empty partitions": Blindness(("empty partition",), function=(inspection, "is_empty", False)),
+}
+UNSHOWN: Final[Mapping[str, str]] = {
+    "attributes of composite type … were changed and changed back": (
+        "a composite value's text has no names of attributes, and a type that a table uses doesn't"
+        " let its attributes have another type"
+    ),
+    "it left the publication or the lists, and came back": (
+        "where the publication shows it, that is another reason; the lists are no DDL"
     ),
 }
+"""Reasons for a doubt that no DDL of ours needs, and why."""
 
 
 def _go_blind(blindness: Blindness) -> None:
-    def answer(*_arguments: object, **_named: object) -> Any:
-        return blindness.answer
+    if blindness.function is None:
+        _doubt_nothing(re.compile(blindness.reasons))
+        return
+    owner, name, answer = blindness.function
 
-    assert hasattr(blindness.owner, blindness.function), "it has another name by now"
-    setattr(blindness.owner, blindness.function, answer)
+    def answered(*_arguments: object, **_named: object) -> Any:
+        return answer
+
+    assert hasattr(owner, name), "it has another name by now"
+    setattr(owner, name, answered)
+
+
+def _doubt_nothing(reasons: re.Pattern[str]) -> None:
+    """Let no table be doubtful for these reasons; what the check has seen is noted all the same."""
+    noted, differs = TableReads.doubt, CatalogCheck._differs
+
+    def doubt(self: TableReads, table: TableName, doubt: Doubt, **update: object) -> Record:
+        if all(reasons.search(reason) for reason in doubt.reason.split("; ")):
+            states = self._states
+            return states.put(states[table].model_copy(update=update))
+        return noted(self, table, doubt, **update)
+
+    def of_the_others(
+        self: CatalogCheck, state: TableState, finding: Finding, *about: Any
+    ) -> list[Record]:
+        """What is read follows from the causes: those that aren't seen have no part in it."""
+        differences = finding.differences
+        seen = tuple(cause for cause in differences.causes if not reasons.search(cause.reason))
+        differences = replace(differences, causes=seen)
+        return differs(self, state, finding._replace(differences=differences), *about)
+
+    TableReads.doubt = doubt  # type: ignore[method-assign]
+    CatalogCheck._differs = of_the_others  # type: ignore[assignment]
 
 
 if __name__ == "__main__":

@@ -1,35 +1,150 @@
-"""The source's tables and the derived ones → those that differ, row by row."""
+"""The source's tables and all that is derived of them → what differs, row by row."""
 
 import json
 from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, Literal
 
-from cdc.records.schema import TableName
+from deltalake import DeltaTable
+
+from cdc.kafka.options import reader_options
+from cdc.records.schema import TableName, TableSchema
+from cdc.records.topics import schema_topic
+from deploy.local.pipeline import Pipeline
 from sinks.changes.derived import table_path
+from sinks.changes.names import IS_CURRENT
+from sinks.search.client import connect
+from sinks.search.documents import index_name
+from tests.ddl_chaos.replay import OWN, Row, as_archived, replayed
 from tests.ddl_chaos.shapes import SHAPES
-from tests.ddl_chaos.source import Source
-from tests.ddl_chaos.stand import full_name
+from tests.ddl_chaos.source import GENERATED_SINCE, Source
+from tests.fixtures.pipeline import read_log
+from tests.fixtures.readers import query_builder
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
+Form = Literal["log", "current", "history", "changes", "index"]
+FORMS: Final[tuple[Form, ...]] = ("log", "current", "history", "changes", "index")
+"""What has a table's rows: the log, and what is derived of it: its rows, their history, an archive
+of all events, an index.
+"""
 _EXAMPLES: Final = 3
 _EXAMPLE_CHARACTERS: Final = 150
+_DOCUMENTS_MAX: Final = 10_000
 Rows = Counter[str]
 """A table's rows as texts, and how often each is there; a column that is missing is one, too."""
+VersionNames = dict[str, dict[int, list[str]]]
+"""By table and schema version: the columns."""
 
 
-def differences(source: Source, spark: "SparkSession", lakehouse: str) -> dict[str, str]:
-    """Tables that differ, and in what; nobody changes the source meanwhile."""
-    columns = {table: _columns(source, table) for table in SHAPES}
-    derived = _derived(spark, lakehouse, columns)
-    different = {}
-    for table in SHAPES:
-        expected = _expected(source, table, columns[table])
-        if expected != derived[table]:
-            different[table] = _told(expected, derived[table])
-    return different
+def full_name(table: str) -> TableName:
+    """A table's name with its schema."""
+    return TableName.parse(table if "." in table else f"public.{table}")
+
+
+class Comparison:
+    """Both sides; nobody may change the source while they are compared."""
+
+    def __init__(self, source: Source, pipeline: Pipeline, forms: Collection[Form]) -> None:
+        self._source = source
+        self._pipeline = pipeline
+        self._forms = [form for form in FORMS if form in forms]
+
+    def differences(self) -> dict[str, dict[Form, str]]:
+        """The tables that differ, and in what each derived form of them does."""
+        names, logged = self._version_names(), self._logged()
+        different: dict[str, dict[Form, str]] = {}
+        for table in SHAPES:
+            columns = self._columns(table)
+            expected = self._expected(table, columns)
+            for form in self._forms:
+                rows: Iterable[Row]
+                if form == "log":
+                    rows = self._replayed(table, [*columns], logged[table], names)
+                else:
+                    rows = self._derived(table, [*columns], form, names)
+                derived = Counter(map(_text, rows))
+                if expected != derived:
+                    different.setdefault(table, {})[form] = _told(expected, derived)
+        return different
+
+    def _columns(self, table: str) -> dict[str, str]:
+        """The columns that are published, and what each is written by."""
+        generated = self._source.version >= GENERATED_SINCE
+        rows = self._source.ask(
+            "SELECT attname, typtype = 'c' FROM pg_attribute JOIN pg_type t ON t.oid = atttypid"
+            f" WHERE attrelid = '{table}'::regclass AND attnum > 0 AND NOT attisdropped"
+            f" AND (attgenerated = '' OR {generated})"
+        )
+        return {name: f"{name}::text" if is_composite else name for name, is_composite in rows}
+
+    def _expected(self, table: str, columns: Mapping[str, str]) -> Rows:
+        chosen = ", ".join(f"{text} AS {name}" for name, text in columns.items())
+        rows = self._source.ask(f"SELECT to_jsonb(r) FROM (SELECT {chosen} FROM {table}) r")
+        return Counter(_text(row) for (row,) in rows)
+
+    def _derived(
+        self, table: str, columns: list[str], form: Form, names: VersionNames
+    ) -> Iterable[Row]:
+        if form == "index":
+            return self._documents(table, columns)
+        lakehouse = self._pipeline.settings.require_lakehouse()
+        name = full_name(table)
+        kind = "" if form == "current" else f"_{form}"
+        path = table_path(lakehouse.path, TableName(name.namespace, f"{name.name}{kind}"))
+        if not Path(path, "_delta_log").is_dir():
+            return [{"no": "table"}]
+        there = {field.name for field in DeltaTable(path).schema().fields}
+        if missing := [column for column in columns if column not in there]:
+            return [{"no": missing}]
+        if form != "changes":
+            current = f" WHERE {IS_CURRENT}" * (form == "history")
+            return query_builder(path, _select(columns) + current)
+        events = query_builder(path, _select([*columns, *OWN]))
+        return self._replayed(table, columns, events, names)
+
+    @staticmethod
+    def _replayed(
+        table: str, columns: list[str], events: Iterable[Row], names: VersionNames
+    ) -> list[Row]:
+        return replayed(events, SHAPES[table].key.split(", "), columns, names.get(table, {}))
+
+    def _logged(self) -> dict[str, list[Row]]:
+        """By table: the log's records, as an archive has them."""
+        events: dict[str, list[Row]] = {table: [] for table in SHAPES}
+        if "log" in self._forms:
+            tables = {str(full_name(table)): table for table in SHAPES}
+            states = {state.topic: state for state in self._pipeline.tables()}
+            topics = {topic: state.partitions for topic, state in states.items()}
+            for record in read_log(reader_options(self._pipeline.settings.kafka), topics):
+                if (table := tables.get(str(states[record.topic].name))) is not None:
+                    events[table].append(as_archived(record))
+        return events
+
+    def _documents(self, table: str, columns: Iterable[str]) -> list[dict[str, Any]]:
+        search = self._pipeline.settings.require_search()
+        client = connect(search)
+        index = index_name(search.index_prefix, full_name(table))
+        if not client.indices.exists(index=index):
+            return [{"no": "index"}]
+        client.indices.refresh(index=index)
+        hits = client.search(index=index, body={"size": _DOCUMENTS_MAX})["hits"]["hits"]
+        return [{name: hit["_source"].get(name) for name in columns} for hit in hits]
+
+    def _version_names(self) -> VersionNames:
+        """By table and schema version: the columns."""
+        topic = schema_topic(self._pipeline.settings.capture.topic_prefix)
+        tables = {full_name(table): table for table in SHAPES}
+        names: VersionNames = {}
+        for schema in self._pipeline.states.read_all(topic, TableSchema):
+            if (table := tables.get(schema.name)) is not None:
+                columns = [column.name for column in schema.columns]
+                names.setdefault(table, {})[schema.version] = columns
+        return names
+
+
+def _select(columns: Iterable[str]) -> str:
+    names = ", ".join(f'"{name}"' for name in columns)
+    return f"SELECT {names} FROM t"
 
 
 def _told(expected: Rows, derived: Rows) -> str:
@@ -41,48 +156,6 @@ def _some(rows: Rows) -> str:
     return ", ".join(row[:_EXAMPLE_CHARACTERS] for row in sorted(rows)[:_EXAMPLES])
 
 
-def _columns(source: Source, table: str) -> dict[str, str]:
-    """The columns, and what each is written by."""
-    rows = source.ask(
-        "SELECT attname, typtype = 'c' FROM pg_attribute JOIN pg_type t ON t.oid = atttypid"
-        f" WHERE attrelid = '{table}'::regclass AND attnum > 0 AND NOT attisdropped"
-    )
-    return {name: f"{name}::text" if is_composite else name for name, is_composite in rows}
-
-
-def _expected(source: Source, table: str, columns: dict[str, str]) -> Rows:
-    chosen = ", ".join(f"{text} AS {name}" for name, text in columns.items())
-    rows = source.ask(f"SELECT to_jsonb(r) FROM (SELECT {chosen} FROM {table}) r")
-    return Counter(_text(row) for (row,) in rows)
-
-
-def _derived(
-    spark: "SparkSession", lakehouse: str, columns: dict[str, dict[str, str]]
-) -> dict[str, Rows]:
-    from pyspark.sql import functions as F
-
-    found: dict[str, Rows] = {table: Counter() for table in columns}
-    queries = []
-    for table, wanted in columns.items():
-        path = table_path(lakehouse, TableName.parse(full_name(table)))
-        if not Path(path, "_delta_log").is_dir():
-            found[table]["no table"] = 1
-            continue
-        rows = spark.read.format("delta").load(path)
-        there = [name for name in wanted if name in rows.columns]
-        if len(there) < len(wanted):
-            found[table][f"no columns {wanted.keys() - {*there}}"] = 1
-        text = F.to_json(F.struct(*there))
-        queries.append(rows.select(F.lit(table).alias("name"), text.alias("row")))
-    if queries:
-        every = queries[0]
-        for query in queries[1:]:
-            every = every.unionAll(query)
-        for name, row in every.collect():
-            found[name][_text(json.loads(row))] += 1
-    return found
-
-
-def _text(row: dict[str, Any]) -> str:
-    """Without nulls, which Spark leaves out."""
+def _text(row: Mapping[str, Any]) -> str:
+    """Without nulls, which documents leave out."""
     return json.dumps({name: row[name] for name in sorted(row) if row[name] is not None})

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from tests.ddl_chaos.kinds import Kind
-from tests.ddl_chaos.shapes import SHAPES
+from tests.ddl_chaos.shapes import PARTITION_IDS, PARTITIONS, SHAPES
 from tests.ddl_chaos.source import Source
 
 _PLAIN: Final = tuple(name for name in SHAPES if name != "events")
@@ -45,6 +45,23 @@ def label_added(source: Source) -> None:
     source.ddl(f"ALTER TYPE {kind} ADD VALUE '{kind}{source.number()}'{place}")
 
 
+def empty_partition(source: Source) -> None:
+    """Made, behind all ids; or dropped, where there is one."""
+    made = source.ask(
+        "SELECT inhrelid::regclass::text FROM pg_inherits"
+        " WHERE inhparent = 'events'::regclass AND inhrelid::regclass::text LIKE 'spare%'"
+    )
+    if made:
+        source.ddl(f"DROP TABLE {made[0][0]}")
+        return
+    number = source.number()
+    first = (PARTITIONS + number) * PARTITION_IDS
+    source.ddl(
+        f"CREATE TABLE spare_{number} PARTITION OF events"
+        f" FOR VALUES FROM ({first}) TO ({first + PARTITION_IDS})"
+    )
+
+
 HARMLESS: Final[Mapping[str, Kind]] = {
     "VACUUM FULL": _on_any("VACUUM FULL {t}"),
     "CLUSTER": clustered,
@@ -58,4 +75,5 @@ HARMLESS: Final[Mapping[str, Kind]] = {
     "GRANT": _on_any("GRANT SELECT ON {t} TO PUBLIC"),
     "SET STATISTICS": _on_any("ALTER TABLE {t} ALTER n SET STATISTICS 50"),
     "ADD VALUE": label_added,
+    "empty partition": empty_partition,
 }

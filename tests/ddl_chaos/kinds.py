@@ -7,15 +7,8 @@ with changes of rows and pauses between them.
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from tests.ddl_chaos.shapes import (
-    LISTED,
-    PARTITION_IDS,
-    PARTITIONS,
-    PUBLICATION,
-    SHAPES,
-    filled,
-    published,
-)
+from tests.ddl_chaos import partitions
+from tests.ddl_chaos.shapes import LISTED, PUBLICATION, SHAPES, filled
 from tests.ddl_chaos.source import Source
 
 _ALTERED: Final = tuple(name for name, shape in SHAPES.items() if not shape.fixed)
@@ -25,7 +18,6 @@ _COLUMNS_MAX: Final = 2
 _FEELING: Final = ("feelings",)
 _ALL: Final = tuple(SHAPES)
 _PUBLISH: Final = "insert, update, delete, truncate"
-_MEMBERS: Final = "TABLES IN SCHEMA bulk"
 
 
 def _rename_label(source: Source, kind: str, *touched: str) -> tuple[str, str]:
@@ -139,14 +131,14 @@ def publishes_inserts_only_for_a_while(source: Source) -> None:
 
 
 def truncated_unpublished(source: Source) -> None:
+    """The publication goes on without TRUNCATE, until another kind changes its options."""
     table = source.chance.choice(_ALL)
-    publish = _PUBLISH.replace(", truncate", "")
-    source.ddl(f"ALTER PUBLICATION {PUBLICATION} SET (publish = '{publish}')", *_ALL)
-    source.pause()
+    if source.publishes_truncate():
+        publish = _PUBLISH.replace(", truncate", "")
+        source.ddl(f"ALTER PUBLICATION {PUBLICATION} SET (publish = '{publish}')", *_ALL)
+        source.pause()
     source.ddl(f"TRUNCATE {table}", table)
     source.ddl(filled(table, rows=source.chance.randint(1, 60)))
-    source.pause()
-    source.ddl(f"ALTER PUBLICATION {PUBLICATION} SET (publish = '{_PUBLISH}')", *_ALL)
 
 
 def taken_out_and_in(source: Source) -> None:
@@ -160,70 +152,33 @@ def taken_out_and_in(source: Source) -> None:
 
 def row_filter_for_a_while(source: Source) -> None:
     table = source.chance.choice(_NARROWED)
-    some = published(**{table: " WHERE (id > 60)"})
-    source.ddl(f"ALTER PUBLICATION {PUBLICATION} SET TABLE {some}, {_MEMBERS}", table)
+    some = source.published(table, " WHERE (id > 60)")
+    source.ddl(f"ALTER PUBLICATION {PUBLICATION} SET {some}", table)
     source.pause()
     source.changes(table)
-    source.ddl(f"ALTER PUBLICATION {PUBLICATION} SET TABLE {published()}, {_MEMBERS}", table)
+    source.ddl(f"ALTER PUBLICATION {PUBLICATION} SET {source.published()}", table)
 
 
 def column_list_for_a_while(source: Source) -> None:
     """Columns can't be chosen where a schema is published, which is left out meanwhile."""
     table = source.chance.choice(_NARROWED)
-    some, touched = published(**{table: " (id)"}), (table, "bulk.loaded")
-    source.ddl(f"ALTER PUBLICATION {PUBLICATION} SET TABLE {some}", *touched)
+    some, touched = source.published(table, " (id)", bulk=False), (table, "bulk.loaded")
+    source.ddl(f"ALTER PUBLICATION {PUBLICATION} SET {some}", *touched)
     source.pause()
     source.changes(table)
     source.changes("bulk.loaded")
-    source.ddl(f"ALTER PUBLICATION {PUBLICATION} SET TABLE {published()}, {_MEMBERS}", *touched)
+    source.ddl(f"ALTER PUBLICATION {PUBLICATION} SET {source.published()}", *touched)
 
 
-def _slots(source: Source) -> set[int]:
-    """The numbers of the partitions that are there."""
-    rows = source.ask(
-        "SELECT right(inhrelid::regclass::text, 1)::int FROM pg_inherits"
-        " WHERE inhparent = 'events'::regclass"
-    )
-    return {number for (number,) in rows}
-
-
-def _attach(source: Source, number: int) -> None:
-    first, end = number * PARTITION_IDS, (number + 1) * PARTITION_IDS
-    bounds = f"FOR VALUES FROM ({first}) TO ({end})"
-    source.ddl(f"ALTER TABLE events ATTACH PARTITION events_{number} {bounds}", "events")
-
-
-def partition_attached(source: Source) -> None:
-    """Where there is no room, one is emptied before, and dropped."""
-    slots = _slots(source)
-    if len(slots) == PARTITIONS:
-        number = source.chance.choice(sorted(slots))
-        source.ddl(f"DELETE FROM events_{number}")
-        source.ddl(f"DROP TABLE events_{number}", "events")
-        source.pause()
-    else:
-        number = min({*range(PARTITIONS)} - slots)
-    source.ddl(f"CREATE TABLE events_{number} (LIKE events INCLUDING ALL)")
-    source.ddl(filled("events", f"events_{number}", number * PARTITION_IDS, PARTITION_IDS // 2))
-    _attach(source, number)
-
-
-def partition_detached_and_attached(source: Source) -> None:
-    number = source.chance.choice(sorted(_slots(source)))
-    first = number * PARTITION_IDS
-    source.ddl(f"ALTER TABLE events DETACH PARTITION events_{number}", "events")
+def publication_made_again(source: Source) -> None:
+    """At one instant each time: the stream ends for good at what is written in between."""
+    drop = f"DROP PUBLICATION {PUBLICATION}"
+    inserts = source.publication("publish = 'insert'")
+    source.ddl(f"{drop}; {inserts}", *_ALL)
+    for table in source.chance.sample(_ALL, 4):
+        source.changes(table)
     source.pause()
-    source.ddl(f"DELETE FROM events_{number} WHERE id BETWEEN {first} AND {first + 20}")
-    source.ddl(f"UPDATE events_{number} SET n = n + 1 WHERE id % 3 = 0")
-    source.ddl(filled("events", f"events_{number}", first + 90, 10))
-    source.pause()
-    _attach(source, number)
-
-
-def partition_truncated(source: Source) -> None:
-    number = source.chance.choice(sorted(_slots(source)))
-    source.ddl(f"TRUNCATE events_{number}", "events")
-    source.ddl(filled("events", f"events_{number}", number * PARTITION_IDS, 30))
+    source.ddl(f"{drop}; {source.publication()}", *_ALL)
 
 
 def swapped(source: Source) -> None:
@@ -267,6 +222,15 @@ def renamed_away_and_back(source: Source) -> None:
     source.ddl("ALTER TABLE away RENAME TO plain", "plain")
 
 
+def moved_out_and_in(source: Source) -> None:
+    """Out of the schema that the publication has all tables of."""
+    source.ddl("ALTER TABLE bulk.loaded SET SCHEMA apart", "bulk.loaded")
+    source.pause()
+    source.changes("bulk.loaded", "apart.loaded")
+    source.pause()
+    source.ddl("ALTER TABLE apart.loaded SET SCHEMA bulk", "bulk.loaded")
+
+
 Kind = Callable[[Source], None]
 KINDS: Final[Mapping[str, Kind]] = {
     "enum label": enum_label_renamed,
@@ -286,12 +250,25 @@ KINDS: Final[Mapping[str, Kind]] = {
     "unpublished for a while": taken_out_and_in,
     "row filter for a while": row_filter_for_a_while,
     "column list for a while": column_list_for_a_while,
-    "partition attached": partition_attached,
-    "partition detached and attached": partition_detached_and_attached,
-    "partition truncated": partition_truncated,
+    "publication made again": publication_made_again,
+    "partition attached": partitions.attached,
+    "partition detached and attached": partitions.detached_and_attached,
+    "partition exchanged": partitions.exchanged,
+    "partition truncated": partitions.truncated,
+    "new partition truncated": partitions.new_and_truncated,
+    "partition unlogged for a while": partitions.unlogged_and_logged,
     "tables swapped": swapped,
     "table replaced": replaced,
     "table dropped and created": dropped_and_created,
     "table renamed for a while": renamed_away_and_back,
+    "table in another schema for a while": moved_out_and_in,
 }
 """What leaves rows other than the log has them, and no row event."""
+SINCE: Final[Mapping[str, int]] = {
+    "row filter for a while": 15,
+    "column list for a while": 15,
+    "table in another schema for a while": 15,
+    "unlogged for a while": 15,  # what a publication names, other than by schema, can't be so
+    "generated column's expression": 18,  # before, their values aren't published
+}
+"""The versions that have a kind, where not all that are supported have it."""

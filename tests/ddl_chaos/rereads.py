@@ -6,9 +6,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
+from tests.ddl_chaos.comparison import full_name
 from tests.ddl_chaos.shapes import SHAPES
 from tests.ddl_chaos.source import Source
-from tests.ddl_chaos.stand import full_name
 
 _MARGIN_S: Final = 1.0
 """A step is noted behind its commit, a doubt behind the look at the catalog that raised it."""
@@ -19,7 +19,7 @@ _DOUBTS: Final = (
     "a table appeared",
 )
 """How lines begin that announce a read."""
-_TABLES: Final = {full_name(table): table for table in SHAPES}
+_TABLES: Final = {str(full_name(table)): table for table in SHAPES}
 
 
 class Rereads:
@@ -81,17 +81,24 @@ class Rereads:
     def _can_tell(self, table: str) -> bool:
         """Whether a TOAST table, or an old row in the first pages, tells that nothing changed.
 
-        A partition's TOAST table doesn't: TRUNCATE, which the stream doesn't tell, keeps it.
+        Not the TOAST table of a partition, nor where TRUNCATE isn't published: TRUNCATE keeps it.
+        A partition that is new, and empty, tells by that.
         """
+        truncates = self._source.publishes_truncate()
         leaves = self._source.ask(
-            "SELECT oid::regclass::text, reltoastrelid <> 0, relispartition FROM pg_class"
-            f" WHERE oid = '{table}'::regclass AND relkind = 'r'"
+            "SELECT oid::regclass::text, reltoastrelid <> 0, relispartition, relfilenode = oid"
+            f" FROM pg_class WHERE oid = '{table}'::regclass AND relkind = 'r'"
             f" OR oid IN (SELECT relid FROM pg_partition_tree('{table}') WHERE isleaf)"
         )
         return all(
-            (has_toast and not is_partition) or self._has_old_row(table, leaf)
-            for leaf, has_toast, is_partition in leaves
+            (has_toast and truncates and not is_partition)
+            or (is_new and is_partition and self._is_empty(leaf))
+            or self._has_old_row(table, leaf)
+            for leaf, has_toast, is_partition, is_new in leaves
         )
+
+    def _is_empty(self, leaf: str) -> bool:
+        return not self._source.ask(f"SELECT FROM {leaf} LIMIT 1")
 
     def _has_old_row(self, table: str, leaf: str) -> bool:
         if table not in self._older:

@@ -22,8 +22,10 @@ SCHEMA: Final = f"""
     CREATE DOMAIN felt AS mood;
     CREATE TYPE place AS (street text, number int);
     CREATE SCHEMA bulk;
+    CREATE SCHEMA apart;
     CREATE TABLE plain (id int PRIMARY KEY, n int, note text);
-    CREATE TABLE wide (id int PRIMARY KEY, n int, body text STORAGE EXTERNAL);
+    CREATE TABLE wide (id int PRIMARY KEY, n int, body text);
+    ALTER TABLE wide ALTER body SET STORAGE EXTERNAL;
     CREATE TABLE narrow (id int PRIMARY KEY, n int, v bigint);
     CREATE TABLE noted (id int PRIMARY KEY, n int, note text);
     ALTER TABLE noted REPLICA IDENTITY FULL;
@@ -74,11 +76,6 @@ SHAPES: Final[Mapping[str, Shape]] = {
 }
 LISTED: Final = tuple(name for name in SHAPES if not name.startswith("bulk."))
 """What the publication names; it has all of the schema ``bulk`` beside them."""
-
-
-def published(**instead: str) -> str:
-    """The publication's tables; some with a condition, or a list of columns."""
-    return ", ".join(f"{name}{instead.get(name, '')}" for name in LISTED)
 
 
 def filled(table: str, name: str = "", first: int = 1, rows: int = ROWS) -> str:

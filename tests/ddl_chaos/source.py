@@ -1,14 +1,14 @@
 """The source as a run changes it: DDL step by step, and rows all the time.
 
 Each step of DDL notes the tables whose rows it may have changed, and when: a re-read of a table has
-to have such a cause.
+to have such a cause. So has a TRUNCATE that isn't published.
 """
 
 import random
 import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
@@ -17,7 +17,14 @@ import psycopg
 from tests.ddl_chaos.shapes import LISTED, PUBLICATION, SCHEMA, SHAPES, Changes, filled
 
 _ATTEMPTS: Final = 20
-_PAUSES_S: Final = (0.0, 0.0, 0.2, 0.8, 2.0)
+PAUSES_S: Final = (0.0, 0.0, 0.2, 0.8, 2.0)
+GENERATED_SINCE: Final = 18
+"""The version since which values of generated columns are published."""
+_SCHEMAS_SINCE: Final = 15
+"""The version since which a publication can have all tables of a schema."""
+_PUBLISHES_TRUNCATE: Final = (
+    f"SELECT FROM pg_publication WHERE pubname = '{PUBLICATION}' AND pubtruncate"
+)
 _WRITER_PAUSE_S: Final = 0.08
 _LATER: Final = (
     psycopg.errors.DeadlockDetected,
@@ -29,31 +36,54 @@ _LATER: Final = (
 class Source:
     """The database, and what was done to each of its tables.
 
-    ``during`` is called between two steps of one DDL.
+    ``during`` is called between two steps of one DDL, and then one of ``pauses_s`` is made.
+    ``version`` is PostgreSQL's major one.
     """
 
-    def __init__(self, conninfo: str, seed: int, during: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        conninfo: str,
+        seed: int,
+        during: Callable[[], None],
+        pauses_s: Sequence[float] = PAUSES_S,
+    ) -> None:
+        self.pauses_s = pauses_s
         self.chance = random.Random(f"ddl {seed}")  # noqa: S311 (repeatable)
         self.causes: dict[str, list[float]] = defaultdict(list)
         self.steps: dict[str, list[str]] = defaultdict(list)
         self.added: dict[str, list[str]] = defaultdict(list)
         self._changes = Changes(self.chance)
         self._connection = psycopg.connect(conninfo, autocommit=True)
+        self.version = self._connection.info.server_version // 10_000
         self._during = during
         self._last_number = 0
 
     def make(self) -> None:
         """Make the tables with their rows, and the publication."""
-        tables = f"TABLE {', '.join(LISTED)}, TABLES IN SCHEMA bulk"
-        options = "publish_via_partition_root, publish_generated_columns = stored"
         for statement in (
             SCHEMA,
             "CREATE TABLESPACE elsewhere LOCATION ''",
             *map(filled, SHAPES),
-            f"CREATE PUBLICATION {PUBLICATION} FOR {tables} WITH ({options})",
+            self.publication(),
             "SET lock_timeout = '3s'",
         ):
             self._connection.execute(statement.encode())
+
+    def publication(self, *more: str) -> str:
+        """What makes the publication, with more options."""
+        generated = ["publish_generated_columns = stored"] * (self.version >= GENERATED_SINCE)
+        options = ", ".join(["publish_via_partition_root", *generated, *more])
+        return f"CREATE PUBLICATION {PUBLICATION} FOR {self.published()} WITH ({options})"
+
+    def published(self, table: str = "", part: str = "", *, bulk: bool = True) -> str:
+        """What the publication lists: of one table a ``part``; ``bulk``: that, too."""
+        tables = [f"{name}{part if name == table else ''}" for name in LISTED]
+        of_schema = "TABLES IN SCHEMA bulk" if self.version >= _SCHEMAS_SINCE else "bulk.loaded"
+        return f"TABLE {', '.join([*tables, *([of_schema] if bulk else [])])}"
+
+    def publishes_truncate(self) -> bool:
+        """Whether a TRUNCATE is in the stream, but for one of a partition."""
+        return bool(self.ask(_PUBLISHES_TRUNCATE))
 
     def close(self) -> None:
         """Leave."""
@@ -79,8 +109,12 @@ class Source:
                     raise
                 time.sleep(0.1)
         for table in touched:
-            self.causes[table].append(time.time())
-            self.steps[table].append(statement)
+            self.note(table, statement)
+
+    def note(self, table: str, statement: str) -> None:
+        """Note that rows of a table may be others now, and no row event tells."""
+        self.causes[table].append(time.time())
+        self.steps[table].append(statement)
 
     def changes(self, table: str, name: str = "") -> None:
         """Rows of a table come, change and go, under whatever name it has now."""
@@ -93,16 +127,20 @@ class Source:
     def pause(self) -> None:
         """Let the daemon see what is there now, or not, or let it die meanwhile."""
         self._during()
-        time.sleep(self.chance.choice(_PAUSES_S))
+        time.sleep(self.chance.choice(self.pauses_s))
 
 
 class Writer(threading.Thread):
-    """A session that changes rows of all tables until told to stop."""
+    """A session that changes rows of all tables until told to stop.
 
-    def __init__(self, conninfo: str, seed: int) -> None:
+    It calls ``note`` with a table and a TRUNCATE of it that may not have been published.
+    """
+
+    def __init__(self, conninfo: str, seed: int, note: Callable[[str, str], None]) -> None:
         super().__init__(name="writer", daemon=True)
         self.tally: Counter[str] = Counter()
         self._conninfo = conninfo
+        self._note = note
         self._chance = random.Random(f"dml {seed}")  # noqa: S311 (repeatable)
         self._changes = Changes(self._chance)
         self._out = threading.Event()
@@ -132,15 +170,21 @@ class Writer(threading.Thread):
         statements = [self._statement() for _ in range(self._chance.choice([1, 1, 2, 4]))]
         try:
             with connection.transaction(force_rollback=is_vain):
-                for statement in statements:
+                for _, statement in statements:
                     connection.execute(statement.encode())
             self.tally["transactions"] += 1
             self.tally["statements"] += len(statements)
         except psycopg.Error:  # a table is away, a key exists, a lock took too long, a deadlock
             self.tally["refused"] += 1
+            return
+        truncated = [table for table, text in statements if text.startswith("TRUNCATE")]
+        if truncated and not connection.execute(_PUBLISHES_TRUNCATE).fetchone():
+            for table in truncated:
+                self._note(table, "TRUNCATE, unpublished")
 
-    def _statement(self) -> str:
+    def _statement(self) -> tuple[str, str]:
+        """A table, and a change of its rows."""
         table = self._chance.choice([*SHAPES])
         if self._chance.random() < 0.003:
-            return f"TRUNCATE {table}; {filled(table)}"
-        return self._changes.statement(table)
+            return table, f"TRUNCATE {table}; {filled(table)}"
+        return table, self._changes.statement(table)

@@ -1,13 +1,16 @@
-"""A folder → servers, a daemon that starts again when it ends, merges, and both sides to compare.
+"""A folder → servers, a daemon that starts again when it ends, and merges.
 
 The daemon is a user's: `millrace run` with a written millrace.toml. Merges run in this process, in
 one Spark session.
 """
 
 import sys
+import threading
 import time
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Final
 
 from psycopg.conninfo import make_conninfo
 
@@ -15,13 +18,21 @@ from cdc.errors import ExitCode, MillraceError
 from cdc.records.position import Lsn, Position
 from cdc.records.state import Phase, TableState
 from deploy.local.kafka import Kafka
+from deploy.local.opensearch import OpenSearch
 from deploy.local.pipeline import Pipeline
 from deploy.local.postgres import Postgres
 from deploy.local.processes import Command, Process
 from sinks.job import run_lakehouse
+from sinks.log.topics import MillraceTopics
+from sinks.run.options import RunContext
 from sinks.run.plan import ready
+from sinks.run.summary import RunSummary
+from sinks.search.run import run_search
+from tests.chaos.harness import Servers
 from tests.ddl_chaos import blind
+from tests.ddl_chaos.comparison import Form, full_name
 from tests.ddl_chaos.shapes import PUBLICATION, SHAPES
+from tests.fixtures.postgres import NEWEST, VERSION, unpacked
 from tests.fixtures.spark import run_once
 
 if TYPE_CHECKING:
@@ -40,38 +51,52 @@ _CAPTURE: Final[dict[str, str | int]] = {
 }
 
 
-class Stand:
-    """Everything that a run needs."""
+class Stand(Servers):
+    """Everything that a run needs, of the version of PostgreSQL that POSTGRES names.
 
-    def __init__(self, folder: Path, spark: "SparkSession", blindness: str = "") -> None:
+    ``forms`` are derived of each table, without ``spark`` none; ``blindness`` is what the daemon
+    doesn't see.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        spark: "SparkSession | None",
+        forms: Collection[Form],
+        blindness: str = "",
+    ) -> None:
         self.folder = folder
         self.exits: list[int] = []
         """Codes that the daemon has ended with by itself."""
-        self.merges = 0
+        self.merge_seconds: list[float] = []
         self.complaints: list[str] = []
         self._spark = spark
         self._blind = blindness
-        self._postgres = Postgres(folder, _SETTINGS)
+        self._kinds = [form for form in forms if form not in {"log", "index"}]
+        binaries = unpacked(VERSION, folder) if VERSION != NEWEST else None
+        self._postgres = Postgres(folder, _SETTINGS, binaries=binaries)
         self._kafka = Kafka(folder)
+        self._opensearch = OpenSearch(folder) if "index" in forms else None
         self._daemon: Process | None = None
         self._started = 0.0
+        self._merging = threading.Lock()
 
-    def __enter__(self) -> Self:
-        try:
-            self._kafka.start()
-            self._postgres.start()
-            database = self._postgres.create_database("ddl")
-            self.conninfo = make_conninfo(**database)
-            self.pipeline = Pipeline(
-                self.folder, database, self._kafka.client_options(), prefix=PREFIX, capture=_CAPTURE
-            )
-        except BaseException:
-            self._end()
-            raise
-        return self
-
-    def __exit__(self, *failure: object) -> None:
-        self._end()
+    def _start(self) -> None:
+        self._kafka.start()
+        self._postgres.start()
+        if self._opensearch is not None:
+            self._opensearch.start()
+        database = self._postgres.create_database("ddl")
+        self.conninfo = make_conninfo(**database)
+        self.pipeline = Pipeline(
+            self.folder,
+            database,
+            self._kafka.client_options(),
+            prefix=PREFIX,
+            capture=_CAPTURE,
+            search_url=self._opensearch.url if self._opensearch else None,
+            sections={"lakehouse": {"kinds": self._kinds or ["current"]}},
+        )
 
     @property
     def log(self) -> Path:
@@ -150,32 +175,79 @@ class Stand:
             return f"the log has {progress.flush_lsn}, not {end}"
         states = {str(state.name): state for state in self.pipeline.tables()}
         reasons = [
-            _unready(table, states.get(table), progress.cut) for table in map(full_name, SHAPES)
+            _unready(table, states.get(table), progress.cut)
+            for table in map(str, map(full_name, SHAPES))
         ]
         return next(filter(None, reasons), "")
 
     def merge(self) -> None:
-        """Merge what the log has."""
+        """Merge what the log has, into all that is derived."""
+        with self._merging:
+            self._merge()
+
+    @contextmanager
+    def merged(self) -> Iterator[None]:
+        """All that the log has is merged, and nothing else until the block ends."""
+        with self._merging:
+            self._merge()
+            yield
+
+    def _merge(self) -> None:
+        if self._spark is None:
+            return
+        begun = time.monotonic()
         try:
-            summary = run_once(run_lakehouse, self.pipeline.settings, self._spark)
+            run_once(self._turn, self.pipeline.settings, self._spark)
         except MillraceError as error:
             self.complaints.append(f"a merge: {error}")
-            return
-        self.merges += 1
-        for table in summary.tables:
+        else:
+            self.merge_seconds.append(time.monotonic() - begun)
+
+    def _turn(self, context: RunContext, log: MillraceTopics) -> RunSummary:
+        """What `millrace merge all` does."""
+        summary = run_lakehouse(context, log)
+        tables = [*summary.tables]
+        if self._opensearch is not None:
+            tables += run_search(context, log).tables
+        for table in tables:
             if table.error is not None:
                 self.complaints.append(f"merge of {table.name}: {table.error}")
+        return summary
 
     def _end(self) -> None:
         if self._daemon is not None:
             self._daemon.kill()
+        if self._opensearch is not None:
+            self._opensearch.kill()
         self._postgres.kill()
         self._kafka.kill()
 
 
-def full_name(table: str) -> str:
-    """A table's name with its schema."""
-    return table if "." in table else f"public.{table}"
+class Merging(threading.Thread):
+    """Merges, so many seconds from the beginning of one to the next, until told to stop."""
+
+    def __init__(self, stand: Stand, every_s: float) -> None:
+        super().__init__(name="merges", daemon=True)
+        self._stand = stand
+        self._every_s = every_s
+        self._out = threading.Event()
+
+    def stop(self) -> None:
+        """End, behind a merge that is under way."""
+        self._out.set()
+        if self.is_alive():
+            self.join()
+
+    def run(self) -> None:
+        """Merge."""
+        wait_s = self._every_s
+        while not self._out.wait(wait_s):
+            begun = time.monotonic()
+            try:
+                self._stand.merge()
+            except Exception as error:  # noqa: BLE001 (whatever it is, the run has to know)
+                self._stand.complaints.append(f"a merge has failed: {error!r}")
+            wait_s = max(0.0, begun + self._every_s - time.monotonic())
 
 
 def _unready(table: str, state: TableState | None, cut: Position) -> str:

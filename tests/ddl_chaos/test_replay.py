@@ -1,0 +1,52 @@
+"""Events of an archive → rows: what counts where an update has left values out."""
+
+from typing import Any
+
+from tests.ddl_chaos.replay import replayed
+
+NAMES = {1: ["id", "body"]}
+
+
+def event(op: str, at: int, row: dict[str, Any], **more: Any) -> dict[str, Any]:
+    own = {"absent": [], "filled": None, "schema_version": 1, "offset": at, **more}
+    named = {f"_millrace_{name}": value for name, value in own.items()}
+    return {
+        "id": None,
+        "body": None,
+        "_millrace_op": op,
+        "_millrace_position": f"{at:09}",
+        **row,
+        **named,
+    }
+
+
+def rows(*events: dict[str, Any]) -> dict[int, Any]:
+    found = replayed(events, ["id"], ["id", "body"], NAMES)
+    return {row["id"]: row["body"] for row in found}
+
+
+def test_a_truncate_takes_what_is_not_newer_and_a_delete_its_row() -> None:
+    assert rows(
+        event("c", 3, {"id": 3, "body": "c"}),
+        event("r", 1, {"id": 1, "body": "a"}),
+        event("t", 2, {}),
+        event("c", 2, {"id": 2, "body": "b"}),
+        event("c", 4, {"id": 4, "body": "d"}),
+        event("d", 5, {"id": 4}),
+        event("gap", 6, {}, offset=None),
+    ) == {3: "c"}
+
+
+def test_an_absent_value_is_the_one_before() -> None:
+    assert rows(
+        event("c", 1, {"id": 1, "body": "a"}), event("u", 2, {"id": 1}, absent=["body"])
+    ) == {1: "a"}
+
+
+def test_a_filled_value_counts_only_where_nothing_better_is_known() -> None:
+    read_later = event("u", 2, {"id": 1, "body": "later"}, filled="1")
+    assert rows(event("c", 1, {"id": 1, "body": "a"}), read_later) == {1: "a"}
+    assert rows(read_later) == {1: "later"}
+    newer = event("u", 3, {"id": 1, "body": "newer"}, filled="1")
+    assert rows(read_later, newer) == {1: "newer"}
+    assert rows(event("c", 1, {"id": 1}), read_later) == {1: "later"}, "no large value is a null"
