@@ -64,7 +64,7 @@ def as_archived(record: LogRecord) -> Row:
         POSITION: str(record.position),
         OP: op,
         ABSENT: None,  # what it hasn't
-        FILLED: ",".join(map(str, record.filled)),
+        FILLED: ",".join(str(index + 1) for index in record.filled),
         VERSION: record.schema_version,
         RECORD_OFFSET: record.offset,
     }
@@ -75,7 +75,8 @@ def _after(
 ) -> _Kept:
     """The row behind an event that has values for the ``names`` of its schema version."""
     row, still_filled = dict[str, Any](), set[str]()
-    filled = {names[int(number)] for number in (event[FILLED] or "").split(",") if number}
+    ordinals = [int(number) for number in (event[FILLED] or "").split(",") if number]
+    filled = {names[ordinal - 1] for ordinal in ordinals}
     absent = event[ABSENT]
     if absent is None:
         absent = [name for name in names if name not in event]

@@ -159,7 +159,7 @@ class _Run:
         pauses_s = BLINDNESSES[plan.blind].pauses_s if plan.blind else PAUSES_S
         self._source = Source(stand.conninfo, plan.seed, self._during, pauses_s)
         self._writer = Writer(stand.conninfo, plan.seed, self._source.note)
-        self._merging = Merging(stand, _MERGES_S)
+        self._merging = Merging(stand, plan.seed, _MERGES_S)
         self._comparison = Comparison(self._source, stand.pipeline, plan.forms)
         self._rereads = Rereads(stand.log, self._source)
         outcome.rereads = self._rereads.count

@@ -76,6 +76,9 @@ SHAPES: Final[Mapping[str, Shape]] = {
 }
 LISTED: Final = tuple(name for name in SHAPES if not name.startswith("bulk."))
 """What the publication names; it has all of the schema ``bulk`` beside them."""
+HISTORIES: Final = ("feelings", "labelled", "users", "bulk.loaded", "events")
+ARCHIVES: Final = ("events", *(name for name in SHAPES if name not in HISTORIES))
+"""Each table has a history or an archive: a merge would take too long for both."""
 
 
 def filled(table: str, name: str = "", first: int = 1, rows: int = ROWS) -> str:

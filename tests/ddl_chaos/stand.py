@@ -4,11 +4,13 @@ The daemon is a user's: `millrace run` with a written millrace.toml. Merges run 
 one Spark session.
 """
 
+import random
 import sys
 import threading
 import time
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -22,7 +24,7 @@ from deploy.local.opensearch import OpenSearch
 from deploy.local.pipeline import Pipeline
 from deploy.local.postgres import Postgres
 from deploy.local.processes import Command, Process
-from sinks.job import run_lakehouse
+from sinks.job import RunSink, run_lakehouse
 from sinks.log.topics import MillraceTopics
 from sinks.run.options import RunContext
 from sinks.run.plan import ready
@@ -31,7 +33,7 @@ from sinks.search.run import run_search
 from tests.chaos.harness import Servers
 from tests.ddl_chaos import blind
 from tests.ddl_chaos.comparison import Form, full_name
-from tests.ddl_chaos.shapes import PUBLICATION, SHAPES
+from tests.ddl_chaos.shapes import ARCHIVES, HISTORIES, PUBLICATION, SHAPES
 from tests.fixtures.postgres import NEWEST, VERSION, unpacked
 from tests.fixtures.spark import run_once
 
@@ -72,7 +74,12 @@ class Stand(Servers):
         self.complaints: list[str] = []
         self._spark = spark
         self._blind = blindness
-        self._kinds = [form for form in forms if form not in {"log", "index"}]
+        sources: dict[Form, tuple[str, ...]] = {"history": HISTORIES, "changes": ARCHIVES}
+        self._more = [
+            {"source": str(full_name(table)), "kind": kind}
+            for kind in sources.keys() & {*forms}
+            for table in sources[kind]
+        ]
         binaries = unpacked(VERSION, folder) if VERSION != NEWEST else None
         self._postgres = Postgres(folder, _SETTINGS, binaries=binaries)
         self._kafka = Kafka(folder)
@@ -95,7 +102,7 @@ class Stand(Servers):
             prefix=PREFIX,
             capture=_CAPTURE,
             search_url=self._opensearch.url if self._opensearch else None,
-            sections={"lakehouse": {"kinds": self._kinds or ["current"]}},
+            sections={"lakehouse": {"tables": self._more}},
         )
 
     @property
@@ -180,38 +187,39 @@ class Stand(Servers):
         ]
         return next(filter(None, reasons), "")
 
-    def merge(self) -> None:
-        """Merge what the log has, into all that is derived."""
+    def merge(self, chance: random.Random) -> None:
+        """Merge what the log has into the lakehouse, into the indexes, or into both."""
+        sinks = chance.choice([(run_lakehouse,), (run_search,), (run_lakehouse, run_search)])
         with self._merging:
-            self._merge()
+            self._merge(sinks if self._opensearch else (run_lakehouse,))
 
     @contextmanager
     def merged(self) -> Iterator[None]:
         """All that the log has is merged, and nothing else until the block ends."""
         with self._merging:
-            self._merge()
+            self._merge((run_lakehouse, run_search) if self._opensearch else (run_lakehouse,))
             yield
 
-    def _merge(self) -> None:
+    def _merge(self, sinks: tuple[RunSink, ...]) -> None:
         if self._spark is None:
             return
         begun = time.monotonic()
         try:
-            run_once(self._turn, self.pipeline.settings, self._spark)
+            run_once(partial(self._turn, sinks), self.pipeline.settings, self._spark)
         except MillraceError as error:
             self.complaints.append(f"a merge: {error}")
         else:
             self.merge_seconds.append(time.monotonic() - begun)
 
-    def _turn(self, context: RunContext, log: MillraceTopics) -> RunSummary:
-        """What `millrace merge all` does."""
-        summary = run_lakehouse(context, log)
-        tables = [*summary.tables]
-        if self._opensearch is not None:
-            tables += run_search(context, log).tables
-        for table in tables:
-            if table.error is not None:
-                self.complaints.append(f"merge of {table.name}: {table.error}")
+    def _turn(
+        self, sinks: tuple[RunSink, ...], context: RunContext, log: MillraceTopics
+    ) -> RunSummary:
+        """What `millrace merge` does."""
+        for run in sinks:
+            summary = run(context, log)
+            for table in summary.tables:
+                if table.error is not None:
+                    self.complaints.append(f"merge of {table.name}: {table.error}")
         return summary
 
     def _end(self) -> None:
@@ -226,8 +234,9 @@ class Stand(Servers):
 class Merging(threading.Thread):
     """Merges, so many seconds from the beginning of one to the next, until told to stop."""
 
-    def __init__(self, stand: Stand, every_s: float) -> None:
+    def __init__(self, stand: Stand, seed: int, every_s: float) -> None:
         super().__init__(name="merges", daemon=True)
+        self._chance = random.Random(f"merges {seed}")  # noqa: S311 (repeatable)
         self._stand = stand
         self._every_s = every_s
         self._out = threading.Event()
@@ -244,7 +253,7 @@ class Merging(threading.Thread):
         while not self._out.wait(wait_s):
             begun = time.monotonic()
             try:
-                self._stand.merge()
+                self._stand.merge(self._chance)
             except Exception as error:  # noqa: BLE001 (whatever it is, the run has to know)
                 self._stand.complaints.append(f"a merge has failed: {error!r}")
             wait_s = max(0.0, begun + self._every_s - time.monotonic())

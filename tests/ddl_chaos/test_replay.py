@@ -44,9 +44,9 @@ def test_an_absent_value_is_the_one_before() -> None:
 
 
 def test_a_filled_value_counts_only_where_nothing_better_is_known() -> None:
-    read_later = event("u", 2, {"id": 1, "body": "later"}, filled="1")
+    read_later = event("u", 2, {"id": 1, "body": "later"}, filled="2")
     assert rows(event("c", 1, {"id": 1, "body": "a"}), read_later) == {1: "a"}
     assert rows(read_later) == {1: "later"}
-    newer = event("u", 3, {"id": 1, "body": "newer"}, filled="1")
+    newer = event("u", 3, {"id": 1, "body": "newer"}, filled="2")
     assert rows(read_later, newer) == {1: "newer"}
     assert rows(event("c", 1, {"id": 1}), read_later) == {1: "later"}, "no large value is a null"
