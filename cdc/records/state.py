@@ -10,7 +10,7 @@ from typing import Annotated, Final, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, PlainSerializer, PlainValidator, ValidationError
 
 from cdc.errors import LogFormatError
-from cdc.records.fingerprint import TableFingerprint
+from cdc.records.fingerprint import EndedPartition, TableFingerprint
 from cdc.records.position import FIRST_EPOCH, Lsn, Position
 from cdc.records.record import Record, to_json
 from cdc.records.schema import TableName, TableSchema
@@ -205,8 +205,8 @@ class TableState(BaseModel):
     younger than whatever was open then. ``fingerprint`` is what the catalog said of it before any
     row was read that counts, ``doubt`` what was found out since; ``gone_ms`` is when the table was
     missing at the source (ms since 1970; 0: it is there), ``gone_partitions`` counts partitions
-    whose rows the log keeps. A sink shows the table once ``phase`` is streaming and its cut reaches
-    ``(epoch, snapshot_lsn, 0)``.
+    whose rows the log keeps, ``ended`` are those whose rows an event is to end. A sink shows the
+    table once ``phase`` is streaming and its cut reaches ``(epoch, snapshot_lsn, 0)``.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -236,6 +236,7 @@ class TableState(BaseModel):
     doubt: Doubt | None = None
     gone_ms: int = 0
     gone_partitions: int = 0
+    ended: tuple[EndedPartition, ...] = ()
     begun_ms: int = 0
     ts_ms: int = 0
 

@@ -100,6 +100,8 @@ class TableStatus(BaseModel):
     """Since when it isn't at the source any more, or has another name."""
     gone_partitions: int = 0
     """How many partitions are gone whose rows the log keeps."""
+    ended_partitions: int = 0
+    """How many are gone whose rows are about to be deleted."""
 
 
 class Status(BaseModel):
@@ -202,6 +204,7 @@ def table_status(state: TableState, now_ms: int) -> TableStatus:
         not_reread=state.doubt.refused if state.doubt else "",
         gone_since_ms=state.gone_ms or None,
         gone_partitions=state.gone_partitions,
+        ended_partitions=sum(len(partition.leaves) for partition in state.ended),
     )
 
 
@@ -347,6 +350,9 @@ def _doubt_text(table: TableStatus) -> str:
         text += f"\ndropped or renamed at the source, seen {_time(table.gone_since_ms)}"
     if table.gone_partitions:
         text += f"\nhas rows of {table.gone_partitions} dropped partitions"
+        text += f": millrace snapshot --reset {table.table} lets go of them"
+    if table.ended_partitions:
+        text += f"\nrows of {table.ended_partitions} dropped partitions are about to be deleted"
     if table.doubtful_since_ms is not None:
         text += f"\nDOUBTFUL since {_time(table.doubtful_since_ms)}: {table.doubt}"
     if table.not_reread:
