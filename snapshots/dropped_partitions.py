@@ -15,7 +15,7 @@ The event has a position behind all that the log may have recorded, or a sink co
 """
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Final, NamedTuple
 
@@ -73,14 +73,23 @@ class _Question(NamedTuple):
 class DroppedPartitions:
     """Ends the rows of dropped partitions, once it is known up to where they are gone."""
 
-    def __init__(self, reader: WindowReader, tables: Tables, settings: CaptureSettings) -> None:
+    def __init__(
+        self,
+        reader: WindowReader,
+        tables: Tables,
+        settings: CaptureSettings,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._reader = reader
+        self._clock = clock
         self._tables = tables
         self._is_wanted = settings.partition_drop_policy == "delete"
         self._next = 0.0
         self._asked: tuple[DroppedPartition, ...] = ()
         self._question = _Question()
         self._job: Job[_Question] | None = None
+        self._nudge: Job[int] | None = None
+        """Moves the stream on, also where nobody else writes."""
         self._reached: Position | None = None
         """What the stream had reached a turn before."""
 
@@ -93,19 +102,22 @@ class DroppedPartitions:
         """Do what is due, without waiting; returns what the log gets."""
         has_moved = self._reached is not None and cursor.reached > self._reached
         self._reached = cursor.reached
-        now = time.monotonic()
+        now = self._clock()
         if self._question.end is not None and self._question.is_answered:
             if has_moved and cursor.transaction is None:
                 lsn, ts_us = self._question.end
                 if is_past(cursor.flush_lsn, lsn):
                     return self._end(lsn, ts_us, cursor.reached)
+            if now >= self._next and (self._nudge is None or self._nudge.future.done()):
+                self._next = now + _AGAIN_S
+                self._nudge = self._reader.ask(new_xid)
         elif self._job is not None and self._job.future.done():
             job, self._job = self._job, None
-            self._next = now + _CHECK_S
+            self._question = job.result or _Question()
+            self._next = now if self._question.is_answered else now + _CHECK_S
             if isinstance(error := job.failure(), MillraceError):
                 log.warning("dropped partitions can't be asked for", reason=error.what)
                 self._next = now + _AGAIN_S
-            self._question = job.result or _Question()
         elif self._job is None and now >= self._next:
             self._next = now + _CHECK_S
             if self._is_wanted:
@@ -149,7 +161,7 @@ class DroppedPartitions:
         """End the rows of those of which the source has none; the others stay, or have to wait."""
         question, asked = self._question, self._asked
         self._question, self._asked = _Question(), ()
-        self._next = time.monotonic() + (_AGAIN_S if question.locked else _CHECK_S)
+        self._next = self._clock() + (_AGAIN_S if question.locked else _CHECK_S)
         upto = min(Position(reached.epoch, lsn, 0).just_before(), reached)
         output = SignalOutput(list[RecordOrBatch](), [])
         for each in asked:
@@ -179,7 +191,7 @@ def _go_on(
         return question
     if question.end is None:
         ((lsn, ts_us),) = query(connection, _END)
-        # Younger than whatever has written by now; its own end moves the stream past that.
+        # Younger than whatever has written by now.
         return _Question(new_xid(connection), (Lsn.parse(lsn), ts_us))
     kept, locked = dict[DroppedPartition, str](), set[DroppedPartition]()
     for each in asked:
@@ -194,5 +206,4 @@ def _go_on(
             locked.add(each)
         elif exist:
             kept[each] = "other partitions have rows within its bounds"
-    new_xid(connection)  # the stream moves on, also where nobody else writes
     return question._replace(is_answered=True, kept=kept, locked=frozenset(locked))

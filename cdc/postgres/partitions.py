@@ -67,8 +67,8 @@ JOIN pg_namespace n ON n.oid = c.relnamespace
 JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
 WHERE c.oid = %s
 """
-# It has one partition to look through, if any.
-_LIMITS: Final = ("SET LOCAL lock_timeout = '100ms'", "SET LOCAL statement_timeout = '1s'")
+# Without an index it has a default partition to look through, or neighbours in the first column.
+_LIMITS: Final = ("SET LOCAL lock_timeout = '100ms'", "SET LOCAL statement_timeout = '10s'")
 
 
 def read_levels(
@@ -104,7 +104,7 @@ def has_rows(
 ) -> bool | None:
     """Whether a table has a row within all of these bounds; None: somebody has locked it.
 
-    Raises SourceError where that can't be told, not without much to read either.
+    Raises SourceError where that can't be told, also where too much would have to be read.
     """
     try:
         with at_one_instant(connection):

@@ -16,6 +16,8 @@ GONE_BOUNDS_MAX: Final = 4096
 
 LEVELS_CHARS_MAX: Final = 200_000
 """How much a state record keeps of what partitions' bounds say, all together."""
+LEAF_CHARS_MAX: Final = 20_000
+"""How much of those of one leaf: twice that has to fit into an event."""
 
 
 class PartitionLevel(NamedTuple):
@@ -175,10 +177,9 @@ class TableFingerprint(BaseModel):
         for leaf in self.leaves:
             own = leaf.levels or levels.get(leaf.oid, ())
             chars = sum(len(level.bound) for level in own)
+            if own and chars > min(left, LEAF_CHARS_MAX):
+                own, chars = (own[0]._replace(columns=(), bound=""),), 0
             left -= chars
-            if left < 0 and chars:
-                own = (own[0]._replace(columns=(), bound=""),)
-                left += chars
             leaves.append(leaf._replace(levels=own))
         return self.model_copy(update={"leaves": tuple(leaves)})
 

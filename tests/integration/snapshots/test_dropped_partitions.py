@@ -219,9 +219,12 @@ def test_a_drop_is_found_by_the_next_start_and_ends_what_was_written_before(
 def test_a_writer_may_still_be_in_a_partition_that_is_detached_concurrently(
     pipeline: MakePipeline, database: Conninfo
 ) -> None:
-    """Its rows come into the log behind the moment from which on the partition is none."""
+    """Its rows come into the log behind the moment from which on the partition is none.
+
+    Nobody else writes, and no heartbeat does: what the stream waits for comes from us.
+    """
     run(database, *NUMBERS)
-    made = pipeline(**DELETE)
+    made = pipeline(**DELETE, **{"heartbeat.source.interval.ms": 0})
     daemon = begun(made, database)
     with psycopg.connect(make_conninfo(**database)) as writer:
         writer.execute("UPDATE numbers SET v = 'while it is detached' WHERE id = 15")
