@@ -234,9 +234,8 @@ class CatalogCheck:
         if state.gone_ms or (state.renamed_lsn or inspection.wal_end) < inspection.wal_end:
             causes += (RENAMED,)
             update["renamed_lsn"] = None
-        if gone:
-            update["gone_partitions"] = state.gone_partitions + gone
-            log.warning("partitions are gone, and the log keeps their rows", table=str(name))
+        if gone and (before := finding.watched.fingerprint) is not None:
+            update |= self._tables.ended.note_gone(state, before, now.fingerprint)
         if not (causes or attached):
             states = self._tables.states
             return [*records, states.put(states[name].model_copy(update=update))]

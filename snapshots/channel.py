@@ -7,7 +7,7 @@ https://debezium.io/documentation/reference/3.6/configuration/signalling.html
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 import structlog
 
@@ -28,6 +28,7 @@ from cdc.stream.signals import (
 from cdc.tables.tables import Tables
 from cdc.wal.messages import Relation
 from snapshots.catalog_check import CatalogCheck
+from snapshots.dropped_partitions import DroppedPartitions
 from snapshots.incremental import IncrementalSnapshots
 from snapshots.joining import NewTables
 from snapshots.pace import Pace
@@ -60,7 +61,18 @@ def open_channel(
     follower = Follower(settings.kafka, topic, *offset) if topic else None
     new_tables = NewTables(reader, tables, capture)
     check = CatalogCheck(reader, tables, capture)
-    return Channels(capture, own, tables, incremental, new_tables, check, follower, offset)
+    dropped = DroppedPartitions(reader, tables, capture)
+    background = Background(incremental, new_tables, check, dropped)
+    return Channels(capture, own, tables, background, follower, offset)
+
+
+class Background(NamedTuple):
+    """What has its turn beside the stream."""
+
+    incremental: IncrementalSnapshots
+    new_tables: NewTables
+    check: CatalogCheck
+    dropped: DroppedPartitions
 
 
 class Channels:
@@ -71,18 +83,14 @@ class Channels:
         settings: CaptureSettings,
         own: TableName | None,
         tables: Tables,
-        incremental: IncrementalSnapshots,
-        new_tables: NewTables,
-        check: CatalogCheck,
+        background: Background,
         follower: Follower | None,
         offset: SignalOffset,
     ) -> None:
         """``own`` is the table of signals."""
         self._own = own
         self._name = settings.topic_prefix.encode()
-        self._incremental = incremental
-        self._new_tables = new_tables
-        self._check = check
+        self._incremental, self._new_tables, self._check, self._dropped = background
         self._requests = Requests(settings, tables)
         self._deletes = settings.incremental_snapshot_watermarking_strategy == "insert_delete"
         self._follower = follower
@@ -137,17 +145,18 @@ class Channels:
                 self.offset = SignalOffset(sent.topic_id, sent.offset + 1)
         joined = self._new_tables.turn(cursor.reached)
         checked = self._check.turn(cursor)
+        dropped = self._dropped.turn(cursor)
         output = self._incremental.turn(cursor)
         return SignalOutput(
-            output.events,
-            [*records, *joined.records, *checked.records, *output.states],
+            [*dropped.events, *output.events],
+            [*records, *joined.records, *checked.records, *dropped.states, *output.states],
             joined.effects.and_then(checked.effects),
         )
 
     @property
     def awaits_stream(self) -> bool:
         """Whether a chunk, or a check, waits for the stream to say how far it is."""
-        return self._incremental.awaits_stream or self._check.awaits_stream
+        return any(each.awaits_stream for each in (self._incremental, self._check, self._dropped))
 
     @property
     def blocking(self) -> Mapping[TableName, str | None]:

@@ -11,6 +11,7 @@ from cdc.postgres.captured import captured_tables, described_tables
 from cdc.postgres.connection import at_one_instant, current_insert_lsn, query
 from cdc.postgres.described import CapturedTable, TableDescription
 from cdc.postgres.fingerprints import CatalogTable, fingerprints, has_old_row, is_empty
+from cdc.postgres.partitions import read_levels
 from cdc.records.fingerprint import TableFingerprint
 from cdc.records.position import Lsn
 from cdc.records.schema import TableName
@@ -75,6 +76,8 @@ def inspect(
             continue
         if table.fingerprint is not None:
             now = now._replace(fingerprint=now.fingerprint.carrying(table.fingerprint))
+        if settings.partition_drop_policy == "delete":
+            now = now._replace(fingerprint=_with_levels(connection, table.state.oid, now))
         try:
             finding = _compared(connection, settings, table, now)
         except TableLockedError:
@@ -133,6 +136,17 @@ def _compared(
     if is_same(before, now.fingerprint) and not (causes or is_back):
         return None
     return Finding(table, now, proven, described)
+
+
+def _with_levels(
+    connection: psycopg.Connection, table_oid: int, now: CatalogTable
+) -> TableFingerprint:
+    """What the bounds of its partitions are, of which that can't be asked once they are gone."""
+    unread = [leaf for leaf in now.fingerprint.leaves if leaf.attached and not leaf.levels]
+    if not unread:
+        return now.fingerprint
+    levels = read_levels(connection, [(leaf.oid, table_oid) for leaf in unread])
+    return now.fingerprint.with_levels(levels)
 
 
 def _has_rows(connection: psycopg.Connection, state: TableState, leaf: int) -> bool:

@@ -16,7 +16,7 @@ from json.encoder import encode_basestring
 from math import isfinite
 from typing import Any, Final
 
-from cdc.records.connect import DECIMAL, PerSchema, Schema, Type
+from cdc.records.connect import DECIMAL, JSON_TEXT, PerSchema, Schema, Type
 from cdc.values.blocks import float_word, java_double
 
 Write = Callable[[Any], str]
@@ -90,7 +90,7 @@ class _Writers:
             Type.INT64: lambda _schema: str,
             Type.FLOAT: self._float,
             Type.DOUBLE: self._float,
-            Type.STRING: lambda _schema: encode_basestring,
+            Type.STRING: lambda schema: str if schema.name == JSON_TEXT else encode_basestring,
             Type.BYTES: self._bytes,
             Type.ARRAY: self._array,
             Type.MAP: self._map,

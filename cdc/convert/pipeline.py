@@ -16,6 +16,7 @@ from cdc.convert.converters import Converters, converters
 from cdc.events.changes import Change, Operation, Read, Row
 from cdc.events.reference import LogContext, TableEvents, TransactionBlocks
 from cdc.events.rules import EventRules
+from cdc.records.bounds import EndedRows
 from cdc.records.connect import SourceRecord
 from cdc.records.position import HEADER, Lsn, Position, Transaction, header
 from cdc.records.record import Record
@@ -193,6 +194,12 @@ class Encoder:
         """All rows gone that the log has up to there: a snapshot's own are all that there are."""
         lsn = position.commit_lsn
         change = Change(Operation.TRUNCATE, None, False, None, position, lsn, None, ts_us)
+        return self._records(change)
+
+    def ended(self, rows: EndedRows, position: Position, ts_us: int) -> list[Record]:
+        """Rows gone with their partition, which was seen at ``ts_us``, up to a position."""
+        lsn = rows.upto.commit_lsn
+        change = Change(Operation.ENDED, None, False, None, position, lsn, None, ts_us, ended=rows)
         return self._records(change)
 
     def snapshot_row(

@@ -6,6 +6,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from cdc.errors import TableRefusedError
+from cdc.records.bounds import EndedRows
 from cdc.records.position import Lsn, Position, Transaction
 from cdc.records.schema import TableSchema
 from cdc.wal.messages import ABSENT, Relation, Row, Value
@@ -20,13 +21,14 @@ IdentityKey = tuple[bytes, ...]
 
 
 class Operation(StrEnum):
-    """Debezium's codes."""
+    """Debezium's codes; ENDED is ours: rows within bounds went at once, with their partition."""
 
     CREATE = "c"
     UPDATE = "u"
     DELETE = "d"
     READ = "r"
     TRUNCATE = "t"
+    ENDED = "p"
 
 
 class Read(NamedTuple):
@@ -47,7 +49,8 @@ class Change:
     ``before`` is the old row as far as PostgreSQL sent it; with ``before_is_key`` it has values
     for the replica identity's columns only, the others are None. ``transaction`` is None for a
     row of a snapshot, which ``read`` tells more of. ``lsn`` is the row's own place in the WAL;
-    ``ts_us`` when it was committed or, in a snapshot, read (µs since 1970, UTC).
+    ``ts_us`` when it was committed or, in a snapshot, read (µs since 1970, UTC). ``ended`` says
+    which rows went, where it is several at once.
     """
 
     operation: Operation
@@ -59,6 +62,7 @@ class Change:
     transaction: Transaction | None
     ts_us: int
     read: Read = Read()  # noqa: RUF009 (immutable)
+    ended: EndedRows | None = None
 
 
 class RereadRequest(NamedTuple):

@@ -4,7 +4,8 @@ A row's key changed → delete and tombstone under the old key, then create unde
 delete is followed by a tombstone. ``before`` is there for deletes and, where the replica identity
 is full, for updates. A column that a row has no value for (an unchanged TOASTed one, or all but the
 key in a deleted row) is missing; a NULL is there. TRUNCATE reaches every partition of a compacted
-topic. The extension writes the same bytes: tests/properties compares both.
+topic, and so does the end of rows that went with their partition, which Debezium doesn't know.
+The extension writes the same bytes: tests/properties compares both.
 https://debezium.io/documentation/reference/3.6/connectors/postgresql.html#postgresql-events
 """
 
@@ -12,6 +13,7 @@ import importlib.metadata
 import json
 import time
 from collections.abc import Callable
+from functools import cached_property
 from typing import Any, Final, NamedTuple, Protocol
 
 from cdc.errors import CorruptMessageError
@@ -19,8 +21,10 @@ from cdc.events import schemas
 from cdc.events.changes import ABSENT, Change, Operation, Row, filled, no_key
 from cdc.events.fields import EventField, EventPlan, plan
 from cdc.events.rules import EventRules
-from cdc.records.connect import Header, SourceRecord
+from cdc.records.bounds import ENDED_KEY, EndedRows
+from cdc.records.connect import Header, Schema, SourceRecord
 from cdc.records.position import Lsn, Origin, Transaction
+from cdc.records.record import to_json
 from cdc.records.schema import TableName, TableSchema
 
 
@@ -98,6 +102,8 @@ class TableEvents:
         """The records of one change, in order."""
         if change.operation is Operation.TRUNCATE:
             return self._truncated(change)
+        if change.ended is not None:
+            return self._ended(change, change.ended)
         old, new = change.before, change.after
         self._check(old)
         self._check(new)
@@ -150,11 +156,31 @@ class TableEvents:
         made = self._events(change, Operation.TRUNCATE, None, None, None)
         if not self.log.compacted and not self.rules.lossless:
             return made
-        key, key_schema = None, None
-        if self.log.compacted:
-            key, key_schema = {"__millrace_truncate": True}, schemas.TRUNCATE_KEY
+        return self._to_each_partition(made, {"__millrace_truncate": True}, schemas.TRUNCATE_KEY)
+
+    def _ended(self, change: Change, ended: EndedRows) -> list[SourceRecord]:
+        """Rows within bounds gone: to every partition, as TRUNCATE, under a key of the bounds."""
+        made = [
+            event._replace(
+                value={**event.value, "ended": ended.model_dump_json()},
+                value_schema=self._ended_envelope,
+            )
+            for event in self._events(change, Operation.ENDED, None, None, None)
+        ]
+        bounds = to_json([bound.model_dump(mode="json") for bound in ended.bounds]).decode()
+        return self._to_each_partition(made, {ENDED_KEY: bounds}, schemas.ENDED_ROWS_KEY)
+
+    @cached_property
+    def _ended_envelope(self) -> Schema:
+        return schemas.ended_envelope(self.plan.envelope_schema)
+
+    def _to_each_partition(
+        self, made: list[SourceRecord], key: Image, key_schema: Schema
+    ) -> list[SourceRecord]:
+        """The same in each partition, under a reserved key where the topic takes none without."""
+        keyed = (key, key_schema) if self.log.compacted else (None, None)
         return [
-            event._replace(key=key, key_schema=key_schema, partition=partition)
+            event._replace(key=keyed[0], key_schema=keyed[1], partition=partition)
             for event in made
             for partition in range(self.log.partitions)
         ]

@@ -1,9 +1,11 @@
 """The Connect schemas of everything in an event but its rows: names and versions are Debezium's."""
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Final
 
-from cdc.records.connect import Field, Schema, Type
+from cdc.records.bounds import ENDED_KEY
+from cdc.records.connect import JSON_TEXT, Field, Schema, Type
 
 STRING: Final = Schema(Type.STRING)
 OPTIONAL_STRING: Final = Schema(Type.STRING, optional=True)
@@ -125,6 +127,9 @@ MESSAGE_VALUE: Final = struct(
 
 TRUNCATE_KEY: Final = struct([("__millrace_truncate", Schema(Type.BOOLEAN))])
 """Of the reserved key in records.topics."""
+_JSON: Final = Schema(Type.STRING, name=JSON_TEXT)
+ENDED_ROWS_KEY: Final = struct([(ENDED_KEY, _JSON)])
+"""Of the reserved keys of events about rows that ended at once (cdc.records.bounds)."""
 
 
 def envelope(name: str, row: Schema) -> Schema:
@@ -143,3 +148,8 @@ def envelope(name: str, row: Schema) -> Schema:
         name,
         2,
     )
+
+
+def ended_envelope(envelope: Schema) -> Schema:
+    """A table's envelope with what an event says that ends rows at once."""
+    return replace(envelope, fields=(*envelope.fields, Field("ended", _JSON)))

@@ -14,6 +14,8 @@ from typing import Any, Final, Generic, NamedTuple, TypeGuard, TypeVar
 _SCHEMAS_MAX: Final = 1_024
 DECIMAL: Final = "org.apache.kafka.connect.data.Decimal"
 """Two's complement bytes of the unscaled number; the parameter ``scale`` says how many decimals."""
+JSON_TEXT: Final = "millrace.Json"
+"""A string that the JSON converter writes as it is: JSON of no schema, in Millrace's own events."""
 
 
 T = TypeVar("T")

@@ -5,6 +5,7 @@ the same content with another ``xmin`` means that something was changed and chan
 ``xmin`` of the catalog's row is kept, too. All are of 32 bits, as text.
 """
 
+from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
 from pydantic import BaseModel, ConfigDict
@@ -13,13 +14,43 @@ GONE_BOUNDS_MAX: Final = 4096
 """How many bounds of gone partitions a state record keeps, 20 bytes each."""
 
 
+LEVELS_CHARS_MAX: Final = 200_000
+"""How much a state record keeps of what partitions' bounds say, all together."""
+LEAF_CHARS_MAX: Final = 20_000
+"""How much of those of one leaf: twice that has to fit into an event."""
+
+
+class PartitionLevel(NamedTuple):
+    """A partition, somewhere between the captured table and a leaf, in the table above it.
+
+    ``columns`` are the partition key's, by their numbers in the captured table; empty where the
+    bound isn't one of a list or range of columns in their usual order. ``bound`` is its SQL, as
+    pg_get_expr writes it.
+    """
+
+    oid: int
+    columns: tuple[int, ...]
+    bound: str
+
+
+class EndedPartition(NamedTuple):
+    """A partition that is gone, and whose rows an event is to end: by its bounds, level by level.
+
+    ``leaves`` are the digests of the bounds of what held its rows (``LeafFingerprint.bound``).
+    """
+
+    levels: tuple[PartitionLevel, ...]
+    leaves: tuple[str, ...]
+
+
 class LeafFingerprint(NamedTuple):
     """What holds rows: a plain table itself, or a partition; a foreign table, too (``kind`` f).
 
     ``file`` is its relfilenode, ``toast`` the OID of its TOAST table (0: none), ``persistence``
     pg_class.relpersistence: p(ermanent) or u(nlogged). ``attached`` has the xmins of the
     pg_inherits rows from the captured table down to it, ``bound`` is a digest of the bounds on that
-    way; both are empty for the captured table itself.
+    way; both are empty for the captured table itself. ``levels`` tell those bounds, from the
+    captured table down, where partition.drop.policy needs them: they aren't compared.
     """
 
     oid: int
@@ -29,6 +60,7 @@ class LeafFingerprint(NamedTuple):
     persistence: str
     attached: str = ""
     bound: str = ""
+    levels: tuple[PartitionLevel, ...] = ()
 
     @property
     def has_rows(self) -> bool:
@@ -129,8 +161,35 @@ class TableFingerprint(BaseModel):
         return any(leaf.persistence == "u" and leaf.has_rows for leaf in self.leaves)
 
     def carrying(self, before: "TableFingerprint") -> "TableFingerprint":
-        """This one with the bounds that are gone since: of a check, or a read that only adds."""
+        """This one with the bounds that are gone since: of a check, or a read that only adds.
+
+        What was read of the bounds of partitions is kept, too.
+        """
         bounds = {leaf.bound for leaf in self.leaves}
+        levels = {(leaf.oid, leaf.attached, leaf.bound): leaf.levels for leaf in before.leaves}
+        leaves = [
+            leaf._replace(levels=levels.get((leaf.oid, leaf.attached, leaf.bound), leaf.levels))
+            for leaf in self.leaves
+        ]
         were = (leaf.bound for leaf in before.leaves if leaf.attached and leaf.has_rows)
         gone = [each for each in dict.fromkeys((*before.gone_bounds, *were)) if each not in bounds]
-        return self.model_copy(update={"gone_bounds": tuple(gone[-GONE_BOUNDS_MAX - 1 :])})
+        gone = gone[-GONE_BOUNDS_MAX - 1 :]
+        return self.model_copy(update={"gone_bounds": tuple(gone), "leaves": tuple(leaves)})
+
+    def with_levels(self, levels: Mapping[int, tuple[PartitionLevel, ...]]) -> "TableFingerprint":
+        """This one with what the bounds of leaves, by their OIDs, are; too long ones are cut."""
+        left, leaves = LEVELS_CHARS_MAX, list[LeafFingerprint]()
+        for leaf in self.leaves:
+            own = leaf.levels or levels.get(leaf.oid, ())
+            chars = sum(len(level.bound) for level in own)
+            if own and chars > min(left, LEAF_CHARS_MAX):
+                own, chars = (own[0]._replace(columns=(), bound=""),), 0
+            left -= chars
+            leaves.append(leaf._replace(levels=own))
+        return self.model_copy(update={"leaves": tuple(leaves)})
+
+    def without_bounds(self, ended: Iterable[str]) -> "TableFingerprint":
+        """This one without bounds of gone partitions, of whose rows the log has none any more."""
+        ended = set(ended)
+        left = tuple(bound for bound in self.gone_bounds if bound not in ended)
+        return self.model_copy(update={"gone_bounds": left})

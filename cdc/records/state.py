@@ -10,7 +10,7 @@ from typing import Annotated, Final, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, PlainSerializer, PlainValidator, ValidationError
 
 from cdc.errors import LogFormatError
-from cdc.records.fingerprint import TableFingerprint
+from cdc.records.fingerprint import EndedPartition, TableFingerprint
 from cdc.records.position import FIRST_EPOCH, Lsn, Position
 from cdc.records.record import Record, to_json
 from cdc.records.schema import TableName, TableSchema
@@ -227,10 +227,10 @@ class TableState(BaseModel):
     younger than whatever was open then. ``fingerprint`` is what the catalog said of it before any
     row was read that counts, ``doubt`` what was found out since; ``gone_ms`` is when the table was
     missing at the source (ms since 1970; 0: it is there), ``gone_partitions`` counts partitions
-    whose rows the log keeps. ``gaps`` are the newest of ``gaps_total``. ``right_until`` is set
-    where the catalog check doesn't look any more, as the table is gone or the lists leave it out:
-    the log was right up to there. A sink shows the table once ``phase`` is streaming and its cut
-    reaches ``(epoch, snapshot_lsn, 0)``.
+    whose rows the log keeps, ``ended`` are those whose rows an event is to end. ``gaps`` are the
+    newest of ``gaps_total``. ``right_until`` is set where the catalog check doesn't look any more,
+    as the table is gone or the lists leave it out: the log was right up to there. A sink shows the
+    table once ``phase`` is streaming and its cut reaches ``(epoch, snapshot_lsn, 0)``.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -263,6 +263,7 @@ class TableState(BaseModel):
     gaps: tuple[Gap, ...] = ()
     gaps_total: int = 0
     right_until: PositionField | None = None
+    ended: tuple[EndedPartition, ...] = ()
     begun_ms: int = 0
     ts_ms: int = 0
 

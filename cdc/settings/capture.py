@@ -132,6 +132,7 @@ class CaptureSettings(
     table_without_key: Literal["retain", "refuse"] = Field("retain", alias="table.without.key")
     doubt_policy: Literal["reread", "set_aside"] = Field("reread", alias="doubt.policy")
     doubt_reread_bytes_max: Size = Field(10 << 30, alias="doubt.reread.bytes.max", ge=0)
+    partition_drop_policy: Literal["keep", "delete"] = Field("keep", alias="partition.drop.policy")
     status_update_interval_ms: int = Field(
         2_000, alias="status.update.interval.ms", ge=100, le=5_000
     )

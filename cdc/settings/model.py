@@ -12,6 +12,7 @@ from cdc.records.topics import Cleanup
 from cdc.settings.capture import CaptureSettings
 from cdc.settings.kinds import Address, Duration, LibraryOptions, Section
 from cdc.settings.lakehouse import LakehouseSettings
+from cdc.settings.modes import ValueModes
 from cdc.settings.search import SearchSettings
 
 DEBEZIUM: Final[Mapping[str, Mapping[str, object]]] = {
@@ -151,9 +152,30 @@ class Settings(Section):
                 "oversized.record = claim_check needs Millrace's own events: no preset, no "
                 "[format], no transforms, and position.header"
             )
+        if self.capture.partition_drop_policy == "delete" and (foreign := self._foreign_forms()):
+            raise ValueError(
+                "partition.drop.policy = delete needs Millrace's own events, which these change: "
+                + ", ".join(foreign)
+            )
         _check_keywords("source", self.source)
         _check_keywords("snapshot_source", self.snapshot_source)
         return self
+
+    def _foreign_forms(self) -> list[str]:
+        """What gives events another form than merges read, by its name here."""
+        capture = self.capture
+        own_values = ValueModes(placeholder=capture.unavailable_value_placeholder)
+        differing = {
+            "preset": self.preset != "millrace",
+            "[format]": bool(self.format),
+            "[transforms]": bool(self.transforms),
+            "lossless": not capture.lossless,
+            "position.header": not capture.position_header,
+            "*.handling.mode, time.precision.mode": capture.lossless
+            and capture.value_modes != own_values,
+            "field.name.adjustment.mode": capture.field_name_adjustment_mode != "none",
+        }
+        return [name for name, differs in differing.items() if differs]
 
     def require_lakehouse(self) -> LakehouseSettings:
         """The section [lakehouse]; raises ConfigError where there is none."""

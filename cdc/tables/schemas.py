@@ -13,6 +13,7 @@ import structlog
 
 from cdc.convert.pipeline import Encoder, RecordPipeline
 from cdc.dead_letters.guard import DeadLetters, GuardedEncoder
+from cdc.events.fields import EventField, plan
 from cdc.events.metadata import MessageEvents, TransactionMetadata
 from cdc.events.reference import LogContext
 from cdc.events.rules import EventRules, key_signature, rekeyed
@@ -249,6 +250,12 @@ class EncoderRegistry:
                 reselects=reselects,
             )
         return Encoder(schema, rules, log, self.pipeline, blocks=blocks, reselects=reselects)
+
+    def key_fields(self, schema: TableSchema) -> list[EventField]:
+        """The members of a record's key that its row shows as well, as they are."""
+        planned = plan(schema, self._rules)
+        shown = {field.column: field.decode for field in planned.row}
+        return [field for field in planned.key if shown.get(field.column) is field.decode]
 
     def _reselects(self, state: TableState) -> bool:
         """Whether unchanged values are read again: a compacted topic would forget them."""

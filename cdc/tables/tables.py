@@ -25,6 +25,7 @@ from cdc.records.schema import Column, TableName, TableSchema
 from cdc.records.state import SnapshotRequest, TableState
 from cdc.records.topics import Cleanup, data_topic
 from cdc.settings import Settings
+from cdc.tables.ended import EndedPartitions
 from cdc.tables.notifications import Notifications
 from cdc.tables.reads import TableReads
 from cdc.tables.schemas import EncoderRegistry, Filled, SchemaVersions
@@ -122,6 +123,7 @@ class Tables:
             capture, database, self.states, rules, pipeline, dead_letters
         )
         self.notifications = Notifications(capture, pipeline)
+        self.ended = EndedPartitions(capture, self.states, self.schemas, self.encoders)
 
     def arrive(self, relation: Relation, since: Position, xid: int | None = None) -> Arrival:
         """A relation whose changes arrive, the first of them at ``since``.

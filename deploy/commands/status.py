@@ -102,6 +102,8 @@ class TableStatus(BaseModel):
     """How many partitions are gone whose rows the log keeps."""
     gaps: int = 0
     """How often histories and archives of it got a gap, by a read of what the stream hadn't."""
+    ended_partitions: int = 0
+    """How many are gone whose rows are about to be deleted."""
 
 
 class Status(BaseModel):
@@ -205,6 +207,7 @@ def table_status(state: TableState, now_ms: int) -> TableStatus:
         gone_since_ms=state.gone_ms or None,
         gone_partitions=state.gone_partitions,
         gaps=state.gaps_total,
+        ended_partitions=sum(len(partition.leaves) for partition in state.ended),
     )
 
 
@@ -351,6 +354,9 @@ def _doubt_text(table: TableStatus) -> str:
         text += f"\ndropped or renamed at the source, seen {_time(table.gone_since_ms)}"
     if table.gone_partitions:
         text += f"\nhas rows of {table.gone_partitions} dropped partitions"
+        text += f": millrace snapshot --reset {table.table} lets go of them"
+    if table.ended_partitions:
+        text += f"\nrows of {table.ended_partitions} dropped partitions are about to be deleted"
     if table.doubtful_since_ms is not None:
         text += f"\nDOUBTFUL since {_time(table.doubtful_since_ms)}: {table.doubt}"
     if table.not_reread:

@@ -1,17 +1,22 @@
 """What each kind of change becomes, by native rules and by Debezium's."""
 
-from typing import Any
+import json
+from typing import Any, Final
 
 import pytest
 
+from cdc.convert.converters import converters
 from cdc.errors import CorruptMessageError, TableRefusedError
 from cdc.events.changes import ABSENT, Read
 from cdc.events.rules import EventRules
+from cdc.records.bounds import Bound, EndedRows, RangeEdge
+from cdc.records.position import Lsn, Position
 from tests.fixtures.made_changes import (
     LOG,
     NATIVE,
     RETAINED,
     delete,
+    ended,
     events,
     having,
     insert,
@@ -31,6 +36,8 @@ NOT_NULL = table("id int4!, t text!, b bool!, n int4")
 NO_KEY = table("v text", key="", identity="f")
 CODE = table("id int4!, code text!", identity="i")
 """Its replica identity is an index on ``code``."""
+
+NATIVE_JSON: Final = converters({})
 
 BOTH = pytest.mark.parametrize("rules", [NATIVE, DEBEZIUM], ids=["native", "debezium"])
 
@@ -187,6 +194,30 @@ def test_truncate_reaches_every_partition_of_a_compacted_topic() -> None:
 
 def test_truncate_in_a_retained_topic_has_no_key() -> None:
     made = events(ID_V, truncate(), log=RETAINED)
+    assert [(record.partition, record.key) for record in made] == [(0, None), (1, None), (2, None)]
+
+
+ENDED = EndedRows(
+    bounds=(Bound(columns=("id",), lower=(RangeEdge("min"),), upper=(RangeEdge("value", 3),)),),
+    upto=Position(1, Lsn(899), 9),
+)
+BOUNDS = '[{"columns":["id"],"lower":[["min",null]],"upper":[["value",3]],"values":null}]'
+
+
+def test_the_end_of_a_partitions_rows_reaches_every_partition_under_a_key_of_its_bounds() -> None:
+    made = [NATIVE_JSON(record) for record in events(ID_V, ended(ENDED))]
+    assert [(record.partition, record.key) for record in made] == [
+        (partition, b'{"__millrace_ended":' + BOUNDS.encode() + b"}") for partition in range(3)
+    ]
+    (value,) = {record.value for record in made}
+    event = json.loads(value or b"")
+    assert (event["op"], event["before"], event["after"]) == ("p", None, None)
+    assert EndedRows.model_validate(event["ended"]) == ENDED
+    assert list(event)[-1] == "ended"
+
+
+def test_the_end_of_a_partitions_rows_in_a_retained_topic_has_no_key() -> None:
+    made = events(ID_V, ended(ENDED), log=RETAINED)
     assert [(record.partition, record.key) for record in made] == [(0, None), (1, None), (2, None)]
 
 

@@ -91,6 +91,27 @@ def test_secrets_come_from_environment_variables_and_files(
 
 
 @pytest.mark.parametrize(
+    ("capture", "more", "changes"),
+    [
+        ('decimal.handling.mode = "precise"', "", r"\*.handling.mode, time.precision.mode"),
+        ("position.header = false", "", "position.header"),
+        ("lossless = false", "", "lossless"),
+        ("", '[format]\nvalue = "avro"', r"\[format\]"),
+        ("", '[transforms]\nroute.type = "x"\nroute.regex = "y"', r"\[transforms\]"),
+    ],
+)
+def test_only_in_events_of_our_own_a_partition_can_end(
+    read: Read, capture: str, more: str, changes: str
+) -> None:
+    text = MINIMAL.replace("[capture]", f'[capture]\npartition.drop.policy = "delete"\n{capture}')
+    with pytest.raises(ConfigError, match=rf"own events, which these change: {changes} \("):
+        read(text + more)
+    preset = 'preset = "debezium"\n'
+    with pytest.raises(ConfigError, match="which these change: preset, "):
+        read(preset + text + more)
+
+
+@pytest.mark.parametrize(
     ("broken", "message"),
     [
         ('[capture]\ntopic.prefx = "x"', r"\[capture\] topic.prefx: no such key"),

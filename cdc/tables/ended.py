@@ -1,0 +1,188 @@
+"""Partitions that are gone → the event that ends their rows, where it can be said which they are.
+
+With partition.drop.policy = delete. An event says it by bounds, so whoever reads a key has to see
+whether that lies within: columns of the key, of types that have one order everywhere. Rows of other
+partitions stay, and are counted.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+import structlog
+
+from cdc.errors import CorruptMessageError
+from cdc.events.fields import EventField
+from cdc.postgres.partitions import parse_bound
+from cdc.records.bounds import Bound, EndedRows
+from cdc.records.fingerprint import EndedPartition, PartitionLevel, TableFingerprint
+from cdc.records.position import Position
+from cdc.records.record import Record
+from cdc.records.schema import Column, TableName, TableSchema
+from cdc.records.state import TableState
+from cdc.settings import CaptureSettings
+from cdc.tables.schemas import EncoderRegistry, SchemaVersions
+from cdc.tables.states import TableStates
+from cdc.values import ValueKind
+
+log = structlog.get_logger()
+_ORDERED: Final = {"int2", "int4", "int8", "numeric", "date", "timestamp", "timestamptz"}
+_LISTED: Final = _ORDERED | {"bool", "uuid", "text", "varchar"}
+_DIGITS_MAX: Final = 38
+_BEYOND: Final = {"infinity", "-infinity", "nan"}
+"""Values of ordered types that are none elsewhere, in lower case."""
+_UNSAID: Final = (
+    "its bounds can't be said in an event: only ranges and lists of constants, of columns in the"
+    " record's key, of types with the same order everywhere"
+)
+
+
+class EndedPartitions:
+    """What becomes of the rows of partitions that are gone; returned is what the log gets."""
+
+    def __init__(
+        self,
+        settings: CaptureSettings,
+        states: TableStates,
+        schemas: SchemaVersions,
+        encoders: EncoderRegistry,
+    ) -> None:
+        self._settings = settings
+        self._states = states
+        self._schemas = schemas
+        self._encoders = encoders
+
+    def note_gone(
+        self, state: TableState, before: TableFingerprint, now: TableFingerprint
+    ) -> dict[str, object]:
+        """Whose rows are to end, and how many stay: an update of the table's state."""
+        gone = gone_partitions(before, now)
+        ends = self._settings.partition_drop_policy == "delete"
+        ended = [each for each in gone if ends and self._bounds(state.name, each.levels)]
+        kept = sum(len(each.leaves) for each in gone if each not in ended)
+        if kept:
+            _warn(state.name, _UNSAID if ends else "partition.drop.policy is keep", kept)
+        return {
+            "gone_partitions": state.gone_partitions + kept,
+            "ended": (*state.ended, *ended),
+        }
+
+    def end(
+        self, table: TableName, partition: EndedPartition, upto: Position, at: Position, ts_us: int
+    ) -> tuple[list[Record], list[Record]]:
+        """End the rows of a gone partition, up to a position; returns events, and state records.
+
+        ``at`` is the events' own position. ``ts_us`` is when it was gone (µs since 1970, UTC).
+        """
+        schema, bounds = self._schemas.newest(table), self._bounds(table, partition.levels)
+        if schema is None or bounds is None:
+            return [], self.keep(table, partition, _UNSAID)
+        log.info("the rows of a dropped partition end", table=str(table), upto=str(upto))
+        rows = EndedRows(bounds=bounds, upto=upto)
+        events = self._encoders.encoder(schema).ended(rows, at, ts_us)
+        state = self._states[table]
+        fingerprint = state.fingerprint and state.fingerprint.without_bounds(partition.leaves)
+        update = {"ended": _without(state, partition), "fingerprint": fingerprint}
+        return events, [self._states.put(state.model_copy(update=update))]
+
+    def keep(self, table: TableName, partition: EndedPartition, reason: str) -> list[Record]:
+        """Let the rows of a gone partition stay, and count it."""
+        state, count = self._states[table], len(partition.leaves)
+        _warn(table, reason, count)
+        update = {
+            "ended": _without(state, partition),
+            "gone_partitions": state.gone_partitions + count,
+        }
+        return [self._states.put(state.model_copy(update=update))]
+
+    def _bounds(
+        self, table: TableName, levels: Sequence[PartitionLevel]
+    ) -> tuple[Bound, ...] | None:
+        if (schema := self._schemas.newest(table)) is None:
+            return None
+        return json_bounds(schema, self._encoders.key_fields(schema), levels)
+
+
+def gone_partitions(before: TableFingerprint, now: TableFingerprint) -> list[EndedPartition]:
+    """Say which partitions have gone: of a tree that went as a whole, that is its root."""
+    oids = {leaf.oid for leaf in now.leaves}
+    there = {leaf.levels[:depth] for leaf in now.leaves for depth in range(1 + len(leaf.levels))}
+    gone: dict[tuple[PartitionLevel, ...], list[str]] = {}
+    for leaf in before.leaves:
+        if leaf.oid in oids or not leaf.has_rows:
+            continue
+        depths = range(1, len(leaf.levels))
+        whole = (depth for depth in depths if leaf.levels[:depth] not in there)
+        gone.setdefault(leaf.levels[: next(whole, None)], []).append(leaf.bound)
+    return [EndedPartition(levels, tuple(leaves)) for levels, leaves in gone.items()]
+
+
+def json_bounds(
+    schema: TableSchema, key: Iterable[EventField], levels: Sequence[PartitionLevel]
+) -> tuple[Bound, ...] | None:
+    """The bounds with their values as events have them; None where they can't be said so.
+
+    ``key`` are the members of the record's key that bounds may speak of.
+    """
+    fields = {schema.columns[field.column].number: field for field in key}
+    bounds = list[Bound]()
+    for level in levels:
+        columns = [fields[number] for number in level.columns if number in fields]
+        names = [schema.columns[field.column].name for field in columns]
+        bound = parse_bound(names, level.bound) if len(names) == len(level.columns) else None
+        if bound is None:
+            return None
+        types = _LISTED if bound.values is not None else _ORDERED
+        if not all(_is_comparable(schema.columns[field.column], types) for field in columns):
+            return None
+        try:
+            bounds.append(_in_json(bound, columns))
+        except CorruptMessageError:
+            return None
+    return tuple(bounds) or None
+
+
+def _is_comparable(column: Column, types: set[str]) -> bool:
+    if column.type == "numeric":
+        precision, _ = column.precision_scale or (_DIGITS_MAX + 1, 0)
+        return precision <= _DIGITS_MAX and not column.array
+    return column.type in types and not column.array and column.typtype == "b"
+
+
+def _in_json(bound: Bound, columns: Sequence[EventField]) -> Bound:
+    """Raises CorruptMessageError for a value that isn't one of its column's."""
+    if bound.values is not None:
+        return bound.model_copy(
+            update={"values": tuple(_json(columns[0], value) for value in bound.values)}
+        )
+    lower, upper = (
+        tuple(
+            edge._replace(value=_json(field, edge.value)) if edge.kind == "value" else edge
+            for field, edge in zip(columns, edges, strict=True)
+        )
+        for edges in (bound.lower, bound.upper)
+    )
+    return bound.model_copy(update={"lower": lower, "upper": upper})
+
+
+def _json(field: EventField, text: object) -> str | int | None:
+    """What an event has for a text of PostgreSQL's."""
+    if text is None:
+        return None
+    if str(text).lower() in _BEYOND and field.kind is not ValueKind.TEXT:
+        raise CorruptMessageError("a value beyond all others")
+    value: str | int = field.of_text(str(text).encode())
+    return value
+
+
+def _without(state: TableState, partition: EndedPartition) -> tuple[EndedPartition, ...]:
+    return tuple(each for each in state.ended if each != partition)
+
+
+def _warn(table: TableName, reason: str, partitions: int) -> None:
+    log.warning(
+        "partitions are gone, and the log keeps their rows",
+        table=str(table),
+        partitions=partitions,
+        reason=reason,
+        remedy=f"millrace snapshot --reset {table}",
+    )

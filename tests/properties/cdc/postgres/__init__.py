@@ -1,0 +1,1 @@
+"""Tests of cdc/postgres that check invariants on generated input."""

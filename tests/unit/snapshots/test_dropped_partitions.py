@@ -1,0 +1,176 @@
+"""When the rows of a dropped partition end: each thing that it waits for, one after the other."""
+
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any, cast
+
+import psycopg
+import pytest
+
+import snapshots.dropped_partitions
+from cdc.compiled import fast
+from cdc.errors import SourceUnreachableError
+from cdc.records.fingerprint import EndedPartition, PartitionLevel, TableFingerprint
+from cdc.records.position import INDEX_MAX, Lsn, Position
+from cdc.records.record import Record, each
+from cdc.records.state import Doubt, SnapshotRequest
+from cdc.settings import CaptureSettings
+from snapshots.dropped_partitions import DroppedPartitions
+from snapshots.windows import Job, WindowReader
+from tests.fixtures.made_changes import table
+from tests.fixtures.made_tables import STATE, tables
+
+LEVEL = PartitionLevel(10, (1,), "FOR VALUES FROM (1) TO (9)")
+GONE = EndedPartition((LEVEL,), ("b1",))
+FINGERPRINT = TableFingerprint(columns="c", identity="d 1 ", gone_bounds=("b0", "b1"), seen="1:1:")
+CAPTURE: Any = {"topic.prefix": "pre", "table.include.list": "public.t"}
+READ = SnapshotRequest(kind="incremental")
+DOUBT = Doubt(reason="unlogged", since_ms=1)
+
+
+class Source:
+    """A source whose WAL grows by each transaction, and what the daemon makes of it."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, policy: str = "delete") -> None:
+        for name in ("query", "new_xid", "has_rows"):
+            monkeypatch.setattr(snapshots.dropped_partitions, name, getattr(self, name))
+        self.now, self.xid, self.open, self.wal = 0.0, 700, set[int](), 3_000
+        self.rows: bool | None = False
+        self.broken = False
+        schema = table("id int4!, v text")
+        (first, *others) = schema.columns
+        numbered = (first.model_copy(update={"number": 1}), *others)
+        settings = CaptureSettings(**CAPTURE, partition_drop_policy=policy)
+        self.tables = tables(schemas=[schema.model_copy(update={"columns": numbered})])
+        self.update(fingerprint=FINGERPRINT, ended=(GONE,))
+        self.dropped = DroppedPartitions(
+            cast("WindowReader", self), self.tables, settings, lambda: self.now
+        )
+        start = Position(1, Lsn(self.wal), 0)
+        self.cursor = fast.Cursor(start, start, Lsn(self.wal))
+
+    def update(self, **state: object) -> None:
+        now = self.tables.states.get(STATE.name, STATE)
+        self.tables.states.put(now.model_copy(update=state))
+
+    def ask(self, question: Callable[[psycopg.Connection], Any]) -> Job[Any]:
+        job = Job[Any]()
+        job.future = Future()
+        try:
+            job.result = question(cast("psycopg.Connection", self))
+            job.future.set_result(None)
+        except SourceUnreachableError as error:
+            job.future.set_exception(error)
+        return job
+
+    def new_xid(self, _connection: object) -> int:
+        self.xid += 1
+        self.wal += 100
+        return self.xid
+
+    def query(self, _connection: object, statement: str) -> list[tuple[Any, ...]]:
+        if self.broken:
+            raise SourceUnreachableError("gone", where="here")
+        if "xmin" in statement:
+            return [(min(self.open, default=self.xid + 1),)]
+        return [(str(Lsn(self.wal)), 5_000_000)]
+
+    def has_rows(self, _connection: object, oid: int, levels: object) -> bool | None:
+        assert (oid, levels) == (STATE.oid, (LEVEL,))
+        return self.rows
+
+    def turns(self, number: int = 20, *, is_streamed: bool = True) -> list[Record]:
+        """Let time go by, in which the stream follows; returns the events."""
+        events = list[Record]()
+        for _ in range(number):
+            self.now += 0.5
+            if is_streamed:
+                self.cursor.idle_at(Lsn(self.wal))
+            events += each(self.dropped.turn(self.cursor).events)
+        return events
+
+    @property
+    def state(self) -> Any:
+        return self.tables.states[STATE.name]
+
+
+def test_an_event_ends_the_rows_and_nothing_of_the_partition_is_left(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    source = Source(monkeypatch)
+    events = source.turns()
+    assert [event.partition for event in events] == [0, 1, 2]
+    upto = str(Position(1, Lsn(3_099), INDEX_MAX)).encode()
+    assert all(upto in (event.value or b"") for event in events), "the WAL's end, asked for second"
+    assert (source.state.ended, source.state.gone_partitions) == ((), 0)
+    assert source.state.fingerprint.gone_bounds == ("b0",)
+    assert source.turns() == []
+
+
+def test_it_waits_for_writers_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    source = Source(monkeypatch)
+    source.open = {690}
+    assert source.turns() == []
+    source.xid += 1
+    source.open, end = {source.xid}, source.wal
+    assert source.turns() == []
+    source.wal += 1_000
+    source.open = set()
+    (event, *_) = source.turns()
+    assert str(Position(1, Lsn(end - 1), INDEX_MAX)).encode() in (event.value or b"")
+
+
+def test_it_waits_for_the_stream_which_has_to_move_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    source = Source(monkeypatch)
+    assert source.turns(is_streamed=False) == []
+    assert source.dropped.awaits_stream
+    commit = Lsn(source.wal)
+    source.cursor.begin(9, commit, 1)
+    source.wal += 50
+    assert source.turns() == []
+    source.cursor.commit(commit, Lsn(source.wal))
+    assert len(source.turns()) == 3
+    assert not source.dropped.awaits_stream
+
+
+@pytest.mark.parametrize("what", [{"requests": (READ,)}, {"doubt": DOUBT}, {"gone_ms": 5}])
+def test_it_waits_while_the_table_is_read_or_has_to_be(
+    monkeypatch: pytest.MonkeyPatch, what: dict[str, Any]
+) -> None:
+    source = Source(monkeypatch)
+    source.turns(2)
+    source.update(**what)
+    assert source.turns() == []
+    source.update(requests=(), doubt=None, gone_ms=0)
+    assert len(source.turns()) == 3
+
+
+def test_a_read_that_replaces_settles_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    source = Source(monkeypatch)
+    assert source.turns(is_streamed=False) == []
+    source.update(ended=())
+    assert source.turns() == []
+
+
+@pytest.mark.parametrize(("rows", "policy"), [(True, "delete"), (False, "keep")])
+def test_rows_stay_where_there_are_others_or_that_is_wanted(
+    monkeypatch: pytest.MonkeyPatch, *, rows: bool, policy: str
+) -> None:
+    source = Source(monkeypatch, policy)
+    source.rows = rows
+    assert source.turns() == []
+    assert (source.state.ended, source.state.gone_partitions) == ((), 1)
+    assert source.state.fingerprint.gone_bounds == ("b0", "b1")
+
+
+def test_what_is_locked_and_who_doesnt_answer_are_asked_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    source = Source(monkeypatch)
+    source.rows = None
+    assert source.turns(40) == []
+    assert source.state.ended == (GONE,)
+    source.rows, source.broken = False, True
+    assert source.turns(40) == []
+    source.broken = False
+    assert len(source.turns(40)) == 3
