@@ -25,6 +25,7 @@ from pyspark.sql import DataFrame, Row, Window, WindowSpec
 from pyspark.sql import functions as F
 
 from cdc.records.position import Position
+from sinks.changes.ended import ColumnOf
 from sinks.changes.names import ABSENT, DELETE, FILLED, LOST, OP, POSITION, quoted
 from sinks.changes.shape import TableShape
 from sinks.changes.types import refuse
@@ -41,24 +42,8 @@ _KEYS_MAX: Final = 10_000
 _RANGES_MAX: Final = 100
 
 
-Within = Callable[[Callable[[str], SparkColumn]], SparkColumn]
+Within = Callable[[ColumnOf], SparkColumn]
 """A function from the name of a key's column to that column → the condition of its range."""
-
-
-class Older(NamedTuple):
-    """The stored rows that go if no change speaks of them: by a TRUNCATE, or in a rebuild.
-
-    Both are functions of a stored row's position: whether it goes, and the position of the delete.
-    """
-
-    goes: Callable[[SparkColumn], SparkColumn]
-    deleted_at: Callable[[SparkColumn], SparkColumn]
-
-
-def up_to(position: Position) -> Older:
-    """All rows up to a position."""
-    text = str(position)
-    return Older(lambda stored: stored <= text, lambda _: F.lit(text))
 
 
 class Newest(NamedTuple):
@@ -71,7 +56,7 @@ class Newest(NamedTuple):
     patched: DataFrame | None
     oldest: str | None
     within: Within | None
-    """A condition that holds for all keys; None: the keys have no known range."""
+    """A condition that holds for all keys; None: there are none, or they have no known range."""
 
     def all(self) -> DataFrame:
         """All of them."""

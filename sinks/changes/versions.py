@@ -15,7 +15,9 @@ from pyspark.sql import Column as SparkColumn
 from pyspark.sql import DataFrame, Window, WindowSpec
 from pyspark.sql import functions as F
 
-from cdc.records.position import INDEX_MAX, Position
+from cdc.records.position import INDEX_MAX
+from sinks.changes.ended import as_struct, changed, is_within
+from sinks.changes.ends import RowsEnd
 from sinks.changes.names import (
     ABSENT,
     CREATED,
@@ -43,25 +45,24 @@ _LAST: Final = "_millrace_last"
 _END_POSITION: Final = "_millrace_end_position"
 _END_US: Final = "_millrace_end_us"
 _BEGINS_SNAPSHOT: Final = "_millrace_begins_snapshot"
+_IS_WITHIN: Final = "_millrace_is_within"
 _IS_NEW: Final = "_millrace_is_new"
 _COMMIT_CHARS: Final = 25
 """Of a position: epoch and commit LSN."""
-
-Ends = Sequence[tuple[Position, int]]
 
 
 def versions(
     changes: DataFrame,
     standing: DataFrame | None,
     shape: TableShape,
-    ends: Ends,
+    ends: Sequence[RowsEnd],
     *,
     behind_gap: bool = False,
 ) -> DataFrame:
     """The versions that the changes begin and end, with the columns that a history has.
 
     ``standing`` are the table's current versions of the changed keys. Where one ends it is there
-    with its end; where it stands on, only if there are ``ends``, at each of which all rows ended,
+    with its end; where it stands on, only if there are ``ends``, at each of which rows ended,
     or if it is ``behind_gap``: then nothing is known of what came between the two.
     """
     keeps = behind_gap or bool(ends)
@@ -89,21 +90,29 @@ def _as_changes(standing: DataFrame, shape: TableShape) -> DataFrame:
     )
 
 
-def _with_ends(rows: DataFrame, shape: TableShape, ends: Ends) -> DataFrame:
-    """With a delete of every key at each position where all rows ended.
+def _with_ends(rows: DataFrame, shape: TableShape, ends: Sequence[RowsEnd]) -> DataFrame:
+    """With a delete of every key at each position where rows ended, its own among them.
 
     The start of a whole new snapshot doesn't end a row that the snapshot has.
     """
     if not ends:
         return rows
-    positions = rows.sparkSession.createDataFrame(
-        [(str(position), time_us, _begins_snapshot(position)) for position, time_us in ends],
-        f"{_END_POSITION} string, {_END_US} bigint, {_BEGINS_SNAPSHOT} boolean",
+    all_ends = F.array(
+        *(
+            F.struct(
+                as_struct(end)["position"].alias(_END_POSITION),
+                as_struct(end)["ts_us"].alias(_END_US),
+                F.lit(_begins_snapshot(end)).alias(_BEGINS_SNAPSHOT),
+                is_within(end, shape, changed).alias(_IS_WITHIN),
+            )
+            for end in ends
+        )
     )
+    ended = F.filter(all_ends, lambda end: end[_IS_WITHIN])
     behind = F.col(_BEGINS_SNAPSHOT) & (F.col(POSITION) > F.col(_END_POSITION))
     first = F.min_by(CREATED, F.when(behind, F.col(POSITION)))
     keys = (
-        rows.crossJoin(F.broadcast(positions))
+        rows.select(*map(quoted, shape.keys), POSITION, CREATED, F.inline(ended))
         .groupBy(*map(quoted, shape.keys), _END_POSITION, _END_US)
         .agg(first.alias(_IS_NEW))
         .where(F.coalesce(_IS_NEW, F.lit(True)))
@@ -125,9 +134,10 @@ def _with_ends(rows: DataFrame, shape: TableShape, ends: Ends) -> DataFrame:
     return rows.unionByName(deletes)
 
 
-def _begins_snapshot(position: Position) -> bool:
+def _begins_snapshot(end: RowsEnd) -> bool:
     """Whether it is no frame of a transaction: the daemon has put it before a snapshot's rows."""
-    return position.commit_lsn == 0 or position.index == INDEX_MAX
+    position = end.position
+    return not end.bounds and (position.commit_lsn == 0 or position.index == INDEX_MAX)
 
 
 def _null(kind: str) -> SparkColumn:

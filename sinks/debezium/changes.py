@@ -14,8 +14,9 @@ from pyspark.sql import functions as F
 
 from cdc.errors import SinkError
 from cdc.records.schema import TableSchema
+from sinks.changes.ended import Older, older
 from sinks.changes.names import DELETE, END, OP, POSITION, TIME, VALID_FROM, VALID_TO, quoted
-from sinks.changes.newest import Newest, Older, by_key, latest, newest_of_changes, up_to
+from sinks.changes.newest import Newest, by_key, latest, newest_of_changes
 from sinks.changes.shape import TableShape
 from sinks.debezium.described import RecordSource, TopicLayout, describe
 from sinks.debezium.log import read_records, topic_of
@@ -58,12 +59,12 @@ class DebeziumChanges:
         """The same as rows of one kind, for a target that reads them once."""
         yield latest(self.parsed(shape), shape)
 
-    def older(self) -> Older | None:
+    def older(self, shape: TableShape) -> Older | None:
         """The stored rows that go if no change speaks of them."""
         if self._table.rebuilds:
             # No offset is behind those of all partitions: a row that goes keeps its own.
-            return Older(lambda _: F.lit(True), lambda stored: stored)
-        return None if self._table.truncated is None else up_to(self._table.truncated)
+            return Older(lambda _: F.lit(True), lambda row: row(POSITION))
+        return older(self._table.ends, shape)
 
     def are_newer(self, newest: Newest) -> bool:
         """Never known: events that come again have later offsets, and so later positions."""

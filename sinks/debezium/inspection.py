@@ -19,6 +19,7 @@ from pyspark.sql import functions as F
 from cdc.errors import MillraceError, SinkError, SinkUnreachableError
 from cdc.records.position import FIRST_EPOCH, Lsn, Position
 from cdc.records.schema import Column, TableName
+from sinks.changes.ends import RowsEnd
 from sinks.debezium.described import RecordSource, TopicLayout, describe
 from sinks.debezium.envelope import LSN, committed_at, enveloped, is_truncate, table_of
 from sinks.debezium.log import read_records, topic_of
@@ -140,7 +141,7 @@ def _planned(
         return None
     events = sum(group.events for group in groups)
     keyless = sum(group.events for group in groups if group.key is None)
-    ends: tuple[tuple[Position, int], ...] = ()
+    ends: tuple[RowsEnd, ...] = ()
     if keyless:
         with _as_table_error(table):
             ends = truncates(read(), described)
@@ -163,8 +164,8 @@ def _planned(
     )
 
 
-def truncates(raw: DataFrame, topic: TopicLayout) -> tuple[tuple[Position, int], ...]:
-    """The TRUNCATEs among one topic's records: positions, and times (µs since 1970).
+def truncates(raw: DataFrame, topic: TopicLayout) -> tuple[RowsEnd, ...]:
+    """The TRUNCATEs among one topic's records, in their order.
 
     Raises SinkError if one is another table's.
     """
@@ -184,7 +185,8 @@ def truncates(raw: DataFrame, topic: TopicLayout) -> tuple[tuple[Position, int],
             '(skipped.operations = "t")',
         )
     return tuple(
-        sorted((Position(FIRST_EPOCH, Lsn(offset), lsn), us) for offset, lsn, us, _ in rows)
+        RowsEnd(position=Position(FIRST_EPOCH, Lsn(offset), lsn), ts_us=us)
+        for offset, lsn, us, _ in sorted(rows)
     )
 
 

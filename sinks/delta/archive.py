@@ -10,6 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from cdc.records.state import Gap
+from sinks.changes.ends import RowsEnd
 from sinks.changes.names import (
     END,
     FILLED,
@@ -27,12 +28,12 @@ from sinks.changes.shape import TableShape
 from sinks.delta.commit import create
 from sinks.delta.evolution import columns_with_ids
 from sinks.delta.table import DeltaTarget
+from sinks.log.ends import ENDING, end_struct, ends_of
 from sinks.run.plan import RunPlan
 from sinks.run.summary import Rows
-from sinks.run.topics import TableChanges, Truncates
+from sinks.run.topics import TableChanges
 
 GAP: Final = "gap"
-_TRUNCATE: Final = "t"
 
 
 def write_events(
@@ -79,11 +80,12 @@ def read_archive(spark: SparkSession, path: str, topic: str) -> DataFrame:
     )
 
 
-def archived_truncates(spark: SparkSession, path: str) -> Truncates:
-    """The TRUNCATEs that the archive has."""
-    truncates = _archive(spark, path).where(F.col(OP) == _TRUNCATE)
-    rows = truncates.select(POSITION, F.unix_micros(TIME).alias("ts_us")).collect()
-    return tuple((row[POSITION], row["ts_us"]) for row in rows)
+def archived_ends(spark: SparkSession, path: str) -> tuple[RowsEnd, ...]:
+    """The ends of rows that the archive has."""
+    events = _archive(spark, path).where(F.col(OP).isin(*ENDING))
+    end = end_struct(F.col(OP), F.col(RAW_VALUE), F.unix_micros(TIME))
+    named = events.withColumnsRenamed({POSITION: "position", VERSION: "schema_version"})
+    return ends_of(row["end"] for row in named.select(end.alias("end")).collect())
 
 
 def _archive(spark: SparkSession, path: str) -> DataFrame:

@@ -9,7 +9,8 @@ from pyspark.sql import Column as SparkColumn
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from cdc.records.position import Position
+from sinks.changes.ended import first_end, older
+from sinks.changes.ends import RowsEnd
 from sinks.changes.names import END, IS_CURRENT, OP, POSITION, UPSERT, VALID_FROM, VALID_TO, quoted
 from sinks.changes.shape import TableShape
 from sinks.changes.versions import versions, whole
@@ -41,8 +42,8 @@ def write_history(
     ends = list(table.ends)
     in_log = changes.behind_gap(shape)
     if in_log is not None and table.gap is not None:
-        keys = keys.union(_alive(in_log, shape, table.truncated)).distinct()
-        ends.append((table.gap, plan.ts_ms * 1000))
+        keys = keys.union(_alive(in_log, shape)).distinct()
+        ends.append(RowsEnd(position=table.gap, ts_us=plan.ts_ms * 1000))
     standing = into.toDF().where(F.col(END).isNull()).join(keys, shape.keys, "left_semi")
     rows = versions(whole(timed), standing, shape, table.ends, behind_gap=in_log is not None)
     builder = (
@@ -54,22 +55,20 @@ def write_history(
         .whenMatchedUpdate(set={name: source(name) for name in (END, VALID_TO, IS_CURRENT)})
         .whenNotMatchedInsert(values={quoted(name): source(name) for name in (*shape.names, *_OWN)})
     )
-    if ends:
-        position, time_us = min(ends)
+    if (older_rows := older(ends, shape)) is not None:
+        end = first_end(ends, shape, stored)
         ended: dict[str, str | SparkColumn] = {
-            END: F.lit(str(position)),
-            VALID_TO: F.timestamp_micros(F.lit(time_us)),
+            END: end["position"],
+            VALID_TO: F.timestamp_micros(end["ts_us"]),
             IS_CURRENT: F.lit(False),
         }
-        older = stored(END).isNull() & (stored(POSITION) <= str(position))
-        builder = builder.whenNotMatchedBySourceUpdate(older, set=ended)
+        # One that a later row of its key has ended meanwhile had its end before, within bounds.
+        stood = stored(END).isNull() | (stored(END) > end["position"])
+        builder = builder.whenNotMatchedBySourceUpdate(older_rows.goes(stored) & stood, set=ended)
     return execute(builder)
 
 
-def _alive(in_log: DataFrame, shape: TableShape, truncated: Position | None) -> DataFrame:
+def _alive(in_log: DataFrame, shape: TableShape) -> DataFrame:
     """The keys that the log has a row of."""
-    rows = in_log.groupBy(*map(quoted, shape.keys)).agg(
-        F.max_by(OP, POSITION).alias(OP), F.max(POSITION).alias(POSITION)
-    )
-    newer = F.lit(True) if truncated is None else F.col(POSITION) > str(truncated)
-    return rows.where((F.col(OP) == UPSERT) & newer).select(*map(quoted, shape.keys))
+    rows = in_log.groupBy(*map(quoted, shape.keys)).agg(F.max_by(OP, POSITION).alias(OP))
+    return rows.where(F.col(OP) == UPSERT).select(*map(quoted, shape.keys))

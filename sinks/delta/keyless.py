@@ -31,7 +31,7 @@ def write_copies(
 
     A TRUNCATE removes all rows that are older. Inside of ``commit``.
     """
-    names, older = shape.names, changes.older()
+    names, older = shape.names, changes.older(shape)
     netted = changes.images(shape).transform(lambda rows: _net(rows, names))
     if not plan.tables[target.name].base:
         rows = _coming(netted.where(_no_more_than_added()), names)
@@ -57,7 +57,9 @@ def write_copies(
         )
     )
     if older is not None:
-        builder = builder.whenNotMatchedBySourceDelete(older.goes(F.col(f"t.{POSITION}")))
+        builder = builder.whenNotMatchedBySourceDelete(
+            older.goes(lambda name: F.col(f"t.{quoted(name)}"))
+        )
     return execute(builder)
 
 

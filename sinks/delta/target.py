@@ -12,7 +12,7 @@ from cdc.records.schema import TableSchema
 from cdc.settings import LakehouseSettings
 from sinks.changes.derived import Derived, derived_tables, local_path, without_unfit
 from sinks.changes.shape import TableShape, derive_shape
-from sinks.delta.archive import archived_truncates, read_archive, write_events
+from sinks.delta.archive import archived_ends, read_archive, write_events
 from sinks.delta.commit import commit
 from sinks.delta.gaps import mark_gaps
 from sinks.delta.history import write_history
@@ -157,10 +157,10 @@ class LakehouseTables(Target):
         return None
 
     def examination(self, tables: Mapping[str, TablePlan], state: LogState) -> Examination:
-        """Any table may be read early; archives tell the TRUNCATEs that they have."""
+        """Any table may be read early; archives tell the ends of rows that they have."""
         del state
         archived = {
-            name: archived_truncates(self._session(), self._configured(table.replay).path)
+            name: archived_ends(self._session(), self._configured(table.replay).path)
             for name, table in tables.items()
             if table.replay is not None
         }

@@ -4,14 +4,14 @@ The plan says which of the log's records count: those newer than what the table 
 Their positions order them; the schema versions in the log say how to parse each.
 
 Of a large table, the newest changes may be read before there is a plan (``read_early``): one read
-of the log gives them and the census. It serves the usual case: no TRUNCATE and no value among the
-claims. In any other case, or where a record is refused, its result is dropped, and the table gets a
-census and a read of its own like any other.
+of the log gives them and the census. It serves the usual case: no end of rows and no value among
+the claims. In any other case, or where a record is refused, its result is dropped, and the table
+gets a census and a read of its own like any other.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
@@ -20,28 +20,26 @@ from pyspark.sql import functions as F
 
 from cdc.records.position import Position
 from cdc.records.schema import TableSchema
-from cdc.records.topics import TRUNCATE_KEY
+from sinks.changes.ended import Older, older, without_ended
+from sinks.changes.ends import RowsEnd
 from sinks.changes.names import LOST
 from sinks.changes.newest import (
     Newest,
-    Older,
     contenders,
     latest,
     newest_of_changes,
     newest_of_contenders,
-    up_to,
     within,
 )
 from sinks.changes.shape import TableShape
 from sinks.log.counts import FACTS, PARTITIONS_MAX, census_of, observe_census
+from sinks.log.ends import is_copy
 from sinks.log.parse import parse, parse_events, parse_images
 from sinks.log.records import Records, with_values
 from sinks.run.plan import RunPlan, TablePlan
 from sinks.run.topics import PartitionCensus
 from sinks.spark.jvm import in_session, observed, release
 from sinks.spark.session import RECORDS_FEW, jvm_ended
-
-_FIRST_PARTITION: Final = 0
 
 
 class MillraceChanges:
@@ -75,14 +73,15 @@ class MillraceChanges:
 
     def parsed(self, shape: TableShape, *, snapshot: bool = False) -> DataFrame:
         """The changes as they come; ``snapshot``: with a column that marks rows of snapshots."""
-        return parse(self._raw, shape, snapshot=snapshot)
+        changes = parse(self._raw, shape, snapshot=snapshot)
+        return without_ended(changes, shape, self._table.ended)
 
     def newest(self, shape: TableShape, *, ranges: bool = False) -> AbstractContextManager[Newest]:
         """The newest state of each key."""
         if self._early is not None:
             early = in_session(self._spark, self._early)
             return newest_of_contenders(early, shape, ranges=ranges)
-        return newest_of_changes(parse(self._raw, shape), shape, ranges=ranges)
+        return newest_of_changes(self.parsed(shape), shape, ranges=ranges)
 
     @contextmanager
     def latest(self, shape: TableShape) -> Iterator[DataFrame]:
@@ -93,14 +92,15 @@ class MillraceChanges:
         with self.newest(shape) as newest:
             yield newest.all()
 
-    def older(self) -> Older | None:
+    def older(self, shape: TableShape) -> Older | None:
         """The stored rows that go if no change speaks of them."""
-        position = self._plan.cut if self._table.rebuilds else self._table.truncated
-        return None if position is None else up_to(position)
+        rebuilt = RowsEnd(position=self._plan.cut, ts_us=self._plan.cut_ts_us)
+        return older((rebuilt,) if self._table.rebuilds else self._table.ends, shape)
 
     def are_newer(self, newest: Newest) -> bool:
         """Whether no stored row can be as new: all are of before what the table had reached."""
-        return self._table.after is not None and (newest.oldest or "") > str(self._table.after)
+        after = self._table.after
+        return after is not None and (newest.oldest is None or newest.oldest > str(after))
 
     def timed(self, shape: TableShape, stored: DataFrame | None) -> DataFrame:
         """The changes with the times of their commits; none comes twice, whatever is stored."""
@@ -111,7 +111,8 @@ class MillraceChanges:
         """All that the log still has, where it has forgotten changes that the table lacks."""
         if self._table.gap is None:
             return None
-        return parse(within(self._log, None, self._plan.cut, None, keyed=True), shape)
+        changes = parse(within(self._log, None, self._plan.cut, None, keyed=True), shape)
+        return without_ended(changes, shape, self._table.ends)
 
     def events(self, shape: TableShape, *, records: bool) -> DataFrame:
         """Every event, once; ``records``: with the raw key and value."""
@@ -160,10 +161,8 @@ def is_archived(table: TablePlan) -> Column:
 
 
 def _once(raw: DataFrame) -> DataFrame:
-    """One record of each event: not the tombstone of a delete, nor a TRUNCATE's other copies."""
-    reserved = F.coalesce(F.col("key") == TRUNCATE_KEY.decode(), F.lit(False))
-    copied = reserved & (F.col("partition") != _FIRST_PARTITION)
-    return raw.where(F.col("value").isNotNull() & ~copied)
+    """One record of each event: not the tombstone of a delete, nor other copies of an end."""
+    return raw.where(F.col("value").isNotNull() & ~is_copy())
 
 
 def _once_behind_gap(raw: DataFrame) -> DataFrame:

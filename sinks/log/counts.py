@@ -13,11 +13,12 @@ from pyspark.sql import functions as F
 from cdc.log.offsets import LogState, Offsets
 from cdc.records.position import Lsn, Position
 from cdc.records.state import TableState
-from sinks.log.parse import is_truncate
+from sinks.changes.ends import RowsEnd
+from sinks.log.ends import end_struct, ending_op, ends_of, ends_rows
 from sinks.log.records import Records, read_raw
 from sinks.run.options import Report
 from sinks.run.plan import TablePlan, snapshot_position
-from sinks.run.topics import PartitionCensus, Truncates
+from sinks.run.topics import PartitionCensus
 from sinks.spark.errors import GONE
 from sinks.spark.jvm import observed
 
@@ -76,16 +77,15 @@ def _counts(raw: DataFrame, cut: Position) -> dict[str, dict[int, PartitionCensu
         .agg(
             F.min(F.when(above, F.col("offset"))).alias("above"),
             F.count(F.when(F.coalesce(~above, F.lit(True)), True)).alias("events"),
-            F.collect_set(_truncate(raw, above)).alias("truncated"),
+            F.collect_set(_end(above)).alias("ends"),
             F.min(F.when(F.col("claim").isNotNull(), F.col("ts_ms"))).alias("claims_ms"),
         )
         .collect()
     )
     counts: dict[str, dict[int, PartitionCensus]] = {}
     for row in rows:
-        truncated = tuple((event["position"], event["ts_us"]) for event in row["truncated"])
         counts.setdefault(row["topic"], {})[row["partition"]] = PartitionCensus(
-            row["above"], row["events"], truncated, row["claims_ms"]
+            row["above"], row["events"], ends_of(row["ends"]), row["claims_ms"]
         )
     return counts
 
@@ -98,7 +98,7 @@ def observe_census(raw: DataFrame, tables: Iterable[TablePlan], cut: Position) -
     above = F.col("position") > str(cut)
     upto = F.coalesce(~above, F.lit(True))
     facts = [
-        F.count_if(is_truncate(raw) & upto).alias("truncated"),
+        F.count_if(ends_rows() & upto).alias("ends"),
         F.count_if(F.col("claim").isNotNull()).alias("claims"),
     ]
     for place, (topic, number) in enumerate(_partitions(tables)):
@@ -113,11 +113,11 @@ def observe_census(raw: DataFrame, tables: Iterable[TablePlan], cut: Position) -
 def census_of(
     facts: Any, tables: Iterable[TablePlan]
 ) -> dict[str, dict[int, PartitionCensus]] | None:
-    """The census of records, by topic and partition; None where they have a TRUNCATE or claims.
+    """The census of records, by topic and partition; None where they end rows, or have claims.
 
     ``facts`` is a row of Java's, or None where Spark saw no rows and removed the observation.
     """
-    if facts is None or facts.getAs("truncated") or facts.getAs("claims"):
+    if facts is None or facts.getAs("ends") or facts.getAs("claims"):
         return None
     by_topic: dict[str, dict[int, PartitionCensus]] = {}
     for place, (topic, number) in enumerate(_partitions(tables)):
@@ -130,11 +130,11 @@ def _partitions(tables: Iterable[TablePlan]) -> list[tuple[str, int]]:
     return [(table.topic, number) for table in tables for number in table.start]
 
 
-def _truncate(raw: DataFrame, above: Column) -> Column:
-    """Position and commit time of a TRUNCATE that isn't above the cut; else null."""
+def _end(above: Column) -> Column:
+    """What a record that ends rows tells, and isn't above the cut; else null."""
     committed_us = F.get_json_object("value", "$.source.ts_us").try_cast("bigint")
     ts_us = F.coalesce(committed_us, F.col("ts_ms") * 1000)
-    return F.when(is_truncate(raw) & ~above, F.struct("position", ts_us.alias("ts_us")))
+    return F.when(ends_rows() & ~above, end_struct(ending_op(), F.col("value"), ts_us))
 
 
 def last_commit_us(
@@ -161,11 +161,11 @@ def with_census(
     captured: TableState,
     *,
     keyed: bool,
-    archived: Truncates = (),
+    archived: tuple[RowsEnd, ...] = (),
 ) -> TablePlan:
     """The table's plan with the census of its new records, by partition.
 
-    ``archived`` are the TRUNCATEs that it has in an archive.
+    ``archived`` are the ends of rows that it has in an archive.
     """
     by_number = {number: partitions.get(number, PartitionCensus(None, 0)) for number in table.start}
     censuses = [*by_number.values(), PartitionCensus(None, 0, archived)]
@@ -177,7 +177,7 @@ def with_census(
                 for number, partition in by_number.items()
             },
             "events": sum(partition.events for partition in by_number.values()),
-            "ends": tuple(ends) if table.kind == "history" else tuple(ends[-1:]),
+            "ends": tuple(ends) if table.kind == "history" else _last(ends),
             "claims_ms": min(
                 (
                     partition.claims_ms
@@ -197,25 +197,33 @@ def _ends(
     captured: TableState,
     *,
     keyed: bool,
-) -> list[tuple[Position, int]]:
-    """Where all older rows of the table end, with times: TRUNCATEs, and whole new snapshots."""
+) -> list[RowsEnd]:
+    """Where rows of the table end: what the records tell, and whole new snapshots."""
     if table.kind == "changes":
         return []
-    # Where the source was idle, one of a table that was made anew stands at that very cut.
+    # Where the source was idle, one of a table that was made anew stands at that very cut. Within
+    # bounds, rows end before the event that tells it; to apply it twice changes nothing.
     ends = {
-        (position, ts_us)
+        end
         for partition in partitions
-        for text, ts_us in partition.truncated
-        if (position := Position.parse(text)) <= cut
-        and (table.after is None or position >= table.after)
+        for end in partition.ends
+        if end.position <= cut
+        and (table.after is None or end.bounds or end.position >= table.after)
     }
     snapshot = snapshot_position(captured)
     if _replaces_all(table, snapshot, keyed=keyed):
         # Rows with a key may have been read at several positions: before the first one the log has
         # a TRUNCATE, and an epoch's own positions come behind those of older ones.
         begins = Position(snapshot.epoch, Lsn(0), 0)
-        ends.add((begins if keyed else snapshot.just_before(), captured.begun_ms * 1000))
-    return sorted(ends)
+        position = begins if keyed else snapshot.just_before()
+        ends.add(RowsEnd(position=position, ts_us=captured.begun_ms * 1000))
+    return sorted(ends, key=lambda end: (end.position, end.ts_us))
+
+
+def _last(ends: list[RowsEnd]) -> tuple[RowsEnd, ...]:
+    """The last end of all rows, and those within bounds that are newer."""
+    last = max((number for number, end in enumerate(ends) if not end.bounds), default=0)
+    return tuple(ends[last:])
 
 
 def _replaces_all(table: TablePlan, snapshot: Position, *, keyed: bool) -> bool:

@@ -15,7 +15,6 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from cdc.records.schema import Column, TableSchema
-from cdc.records.topics import TRUNCATE_KEY
 from sinks.changes.names import (
     ABSENT,
     COUNT,
@@ -38,6 +37,7 @@ from sinks.changes.names import (
 )
 from sinks.changes.shape import DerivedField, TableShape
 from sinks.changes.types import can_be_absent, from_text, json_type, partition_value, refuse
+from sinks.log.ends import ENDING, ends_rows
 from sinks.spark.jvm import json_rows
 
 BROKEN: Final = "_millrace_broken"
@@ -119,7 +119,7 @@ def parse(
     that the change left as they were: their values were read at another time). If ``timed``,
     ``_millrace_time`` and ``_millrace_created`` (op c), too; if ``snapshot``,
     ``_millrace_snapshot`` (op r). A delete and its tombstone both come, with nothing but the key.
-    TRUNCATE records don't.
+    Records that end rows don't.
     """
     envelope, key = F.col(_READ[0]), F.col(_READ[1])
     form, row = EnvelopeSchema.of(shape), envelope["after"]
@@ -161,14 +161,14 @@ def committed_at(envelope: SparkColumn) -> SparkColumn:
 def parse_events(raw: DataFrame, shape: TableShape, *, records: bool) -> DataFrame:
     """One row per event: the row after it, or what a delete tells of the row before.
 
-    Adds position, ``_millrace_op`` (c, u, d, r; t: TRUNCATE), time, absent columns (names), filled
-    ones (their ordinals in the schema version), that version, and the record's offset; if
-    ``records``, its key and value, too.
+    Adds position, ``_millrace_op`` (c, u, d, r; t: TRUNCATE; p: a partition was dropped), time,
+    absent columns (names), filled ones (their ordinals in the schema version), that version, and
+    the record's offset; if ``records``, its key and value, too.
     """
     envelope, key = F.col(_READ[0]), F.col(_READ[1])
     form = EnvelopeSchema.of(shape)
     row = F.when(envelope["op"] == "d", envelope["before"]).otherwise(envelope["after"])
-    read = partial(_read, timed=True, truncates=True, before=True)
+    read = partial(_read, timed=True, ends=True, before=True)
     events = raw.transform(lambda all_: read(all_, shape, form)).withColumn(_ROW, row)
     row = F.col(_ROW)
     return events.select(
@@ -240,29 +240,19 @@ def _unless_lost(raw: DataFrame) -> SparkColumn:
     return F.coalesce(refuse(F.col(LOST).isNotNull(), F.col(LOST), "string"), position)
 
 
-def is_truncate(raw: DataFrame) -> SparkColumn:
-    """Whether a raw record says TRUNCATE; parses the value of a record without a key only."""
-    reserved = raw["key"] == TRUNCATE_KEY.decode()
-    keyless = F.when(
-        raw["key"].isNull() & raw["value"].isNotNull(),
-        F.get_json_object(raw["value"], "$.op") == "t",
-    )
-    return F.coalesce(reserved, keyless, F.lit(False))
-
-
 def _read(
     raw: DataFrame,
     shape: TableShape,
     form: EnvelopeSchema,
     *,
     timed: bool = False,
-    truncates: bool = False,
+    ends: bool = False,
     before: bool = False,
 ) -> DataFrame:
     """Envelope and key as structs; anything that isn't a record of this table ends the job."""
     versions = [version.version for version in shape.versions]
     envelope = json_rows(F.col("value"), form.schema(timed=timed, before=before))
-    rows = (raw if truncates else raw.where(~is_truncate(raw))).withColumn(_READ[0], envelope)
+    rows = (raw if ends else raw.where(~ends_rows())).withColumn(_READ[0], envelope)
     # The row itself has its key; a delete's record has it in the key alone.
     gone = F.col(_READ[0])["after"].isNull()
     keys = {column.name: column for version in shape.versions for column in version.key}
@@ -273,8 +263,8 @@ def _read(
     image = (op == "d") == gone
     whole = F.col(_READ[0])[BROKEN].isNull()
     readable = F.col("value").isNull() | (op.isin("c", "r", "u", "d") & image & whole)
-    if truncates:
-        readable |= op == "t"
+    if ends:
+        readable |= op.isin(*ENDING)
     good = F.coalesce(
         readable & F.col("position").isNotNull() & F.col("schema_version").isin(versions),
         F.lit(False),

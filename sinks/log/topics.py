@@ -141,7 +141,7 @@ class MillraceTopics(Topics):
         """By the schema versions in the log."""
         table = plan.tables[name]
         early = self._early.pop(name, None)
-        rows = early.rows if early is not None and table.truncated is None else None
+        rows = early.rows if early is not None and not table.ends else None
         versions = versions_of(state, table)
         if not versions:
             raise SinkError("the log doesn't have the table any more", where=f"table {name}")

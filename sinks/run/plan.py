@@ -16,6 +16,7 @@ from cdc.records.position import Position
 from cdc.records.schema import TableSchema
 from cdc.records.state import GAPS_MAX, Gap, PositionField, TableState
 from cdc.settings.lakehouse import TableKind, TopicWriter
+from sinks.changes.ends import RowsEnd
 from sinks.run.summary import RunOutcome
 
 FORMAT: Final = 1
@@ -40,8 +41,8 @@ class TablePlan(BaseModel):
     """What a run applies to one table: the records from ``start`` up to, not including, ``end``.
 
     Of these records it applies those that are newer than ``after``, newer than ``truncated`` and
-    not newer than the plan's cut. A topic of a real Debezium has no such positions: of it all is
-    applied, and ``debezium`` says how.
+    not newer than the plan's cut, but for those of rows that have ``ended`` by then. A topic of a
+    real Debezium has no such positions: of it all is applied, and ``debezium`` says how.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -71,10 +72,10 @@ class TablePlan(BaseModel):
     """The newest schema version of its records."""
     events: int
     """How many records there are to apply."""
-    ends: tuple[tuple[PositionField, int], ...] = ()
-    """Where all rows ended at once (TRUNCATEs, new snapshots), with times (µs since 1970).
+    ends: tuple[RowsEnd, ...] = ()
+    """Where rows ended at once: by TRUNCATEs, new snapshots, and partitions that were dropped.
 
-    Only a history has them all, other tables have the last.
+    Only a history has them all; other tables have the last end of all rows, and what isn't older.
     """
     claims_ms: int | None = None
     """The time of the first record whose value is among the claims."""
@@ -94,7 +95,12 @@ class TablePlan(BaseModel):
     @property
     def truncated(self) -> Position | None:
         """The position below which all rows of the table go."""
-        return max((position for position, _ in self.ends), default=None)
+        return max((end.position for end in self.ends if not end.bounds), default=None)
+
+    @property
+    def ended(self) -> tuple[RowsEnd, ...]:
+        """The ends of rows within bounds."""
+        return tuple(end for end in self.ends if end.bounds)
 
     @property
     def rebuilds(self) -> bool:
@@ -119,7 +125,7 @@ class TablePlan(BaseModel):
     @property
     def commits(self) -> bool:
         """Whether the run must commit to the table: it has events, or isn't there yet."""
-        news = self.events > 0 or self.truncated is not None
+        news = self.events > 0 or bool(self.ends)
         is_marked = self.gap is not None or bool(self.marks)
         return self.base == 0 or news or self.rebuilds or is_marked
 

@@ -13,28 +13,26 @@ from cdc.errors import LogForgottenError, MillraceError
 from cdc.log.offsets import LogState, Offsets
 from cdc.records.schema import TableSchema
 from cdc.settings.lakehouse import TopicWriter
+from sinks.changes.ends import RowsEnd
 from sinks.run.plan import RunPlan, TablePlan, WantedTable, proposed
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from sinks.changes.newest import Newest, Older
+    from sinks.changes.ended import Older
+    from sinks.changes.newest import Newest
     from sinks.changes.shape import TableShape
-
-
-Truncates = tuple[tuple[str, int], ...]
-"""Positions as text, and times (µs since 1970)."""
 
 
 class PartitionCensus(NamedTuple):
     """A partition's new records: the first offset above the cut, and how many are below it.
 
-    ``truncated`` are the TRUNCATEs up to the cut.
+    ``ends`` are those of rows (TRUNCATEs, dropped partitions) that the records up to the cut tell.
     """
 
     above: int | None
     events: int
-    truncated: Truncates = ()
+    ends: tuple[RowsEnd, ...] = ()
     claims_ms: int | None = None
 
 
@@ -44,12 +42,12 @@ class Examination(NamedTuple):
     ``shape`` gives the columns of a table, from its schema versions up to the plan's; it raises
     MillraceError where there can't be such, and is None for a table that isn't read early.
     ``censuses`` are those of tables that the target has examined itself. ``archived`` are the
-    TRUNCATEs that a table has in the archive that it replays.
+    ends of rows that a table has in the archive that it replays.
     """
 
     shape: Callable[[str, TablePlan, list[TableSchema]], "TableShape | None"]
     censuses: Mapping[str, Mapping[int, PartitionCensus]]
-    archived: Mapping[str, Truncates]
+    archived: Mapping[str, tuple[RowsEnd, ...]]
 
 
 class ExaminedTables(NamedTuple):
@@ -75,7 +73,7 @@ class TableChanges(Protocol):
     def latest(self, shape: "TableShape") -> "AbstractContextManager[DataFrame]":
         """The same as rows of one kind, for a target that reads them once."""
 
-    def older(self) -> "Older | None":
+    def older(self, shape: "TableShape") -> "Older | None":
         """The stored rows that go if no change speaks of them."""
 
     def are_newer(self, newest: "Newest") -> bool:

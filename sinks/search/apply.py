@@ -33,6 +33,7 @@ from sinks.run.topics import PartitionCensus, ReadChanges, TableChanges
 from sinks.search.bulk import Counts
 from sinks.search.dead_letters import DocumentDeadLetters
 from sinks.search.documents import mapping
+from sinks.search.ended import delete_ended
 from sinks.search.executors import WrittenDocuments, write_documents
 from sinks.search.indexes import TableIndex
 from sinks.search.progress import Ledger, TableGeneration, TableLoad, TableRecord, now_ms
@@ -113,13 +114,18 @@ class TableIndexer:
         serves = before.serves
         if serves is not None:
             target.require(serves)
-            counts = self._keep_up(target, serves.index, table, read)
+            counts = self._keep_up(target, serves.index, table, versions, read)
             target.require(serves)
         self._record(plan, table, newest, serves=serves, loading=before.loading)
         return counts
 
     def _keep_up(
-        self, target: TableIndex, index: str, table: TablePlan, read: ReadChanges
+        self,
+        target: TableIndex,
+        index: str,
+        table: TablePlan,
+        versions: Sequence[TableSchema],
+        read: ReadChanges,
     ) -> Counts:
         """Write the changes to the index that serves."""
         counts = Counts()
@@ -127,9 +133,27 @@ class TableIndexer:
             with read() as changes:
                 counts += self.write(index, changes)
         # What a TRUNCATE leaves is written first, so that the index is never empty in between.
+        counts += self._end_rows(target, index, table, versions)
+        target.refresh(index)
+        return counts
+
+    def _end_rows(
+        self, target: TableIndex, index: str, table: TablePlan, versions: Sequence[TableSchema]
+    ) -> Counts:
+        """Delete documents of rows that ended at once, if the plan has such ends."""
+        counts = Counts()
         if table.truncated is not None:
             counts += Counts(deleted=target.truncate(index, table.truncated))
-        target.refresh(index)
+        if table.ended:
+            target.refresh(index)
+            counts += delete_ended(
+                self._spark,
+                self._context.client,
+                index,
+                table.ended,
+                shape_of(versions, self._search),
+                bulk_bytes=self._search.bulk_bytes,
+            )
         return counts
 
     def write(
@@ -151,7 +175,7 @@ class TableIndexer:
     ) -> Counts:
         """Write the same to an index that is being loaded, which may have an ``early`` part of it.
 
-        A TRUNCATE deletes what earlier steps of the load have brought.
+        An end of rows deletes what earlier steps of the load have brought of them.
         """
         counts = Counts()
         if table.events:
@@ -165,9 +189,7 @@ class TableIndexer:
                     else early.rows
                 )
                 counts = _write_remaining(changes, rows, shape, self._search, index)
-        if table.truncated is not None:
-            counts += Counts(deleted=target.truncate(index, table.truncated))
-        return counts
+        return counts + self._end_rows(target, index, table, versions)
 
     def load_early(
         self, target: TableIndex, table: TablePlan, cut: Position, versions: Sequence[TableSchema]

@@ -1,8 +1,8 @@
 """SearchSettings → a client of the search server, and its failures → errors with a remedy.
 
 OpenSearch 2 and 3 are what this is tested with. Elasticsearch 7 and 8 take the same requests: all
-that we send (bulk, mget, external versions, if_seq_no, aliases, delete by query) is older than the
-fork, and opensearch-py makes no product check, which Elasticsearch's own client would fail
+that we send (bulk, mget, external versions, if_seq_no, aliases, scroll, delete by query) is older
+than the fork, and opensearch-py makes no product check, which Elasticsearch's own client would fail
 OpenSearch by. What differs some day belongs into this file.
 """
 

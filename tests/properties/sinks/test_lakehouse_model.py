@@ -18,6 +18,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import Phase as Phases
 from hypothesis import strategies as st
 
+from cdc.records.bounds import EndedRows
 from cdc.records.position import Position
 from cdc.records.schema import TableName, TableSchema
 from cdc.records.state import Phase
@@ -28,6 +29,7 @@ from sinks.delta.keyed import SMALL_BYTES
 from sinks.job import run_lakehouse
 from sinks.run.engine import Run
 from sinks.spark.session import RECORDS_FEW
+from tests.fixtures.ended_rows import between, ended, is_within
 from tests.fixtures.readers import delta_scan
 from tests.fixtures.spark import HandLog, at, column, merge_settings, run_once, table_schema
 
@@ -43,7 +45,8 @@ ROUNDS = 3 if EXAMPLES > 1 else 1
 TRANSACTIONS_MIN = 12
 KEYS = 6
 MARKED = {"source": "public.t", "kind": "current", "name": "public.marked", "deletes": "mark"}
-KINDS = ["put", "put", "put", "patch", "refill", "delete", "move", "refilled move", "truncate"]
+KINDS = ["put", "put", "put", "patch", "refill", "delete", "move", "refilled move"]
+KINDS += ["truncate", "drop"]
 ALTERED = ["add", "rename", "drop", "widen"]
 STEP = st.tuples(
     st.sampled_from([*KINDS, *ALTERED]), st.integers(0, KEYS - 1), st.integers(0, KEYS - 1)
@@ -78,6 +81,7 @@ class Source:
         self._types = dict(TYPES)
         self._numbers = {name: number for number, name in enumerate(TYPES, 1)}
         self._value = 0
+        self._dropped: list[EndedRows] = []
         self.schema = self._described(1)
         self.states: list[Table] = []
         """The rows behind each transaction, and which columns there were, in which version."""
@@ -91,11 +95,23 @@ class Source:
             position = at(lsn, index)
             if kind in ALTERED and key == 0:  # rarely
                 self._alter(kind, other)
+            elif kind == "drop":
+                self._drop(key, key + other % 3, position)
             else:
                 self._change("put" if kind in ALTERED else kind, key, other, position)
+        # It is found out later: what came anew meanwhile stays.
+        for rows in self._dropped:
+            self._tell("p", at(lsn, len(steps) + 1), rows.model_dump(mode="json"))
+        self._dropped.clear()
         self.states.append({key: dict(row) for key, row in self.rows.items()})
         self.live.append(set(self.names))
         self.schemas.append(self.schema)
+
+    def _drop(self, first: int, end: int, position: Position) -> None:
+        """A partition of some keys is dropped."""
+        rows = ended(position, between("id", [first], [end]))
+        self.rows = {k: row for k, row in self.rows.items() if not is_within(rows.bounds, row)}
+        self._dropped.append(rows)
 
     def _change(self, kind: str, key: int, other: int, position: Position) -> None:
         row = self.rows.get(key)
@@ -130,7 +146,7 @@ class Source:
         row: dict[str, Any] | None = None,
         filled: Iterable[str] = (),
     ) -> None:
-        named = {self.names[name]: value for name, value in (row or {}).items()}
+        named = {self.names.get(name, name): value for name, value in (row or {}).items()}
         told = [self.names[name] for name in filled]
         self.changes.append(Change(operation, position, named, told, self.schema))
 
@@ -190,6 +206,8 @@ def write(log: HandLog, changes: list[Change]) -> None:
             log.add_schema(schema)
         if operation == "t":
             log.truncate(position)
+        elif operation == "p":
+            log.drop(position, EndedRows.model_validate(row))
         elif operation == "d":
             log.row("d", position, None, row)
             log.tombstone(position, row)

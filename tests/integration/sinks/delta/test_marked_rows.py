@@ -10,6 +10,7 @@ from sinks.delta.commit import DeltaTransaction
 from sinks.delta.keyed import mark
 from sinks.run.summary import Rows
 from sinks.spark import session
+from tests.fixtures.ended_rows import between, ended
 from tests.fixtures.lakehouse import Lakehouse
 from tests.fixtures.spark import HandLog, at, column
 
@@ -51,13 +52,8 @@ def files(lakehouse: Lakehouse) -> dict[str, int]:
     return there
 
 
-def sorted_by_key(rows: dict[int, dict[str, Any]]) -> list[dict[str, Any]]:
-    return sorted(rows.values(), key=str)
-
-
-def test_only_rows_that_change_are_written_and_only_files_that_may_have_them_are_read(
-    lakehouse: Lakehouse, log: HandLog, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def files_read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Of how many files each transaction reads keys, from now on."""
     read: list[int] = []
     original = DeltaTransaction.files
 
@@ -67,6 +63,17 @@ def test_only_rows_that_change_are_written_and_only_files_that_may_have_them_are
         return found
 
     monkeypatch.setattr(DeltaTransaction, "files", counted)
+    return read
+
+
+def sorted_by_key(rows: dict[int, dict[str, Any]]) -> list[dict[str, Any]]:
+    return sorted(rows.values(), key=str)
+
+
+def test_only_rows_that_change_are_written_and_only_files_that_may_have_them_are_read(
+    lakehouse: Lakehouse, log: HandLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = files_read(monkeypatch)
     before = files(lakehouse)
     log.row("u", at(20, 1), {"id": 11, "a": "new", "n": None})
     log.row("u", at(20, 2), {"id": 12, "n": 120})  # a is absent
@@ -87,6 +94,26 @@ def test_only_rows_that_change_are_written_and_only_files_that_may_have_them_are
     assert read == [1], "keys tell that the other file has none of the rows"
     after = files(lakehouse)
     assert sorted(after[name] for name in before) == [0, 3]
+
+
+@pytest.mark.parametrize("others", [True, False])
+def test_rows_of_a_dropped_partition_are_marked_in_the_files_that_may_have_them(
+    lakehouse: Lakehouse, log: HandLog, monkeypatch: pytest.MonkeyPatch, others: bool
+) -> None:
+    read = files_read(monkeypatch)
+    before = files(lakehouse)
+    log.drop(at(20, 0), ended(at(19), between("id", [11], [13])))
+    if others:
+        log.row("c", at(20, 1), {"id": 12, "a": "in the next partition", "n": 1})
+    log.reached(at(20, 1))
+    (done,) = lakehouse.merge().tables
+    assert (done.inserted, done.updated, done.deleted) == (0, others, 2 - others)
+    expected = {number: kept for number, kept in ROWS.items() if number not in {11, 12}}
+    if others:
+        expected[12] = {"id": 12, "a": "in the next partition", "n": 1}
+    assert lakehouse.rows(log.schema) == sorted_by_key(expected)
+    assert read == [1], "bounds tell that the other file has none of the rows"
+    assert sorted(files(lakehouse)[name] for name in before) == [0, 2]
 
 
 @pytest.mark.proof

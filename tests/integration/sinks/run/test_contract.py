@@ -17,6 +17,7 @@ from confluent_kafka.admin import AdminClient
 from cdc.errors import ExitCode
 from deploy.local.kafka import Kafka
 from sinks.run.engine import Run
+from tests.fixtures.ended_rows import between, ended
 from tests.fixtures.indexes import Indexes
 from tests.fixtures.lakehouse import Lakehouse
 from tests.fixtures.spark import HandLog, at, column
@@ -149,6 +150,24 @@ class Contract:
         log.reached(at(200, 3))
         assert target.merge().exit_code == ExitCode.OK
         assert target.rows() == {1: {"id": 1, "a": "again", "n": 1}}
+
+    def test_rows_of_a_dropped_partition_go_and_newer_ones_stay(self, target: TargetInTest) -> None:
+        log = begun(target)
+        log.row("u", at(200, 1), {"id": 1, "a": "in vain", "n": 1})
+        log.row("c", at(300, 1), {"id": 0, "a": "in the next partition", "n": 1})
+        log.drop(at(400, 0), ended(at(299), between("id", [0], [2])))
+        log.reached(at(400, 0))
+        assert target.merge().exit_code == ExitCode.OK
+        expected = {
+            0: {"id": 0, "a": "in the next partition", "n": 1},
+            2: {"id": 2, "a": "a2", "n": 2},
+        }
+        assert target.rows() == expected
+        target.remove()
+        log.row("u", at(500), {"id": 2, "a": "since", "n": 3})
+        log.reached(at(500))
+        assert target.merge().exit_code == ExitCode.OK
+        assert target.rows() == expected | {2: {"id": 2, "a": "since", "n": 3}}
 
     def test_a_row_whose_key_changes_is_another_row(self, target: TargetInTest) -> None:
         log = begun(target)

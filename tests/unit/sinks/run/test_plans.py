@@ -12,6 +12,7 @@ from cdc.records.position import Lsn, Position
 from cdc.records.schema import TableName, TableSchema
 from cdc.records.state import Gap, Phase, Progress
 from cdc.settings.lakehouse import TableKind
+from sinks.changes.ends import RowsEnd
 from sinks.log.counts import with_census
 from sinks.run.plan import (
     DebeziumTopic,
@@ -24,6 +25,7 @@ from sinks.run.plan import (
 from sinks.run.plans import LocalFiles, Plans
 from sinks.run.summary import RunOutcome
 from sinks.run.topics import PartitionCensus
+from tests.fixtures.ended_rows import listed
 from tests.fixtures.made_changes import table as made_table
 from tests.fixtures.made_states import table_state
 
@@ -49,6 +51,17 @@ def table_plan(**changes: object) -> TablePlan:
         source="s.a",
     )
     return plan.model_copy(update=changes)
+
+
+def truncated(lsn: int) -> RowsEnd:
+    return RowsEnd(position=position(lsn), ts_us=1)
+
+
+def dropped(lsn: int) -> RowsEnd:
+    return RowsEnd(position=position(lsn), ts_us=1, bounds=(listed("day", 5),), schema_version=1)
+
+
+TRUNCATED, DROPPED = truncated(9), dropped(9)
 
 
 def plan(run: int = 4, **tables: TablePlan) -> RunPlan:
@@ -80,7 +93,7 @@ def test_a_plan_is_made_once(tmp_path: Path) -> None:
     assert plans.last() is None
     schema = made_table("id int4")
     debezium = DebeziumTopic(topic_id="id", schemas=(schema,), key_forms=("json 1",))
-    made = plan(a=table_plan(debezium=debezium, ends=((position(9), 1),)))
+    made = plan(a=table_plan(debezium=debezium, ends=(TRUNCATED, DROPPED)))
     plans.start(made)
     with pytest.raises(BusyError):
         plans.start(made)
@@ -188,17 +201,42 @@ def test_an_archive_that_reads_less_than_before_still_knows_what_it_has_read() -
 
 
 def test_a_truncate_counts_within_the_cut_only() -> None:
-    above = {0: PartitionCensus(8, 2, ((str(position(30)), 1),))}
+    above = {0: PartitionCensus(8, 2, (truncated(30),))}
     assert with_census(table_plan(), above, position(20), TABLE, keyed=True).truncated is None
-    within = {0: PartitionCensus(None, 2, ((str(position(15)), 1),))}
+    within = {0: PartitionCensus(None, 2, (truncated(15),))}
     planned = with_census(table_plan(), within, position(20), TABLE, keyed=True)
     assert (planned.truncated, planned.next) == (position(15), {0: 9})
 
 
 def test_a_truncate_of_a_table_made_anew_may_stand_at_the_cut_that_was_reached() -> None:
-    at_cut = {0: PartitionCensus(None, 1, ((str(position(10)), 1),))}
+    at_cut = {0: PartitionCensus(None, 1, (truncated(10),))}
     planned = with_census(table_plan(), at_cut, position(20), TABLE, keyed=True)
     assert planned.truncated == table_plan().after == position(10)
+
+
+@pytest.mark.parametrize(
+    ("kind", "ends"),
+    [
+        ("current", (truncated(15), dropped(16), dropped(17))),
+        ("history", (dropped(9), truncated(14), truncated(15), dropped(16), dropped(17))),
+        ("changes", ()),
+    ],
+)
+def test_ends_within_bounds_count_but_for_those_before_the_last_end_of_all(
+    kind: TableKind, ends: tuple[RowsEnd, ...]
+) -> None:
+    copies = {
+        0: PartitionCensus(None, 2, (dropped(16), dropped(9), truncated(15))),
+        1: PartitionCensus(None, 2, (truncated(14), dropped(17), dropped(16))),
+    }
+    start = {"start": {0: 5, 1: 5}, "end": {0: 9, 1: 9}}
+    planned = with_census(table_plan(kind=kind, **start), copies, position(20), TABLE, keyed=True)
+    assert planned.ends == ends
+
+
+def test_an_end_that_cannot_be_read_is_of_a_newer_millrace() -> None:
+    with pytest.raises(LogFormatError, match="op p"):
+        RowsEnd.of_record(str(position(9)), 1, '{"bounds": "all"}', 1)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,46 @@
+"""A record that ends rows at once → what a plan has of it: up to where, when, and which rows."""
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from cdc.errors import LogFormatError
+from cdc.records.bounds import Bound, EndedRows
+from cdc.records.position import Position
+from cdc.records.state import PositionField
+
+
+class RowsEnd(BaseModel):
+    """Where rows end that are as old as ``position``: all of them, or those within all ``bounds``.
+
+    All end by a TRUNCATE, and before a whole new snapshot; those within bounds with a partition
+    that was dropped. Newer rows stay, wherever they are in the log. ``ts_us`` is when it was (µs
+    since 1970). Bounds name columns as the table's ``schema_version`` does.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    position: PositionField
+    ts_us: int
+    bounds: tuple[Bound, ...] = ()
+    schema_version: int = 0
+
+    @classmethod
+    def of_record(
+        cls, position: str, ts_us: int, ended: str | None, schema_version: int
+    ) -> "RowsEnd":
+        """The end that a record at a position tells; ``ended`` is JSON, and None of a TRUNCATE.
+
+        Raises LogFormatError where that can't be read.
+        """
+        if ended is None:
+            return cls(position=Position.parse(position), ts_us=ts_us)
+        try:
+            rows = EndedRows.model_validate_json(ended)
+        except ValidationError as error:
+            raise LogFormatError(
+                f"an event of op p can't be read: {error.errors()[0]['msg']}",
+                where=f"position {position}",
+                remedy="a newer Millrace has written it: run that one",
+            ) from None
+        return cls(
+            position=rows.upto, ts_us=ts_us, bounds=rows.bounds, schema_version=schema_version
+        )

@@ -1,0 +1,186 @@
+"""Rows that end within bounds → the deletes of their documents.
+
+No query tells exactly which these are: a field holds a timestamp to the millisecond and a numeric
+as a double, and users may let it be searched otherwise. So the index is asked for documents that
+may be such, by the first column of each bound where its field is as we make it, and the keys in
+these documents tell. Each is deleted at the end's own version: a newer document stays.
+"""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from decimal import Decimal
+from typing import Any, Final, NamedTuple
+
+from opensearchpy import OpenSearch, OpenSearchException
+from pyspark.sql import Column as SparkColumn
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+from cdc.records.bounds import Bound, RangeEdge
+from cdc.records.schema import Column
+from sinks.changes.ended import BoundColumn, bound_columns
+from sinks.changes.ends import RowsEnd
+from sinks.changes.shape import TableShape
+from sinks.search.bulk import Action, Counts, write
+from sinks.search.client import insist
+from sinks.search.documents import POSITION_FIELD, field_mapping, field_names
+from sinks.search.indexes import write_alias
+from sinks.search.rows import JSON, value_in_json
+
+_PAGE: Final = 5_000
+_PAUSE_MAX: Final = "5m"
+"""How long the server keeps a search open from one page to the next."""
+_KEYWORD_CHARS: Final = 256
+"""Of a text, how much is found as a whole."""
+
+
+class _InDocuments(NamedTuple):
+    """A bound in the forms that documents have: the fields of its columns, and its values."""
+
+    fields: list[str]
+    columns: list[Column]
+    bound: Bound
+
+    def holds(self, document: Mapping[str, Any]) -> bool:
+        """Whether a document is within the bound, by its key."""
+        pairs = [*zip(self.fields, self.columns, strict=True)]
+        values = [_comparable(document.get(field), column) for field, column in pairs]
+        if self.bound.values is not None:
+            return values[0] in [_comparable(value, self.columns[0]) for value in self.bound.values]
+        if None in values:
+            return False
+        return self._reaches(values, self.bound.lower) and not self._reaches(
+            values, self.bound.upper
+        )
+
+    def _reaches(self, values: Sequence[Any], edges: Sequence[RangeEdge]) -> bool:
+        """Whether values are at a range's edge, or above."""
+        for value, edge, column in zip(values, edges, self.columns, strict=True):
+            if edge.kind != "value":
+                return edge.kind == "min"
+            at = _comparable(edge.value, column)
+            if value != at:
+                return bool(value > at)
+        return True
+
+    def clause(self, mapping: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """What documents match that may be within; nothing where the index can't tell."""
+        field, column = self.fields[0], self.columns[0]
+        if mapping.get(field) != field_mapping(column):
+            return []
+        if self.bound.values is not None:
+            found = [value for value in self.bound.values if value is not None]
+            if len(found) < len(self.bound.values) or any(
+                isinstance(value, str) and len(value) > _KEYWORD_CHARS for value in found
+            ):
+                return []
+            whole = f"{field}.keyword" if mapping[field]["type"] == "text" else field
+            return [{"terms": {whole: found}}]
+        edges = {"gte": self.bound.lower[0], "lte": self.bound.upper[0]}
+        known = {name: edge.value for name, edge in edges.items() if edge.kind == "value"}
+        return [{"range": {field: known}}] if known else []
+
+
+def delete_ended(
+    spark: SparkSession,
+    client: OpenSearch,
+    index: str,
+    ends: Sequence[RowsEnd],
+    shape: TableShape,
+    *,
+    bulk_bytes: int,
+) -> Counts:
+    """Delete the documents of rows that are over; everything written has to be visible."""
+    where = f"index {index}"
+    answer = insist(lambda: client.indices.get_mapping(index=index), where)
+    mapping = answer[index]["mappings"].get("properties", {})
+    counts = Counts()
+    for end in ends:
+        bounds = _in_documents(spark, end, shape)
+        older = {"range": {POSITION_FIELD: {"lte": str(end.position)}}}
+        clauses = [clause for bound in bounds for clause in bound.clause(mapping)]
+        query = {"bool": {"filter": [older, *clauses]}}
+        fields = sorted({field for bound in bounds for field in bound.fields})
+        version = int(end.position.commit_lsn)
+        deletes = (
+            Action(hit["_id"], version, None)
+            for hit in _hits(client, index, query, fields)
+            if all(bound.holds(hit["_source"]) for bound in bounds)
+        )
+        counts += write(client, write_alias(index), deletes, bulk_bytes=bulk_bytes)
+    return counts
+
+
+def _in_documents(spark: SparkSession, end: RowsEnd, shape: TableShape) -> list[_InDocuments]:
+    """An end's bounds; their values go the way of a row's, from record to document."""
+    names = field_names(shape.versions[-1])
+    columns = [bound_columns(bound, end, shape) for bound in end.bounds]
+    literals = [
+        value
+        for bound, of in zip(end.bounds, columns, strict=True)
+        for value in _literals(bound, of)
+    ]
+    row = F.struct(*(value.alias(str(number)) for number, value in enumerate(literals)))
+    (made,) = spark.sql("SELECT 1").select(F.to_json(row, JSON).alias("made")).collect()
+    by_number = json.loads(made["made"])  # without those that are null
+    values = iter([by_number.get(str(number)) for number in range(len(literals))])
+    return [
+        _InDocuments(
+            [names[column.field.column.name] for column in of],
+            [column.field.column for column in of],
+            _with_values(bound, values),
+        )
+        for bound, of in zip(end.bounds, columns, strict=True)
+    ]
+
+
+def _literals(bound: Bound, columns: Sequence[BoundColumn]) -> list[SparkColumn]:
+    """A bound's values, and nulls where an edge has none, as documents have them."""
+    pairs = [
+        *((value, columns[0]) for value in bound.values or ()),
+        *((edge.value, column) for edge, column in zip(bound.lower, columns, strict=False)),
+        *((edge.value, column) for edge, column in zip(bound.upper, columns, strict=False)),
+    ]
+    return [
+        F.lit(None).cast("string")
+        if value is None
+        else value_in_json(column.field.column, column.literal(value))
+        for value, column in pairs
+    ]
+
+
+def _with_values(bound: Bound, values: Iterator[Any]) -> Bound:
+    """The bound with other values: the next ones, in the order of ``_literals``."""
+    return Bound(
+        columns=bound.columns,
+        values=None if bound.values is None else tuple(next(values) for _ in bound.values),
+        lower=tuple(RangeEdge(edge.kind, next(values)) for edge in bound.lower),
+        upper=tuple(RangeEdge(edge.kind, next(values)) for edge in bound.upper),
+    )
+
+
+def _comparable(value: Any, column: Column) -> Any:
+    """A value of a document as one that compares: dates and times are texts of one width."""
+    return Decimal(value) if column.type == "numeric" and value is not None else value
+
+
+def _hits(
+    client: OpenSearch, index: str, query: Mapping[str, Any], fields: list[str]
+) -> Iterator[dict[str, Any]]:
+    """The documents that match, with some fields, page by page, as they were at the start."""
+    where = f"index {index}"
+    body = {"query": query, "size": _PAGE, "sort": ["_doc"], "_source": fields}
+    answer = insist(lambda: client.search(index=index, body=body, scroll=_PAUSE_MAX), where)
+    try:
+        while hits := answer["hits"]["hits"]:
+            yield from hits
+            answer = insist(
+                lambda scroll=answer["_scroll_id"]: client.scroll(  # type: ignore[misc]
+                    body={"scroll_id": scroll, "scroll": _PAUSE_MAX}
+                ),
+                where,
+            )
+    finally:
+        with suppress(OpenSearchException):
+            client.clear_scroll(body={"scroll_id": [answer["_scroll_id"]]})

@@ -1,0 +1,120 @@
+"""A partition is dropped at the source → its rows go from each kind of derived table, once."""
+
+import shutil
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from cdc.records.bounds import Bound
+from sinks.changes.names import DELETED, END, OP, POSITION, VALID_TO
+from tests.fixtures.ended_rows import between, ended, listed
+from tests.fixtures.lakehouse import Lakehouse
+from tests.fixtures.spark import HandLog, at, column
+
+pytestmark = [pytest.mark.kafka, pytest.mark.spark]
+MARKED = {"source": "public.t", "kind": "current", "name": "public.marked", "deletes": "mark"}
+RENAMED = {
+    "source": "public.t",
+    "kind": "current",
+    "name": "public.renamed",
+    "rename": {"day": "date"},
+    "partition": ["date"],
+}
+BOUNDS: tuple[Bound, ...] = (between("day", [10], [20]), listed("region", "eu", "us"))
+DROPPED_US = 1_700_000_000_000_000
+DROPPED = datetime.fromtimestamp(DROPPED_US // 1_000_000, UTC)
+
+
+def row(number: int, day: int, region: str = "eu", a: str = "a") -> dict[str, Any]:
+    return {"id": number, "day": day, "region": region, "a": a}
+
+
+def begun(lakehouse: Lakehouse, *tables: dict[str, Any]) -> HandLog:
+    """A table whose snapshot is applied, to derived tables of each kind, and more of them."""
+    lakehouse.configure(kinds=["current", "history", "changes"], tables=tables)
+    log = lakehouse.log(
+        column("id", "int4", 1),
+        column("day", "date", 2),
+        column("region", "text", 3),
+        column("a", "text"),
+    )
+    rows = (row(1, 10), row(2, 19, "us"), row(3, 20), row(4, 9), row(5, 15, "asia"))
+    for each in rows:
+        log.row("r", at(100, 0), each)
+    log.table(100)
+    log.reached(at(100, 0))
+    assert lakehouse.merge().exit_code == 0
+    return log
+
+
+def ids(lakehouse: Lakehouse, name: str) -> list[int]:
+    return sorted(number for (number,) in lakehouse.read(name, "id"))
+
+
+def history(lakehouse: Lakehouse) -> list[tuple[Any, ...]]:
+    """Each version's key, where it begins and ends, and whether it was valid until the drop."""
+    rows = lakehouse.read("public.t_history", "id", POSITION, END, VALID_TO)
+    return sorted(((*version, valid_to == DROPPED) for *version, valid_to in rows), key=str)
+
+
+def test_rows_within_the_bounds_go_from_each_table_and_newer_ones_stay(
+    lakehouse: Lakehouse,
+) -> None:
+    log = begun(lakehouse, MARKED, RENAMED)
+    log.row("u", at(200), row(1, 10, a="in vain"))
+    log.row("c", at(300), row(2, 19, "us", "in the next partition"))
+    log.drop(at(400, 0), ended(at(299), *BOUNDS), DROPPED_US)
+    log.drop(at(400, 0), ended(at(299), between("day", ["min"], [0])), DROPPED_US)
+    log.reached(at(400, 0))
+    assert lakehouse.merge().exit_code == 0
+    for name in ("public.t", "public.renamed"):
+        assert ids(lakehouse, name) == [2, 3, 4, 5]
+    marked = lakehouse.read("public.marked", "id", DELETED, POSITION)
+    assert sorted(marked)[:2] == [(1, True, str(at(299))), (2, False, str(at(300)))]
+    assert [gone for _, gone, _ in sorted(marked)] == [True, *[False] * 4]
+    read, end = str(at(100, 0)), str(at(299))
+    assert history(lakehouse) == [
+        (1, read, str(at(200)), False),
+        (1, str(at(200)), end, True),
+        (2, read, end, True),
+        (2, str(at(300)), None, False),
+        *((number, read, None, False) for number in (3, 4, 5)),
+    ]
+    archived = lakehouse.read("public.t_changes", OP, POSITION)
+    assert sorted(event for event in archived if event[0] != "r") == [
+        ("c", str(at(300))),
+        ("p", str(at(400, 0))),
+        ("p", str(at(400, 0))),
+        ("u", str(at(200))),
+    ]
+
+
+def test_an_event_that_comes_late_ends_versions_where_their_rows_went(
+    lakehouse: Lakehouse,
+) -> None:
+    """And a table that begins again, of the log or of an archive, is what it was."""
+    log = begun(lakehouse)
+    log.row("c", at(300), row(2, 19, "us", "in the next partition"))
+    log.reached(at(300))
+    assert lakehouse.merge().exit_code == 0
+    log.drop(at(400, 0), ended(at(299), *BOUNDS), DROPPED_US)
+    log.reached(at(400, 0))
+    assert lakehouse.merge().exit_code == 0
+    read, end = str(at(100, 0)), str(at(299))
+    expected = [
+        (1, read, end, True),
+        (2, read, end, True),
+        (2, str(at(300)), None, False),
+        *((number, read, None, False) for number in (3, 4, 5)),
+    ]
+    assert (history(lakehouse), ids(lakehouse, "public.t")) == (expected, [2, 3, 4, 5])
+    for name in ("t", "t_history"):
+        shutil.rmtree(lakehouse.folder / "public" / name)
+    log.row("u", at(500), row(3, 20, a="new"))
+    log.reached(at(500))
+    assert lakehouse.merge().exit_code == 0
+    assert ids(lakehouse, "public.t") == [2, 3, 4, 5]
+    assert [version for version in history(lakehouse) if version[0] != 3] == [
+        version for version in expected if version[0] != 3
+    ]
