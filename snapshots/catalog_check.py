@@ -121,7 +121,8 @@ class CatalogCheck:
             WatchedTable(state, latest(state))
             for name, state in states.items()
             if state.oid and name not in states.waiting
-            if states.is_followed(name) and self._settings.captures(str(name))
+            if states.is_followed(name) or state.is_left_unread
+            if self._settings.captures(str(name))
         ]
 
     def _take(self, inspection: Inspection, reached: Position) -> Joined:

@@ -84,6 +84,8 @@ def inspect(
         if now is None or now.name != name:
             missing.append(table)
             continue
+        if table.state.is_left_unread:  # all that is to know of it is whether it is gone
+            continue
         if table.fingerprint is not None:
             now = now._replace(fingerprint=now.fingerprint.carrying(table.fingerprint))
         try:
