@@ -20,7 +20,7 @@ import structlog
 
 from cdc.compiled import fast
 from cdc.errors import MillraceError
-from cdc.postgres.described import TableDescription
+from cdc.postgres.failures import quote
 from cdc.postgres.fingerprints import CatalogTable
 from cdc.postgres.slot import size
 from cdc.records.fingerprint import TableFingerprint
@@ -50,6 +50,14 @@ _STUCK_S: Final = 10.0
 """A read that doesn't go on for so long lets another one begin."""
 _READ_S: Final = 0.1
 """How often doubtful tables are looked at."""
+_THERE: Final = {
+    "gone_ms": 0,
+    "gone_system": "",
+    "renamed_to": "",
+    "is_name_taken": False,
+    "right_until": None,
+}
+"""Of the state of a table that isn't gone."""
 
 
 def interval_s(took_s: float, tables: int) -> float:
@@ -137,7 +145,8 @@ class CatalogCheck:
             WatchedTable(state, latest(state))
             for name, state in states.items()
             if state.oid and name not in states.waiting
-            if states.is_followed(name) and self._settings.captures(str(name))
+            if states.is_followed(name) or state.is_left_unread
+            if self._settings.captures(str(name))
         ]
 
     def _take(self, inspection: Inspection, reached: Position) -> Joined:
@@ -162,7 +171,7 @@ class CatalogCheck:
                 is_sure = False
                 continue
             if finding.now is None:
-                joined = self._gone(before, finding.described, reached)
+                joined = self._gone(before, finding, inspection.system, reached)
             else:
                 joined = Joined(self._differs(before, finding, finding.now, inspection, reached))
                 if before.doubt == state.doubt:
@@ -190,22 +199,56 @@ class CatalogCheck:
             records.append(states.put(state.model_copy(update={"right_until": right_until})))
         return records
 
-    def _gone(
-        self, state: TableState, successor: TableDescription | None, reached: Position
-    ) -> Joined:
-        """Read another table of that name in its place, or note that there is none."""
-        name, states = state.name, self._tables.states
+    def _gone(self, state: TableState, finding: Finding, system: str, reached: Position) -> Joined:
+        """Read another table of that name in its place, or note that there is none.
+
+        It is gone since then only as long as no table has its name, in the same cluster.
+        """
+        name, states, successor = state.name, self._tables.states, finding.described
         if successor is not None and successor.oid != state.oid and successor.entry:
             log.warning("another table has the name: it is read in its place", table=str(name))
             return self._tables.join(successor, reached, read=True)
-        if state.gone_ms:
+        is_still_gone = state.gone_ms and state.gone_system == system and not state.is_name_taken
+        now: dict[str, object] = {
+            "gone_ms": state.gone_ms if is_still_gone else time.time_ns() // 1_000_000,
+            "gone_system": system,
+            "renamed_to": str(finding.renamed.name) if finding.renamed else "",
+            "is_name_taken": finding.is_name_taken,
+            "right_until": states.right_until(name),
+        }
+        gone = state.model_copy(update=now)
+        if state.gone_ms and gone.model_copy(update={"gone_ms": state.gone_ms}) == state:
             return Joined([])
-        log.warning(
-            "a table is gone, or has another name: what was derived from it stays as it was",
-            table=str(name),
-        )
-        gone = {"gone_ms": time.time_ns() // 1_000_000, "right_until": states.right_until(name)}
-        return Joined([states.put(state.model_copy(update=gone))])
+        self._tell_gone(gone, finding.renamed)
+        return Joined([states.put(gone)])
+
+    def _tell_gone(self, state: TableState, renamed: CatalogTable | None) -> None:
+        """Say what becomes of a table that is gone, and what its user can do."""
+        told = {"table": str(state.name), "derived": "rows stay, or go as table.drop.policy says"}
+        if renamed is None:
+            log.warning("a table was dropped", **told)
+        else:
+            new_name = str(renamed.name)
+            told |= {"renamed_to": new_name}
+            if not self._settings.captures(new_name):
+                told |= {"reason": "the lists leave the new name out: it isn't captured any more"}
+                if renamed.entry and self._settings.publication_autocreate_mode == "filtered":
+                    # As long as it is published, no start finds what the lists ask for.
+                    publication = quote(self._settings.publication_name)
+                    table = ".".join(map(quote, renamed.name))
+                    alter = f"ALTER PUBLICATION {publication} DROP TABLE ONLY {table};"
+                    told |= {"before_the_next_start": alter}
+            elif not renamed.entry:
+                told |= {"reason": "it isn't published under its new name: add it"}
+            else:
+                told |= {"reason": "it is read under its new name"}
+            log.warning("a table was renamed", **told)
+        if state.is_name_taken:
+            log.warning(
+                "another table has the name of one that is gone, and isn't published",
+                table=str(state.name),
+                remedy="add it to the publication: it is read in place of the one that is gone",
+            )
 
     def _differs(
         self,
@@ -220,11 +263,7 @@ class CatalogCheck:
         right_until = self._tables.states.right_until(name)
         causes, attached, gone = differences.causes, differences.attached, differences.gone
         records = list[Record]()
-        update: dict[str, object] = {
-            "fingerprint": now.fingerprint,
-            "gone_ms": 0,
-            "right_until": None,
-        }
+        update: dict[str, object] = {"fingerprint": now.fingerprint, **_THERE}
         if (described := finding.described) is not None:
             if columns := self._tables.schemas.made_again(described):
                 causes += (made_again(columns),)

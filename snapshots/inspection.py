@@ -6,7 +6,7 @@ from typing import Final, NamedTuple
 
 import psycopg
 
-from cdc.errors import TableLockedError
+from cdc.errors import SourcePrivilegeError, TableLockedError
 from cdc.postgres.captured import captured_tables, described_tables
 from cdc.postgres.connection import at_one_instant, current_insert_lsn, query
 from cdc.postgres.described import CapturedTable, TableDescription
@@ -21,6 +21,14 @@ from cdc.tables.doubts import LEFT, Differences, compare, first
 
 _NO_DIFFERENCES: Final = Differences()
 _PATIENCE: Final = "SET LOCAL lock_timeout = '100ms'"
+_SYSTEM: Final = "SELECT system_identifier::text FROM pg_control_system()"
+_TAKEN: Final = """
+SELECT n.nspname::text, c.relname::text
+FROM unnest(%s::text[], %s::text[]) AS wanted (namespace, name)
+JOIN pg_namespace n ON n.nspname = wanted.namespace
+JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = wanted.name
+WHERE c.relkind IN ('r', 'p', 'f')
+"""
 
 
 class WatchedTable(NamedTuple):
@@ -37,19 +45,24 @@ class Finding(NamedTuple):
     """A table that isn't as it was; without ``now`` it is gone, or has another name.
 
     ``described`` it is where its columns differ; of one that is gone, another one of its name.
+    ``renamed`` it is there under another name; another table may have its own (``is_name_taken``),
+    captured or not.
     """
 
     watched: WatchedTable
     now: CatalogTable | None
     differences: Differences = _NO_DIFFERENCES
     described: TableDescription | None = None
+    renamed: CatalogTable | None = None
+    is_name_taken: bool = False
 
 
 class Inspection(NamedTuple):
     """What a check has found, and how far the WAL was behind that.
 
     ``catalog`` has all that are there, by name, ``seen`` the fingerprints of those that are as they
-    were; of ``undecided`` ones nothing can be said, since somebody has locked them.
+    were; of ``undecided`` ones nothing can be said, since somebody has locked them. ``system``
+    identifies the cluster that was looked at, where tables of it are gone.
     """
 
     wal_end: Lsn
@@ -58,6 +71,7 @@ class Inspection(NamedTuple):
     seen: dict[TableName, TableFingerprint]
     undecided: set[TableName]
     took_s: float = 0.0
+    system: str = ""
 
 
 def inspect(
@@ -74,6 +88,8 @@ def inspect(
         if now is None or now.name != name:
             missing.append(table)
             continue
+        if table.state.is_left_unread:  # all that is to know of it is whether it is gone
+            continue
         if table.fingerprint is not None:
             now = now._replace(fingerprint=now.fingerprint.carrying(table.fingerprint))
         if settings.partition_drop_policy == "delete":
@@ -88,18 +104,47 @@ def inspect(
         else:
             seen[name] = now.fingerprint
     try:
-        successors = _captured(connection, settings, {table.state.name for table in missing})
+        findings += _gone(connection, settings, missing, catalog)
     except TableLockedError:
         undecided |= {table.state.name for table in missing}
-    else:
-        findings += [
-            Finding(table, None, described=successors.get(table.state.name)) for table in missing
-        ]
     # Behind all that was looked at.
     wal_end = current_insert_lsn(connection)
     by_name = {table.name: table for table in catalog.values()}
+    system = _system(connection) if missing else ""
     took_s = time.monotonic() - begun
-    return Inspection(wal_end, by_name, findings, seen, undecided, took_s)
+    return Inspection(wal_end, by_name, findings, seen, undecided, took_s, system)
+
+
+def _gone(
+    connection: psycopg.Connection,
+    settings: CaptureSettings,
+    missing: list[WatchedTable],
+    catalog: dict[int, CatalogTable],
+) -> list[Finding]:
+    """What there is in the place of tables that are gone; raises TableLockedError."""
+    names = [table.state.name for table in missing]
+    successors = _captured(connection, settings, set(names))
+    namespaces, tables = [name.namespace for name in names], [name.name for name in names]
+    taken = {TableName(*row) for row in query(connection, _TAKEN, [namespaces, tables])}
+    return [
+        Finding(
+            table,
+            None,
+            described=successors.get(table.state.name),
+            renamed=catalog.get(table.state.oid),
+            is_name_taken=table.state.name in taken,
+        )
+        for table in missing
+    ]
+
+
+def _system(connection: psycopg.Connection) -> str:
+    """The cluster's system identifier; empty where the role may not know it."""
+    try:
+        ((identifier,),) = query(connection, _SYSTEM)
+    except SourcePrivilegeError:
+        return ""
+    return str(identifier)
 
 
 def _compared(

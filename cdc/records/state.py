@@ -226,7 +226,9 @@ class TableState(BaseModel):
     table was seen that is followed without its rows, ``joined_xid`` (64 bits) a transaction that is
     younger than whatever was open then. ``fingerprint`` is what the catalog said of it before any
     row was read that counts, ``doubt`` what was found out since; ``gone_ms`` is when the table was
-    missing at the source (ms since 1970; 0: it is there), ``gone_partitions`` counts partitions
+    missing at the source (ms since 1970; 0: it is there), in the cluster with the system identifier
+    ``gone_system``. ``renamed_to`` is the name that it has instead, and ``is_name_taken`` says
+    whether another table, which isn't published, has its own. ``gone_partitions`` counts partitions
     whose rows the log keeps, ``ended`` are those whose rows an event is to end. ``gaps`` are the
     newest of ``gaps_total``. ``right_until`` is set where the catalog check doesn't look any more,
     as the table is gone or the lists leave it out: the log was right up to there. A sink shows the
@@ -259,6 +261,9 @@ class TableState(BaseModel):
     fingerprint: TableFingerprint | None = None
     doubt: Doubt | None = None
     gone_ms: int = 0
+    gone_system: str = ""
+    renamed_to: str = ""
+    is_name_taken: bool = False
     gone_partitions: int = 0
     gaps: tuple[Gap, ...] = ()
     gaps_total: int = 0

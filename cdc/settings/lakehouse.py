@@ -6,7 +6,8 @@ from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import AfterValidator, Field, SecretStr, field_validator, model_validator
 
-from cdc.settings.kinds import Duration, Section, repeated, split
+from cdc.settings.drops import DropSettings, OwnDropSettings
+from cdc.settings.kinds import Duration, repeated, split
 
 TableKind = Literal["current", "history", "changes"]
 Mask = Literal["hash", "null"]
@@ -31,7 +32,7 @@ def _table(text: str) -> str:
 TableText = Annotated[str, AfterValidator(_table)]
 
 
-class DerivedTable(Section):
+class DerivedTable(OwnDropSettings):
     """One derived table of a captured one (``source``, as ``schema.table``).
 
     ``current`` has the rows as they are, ``history`` every version of each, ``changes`` every
@@ -84,7 +85,7 @@ class DerivedTable(Section):
         )
 
 
-class LakehouseSettings(Section):
+class LakehouseSettings(DropSettings):
     """Where the Delta tables go: a path of any Hadoop file system.
 
     Every captured table has one of each of the ``kinds``; ``tables`` adds some, or says more of
@@ -124,6 +125,12 @@ class LakehouseSettings(Section):
         if self.types and self.topics_written_by == "millrace":
             raise ValueError(
                 'types is for topics_written_by = "debezium": Millrace\'s own log tells them'
+            )
+        policies = (self.table_drop_policy, *(table.table_drop_policy for table in self.tables))
+        if "delete" in policies and self.topics_written_by == "debezium":
+            raise ValueError(
+                'table.drop.policy = "delete" needs Millrace\'s own log: the topics of a real '
+                "Debezium don't tell which tables are gone"
             )
         options = (self.incompatible, *(table.incompatible for table in self.tables))
         if "new_column" in options and self.topics_written_by == "debezium":

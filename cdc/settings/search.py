@@ -8,6 +8,7 @@ from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import AfterValidator, Field, SecretStr, model_validator
 
+from cdc.settings.drops import DropSettings, OwnDropSettings
 from cdc.settings.kinds import Section, repeated
 from cdc.settings.lakehouse import TableText, Unfit
 
@@ -105,7 +106,7 @@ class Document(JoinedRows, Indexed):
     name: str = Field(pattern=_INDEX)
 
 
-class IndexOfTable(Indexed):
+class IndexOfTable(Indexed, OwnDropSettings):
     """How the index of a captured table differs from what would be derived.
 
     ``unfit`` says what becomes of a value that no date or number can be, by column.
@@ -115,7 +116,7 @@ class IndexOfTable(Indexed):
     unfit: dict[str, Unfit] = Field({})
 
 
-class SearchSettings(Section):
+class SearchSettings(DropSettings):
     """The OpenSearch or Elasticsearch server, and how its indexes are named.
 
     Each of the ``tables`` (default: every captured one) has an index of its own, of which

@@ -1,6 +1,7 @@
 """``millrace merge``, ``rebuild`` and ``compact``: the log → derived tables, kept up by cron."""
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from functools import cache, partial
 from typing import Annotated, Final, Literal
 
@@ -34,6 +35,12 @@ def merge(
         list[str] | None,
         typer.Option("--accept-gap", help="A history or archive that came later than log.keep."),
     ] = None,
+    accept_drop: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--accept-drop", help="Take a captured table for dropped, however many are missing."
+        ),
+    ] = None,
     max_records: Annotated[
         int | None,
         typer.Option(help="Read about so many at most; later runs catch up.", min=1),
@@ -53,6 +60,7 @@ def merge(
     settings = load(config)
     gaps = frozenset(accept_gap or ())
     options = run_options(settings, max_records, gaps, types_from_source=types_from_source)
+    options = replace(options, accepted_drops=frozenset(accept_drop or ()))
     apart_s = _seconds(interval)
     with stop_on_signals() as stop, Jobs(settings, sink, options, lasting=follow) as jobs:
         code = run_on(jobs, settings, stop, apart_s, print_line) if follow else jobs.run(print_line)

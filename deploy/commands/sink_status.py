@@ -6,18 +6,21 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel
 
+from cdc.log.offsets import LogState
 from cdc.log.state import read_all
 from cdc.records.schema import TableName, TableSchema
 from cdc.records.state import Gap, Progress, TableState
 from cdc.records.topics import schema_topic, table_topic
 from cdc.settings import SearchSettings, Settings
+from deploy.commands.drop_status import DropStatus, drop_statuses
+from sinks.changes.derived import derived_tables
+from sinks.run.plan import RunPlan, WantedTable
 from sinks.run.summary import LastCheck, RunOutcome, TableCounts
 
 if TYPE_CHECKING:
     from opensearchpy import OpenSearch
 
     from sinks.delta.cuts import Cut
-    from sinks.run.plan import RunPlan
     from sinks.search.progress import Ledger, TableRecord
 
 
@@ -85,6 +88,7 @@ class SinkStatus(BaseModel):
     gaps: dict[str, list[Gap]] = {}
     """What histories and archives lack, the newest ones of each."""
     indexes: list[IndexStatus] = []
+    drops: list[DropStatus] = []
 
     def gap_texts(self) -> list[str]:
         """A line for each table that lacks something, about its newest gap."""
@@ -99,7 +103,7 @@ class SinkStatus(BaseModel):
 def _status(
     settings: Settings,
     log: Progress | None,
-    plan: "RunPlan | None",
+    plan: RunPlan | None,
     outcome: RunOutcome | None,
     checked: LastCheck,
     **shown: Any,
@@ -123,28 +127,34 @@ def _status(
     )
 
 
-def lakehouse_status(settings: Settings, progress: Progress | None) -> SinkStatus | None:
+def lakehouse_status(
+    settings: Settings, progress: Progress | None, states: Sequence[TableState]
+) -> SinkStatus | None:
     """How far the lakehouse's tables are."""
-    if settings.lakehouse is None:
+    lakehouse = settings.lakehouse
+    if lakehouse is None:
         return None
     from sinks.delta.cuts import cuts
     from sinks.run.plans import lakehouse_plans
     from sinks.spark.session import open_session
 
-    plans = lakehouse_plans(settings.lakehouse.path, lambda: open_session(settings.spark))
+    plans = lakehouse_plans(lakehouse.path, lambda: open_session(settings.spark))
     last = plans.last()
     outcome = plans.outcome(last) if last else None
     runs = [_run(cut) for cut in cuts(plans, RUNS_SHOWN)]
-    return _status(
-        settings,
-        progress,
-        last,
-        outcome,
-        plans.checked(),
-        sink="lakehouse",
-        runs=runs,
-        gaps=_gaps(last, outcome) if last else {},
-    )
+    drops = list[DropStatus]()
+    if progress is not None:
+        tables = {str(state.name): state for state in states}
+        wanted = {
+            name: WantedTable(table.source, table.kind, drop=lakehouse.drop_rule(table.options))
+            for name, table in derived_tables(lakehouse, tables).items()
+        }
+        log = LogState(progress, tables, {}, {}, {})
+        drops = drop_statuses(wanted, last, outcome, log, settings.capture)
+    checked = plans.checked()
+    gaps = _gaps(last, outcome) if last else {}
+    shown = {"sink": "lakehouse", "runs": runs, "drops": drops, "gaps": gaps}
+    return _status(settings, progress, last, outcome, checked, **shown)
 
 
 def _gaps(plan: "RunPlan", outcome: RunOutcome | None) -> dict[str, list[Gap]]:
@@ -172,22 +182,36 @@ def _run(cut: "Cut") -> RunStatus:
 
 
 def search_status(
-    settings: Settings, progress: Progress | None, names: Sequence[TableName]
+    settings: Settings,
+    progress: Progress | None,
+    names: Sequence[TableName],
+    states: Sequence[TableState],
 ) -> SinkStatus | None:
     """How far search indexes are, those of these tables and of joined documents."""
-    if settings.search is None:
+    search = settings.search
+    if search is None:
         return None
     from sinks.search.client import check
     from sinks.search.client import connect as connect_search
     from sinks.search.progress import Ledger
 
-    client = connect_search(settings.search)
-    check(client, settings.search)  # one that is away is not waited for, as a merge would
-    ledger = Ledger(client, settings.search.index_prefix, settings.capture.topic_prefix)
+    client = connect_search(search)
+    check(client, search)  # one that is away is not waited for, as a merge would
+    ledger = Ledger(client, search.index_prefix, settings.capture.topic_prefix)
     record = ledger.run()
-    indexes = _indexes(client, settings.search, ledger, names)
+    indexes = _indexes(client, search, ledger, names)
     plan, outcome, checked = record.plan, record.outcome, record.checked
-    return _status(settings, progress, plan, outcome, checked, sink="search", indexes=indexes)
+    drops = list[DropStatus]()
+    if progress is not None:
+        wanted = {
+            str(name): WantedTable(str(name), drop=search.drop_rule(search.index_of(str(name))))
+            for name in names
+            if search.tables is None or str(name) in search.tables
+        }
+        log = LogState(progress, {str(state.name): state for state in states}, {}, {}, {})
+        drops = drop_statuses(wanted, plan, outcome, log, settings.capture)
+    shown = {"sink": "search", "indexes": indexes, "drops": drops}
+    return _status(settings, progress, plan, outcome, checked, **shown)
 
 
 def _indexes(

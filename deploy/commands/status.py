@@ -23,6 +23,7 @@ from cdc.records.state import Phase, Progress, SnapshotRequest, TableState
 from cdc.records.topics import dead_letter_topic, progress_topic
 from cdc.settings import DEFAULT_PATH, Settings, load
 from deploy.commands.app import ConfigOption, JsonOption
+from deploy.commands.drop_status import drop_lines
 from deploy.commands.sink_status import (
     SinkStatus,
     keyed_tables,
@@ -97,7 +98,9 @@ class TableStatus(BaseModel):
     not_reread: str = ""
     """Why a doubtful table isn't read again by itself."""
     gone_since_ms: int | None = None
-    """Since when it isn't at the source any more, or has another name."""
+    """Since when it isn't at the source any more, or has another name ..."""
+    renamed_to: str = ""
+    """... which is this one."""
     gone_partitions: int = 0
     """How many partitions are gone whose rows the log keeps."""
     gaps: int = 0
@@ -149,8 +152,8 @@ def collect(settings: Settings) -> Status:
     dead_letters = ask_log(lambda: read_dead_letters(kafka, dead_letter_topic(prefix))) or {}
     names = ask_log(lambda: keyed_tables(settings)) or []
     sinks = [
-        ask(lambda: lakehouse_status(settings, progress)),
-        ask(lambda: search_status(settings, progress, names)),
+        ask(lambda: lakehouse_status(settings, progress, states)),
+        ask(lambda: search_status(settings, progress, names, states)),
     ]
     return Status(
         slot=slot_status,
@@ -205,6 +208,7 @@ def table_status(state: TableState, now_ms: int) -> TableStatus:
         doubtful_since_ms=state.doubt.since_ms if state.doubt else None,
         not_reread=state.doubt.refused if state.doubt else "",
         gone_since_ms=state.gone_ms or None,
+        renamed_to=state.renamed_to,
         gone_partitions=state.gone_partitions,
         gaps=state.gaps_total,
         ended_partitions=sum(len(partition.leaves) for partition in state.ended),
@@ -281,6 +285,7 @@ def render(status: Status) -> Group:
     problems = [Text(f"problem: {problem}", style="red") for problem in status.problems]
     of_sinks: list[Table | Text] = [sinks, *_runs(status), *_indexes(status), *failures]
     of_sinks += [Text(text) for sink in status.sinks for text in sink.gap_texts()]
+    of_sinks += [Text(line) for sink in status.sinks for line in drop_lines(sink.sink, sink.drops)]
     return Group(_slot_text(status.slot), log, tables, *dead_letters, *of_sinks, *problems)
 
 
@@ -351,7 +356,8 @@ def _doubt_text(table: TableStatus) -> str:
     """What may be wrong with the table's rows in the log, and what keeps it from being mended."""
     text = ""
     if table.gone_since_ms is not None:
-        text += f"\ndropped or renamed at the source, seen {_time(table.gone_since_ms)}"
+        what = f"renamed to {table.renamed_to}" if table.renamed_to else "dropped"
+        text += f"\n{what} at the source, seen {_time(table.gone_since_ms)}"
     if table.gone_partitions:
         text += f"\nhas rows of {table.gone_partitions} dropped partitions"
         text += f": millrace snapshot --reset {table.table} lets go of them"

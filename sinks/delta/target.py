@@ -4,13 +4,17 @@ from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from typing import ClassVar, Final
 
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
 
 from cdc.errors import ConfigError, MillraceError
 from cdc.log.offsets import LogState
 from cdc.records.schema import TableSchema
 from cdc.settings import LakehouseSettings
 from sinks.changes.derived import Derived, derived_tables, local_path, without_unfit
+from sinks.changes.names import DELETED, IS_CURRENT
 from sinks.changes.shape import TableShape, derive_shape
 from sinks.delta.archive import archived_ends, read_archive, write_events
 from sinks.delta.commit import commit
@@ -72,7 +76,12 @@ class LakehouseTables(Target):
             )
         return Wanted(
             {
-                name: WantedTable(table.source, table.kind, table.keeps_records)
+                name: WantedTable(
+                    table.source,
+                    table.kind,
+                    table.keeps_records,
+                    self._lakehouse.drop_rule(table.options),
+                )
                 for name, table in self._derived.items()
             },
             [f"without a key there is no {', '.join(left_out)}"] if left_out else [],
@@ -165,6 +174,19 @@ class LakehouseTables(Target):
             if table.replay is not None
         }
         return Examination(self._shape, {}, archived)
+
+    def rows(self, name: str) -> int | None:
+        """How many current rows a table has."""
+        table = self._derived[name]
+        try:
+            rows = self._session().read.format("delta").load(table.path)
+            if table.kind == "history":
+                rows = rows.where(F.col(IS_CURRENT))
+            elif table.marks_deletes:
+                rows = rows.where(~F.col(DELETED))
+            return rows.count()
+        except (PySparkException, Py4JError):  # applying the plan says what is wrong with it
+            return None
 
     def apply(self, spark: SparkSession, name: str, plan: RunPlan, read: ReadChanges) -> Rows:
         """Commit what the plan says to the Delta table; then give it its name in the catalog."""

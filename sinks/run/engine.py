@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from cdc.errors import ConfigError, LogForgottenError, MillraceError, TopicMismatchError
 from cdc.log.offsets import LogState
+from sinks.run.drops import Drop, any_to_empty, find_drops, refusal, with_emptied
 from sinks.run.options import RunContext
 from sinks.run.plan import (
     RunPlan,
@@ -139,18 +140,25 @@ class Run:
             tables = self._topics.proposed(before, state, usable)
             return self._target.on_archives(tables, outcome.failed if outcome else {}, state)
 
-        tables = proposed(state)
+        tables, whole = proposed(state), state
+        drops = find_drops(
+            wanted, before, state, self._settings.capture, self._options.accepted_drops
+        )
+        if refused_drops := refusal(drops, before, self._target.sink):
+            self._report(refused_drops)
         if (records_max := self._options.records_max) and to_read(tables) > records_max:
             state = self._topics.bounded(state, tables, records_max, last)
             tables = proposed(state)
-        if last is None or has_work(tables):
+            drops = drops if state is whole else {}  # later runs come to where a table was dropped
+        work = has_work(tables) or any_to_empty(tables, drops)
+        if last is None or work:
             for remark in remarks:
                 self._report(remark)
-        if not has_work(tables):
+        if not work:
             self._plans.check([*tables], state.read_ms)
             return RunEnd(last, results, state)
         waiting = {name: t for name, t in before.items() if t.base and name not in tables}
-        plan, applied = self._new_run(state, last, tables, waiting, not_applied)
+        plan, applied = self._new_run(state, last, tables, waiting, not_applied, drops)
         return RunEnd(plan, results + applied, state)
 
     def _require_same_writer(self, last: RunPlan) -> None:
@@ -241,6 +249,7 @@ class Run:
         tables: dict[str, TablePlan],
         waiting: dict[str, TablePlan],
         not_applied: list[TableResult],
+        drops: Mapping[str, Drop],
     ) -> tuple[RunPlan | None, list[TableResult]]:
         """Examine the new records, plan, and apply; the plan, if there is one, and its results."""
         retained = self._retained(tables, state)
@@ -249,6 +258,7 @@ class Run:
         refused = self._report_errors({**retained.refused, **examined.refused})
         errors = {table.name for table in refused}
         tables = {name: table for name, table in examined.tables.items() if name not in errors}
+        tables = with_emptied(tables, drops, state, self._target.rows, self._report)
         # If this run dies, the next one doesn't know of errors, but of tables that wait.
         waiting |= {name: t for name, t in examined.tables.items() if name in errors}
         news = any(table.pending or table.commits for table in tables.values())

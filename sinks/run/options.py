@@ -27,7 +27,8 @@ class RunOptions:
     tables of ``accepted_gaps`` go on although the log has forgotten changes of theirs. Topics that
     a real Debezium wrote are read by ``schema_of`` and ``types_of``. Indexes that are to be
     ``rebuilt`` get a new one in their place, of those ``replayed`` the documents that were refused
-    are made again. Tables that are ``paused`` are left as they are.
+    are made again. Captured tables of ``accepted_drops`` count as dropped, however many are
+    missing. Tables that are ``paused`` are left as they are.
     """
 
     records_max: int | None = None
@@ -36,6 +37,7 @@ class RunOptions:
     types_of: TypesOf | None = None
     rebuilt: frozenset[str] = frozenset()
     replayed: frozenset[str] = frozenset()
+    accepted_drops: frozenset[str] = frozenset()
     paused: PausedTables = field(default_factory=lambda: MappingProxyType({}))
 
 

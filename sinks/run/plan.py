@@ -15,6 +15,7 @@ from cdc.log.offsets import LogState
 from cdc.records.position import Position
 from cdc.records.schema import TableSchema
 from cdc.records.state import GAPS_MAX, Gap, PositionField, TableState
+from cdc.settings.drops import DropRule
 from cdc.settings.lakehouse import TableKind, TopicWriter
 from sinks.changes.ends import RowsEnd
 from sinks.run.summary import RunOutcome
@@ -35,6 +36,18 @@ class DebeziumTopic(BaseModel):
     """All that the table has had; this plan's records are read as the last of them."""
     key_forms: tuple[str, ...] = ()
     """All forms that keys have had, in the order in which they came up."""
+
+
+class Emptied(BaseModel):
+    """That a derived table was emptied ``at`` a cut, as its captured table is gone.
+
+    ``gone_ms`` tells since when: another drop of the table is another one.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    gone_ms: int
+    at: PositionField
 
 
 class TablePlan(BaseModel):
@@ -77,6 +90,8 @@ class TablePlan(BaseModel):
 
     Only a history has them all; other tables have the last end of all rows, and what isn't older.
     """
+    emptied: Emptied | None = None
+    """If this plan, or one before it, empties the table for its captured table is gone."""
     claims_ms: int | None = None
     """The time of the first record whose value is among the claims."""
     fresh_ms: int
@@ -132,6 +147,8 @@ class TablePlan(BaseModel):
     def left_alone(self) -> "TablePlan":
         """The plan of a table that stays where it was."""
         nothing = {"end": self.start, "next": self.start, "events": 0, "ends": (), "marks": ()}
+        if self.ends:  # which may be what has emptied it
+            nothing["emptied"] = None
         return self.model_copy(update=nothing)
 
     def begun_again(self, start: dict[int, int]) -> "TablePlan":
@@ -141,6 +158,7 @@ class TablePlan(BaseModel):
                 "start": start,
                 "after": None,
                 "base": 0,
+                "emptied": None,
                 "read_end": {},
                 "lacks": "before",
                 "gaps": (),
@@ -201,12 +219,14 @@ class RunPlan(BaseModel):
 class WantedTable(NamedTuple):
     """A derived table that a plan is to have: the captured table, and the kind.
 
-    An archive ``is_whole`` if others can be made of it.
+    An archive ``is_whole`` if others can be made of it. ``drop`` says what becomes of its rows when
+    the captured table is dropped.
     """
 
     source: str
     kind: TableKind = "current"
     is_whole: bool = True
+    drop: DropRule = DropRule()
 
 
 def parse_run_state(kind: type[RunState], text: str, where: str) -> RunState:
@@ -239,7 +259,7 @@ def goes_on(plan: RunPlan, outcome: RunOutcome) -> dict[str, TablePlan]:
             update={
                 "start": table.next,
                 "end": table.next,
-                "after": plan.cut if table.pending or not table.base else table.after,
+                "after": plan.cut if table.pending or table.commits else table.after,
                 "base": plan.run if table.commits else table.base,
                 "events": 0,
                 "ends": (),
@@ -273,7 +293,7 @@ def proposed(
 ) -> dict[str, TablePlan]:
     """The wanted tables with all that is new for them, before a census of the records."""
     tables: dict[str, TablePlan] = {}
-    for name, (source, kind, is_whole) in wanted.items():
+    for name, (source, kind, is_whole, _) in wanted.items():
         table = state.tables[source]
         if not ready(table, state.progress.cut) or source not in state.schemas:
             continue  # what was written since the ends were listed is shown topic by topic
@@ -299,6 +319,7 @@ def proposed(
             kind=kind,
             first_version=last.first_version if last and last.base else newest,
             read_end=last.read_end if last else {},
+            emptied=last.emptied if last else None,
             lacks=_lack(last, is_whole=is_whole),
             gaps=last.gaps if last else (),
             marks=_marks(table, last, state.progress.cut) if kind != "current" else (),

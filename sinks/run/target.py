@@ -116,6 +116,11 @@ class Target(ABC):
         del tables, state
         return Examination(lambda *_: None, {}, {})
 
+    def rows(self, name: str) -> int | None:
+        """How many rows a table has that stands; None: it can't be told."""
+        del name
+        return None
+
     @abstractmethod
     def apply(
         self, spark: "SparkSession", name: str, plan: RunPlan, read: ReadChanges

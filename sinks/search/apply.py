@@ -281,6 +281,7 @@ class TableIndexer:
             cut=str(plan.cut),
             offsets=table.next,
             schema_version=newest.version,
+            emptied=table.emptied,
         )
         self._ledger.write_table(table.source, record)
         return record

@@ -208,17 +208,24 @@ class TableIndex:
         self._ask(lambda: self._client.indices.update_aliases(body={"actions": actions}))
         self._delete(before)
 
+    def count(self) -> int | None:
+        """How many documents the index that serves has; None where none does."""
+        serving = self._aliased()
+        return (
+            int(self._ask(lambda: self._client.count(index=serving))["count"]) if serving else None
+        )
+
     def refresh(self, index: str) -> None:
         """Make everything written so far visible to searches."""
         self._ask(lambda: self._client.indices.refresh(index=index))
 
     def truncate(self, index: str, position: Position) -> int:
-        """Delete every document that is older than a TRUNCATE; the number of those deleted.
+        """Delete every document up to a TRUNCATE's position; the number of those deleted.
 
         Documents that change meanwhile are examined again. As a task of the server's, since no
         request lives as long as this may take.
         """
-        query = {"query": {"range": {POSITION_FIELD: {"lt": str(position)}}}}
+        query = {"query": {"range": {POSITION_FIELD: {"lte": str(position)}}}}
         deleted = 0
         while True:
             self.refresh(index)

@@ -26,7 +26,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from cdc.errors import BusyError, LogFormatError, MillraceError
 from cdc.settings.search import Document
 from sinks.run.cut_run import CutRecord
-from sinks.run.plan import RunPlan
+from sinks.run.plan import Emptied, RunPlan
 from sinks.run.summary import LastCheck, RunOutcome
 from sinks.search.client import IF_THERE, PATIENT, Patience, create_own, fetch, insist
 from sinks.search.indexes import Generation
@@ -109,7 +109,8 @@ class TableRecord(BaseModel):
     """What a table has been given: everything before ``offsets``, up to ``cut`` (text).
 
     The index that ``serves`` has all of it, once there is one. The one that is ``loading`` to take
-    its place has what its load has come to, and ends there, too.
+    its place has what its load has come to, and ends there, too. Neither has what the table was
+    ``emptied`` of.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -121,6 +122,7 @@ class TableRecord(BaseModel):
     cut: str
     offsets: dict[int, int]
     schema_version: int
+    emptied: Emptied | None = None
 
     @property
     def newest(self) -> TableGeneration | None:

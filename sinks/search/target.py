@@ -91,7 +91,10 @@ class TableIndexes(Target):
             )
         keyless = sorted(wanted & captured - keyed)
         return Wanted(
-            {name: WantedTable(name) for name in tables},
+            {
+                name: WantedTable(name, drop=search.drop_rule(search.index_of(name)))
+                for name in tables
+            },
             [f"{name}: not indexed, since it has no key" for name in keyless],
         )
 
@@ -158,6 +161,10 @@ class TableIndexes(Target):
         if counts is None:
             return None
         return Rows(counts.inserted, counts.updated, counts.deleted)
+
+    def rows(self, name: str) -> int | None:
+        """How many documents the table's index has."""
+        return self._index(name).count()
 
     def replayed(self) -> list[TableResult]:
         """Make documents of tables again that were refused, where that is asked for."""
@@ -276,7 +283,11 @@ class TableIndexes(Target):
         records, name = Records(self._context.run.settings.kafka), step.source
         by_table = census(self._context.run.session(), records, {name: step}, whole.cut)
         captured = self._state.tables[name]
-        return with_census(step, by_table.get(name, {}), whole.cut, captured, keyed=True)
+        table = with_census(step, by_table.get(name, {}), whole.cut, captured, keyed=True)
+        if step.emptied is None:
+            return table
+        # The log still has what the index was emptied of.
+        return table.model_copy(update={"ends": (*table.ends, (step.emptied.at, 0))})
 
     def _plan(self, name: str, record: TableRecord) -> RunPlan:
         """What a table's index has been given, as a plan."""
@@ -290,6 +301,7 @@ class TableIndexes(Target):
             next=record.offsets,
             after=None,
             schema_version=record.schema_version,
+            emptied=record.emptied,
             base=0,
             events=0,
             fresh_ms=0,

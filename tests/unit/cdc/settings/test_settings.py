@@ -8,6 +8,7 @@ import pytest
 
 from cdc.errors import ConfigError
 from cdc.settings import Settings, load
+from cdc.settings.drops import DropRule
 
 MINIMAL = """
 [source]
@@ -184,3 +185,25 @@ def test_the_example_that_init_writes_is_valid(read: Read, monkeypatch: pytest.M
     monkeypatch.setenv("MILLRACE_PASSWORD", "x")
     example = importlib.resources.files("deploy").joinpath("example.toml").read_text("utf-8")
     assert read(example).capture.topic_prefix == "shop"
+
+
+def test_what_becomes_of_a_dropped_table_is_said_of_all_and_of_each(read: Read) -> None:
+    one = '{ source = "a.b", "table.drop.delay.ms" = 0 }, { source = "a.c" }'
+    kept = '{ table = "a.b", "table.drop.policy" = "keep" }'
+    settings = read(
+        MINIMAL
+        + f'[lakehouse]\npath = "lake"\ntable.drop.policy = "delete"\ntables = [{one}]\n'
+        + f'[search]\nurl = "http://s"\ntable.drop.policy = "delete"\nindexes = [{kept}]\n'
+    )
+    assert settings.lakehouse is not None
+    assert settings.search is not None
+    rules = [settings.lakehouse.drop_rule(table) for table in settings.lakehouse.tables]
+    assert rules == [DropRule("delete", 0), DropRule("delete", 86_400_000)]
+    rules = [settings.search.drop_rule(settings.search.index_of(name)) for name in ("a.b", "a.c")]
+    assert rules == [DropRule("keep"), DropRule("delete")]
+
+
+def test_topics_of_a_real_debezium_dont_tell_which_tables_are_gone(read: Read) -> None:
+    debezium = '[lakehouse]\npath = "lake"\ntopics_written_by = "debezium"\n'
+    with pytest.raises(ConfigError, match=r"table\.drop\.policy"):
+        read(MINIMAL + debezium + 'table.drop.policy = "delete"\n')

@@ -1,7 +1,10 @@
 """A table's state → what ``millrace status`` tells of it."""
 
+import pytest
+
 from cdc.records.schema import TableName
 from cdc.records.state import Phase, SnapshotRequest, TableState
+from deploy.commands.drop_status import DropStatus, drop_lines
 from deploy.commands.status import _snapshot_text, table_status
 from tests.fixtures.made_states import table_state
 
@@ -31,3 +34,32 @@ def test_a_table_that_went_while_it_was_read_has_no_progress_to_show() -> None:
     assert gone.left_unread
     assert _snapshot_text(gone) == "not all of it was read: it is gone, or was left out"
     assert not table_status(_state(Phase.STREAMING), NOW_MS).left_unread
+
+
+def test_a_table_that_is_gone_says_since_when_and_under_which_name() -> None:
+    shown = table_status(table_state(TableName("public", "t"), gone_ms=60_000), NOW_MS)
+    assert _snapshot_text(shown).endswith("\ndropped at the source, seen 1970-01-01 00:01:00")
+    away = {"gone_ms": 60_000, "renamed_to": "public.u"}
+    shown = table_status(table_state(TableName("public", "t"), **away), NOW_MS)
+    assert _snapshot_text(shown).endswith(
+        "renamed to public.u at the source, seen 1970-01-01 00:01:00"
+    )
+
+
+@pytest.mark.parametrize(
+    ("drop", "says"),
+    [
+        ({"policy": "keep", "due_ms": None}, 'stay, and go with table.drop.policy = "delete"'),
+        ({}, "go with the first merge after 1970-01-01 00:01:00 UTC"),
+        ({"held": "why"}, "00:01:00 UTC, but stay as long as this holds: why"),
+        ({"held": "why", "needs_word": True}, "that you give --accept-drop public.t: why"),
+        ({"emptied": True}, "were deleted"),
+    ],
+)
+def test_what_becomes_of_rows_whose_table_is_gone_is_said(
+    drop: dict[str, object], says: str
+) -> None:
+    usual = {"name": "public.t_history", "table": "public.t", "policy": "delete", "due_ms": 60_000}
+    (line,) = drop_lines("lakehouse", [DropStatus.model_validate(usual | drop)])
+    assert line.startswith("lakehouse, public.t_history: public.t is gone at the source; its rows ")
+    assert line.endswith(says)

@@ -1,0 +1,210 @@
+"""Captured tables that are gone at the source → which derived tables are emptied, and which wait.
+
+A derived table of a table that was dropped, or renamed, is emptied as by a TRUNCATE at a run's cut:
+so cuts, joined documents and a later table of that name need nothing of their own. Deleting is
+final, and a table may be missing for other reasons: somebody restores a schema, or has pointed the
+daemon at another server. So it takes a policy, time, and more tables that are there.
+
+Time is the daemon's: of its record that the table is gone, and of its last progress. A daemon that
+is down sees no table come back, and so nothing is due meanwhile.
+"""
+
+import shlex
+from collections.abc import Callable, Collection, Mapping
+from datetime import UTC, datetime
+from typing import Final, NamedTuple
+
+from cdc.errors import ConfigError
+from cdc.log.offsets import LogState
+from cdc.records.state import Phase, Progress, TableState
+from cdc.settings import CaptureSettings
+from cdc.settings.drops import DropRule
+from sinks.run.plan import Emptied, TablePlan, WantedTable
+
+MISSING_MIN: Final = 3
+MISSING_SHARE_MAX: Final = 0.2
+"""With both so many tables missing, and a larger share of all, it takes the user's word."""
+
+
+class Drop(NamedTuple):
+    """What becomes of a derived table whose captured table is gone since ``gone_ms``.
+
+    Its rows go from ``due_ms`` on (None: never), once that ``is_due``, unless something ``held`` it
+    up. Where that are too many ``missing`` tables, it takes the user's word.
+    """
+
+    gone_ms: int
+    due_ms: int | None = None
+    is_due: bool = False
+    held: str = ""
+    missing: tuple[str, ...] = ()
+
+    @property
+    def acts(self) -> bool:
+        """Whether its rows go now."""
+        return self.is_due and not self.held
+
+
+def drop_of(
+    captured: TableState,
+    rule: DropRule,
+    progress: Progress,
+    missing: Collection[str] = (),
+    *,
+    is_captured: bool = True,
+) -> Drop | None:
+    """What becomes of a derived table of a captured one; None: the source has the table.
+
+    ``missing`` are all tables that are missing, if they are too many. The table is known to be gone
+    only while the lists let it be captured (``is_captured``).
+    """
+    if not captured.gone_ms:
+        return None
+    if rule.policy == "keep":
+        return Drop(captured.gone_ms)
+    due_ms = captured.gone_ms + rule.delay_ms
+    drop = Drop(captured.gone_ms, due_ms, is_due=progress.ts_ms >= due_ms)
+    if held := _held(captured, progress, is_captured=is_captured):
+        return drop._replace(held=held)
+    if missing:
+        return drop._replace(held=_missing_text(missing), missing=tuple(missing))
+    return drop
+
+
+def _held(captured: TableState, progress: Progress, *, is_captured: bool) -> str:
+    """Why nobody can tell that a whole table is gone from the source that the log is of."""
+    is_other = captured.gone_system != progress.system_identifier
+    reasons = {
+        "it is missing in another cluster than the one that is captured": is_other
+        or captured.epoch != progress.position.epoch,
+        "another table has its name, and isn't published": captured.is_name_taken,
+        "the lists leave it out, so nobody looks whether it is back": not is_captured,
+        "it went while its rows were being read": captured.phase is not Phase.STREAMING,
+    }
+    return next((reason for reason, is_so in reasons.items() if is_so), "")
+
+
+def _missing_text(missing: Collection[str]) -> str:
+    share = f"{MISSING_SHARE_MAX:.0%}"
+    return f"{len(missing)} captured tables are gone at the source, which is more than {share}"
+
+
+def too_many_missing(
+    states: Mapping[str, TableState], capture: CaptureSettings, settled: Collection[str]
+) -> list[str]:
+    """The captured tables that are missing, where they are many of all; else none.
+
+    What was emptied for that reason is ``settled``, and isn't counted.
+    """
+    counted = [name for name in states if capture.captures(name) and name not in settled]
+    missing = sorted(name for name in counted if states[name].gone_ms)
+    is_many = len(missing) >= MISSING_MIN and len(missing) > MISSING_SHARE_MAX * len(counted)
+    return missing if is_many else []
+
+
+def settled_tables(plans: Mapping[str, TablePlan], states: Mapping[str, TableState]) -> set[str]:
+    """The captured tables of which a derived table was emptied as they are gone."""
+    return {
+        table.source
+        for table in plans.values()
+        if table.source in states and is_emptied(table, states[table.source].gone_ms)
+    }
+
+
+def is_emptied(table: TablePlan, gone_ms: int) -> bool:
+    """Whether a derived table was emptied since its captured table is gone."""
+    return bool(gone_ms) and table.emptied is not None and table.emptied.gone_ms == gone_ms
+
+
+def find_drops(
+    wanted: Mapping[str, WantedTable],
+    before: Mapping[str, TablePlan],
+    state: LogState,
+    capture: CaptureSettings,
+    accepted: Collection[str] = (),
+) -> dict[str, Drop]:
+    """What becomes of each derived table whose captured table is gone; an archive stays.
+
+    ``before`` are the plans so far; of ``accepted`` tables the user says that they were dropped:
+    ConfigError for one that nobody captures.
+    """
+    if unknown := sorted(set(accepted) - state.tables.keys()):
+        raise ConfigError(f"there is no captured table {', '.join(unknown)}", where="--accept-drop")
+    if not any(table.gone_ms for table in state.tables.values()):
+        return {}
+    missing = too_many_missing(state.tables, capture, settled_tables(before, state.tables))
+    drops = {
+        name: drop_of(
+            state.tables[table.source],
+            table.drop,
+            state.progress,
+            () if table.source in accepted else missing,
+            is_captured=capture.captures(table.source),
+        )
+        for name, table in wanted.items()
+        if table.kind != "changes"
+    }
+    return {name: drop for name, drop in drops.items() if drop is not None}
+
+
+def refusal(drops: Mapping[str, Drop], before: Mapping[str, TablePlan], sink: str) -> str:
+    """What to say where rows are due to go, and it takes the user's word; empty: nothing."""
+    for name, drop in drops.items():
+        is_done = name in before and is_emptied(before[name], drop.gone_ms)
+        if drop.is_due and drop.missing and not is_done:
+            words = " ".join(f"--accept-drop {shlex.quote(each)}" for each in drop.missing)
+            return (
+                f"{drop.held}: what was derived from them stays. If all of them were dropped or"
+                f" renamed on purpose: millrace merge {sink} {words}"
+            )
+    return ""
+
+
+def any_to_empty(tables: Mapping[str, TablePlan], drops: Mapping[str, Drop]) -> bool:
+    """Whether any table is to be emptied."""
+    return any(_is_to_empty(table, drops.get(name)) for name, table in tables.items())
+
+
+def with_emptied(
+    tables: Mapping[str, TablePlan],
+    drops: Mapping[str, Drop],
+    state: LogState,
+    rows_of: Callable[[str], int | None],
+    report: Callable[[str], None],
+) -> dict[str, TablePlan]:
+    """The plans, which empty tables as well; what goes is reported first.
+
+    A table waits for the next run where the log has more of it than the cut: that may be of another
+    table of its name.
+    """
+    cut, plans = state.progress.cut, dict(tables)
+    for name, table in tables.items():
+        drop, captured = drops.get(name), state.tables[table.source]
+        is_whole = table.end == table.next == state.ends[table.topic]
+        if drop is None or not is_whole or not _is_to_empty(table, drop):
+            continue
+        if table.base:
+            report(_announcement(name, captured, rows_of(name)))
+        update = {
+            "ends": (*table.ends, (cut, drop.gone_ms * 1_000)),
+            "emptied": Emptied(gone_ms=drop.gone_ms, at=cut),
+        }
+        plans[name] = table.model_copy(update=update)
+    return plans
+
+
+def _is_to_empty(table: TablePlan, drop: Drop | None) -> bool:
+    """Whether a plan is to empty its table; a rebuild would bring back what the log still has."""
+    if drop is None or not drop.acts:
+        return False
+    return table.rebuilds or not is_emptied(table, drop.gone_ms)
+
+
+def _announcement(name: str, captured: TableState, rows: int | None) -> str:
+    was = f"renamed to {captured.renamed_to}" if captured.renamed_to else "dropped"
+    seen = datetime.fromtimestamp(captured.gone_ms / 1e3, UTC).isoformat(" ", "seconds")[:19]
+    count = "all" if rows is None else f"{rows:,}"
+    return (
+        f"{name}: {captured.name} was {was} at the source (seen {seen} UTC), and table.drop.policy"
+        f" is delete: {count} rows go"
+    )

@@ -1,0 +1,89 @@
+"""A captured table that is gone at the source → derived tables and an index that are emptied."""
+
+from typing import Any
+
+import pytest
+
+from cdc.errors import ExitCode
+from sinks.changes.names import END, IS_CURRENT
+from sinks.job import run_lakehouse
+from sinks.run.summary import RunSummary
+from tests.fixtures.indexes import Indexes, loaded
+from tests.fixtures.lakehouse import Lakehouse
+from tests.fixtures.spark import HandLog, at, column, run_once
+
+pytestmark = [pytest.mark.kafka, pytest.mark.spark]
+COLUMNS = (column("id", "int4", 1), column("a", "text"))
+DELETE: dict[str, Any] = {"table.drop.policy": "delete", "table.drop.delay.ms": 500}
+
+
+def drop(log: HandLog, *, gone_ms: int, now_ms: int, lsn: int) -> None:
+    """The daemon has seen that the table is gone, and has come to where its clock shows ``now``."""
+    log.table(100, gone_ms=gone_ms)
+    log.now_ms = now_ms
+    log.reached(at(lsn, 0))
+
+
+def test_derived_tables_of_a_dropped_table_are_emptied_once_and_filled_by_the_next(
+    lakehouse: Lakehouse,
+) -> None:
+    said = list[str]()
+
+    def merge() -> RunSummary:
+        said.clear()
+        return run_once(run_lakehouse, lakehouse.settings, lakehouse.spark, said.append)
+
+    marked = {"source": "public.t", "name": "public.marked", "deletes": "mark"}
+    lakehouse.configure(kinds=["current", "history"], tables=[marked], **DELETE)
+    log = lakehouse.log(*COLUMNS)
+    for number in range(3):
+        log.row("r", at(100, 0), {"id": number, "a": f"a{number}"})
+    drop(log, gone_ms=1_000, now_ms=1_499, lsn=100)
+    assert merge().exit_code == ExitCode.OK
+    assert len(lakehouse.read("public.t", "id")) == 3, "the delay hasn't passed"
+
+    drop(log, gone_ms=1_000, now_ms=1_500, lsn=200)
+    emptied = merge()
+    assert emptied.exit_code == ExitCode.OK
+    assert len(emptied.tables) == 3
+    named = [line for line in said if line.endswith("3 rows go")]
+    assert {line.partition(":")[0] for line in named} == {table.name for table in emptied.tables}
+    assert said.index(named[-1]) < said.index("public.t: 0 events")
+    assert lakehouse.read("public.t", "id") == []
+    assert lakehouse.read("public.marked", "_millrace_deleted") == [(True,)] * 3
+    assert lakehouse.read("public.t_history", IS_CURRENT, END) == [(False, str(at(200, 0)))] * 3
+
+    log.reached(at(300, 0))
+    version = lakehouse.version(log.schema)
+    assert merge().exit_code == ExitCode.NOTHING_TO_DO
+    assert lakehouse.version(log.schema) == version
+
+    log.truncate(at(400, 0))  # another table has the name, and was read
+    log.row("r", at(401, 0), {"id": 1, "a": "other"})
+    log.table(401)
+    log.reached(at(401, 0))
+    assert merge().exit_code == ExitCode.OK
+    assert lakehouse.read("public.t", "id", "a") == [(1, "other")]
+    history = lakehouse.read("public.t_history", "id", "a", IS_CURRENT)
+    assert [row[:2] for row in history if row[2]] == [(1, "other")]
+
+
+@pytest.mark.opensearch
+def test_an_index_of_a_dropped_table_is_emptied_and_no_rebuild_brings_rows_back(
+    indexes: Indexes,
+) -> None:
+    indexes.define(**DELETE)
+    log = loaded(indexes)
+    drop(log, gone_ms=1_000, now_ms=1_500, lsn=100)  # no position later than the rows'
+    result = indexes.merge().tables[0]
+    assert (result.events, result.deleted) == (0, 5)
+    assert any("5 rows go" in line for line in indexes.said)
+    assert indexes.documents() == {}
+    assert indexes.merge().exit_code == ExitCode.NOTHING_TO_DO
+    old = indexes.index()
+    assert indexes.merge(rebuilt=frozenset({"public.t"})).exit_code == ExitCode.OK
+    assert indexes.index() != old
+    assert indexes.documents() == {}
+    indexes.client.indices.delete(index=indexes.index())
+    assert indexes.merge().exit_code == ExitCode.OK
+    assert indexes.documents() == {}

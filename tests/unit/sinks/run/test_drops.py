@@ -1,0 +1,216 @@
+"""Tables that are gone at the source → when what was derived from them is emptied, and when not."""
+
+from typing import Any
+
+import pytest
+
+from cdc.errors import ConfigError
+from cdc.log.offsets import LogState
+from cdc.records.position import Lsn, Position
+from cdc.records.schema import TableName
+from cdc.records.state import Phase, Progress, TableState
+from cdc.settings import CaptureSettings
+from cdc.settings.drops import DropRule
+from sinks.run.drops import Drop, any_to_empty, find_drops, refusal, with_emptied
+from sinks.run.plan import Emptied, RunPlan, TablePlan, WantedTable, goes_on
+from sinks.run.summary import RunOutcome
+from tests.fixtures.made_plans import table_plan as made_plan
+from tests.fixtures.made_states import table_state
+
+GONE_MS, DELAY_MS = 1_000_000, 500
+CUT = Position(1, Lsn(50), 0)
+DELETE = DropRule("delete", DELAY_MS)
+CAPTURE = CaptureSettings.model_validate({"topic.prefix": "p"})
+
+
+def gone(name: str, **more: object) -> TableState:
+    """A table that is missing in the cluster that is captured."""
+    update = {"gone_ms": GONE_MS, "gone_system": "here", **more}
+    return table_state(TableName("public", name), **update)
+
+
+def log_state(*states: TableState, now_ms: int = GONE_MS + DELAY_MS, epoch: int = 1) -> LogState:
+    """A log with these tables, at a time of the daemon's clock, with nine records of each."""
+    position = Position(epoch, CUT.commit_lsn, CUT.index)
+    progress = Progress(
+        log="one",
+        slot="s",
+        system_identifier="here",
+        timeline=1,
+        database="d",
+        phase=Phase.STREAMING,
+        position=position,
+        cut=position,
+        flush_lsn=Lsn(50),
+        ts_ms=now_ms,
+    )
+    tables = {str(state.name): state for state in states}
+    return LogState(progress, tables, {}, {}, {state.topic: {0: 9} for state in states})
+
+
+def table_plan(name: str = "a", **more: Any) -> TablePlan:
+    """A derived table that has all nine records."""
+    table = TableName("public", name)
+    own = {"source": str(table), "topic": f"pre.{table}", "debezium": None, "base": 3, "after": CUT}
+    return made_plan(**{**own, "start": {0: 9}, **more})
+
+
+def found(
+    state: LogState,
+    *plans: TablePlan,
+    capture: CaptureSettings = CAPTURE,
+    rule: DropRule = DELETE,
+) -> dict[str, Drop]:
+    """What becomes of a derived table of each, after these plans."""
+    wanted = {name: WantedTable(name, drop=rule) for name in state.tables}
+    before = {plan.source: plan for plan in plans}
+    return find_drops(wanted, before, state, capture)
+
+
+OTHERS = [table_state(TableName("public", name)) for name in "bcdefgh"]
+
+
+def test_rows_go_once_a_table_was_gone_for_the_delay_by_the_daemons_clock() -> None:
+    table = gone("a")
+    early = found(log_state(table, *OTHERS, now_ms=GONE_MS + DELAY_MS - 1))
+    assert early == {"public.a": Drop(GONE_MS, GONE_MS + DELAY_MS)}
+    assert not early["public.a"].acts
+    due = found(log_state(table, *OTHERS))["public.a"]
+    assert due == Drop(GONE_MS, GONE_MS + DELAY_MS, is_due=True)
+    assert due.acts
+    at_once = found(log_state(table, *OTHERS, now_ms=GONE_MS), rule=DropRule("delete", 0))
+    assert at_once["public.a"].acts
+
+
+def test_rows_stay_where_the_policy_says_so_and_where_the_table_is_there() -> None:
+    kept = found(log_state(gone("a"), *OTHERS), rule=DropRule())
+    assert kept == {"public.a": Drop(GONE_MS)}
+    assert not kept["public.a"].acts
+    assert found(log_state(*OTHERS)) == {}
+
+
+def test_an_archive_keeps_its_rows() -> None:
+    wanted = {"public.a_changes": WantedTable("public.a", "changes", drop=DELETE)}
+    assert find_drops(wanted, {}, log_state(gone("a"), *OTHERS), CAPTURE) == {}
+
+
+@pytest.mark.parametrize(
+    ("table", "reason"),
+    [
+        ({"gone_system": "elsewhere"}, "it is missing in another cluster"),
+        ({"gone_system": ""}, "it is missing in another cluster"),
+        ({"epoch": 2}, "it is missing in another cluster"),
+        ({"is_name_taken": True}, "another table has its name"),
+        ({"phase": Phase.SNAPSHOT}, "it went while its rows were being read"),
+    ],
+)
+def test_rows_stay_where_nobody_can_tell_that_the_table_is_gone(
+    table: dict[str, object], reason: str
+) -> None:
+    drop = found(log_state(gone("a", **table), *OTHERS))["public.a"]
+    assert drop.held.startswith(reason)
+    assert drop.is_due
+    assert not drop.acts
+
+
+def test_rows_stay_where_the_lists_leave_the_table_out() -> None:
+    capture = CAPTURE.model_copy(update={"table_exclude_list": ("public.a",)})
+    drop = found(log_state(gone("a"), *OTHERS), capture=capture)["public.a"]
+    assert drop.held == "the lists leave it out, so nobody looks whether it is back"
+
+
+@pytest.mark.parametrize(
+    ("missing", "captured", "acts"),
+    [(2, 2, True), (3, 15, True), (3, 14, False), (20, 100, True), (21, 100, False)],
+)
+def test_many_missing_tables_take_the_users_word(missing: int, captured: int, acts: bool) -> None:
+    """As many as three, and more than a fifth."""
+    names = [f"t{number:02}" for number in range(captured)]
+    states = [
+        gone(name) if number < missing else table_state(TableName("public", name))
+        for number, name in enumerate(names)
+    ]
+    drops = found(log_state(*states))
+    assert [drop.acts for drop in drops.values()] == [acts] * missing
+    words = " ".join(f"--accept-drop public.{name}" for name in names[:missing])
+    told = refusal(drops, {}, "search")
+    assert told.endswith(f"millrace merge search {words}") or acts
+    assert bool(told) != acts
+
+
+def test_the_users_word_is_for_the_tables_that_it_names() -> None:
+    state = log_state(gone("a"), gone("b"), gone("c"))
+    wanted = {name: WantedTable(name, drop=DELETE) for name in state.tables}
+    drops = find_drops(wanted, {}, state, CAPTURE, {"public.a"})
+    assert [name for name, drop in drops.items() if drop.acts] == ["public.a"]
+    with pytest.raises(ConfigError, match=r"no captured table public\.x"):
+        find_drops(wanted, {}, state, CAPTURE, {"public.x"})
+
+
+def test_what_was_emptied_is_no_sign_of_something_wrong() -> None:
+    """Tables that are dropped one after the other take nobody's word."""
+    state = log_state(gone("a"), gone("b"), gone("c"), *OTHERS[2:])
+    done = Emptied(gone_ms=GONE_MS, at=CUT)
+    assert not found(state)["public.c"].acts
+    plans = table_plan("a", emptied=done), table_plan("b")
+    assert found(state, *plans)["public.c"].acts
+
+
+def test_nobody_is_asked_before_the_delay_has_passed_nor_afterwards() -> None:
+    states = gone("a"), gone("b"), gone("c")
+    assert refusal(found(log_state(*states, now_ms=GONE_MS)), {}, "search") == ""
+    done = Emptied(gone_ms=GONE_MS, at=CUT)
+    before = {f"public.{name}": table_plan(name, emptied=done) for name in "abc"}
+    assert refusal(found(log_state(*states)), before, "search") == ""
+
+
+def emptying(table: TablePlan, state: LogState) -> tuple[TablePlan, list[str]]:
+    said = list[str]()
+    plans = with_emptied({"public.a": table}, found(state), state, lambda _: 7, said.append)
+    return plans["public.a"], said
+
+
+def test_a_table_is_emptied_at_the_cut_and_named_with_its_rows_first() -> None:
+    state = log_state(gone("a", renamed_to="public.z"), *OTHERS)
+    plan, said = emptying(table_plan(), state)
+    assert (plan.truncated, plan.commits) == (CUT, True)
+    (line,) = said
+    assert line.startswith("public.a: public.a was renamed to public.z at the source (seen 1970-")
+    assert "7 rows go" in line
+
+
+def test_a_table_waits_while_the_log_has_more_of_it_than_the_cut() -> None:
+    """That may be of another table of its name."""
+    state = log_state(gone("a"), *OTHERS)
+    for plan in (table_plan(next={0: 8}), table_plan(end={0: 8}, next={0: 8})):
+        assert emptying(plan, state) == (plan, [])
+
+
+def test_a_table_is_emptied_once_and_again_if_it_is_dropped_again() -> None:
+    state = log_state(gone("a"), *OTHERS)
+    plan, _ = emptying(table_plan(), state)
+    run = RunPlan(
+        run=4, prefix="p", log="one", cut=CUT, cut_ts_us=0, ts_ms=0, tables={"public.a": plan}
+    )
+    applied = goes_on(run, RunOutcome(run=4, ts_ms=0, failed={}))["public.a"]
+    assert (applied.base, applied.ends) == (4, ())
+    assert not any_to_empty({"public.a": applied}, found(state))
+    assert emptying(applied, state) == (applied, [])
+    later = log_state(gone("a", gone_ms=GONE_MS + 1), *OTHERS, now_ms=GONE_MS + DELAY_MS + 1)
+    assert any_to_empty({"public.a": applied}, found(later))
+    failed = goes_on(run, RunOutcome(run=4, ts_ms=0, failed={"public.a": "why"}))["public.a"]
+    assert any_to_empty({"public.a": failed}, found(state))
+
+
+def test_what_brings_rows_back_from_the_log_is_emptied_again() -> None:
+    state = log_state(gone("a"), *OTHERS)
+    done = table_plan(emptied=Emptied(gone_ms=GONE_MS, at=CUT))
+    rebuilt = done.model_copy(update={"start": {0: 0}, "lacks": "now"})
+    for plan in (done.begun_again({0: 0}), rebuilt):
+        assert any_to_empty({"public.a": plan}, found(state))
+        assert emptying(plan, state)[0].truncated == CUT
+
+
+def test_a_table_that_came_back_is_not_emptied() -> None:
+    state = log_state(table_state(TableName("public", "a")), *OTHERS)
+    assert emptying(table_plan(), state) == (table_plan(), [])
