@@ -70,7 +70,7 @@ def test_gaps_are_marked_once_by_the_run_that_reaches_their_end(lakehouse: Lakeh
     list(compact_lakehouse(lakehouse.settings, lambda: lakehouse.spark))
     assert rows_of(lakehouse) == as_rows(FIRST, SECOND)
     assert [listed(lakehouse, name) for name in DERIVED] == [[FIRST, SECOND]] * 2
-    status = lakehouse_status(lakehouse.settings, None)
+    status = lakehouse_status(lakehouse.settings, None, [])
     assert status is not None
     assert status.gaps == {name: [FIRST, SECOND] for name in DERIVED}
     assert "public.t_history: changes may be missing between 0/19 and 0/1E" in status.gap_texts()[1]
