@@ -26,7 +26,8 @@ from prometheus_client.registry import Collector
 from cdc.capture.health import Health, Stage
 from cdc.errors import ConfigError
 from cdc.records.state import Phase
-from deploy.commands.status import TableStatus, log_lag_s, table_status
+from deploy.commands.status import log_lag_s
+from deploy.commands.table_status import TableStatus, table_status
 
 _QUESTIONS: Final = {"/health/live": "live", "/health/ready": "ready"}
 

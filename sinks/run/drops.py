@@ -19,6 +19,7 @@ from cdc.log.offsets import LogState
 from cdc.records.state import Phase, Progress, TableState
 from cdc.settings import CaptureSettings
 from cdc.settings.drops import DropRule
+from sinks.changes.ends import RowsEnd
 from sinks.run.plan import Emptied, TablePlan, WantedTable
 
 MISSING_MIN: Final = 3
@@ -187,7 +188,7 @@ def with_emptied(
         if table.base:
             report(_announcement(name, state.tables[table.source], rows_of(name)))
         update = {
-            "ends": (*table.ends, (cut, drop.gone_ms * 1_000)),
+            "ends": (*table.ends, RowsEnd(position=cut, ts_us=drop.gone_ms * 1_000)),
             "emptied": Emptied(gone_ms=drop.gone_ms, at=cut),
         }
         plans[name] = table.model_copy(update=update)

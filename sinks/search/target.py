@@ -18,6 +18,7 @@ from cdc.errors import BusyError, ConfigError, MillraceError, SinkError, SinkUnr
 from cdc.log.offsets import LogState
 from cdc.records.position import Position
 from cdc.records.schema import TableSchema
+from sinks.changes.ends import RowsEnd
 from sinks.log.changes import is_read_early
 from sinks.log.counts import census, with_census
 from sinks.log.records import Records
@@ -287,7 +288,9 @@ class TableIndexes(Target):
         if step.emptied is None:
             return table
         # The log still has what the index was emptied of.
-        return table.model_copy(update={"ends": (*table.ends, (step.emptied.at, 0))})
+        return table.model_copy(
+            update={"ends": (*table.ends, RowsEnd(position=step.emptied.at, ts_us=0))}
+        )
 
     def _plan(self, name: str, record: TableRecord) -> RunPlan:
         """What a table's index has been given, as a plan."""
