@@ -20,7 +20,7 @@ from sinks.search.client import search
 from sinks.search.run import run_search
 from tests.fixtures.front import Front
 from tests.fixtures.indexes import ALIAS, Indexes, loaded
-from tests.fixtures.spark import at, column, run_once, table_schema
+from tests.fixtures.spark import HandLog, at, column, run_once, table_schema
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.opensearch]
 
@@ -136,6 +136,30 @@ def test_new_column_arrives_in_the_same_index(indexes: Indexes) -> None:
     assert (
         "added" in indexes.client.indices.get_mapping(index=index)[index]["mappings"]["properties"]
     )
+
+
+def test_a_column_under_another_ones_name_has_none_of_its_values(indexes: Indexes) -> None:
+    key = column("id", "int4", 1, number=1)
+    versions = [
+        table_schema(indexes.prefix, "t", key, *others, version=version, oid=7)
+        for version, others in enumerate(
+            (
+                [column("a", "int4", number=2), column("b", "int4", number=3)],
+                [column("a", "int4", number=4), column("c", "int4", number=3)],
+            ),
+            1,
+        )
+    ]
+    log = HandLog(indexes.kafka, indexes.prefix, versions[0])
+    log.row("r", at(100, 0), {"id": 0, "a": 1, "b": 2})
+    log.table(100)
+    log.reached(at(100, 0))
+    indexes.merge()
+    log.add_schema(versions[1])
+    log.row("c", at(200), {"id": 1, "a": 3, "c": 4})
+    log.reached(at(200))
+    indexes.merge()
+    assert indexes.documents() == {"0": {"id": 0, "c": 2}, "1": {"id": 1, "a": 3, "c": 4}}
 
 
 @pytest.mark.parametrize(
