@@ -102,8 +102,8 @@ KILLS = [
 ]
 
 
-class Contract:
-    """The cases; a subclass has a fixture ``target``."""
+class Exactness:
+    """Each change once, also by runs that are killed; a subclass has a fixture ``target``."""
 
     def test_changes_are_applied_once(self, target: TargetInTest) -> None:
         log = begun(target)
@@ -131,6 +131,10 @@ class Contract:
         log.reached(at(300))
         assert target.merge().exit_code == ExitCode.OK
         assert target.rows() == changed(200) | {2: {"id": 2, "a": "since", "n": 3}}
+
+
+class Details:
+    """What becomes of each kind of change; a subclass has a fixture ``target``."""
 
     def test_values_that_an_update_leaves_out_are_kept(self, target: TargetInTest) -> None:
         log = begun(target)
@@ -217,7 +221,7 @@ class Contract:
         }
 
 
-class TestLakehouse(Contract):
+class TestLakehouse(Exactness, Details):
     """A Delta table."""
 
     @pytest.fixture
@@ -225,7 +229,7 @@ class TestLakehouse(Contract):
         return LakehouseTarget(lakehouse)
 
 
-class TestIndexes(Contract):
+class TestIndexes(Exactness):
     """A search index."""
 
     @pytest.fixture
@@ -234,7 +238,16 @@ class TestIndexes(Contract):
 
 
 @pytest.mark.proof
-class TestDictionary(Contract):
+class TestDetailsOfIndexes(Details):
+    """A search index, where the lakehouse has shown what the engine does."""
+
+    @pytest.fixture
+    def target(self, indexes: Indexes) -> TargetInTest:
+        return IndexTarget(indexes)
+
+
+@pytest.mark.proof
+class TestDictionary(Exactness, Details):
     """The smallest target."""
 
     @pytest.fixture

@@ -146,7 +146,7 @@ def test_new_column_arrives_in_the_same_index(indexes: Indexes) -> None:
         ("sinks.search.apply", "_write_remaining", 1),
         pytest.param("sinks.search.indexes.TableIndex", "publish", 100, marks=pytest.mark.proof),
         pytest.param("sinks.search.progress.Ledger", "write_table", 1, marks=pytest.mark.proof),
-        ("sinks.search.progress.RunClaim", "finish", 100),
+        pytest.param("sinks.search.progress.RunClaim", "finish", 100, marks=pytest.mark.proof),
     ],
 )
 def test_crash_anywhere_is_repeated_to_the_same_index(
