@@ -249,6 +249,7 @@ def test_the_command_alone_reads_what_isnt_paused_and_ends(
     assert snapshot("--resume") == 0
 
 
+@pytest.mark.proof
 @pytest.mark.kafka
 def test_a_broken_statement_of_ones_own_gives_a_blocking_snapshot_up(
     pipeline: Callable[..., RunningPipeline], two: Conninfo, topic_prefix: str

@@ -55,6 +55,7 @@ def wait_for(condition: Callable[[], object]) -> None:
         time.sleep(0.1)
 
 
+@pytest.mark.proof
 def test_beyond_its_time_a_snapshot_goes_on_without_one(
     pipeline: MakePipeline, database: Conninfo
 ) -> None:
@@ -109,6 +110,7 @@ def test_initial_only_ends_where_derived_tables_show_all(
     assert "its slot is gone" in again.stderr
 
 
+@pytest.mark.proof
 def test_a_table_that_is_dropped_before_all_of_it_was_read_holds_nobody_up(
     pipeline: MakePipeline, database: Conninfo
 ) -> None:

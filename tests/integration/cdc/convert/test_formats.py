@@ -156,6 +156,7 @@ def test_rows_are_unwrapped_and_routed_with_their_positions(
     assert positions == sorted(positions)
 
 
+@pytest.mark.proof
 def test_a_message_right_before_a_commit_takes_nothing_of_the_transaction(
     streamed: Streamed, topic_prefix: str
 ) -> None:
@@ -219,13 +220,12 @@ def test_transactions_are_counted_and_messages_are_events(
     assert blocks == [(1, 1), (1, 3), (2, 2)]
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize(
     "sections",
     [
         pytest.param({}, id="plain"),
-        pytest.param(
-            {"format": {"schemas.enable": "true"}}, id="with schemas", marks=pytest.mark.proof
-        ),
+        pytest.param({"format": {"schemas.enable": "true"}}, id="with schemas"),
     ],
 )
 def test_what_was_replicated_from_elsewhere_says_so(

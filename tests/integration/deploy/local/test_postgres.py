@@ -92,6 +92,7 @@ def test_tls_is_verified_and_required(server_folder: Path) -> None:
     server.stop()
 
 
+@pytest.mark.proof
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root drops to another account")
 def test_server_that_the_account_cannot_reach_runs_from_a_copy(
     server_folder: Path, monkeypatch: pytest.MonkeyPatch
@@ -103,6 +104,7 @@ def test_server_that_the_account_cannot_reach_runs_from_a_copy(
     server.stop()
 
 
+@pytest.mark.proof
 @pytest.mark.skipif(not DEBIAN_15.exists(), reason="Debian's PostgreSQL 15 isn't installed")
 def test_another_version_runs_from_its_own_folder_with_its_own_tls(server_folder: Path) -> None:
     certificates = Certificates.create(server_folder / "certificates")
