@@ -116,6 +116,7 @@ def test_so_is_one_that_is_published_with_its_schema(
     assert made.stop(daemon) == 0
 
 
+@pytest.mark.proof
 def test_under_the_preset_a_table_that_left_the_publication_is_a_gap(
     configured: Configured, database: dict[str, str]
 ) -> None:

@@ -162,7 +162,7 @@ def two(database: Conninfo) -> Conninfo:
 @pytest.mark.parametrize(
     ("chosen", "read"),
     [
-        ({"snapshot.mode": "no_data"}, []),
+        pytest.param({"snapshot.mode": "no_data"}, [], marks=pytest.mark.proof),
         ({"snapshot.include.collection.list": "public.b"}, [("b", "r", 1)]),
     ],
 )

@@ -90,6 +90,7 @@ def streamed(
     return make
 
 
+@pytest.mark.proof
 @pytest.mark.registry
 def test_avro_goes_on_when_a_column_is_added(
     streamed: Streamed, registry: SchemaRegistry, topic_prefix: str

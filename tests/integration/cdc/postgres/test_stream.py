@@ -123,14 +123,14 @@ def test_status_updates_alone_keep_the_stream_for_longer_than_the_timeout(
     database: Conninfo, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As while Kafka is away: nothing is read, the socket is full, only keep_alive is called."""
-    monkeypatch.setitem(connection._PINNED_REPLICATION, "wal_sender_timeout", "2s")
+    monkeypatch.setitem(connection._PINNED_REPLICATION, "wal_sender_timeout", "4s")
     run(database, TABLE)
     source = {**database, "options": ""}
     with streaming(source, capture(database)) as stream:
         pid = walsender(database)
         run(database, "INSERT INTO t SELECT i, repeat('z', 500) FROM generate_series(1, 60000) i")
         slowest = 0.0
-        until = time.monotonic() + 3
+        until = time.monotonic() + 6
         while time.monotonic() < until:
             started = time.monotonic()
             stream.keep_alive()

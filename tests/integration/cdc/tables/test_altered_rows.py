@@ -140,6 +140,7 @@ def test_rows_that_are_as_they_were_are_not(
     assert times_read(made) == before
 
 
+@pytest.mark.proof
 def test_a_read_that_is_under_way_begins_anew_for_the_next_columns(
     pipeline: MakePipeline, database: Conninfo
 ) -> None:

@@ -45,6 +45,7 @@ def test_wrong_password_is_refused(database: Conninfo) -> None:
         connect(database, password="wrong")
 
 
+@pytest.mark.proof
 def test_restart_takes_new_settings_and_crash_keeps_rows(server_folder: Path) -> None:
     server = Postgres(server_folder, {"max_replication_slots": "7"}).start()
     conninfo = server.create_database("it's")
@@ -73,6 +74,7 @@ def test_database_is_dropped_with_the_slot_that_a_walsender_holds(postgres: Post
     assert single_value(postgres.conninfo(), slots) == 0
 
 
+@pytest.mark.proof
 def test_tls_is_verified_and_required(server_folder: Path) -> None:
     certificates = Certificates.create(server_folder / "certificates")
     other = Certificates.create(server_folder / "other")

@@ -55,6 +55,7 @@ def test_what_has_no_room_is_null(spark: "SparkSession") -> None:
     assert [one is None for one in wide] == [False, False, True, True, True, True]
 
 
+@pytest.mark.proof
 def test_a_number_of_any_length_becomes_exact_text(spark: "SparkSession") -> None:
     source = random.Random(1)  # noqa: S311
     wanted = [number for digits in (3, 19, 38) for number in numbers(digits)]

@@ -158,7 +158,7 @@ KEYLESS = {
 }
 
 
-@pytest.mark.parametrize("what", few(KEYLESS, "no record has a key", "a TRUNCATE never has one"))
+@pytest.mark.parametrize("what", few(KEYLESS, "no record has a key"))
 def test_records_without_a_key_are_refused(
     spark: "SparkSession", monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:

@@ -114,6 +114,7 @@ def test_deletes_are_marked_where_that_is_wanted(lakehouse: Lakehouse) -> None:
     ]
 
 
+@pytest.mark.proof
 def test_a_history_has_what_a_row_was_from_one_commit_to_the_next(lakehouse: Lakehouse) -> None:
     lakehouse.configure(kinds=["history"])
     log = started(

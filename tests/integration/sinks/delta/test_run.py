@@ -214,7 +214,6 @@ def test_columns_are_added_dropped_and_widened(lakehouse: Lakehouse) -> None:
     ]
 
 
-@pytest.mark.proof
 def test_a_removed_table_is_rebuilt_from_the_log(lakehouse: Lakehouse) -> None:
     log = lakehouse.log(column("id", "int4", 1), column("n", "int4"))
     log.row("r", at(10, 0), {"id": 1, "n": 1})
@@ -312,6 +311,7 @@ def test_a_chunk_may_stand_where_the_run_before_has_ended(lakehouse: Lakehouse) 
     assert lakehouse.rows(bag.schema) == [{"id": 1}]
 
 
+@pytest.mark.proof
 def test_an_error_after_the_commit_does_not_keep_the_table_from_going_on(
     lakehouse: Lakehouse,
 ) -> None:

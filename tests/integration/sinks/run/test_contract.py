@@ -221,7 +221,7 @@ class Details:
         }
 
 
-class TestLakehouse(Exactness, Details):
+class TestLakehouse(Exactness):
     """A Delta table."""
 
     @pytest.fixture
@@ -238,8 +238,17 @@ class TestIndexes(Exactness):
 
 
 @pytest.mark.proof
+class TestDetailsOfLakehouse(Details):
+    """A Delta table; `make test` has most of it in tests/integration/sinks/delta/test_run.py."""
+
+    @pytest.fixture
+    def target(self, lakehouse: Lakehouse) -> TargetInTest:
+        return LakehouseTarget(lakehouse)
+
+
+@pytest.mark.proof
 class TestDetailsOfIndexes(Details):
-    """A search index, where the lakehouse has shown what the engine does."""
+    """A search index."""
 
     @pytest.fixture
     def target(self, indexes: Indexes) -> TargetInTest:

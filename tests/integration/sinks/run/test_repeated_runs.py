@@ -80,6 +80,7 @@ def test_runs_go_on_without_a_look_through_all_versions(lakehouse: Lakehouse) ->
     assert sorted(row["id"] for row in lakehouse.rows(log.schema)) == [1, 2]
 
 
+@pytest.mark.proof
 def test_a_version_file_that_another_has_written_is_seen(lakehouse: Lakehouse) -> None:
     """A table that was made anew meanwhile may have come to the same version."""
     log = merged(lakehouse)

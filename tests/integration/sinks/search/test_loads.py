@@ -110,6 +110,7 @@ def test_a_new_history_takes_the_place_of_what_is_being_loaded(
     assert indexes.merge().exit_code == ExitCode.NOTHING_TO_DO
 
 
+@pytest.mark.proof
 def test_a_first_load_goes_on_where_it_was(
     indexes: Indexes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -350,6 +351,7 @@ def test_what_a_load_cant_begin_with_takes_the_ordinary_way(
     assert counts == {"emptied": 1, "whole": 3}
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("records_few", few([1, 100], 1))
 def test_rows_that_were_mended_or_are_gone_by_now_are_not_refused(
     indexes: Indexes, monkeypatch: pytest.MonkeyPatch, records_few: int

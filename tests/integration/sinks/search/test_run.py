@@ -274,6 +274,7 @@ def test_table_without_a_key_is_left_out_and_said(indexes: Indexes) -> None:
     assert any("no key" in line for line in indexes.said)
 
 
+@pytest.mark.proof
 def test_overlapping_run_is_refused(indexes: Indexes) -> None:
     loaded(indexes, 1)
     with indexes.ledger.claim(), pytest.raises(BusyError):
@@ -303,7 +304,9 @@ def test_applied_tables_are_recorded(indexes: Indexes) -> None:
     ("given", "authorization"),
     [
         ({"username": "u", "password": "s3cret"}, "Basic dTpzM2NyZXQ="),
-        ({"api.key": "a2V5OnMzY3JldA=="}, "ApiKey a2V5OnMzY3JldA=="),
+        pytest.param(
+            {"api.key": "a2V5OnMzY3JldA=="}, "ApiKey a2V5OnMzY3JldA==", marks=pytest.mark.proof
+        ),
     ],
 )
 def test_a_server_that_asks_for_tls_and_a_user_is_written_to_from_executors(
