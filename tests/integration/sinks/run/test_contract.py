@@ -84,13 +84,13 @@ def after(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 KILLS = [
-    pytest.param("_apply", before, True, id="planned, first load"),
     pytest.param("_applied", after, False, id="applied"),
     *(
         pytest.param(
             step, dying, first, id=f"{name}{first * ', first load'}", marks=pytest.mark.proof
         )
         for step, dying, first, name in (
+            ("_apply", before, True, "planned"),
             ("_apply", before, False, "planned"),
             ("_applied", after, True, "applied"),
             ("_finished", before, True, "not recorded"),
