@@ -16,6 +16,7 @@ from cdc.records.position import HEADER
 from deploy.local.kafka import Kafka
 from deploy.local.processes import Process
 from tests.fixtures.forked import ForkedPipeline
+from tests.fixtures.pipeline import SOON_MS
 from tests.fixtures.position_headers import parse_header
 from tests.fixtures.registry import SchemaRegistry
 from tests.fixtures.source import run
@@ -36,6 +37,7 @@ class Log:
                 "enable.auto.commit": False,
                 "isolation.level": "read_committed",
                 "enable.partition.eof": True,
+                "fetch.wait.max.ms": SOON_MS,
             }
         )
         known = consumer.list_topics(timeout=10).topics

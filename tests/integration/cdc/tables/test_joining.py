@@ -38,7 +38,7 @@ REPLACED = "INSERT INTO item SELECT i, '{}' FROM generate_series(2000, 4000) i"
 
 @pytest.mark.parametrize(
     "more",
-    [pytest.param({}, marks=pytest.mark.proof), IDLE],
+    [{}, pytest.param(IDLE, marks=pytest.mark.proof)],
     ids=["messages", "read only, and nobody writes"],
 )
 def test_a_quiet_table_that_joins_the_publication_is_read_and_nobody_waits(
