@@ -162,7 +162,7 @@ def two(database: Conninfo) -> Conninfo:
 @pytest.mark.parametrize(
     ("chosen", "read"),
     [
-        ({"snapshot.mode": "no_data"}, []),
+        pytest.param({"snapshot.mode": "no_data"}, [], marks=pytest.mark.proof),
         ({"snapshot.include.collection.list": "public.b"}, [("b", "r", 1)]),
     ],
 )
@@ -249,6 +249,7 @@ def test_the_command_alone_reads_what_isnt_paused_and_ends(
     assert snapshot("--resume") == 0
 
 
+@pytest.mark.proof
 @pytest.mark.kafka
 def test_a_broken_statement_of_ones_own_gives_a_blocking_snapshot_up(
     pipeline: Callable[..., RunningPipeline], two: Conninfo, topic_prefix: str

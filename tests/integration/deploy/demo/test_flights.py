@@ -28,6 +28,7 @@ def value(conninfo: Conninfo, query: str) -> object:
     return row[0] if row else None
 
 
+@pytest.mark.proof
 def test_everything_is_loaded(database: Conninfo) -> None:
     reported: list[str] = []
     rows = flights.load(database, reported.append)
@@ -85,6 +86,7 @@ def test_every_kind_of_change_happens(small: Conninfo) -> None:
     assert value(small, "SELECT count(*) FROM weather WHERE visib = 0.25 AND wind_gust >= 40") != 0
 
 
+@pytest.mark.proof
 def test_equal_seeds_make_equal_databases(small: Conninfo, postgres: Postgres) -> None:
     twin = postgres.create_database(f"{small['dbname']}_twin")
     flights.load(twin, flights_limit=3000)
@@ -101,6 +103,7 @@ def test_rate_is_kept(small: Conninfo) -> None:
     assert 0.45 < time.monotonic() - started < 5
 
 
+@pytest.mark.proof
 def test_unthrottled_it_makes_thousands_a_second(small: Conninfo) -> None:
     started = time.monotonic()
     workload.run(small, 2000)

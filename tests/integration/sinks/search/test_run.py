@@ -170,7 +170,7 @@ def test_a_column_under_another_ones_name_has_none_of_its_values(indexes: Indexe
         ("sinks.search.apply", "_write_remaining", 1),
         pytest.param("sinks.search.indexes.TableIndex", "publish", 100, marks=pytest.mark.proof),
         pytest.param("sinks.search.progress.Ledger", "write_table", 1, marks=pytest.mark.proof),
-        ("sinks.search.progress.RunClaim", "finish", 100),
+        pytest.param("sinks.search.progress.RunClaim", "finish", 100, marks=pytest.mark.proof),
     ],
 )
 def test_crash_anywhere_is_repeated_to_the_same_index(
@@ -298,6 +298,7 @@ def test_table_without_a_key_is_left_out_and_said(indexes: Indexes) -> None:
     assert any("no key" in line for line in indexes.said)
 
 
+@pytest.mark.proof
 def test_overlapping_run_is_refused(indexes: Indexes) -> None:
     loaded(indexes, 1)
     with indexes.ledger.claim(), pytest.raises(BusyError):
@@ -327,7 +328,9 @@ def test_applied_tables_are_recorded(indexes: Indexes) -> None:
     ("given", "authorization"),
     [
         ({"username": "u", "password": "s3cret"}, "Basic dTpzM2NyZXQ="),
-        ({"api.key": "a2V5OnMzY3JldA=="}, "ApiKey a2V5OnMzY3JldA=="),
+        pytest.param(
+            {"api.key": "a2V5OnMzY3JldA=="}, "ApiKey a2V5OnMzY3JldA==", marks=pytest.mark.proof
+        ),
     ],
 )
 def test_a_server_that_asks_for_tls_and_a_user_is_written_to_from_executors(
