@@ -1,5 +1,6 @@
 """A table's state → what ``millrace status`` tells of it."""
 
+from cdc.records.fingerprint import EndedPartition
 from cdc.records.schema import TableName
 from cdc.records.state import Phase, SnapshotRequest, TableState
 from deploy.commands.status import _snapshot_text, table_status
@@ -31,3 +32,12 @@ def test_a_table_that_went_while_it_was_read_has_no_progress_to_show() -> None:
     assert gone.left_unread
     assert _snapshot_text(gone) == "not all of it was read: it is gone, or was left out"
     assert not table_status(_state(Phase.STREAMING), NOW_MS).left_unread
+
+
+def test_of_dropped_partitions_it_says_whose_rows_stay_and_whose_go() -> None:
+    ended = (EndedPartition((), ("b1", "b2")),)
+    state = _state(Phase.STREAMING).model_copy(update={"gone_partitions": 3, "ended": ended})
+    assert _snapshot_text(table_status(state, NOW_MS)).split("\n")[1:] == [
+        f"has rows of 3 dropped partitions: millrace snapshot --reset {state.name} lets go of them",
+        "rows of 2 dropped partitions are about to be deleted",
+    ]
