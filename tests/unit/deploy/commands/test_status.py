@@ -2,6 +2,7 @@
 
 import pytest
 
+from cdc.records.fingerprint import EndedPartition
 from cdc.records.schema import TableName
 from cdc.records.state import Phase, SnapshotRequest, TableState
 from deploy.commands.drop_status import DropStatus, drop_lines
@@ -63,3 +64,12 @@ def test_what_becomes_of_rows_whose_table_is_gone_is_said(
     (line,) = drop_lines("lakehouse", [DropStatus.model_validate(usual | drop)])
     assert line.startswith("lakehouse, public.t_history: public.t is gone at the source; its rows ")
     assert line.endswith(says)
+
+
+def test_of_dropped_partitions_it_says_whose_rows_stay_and_whose_go() -> None:
+    ended = (EndedPartition((), ("b1", "b2")),)
+    state = _state(Phase.STREAMING).model_copy(update={"gone_partitions": 3, "ended": ended})
+    assert snapshot_text(table_status(state, NOW_MS)).split("\n")[1:] == [
+        f"has rows of 3 dropped partitions: millrace snapshot --reset {state.name} lets go of them",
+        "rows of 2 dropped partitions are about to be deleted",
+    ]
