@@ -67,6 +67,8 @@ class CatalogCheck:
         self._progress: dict[TableName, tuple[list[int], float]] = {}
         """How many rows doubtful tables that are being read have, and since when (monotonic)."""
         self._tried: set[tuple[TableName, int]] = set()
+        self._unhindered: set[TableName] = set()
+        """The tables that are set aside, and could be captured when the last check began."""
 
     @property
     def awaits_stream(self) -> bool:
@@ -131,7 +133,7 @@ class CatalogCheck:
             for table in self._watched
             if table.state.name not in inspection.undecided
         }
-        taken = Joined([])
+        taken = Joined(self._look_for_obstacles(inspection))
         for finding in inspection.findings:
             name, state = finding.watched.state.name, finding.watched.state
             before = self._tables.states.get(name)
@@ -152,6 +154,20 @@ class CatalogCheck:
                 [*taken.records, *joined.records], taken.effects.and_then(joined.effects)
             )
         return taken
+
+    def _look_for_obstacles(self, inspection: Inspection) -> list[Record]:
+        """Find which tables that are set aside can be captured by now; note why others can't."""
+        records, obstacles = list[Record](), self._tables.obstacles
+        self._unhindered.clear()
+        for name, described in inspection.aside.items():
+            state = self._tables.states.get(name)
+            if state is None or state.doubt is None or state.oid != described.oid:
+                continue
+            if (error := obstacles.of(described)) is None:
+                self._unhindered.add(name)
+            elif state.is_set_aside:
+                records += obstacles.set_aside(name, error)
+        return records
 
     def _gone(
         self, state: TableState, successor: TableDescription | None, reached: Position
@@ -183,7 +199,11 @@ class CatalogCheck:
         causes, attached, gone = differences.causes, differences.attached, differences.gone
         records = list[Record]()
         update: dict[str, object] = {"fingerprint": now.fingerprint, "gone_ms": 0}
-        if (described := finding.described) is not None:
+        if (described := finding.described) is not None and not state.is_set_aside:
+            if (error := self._tables.obstacles.of(described)) is not None:
+                records += self._tables.obstacles.set_aside(name, error)
+                aside = self._tables.states[name].model_copy(update=update)
+                return [*records, self._tables.states.put(aside)]
             if made_again := self._tables.schemas.made_again(described):
                 reason = f"columns were dropped and made again: {', '.join(made_again)}"
                 causes += (Cause(reason, replaces=False),)
@@ -225,7 +245,7 @@ class CatalogCheck:
         doubts = [
             (state.doubt, state)
             for state in self._tables.states.values()
-            if state.doubt is not None and not state.gone_ms
+            if state.doubt is not None and not state.gone_ms and state.is_in_log
         ]
         if not doubts or self._last is None:
             return []
@@ -239,6 +259,8 @@ class CatalogCheck:
                 continue
             if name in watched and self._checked.get(name) != doubt:
                 self._is_due |= watched[name] != doubt
+                continue
+            if state.is_set_aside and name in watched and name not in self._unhindered:
                 continue
             obstacle = self._obstacle(state, doubt, is_watched=name in watched)
             if not obstacle:
@@ -274,7 +296,8 @@ class CatalogCheck:
         """Why a table isn't read again by itself; empty where it is."""
         settings, limit = self._settings, self._settings.doubt_reread_bytes_max
         name, table = state.name, self._last and self._last.catalog.get(state.name)
-        if (name, doubt.since_ms) in self._tried:
+        aside = self._last.aside.get(name) if self._last and doubt.set_aside else None
+        if aside is None and (name, doubt.since_ms) in self._tried:
             return doubt.refused
         on_disk = table.bytes if table else doubt.bytes
         has = f"it has {size(on_disk)}, more than doubt.reread.bytes.max ({size(limit)})"
@@ -287,6 +310,7 @@ class CatalogCheck:
             has: on_disk > limit,
             "its rows are left out of snapshots": not settings.snapshots(str(name)),
             by_select: str(name) in settings.snapshot_select_statements,
+            "only a start can read it": aside is not None and not aside.is_chunked,
         }
         return next((reason for reason, is_so in obstacles.items() if is_so), "")
 

@@ -47,7 +47,8 @@ class Inspection(NamedTuple):
     """What a check has found, and how far the WAL was behind that.
 
     ``catalog`` has all that are there, by name, ``seen`` the fingerprints of those that are as they
-    were; of ``undecided`` ones nothing can be said, since somebody has locked them.
+    were; of ``undecided`` ones nothing can be said, since somebody has locked them. ``aside`` are
+    those that are set aside, as they are by now.
     """
 
     wal_end: Lsn
@@ -55,6 +56,7 @@ class Inspection(NamedTuple):
     findings: list[Finding]
     seen: dict[TableName, TableFingerprint]
     undecided: set[TableName]
+    aside: dict[TableName, TableDescription]
 
 
 def inspect(
@@ -65,6 +67,7 @@ def inspect(
     catalog = fingerprints(connection, oids, settings.publication_name)
     findings, seen = list[Finding](), dict[TableName, TableFingerprint]()
     undecided, missing = set[TableName](), list[WatchedTable]()
+    aside = dict[TableName, TableDescription]()
     for table in watched:
         name, now = table.state.name, catalog.get(table.state.oid)
         if now is None or now.name != name:
@@ -74,6 +77,9 @@ def inspect(
             now = now._replace(fingerprint=now.fingerprint.carrying(table.fingerprint))
         try:
             finding = _compared(connection, settings, table, now)
+            if table.state.is_set_aside:
+                captured = [CapturedTable(table.state.oid, name)]
+                aside |= {each.name: each for each in _described(connection, settings, captured)}
         except TableLockedError:
             undecided.add(name)
             continue
@@ -92,7 +98,7 @@ def inspect(
     # Behind all that was looked at.
     wal_end = current_insert_lsn(connection)
     by_name = {table.name: table for table in catalog.values()}
-    return Inspection(wal_end, by_name, findings, seen, undecided)
+    return Inspection(wal_end, by_name, findings, seen, undecided, aside)
 
 
 def _compared(

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from cdc.compiled import fast
 from cdc.convert.pipeline import Encoder
-from cdc.errors import CorruptMessageError
+from cdc.errors import CorruptMessageError, TableRefusedError
 from cdc.events.changes import Row
 from cdc.events.metadata import SOURCE_HEARTBEAT
 from cdc.faults import FaultPoint, reach
@@ -206,7 +206,13 @@ class Translation:
             raise CorruptMessageError(
                 f"an unexpected {type(message).__name__} message", where=f"LSN {frame.start}"
             )
-        handler(message, frame)
+        try:
+            handler(message, frame)
+        except TableRefusedError as error:
+            if not isinstance(message, messages.Update | messages.Delete | messages.Insert):
+                raise
+            self._encoders.set_aside(message.relation_oid, error)
+            self._fast.forget(message.relation_oid)
         return self._reselection.is_full or self._in_progress.is_inside or self.is_behind
 
     def _begin(self, message: messages.Begin, frame: XLogData) -> None:

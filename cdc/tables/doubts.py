@@ -100,6 +100,7 @@ def compare(
             *_joined(causes),
             *_type_causes(before, now, is_rekeyed=is_rekeyed),
             *_generated_causes(before, now),
+            *_key_causes(before, now),
         ),
         unproven=unproven,
         altered=(before.columns, before.identity) != (now.columns, now.identity),
@@ -236,6 +237,12 @@ def _attribute_reason(was: TypeFingerprint, now: TypeFingerprint) -> str:
     if contents[0] == contents[1]:
         return f"attributes of composite type {now.name} were changed and changed back"
     return f"attributes of composite type {now.name} were changed"
+
+
+def _key_causes(before: TableFingerprint, now: TableFingerprint) -> Iterator[Cause]:
+    """In between, rows may have shared a key; where they were whole, no change shows that."""
+    if now.key_constraint and before.key_constraint not in {0, now.key_constraint}:
+        yield Cause("the primary key was dropped and made again", replaces=True)
 
 
 def _generated_causes(before: TableFingerprint, now: TableFingerprint) -> Iterator[Cause]:

@@ -13,6 +13,7 @@ import structlog
 
 from cdc.convert.pipeline import Encoder, RecordPipeline
 from cdc.dead_letters.guard import DeadLetters, GuardedEncoder
+from cdc.events.fields import plan
 from cdc.events.metadata import MessageEvents, TransactionMetadata
 from cdc.events.reference import LogContext
 from cdc.events.rules import EventRules, key_signature, rekeyed
@@ -114,6 +115,23 @@ class SchemaVersions:
             since,
             lambda: table.columns,
             is_new=bool(self.made_again(table)),
+        )
+
+    def check(self, table: TableDescription) -> None:
+        """Raise TableRefusedError where no events can be made of a table as it is described."""
+        plan(
+            TableSchema(
+                namespace=table.name.namespace,
+                table=table.name.name,
+                version=1,
+                since="",
+                topic=data_topic(self._settings.topic_prefix, table.name),
+                replica_identity=table.replica_identity,
+                columns=rekeyed(table.columns, table.name, table.replica_identity, self._rules),
+                signature=table.signature,
+                oid=table.oid,
+            ),
+            self._rules,
         )
 
     def made_again(self, table: TableDescription) -> list[str]:

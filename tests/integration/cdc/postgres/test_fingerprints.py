@@ -226,7 +226,13 @@ COLUMNS = {
         altered=True,
     ),
     "key": Case(
-        ("ALTER TABLE wide DROP CONSTRAINT wide_pkey, ADD PRIMARY KEY (id, n)",), altered=True
+        ("ALTER TABLE wide DROP CONSTRAINT wide_pkey, ADD PRIMARY KEY (id, n)",),
+        replaces("the primary key was dropped and made again"),
+        altered=True,
+    ),
+    "key made again": Case(
+        ("ALTER TABLE wide DROP CONSTRAINT wide_pkey", "ALTER TABLE wide ADD PRIMARY KEY (id)"),
+        replaces("the primary key was dropped and made again"),
     ),
 }
 PUBLICATIONS = {

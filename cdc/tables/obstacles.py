@@ -1,0 +1,143 @@
+"""Tables, described or arriving → why they can't be captured, and that they are set aside.
+
+A table that is set aside has the reason as its doubt: the stream goes past its changes, so that one
+table's trouble ends nothing else. It is read again, replacing all rows, when the obstacle is gone
+(snapshots/catalog_check.py). One that the log has nothing of is looked at as new ones are.
+"""
+
+import time
+from collections.abc import Callable, Collection
+
+import structlog
+
+from cdc.errors import TableRefusedError
+from cdc.postgres.described import TableDescription
+from cdc.postgres.preflight import alter_identity, shared_topic
+from cdc.records.position import Position
+from cdc.records.record import Record
+from cdc.records.schema import Column, TableName
+from cdc.records.state import Doubt
+from cdc.records.topics import data_topic
+from cdc.settings import CaptureSettings
+from cdc.tables.reads import TableReads
+from cdc.tables.schemas import SchemaVersions
+from cdc.tables.states import TableStates
+from cdc.wal.messages import ReplicaIdentity
+
+log = structlog.get_logger()
+
+
+class Obstacles:
+    """What keeps tables from being captured."""
+
+    def __init__(
+        self,
+        settings: CaptureSettings,
+        states: TableStates,
+        reads: TableReads,
+        schemas: SchemaVersions,
+        check: Callable[[TableDescription], None],
+    ) -> None:
+        """``check`` is that of Lookups."""
+        self._settings = settings
+        self._states = states
+        self._reads = reads
+        self._schemas = schemas
+        self._check = check
+
+    def of(self, table: TableDescription) -> TableRefusedError | None:
+        """Why a table can't be captured as it is described; None: it can."""
+        if not self._settings.lossless:
+            return None
+        try:
+            self._check_topic(table.name)
+            self._check(table)
+            self.check_key(table.name, table.columns, table.replica_identity, table.identity)
+            self._schemas.check(table)
+        except TableRefusedError as error:
+            if error.retry:
+                raise
+            return error
+        return None
+
+    def check_key(
+        self,
+        table: TableName,
+        columns: tuple[Column, ...],
+        replica_identity: ReplicaIdentity,
+        identity: Collection[str],
+    ) -> None:
+        """Raise TableRefusedError where changes of a table don't have the key that they need.
+
+        ``identity`` names the columns that old rows come with.
+        """
+        if not self._settings.lossless:
+            return
+        key = self._states.key(columns, table, replica_identity)
+        state = self._states.get(table)
+        if replica_identity != "f" and not (identity and key <= set(identity)):
+            raise TableRefusedError(
+                f"the replica identity of table {table} doesn't cover its key: a change doesn't"
+                " tell which row it is of",
+                remedy=f"let its owner run{alter_identity([table], 'DEFAULT' if key else 'FULL')}",
+            )
+        if state is None or not state.is_in_log:
+            return
+        if state.cleanup == "compact" and not key:
+            raise TableRefusedError(
+                f"table {table} has no key any more, and its topic takes no record without one",
+                remedy="add the key again, or leave the table out (table.exclude.list)",
+            )
+        if state.cleanup == "delete" and key and not self._schemas.has_key(table):
+            raise TableRefusedError(
+                f"table {table} has a key now, and its topic was made for a table without one",
+                remedy="take the key away again, or leave the table out (table.exclude.list)",
+            )
+
+    def set_aside(self, name: TableName, error: TableRefusedError) -> list[Record]:
+        """Note why a table's changes can't be taken from here on; nothing where that is known.
+
+        Raises the error where starting over mends it, and where Debezium would end (not
+        ``lossless``).
+        """
+        if error.retry or not self._settings.lossless:
+            raise error
+        records = self._reads.set_aside(name, _text(error))
+        if records:
+            _warn(name, error)
+        return records
+
+    def refuse(
+        self, table: TableDescription, error: TableRefusedError, reached: Position
+    ) -> list[Record]:
+        """Set a described table aside; the log may have nothing of it."""
+        if table.name in self._states:
+            return self.set_aside(table.name, error)
+        _warn(table.name, error)
+        now_ms = time.time_ns() // 1_000_000
+        doubt = Doubt(reason=_text(error), since_ms=now_ms, replaces=True, set_aside=True)
+        return [self._states.refused(table, reached, doubt)]
+
+    def _check_topic(self, table: TableName) -> None:
+        """Raise TableRefusedError where the log would mix the table's rows up with another's."""
+        prefix = self._settings.topic_prefix
+        topic = data_topic(prefix, table)
+        topics = {state.name: state.topic for state in self._states.values() if state.is_in_log}
+        topics |= {name: data_topic(prefix, name) for name in self._states.waiting}
+        for name, other in topics.items():
+            if name != table and other == topic:
+                raise shared_topic(topic, [name, table])
+
+
+def _text(error: TableRefusedError) -> str:
+    """What is wrong, and what mends it, on one line."""
+    return " ".join(": ".join(filter(None, (error.what, error.remedy))).split())
+
+
+def _warn(table: TableName, error: TableRefusedError) -> None:
+    log.warning(
+        "a table is set aside: its changes aren't taken until it can be read again",
+        table=str(table),
+        reason=error.what,
+        remedy=error.remedy,
+    )
