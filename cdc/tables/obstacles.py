@@ -102,10 +102,9 @@ class Obstacles:
         """
         if error.retry or not self._settings.lossless:
             raise error
-        records = self._reads.set_aside(name, _text(error))
-        if records:
+        if not self._states.is_set_aside(name):
             _warn(name, error)
-        return records
+        return self._reads.set_aside(name, _text(error))
 
     def refuse(
         self, table: TableDescription, error: TableRefusedError, reached: Position

@@ -175,12 +175,15 @@ class TableReads:
     def set_aside(self, table: TableName, reason: str) -> list[Record]:
         """Note that a table's changes aren't taken from here on, until it is read again.
 
-        What is being read of it comes to nothing. Returns nothing where that is known.
+        What is being read of it comes to nothing. Of one that is set aside only the reason is new.
+        Returns nothing where that is known.
         """
         state = self._states[table]
         now_ms = time.time_ns() // 1_000_000
         doubt = Doubt(reason=reason, since_ms=now_ms, replaces=True, set_aside=True)
-        if state.doubt is not None:
+        if state.doubt is not None and state.doubt.set_aside:
+            doubt = state.doubt.model_copy(update={"reason": reason, "refused": ""})
+        elif state.doubt is not None:
             doubt = state.doubt.and_also(doubt)
         begun = [each for each in state.requests if each.kind == "initial" or each.is_own]
         if doubt == state.doubt and not begun:

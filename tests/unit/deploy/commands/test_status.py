@@ -1,7 +1,7 @@
 """A table's state → what ``millrace status`` tells of it."""
 
 from cdc.records.schema import TableName
-from cdc.records.state import Phase, SnapshotRequest, TableState
+from cdc.records.state import Doubt, Phase, SnapshotRequest, TableState
 from deploy.commands.status import _snapshot_text, table_status
 from tests.fixtures.made_states import table_state
 
@@ -31,3 +31,12 @@ def test_a_table_that_went_while_it_was_read_has_no_progress_to_show() -> None:
     assert gone.left_unread
     assert _snapshot_text(gone) == "not all of it was read: it is gone, or was left out"
     assert not table_status(_state(Phase.STREAMING), NOW_MS).left_unread
+
+
+def test_a_table_that_is_set_aside_says_why_and_one_that_nothing_is_known_of_too() -> None:
+    doubt = Doubt(reason="it has no key: add one", since_ms=0, set_aside=True)
+    for phase in (Phase.STREAMING, Phase.CREATING):
+        state = _state(phase).model_copy(update={"doubt": doubt})
+        shown = _snapshot_text(table_status(state, NOW_MS))
+        assert shown.endswith("SET ASIDE since 1970-01-01 00:00:00: it has no key: add one")
+        assert "left out" not in shown
