@@ -26,7 +26,7 @@ from cdc.postgres.connection import query
 from cdc.postgres.described import Leaf, TableDescription
 from cdc.postgres.failures import quote, server_address
 from cdc.records.schema import TableName
-from cdc.records.topics import data_topic
+from cdc.records.topics import data_topic, kafka_name
 from cdc.settings import CaptureSettings, LibraryOptions
 
 VERSION_MIN: Final = 140_000
@@ -300,16 +300,18 @@ def _topics(
 ) -> Iterator[tuple[Sequence[TableName], TableRefusedError]]:
     by_topic: dict[str, list[TableName]] = {}
     for table in tables:
-        by_topic.setdefault(data_topic(prefix, table.name), []).append(table.name)
-    for topic, names in by_topic.items():
+        topic = kafka_name(data_topic(prefix, table.name))
+        by_topic.setdefault(topic, []).append(table.name)
+    for names in by_topic.values():
         if len(names) > 1:
-            yield names, shared_topic(topic, names)
+            yield names, shared_topic(data_topic(prefix, names[0]), names)
 
 
 def shared_topic(topic: str, names: Iterable[TableName]) -> TableRefusedError:
     """Why tables can't be captured together."""
     return TableRefusedError(
-        f"tables {' and '.join(map(str, names))} would share the topic {topic}",
+        f"tables {' and '.join(map(str, names))} would share the topic {topic} (Kafka takes . and _"
+        " for one)",
         remedy="rename one, or add one to table.exclude.list",
     )
 

@@ -186,9 +186,16 @@ class Translation:
         lacking = self._reselection.failed_tables & self._being_read
         for table in lacking - self._tables.states.waiting.keys():
             self._encoders.state_records.append(self._tables.reads.read_anew(table))
+        for oid, error in self._reselection.refused.items():
+            self._set_aside(oid, error)
+        self._reselection.refused.clear()
         self._reselection.failed_tables.clear()
         self._being_read.clear()
         self._encoders.leave()
+
+    def _set_aside(self, oid: int, error: TableRefusedError) -> None:
+        self._encoders.set_aside(oid, error)
+        self._fast.forget(oid)
 
     def frame(self, payload: bytes) -> bool:
         """Take in one CopyData payload; returns whether ``take`` has to come before the next."""
@@ -211,8 +218,7 @@ class Translation:
         except TableRefusedError as error:
             if not isinstance(message, messages.Update | messages.Delete | messages.Insert):
                 raise
-            self._encoders.set_aside(message.relation_oid, error)
-            self._fast.forget(message.relation_oid)
+            self._set_aside(message.relation_oid, error)
         return self._reselection.is_full or self._in_progress.is_inside or self.is_behind
 
     def _begin(self, message: messages.Begin, frame: XLogData) -> None:

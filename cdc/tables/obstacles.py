@@ -17,7 +17,7 @@ from cdc.records.position import Position
 from cdc.records.record import Record
 from cdc.records.schema import Column, TableName
 from cdc.records.state import Doubt
-from cdc.records.topics import data_topic
+from cdc.records.topics import data_topic, kafka_name
 from cdc.settings import CaptureSettings
 from cdc.tables.reads import TableReads
 from cdc.tables.schemas import SchemaVersions
@@ -110,8 +110,13 @@ class Obstacles:
         self, table: TableDescription, error: TableRefusedError, reached: Position
     ) -> list[Record]:
         """Set a described table aside; the log may have nothing of it."""
-        if table.name in self._states:
-            return self.set_aside(table.name, error)
+        if (state := self._states.get(table.name)) is not None:
+            records = self.set_aside(table.name, error)
+            if state.is_in_log and not state.oid:  # of an epoch that begins
+                now = {"oid": table.oid, "entry": table.entry, "fingerprint": table.fingerprint}
+                aside = self._states[table.name].model_copy(update=now)
+                records.append(self._states.put(aside))
+            return records
         _warn(table.name, error)
         now_ms = time.time_ns() // 1_000_000
         doubt = Doubt(reason=_text(error), since_ms=now_ms, replaces=True, set_aside=True)
@@ -124,7 +129,7 @@ class Obstacles:
         topics = {state.name: state.topic for state in self._states.values() if state.is_in_log}
         topics |= {name: data_topic(prefix, name) for name in self._states.waiting}
         for name, other in topics.items():
-            if name != table and other == topic:
+            if name != table and kafka_name(other) == kafka_name(topic):
                 raise shared_topic(topic, [name, table])
 
 

@@ -64,13 +64,18 @@ PARTITIONED = (
     "CREATE TABLE parts (id int, k int NOT NULL, v text, PRIMARY KEY (id)) PARTITION BY RANGE (id)",
     "CREATE TABLE low PARTITION OF parts FOR VALUES FROM (0) TO (10)",
     "CREATE TABLE high PARTITION OF parts FOR VALUES FROM (10) TO (200)",
-    "INSERT INTO parts SELECT i, i, 'p' FROM generate_series(1, 19) i",
+    "ALTER TABLE low ALTER v SET STORAGE EXTERNAL",
+    "INSERT INTO parts SELECT i, i, repeat('p', 3000) FROM generate_series(1, 19) i",
     "CREATE UNIQUE INDEX low_k ON low (k)",
 )
 PARTITION = Case(
     PARTITIONED,
     ("ALTER TABLE low REPLICA IDENTITY USING INDEX low_k",),
-    ("DELETE FROM parts WHERE id = 3", "UPDATE parts SET id = 3 WHERE id = 8"),
+    (
+        "UPDATE parts SET k = k + 1000 WHERE id = 1",  # without its key, and its large value
+        "DELETE FROM parts WHERE id = 3",
+        "UPDATE parts SET id = 3 WHERE id = 8",
+    ),
     ("ALTER TABLE low REPLICA IDENTITY DEFAULT",),
 )
 TABLES = [*CASES, "parts"]
@@ -310,6 +315,7 @@ def test_a_new_table_that_cannot_be_captured_ends_nothing_and_joins_when_it_can(
 ) -> None:
     run(database, f"CREATE PUBLICATION {PUBLICATION} FOR ALL TABLES")
     run(database, "CREATE TABLE a_b (id int PRIMARY KEY)", 'CREATE SCHEMA "dotted.name"')
+    run(database, "CREATE SCHEMA app", "CREATE TABLE app.user_roles (id int PRIMARY KEY)")
     made = pipeline(**OF_ALL)
     daemon = made.catch_up()
     run(
@@ -317,24 +323,28 @@ def test_a_new_table_that_cannot_be_captured_ends_nothing_and_joins_when_it_can(
         "CREATE TABLE copied AS SELECT i AS id FROM generate_series(1, 5) i",
         'CREATE TABLE "a b" (id int PRIMARY KEY)',
         'CREATE TABLE "dotted.name".t (id int PRIMARY KEY)',
+        "CREATE SCHEMA app_user",
+        "CREATE TABLE app_user.roles (id int PRIMARY KEY)",
         'INSERT INTO "a b" VALUES (1)',
         'INSERT INTO "dotted.name".t VALUES (1)',
     )
-    wait_for(lambda: aside(made) == {"copied", "a b", "t"} or not daemon.running)
+    wait_for(lambda: aside(made) == {"copied", "a b", "t", "roles"} or not daemon.running)
     run(database, "INSERT INTO a_b VALUES (1)")
     wait_for(lambda: not differing(made, database, ["a_b"]))
     assert made.stop(daemon) == 0
     daemon = made.catch_up()
-    assert aside(made) == {"copied", "a b", "t"}
+    assert aside(made) == {"copied", "a b", "t", "roles"}
     run(
         database,
         "ALTER TABLE copied ADD PRIMARY KEY (id)",
         'ALTER TABLE "a b" RENAME TO a_c',
         'DROP TABLE "dotted.name".t',
+        "ALTER TABLE app_user.roles RENAME TO role",
         "INSERT INTO copied VALUES (6)",
     )
     wait_until_equal(made, database, ["a_b", "a_c", "copied"])
-    assert {each.table for each in made.tables()} == {"a_b", "a_c", "copied"}
+    there = {"a_b", "a_c", "copied", "user_roles", "role"}
+    wait_for(lambda: {each.table for each in made.tables()} == there)
     assert made.stop(daemon) == 0
 
 
