@@ -50,10 +50,12 @@ class Obstacles:
         if not self._settings.lossless:
             return None
         try:
-            self._check_topic(table.name)
+            self._check_topic_name(table.name)
+            key = self._states.key(table.columns, table.name, table.replica_identity)
+            self._check_cleanup(table.name, key)
             self._check(table)
-            self.check_key(table.name, table.columns, table.replica_identity, table.identity)
-            self._schemas.check(table)
+            if self._states.is_set_aside(table.name):  # else that is seen when events are made
+                self._schemas.check(table)
         except TableRefusedError as error:
             if error.retry:
                 raise
@@ -74,24 +76,12 @@ class Obstacles:
         if not self._settings.lossless:
             return
         key = self._states.key(columns, table, replica_identity)
-        state = self._states.get(table)
+        self._check_cleanup(table, key)
         if replica_identity != "f" and not (identity and key <= set(identity)):
             raise TableRefusedError(
                 f"the replica identity of table {table} doesn't cover its key: a change doesn't"
                 " tell which row it is of",
                 remedy=f"let its owner run{alter_identity([table], 'DEFAULT' if key else 'FULL')}",
-            )
-        if state is None or not state.is_in_log:
-            return
-        if state.cleanup == "compact" and not key:
-            raise TableRefusedError(
-                f"table {table} has no key any more, and its topic takes no record without one",
-                remedy="add the key again, or leave the table out (table.exclude.list)",
-            )
-        if state.cleanup == "delete" and key and not self._schemas.has_key(table):
-            raise TableRefusedError(
-                f"table {table} has a key now, and its topic was made for a table without one",
-                remedy="take the key away again, or leave the table out (table.exclude.list)",
             )
 
     def set_aside(self, name: TableName, error: TableRefusedError) -> list[Record]:
@@ -122,15 +112,32 @@ class Obstacles:
         doubt = Doubt(reason=_text(error), since_ms=now_ms, replaces=True, set_aside=True)
         return [self._states.refused(table, reached, doubt)]
 
-    def _check_topic(self, table: TableName) -> None:
+    def _check_topic_name(self, table: TableName) -> None:
         """Raise TableRefusedError where the log would mix the table's rows up with another's."""
         prefix = self._settings.topic_prefix
         topic = data_topic(prefix, table)
-        topics = {state.name: state.topic for state in self._states.values() if state.is_in_log}
-        topics |= {name: data_topic(prefix, name) for name in self._states.waiting}
-        for name, other in topics.items():
-            if name != table and kafka_name(other) == kafka_name(topic):
+        taken = [(state.name, state.topic) for state in self._states.values() if state.is_in_log]
+        taken += [(name, data_topic(prefix, name)) for name in self._states.waiting]
+        for name, other in taken:
+            is_alike = len(other) == len(topic) and name != table
+            if is_alike and kafka_name(other) == kafka_name(topic):
                 raise shared_topic(topic, [name, table])
+
+    def _check_cleanup(self, table: TableName, key: Collection[str]) -> None:
+        """Raise TableRefusedError where the table's topic isn't for records like its own."""
+        state = self._states.get(table)
+        if state is None or not state.is_in_log:
+            return
+        if state.cleanup == "compact" and not key:
+            raise TableRefusedError(
+                f"table {table} has no key any more, and its topic takes no record without one",
+                remedy="add the key again, or leave the table out (table.exclude.list)",
+            )
+        if state.cleanup == "delete" and key and not self._schemas.has_key(table):
+            raise TableRefusedError(
+                f"table {table} has a key now, and its topic was made for a table without one",
+                remedy="take the key away again, or leave the table out (table.exclude.list)",
+            )
 
 
 def _text(error: TableRefusedError) -> str:
