@@ -240,8 +240,13 @@ def _attribute_reason(was: TypeFingerprint, now: TypeFingerprint) -> str:
 
 
 def _key_causes(before: TableFingerprint, now: TableFingerprint) -> Iterator[Cause]:
-    """In between, rows may have shared a key; where they were whole, no change shows that."""
-    if now.key_constraint and before.key_constraint not in {0, now.key_constraint}:
+    """In between, rows may have shared a key; no change shows that where old rows are whole.
+
+    ALTER COLUMN … TYPE makes the key's constraint again, too.
+    """
+    is_whole = "f" in {before.identity[:1], now.identity[:1]}
+    is_other = before.key_constraint not in {0, now.key_constraint}
+    if is_whole and is_other and now.key_constraint:
         yield Cause("the primary key was dropped and made again", replaces=True)
 
 

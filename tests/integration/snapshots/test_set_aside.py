@@ -332,13 +332,14 @@ def test_a_new_table_that_cannot_be_captured_ends_nothing_and_joins_when_it_can(
     run(database, "INSERT INTO a_b VALUES (1)")
     wait_for(lambda: not differing(made, database, ["a_b"]))
     assert made.stop(daemon) == 0
+    run(database, "CREATE TABLE late AS SELECT 1 AS id")
     daemon = made.catch_up()
-    assert aside(made) == {"copied", "a b", "t", "roles"}
+    assert aside(made) == {"copied", "a b", "t", "roles", "late"}
     run(
         database,
         "ALTER TABLE copied ADD PRIMARY KEY (id)",
         'ALTER TABLE "a b" RENAME TO a_c',
-        'DROP TABLE "dotted.name".t',
+        'DROP TABLE "dotted.name".t, late',
         "ALTER TABLE app_user.roles RENAME TO role",
         "INSERT INTO copied VALUES (6)",
     )
