@@ -200,7 +200,11 @@ def _new_epoch(
     }
     return [
         progress_record(prefix, _announcement(servers, before, epoch)),
-        *(table_record(prefix, state.model_copy(update=unread)) for state in states),
+        *(
+            table_record(prefix, state.model_copy(update=unread))
+            for state in states
+            if state.is_in_log
+        ),
     ]
 
 

@@ -149,6 +149,13 @@ def _tables(tables: list[TableStatus]) -> Iterator[Metric]:
     yield _gauges(
         "table_doubtful", "1: rows of it may be wrong until it was read again.", "table", doubtful
     )
+    aside = {table.table: table.set_aside for table in tables}
+    yield _gauges(
+        "table_set_aside",
+        "1: it is doubtful, and its changes aren't taken until it was read again.",
+        "table",
+        aside,
+    )
     gone = {table.table: table.gone_since_ms is not None for table in tables}
     yield _gauges(
         "table_gone", "1: the source doesn't have it any more, or renamed it.", "table", gone

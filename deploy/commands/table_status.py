@@ -43,6 +43,8 @@ class TableStatus(BaseModel):
     requests: list[RequestStatus] = []
     doubt: str = ""
     """Why rows of it may be wrong; empty: nothing says so."""
+    set_aside: bool = False
+    """Whether its changes aren't taken until it was read again."""
     doubtful_since_ms: int | None = None
     not_reread: str = ""
     """Why a doubtful table isn't read again by itself."""
@@ -79,6 +81,7 @@ def table_status(state: TableState, now_ms: int) -> TableStatus:
             for request in sorted(state.requests, key=lambda each: each.order)
         ],
         doubt=state.doubt.reason if state.doubt else "",
+        set_aside=state.is_set_aside,
         doubtful_since_ms=state.doubt.since_ms if state.doubt else None,
         not_reread=state.doubt.refused if state.doubt else "",
         gone_since_ms=state.gone_ms or None,
@@ -141,7 +144,8 @@ def _doubt_text(table: TableStatus) -> str:
     if table.ended_partitions:
         text += f"\nrows of {table.ended_partitions} dropped partitions are about to be deleted"
     if table.doubtful_since_ms is not None:
-        text += f"\nDOUBTFUL since {time_text(table.doubtful_since_ms)}: {table.doubt}"
+        word = "SET ASIDE" if table.set_aside else "DOUBTFUL"
+        text += f"\n{word} since {time_text(table.doubtful_since_ms)}: {table.doubt}"
     if table.not_reread:
         text += f"\nnot read again, {table.not_reread}: millrace snapshot --reset {table.table}"
     return text

@@ -12,7 +12,7 @@ from sinks.run.engine import Run
 from sinks.run.summary import RunSummary
 from tests.fixtures.indexes import Indexes, loaded
 from tests.fixtures.lakehouse import Lakehouse
-from tests.fixtures.spark import HandLog, at, column, run_once
+from tests.fixtures.spark import SYSTEM, HandLog, at, column, run_once
 from tests.integration.sinks.run.test_contract import Killed
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
@@ -22,7 +22,7 @@ DELETE: dict[str, Any] = {"table.drop.policy": "delete", "table.drop.delay.ms": 
 
 def drop(log: HandLog, *, gone_ms: int, now_ms: int, lsn: int) -> None:
     """The daemon has seen that the table is gone, and has come to where its clock shows ``now``."""
-    log.table(100, gone_ms=gone_ms)
+    log.table(100, gone_ms=gone_ms, gone_system=SYSTEM if gone_ms else "")
     log.now_ms = now_ms
     log.reached(at(lsn, 0))
 

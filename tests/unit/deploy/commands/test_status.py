@@ -4,7 +4,7 @@ import pytest
 
 from cdc.records.fingerprint import EndedPartition
 from cdc.records.schema import TableName
-from cdc.records.state import Phase, SnapshotRequest, TableState
+from cdc.records.state import Doubt, Phase, SnapshotRequest, TableState
 from deploy.commands.drop_status import DropStatus, drop_lines
 from deploy.commands.table_status import snapshot_text, table_status
 from tests.fixtures.made_states import table_state
@@ -73,3 +73,12 @@ def test_of_dropped_partitions_it_says_whose_rows_stay_and_whose_go() -> None:
         f"has rows of 3 dropped partitions: millrace snapshot --reset {state.name} lets go of them",
         "rows of 2 dropped partitions are about to be deleted",
     ]
+
+
+def test_a_table_that_is_set_aside_says_why_and_one_that_nothing_is_known_of_too() -> None:
+    doubt = Doubt(reason="it has no key: add one", since_ms=0, set_aside=True)
+    for phase in (Phase.STREAMING, Phase.CREATING):
+        state = _state(phase).model_copy(update={"doubt": doubt})
+        shown = snapshot_text(table_status(state, NOW_MS))
+        assert shown.endswith("SET ASIDE since 1970-01-01 00:00:00: it has no key: add one")
+        assert "left out" not in shown
