@@ -257,6 +257,7 @@ def test_a_daemon_whose_slot_is_still_its_own_starts_over_whatever_else_was_take
     finish(made, daemon, database, topic_prefix)
 
 
+@pytest.mark.proof
 def test_without_a_disk_for_large_transactions_postgresql_keeps_them(
     pipeline: Callable[..., RunningPipeline],
     database: dict[str, str],

@@ -182,6 +182,7 @@ def test_changes_of_all_tables_follow_whatever_was_read(
     assert operations(made, topic_prefix) == [("a", "c", 2), *read]
 
 
+@pytest.mark.proof
 @pytest.mark.kafka
 def test_a_table_that_is_asked_for_by_name_is_read_whatever_the_mode(
     pipeline: Callable[..., RunningPipeline], two: Conninfo, topic_prefix: str

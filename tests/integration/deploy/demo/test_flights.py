@@ -50,6 +50,7 @@ def test_everything_is_loaded(database: Conninfo) -> None:
     assert value(database, "SELECT count(DISTINCT flight_date) FROM flights") == 365
 
 
+@pytest.mark.proof
 def test_a_limit_takes_flights_of_the_whole_year(database: Conninfo) -> None:
     assert flights.load(database, flights_limit=700)["flights"] == 700
     assert value(database, "SELECT count(DISTINCT month) FROM flights") == 12
@@ -97,6 +98,7 @@ def test_equal_seeds_make_equal_databases(small: Conninfo, postgres: Postgres) -
     postgres.drop_database(twin["dbname"])
 
 
+@pytest.mark.proof
 def test_rate_is_kept(small: Conninfo) -> None:
     started = time.monotonic()
     workload.run(small, 200, rate=400)

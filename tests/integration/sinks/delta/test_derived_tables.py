@@ -219,6 +219,7 @@ def test_an_archive_has_every_event_once(lakehouse: Lakehouse) -> None:
     )
 
 
+@pytest.mark.proof
 def test_a_renamed_column_keeps_its_values_and_one_made_again_does_not(
     lakehouse: Lakehouse,
 ) -> None:

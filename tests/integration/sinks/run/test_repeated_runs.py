@@ -35,6 +35,7 @@ def merged(lakehouse: Lakehouse) -> HandLog:
     return log
 
 
+@pytest.mark.proof
 def test_a_table_that_is_paused_stays_as_it_is_until_it_is_not(lakehouse: Lakehouse) -> None:
     good = lakehouse.log(column("id", "int4", 1), column("n", "int4"), table="good")
     bad = good.beside(table_schema(lakehouse.prefix, "bad", *good.schema.columns))
@@ -70,6 +71,7 @@ def test_a_table_that_is_paused_stays_as_it_is_until_it_is_not(lakehouse: Lakeho
     assert back.versions.keys() == {"public.good", "public.bad"}, "nothing has come for it"
 
 
+@pytest.mark.proof
 def test_runs_go_on_without_a_look_through_all_versions(lakehouse: Lakehouse) -> None:
     """There may be weeks of them."""
     log = merged(lakehouse)
