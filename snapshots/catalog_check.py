@@ -286,7 +286,7 @@ class CatalogCheck:
             replaces=any(cause.replaces for cause in causes),
             leaves=() if causes else attached,
             bytes=now.bytes,
-            behind_xid=0 if all(cause.locks for cause in causes) else now.fingerprint.xmax,
+            behind_xid=0 if all(cause.locks for cause in causes) else inspection.xid,
             right_until=right_until if any(cause.misses for cause in causes) else None,
         )
         log.warning(

@@ -154,6 +154,7 @@ class IncrementalSnapshots:
             ]
             if requests:
                 wanted[name] = min(requests, key=lambda request: request.order)
+        self._open_transactions.keep(wanted.keys())
         before = set(self._reads)
         for name, read in list(self._reads.items()):
             request = wanted.get(name)

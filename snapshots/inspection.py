@@ -8,6 +8,7 @@ import psycopg
 
 from cdc.errors import SourcePrivilegeError, TableLockedError
 from cdc.postgres.captured import captured_tables, described_tables
+from cdc.postgres.catalog import new_xid
 from cdc.postgres.connection import at_one_instant, current_insert_lsn, query
 from cdc.postgres.described import CapturedTable, TableDescription
 from cdc.postgres.fingerprints import CatalogTable, fingerprints, has_old_row, is_empty
@@ -62,7 +63,8 @@ class Inspection(NamedTuple):
 
     ``catalog`` has all that are there, by name, ``seen`` the fingerprints of those that are as they
     were; of ``undecided`` ones nothing can be said, since somebody has locked them. ``system``
-    identifies the cluster that was looked at, where tables of it are gone.
+    identifies the cluster that was looked at, where tables of it are gone. ``xid`` (64 bits) is
+    younger than whatever was open then, where a finding is of DDL that lets others write.
     """
 
     wal_end: Lsn
@@ -72,6 +74,7 @@ class Inspection(NamedTuple):
     undecided: set[TableName]
     took_s: float = 0.0
     system: str = ""
+    xid: int = 0
 
 
 def inspect(
@@ -109,10 +112,13 @@ def inspect(
         undecided |= {table.state.name for table in missing}
     # Behind all that was looked at.
     wal_end = current_insert_lsn(connection)
+    causes = (cause for finding in findings for cause in finding.differences.causes)
+    # No snapshot tells: who comes right behind its xmax may have written by then.
+    xid = 0 if all(cause.locks for cause in causes) else new_xid(connection)
     by_name = {table.name: table for table in catalog.values()}
     system = _system(connection) if missing else ""
     took_s = time.monotonic() - begun
-    return Inspection(wal_end, by_name, findings, seen, undecided, took_s, system)
+    return Inspection(wal_end, by_name, findings, seen, undecided, took_s, system, xid)
 
 
 def _gone(
