@@ -91,6 +91,10 @@ class TableStates(dict[TableName, TableState]):
         """Whether all of the table's rows are in the log."""
         return table in self and self[table].phase is Phase.STREAMING
 
+    def had_all(self, table: TableName) -> bool:
+        """Whether the log has all of the table's rows, or had them before they are read again."""
+        return self.is_whole(table) or (table in self and self[table].was_whole)
+
     def has_read(self, relation: Relation, position: Position) -> bool:
         """Whether the table's snapshot shows what was committed at the position."""
         state = self.get(TableName(relation.namespace, relation.name))
@@ -149,6 +153,7 @@ class TableStates(dict[TableName, TableState]):
                 doubt=self._doubt(table),
                 gaps=before.gaps if before else (),
                 gaps_total=before.gaps_total if before else 0,
+                was_whole=self.had_all(table.name),
                 begun_ms=time.time_ns() // 1_000_000,
             )
         )
@@ -157,7 +162,7 @@ class TableStates(dict[TableName, TableState]):
     def _doubt(self, table: TableDescription) -> Doubt | None:
         """What the table's new read has to settle; of another table of its name, changes lack."""
         before = self.get(table.name)
-        if before is None or before.phase is not Phase.STREAMING or not self._lossless:
+        if before is None or not self.had_all(table.name) or not self._lossless:
             return before.doubt if before else None
         if before.oid in {0, table.oid}:
             return before.doubt

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from cdc.records.position import Lsn, Position
-from cdc.records.state import GAPS_MAX, Doubt, Gap, TableState
+from cdc.records.state import GAPS_MAX, Doubt, Gap, SnapshotRequest, TableState
 from cdc.tables.tables import Tables
 from tests.fixtures.made_tables import COLUMNS, END, STATE, tables
 from tests.unit.cdc.tables.test_tables import described
@@ -47,6 +47,21 @@ def test_a_read_leaves_a_gap_where_changes_may_be_missing() -> None:
         state = settled(made, lacking("rewritten", 500 + number), end=501 + number)
     assert (len(state.gaps), state.gaps_total) == (GAPS_MAX, GAPS_MAX + 1)
     assert spans(state)[0] == (at(500), at(501))
+
+
+def test_ddl_during_a_first_read_leaves_a_gap_only_if_the_table_was_whole_before() -> None:
+    made = tables()
+    new = described(*COLUMNS)
+    for table, missing in ((new, []), (replace(new, oid=7, name=NAME), [(at(250), at(400))])):
+        first = SnapshotRequest(kind="initial")
+        made.begin_anew(table, at(300), (first,))
+        made.reads.doubt(table.name, lacking("labels were renamed", 250))
+        state = made.states[table.name]
+        assert (state.doubt is not None) == bool(missing), "others' re-reads wait for doubtful ones"
+        (request,) = state.requests
+        assert request.begun_ms, "it begins anew"
+        made.reads.finish(table.name, request, at(400), 1)
+        assert spans(made.states[table.name]) == missing
 
 
 def test_another_table_in_a_tables_place_leaves_a_gap_from_before_it_was_waited_for() -> None:
