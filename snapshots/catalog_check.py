@@ -80,8 +80,7 @@ class CatalogCheck:
         self._settings = settings
         self._is_due = self._is_told = self._is_repeated = False
         self._asked_at: Position | None = None
-        """What the stream had reached when the last check began; and one that could tell of all."""
-        self._sure_at: Position | None = None
+        """What the stream had reached when the last check began."""
         self._next = self._next_read = 0.0
         self._took_s = deque[float](maxlen=_TIMED)
         self._job: Job[Inspection] | None = None
@@ -117,7 +116,7 @@ class CatalogCheck:
             if self._inspection.findings and (cursor.transaction or not has_passed):
                 return Joined([])
             inspection, self._inspection = self._inspection, None
-            return self._take(inspection, cursor.reached)
+            return self._take(inspection, cursor)
         if self._job is not None and self._job.future.done():
             job, self._job = self._job, None
             if isinstance(error := job.failure(), MillraceError):
@@ -155,8 +154,9 @@ class CatalogCheck:
             if self._settings.captures(str(name))
         ]
 
-    def _take(self, inspection: Inspection, reached: Position) -> Joined:
+    def _take(self, inspection: Inspection, cursor: fast.Cursor) -> Joined:
         """Take note of what a check has found."""
+        reached = cursor.reached
         self._last = inspection
         self._compared = {table.state.name: table.state.fingerprint for table in self._watched}
         self._checked = {
@@ -185,10 +185,10 @@ class CatalogCheck:
             taken = Joined(
                 [*taken.records, *joined.records], taken.effects.and_then(joined.effects)
             )
-        if is_sure:
-            # A commit may be in the stream before others see it: the check before is sure.
-            self._tables.states.checked = self._sure_at or self._tables.states.checked
-            self._sure_at = self._asked_at
+        # A commit may be in the stream long before others see it: it waits for a standby.
+        at = self._asked_at
+        if is_sure and at and inspection.shows_all_before(at.commit_lsn, cursor.committed_at):
+            self._tables.states.checked = at
         return taken
 
     def _left_out(self, inspection: Inspection) -> list[Record]:

@@ -1,6 +1,7 @@
 """Tables as their states have them, and the catalog → which of them aren't as they were."""
 
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Final, NamedTuple
 
@@ -19,6 +20,7 @@ from cdc.records.schema import TableName
 from cdc.records.state import TableState
 from cdc.settings import CaptureSettings
 from cdc.tables.doubts import LEFT, Differences, compare, first
+from snapshots.chunk import Visibility
 
 _NO_DIFFERENCES: Final = Differences()
 _PATIENCE: Final = "SET LOCAL lock_timeout = '100ms'"
@@ -75,6 +77,14 @@ class Inspection(NamedTuple):
     took_s: float = 0.0
     system: str = ""
     xid: int = 0
+
+    def shows_all_before(self, lsn: Lsn, committed_at: Callable[[int], Lsn]) -> bool:
+        """Whether it surely saw what every transaction has done that the stream had up to there.
+
+        What the stream had before the daemon's start counts as seen.
+        """
+        seen = next((table.fingerprint.seen for table in self.catalog.values()), None)
+        return seen is not None and Visibility.parse(seen).shows_all_before(lsn, committed_at)
 
 
 def inspect(

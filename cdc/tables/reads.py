@@ -236,8 +236,10 @@ class TableReads:
         now_ms = max(time.time_ns() // 1_000_000, before.begun_ms + 1)
         anew = before.model_copy(update={"read": (), "rows": 0, "begun_ms": now_ms})
         self._states.reset_tracking()
-        unread = {"phase": Phase.SNAPSHOT, "was_whole": self._states.had_all(table)}
-        return self._states.set_requests(table, [anew, *others], rows_sent=0, **unread)
+        was_whole, phase = self._states.had_all(table), Phase.SNAPSHOT
+        return self._states.set_requests(
+            table, [anew, *others], rows_sent=0, phase=phase, was_whole=was_whole
+        )
 
     def finish(
         self,
