@@ -112,7 +112,7 @@ def _measured(connection: psycopg.Connection, rounds: int) -> dict[str, float]:
         "ratio_to_count": round(statistics.median(ratios), 1),
         "source_cpu_ms": round(source_ms / rounds, 1),
         "daemon_cpu_ms": round(daemon_ms / rounds, 1),
-        "interval_s": round(interval_s(median_ms / 1_000, len(oids)), 1),
+        "interval_s": round(interval_s([median_ms / 1_000], len(oids)), 1),
     }
 
 

@@ -11,8 +11,9 @@ A doubt that the stream has raised waits for the next check, which comes at once
 settles all that is known.
 """
 
-import math
 import time
+from collections import deque
+from collections.abc import Iterable
 from functools import partial
 from typing import Final
 
@@ -41,9 +42,13 @@ CHECK_S: Final = 5.0
 """How often the catalog is looked at, where that costs little."""
 CHECK_S_MAX: Final = 10.0
 """The same of up to ``TABLES_MAX`` tables, whatever it costs."""
+CHECK_S_MOST: Final = 60.0
+"""The same of more tables."""
 TABLES_MAX: Final = 1_000
 _SHARE_MAX: Final = 0.02
-"""Of more tables, checks take at most this part of the time."""
+"""Checks take at most this part of the time, as far as these limits let them."""
+_TIMED: Final = 3
+"""So many checks are looked at: one alone may have waited for locks, or the network."""
 _VISIBLE_S: Final = 0.5
 """How long a transaction may be in the stream before others see what it did."""
 _STUCK_S: Final = 10.0
@@ -60,10 +65,10 @@ _THERE: Final = {
 """Of the state of a table that isn't gone."""
 
 
-def interval_s(took_s: float, tables: int) -> float:
-    """How long after a check's beginning the next one is due; what one took follows its tables."""
-    limit = CHECK_S_MAX if tables <= TABLES_MAX else math.inf
-    return max(CHECK_S, min(took_s / _SHARE_MAX, limit))
+def interval_s(took_s: Iterable[float], tables: int) -> float:
+    """How long after a check the next one is due; ``took_s``: what the last ones took."""
+    limit = CHECK_S_MAX if tables <= TABLES_MAX else CHECK_S_MOST
+    return max(CHECK_S, min(min(took_s, default=0.0) / _SHARE_MAX, limit))
 
 
 class CatalogCheck:
@@ -73,12 +78,11 @@ class CatalogCheck:
         self._reader = reader
         self._tables = tables
         self._settings = settings
-        self._is_due = self._is_told = False
+        self._is_due = self._is_told = self._is_repeated = False
         self._asked_at: Position | None = None
-        """What the stream had reached when the last check began; and one that could tell of all."""
-        self._sure_at: Position | None = None
+        """What the stream had reached when the last check began."""
         self._next = self._next_read = 0.0
-        self._interval_s = CHECK_S
+        self._took_s = deque[float](maxlen=_TIMED)
         self._job: Job[Inspection] | None = None
         self._inspection: Inspection | None = None
         self._watched: list[WatchedTable] = []
@@ -114,17 +118,18 @@ class CatalogCheck:
             if self._inspection.findings and (cursor.transaction or not has_passed):
                 return Joined([])
             inspection, self._inspection = self._inspection, None
-            return self._take(inspection, cursor.reached)
+            return self._take(inspection, cursor)
         if self._job is not None and self._job.future.done():
             job, self._job = self._job, None
             if isinstance(error := job.failure(), MillraceError):
                 log.warning("the catalog can't be checked", reason=error.what, remedy=error.remedy)
             self._inspection = job.result
             if job.result is not None:
-                self._interval_s = interval_s(job.result.took_s, len(self._watched))
+                self._took_s.append(job.result.took_s)
+            wait_s = interval_s(self._took_s, len(self._watched))
+            self._next = now + (_VISIBLE_S if self._is_repeated else wait_s)
         elif self._job is None and (self._is_due or now >= self._next) and self._settings.lossless:
-            self._next = now + (_VISIBLE_S if self._is_told else self._interval_s)
-            self._is_due = self._is_told = False
+            self._is_repeated, self._is_due, self._is_told = self._is_told, False, False
             self._watched, self._asked_at = self._followed(), cursor.reached
             self._job = self._reader.ask(
                 partial(inspect, settings=self._settings, watched=self._watched)
@@ -151,8 +156,9 @@ class CatalogCheck:
             if self._settings.captures(str(name))
         ]
 
-    def _take(self, inspection: Inspection, reached: Position) -> Joined:
+    def _take(self, inspection: Inspection, cursor: fast.Cursor) -> Joined:
         """Take note of what a check has found."""
+        reached = cursor.reached
         self._last = inspection
         self._compared = {table.state.name: table.state.fingerprint for table in self._watched}
         self._checked = {
@@ -182,10 +188,10 @@ class CatalogCheck:
             taken = Joined(
                 [*taken.records, *joined.records], taken.effects.and_then(joined.effects)
             )
-        if is_sure:
-            # A commit may be in the stream before others see it: the check before is sure.
-            self._tables.states.checked = self._sure_at or self._tables.states.checked
-            self._sure_at = self._asked_at
+        # A commit may be in the stream long before others see it: it waits for a standby.
+        at = self._asked_at
+        if is_sure and at and inspection.shows_all_before(at.commit_lsn, cursor.committed_at):
+            self._tables.states.checked = at
         return taken
 
     def _left_out(self, inspection: Inspection) -> list[Record]:
@@ -279,7 +285,7 @@ class CatalogCheck:
             replaces=any(cause.replaces for cause in causes),
             leaves=() if causes else attached,
             bytes=now.bytes,
-            behind_xid=0 if all(cause.locks for cause in causes) else now.fingerprint.xmax,
+            behind_xid=0 if all(cause.locks for cause in causes) else inspection.xid,
             right_until=right_until if any(cause.misses for cause in causes) else None,
         )
         log.warning(

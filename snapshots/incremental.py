@@ -160,6 +160,7 @@ class IncrementalSnapshots:
             ]
             if requests:
                 wanted[name] = min(requests, key=lambda request: request.order)
+        self._open_transactions.keep(wanted.keys())
         before = set(self._reads)
         for name, read in list(self._reads.items()):
             request = wanted.get(name)
@@ -373,9 +374,11 @@ class IncrementalSnapshots:
     def _leave(self, read: TableRead) -> list[Record]:
         """Nothing more is to be read of a table, which never gets whole."""
         del self._reads[name := read.captured.name]
-        requests = self._tables.states[name].requests
-        left = (request for request in requests if not request.is_same(read.request))
-        records = [self._tables.states.set_requests(name, left)]
+        states = self._tables.states
+        left = [each for each in states[name].requests if not each.is_same(read.request)]
+        # From here on changes go by: if it had been whole before, that is a gap.
+        update = {"right_until": states.right_until(name)} if states[name].was_whole else {}
+        records = [states.set_requests(name, left, None, **update)]
         is_first = read.request.kind == "initial"
         if is_first and self._tables.reads.is_all_read:
             records += self._tables.notifications.initial("COMPLETED", self._cursor.reached)

@@ -1,6 +1,7 @@
 """Tables as their states have them, and the catalog → which of them aren't as they were."""
 
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Final, NamedTuple
 
@@ -8,6 +9,7 @@ import psycopg
 
 from cdc.errors import SourcePrivilegeError, TableLockedError
 from cdc.postgres.captured import captured_tables, described_tables
+from cdc.postgres.catalog import new_xid
 from cdc.postgres.connection import at_one_instant, current_insert_lsn, query
 from cdc.postgres.described import CapturedTable, TableDescription
 from cdc.postgres.fingerprints import CatalogTable, fingerprints, has_old_row, is_empty
@@ -18,6 +20,7 @@ from cdc.records.schema import TableName
 from cdc.records.state import TableState
 from cdc.settings import CaptureSettings
 from cdc.tables.doubts import LEFT, Differences, compare, first
+from snapshots.chunk import Visibility
 
 _NO_DIFFERENCES: Final = Differences()
 _PATIENCE: Final = "SET LOCAL lock_timeout = '100ms'"
@@ -63,7 +66,8 @@ class Inspection(NamedTuple):
     ``catalog`` has all that are there, by name, ``seen`` the fingerprints of those that are as they
     were; of ``undecided`` ones nothing can be said, since somebody has locked them. ``aside`` are
     those that are set aside, as they are by now. ``system`` identifies the cluster that was looked
-    at, where tables of it are gone.
+    at, where tables of it are gone. ``xid`` (64 bits) is younger than whatever was open then, where
+    a finding is of DDL that lets others write.
     """
 
     wal_end: Lsn
@@ -74,6 +78,15 @@ class Inspection(NamedTuple):
     aside: dict[TableName, TableDescription]
     took_s: float = 0.0
     system: str = ""
+    xid: int = 0
+
+    def shows_all_before(self, lsn: Lsn, committed_at: Callable[[int], Lsn]) -> bool:
+        """Whether it surely saw what every transaction has done that the stream had up to there.
+
+        What the stream had before the daemon's start counts as seen.
+        """
+        seen = next((table.fingerprint.seen for table in self.catalog.values()), None)
+        return seen is not None and Visibility.parse(seen).shows_all_before(lsn, committed_at)
 
 
 def inspect(
@@ -115,10 +128,13 @@ def inspect(
         undecided |= {table.state.name for table in missing}
     # Behind all that was looked at.
     wal_end = current_insert_lsn(connection)
+    causes = (cause for finding in findings for cause in finding.differences.causes)
+    # No snapshot tells: who comes right behind its xmax may have written by then.
+    xid = 0 if all(cause.locks for cause in causes) else new_xid(connection)
     by_name = {table.name: table for table in catalog.values()}
     system = _system(connection) if missing else ""
     took_s = time.monotonic() - begun
-    return Inspection(wal_end, by_name, findings, seen, undecided, aside, took_s, system)
+    return Inspection(wal_end, by_name, findings, seen, undecided, aside, took_s, system, xid)
 
 
 def _gone(

@@ -3,7 +3,7 @@
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import Final
 
@@ -36,20 +36,26 @@ NEW_TABLES_S: Final = 5.0
 class _Wait:
     """A table that waits for who is older than ``behind_xid`` (64 bits), and has written to it.
 
-    ``writers`` (32 bits) are those of them that haven't ended, once that was asked.
+    ``writers`` (32 bits) are those of them that haven't ended, once that was asked. Whoever reads
+    the log is told of it once, at ``warn_at``.
     """
 
-    def __init__(self, oid: int, behind_xid: int) -> None:
+    def __init__(self, oid: int, behind_xid: int, warn_at: float) -> None:
         self.oid = oid
         self.behind_xid = behind_xid
         self.writers: frozenset[int] | None = None
+        self.warn_at = warn_at
 
     def is_over(self, running: Running) -> bool:
-        """Whether they have ended, by a new look; who comes later than the first one is younger."""
-        if running.writers is not None:
-            now = running.writers.get(self.oid, frozenset())
-            self.writers = now if self.writers is None else self.writers & now
-        return self.behind_xid <= running.oldest or self.writers == frozenset()
+        """Whether they have ended, by a new look; who comes later than the first one is younger.
+
+        No number tells that where writers are known: one may be open that others don't see yet.
+        """
+        if running.writers is None:
+            return self.behind_xid <= running.oldest
+        now = running.writers.get(self.oid, frozenset())
+        self.writers = now if self.writers is None else self.writers & now
+        return not self.writers
 
 
 class OpenTransactions:
@@ -63,9 +69,9 @@ class OpenTransactions:
         self._reader = reader
         self._clock = clock
         self._ended: dict[TableName, int] = {}
-        """Nothing is to be waited for of what is older than that (64 bits)."""
+        """Nothing is to be waited for of what is older than that (64 bits): each finding has a
+        transaction of its own."""
         self._waits: dict[TableName, _Wait] = {}
-        self._warn_at = math.inf
         self._job: Job[Running] | None = None
         self._asked: tuple[_Wait, ...] = ()
         self._next = 0.0
@@ -75,12 +81,15 @@ class OpenTransactions:
         name, behind_xid = table.name, request.behind_xid
         if behind_xid <= self._ended.get(name, 0):
             return True
-        if not self._waits:
-            self._warn_at = self._clock() + _PATIENCE_S
         wait = self._waits.get(name)
         if wait is None or (wait.oid, wait.behind_xid) != (table.oid, behind_xid):
-            self._waits[name] = _Wait(table.oid, behind_xid)
+            self._waits[name] = _Wait(table.oid, behind_xid, self._clock() + _PATIENCE_S)
         return False
+
+    def keep(self, tables: Collection[TableName]) -> None:
+        """Wait only for the sake of these tables: others aren't to be read any more."""
+        for name in self._waits.keys() - tables:
+            del self._waits[name]
 
     def turn(self) -> bool:
         """Look whether others have ended; returns whether tables have to be asked for again."""
@@ -105,16 +114,23 @@ class OpenTransactions:
         self._ended |= over
         for name in over:
             del self._waits[name]
-        if self._waits and now > self._warn_at:
-            self._warn_at = math.inf
-            writers = [wait.writers for wait in self._waits.values() if wait.writers is not None]
-            log.warning(
-                "tables can't be read yet: transactions are open that may have changed them before"
-                " they were published, or before DDL",
-                tables=sorted(map(str, self._waits)),
-                remedy=open_remedy(frozenset[int]().union(*writers)),
-            )
+        self._warn(now)
         return bool(over)
+
+    def _warn(self, now: float) -> None:
+        """Tell of tables that have waited for a while, each of them once."""
+        late = {name: wait for name, wait in self._waits.items() if now > wait.warn_at}
+        if not late:
+            return
+        for wait in late.values():
+            wait.warn_at = math.inf
+        writers = [wait.writers for wait in late.values() if wait.writers is not None]
+        log.warning(
+            "tables can't be read yet: transactions are open that may have changed them before"
+            " they were published, or before DDL",
+            tables=sorted(map(str, late)),
+            remedy=open_remedy(frozenset[int]().union(*writers)),
+        )
 
 
 class NewTables:

@@ -24,6 +24,7 @@ from cdc.records.record import Record
 from cdc.records.schema import TableName
 from cdc.records.state import Phase, Progress, TableState, progress_record, table_record
 from cdc.records.topics import table_topic
+from cdc.tables.states import right_until
 
 SHOWN_MAX = 20
 
@@ -185,7 +186,7 @@ def _new_epoch(
 ) -> list[Record]:
     """What the log says, at once, to go on from another history: no table is read yet."""
     prefix = servers.settings.capture.topic_prefix
-    unread = {
+    unread: dict[str, object] = {
         "epoch": epoch,
         "phase": Phase.SNAPSHOT,
         "snapshot_lsn": Lsn(0),
@@ -201,11 +202,21 @@ def _new_epoch(
     return [
         progress_record(prefix, _announcement(servers, before, epoch)),
         *(
-            table_record(prefix, state.model_copy(update=unread))
+            table_record(prefix, state.model_copy(update=unread | _lacking(state, before)))
             for state in states
             if state.is_in_log
         ),
     ]
+
+
+def _lacking(state: TableState, before: Progress) -> dict[str, object]:
+    """What the state of a table keeps that was in the log: up to where it was right."""
+    if state.phase is not Phase.STREAMING and not state.was_whole:
+        return {}
+    return {
+        "was_whole": True,
+        "right_until": min(right_until(state, before.checked), before.cut),
+    }
 
 
 def create_slot(servers: Servers, replication: PGconn) -> tuple[Progress, ExportedSnapshot]:

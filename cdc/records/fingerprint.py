@@ -148,11 +148,6 @@ class TableFingerprint(BaseModel):
     seen: str
 
     @property
-    def xmax(self) -> int:
-        """A transaction (64 bits) that is younger than whatever ran when it was taken."""
-        return int(self.seen.split(":")[1])
-
-    @property
     def truncates(self) -> bool:
         """Whether the publication publishes TRUNCATE."""
         return "t" in self.publication.options

@@ -234,8 +234,9 @@ class TableState(BaseModel):
     whether another table, which isn't published, has its own. ``gone_partitions`` counts partitions
     whose rows the log keeps, ``ended`` are those whose rows an event is to end. ``gaps`` are the
     newest of ``gaps_total``. ``right_until`` is set where the catalog check doesn't look any more,
-    as the table is gone or the lists leave it out: the log was right up to there. A sink shows the
-    table once ``phase`` is streaming and its cut reaches ``(epoch, snapshot_lsn, 0)``.
+    as the table is gone or the lists leave it out: the log was right up to there. ``was_whole``:
+    the log had all rows of it before its last first read, or reset, began. A sink shows the table
+    once ``phase`` is streaming and its cut reaches ``(epoch, snapshot_lsn, 0)``.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -271,6 +272,7 @@ class TableState(BaseModel):
     gaps: tuple[Gap, ...] = ()
     gaps_total: int = 0
     right_until: PositionField | None = None
+    was_whole: bool = False
     ended: tuple[EndedPartition, ...] = ()
     begun_ms: int = 0
     ts_ms: int = 0

@@ -153,7 +153,8 @@ class TableReads:
     def doubt(self, table: TableName, doubt: Doubt, **update: object) -> Record:
         """Note that rows of a table may be wrong: what the daemon has read of it doesn't count.
 
-        A first read that is under way begins anew, and is what settles the doubt.
+        A first read that is under way begins anew, and is what settles the doubt. Before the
+        table's very first one nothing was right: no change is missing.
         """
         state = self._states[table]
         others = [each for each in state.requests if not each.is_own and each.kind != "initial"]
@@ -170,7 +171,8 @@ class TableReads:
                 "behind_xid": max(first.behind_xid, doubt.behind_xid),
             }
         )
-        if doubt.right_until is not None or state.doubt is not None:  # its read is under way
+        is_missing = doubt.right_until is not None and state.was_whole
+        if is_missing or state.doubt is not None:  # its read is under way
             update["doubt"] = doubt
         return self._states.set_requests(table, [anew, *others], None, rows_sent=0, **update)
 
@@ -182,12 +184,12 @@ class TableReads:
         """
         state = self._states[table]
         now_ms = time.time_ns() // 1_000_000
-        is_whole = self._states.is_whole(table)
+        had_all = self._states.had_all(table)
         doubt = Doubt(
             reason=reason,
             since_ms=now_ms,
             replaces=True,
-            right_until=self._states.right_until(table) if is_whole else None,
+            right_until=self._states.right_until(table) if had_all else None,
             set_aside=True,
         )
         if state.doubt is not None and state.doubt.set_aside:
@@ -270,7 +272,10 @@ class TableReads:
         now_ms = max(time.time_ns() // 1_000_000, before.begun_ms + 1)
         anew = before.model_copy(update={"read": (), "rows": 0, "begun_ms": now_ms})
         self._states.reset_tracking()
-        return self._states.set_requests(table, [anew, *others], phase=Phase.SNAPSHOT, rows_sent=0)
+        was_whole, phase = self._states.had_all(table), Phase.SNAPSHOT
+        return self._states.set_requests(
+            table, [anew, *others], rows_sent=0, phase=phase, was_whole=was_whole
+        )
 
     def finish(
         self,

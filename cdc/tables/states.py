@@ -26,6 +26,7 @@ from cdc.records.state import (
 )
 from cdc.records.topics import data_topic
 from cdc.settings import Settings
+from cdc.tables.doubts import LEFT, compare
 from cdc.wal.messages import Relation, ReplicaIdentity
 
 log = structlog.get_logger()
@@ -84,16 +85,15 @@ class TableStates(dict[TableName, TableState]):
 
     def right_until(self, table: TableName) -> Position:
         """The position up to which the log surely has a table right, if it isn't doubtful yet."""
-        state = self[table]
-        if state.right_until is not None:
-            return state.right_until
-        if self.checked is not None and self.checked.epoch == state.epoch:
-            return self.checked
-        return Position(state.epoch, Lsn(0), 0)  # no check has come so far since the epoch began
+        return right_until(self[table], self.checked)
 
     def is_whole(self, table: TableName) -> bool:
         """Whether all of the table's rows are in the log."""
         return table in self and self[table].phase is Phase.STREAMING
+
+    def had_all(self, table: TableName) -> bool:
+        """Whether the log has all of the table's rows, or had them before they are read again."""
+        return self.is_whole(table) or (table in self and self[table].was_whole)
 
     def has_read(self, relation: Relation, position: Position) -> bool:
         """Whether the table's snapshot shows what was committed at the position."""
@@ -176,27 +176,28 @@ class TableStates(dict[TableName, TableState]):
                 doubt=self._doubt(table),
                 gaps=before.gaps if before else (),
                 gaps_total=before.gaps_total if before else 0,
+                was_whole=self.had_all(table.name),
                 begun_ms=time.time_ns() // 1_000_000,
             )
         )
         return [*renamed, begun]
 
     def _doubt(self, table: TableDescription) -> Doubt | None:
-        """What the table's new read has to settle; of another table of its name, changes lack."""
+        """What the table's new read has to settle; of one that had all rows, changes may lack."""
         before = self.get(table.name)
         if before is None or not before.is_in_log:
             return None
         doubt = before.doubt and before.doubt.model_copy(update={"set_aside": False})
-        is_another = before.phase is Phase.STREAMING and before.oid not in {0, table.oid}
-        if not is_another or not self._lossless:
+        reason = _missed(before, table) if self.had_all(table.name) and self._lossless else ""
+        if not reason:
             return doubt
-        another = Doubt(
-            reason="another table has its name",
+        lacking = Doubt(
+            reason=reason,
             since_ms=time.time_ns() // 1_000_000,
             replaces=True,
             right_until=self.right_until(table.name),
         )
-        return another if doubt is None else doubt.and_also(another)
+        return lacking if doubt is None else doubt.and_also(lacking)
 
     def refused(self, table: TableDescription, position: Position, doubt: Doubt) -> Record:
         """Note that a table that the log has nothing of can't be captured."""
@@ -287,6 +288,33 @@ class TableStates(dict[TableName, TableState]):
             if state.oid == oid and state.name != name
             if state.renamed_lsn is None and lsn > max(state.snapshot_lsn, state.joined_lsn)
         ]
+
+
+def right_until(state: TableState, checked: Position | None) -> Position:
+    """The position up to which a table is surely right, by its state and the catalog check."""
+    if state.right_until is not None:
+        return state.right_until
+    if checked is not None and checked.epoch == state.epoch:
+        return checked
+    return Position(state.epoch, Lsn(0), 0)  # no check has come so far since the epoch began
+
+
+def _missed(before: TableState, table: TableDescription) -> str:
+    """Why the log may lack changes of a table that is described now, from before; empty: it can't.
+
+    No check has seen what has become of it since its state was written.
+    """
+    if before.oid not in {0, table.oid}:
+        return "another table has its name"
+    if before.right_until is not None:
+        return "its changes weren't followed for a while"
+    if table.entry and before.entry not in {0, table.entry}:
+        return LEFT.reason
+    if before.fingerprint is None or table.fingerprint is None:
+        return ""
+    differences = compare(before.fingerprint, table.fingerprint)
+    causes = (*differences.causes, *differences.unproven.values())
+    return "; ".join(cause.reason for cause in causes if cause.misses)
 
 
 def _requests(state: TableState) -> list[tuple[str, str, int, int, bool, bool]]:

@@ -344,13 +344,6 @@ def next_step(table: TablePlan, loaded: Mapping[int, int]) -> TablePlan | None:
     return left.model_copy(update={"end": end})
 
 
-def loaded_text(start: Mapping[int, int], at: Mapping[int, int], end: Mapping[int, int]) -> str:
-    """How far a load is, for people."""
-    total = sum(end[partition] - offset for partition, offset in start.items())
-    done = sum(at.get(partition, offset) - offset for partition, offset in start.items())
-    return f"{done:,} of {total:,} records are loaded ({100 * done // max(total, 1)} %)"
-
-
 def _marked(changes: DataFrame) -> DataFrame:
     """Changes (parsed with ``snapshot``), marked as rows of the snapshot or not; counts the latter.
 

@@ -32,7 +32,6 @@ from sinks.search.apply import (
     EarlyLoad,
     SearchContext,
     TableIndexer,
-    loaded_text,
     next_step,
     shape_of,
 )
@@ -40,7 +39,7 @@ from sinks.search.bulk import Counts
 from sinks.search.dead_letters import DocumentDeadLetters, replayed
 from sinks.search.documents import aliases
 from sinks.search.indexes import TableIndex
-from sinks.search.progress import RunClaim, TableLoad, TableRecord, now_ms
+from sinks.search.progress import RunClaim, TableLoad, TableRecord, loaded_text, now_ms
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

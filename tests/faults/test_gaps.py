@@ -81,6 +81,11 @@ def test_a_table_that_left_the_publication_and_came_back_is_read_again(
     run(database, away[0], "INSERT INTO item VALUES (5)", away[1], "INSERT INTO item VALUES (6)")
     await_ids(captured, daemon, 2, 3, 5, 6)
     assert captured.stop(daemon) == 0
+    run(database, away[0], "INSERT INTO item VALUES (7)", away[1])
+    before = {state.table: state.gaps_total for state in captured.tables()}
+    assert captured.millrace("snapshot", "public.item").returncode == 0
+    after = {state.table: state.gaps_total for state in captured.tables()}
+    assert after == before | {"item": before["item"] + 1}, "no check has come in between"
 
 
 @pytest.mark.proof

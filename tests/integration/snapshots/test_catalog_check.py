@@ -341,6 +341,27 @@ def test_a_read_waits_for_who_writes_as_it_was_before(
     assert made.stop(daemon) == 0
 
 
+def test_a_read_waits_for_who_began_to_write_after_the_ddl_had_begun(
+    pipeline: MakePipeline, database: Conninfo
+) -> None:
+    """The writer's transaction is the younger one, and nobody sees it in a snapshot."""
+    make(database, {"label": CASES["label"]})
+    made = pipeline()
+    daemon = made.catch_up()
+    conninfo = make_conninfo(**database)
+    with psycopg.connect(conninfo) as renamer, psycopg.connect(conninfo) as writer:
+        renamer.execute("ALTER TYPE label_type RENAME VALUE 'a' TO 'z'")
+        writer.execute("INSERT INTO label VALUES (20, 'a')")
+        renamer.commit()
+        wait_for(lambda: any(state.requests for state in made.tables()))
+        wait_for(lambda: "tables can't be read yet" in daemon.command.log.read_text())
+        assert not is_settled(made.tables())
+        writer.commit()
+        wait_for(lambda: is_settled(made.tables()))
+    assert differing(made, database, ["label"]) == []
+    assert made.stop(daemon) == 0
+
+
 def test_a_locked_table_keeps_no_other_one_from_being_checked(
     pipeline: MakePipeline, database: Conninfo
 ) -> None:

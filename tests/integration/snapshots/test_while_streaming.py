@@ -202,6 +202,8 @@ def test_when_needed_a_gap_begins_a_new_epoch_by_itself(
     progress = made.progress()
     assert progress is not None
     assert progress.position.epoch == 2
+    ((gap,),) = [state.gaps for state in made.tables() if state.table == "item"]
+    assert (gap.start.epoch, gap.end.epoch) == (1, 2), "what was deleted meanwhile is nowhere"
 
 
 def test_recovery_writes_lost_states_anew_and_reads_no_row(

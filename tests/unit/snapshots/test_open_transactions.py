@@ -103,3 +103,32 @@ def test_only_who_had_written_to_a_table_is_waited_for() -> None:
     assert source.turns(1)
     assert all(source.free())
     assert source.oldest < REQUEST.behind_xid
+
+
+def test_a_writer_is_waited_for_whatever_its_number() -> None:
+    """Others may not see it yet, if it is younger than all that has ended."""
+    source = Source()
+    source.oldest = REQUEST.behind_xid
+    source.writers = {0: frozenset({REQUEST.behind_xid})}
+    assert not any(source.free())
+    assert source.turns(1)
+    assert source.free() == [False, *[True] * 49]
+    source.writers = {}
+    assert source.turns(1)
+    assert all(source.free())
+
+
+def test_each_table_that_waits_is_told_of_with_its_own_writers() -> None:
+    source = Source()
+    source.writers = {0: frozenset({7}), 1: frozenset({9}), 2: frozenset({6})}
+    (first, second, third), open_transactions = NAMES[:3], source.open_transactions
+    with capture_logs() as logs:
+        for oid, name in enumerate((first, third)):
+            open_transactions.have_ended(CapturedTable(2 * oid, name), REQUEST)
+        open_transactions.keep({first, second})
+        source.turns(5)
+        open_transactions.have_ended(CapturedTable(1, second), REQUEST)
+        source.turns(5)
+    told = [entry for entry in logs if "can't be read yet" in entry["event"]]
+    assert [entry["tables"] for entry in told] == [[str(first)], [str(second)]]
+    assert ["IN ('7')" in told[0]["remedy"], "IN ('9')" in told[1]["remedy"]] == [True, True]

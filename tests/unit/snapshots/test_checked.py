@@ -1,0 +1,58 @@
+"""What a catalog check saw, and where the stream was → up to where the log is surely right."""
+
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import cast
+
+import psycopg
+
+from cdc.compiled.fast import Cursor
+from cdc.postgres.fingerprints import CatalogTable
+from cdc.records.fingerprint import TableFingerprint
+from cdc.records.position import Lsn, Position
+from cdc.settings import CaptureSettings
+from snapshots.catalog_check import CatalogCheck
+from snapshots.inspection import Inspection
+from snapshots.windows import Job, WindowReader
+from tests.fixtures.made_tables import STATE, tables
+
+SETTINGS = CaptureSettings(**{"topic.prefix": "pre", "table.include.list": "public.t"})
+START = Position(1, Lsn(1_000), 0)
+
+
+class Source:
+    """A catalog without anything to find, as this snapshot shows it."""
+
+    seen = "100:100:"
+
+    def ask(self, question: Callable[[psycopg.Connection], Inspection]) -> Job[Inspection]:
+        del question
+        job = Job[Inspection]()
+        job.future = Future()
+        job.future.set_result(None)
+        made = TableFingerprint(columns="", identity="", seen=self.seen)
+        table = CatalogTable(made, STATE.name, entry=9, bytes=0)
+        job.result = Inspection(Lsn(0), {STATE.name: table}, [], {STATE.name: made}, set())
+        return job
+
+
+def test_the_log_is_right_up_to_where_a_check_saw_all_commits() -> None:
+    source, made = Source(), tables()
+    check = CatalogCheck(cast("WindowReader", source), made, SETTINGS)
+    cursor = Cursor(START, START, Lsn(1_000))
+
+    def checked(seen: str) -> Position | None:
+        source.seen = seen
+        check.note_ddl()
+        for _ in range(3):  # it is asked, answers, and counts
+            check.turn(cursor)
+        return made.states.checked
+
+    assert checked("100:100:") == START
+    cursor.begin(100, Lsn(2_000), 0)
+    cursor.commit(Lsn(2_000), Lsn(2_100))
+    assert checked("100:100:") == START, "it is in the stream, and has ended for nobody yet"
+    cursor.begin(101, Lsn(3_000), 0)
+    cursor.commit(Lsn(3_000), Lsn(3_100))
+    assert checked("100:102:100") == START
+    assert checked("102:102:") == cursor.reached
