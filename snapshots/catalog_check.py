@@ -58,6 +58,7 @@ _READ_S: Final = 0.1
 _THERE: Final = {
     "gone_ms": 0,
     "gone_system": "",
+    "gone_watched_ms": 0,
     "renamed_to": "",
     "is_name_taken": False,
     "right_until": None,
@@ -81,6 +82,8 @@ class CatalogCheck:
         self._is_due = self._is_told = self._is_repeated = False
         self._asked_at: Position | None = None
         """What the stream had reached when the last check began."""
+        self._asked_s = 0.0
+        """When that was (monotonic)."""
         self._next = self._next_read = 0.0
         self._took_s = deque[float](maxlen=_TIMED)
         self._job: Job[Inspection] | None = None
@@ -131,6 +134,7 @@ class CatalogCheck:
         elif self._job is None and (self._is_due or now >= self._next) and self._settings.lossless:
             self._is_repeated, self._is_due, self._is_told = self._is_told, False, False
             self._watched, self._asked_at = self._followed(), cursor.reached
+            self._asked_s = now
             self._job = self._reader.ask(
                 partial(inspect, settings=self._settings, watched=self._watched)
             )
@@ -160,6 +164,8 @@ class CatalogCheck:
         """Take note of what a check has found."""
         reached = cursor.reached
         self._last = inspection
+        if not inspection.undecided:
+            self._tables.states.watch(self._asked_s)
         self._compared = {table.state.name: table.state.fingerprint for table in self._watched}
         self._checked = {
             table.state.name: table.state.doubt
@@ -235,12 +241,14 @@ class CatalogCheck:
         now: dict[str, object] = {
             "gone_ms": state.gone_ms if is_still_gone else time.time_ns() // 1_000_000,
             "gone_system": system,
+            "gone_watched_ms": state.gone_watched_ms if is_still_gone else states.watched_ms,
             "renamed_to": str(finding.renamed.name) if finding.renamed else "",
             "is_name_taken": finding.is_name_taken,
             "right_until": states.right_until(name),
         }
         gone = state.model_copy(update=now)
-        if state.gone_ms and gone.model_copy(update={"gone_ms": state.gone_ms}) == state:
+        since = {"gone_ms": state.gone_ms, "gone_watched_ms": state.gone_watched_ms}
+        if state.gone_ms and gone.model_copy(update=since) == state:
             return Joined([])
         tell_gone(gone, finding.renamed, self._settings)
         return Joined([states.put(gone)])

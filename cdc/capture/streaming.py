@@ -210,6 +210,7 @@ class Streaming:
                 "signal_topic_id": self._signals.offset.topic_id,
                 "signal_offset": self._signals.offset.offset,
                 "checked": self._states.checked,
+                "watched_ms": self._states.watched_ms,
                 "ts_ms": time.time_ns() // 1_000_000,
             }
         )

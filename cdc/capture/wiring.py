@@ -136,7 +136,9 @@ def open_tables(servers: Servers) -> Tables:
             _oversized(settings, topics),
         ),
     )
-    tables.states.checked = servers.progress.checked if servers.progress else None
+    if servers.progress is not None:
+        tables.states.checked = servers.progress.checked
+        tables.states.watched_ms = servers.progress.watched_ms
     return tables
 
 

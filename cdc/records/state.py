@@ -63,6 +63,8 @@ class Progress(BaseModel):
     (or what was before the slot; 0: not known). ``signal_offset`` is that of the signal topic's
     first signal that wasn't followed yet, ``signal_topic_id`` tells whether it is that topic.
     ``checked``: up to there the log is right, by the catalog check, but for what states say.
+    ``watched_ms`` is for how long checks have watched the catalog, all in all: a clock that stands
+    still while none is made, or none can tell of all tables.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -83,6 +85,7 @@ class Progress(BaseModel):
     signal_topic_id: str = ""
     signal_offset: int = 0
     checked: PositionField | None = None
+    watched_ms: int = 0
     ts_ms: int = 0
 
     @property
@@ -230,13 +233,14 @@ class TableState(BaseModel):
     younger than whatever was open then. ``fingerprint`` is what the catalog said of it before any
     row was read that counts, ``doubt`` what was found out since; ``gone_ms`` is when the table was
     missing at the source (ms since 1970; 0: it is there), in the cluster with the system identifier
-    ``gone_system``. ``renamed_to`` is the name that it has instead, and ``is_name_taken`` says
-    whether another table, which isn't published, has its own. ``gone_partitions`` counts partitions
-    whose rows the log keeps, ``ended`` are those whose rows an event is to end. ``gaps`` are the
-    newest of ``gaps_total``. ``right_until`` is set where the catalog check doesn't look any more,
-    as the table is gone or the lists leave it out: the log was right up to there. ``was_whole``:
-    the log had all rows of it before its last first read, or reset, began. A sink shows the table
-    once ``phase`` is streaming and its cut reaches ``(epoch, snapshot_lsn, 0)``.
+    ``gone_system``; ``gone_watched_ms`` is the progress's ``watched_ms`` then. ``renamed_to`` is
+    the name that it has instead, and ``is_name_taken`` says whether another table, which isn't
+    published, has its own. ``gone_partitions`` counts partitions whose rows the log keeps,
+    ``ended`` are those whose rows an event is to end. ``gaps`` are the newest of ``gaps_total``.
+    ``right_until`` is set where the catalog check doesn't look any more, as the table is gone or
+    the lists leave it out: the log was right up to there. ``was_whole``: the log had all rows of it
+    before its last first read, or reset, began. A sink shows the table once ``phase`` is streaming
+    and its cut reaches ``(epoch, snapshot_lsn, 0)``.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -266,6 +270,7 @@ class TableState(BaseModel):
     doubt: Doubt | None = None
     gone_ms: int = 0
     gone_system: str = ""
+    gone_watched_ms: int = 0
     renamed_to: str = ""
     is_name_taken: bool = False
     gone_partitions: int = 0

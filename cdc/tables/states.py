@@ -32,6 +32,8 @@ from cdc.wal.messages import Relation, ReplicaIdentity
 log = structlog.get_logger()
 _LEFT_OUT: Final = 1
 """As the OID of a table's entry in the publication: no entry has it."""
+_WATCHED_S_MAX: Final = 60.0
+"""So much of the time between two checks counts as watched: no two are due further apart."""
 
 
 class WaitingTable(NamedTuple):
@@ -66,6 +68,9 @@ class TableStates(dict[TableName, TableState]):
         """Tables that have joined, and whose reads can't begin yet."""
         self.checked: Position | None = None
         """Up to there the log is right, by the catalog check, but for what the states say."""
+        self.watched_ms = 0
+        """For how long the catalog was watched."""
+        self._watched_s: float | None = None
         self.prefix = settings.capture.topic_prefix
         self._lossless = settings.capture.lossless
         self._partitions = settings.log.topic_partitions
@@ -82,6 +87,17 @@ class TableStates(dict[TableName, TableState]):
         if not is_as_before or state.is_set_aside != (before is not None and before.is_set_aside):
             self.requested_changes += 1
         return table_record(self.prefix, state)
+
+    def watch(self, asked_s: float) -> None:
+        """Note that a check could tell of all tables; ``asked_s``: when it began (monotonic).
+
+        While a table has the name of one that is gone, and waits to be read, that isn't watching.
+        """
+        if any(name in self and self[name].gone_ms for name in self.waiting):
+            return
+        if self._watched_s is not None:
+            self.watched_ms += round(1_000 * min(asked_s - self._watched_s, _WATCHED_S_MAX))
+        self._watched_s = asked_s
 
     def right_until(self, table: TableName) -> Position:
         """The position up to which the log surely has a table right, if it isn't doubtful yet."""

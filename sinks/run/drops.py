@@ -5,8 +5,8 @@ so cuts, joined documents and a later table of that name need nothing of their o
 final, and a table may be missing for other reasons: somebody restores a schema, or has pointed the
 daemon at another server. So it takes a policy, time, and more tables that are there.
 
-Time is the daemon's: of its record that the table is gone, and of its last progress. A daemon that
-is down sees no table come back, and so nothing is due meanwhile.
+Time is that for which the daemon has watched the catalog, by its progress. Where it is down, or far
+behind in the stream, or can't ask, it sees no table come back, and so that time stands still.
 """
 
 import shlex
@@ -30,8 +30,9 @@ MISSING_SHARE_MAX: Final = 0.2
 class Drop(NamedTuple):
     """What becomes of a derived table whose captured table is gone since ``gone_ms``.
 
-    Its rows go from ``due_ms`` on (None: never), which ``is_due`` by now or not, unless something
-    ``held`` that up: too many ``missing`` tables, for one, which takes the user's word.
+    Its rows go at ``due_ms`` (None: never), or later if the daemon is away until then; by now that
+    ``is_due`` or not. Something may have ``held`` it up: too many ``missing`` tables, for one,
+    which takes the user's word.
     """
 
     gone_ms: int
@@ -63,8 +64,9 @@ def drop_of(
         return None
     if rule.policy == "keep":
         return Drop(captured.gone_ms)
-    due_ms = captured.gone_ms + rule.delay_ms
-    drop = Drop(captured.gone_ms, due_ms, is_due=progress.ts_ms >= due_ms)
+    left_ms = captured.gone_watched_ms + rule.delay_ms - progress.watched_ms
+    due_ms = max(captured.gone_ms + rule.delay_ms, progress.ts_ms + left_ms)
+    drop = Drop(captured.gone_ms, due_ms, is_due=left_ms <= 0)
     if held := _held(captured, progress, is_captured=is_captured):
         return drop._replace(held=held)
     if missing:

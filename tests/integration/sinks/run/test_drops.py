@@ -22,7 +22,7 @@ DELETE: dict[str, Any] = {"table.drop.policy": "delete", "table.drop.delay.ms": 
 
 def drop(log: HandLog, *, gone_ms: int, now_ms: int, lsn: int) -> None:
     """The daemon has seen that the table is gone, and has come to where its clock shows ``now``."""
-    log.table(100, gone_ms=gone_ms, gone_system=SYSTEM if gone_ms else "")
+    log.table(100, gone_ms=gone_ms, gone_system=SYSTEM, gone_watched_ms=gone_ms)
     log.now_ms = now_ms
     log.reached(at(lsn, 0))
 

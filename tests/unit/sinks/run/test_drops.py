@@ -18,6 +18,8 @@ from tests.fixtures.made_plans import table_plan as made_plan
 from tests.fixtures.made_states import table_state
 
 GONE_MS, DELAY_MS = 1_000_000, 500
+WATCHED_MS = 70
+"""How long the daemon had watched as it saw that a table was gone."""
 CUT = Position(1, Lsn(50), 0)
 DELETE = DropRule("delete", DELAY_MS)
 CAPTURE = CaptureSettings.model_validate({"topic.prefix": "p"})
@@ -25,12 +27,20 @@ CAPTURE = CaptureSettings.model_validate({"topic.prefix": "p"})
 
 def gone(name: str, **more: object) -> TableState:
     """A table that is missing in the cluster that is captured."""
-    update = {"gone_ms": GONE_MS, "gone_system": "here", **more}
-    return table_state(TableName("public", name), **update)
+    update = {"gone_ms": GONE_MS, "gone_system": "here", "gone_watched_ms": WATCHED_MS}
+    return table_state(TableName("public", name), **(update | more))
 
 
-def log_state(*states: TableState, now_ms: int = GONE_MS + DELAY_MS, epoch: int = 1) -> LogState:
-    """A log with these tables, at a time of the daemon's clock, with nine records of each."""
+def log_state(
+    *states: TableState,
+    now_ms: int = GONE_MS + DELAY_MS,
+    away_ms: int = 0,
+    epoch: int = 1,
+) -> LogState:
+    """A log with these tables, at a time of the daemon's clock, with nine records of each.
+
+    Since it has seen that they are gone the daemon was ``away_ms`` of that time.
+    """
     position = Position(epoch, CUT.commit_lsn, CUT.index)
     progress = Progress(
         log="one",
@@ -42,6 +52,7 @@ def log_state(*states: TableState, now_ms: int = GONE_MS + DELAY_MS, epoch: int 
         position=position,
         cut=position,
         flush_lsn=Lsn(50),
+        watched_ms=WATCHED_MS + now_ms - GONE_MS - away_ms,
         ts_ms=now_ms,
     )
     tables = {str(state.name): state for state in states}
@@ -70,7 +81,7 @@ def found(
 OTHERS = [table_state(TableName("public", name)) for name in "bcdefgh"]
 
 
-def test_rows_go_once_a_table_was_gone_for_the_delay_by_the_daemons_clock() -> None:
+def test_rows_go_once_a_table_was_seen_to_be_gone_for_the_delay() -> None:
     table = gone("a")
     early = found(log_state(table, *OTHERS, now_ms=GONE_MS + DELAY_MS - 1))
     assert early == {"public.a": Drop(GONE_MS, GONE_MS + DELAY_MS)}
@@ -80,6 +91,14 @@ def test_rows_go_once_a_table_was_gone_for_the_delay_by_the_daemons_clock() -> N
     assert due.acts
     at_once = found(log_state(table, *OTHERS, now_ms=GONE_MS), rule=DropRule("delete", 0))
     assert at_once["public.a"].acts
+
+
+def test_time_in_which_nobody_looked_is_no_delay() -> None:
+    """The daemon was down, its checks failed, its stream was behind, or its clock has leapt."""
+    back = log_state(gone("a"), *OTHERS, now_ms=GONE_MS + 9 * DELAY_MS, away_ms=8 * DELAY_MS + 1)
+    drop = found(back)["public.a"]
+    assert drop == Drop(GONE_MS, back.progress.ts_ms + 1)
+    assert not drop.acts
 
 
 def test_rows_stay_where_the_policy_says_so_and_where_the_table_is_there() -> None:
