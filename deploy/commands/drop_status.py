@@ -41,7 +41,6 @@ def drop_statuses(
     if plan is None:
         return []
     last = goes_on(plan, outcome) if outcome is not None else {}
-    there = {name: table for name, table in wanted.items() if name in plan.all_tables}
     return [
         DropStatus(
             name=name,
@@ -52,7 +51,8 @@ def drop_statuses(
             needs_word=bool(drop.missing),
             emptied=name in last and is_emptied(last[name], drop.gone_ms),
         )
-        for name, drop in find_drops(there, last, state, capture).items()
+        for name, drop in find_drops(wanted, last, state, capture).items()
+        if name in plan.all_tables
     ]
 
 

@@ -24,7 +24,7 @@ from sinks.run.plan import Emptied, TablePlan, WantedTable
 
 MISSING_MIN: Final = 3
 MISSING_SHARE_MAX: Final = 0.2
-"""With both so many tables missing, and a larger share of all, it takes the user's word."""
+"""With both so many tables missing, and a larger share of them, it takes the user's word."""
 
 
 class Drop(NamedTuple):
@@ -89,17 +89,21 @@ def _held(captured: TableState, progress: Progress, *, is_captured: bool) -> str
 
 def _missing_text(missing: Collection[str]) -> str:
     share = f"{MISSING_SHARE_MAX:.0%}"
-    return f"{len(missing)} captured tables are gone at the source, which is more than {share}"
+    return (
+        f"{len(missing)} tables whose rows would go are gone at the source, which is more than"
+        f" {share} of such tables"
+    )
 
 
 def too_many_missing(
-    states: Mapping[str, TableState], capture: CaptureSettings, settled: Collection[str]
+    states: Mapping[str, TableState], capture: CaptureSettings, emptiable: Collection[str]
 ) -> list[str]:
-    """The captured tables that are missing, where they are many of all; else none.
+    """The captured tables that are missing, where they are many of those that are counted.
 
-    What was emptied for that reason is ``settled``, and isn't counted.
+    These are all whose rows a sink deletes if they are gone (``emptiable``), and hasn't yet: what
+    it keeps would be missing for ever.
     """
-    counted = [name for name in states if capture.captures(name) and name not in settled]
+    counted = [name for name in emptiable if name in states and capture.captures(name)]
     missing = sorted(name for name in counted if states[name].gone_ms)
     is_many = len(missing) >= MISSING_MIN and len(missing) > MISSING_SHARE_MAX * len(counted)
     return missing if is_many else []
@@ -135,7 +139,13 @@ def find_drops(
         raise ConfigError(f"there is no captured table {', '.join(unknown)}", where="--accept-drop")
     if not any(table.gone_ms for table in state.tables.values()):
         return {}
-    missing = too_many_missing(state.tables, capture, settled_tables(before, state.tables))
+    emptiable = {
+        table.source
+        for table in wanted.values()
+        if table.kind != "changes" and table.drop.policy == "delete"
+    }
+    emptiable -= settled_tables(before, state.tables)
+    missing = too_many_missing(state.tables, capture, emptiable)
     drops = {
         name: drop_of(
             state.tables[table.source],

@@ -175,6 +175,19 @@ def test_what_was_emptied_is_no_sign_of_something_wrong() -> None:
     assert found(state, *plans)["public.c"].acts
 
 
+@pytest.mark.parametrize("other", [{"drop": DropRule()}, {"kind": "changes", "drop": DELETE}])
+def test_tables_whose_rows_stay_anyway_are_not_counted(other: dict[str, Any]) -> None:
+    """Neither as missing, as they would be for ever, nor as there."""
+    state = log_state(*map(gone, "abcd"), *OTHERS[3:])
+    wanted = {name: WantedTable(name, **other) for name in state.tables}
+    wanted |= {name: WantedTable(name, drop=DELETE) for name in ("public.a", "public.b")}
+    assert all(drop.acts for drop in find_drops(wanted, {}, state, CAPTURE).values() if drop.due_ms)
+    wanted["public.c"] = WantedTable("public.c", drop=DELETE)
+    drops = find_drops(wanted, {}, state, CAPTURE)
+    assert not any(drop.acts for drop in drops.values())
+    assert drops["public.a"].missing == ("public.a", "public.b", "public.c")
+
+
 def test_nobody_is_asked_before_the_delay_has_passed_nor_afterwards() -> None:
     states = gone("a"), gone("b"), gone("c")
     assert refusal(found(log_state(*states, now_ms=GONE_MS)), {}, "search") == ""
