@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Mapping
 from datetime import UTC, datetime
 from typing import Final, NamedTuple
 
-from cdc.errors import ConfigError
+from cdc.errors import ConfigError, MillraceError, SinkError
 from cdc.log.offsets import LogState
 from cdc.records.state import Phase, Progress, TableState
 from cdc.settings import CaptureSettings
@@ -158,6 +158,28 @@ def find_drops(
         if table.kind != "changes"
     }
     return {name: drop for name, drop in drops.items() if drop is not None}
+
+
+def not_read_again(
+    before: Mapping[str, TablePlan], states: Mapping[str, TableState], wanted: Collection[str]
+) -> dict[str, MillraceError]:
+    """Wanted tables that were emptied, and whose captured tables are back, but nobody reads them.
+
+    Those that the daemon is to read, or is reading, just wait.
+    """
+    errors = dict[str, MillraceError]()
+    for name, table in before.items():
+        captured = states.get(table.source)
+        if name not in wanted or captured is None or captured.requests or captured.is_to_settle:
+            continue
+        if table.awaits_read(captured):
+            errors[name] = SinkError(
+                f"it was emptied while {table.source} was gone at the source; that is back, and the"
+                " daemon doesn't read it again by itself (millrace status says why)",
+                where=f"table {name}",
+                remedy=f"millrace snapshot --reset {shlex.quote(table.source)}",
+            )
+    return errors
 
 
 def refusal(drops: Mapping[str, Drop], before: Mapping[str, TablePlan], sink: str) -> str:

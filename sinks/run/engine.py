@@ -16,7 +16,14 @@ from typing import TYPE_CHECKING, Final
 
 from cdc.errors import ConfigError, LogForgottenError, MillraceError, TopicMismatchError
 from cdc.log.offsets import LogState
-from sinks.run.drops import Drop, any_to_empty, find_drops, refusal, with_emptied
+from sinks.run.drops import (
+    Drop,
+    any_to_empty,
+    find_drops,
+    not_read_again,
+    refusal,
+    with_emptied,
+)
 from sinks.run.options import RunContext
 from sinks.run.plan import (
     RunPlan,
@@ -220,6 +227,7 @@ class Run:
         refused = {
             **self._topics.refused(standing, wanted, state),
             **changed(standing, wanted),
+            **not_read_again(standing, state.tables, wanted),
             **{name: why for name, why in self._options.paused.items() if name in wanted},
         }
         return standing, refused

@@ -144,6 +144,14 @@ class TablePlan(BaseModel):
         is_marked = self.gap is not None or bool(self.marks)
         return self.base == 0 or news or self.rebuilds or is_marked
 
+    def awaits_read(self, captured: TableState) -> bool:
+        """Whether it was emptied, and its captured table is back, but wasn't read again by now.
+
+        All that the log gets of it meanwhile is changes of rows that aren't there.
+        """
+        doubt = captured.doubt
+        return bool(self.emptied and not captured.gone_ms and doubt and doubt.replaces)
+
     def left_alone(self) -> "TablePlan":
         """The plan of a table that stays where it was."""
         nothing = {"end": self.start, "next": self.start, "events": 0, "ends": (), "marks": ()}
@@ -299,6 +307,8 @@ def proposed(
             continue  # what was written since the ends were listed is shown topic by topic
         ends = state.ends[table.topic]
         last = before.get(name)
+        if last is not None and last.awaits_read(table):
+            continue
         if last is not None and any(ends[number] < last.start[number] for number in ends):
             raise _made_anew(f"the log of {source}", f"topic {table.topic}")
         start = last.start if last is not None else state.starts[table.topic]
@@ -319,7 +329,7 @@ def proposed(
             kind=kind,
             first_version=last.first_version if last and last.base else newest,
             read_end=last.read_end if last else {},
-            emptied=last.emptied if last else None,
+            emptied=last.emptied if last and table.gone_ms else None,
             lacks=_lack(last, is_whole=is_whole),
             gaps=last.gaps if last else (),
             marks=_marks(table, last, state.progress.cut) if kind != "current" else (),

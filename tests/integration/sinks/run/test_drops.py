@@ -6,6 +6,7 @@ from unittest.mock import patch
 import pytest
 
 from cdc.errors import ExitCode
+from cdc.records.state import Doubt
 from sinks.changes.names import END, IS_CURRENT
 from sinks.job import run_lakehouse
 from sinks.run.engine import Run
@@ -62,6 +63,14 @@ def test_derived_tables_of_a_dropped_table_are_emptied_once_and_filled_by_the_ne
     version = lakehouse.version(log.schema)
     assert merge().exit_code == ExitCode.NOTHING_TO_DO
     assert lakehouse.version(log.schema) == version
+
+    log.row("u", at(350, 0), {"id": 1, "a": "of the table that is back"})
+    doubt = Doubt(reason="it was gone", since_ms=1, replaces=True, refused="it is too large")
+    log.table(100, doubt=doubt)
+    log.reached(at(350, 0))
+    assert merge().exit_code == ExitCode.SINK
+    assert any(line.endswith("millrace snapshot --reset public.t") for line in said)
+    assert lakehouse.read("public.t", "id") == [], "without the other rows it would be wrong"
 
     log.truncate(at(400, 0))  # another table has the name, and was read
     log.row("r", at(401, 0), {"id": 1, "a": "other"})

@@ -8,11 +8,18 @@ from cdc.errors import ConfigError
 from cdc.log.offsets import LogState
 from cdc.records.position import Lsn, Position
 from cdc.records.schema import TableName
-from cdc.records.state import Phase, Progress, TableState
+from cdc.records.state import Doubt, Phase, Progress, SnapshotRequest, TableState
 from cdc.settings import CaptureSettings
 from cdc.settings.drops import DropRule
-from sinks.run.drops import Drop, any_to_empty, find_drops, refusal, with_emptied
-from sinks.run.plan import Emptied, RunPlan, TablePlan, WantedTable, goes_on
+from sinks.run.drops import (
+    Drop,
+    any_to_empty,
+    find_drops,
+    not_read_again,
+    refusal,
+    with_emptied,
+)
+from sinks.run.plan import Emptied, RunPlan, TablePlan, WantedTable, goes_on, proposed
 from sinks.run.summary import RunOutcome
 from tests.fixtures.made_plans import table_plan as made_plan
 from tests.fixtures.made_states import table_state
@@ -241,6 +248,42 @@ def test_what_brings_rows_back_from_the_log_is_emptied_again() -> None:
     for plan in (done.begun_again({0: 0}), rebuilt):
         assert any_to_empty({"public.a": plan}, found(state))
         assert emptying(plan, state)[0].truncated == CUT
+
+
+BACK = Doubt(reason="it was gone for a while", since_ms=1, replaces=True)
+
+
+def test_what_was_emptied_waits_until_its_table_is_back_and_was_read_again() -> None:
+    """Meanwhile the log gets changes alone, of rows that aren't there."""
+    was = table_plan(emptied=Emptied(gone_ms=GONE_MS, at=CUT))
+    wanted = {"public.a": WantedTable("public.a", drop=DELETE)}
+
+    def planned(captured: TableState) -> tuple[list[str], list[str]]:
+        """What a run goes on with, and what it complains of."""
+        state = log_state(captured)
+        state.schemas["public.a"], state.starts[captured.topic] = [], {0: 0}
+        before = {"public.a": was}
+        refused = not_read_again(before, state.tables, wanted)
+        return list(proposed(before, state, wanted)), list(refused)
+
+    back = gone("a", gone_ms=0, doubt=BACK)
+    refused = BACK.model_copy(update={"refused": "it is too large"})
+    assert planned(back) == ([], []), "the daemon reads it soon"
+    assert planned(gone("a", gone_ms=0, doubt=refused)) == ([], ["public.a"])
+    reset = SnapshotRequest(kind="initial", reset=True)
+    assert planned(gone("a", gone_ms=0, doubt=refused, requests=(reset,))) == ([], [])
+    assert planned(gone("a", doubt=refused)) == (["public.a"], []), "it is gone again"
+    assert planned(gone("a", gone_ms=0)) == (["public.a"], []), "it was read"
+    adds = refused.model_copy(update={"replaces": False})
+    assert planned(gone("a", gone_ms=0, doubt=adds)) == (["public.a"], [])
+
+
+def test_what_was_emptied_and_read_again_is_like_any_other_table() -> None:
+    state = log_state(table_state(TableName("public", "a")))
+    state.schemas["public.a"], state.starts["pre.public.a"] = [], {0: 0}
+    was = table_plan(emptied=Emptied(gone_ms=GONE_MS, at=CUT))
+    (plan,) = proposed({"public.a": was}, state, {"public.a": WantedTable("public.a")}).values()
+    assert plan.emptied is None
 
 
 def test_a_table_that_came_back_is_not_emptied() -> None:
