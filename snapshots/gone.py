@@ -33,7 +33,8 @@ def tell_gone(state: TableState, renamed: CatalogTable | None, settings: Capture
         log.warning("a table was renamed", **told)
     if state.is_name_taken:
         log.warning(
-            "another table has the name of one that is gone, and isn't published",
+            "another table, or a view, has the name of one that is gone, and isn't published",
             table=str(state.name),
-            remedy="add it to the publication: it is read in place of the one that is gone",
+            remedy="a table is read in place of the one that is gone once it is published;"
+            " under the name of a view, what was derived stays",
         )

@@ -30,7 +30,7 @@ SELECT n.nspname::text, c.relname::text
 FROM unnest(%s::text[], %s::text[]) AS wanted (namespace, name)
 JOIN pg_namespace n ON n.nspname = wanted.namespace
 JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = wanted.name
-WHERE c.relkind IN ('r', 'p', 'f')
+WHERE c.relkind IN ('r', 'p', 'f', 'v', 'm')
 """
 
 
@@ -48,8 +48,8 @@ class Finding(NamedTuple):
     """A table that isn't as it was; without ``now`` it is gone, or has another name.
 
     ``described`` it is where its columns differ; of one that is gone, another one of its name.
-    ``renamed`` it is there under another name; another table may have its own (``is_name_taken``),
-    captured or not.
+    ``renamed`` it is there under another name; another table, or a view, may have its own
+    (``is_name_taken``), captured or not.
     """
 
     watched: WatchedTable

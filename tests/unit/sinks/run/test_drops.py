@@ -124,9 +124,9 @@ def test_an_archive_keeps_its_rows() -> None:
     ("table", "reason"),
     [
         ({"gone_system": "elsewhere"}, "it is missing in another cluster"),
-        ({"gone_system": ""}, "it is missing in another cluster"),
+        ({"gone_system": ""}, "the daemon may not ask which cluster it is missing in"),
         ({"epoch": 2}, "it is missing in another cluster"),
-        ({"is_name_taken": True}, "another table has its name"),
+        ({"is_name_taken": True}, "another table, or a view, has its name"),
         ({"phase": Phase.SNAPSHOT}, "it went while its rows were being read"),
     ],
 )
