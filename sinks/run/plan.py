@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from cdc.errors import ConfigError, LogForgottenError, LogFormatError
 from cdc.log.offsets import LogState
-from cdc.records.position import Position
+from cdc.records.position import FIRST_EPOCH, Lsn, Position
 from cdc.records.schema import TableSchema
 from cdc.records.state import GAPS_MAX, Gap, PositionField, TableState
 from cdc.settings.drops import DropRule
@@ -99,9 +99,7 @@ class TablePlan(BaseModel):
     lacks: Lack = "nothing"
     """Whether records are missing: of this plan (``now``), or of one ``before`` it."""
     gaps: tuple[Gap, ...] = ()
-    """What a history or an archive is marked to lack: the newest ones."""
-    marks: tuple[Gap, ...] = ()
-    """Those that come to it by this plan, up to its cut."""
+    """What a history or an archive is marked to lack once this plan is applied."""
     replay: str | None = None
     """The archive that has the records before ``start``: what its own plans before have applied."""
     debezium: DebeziumTopic | None = None
@@ -121,6 +119,11 @@ class TablePlan(BaseModel):
     def rebuilds(self) -> bool:
         """Whether the table loses the rows that the log, read from its beginning, doesn't have."""
         return self.lacks == "now" and self.kind == "current"
+
+    @property
+    def marks(self) -> tuple[Gap, ...]:
+        """The gaps that come to it by this plan."""
+        return tuple(gap for gap in self.gaps if self.after is None or gap.end > self.after)
 
     @property
     def gap(self) -> Position | None:
@@ -146,7 +149,8 @@ class TablePlan(BaseModel):
 
     def left_alone(self) -> "TablePlan":
         """The plan of a table that stays where it was."""
-        nothing = {"end": self.start, "next": self.start, "events": 0, "ends": (), "marks": ()}
+        gaps = tuple(gap for gap in self.gaps if gap not in self.marks)
+        nothing = {"end": self.start, "next": self.start, "events": 0, "ends": (), "gaps": gaps}
         if self.ends:  # which may be what has emptied it
             nothing["emptied"] = None
         return self.model_copy(update=nothing)
@@ -199,15 +203,17 @@ class RunPlan(BaseModel):
 
         Up to the cut the log has the newest state of each row.
         """
-        table = self.all_tables[name]
-        if table.gap is None:
-            return table.marks
-        reason = "the log had forgotten changes"
-        return (*table.marks, Gap(start=table.gap, end=self.cut, reason=reason, ts_ms=self.ts_ms))
+        return (*self.all_tables[name].marks, *self._accepted(name))
 
     def gaps(self, name: str) -> tuple[Gap, ...]:
         """The newest gaps that a table has once this plan is applied."""
-        return (*self.all_tables[name].gaps, *self.marks(name))[-GAPS_MAX:]
+        return (*self.all_tables[name].gaps, *self._accepted(name))[-GAPS_MAX:]
+
+    def _accepted(self, name: str) -> tuple[Gap, ...]:
+        if (start := self.all_tables[name].gap) is None:
+            return ()
+        reason = "the log had forgotten changes"
+        return (Gap(start=start, end=self.cut, reason=reason, ts_ms=self.ts_ms),)
 
     @property
     def where(self) -> str:
@@ -264,7 +270,6 @@ def goes_on(plan: RunPlan, outcome: RunOutcome) -> dict[str, TablePlan]:
                 "events": 0,
                 "ends": (),
                 "gaps": plan.gaps(name),
-                "marks": (),
                 "read_end": {
                     number: max(end, table.read_end.get(number, end))
                     for number, end in table.end.items()
@@ -321,18 +326,24 @@ def proposed(
             read_end=last.read_end if last else {},
             emptied=last.emptied if last else None,
             lacks=_lack(last, is_whole=is_whole),
-            gaps=last.gaps if last else (),
-            marks=_marks(table, last, state.progress.cut) if kind != "current" else (),
+            gaps=_gaps(table, last, state.progress.cut) if kind != "current" else (),
         )
     return tables
 
 
-def _marks(table: TableState, last: TablePlan | None, cut: Position) -> tuple[Gap, ...]:
-    """The gaps up to a cut that a table, as it was left, isn't marked with."""
-    marked = last.gaps[-1].end if last and last.gaps else None
-    return tuple(
-        gap for gap in table.gaps if gap.end <= cut and (marked is None or marked < gap.end)
-    )
+def _gaps(table: TableState, last: TablePlan | None, cut: Position) -> tuple[Gap, ...]:
+    """The gaps up to a cut that a table, as it was left, has, and is to have.
+
+    Where older ones are missing, as the state keeps only the newest, they are part of the first.
+    """
+    marked, after = (last.gaps, last.after) if last else ((), None)
+    new = [gap for gap in table.gaps if gap.end <= cut and (after is None or gap.end > after)]
+    number = max((gap.number for gap in marked), default=0)
+    if new and new[0] == table.gaps[0] and new[0].number > number + 1:
+        start = marked[-1].start if marked else Position(FIRST_EPOCH, Lsn(0), 0)
+        reason = f"{new[0].number - number - 1} older gaps; {new[0].reason}"
+        new[0] = new[0].model_copy(update={"start": min(start, new[0].start), "reason": reason})
+    return (*marked, *new)
 
 
 def _lack(last: TablePlan | None, *, is_whole: bool) -> Lack:
